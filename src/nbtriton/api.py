@@ -6,7 +6,7 @@ import functools
 import sys
 import threading
 import warnings
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -111,6 +111,8 @@ class Server(EngineServer):  # noqa: D101 - the docstring of what it extends
         files: Mapping[str, Mapping[str, str | bytes | Path]] | None = None,
         torch: str = "torchscript",
         overwrite: bool = False,
+        python_prefix: str | None = None,
+        on_progress: Callable[[str], None] = lambda _: None,
         verify: bool = False,
         requests: Mapping[str, Sequence[Mapping[str, Any]]] | None = None,
         reference: RealServer | Path | str | None = None,
@@ -135,6 +137,11 @@ class Server(EngineServer):  # noqa: D101 - the docstring of what it extends
             backend, or TorchScript and a ``model.py`` that runs it in the python backend.
         overwrite : bool
             Replace models of the same names that no export has written.
+        python_prefix : str, optional
+            Where the server has the Python of virtual environments, such as ``"/usr"``; by default
+            where it is here.
+        on_progress : callable, optional
+            Called with what takes long: an environment is packed.
         verify : bool
             Send the same requests to this server and to the real tritonserver over what was
             written.
@@ -162,8 +169,9 @@ class Server(EngineServer):  # noqa: D101 - the docstring of what it extends
 
         real = find_server(reference) if verify else None
         exported = export_repository(
-            self, directory, models, carry=carry, files=files, torch=torch, overwrite=overwrite
-        )
+            self, directory, models, carry=carry, files=files, torch=torch, overwrite=overwrite,
+            python_prefix=python_prefix, on_progress=on_progress,
+        )  # fmt: skip
         for text in exported.warnings:
             warnings.warn(text, ExportWarning, stacklevel=2)
         if real is None:

@@ -183,6 +183,11 @@ def _add_export(export: argparse.ArgumentParser) -> None:
     add("directory", metavar="DIR", help="where to write")
     add("models", metavar="MODEL", nargs="*", help="by default all")
     add("--overwrite", action="store_true", help="replace models that no export has written")
+    add(
+        "--python-prefix",
+        metavar="DIR",
+        help="where the server has the Python of virtual environments",
+    )
     add("--torch", choices=("torchscript", "export", "python"), default="torchscript")
     add("--verify", action="store_true", help="compare with the real tritonserver")
     add("--reference", metavar="PATH|install", help="the real server, by default found on PATH")
@@ -280,6 +285,8 @@ def _export(arguments: argparse.Namespace) -> int:
             arguments.directory,
             arguments.models or None,
             overwrite=arguments.overwrite,
+            python_prefix=arguments.python_prefix,
+            on_progress=lambda line: print(line, file=sys.stderr),
             torch=arguments.torch,
             verify=arguments.verify,
             reference=arguments.reference,

@@ -12,6 +12,7 @@ __all__ = ["EXTRAS", "core_is_compiled", "needed"]
 
 # The extra of pyproject.toml that brings a package.
 EXTRAS = {
+    "conda_pack": "env",
     "cupy": "gpu",
     "grpc": "grpc",
     "matplotlib": "plot",
@@ -19,13 +20,16 @@ EXTRAS = {
     "openvino": "openvino",
     "torch": "torch",
     "treelite": "fil",
+    "venv_pack": "env",
 }
 # Names of distributions that differ from the names of their packages.
 _DISTRIBUTIONS = {
+    "conda_pack": "conda-pack",
     "cupy": "cupy-cuda12x",
     "grpc": "grpcio",
     "re2": "google-re2",
     "rapidjson": "python-rapidjson",
+    "venv_pack": "venv-pack2",
 }
 
 

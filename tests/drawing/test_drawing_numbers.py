@@ -22,6 +22,8 @@ from nbtriton.drawing.numbers import log_ticks, nice_ceiling, nice_ticks, plain
         (99.96, "100"),
         (1234.5, "1\u202f230"),
         (-4.567, "-4.57"),
+        (1.797693134862315e308, "1.80e+308"),
+        (5e-324, "4.94e-324"),
         (math.nan, "\u2013"),
         (math.inf, "\u2013"),
     ],

@@ -12,11 +12,11 @@ import numpy as np
 __all__ = ["make_environment", "pack"]
 
 
-def make_environment(folder: Path, *, numpy: bool = True) -> Path:
-    """Make a virtual environment; its NumPy is this process's."""
+def make_environment(folder: Path, *, numpy: bool = True, packages: Path | None = None) -> Path:
+    """Make a virtual environment; its NumPy is that of a folder, by default this process's."""
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True)
     if numpy:
-        packages = Path(np.__file__).parents[1]
+        packages = packages or Path(np.__file__).parents[1]
         (site,) = folder.glob("lib/python3*/site-packages")
         for found in (packages / "numpy", *packages.glob("numpy.libs")):
             (site / found.name).symlink_to(found)

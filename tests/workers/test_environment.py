@@ -69,6 +69,7 @@ def test_PB91_a_folder_is_used_as_it_is(find, folder, monkeypatch):
     assert variables["VIRTUAL_ENV"] == str(folder)
     assert variables["PATH"].startswith(f"{folder / 'bin'}:")
     assert variables["LD_LIBRARY_PATH"] == f"{folder / 'lib'}:/elsewhere"
+    assert found.libraries == "/elsewhere"
     assert "PYTHONPATH" not in variables
 
 

@@ -17,7 +17,13 @@ def write_numpy_wheel(folder: Path) -> Path:
     packages = Path(np.__file__).parents[1]
     for found in (packages / "numpy", *packages.glob("numpy.libs")):
         (real / found.name).symlink_to(found)
-    return write_wheel(folder, "numpy", np.__version__, f"{real}\n", file="this_numpy.pth")
+    return write_wheel(
+        folder,
+        "numpy",
+        np.__version__,
+        f"import sys; sys.path.append({str(real)!r})\n",
+        file="this_numpy.pth",
+    )
 
 
 def write_wheel(folder: Path, name: str, version: str, source: str, *, file: str = "") -> Path:

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Generic, Literal, Self, TypeVar
 import numpy as np
 
 from nbtriton.config import ModelConfig
-from nbtriton.errors import CancelledError, TritonError, UnsupportedError
+from nbtriton.errors import CancelledError, InternalError, TritonError, UnsupportedError
 from nbtriton.tensors import datatype_of, deserialize_bytes, numpy_dtype, serialize_bytes, to_numpy
 
 __all__ = [
@@ -204,7 +204,18 @@ def tensor_bytes(value: Any) -> bytes:
 
 
 def tensor_of(datatype: str, shape: list[int], body: bytes | memoryview) -> Any:
-    """Return a tensor that was sent as bytes."""
-    if datatype == "BYTES":
-        return deserialize_bytes(body).reshape(shape)
-    return np.frombuffer(body, numpy_dtype(datatype)).reshape(shape)
+    """Return a tensor that was sent as bytes.
+
+    Raises
+    ------
+    InternalError
+        The bytes are not those of the shape, as from a python backend whose NumPy is not its stub's.
+    """
+    try:
+        if datatype == "BYTES":
+            return deserialize_bytes(body).reshape(shape)
+        return np.frombuffer(body, numpy_dtype(datatype)).reshape(shape)
+    except ValueError:
+        raise InternalError(
+            f"the server sent {len(body)} bytes for a tensor of {datatype} with shape {shape}"
+        ) from None

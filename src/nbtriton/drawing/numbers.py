@@ -18,6 +18,8 @@ __all__ = [
 # A narrow no-break space between thousands: 12 345.
 _THIN = "\u202f"
 MISSING = "\u2013"
+# More digits than that are not read: such numbers have an exponent.
+_LONGEST = 15
 _BLOCKS = "▁▂▃▄▅▆▇█"
 
 
@@ -36,6 +38,8 @@ def measure(value: float, digits: int = 3) -> str:
     if value == 0:
         return "0"
     exponent = math.floor(math.log10(abs(value)))
+    if abs(exponent) > _LONGEST:
+        return f"{value:.{digits - 1}e}"
     rounded = round(value, digits - 1 - exponent)
     if rounded and math.floor(math.log10(abs(rounded))) > exponent:
         exponent += 1

@@ -110,6 +110,10 @@ class RepositoryMagics(Magics):
     )  # fmt: skip
     @argument("--overwrite", action="store_true", help="replace models that no export has written")
     @argument(
+        "--python-prefix", metavar="DIR",
+        help="where the server has the Python of virtual environments, such as /usr",
+    )  # fmt: skip
+    @argument(
         "--verify", action="store_true", help="compare with the real tritonserver, model by model"
     )
     @argument("--requests", metavar="EXPR", help="what to verify with: model to list of mappings")
@@ -142,6 +146,8 @@ class RepositoryMagics(Magics):
                 carry=True if options.carry_all else options.carry,
                 torch=options.torch,
                 overwrite=options.overwrite,
+                python_prefix=options.python_prefix and unquoted(options.python_prefix),
+                on_progress=print,
                 verify=options.verify,
                 requests=requests,
                 reference=options.reference and unquoted(options.reference),

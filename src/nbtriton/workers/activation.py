@@ -42,8 +42,11 @@ def activated(folder: Path, activate: Path) -> dict[str, str]:
             f"the environment '{folder}' is activated by bash, which is not on the PATH"
         )
     before = _inherited()
-    script = 'source "$0" >&2 && exec env -0'
-    done = _run([bash, "--noprofile", "--norc", "-c", script, str(activate)], before, folder)
+    # By its path, as Triton does: a script may compare that with "$0".
+    script = 'source "$1" >&2 && exec env -0'
+    done = _run(
+        [bash, "--noprofile", "--norc", "-c", script, "bash", str(activate)], before, folder
+    )
     after = dict(
         line.split("=", 1)
         for line in done.decode(errors="surrogateescape").split("\0")

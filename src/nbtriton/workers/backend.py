@@ -21,11 +21,11 @@ from nbtriton.errors import UnsupportedError
 from nbtriton.workers import protocol
 from nbtriton.workers.connection import Connection
 from nbtriton.workers.description import describe_instance, describe_model, is_python_model
-from nbtriton.workers.environment import Environments, environment_path
+from nbtriton.workers.environment import Environment, Environments, environment_path
 from nbtriton.workers.instance import WorkerInstance
 from nbtriton.workers.limits import Limits
 from nbtriton.workers.options import WorkerOptions
-from nbtriton.workers.process import Interpreter, start_worker
+from nbtriton.workers.process import start_worker
 from nbtriton.workers.waiting import Waiting
 
 __all__ = ["WorkerBackend"]
@@ -64,7 +64,7 @@ class WorkerBackend(Backend):
         self._waiting = waiting
         self._options = options
         self._environments = environments
-        self._interpreter: Interpreter | None = None
+        self._environment: Environment | None = None
         self._instances: list[WorkerInstance] = []
         # The worker that has completed the configuration: the first instance's, where that keeps what
         # it has loaded.
@@ -91,7 +91,7 @@ class WorkerBackend(Backend):
 
     def check(self, context: ModelContext) -> None:
         """Compare the completed configuration with the model; see `Backend.check`."""
-        if self._interpreter is None:
+        if self._environment is None:
             self._find_environment(context)
         if is_python_model(self.inner, context.source):
             self.inner.check(context)
@@ -145,7 +145,14 @@ class WorkerBackend(Backend):
         self.inner.close()
 
     def _connect(self, name: str, context: ModelContext) -> Connection:
-        process = start_worker(name, interpreter=self._interpreter)
+        own = self._environment
+        process = (
+            start_worker(name)
+            if own is None
+            else start_worker(
+                name, interpreter=own.interpreter, environment={"LD_LIBRARY_PATH": own.libraries}
+            )
+        )
         return Connection(
             name, process, context.server, self._waiting, context.name, self._options.timeout_s
         )
@@ -169,8 +176,7 @@ class WorkerBackend(Backend):
                 "one",
                 hint="load it from a model.py, or define it in a cell of %%triton_model NAME --env ENVIRONMENT",
             )
-        found = self._environments.find(context.config, context.model_directory)
-        self._interpreter = None if found is None else found.interpreter
+        self._environment = self._environments.find(context.config, context.model_directory)
 
     def _ask_prepared(self, context: ModelContext, *, auto_complete: bool) -> Any:
         model = describe_model(context, self.inner, self._settings)

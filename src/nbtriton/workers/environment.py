@@ -12,7 +12,7 @@ import threading
 import weakref
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import nbtriton
 from nbtriton.backends.parameters import text_parameter
@@ -22,9 +22,9 @@ from nbtriton.errors import InternalError
 if TYPE_CHECKING:
     from nbtriton.workers.launching import Interpreter
 
-__all__ = ["Environment", "Environments", "environment_path"]
+__all__ = ["MODEL_DIRECTORY", "Environment", "Environments", "environment_path"]
 
-_MODEL_DIRECTORY = "$$TRITON_MODEL_DIRECTORY"
+MODEL_DIRECTORY: Final = "$$TRITON_MODEL_DIRECTORY"
 _PREFIX = "nbtriton_env_"
 _LOCK = ".lock"
 
@@ -37,13 +37,17 @@ class Environment:
     ----------
     folder : Path
     interpreter : Interpreter
-        Its Python, with the variables that activation sets and nbtriton's sources on its path.
+        Its Python, with the variables that activation sets and nbtriton's sources on its path. Its
+        libraries stand first on ``LD_LIBRARY_PATH`` when that starts.
+    libraries : str
+        ``LD_LIBRARY_PATH`` for the model: what its code starts is found as without the environment.
     python, numpy : str
         Versions.
     """
 
     folder: Path
     interpreter: Interpreter
+    libraries: str
     python: str
     numpy: str
 
@@ -93,7 +97,8 @@ class Environments:
         variables = activated(folder, activate)
         python, version, numpy = describe(folder, variables)
         interpreter = Interpreter(str(python), (str(sources),), tuple(sorted(variables.items())))
-        return Environment(folder, interpreter, version, numpy)
+        libraries = variables["LD_LIBRARY_PATH"].partition(":")[2]
+        return Environment(folder, interpreter, libraries, version, numpy)
 
     def close(self) -> None:
         """Remove what was unpacked; idempotent."""
@@ -163,14 +168,14 @@ def environment_path(config: ModelConfig, directory: Path | None) -> Path | None
     given = text_parameter(config, EXECUTION_ENV_PATH)
     if not given:
         return None
-    path = Path(given.replace(_MODEL_DIRECTORY, "" if directory is None else str(directory)))
+    path = Path(given.replace(MODEL_DIRECTORY, "" if directory is None else str(directory)))
     if path.exists():
         return path.resolve()
     hint = "an archive of conda-pack or venv-pack, or a folder; %triton_env makes one"
-    if given.startswith(_MODEL_DIRECTORY) and directory is None:
-        hint = f"a model without a directory has no {_MODEL_DIRECTORY}: give the path"
+    if given.startswith(MODEL_DIRECTORY) and directory is None:
+        hint = f"a model without a directory has no {MODEL_DIRECTORY}: give the path"
     elif not path.is_absolute():
-        hint = f"{path} is looked for in {Path.cwd()}; {_MODEL_DIRECTORY}/{path.name} is in the model's directory"
+        hint = f"{path} is looked for in {Path.cwd()}; {MODEL_DIRECTORY}/{path.name} is in the model's directory"
     raise InternalError(f"Failed to get the canonical path for {path}.", hint=hint)
 
 

@@ -10,7 +10,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2s
 from pathlib import Path
@@ -19,7 +19,7 @@ from typing import Final
 from nbtriton.drawing import Column, TableView
 from nbtriton.errors import InvalidArgumentError, UnavailableError
 
-__all__ = ["VirtualEnvironment", "environment", "environments_directory"]
+__all__ = ["VirtualEnvironment", "environment", "environments_directory", "run_step"]
 
 Progress = Callable[[str], None]
 
@@ -222,14 +222,16 @@ def _make(
         make = [interpreter, "-m", "venv", "--without-pip", str(folder)]
         install = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input",
                    "--python", python, "install", "--progress-bar", "off", "-r", str(file)]  # fmt: skip
+    makes, installs = ("venv", "pip") if uv is None else ("uv", "uv")
     try:
-        report(f"making an environment with {'uv' if uv is not None else 'venv and pip'}")
-        _run(name, make, report)
+        report(f"making an environment with {'venv and pip' if uv is None else 'uv'}")
+        run_step(f"environment '{name}' cannot be made, {makes} says", make, report)
         file.write_text("\n".join((*wanted, _NUMPY, "")), encoding="utf-8")
-        _run(name, install, report)
+        run_step(f"environment '{name}' cannot be made, {installs} says", install, report)
         found = {}
         for key, script in (("python", _VERSION), ("packages", _PACKAGES)):
-            found[key] = _run(name, [python, "-c", script], lambda _: None)
+            asked = [python, "-c", script]
+            found[key] = run_step(f"environment '{name}' does not start", asked, lambda _: None)
         ready = {"python": found["python"].split()[0], "packages": json.loads(found["packages"])}
         (folder / _READY).write_text(json.dumps(ready), encoding="utf-8")
     except BaseException:
@@ -237,11 +239,32 @@ def _make(
         raise
 
 
-def _run(name: str, command: Sequence[str], report: Progress) -> str:
-    """Run a step, line by line; an error has its last lines, an interrupt ends it."""
+def run_step(
+    what: str, command: Sequence[str], report: Progress, variables: Mapping[str, str] | None = None
+) -> str:
+    """Run a command that takes a while; return what it writes.
+
+    Parameters
+    ----------
+    what : str
+        What cannot be done where it fails, and who says so.
+    command : sequence of str
+    report : callable
+        Called with every line.
+    variables : mapping of str to str, optional
+        Besides this process's.
+
+    Raises
+    ------
+    UnavailableError
+        It failed; with its last lines.
+    BaseException
+        What `report` raised, or an interrupt; the command and what it has started have ended.
+    """
     process = subprocess.Popen(  # noqa: S603 - uv, pip, and the interpreter that was asked for
-        command, env=_variables(), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT, text=True, errors="replace", start_new_session=True,
+        command, env={**_variables(), **(variables or {})}, stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace",
+        start_new_session=True,
     )  # fmt: skip
     assert process.stdout is not None
     lines: list[str] = []
@@ -256,9 +279,8 @@ def _run(name: str, command: Sequence[str], report: Progress) -> str:
         _end(process)
         raise
     if status:
-        tool = "uv" if Path(command[0]).name == "uv" else "pip" if "pip" in command else "venv"
         last = "\n".join(lines[-_LAST_LINES:])
-        raise UnavailableError(f"environment '{name}' cannot be made, {tool} says:\n{last}")
+        raise UnavailableError(f"{what}:\n{last}")
     return "\n".join(lines)
 
 

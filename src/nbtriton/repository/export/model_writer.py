@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import FunctionType
@@ -12,7 +12,9 @@ from nbtriton.backends.fil.parameters import FILENAMES, model_type
 from nbtriton.backends.python.predictors import is_pipeline, is_predictor
 from nbtriton.config import ModelConfig, format_pbtxt, is_ensemble, stand_in_reason
 from nbtriton.engine import Server
+from nbtriton.engine.lifecycle.loading import model_directory
 from nbtriton.errors import InvalidArgumentError, UnsupportedError
+from nbtriton.repository.export.environments import is_environment, write_environment
 from nbtriton.repository.export.modelfile import (
     ModelFile,
     class_file,
@@ -82,12 +84,19 @@ class ModelWriter:
     name : str
     folder : Path
         The model's directory, to be created.
-    carry, torch
+    carry, torch, python_prefix, on_progress
         As in `nbtriton.repository.export.writer.export_repository`.
     """
 
     def __init__(
-        self, server: Server, name: str, folder: Path, carry: Collection[str] | bool, torch: str
+        self,
+        server: Server,
+        name: str,
+        folder: Path,
+        carry: Collection[str] | bool,
+        torch: str,
+        python_prefix: str | None,
+        on_progress: Callable[[str], None],
     ) -> None:
         self._inspection = server.engine.inspection
         self._server = server
@@ -95,6 +104,8 @@ class ModelWriter:
         self._folder = folder
         self._carry = carry
         self._torch = torch
+        self._python_prefix = python_prefix
+        self._on_progress = on_progress
         self._completed = server.config(name)
         self._config = _sensible(self._inspection.user_config(name), self._completed)
         self._notes: list[str] = []
@@ -128,6 +139,13 @@ class ModelWriter:
             missing |= file.missing
         for path, content in extra.items():
             _write_extra(self._folder, path, content)
+        self._notes += write_environment(
+            self._config,
+            model_directory(self._inspection.served(self._name, versions[-1])),
+            self._folder,
+            python_prefix=self._python_prefix,
+            on_progress=self._on_progress,
+        )
         text = format_pbtxt(self._config)
         (self._folder / "config.pbtxt").write_text(text, encoding="utf-8")
         notes = self._notes + _missing_files(self._completed, self._folder)
@@ -310,7 +328,7 @@ def _copy_files(source: Path, place: Path, config: ModelConfig) -> None:
         target = place.parent / path.name
         if path.name in ("config.pbtxt", "configs", "__pycache__") or target.exists():
             continue
-        if path.is_dir() and not path.name.isdigit():
+        if path.is_dir() and not path.name.isdigit() and not is_environment(path):
             shutil.copytree(path, target, ignore=ignored)
         elif path.is_file():
             shutil.copyfile(path, target)

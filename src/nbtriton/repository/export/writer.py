@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import tempfile
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -68,6 +68,8 @@ def export_repository(
     files: Mapping[str, Mapping[str, str | bytes | Path]] | None = None,
     torch: str = "torchscript",
     overwrite: bool = False,
+    python_prefix: str | None = None,
+    on_progress: Callable[[str], None] = lambda _: None,
 ) -> Exported:
     r"""Write models as a repository.
 
@@ -91,6 +93,11 @@ def export_repository(
         backend, or TorchScript and a ``model.py`` that runs it in the python backend.
     overwrite : bool
         Replace models of the same names that no export has written.
+    python_prefix : str, optional
+        Where the server has the Python of virtual environments, such as ``"/usr"``; by default where
+        it is here.
+    on_progress : callable, optional
+        Called with what takes long: an environment is packed.
 
     Raises
     ------
@@ -120,9 +127,9 @@ def export_repository(
     # In a directory beside it first: a failed export leaves the repository as it was.
     with tempfile.TemporaryDirectory(dir=root, prefix=".export-") as scratch:
         written = tuple(
-            ModelWriter(server, name, Path(scratch) / name, carry, torch).write(
-                names, extra.get(name, {})
-            )
+            ModelWriter(
+                server, name, Path(scratch) / name, carry, torch, python_prefix, on_progress
+            ).write(names, extra.get(name, {}))
             for name in names
         )
         if not isinstance(carry, bool):
