@@ -26,7 +26,9 @@ if TYPE_CHECKING:
     from nbtriton.engine.status import status as status
     from nbtriton.errors import ConfigWarning as ConfigWarning
     from nbtriton.errors import TritonError as TritonError
+    from nbtriton.explain import Diagnosis as Diagnosis
     from nbtriton.explain import Explanation as Explanation
+    from nbtriton.explain import doctor as doctor
     from nbtriton.explain import why as why
     from nbtriton.magics import load_ipython_extension as load_ipython_extension
     from nbtriton.magics import unload_ipython_extension as unload_ipython_extension
@@ -52,6 +54,7 @@ __version__ = "0.1.0"
 _PUBLIC = {
     "Comparison": "nbtriton.perf",
     "ConfigWarning": "nbtriton.errors",
+    "Diagnosis": "nbtriton.explain",
     "Explanation": "nbtriton.explain",
     "InferenceFuture": "nbtriton.engine",
     "InferenceResult": "nbtriton.engine",
@@ -64,6 +67,7 @@ _PUBLIC = {
     "compare": "nbtriton.perf",
     "dag": "nbtriton.widgets.calls",
     "environment": "nbtriton.workers.virtual_environment",
+    "doctor": "nbtriton.explain",
     "events": "nbtriton.engine.events",
     "load_ipython_extension": "nbtriton.magics",
     "perf": "nbtriton.perf",

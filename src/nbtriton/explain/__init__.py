@@ -1,9 +1,20 @@
-"""Explanations of what the recorder kept: why batches left, where the slowest requests spent their time."""
+"""Explanations: of what the recorder kept, and of what is wrong in a configuration or a model."""
 
 from __future__ import annotations
 
+from nbtriton.explain.diagnosis import Diagnosis, doctor
 from nbtriton.explain.explanation import Explanation, why
 from nbtriton.explain.findings import Proposal
+from nbtriton.explain.settings_rules import Finding
 from nbtriton.explain.timeline import Timeline, read_timeline
 
-__all__ = ["Explanation", "Proposal", "Timeline", "read_timeline", "why"]
+__all__ = [
+    "Diagnosis",
+    "Explanation",
+    "Finding",
+    "Proposal",
+    "Timeline",
+    "doctor",
+    "read_timeline",
+    "why",
+]

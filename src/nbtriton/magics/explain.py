@@ -1,7 +1,8 @@
-"""The magics that explain what the recorder kept."""
+"""The magics that explain: what the recorder kept, and what is wrong with a model."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from IPython.core.magic import Magics, line_magic, magics_class, output_can_be_silenced
@@ -9,8 +10,8 @@ from IPython.core.magic_arguments import argument, magic_arguments
 
 from nbtriton.api import server
 from nbtriton.engine.events import events
-from nbtriton.explain import why
-from nbtriton.magics.common import keep, keep_option, parse, unquoted
+from nbtriton.explain import doctor, why
+from nbtriton.magics.common import evaluate, keep, keep_option, parse, unquoted
 from nbtriton.packages import needed
 
 __all__ = ["ExplainMagics"]
@@ -18,7 +19,7 @@ __all__ = ["ExplainMagics"]
 
 @magics_class
 class ExplainMagics(Magics):
-    """``%triton_events``, ``%triton_why``, ``%triton_timeline``."""
+    """``%triton_events``, ``%triton_why``, ``%triton_timeline``, ``%triton_doctor``."""
 
     @output_can_be_silenced
     @magic_arguments()
@@ -88,3 +89,43 @@ class ExplainMagics(Magics):
         if options.save is not None:
             view.save(options.save)
         return keep(self.shell, options.out, view)
+
+    @output_can_be_silenced
+    @magic_arguments()
+    @argument(
+        "target", nargs="?", default="", type=unquoted, metavar="NAME|DIR",
+        help="a loaded model (by default all); or a repository, a model's directory or a config.pbtxt",
+    )  # fmt: skip
+    @argument(
+        "--test", action="store_true",
+        help="test the models themselves, on batches of chosen rows",
+    )  # fmt: skip
+    @argument(
+        "--inputs", metavar="EXPR", help="rows to test with, a mapping of arrays (by default generated)"
+    )  # fmt: skip
+    @keep_option
+    @line_magic
+    def triton_doctor(self, line: str) -> Any:
+        """Look for what is wrong or cannot work as meant, without traffic: cause and fix of each.
+
+        Errors are in Triton's words; settings that Triton accepts and that cannot work as meant
+        come with the rule behind them. With ``--test`` it runs a copy of a model: does a row's
+        result depend on its neighbours, on padding, order or batch size, does each request get its
+        own answer, is it safe in two instances at once::
+
+            %triton_doctor
+            diagnosis = %triton_doctor double --test
+        """
+        options = parse(self.triton_doctor, line)
+        inputs = (
+            evaluate(self.shell, unquoted(options.inputs), "--inputs ") if options.inputs else None
+        )
+        known = {*server().engine.registry.entries, *server().engine.registry.absent}
+        if options.target and options.target not in known and _is_path(options.target):
+            return keep(self.shell, options.out, doctor(Path(options.target).expanduser()))
+        found = doctor(server(), options.target, test=options.test, inputs=inputs)
+        return keep(self.shell, options.out, found)
+
+
+def _is_path(text: str) -> bool:
+    return "/" in text or text in (".", "..") or Path(text).expanduser().exists()

@@ -334,6 +334,12 @@ class Recorder:
             ]
         return sorted(found, key=_order)
 
+    def forget(self, name: str) -> None:
+        """Drop what was kept of a model."""
+        with self._lock:
+            for key in [key for key in self._histories if key[0] == name]:
+                del self._histories[key]
+
     def _drop_oldest(self) -> None:
         for key, history in list(self._histories.items()):
             if not history.is_attached:

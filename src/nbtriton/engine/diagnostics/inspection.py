@@ -224,6 +224,12 @@ class Inspection:
             )
         return found
 
+    def forget(self, name: str) -> None:
+        """Drop what was recorded of a model."""
+        recorder = self._recorder()
+        if recorder is not None:
+            recorder.forget(name)
+
     def history(self) -> ServerHistory:
         """Return the last moments of all models; see `nbtriton.Server.history`."""
         recorder = self._recorder()

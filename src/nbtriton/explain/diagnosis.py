@@ -1,0 +1,239 @@
+"""What is wrong, or cannot work as meant, in a configuration, a repository or a loaded model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from html import escape
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from nbtriton.config import (
+    ModelConfig,
+    as_config,
+    ignored_fields,
+    is_ensemble,
+    normalize,
+    parse_pbtxt,
+    validate,
+    validate_io,
+)
+from nbtriton.drawing import table_html, table_text
+from nbtriton.errors import InvalidArgumentError, NotFoundError, TritonError, nearest
+from nbtriton.explain.model_tests import model_findings
+from nbtriton.explain.settings_rules import Finding, settings_findings
+from nbtriton.repository.validation import validate_repository
+
+if TYPE_CHECKING:
+    from nbtriton.engine import Server
+
+__all__ = ["Diagnosis", "doctor"]
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """What was looked at, and what was found; shows itself as a table.
+
+    Attributes
+    ----------
+    models : tuple of str
+    findings : tuple of Finding
+        The gravest first.
+    tested : bool
+        Whether the models themselves were tested.
+    """
+
+    models: tuple[str, ...]
+    findings: tuple[Finding, ...]
+    tested: bool = False
+
+    @property
+    def ok(self) -> bool:
+        """True without errors; warnings and hints are none."""
+        return not any(finding.severity == "error" for finding in self.findings)
+
+    @property
+    def headline(self) -> str:
+        """What was found, in numbers."""
+        counts = [
+            f"{n} {severity}{'s' * (n != 1)}"
+            for severity in ("error", "warning", "hint")
+            if (n := sum(finding.severity == severity for finding in self.findings))
+        ]
+        models = f"{len(self.models)} model{'s' * (len(self.models) != 1)}"
+        return f"{models} looked at{' and tested' * self.tested}: {', '.join(counts) or 'nothing wrong'}"
+
+    def __repr__(self) -> str:
+        if not self.findings:
+            return self.headline
+        lines = [self.headline]
+        for one in self.findings:
+            lines.append(f"{one.severity}: {one.model}: {one.subject}: {one.text}")
+            lines += [f"    why: {one.cause}"] if one.cause else []
+            lines += [f"    fix: {line}" for line in one.fix.splitlines()[:1]]
+            lines += [f"         {line}" for line in one.fix.splitlines()[1:]]
+        return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        if not self.findings:
+            return f"<p>{escape(self.headline)}</p>"
+        return table_html(_COLUMNS, self._rows(), caption=self.headline)
+
+    def table(self) -> str:
+        """Return the findings as an aligned table."""
+        return table_text(_COLUMNS, self._rows(), caption=self.headline)
+
+    def _rows(self) -> list[list[object]]:
+        return [[f.severity, f.model, f.subject, f.text, f.cause, f.fix] for f in self.findings]
+
+
+_COLUMNS = ("severity", "model", "subject", "found", "why", "fix")
+
+
+def doctor(
+    target: Server | str | Path | Mapping[str, Any] | ModelConfig,
+    name: str = "",
+    *,
+    test: bool = False,
+    inputs: Mapping[str, Any] | None = None,
+) -> Diagnosis:
+    """Look for what is wrong, or cannot work as meant, without sending traffic.
+
+    Parameters
+    ----------
+    target : Server, path or configuration
+        A server's loaded models; a model repository, the directory of one of its models or a
+        ``config.pbtxt``; or a configuration as text, dict or message.
+    name : str
+        Of a server: only this model.
+    test : bool
+        Of a server: run a copy of each model on batches of chosen rows, to see whether a row's
+        result depends on anything but the row (`nbtriton.explain.model_tests.TESTS`).
+    inputs : mapping of str to array_like, optional
+        Rows to test with, the batch dimension first; generated ones by default.
+
+    Returns
+    -------
+    Diagnosis
+        Errors of loads are in Triton's words.
+
+    Raises
+    ------
+    NotFoundError
+        No such model or directory.
+    """
+    if hasattr(target, "engine"):
+        return _of_server(target, name, test=test, inputs=inputs)
+    if test or name or inputs is not None:
+        raise InvalidArgumentError(
+            "models are tested where they are loaded", hint="nt.doctor(server, name, test=True)"
+        )
+    if isinstance(target, ModelConfig | Mapping):
+        return _diagnosis(*_of_config(as_config(target)))
+    path = Path(target)
+    if isinstance(target, str) and ("\n" in target or "{" in target or ":" in target):
+        return _diagnosis(*_of_text(target))
+    if path.is_file():
+        return _diagnosis(*_of_text(path.read_text(encoding="utf-8"), path.parent.name, str(path)))
+    if not path.is_dir():
+        raise NotFoundError(f"there is no directory or file '{path}'")
+    if any(path.glob("config.*pbtxt")):
+        return _of_repository(path.parent, path.name)
+    return _of_repository(path)
+
+
+def _diagnosis(
+    models: Sequence[str], findings: Sequence[Finding], *, tested: bool = False
+) -> Diagnosis:
+    return Diagnosis(
+        tuple(models), tuple(sorted(findings, key=lambda one: (one.rank, one.model))), tested
+    )
+
+
+def _of_text(text: str, name: str = "", source: str = "") -> tuple[list[str], list[Finding]]:
+    try:
+        config = parse_pbtxt(text, source=source) if source else parse_pbtxt(text)
+    except TritonError as error:
+        return [name or "config.pbtxt"], [_error(name or "config.pbtxt", error)]
+    config.name = config.name or name or "model"
+    return _of_config(config)
+
+
+def _of_config(config: ModelConfig) -> tuple[list[str], list[Finding]]:
+    name = config.name or "model"
+    try:
+        normal = normalize(config, name=name)
+        validate(normal)
+        validate_io(normal)
+    except TritonError as error:
+        return [name], [_error(name, error)]
+    return [name], [*settings_findings(normal), *_ignored(name, ignored_fields(config))]
+
+
+def _of_repository(directory: Path, only: str = "") -> Diagnosis:
+    found = {finding.name: finding for finding in validate_repository(directory)}
+    configs = {name: one.config for name, one in found.items() if one.config is not None}
+    findings: list[Finding] = []
+    names = [only] if only else sorted(found)
+    for name in names:
+        one = found.get(name)
+        if one is None:
+            raise NotFoundError(
+                f"there is no model '{name}' in '{directory}'", hint=nearest(name, found)
+            )
+        if one.error is not None:
+            findings.append(_error(name, one.error))
+        elif one.config is not None:
+            findings += settings_findings(one.config, configs)
+        findings += _ignored(name, one.ignored)
+    return _diagnosis(names, findings)
+
+
+def _of_server(
+    server: Any, name: str, *, test: bool, inputs: Mapping[str, Any] | None
+) -> Diagnosis:
+    registry = server.engine.registry
+    known = sorted({*registry.entries, *registry.absent})
+    if name and name not in known:
+        raise NotFoundError(
+            f"Request for unknown model: '{name}' is not found", hint=nearest(name, known)
+        )
+    names = [name] if name else known
+    configs = registry.configs()
+    findings: list[Finding] = []
+    for one in names:
+        if one not in configs:
+            reasons = [reason for reason in registry.absent.get(one, {}).values() if reason]
+            findings += [Finding("error", one, "load", reason) for reason in dict.fromkeys(reasons)]
+            continue
+        findings += settings_findings(configs[one], configs)
+        findings += _ignored(one, server.ignored(one).items())
+        findings += _completed(server, one, configs[one])
+        if test and not (is_ensemble(configs[one]) and not name):
+            findings += model_findings(server, one, inputs)
+    return _diagnosis(names, findings, tested=test)
+
+
+def _completed(server: Any, name: str, config: ModelConfig) -> Iterator[Finding]:
+    """Say what the completion of a configuration switched on."""
+    given = server.engine.inspection.user_config(name)
+    if config.HasField("dynamic_batching") and not given.HasField("dynamic_batching"):
+        yield Finding(
+            "hint", name, "dynamic_batching",
+            f"it was switched on by the completion of the configuration, with max_batch_size "
+            f"{config.max_batch_size}",
+            "backends that complete a model with a batch dimension batch it (default-max-batch-size)",
+            "say max_batch_size, and dynamic_batching if it is wanted",
+        )  # fmt: skip
+
+
+def _ignored(name: str, fields: Any) -> list[Finding]:
+    return [
+        Finding("warning", name, path, "it has no effect here", reason, "remove it, or see why")
+        for path, reason in fields
+    ]
+
+
+def _error(name: str, error: TritonError) -> Finding:
+    field = getattr(error, "field", "") or "load"
+    return Finding("error", name, field, error.message, "", error.hint)

@@ -1,0 +1,219 @@
+"""``nt.doctor``: what is wrong in configurations and repositories, and in models themselves."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import nbtriton as nt
+from nbtriton.backends.python import install_pb_utils
+from nbtriton.errors import InvalidArgumentError, NotFoundError
+from tests.engine.support import Gate, echo, ensemble_text, gated, streaming
+
+TENSORS = """
+input { name: "IN" data_type: TYPE_FP32 dims: 4 }
+output { name: "OUT" data_type: TYPE_FP32 dims: 4 }
+"""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def pb_utils():
+    install_pb_utils()
+
+
+@pytest.fixture
+def planted(pb_utils):
+    from tests.explain import planted
+
+    return planted
+
+
+@pytest.fixture
+def server():
+    with nt.Server(gpus=()) as running:
+        yield running
+
+
+# -- configurations -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("settings", "severity", "subject", "text"),
+    [
+        ("max_batch_size: 0 dynamic_batching { }", "warning", "dynamic_batching", "no two requests share a batch"),
+        ("max_batch_size: 8 dynamic_batching { preferred_batch_size: [ 4, 8 ] }", "hint",
+         "dynamic_batching.preferred_batch_size", "no request waits until a preferred size is reached"),
+        ("max_batch_size: 8 dynamic_batching { preferred_batch_size: 4 max_queue_delay_microseconds: 100 }", "hint",
+         "dynamic_batching.preferred_batch_size", "batches leave with 4 rows"),
+        ("max_batch_size: 8 dynamic_batching { max_queue_delay_microseconds: 5000000 }", "warning",
+         "dynamic_batching.max_queue_delay_microseconds", "waits 5 s for others"),
+        (("max_batch_size: 8 dynamic_batching { max_queue_delay_microseconds: 500"
+         " default_queue_policy { default_timeout_microseconds: 400 } }"), "warning",
+         "dynamic_batching.default_queue_policy.default_timeout_microseconds", "time out after 400 us"),
+        ("max_batch_size: 8 dynamic_batching { default_queue_policy { max_queue_size: 4 } }", "warning",
+         "dynamic_batching.default_queue_policy.max_queue_size", "never fill a batch of 8"),
+        ("max_batch_size: 8 dynamic_batching { preserve_ordering: true } instance_group { count: 1 }", "hint",
+         "dynamic_batching.preserve_ordering", "answers in order anyway"),
+        ("max_batch_size: 8 optimization { cuda { graphs: true } }", "warning", "optimization.cuda",
+         "no effect here"),
+    ],
+)  # fmt: skip
+def test_settings_that_cannot_work_as_meant(settings, severity, subject, text):
+    found = nt.doctor(f'name: "m" backend: "python" {settings} {TENSORS}')
+    (finding,) = found.findings
+    assert (finding.severity, finding.model, finding.subject) == (severity, "m", subject)
+    assert text in finding.text
+    assert finding.cause
+    assert finding.fix
+    assert found.ok
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        "max_batch_size: 0",
+        "max_batch_size: 8",
+        "max_batch_size: 8 dynamic_batching { }",
+        "max_batch_size: 8 dynamic_batching { preferred_batch_size: [ 4, 8 ] max_queue_delay_microseconds: 100 }",
+        "max_batch_size: 8 dynamic_batching { preserve_ordering: true } instance_group { count: 2 }",
+        "max_batch_size: 8 dynamic_batching { default_queue_policy { max_queue_size: 16 } }",
+    ],
+)
+def test_settings_that_work_are_left_alone(settings):
+    found = nt.doctor(f'name: "m" backend: "python" {settings} {TENSORS}')
+    assert found.findings == ()
+    assert repr(found) == "1 model looked at: nothing wrong"
+
+
+def test_a_batch_dimension_that_is_written_twice():
+    tensors = TENSORS.replace("dims: 4", "dims: [ -1, 3 ]")
+    (finding,) = nt.doctor(f'name: "m" backend: "python" max_batch_size: 8 {tensors}').findings
+    assert "'IN' has the shape [-1, -1, 3]" in finding.text
+
+
+def test_errors_are_in_triton_s_words_with_a_fix():
+    parse = nt.doctor('name: "m" max_batch: 8')
+    assert not parse.ok
+    assert "max_batch" in parse.findings[0].text
+    assert "max_batch_size" in parse.findings[0].fix
+    preferred = nt.doctor(
+        f'name: "m" backend: "python" max_batch_size: 4 {TENSORS} dynamic_batching {{ preferred_batch_size: 8 }}'
+    )
+    assert "dynamic batching preferred size must be <= max batch size" in preferred.findings[0].text
+    with pytest.raises(NotFoundError, match="no directory"):
+        nt.doctor("nowhere/at/all")
+    with pytest.raises(InvalidArgumentError, match="tested where they are loaded"):
+        nt.doctor('name: "m"', test=True)
+
+
+# -- repositories ----------------------------------------------------------------------------------------
+
+
+def write(folder, name, config, code="class TritonPythonModel:\n    def execute(self, r): ...\n"):
+    version = folder / name / "1"
+    version.mkdir(parents=True)
+    (folder / name / "config.pbtxt").write_text(config)
+    if code:
+        (version / "model.py").write_text(code)
+
+
+def test_a_repository_is_read_without_serving_it(tmp_path):
+    good = f'backend: "python" max_batch_size: 8 {TENSORS}'
+    write(tmp_path, "good", good)
+    write(tmp_path, "empty", good, code="")
+    write(tmp_path, "slow", f"{good} dynamic_batching {{ max_queue_delay_microseconds: 3000000 }}")
+    step = ("good", {"IN": "A"}, {"OUT": "B"})
+    text = ensemble_text(step, inputs={"A": "FP32[4]"}, outputs={"B": "FP32[4]"})
+    write(tmp_path, "whole", text, code="")
+    found = nt.doctor(tmp_path)
+    assert found.models == ("empty", "good", "slow", "whole")
+    assert [(f.severity, f.model) for f in found.findings] == [
+        ("error", "empty"), ("warning", "slow"), ("hint", "whole"),
+    ]  # fmt: skip
+    assert "does not exist" in found.findings[0].text
+    assert "never share a batch in its step 'good'" in found.findings[2].text
+    assert "error: empty: load: " in repr(found)
+    assert "<table" in found._repr_html_()
+    assert nt.doctor(tmp_path / "slow").models == ("slow",)
+    assert nt.doctor(tmp_path / "slow" / "config.pbtxt").findings[0].severity == "warning"
+
+
+# -- models ------------------------------------------------------------------------------------------------
+
+
+def test_all_loaded_models_are_looked_at_and_nothing_is_sent(server):
+    same = gated(Gate(is_open=True))
+    server.load(echo("dynamic_batching { preferred_batch_size: [ 4, 8 ] }"), same, name="m")
+    server.load(echo(), same, name="n")
+    found = nt.doctor(server)
+    assert found.models == ("m", "n")
+    assert [finding.model for finding in found.findings] == ["m"]
+    assert nt.doctor(server, "n").findings == ()
+    assert server.snapshot().models[0].success_count == 0
+    with pytest.raises(NotFoundError, match="'o'"):
+        nt.doctor(server, "o")
+
+
+def test_planted_faults_are_found(server, planted):
+    assert len(planted.FAULTY) >= 20
+    missed = {}
+    for name, (model, tests) in planted.FAULTY.items():
+        server.load(echo(), model, name="m")
+        found = nt.doctor(server, "m", test=True)
+        named = {finding.subject for finding in found.findings}
+        if found.ok or not named & tests:
+            missed[name] = repr(found)
+    assert missed == {}
+
+
+def test_good_models_raise_no_alarm(server, planted):
+    assert len(planted.GOOD) >= 20
+    alarms = {}
+    for name, model in planted.GOOD.items():
+        server.load(echo("dynamic_batching { }"), model, name="m")
+        found = nt.doctor(server, "m", test=True)
+        assert found.tested
+        if found.findings:
+            alarms[name] = repr(found)
+    assert alarms == {}
+
+
+def test_a_test_leaves_nothing_behind(server, planted):
+    server.load(
+        echo("instance_group { count: 2 kind: KIND_CPU }"), planted.GOOD["double"], name="m"
+    )
+    nt.doctor(server, "m", test=True)
+    assert [model.name for model in server.models()] == ["m"]
+    assert server.requests("m") == ()
+    assert server.snapshot().models[0].success_count == 0
+    assert set(nt.events(server).model) == set()
+
+
+def test_models_that_cannot_be_tested_say_so(server):
+    decoupled = echo("model_transaction_policy { decoupled: true }")
+    server.load(decoupled, streaming(), name="d")
+    server.load(echo("sequence_batching { }"), gated(Gate(is_open=True)), name="s")
+    for name in ("d", "s"):
+        (finding,) = nt.doctor(server, name, test=True).findings
+        assert finding.text.startswith("not run: ")
+
+
+def test_rows_of_the_user_s_own(server):
+    import triton_python_backend_utils as pb_utils
+
+    class Picky:
+        def execute(self, requests):
+            found = []
+            for request in requests:
+                x = pb_utils.get_input_tensor_by_name(request, "IN").as_numpy()
+                if (x < 0).any():
+                    raise ValueError("negative")
+                found.append(pb_utils.InferenceResponse([pb_utils.Tensor("OUT", x)]))
+            return found
+
+    server.load(echo(), Picky, name="m")
+    failed = nt.doctor(server, "m", test=True)
+    assert "it fails on generated inputs" in failed.findings[0].text
+    assert "inputs={" in failed.findings[0].fix
+    rows = {"IN": np.arange(12, dtype=np.float32).reshape(3, 4)}
+    assert nt.doctor(server, "m", test=True, inputs=rows).findings == ()
