@@ -74,6 +74,17 @@ def test_a_request_looks_the_same(server):
     assert outside == json.loads(json.dumps(inside).replace('"here', '"apart'))
 
 
+def test_options_that_numpy_made_are_numbers_and_texts(server):
+    result = server.infer(
+        "apart", {np.str_("IN"): ARRAY}, request_id=np.str_("r"), timeout_us=np.int64(10**7),
+        correlation_id=np.int32(3), parameters={"program": np.str_("what_it_sees")},
+    )  # fmt: skip
+    seen = json.loads(result["TEXT"][0])
+    assert [seen[key] for key in ("id", "timeout", "correlation_id", "inputs")] == [
+        "r", 10**7, 3, ["IN"],
+    ]  # fmt: skip
+
+
 def test_PB12_an_exception_has_the_same_texts_and_the_users_line(server):
     def failure(model):
         with pytest.raises(ModelError) as caught:

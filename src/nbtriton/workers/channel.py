@@ -16,6 +16,8 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, Final
 
+from nbtriton.workers.plain import plain
+
 __all__ = ["Channel", "ChannelClosed", "pair"]
 
 # Lengths of the message and of the bytes behind it.
@@ -76,7 +78,7 @@ class Channel:
     def send(
         self, message: tuple[Any, ...], behind: bytes | bytearray = b"", fds: Sequence[int] = ()
     ) -> None:
-        """Send a message.
+        """Send a message of plain values; see `nbtriton.workers.plain`.
 
         Raises
         ------
@@ -86,7 +88,7 @@ class Channel:
         try:
             head = _dumps(message, _MARSHAL_VERSION)
         except ValueError:
-            head = _dumps(_plain(message), _MARSHAL_VERSION)
+            head = _dumps(plain(message), _MARSHAL_VERSION)
         frame = b"".join((_PREFIX.pack(len(head), len(behind)), head, behind))
         try:
             with self._sending:
@@ -168,26 +170,3 @@ class Channel:
                 fds.frombytes(data[: len(data) - len(data) % fds.itemsize])
         found += fds
         return count
-
-
-def _plain(value: Any) -> Any:
-    """Return a value of the types that marshal takes: numbers of NumPy and subclasses of `str` are not."""
-    if value is None or type(value) in (bool, int, float, str, bytes):
-        return value
-    if isinstance(value, (tuple, list)):
-        return tuple(_plain(item) for item in value)
-    if isinstance(value, dict):
-        return {_plain(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, (set, frozenset)):
-        return frozenset(_plain(item) for item in value)
-    plain: Any
-    for plain in (int, float, str, bytes):
-        if isinstance(value, plain):
-            return plain(value)
-    if hasattr(value, "item"):
-        return _plain(value.item())
-    if hasattr(value, "items"):
-        return {_plain(key): _plain(item) for key, item in value.items()}
-    if hasattr(value, "__index__"):
-        return int(value)
-    raise TypeError(f"a control message cannot hold a {type(value).__name__}")

@@ -11,6 +11,7 @@ from nbtriton.tensors import Array
 from nbtriton.workers.core.packing import Packer, read_column, read_tensor
 from nbtriton.workers.core.remote import RemoteRequest
 from nbtriton.workers.errors import decode_error, encode_error
+from nbtriton.workers.plain import plain
 
 __all__ = [
     "decode_requests",
@@ -58,7 +59,7 @@ def encode_requests(
         if wanted is not all_outputs and wanted != all_outputs:
             if outputs is None:
                 outputs = [None] * len(requests)
-            outputs[at] = list(wanted)
+            outputs[at] = plain(list(wanted))
         if (
             request.request_id
             or request.correlation_id
@@ -71,15 +72,15 @@ def encode_requests(
         ):
             if extras is None:
                 extras = [None] * len(requests)
-            extras[at] = (
+            extras[at] = plain((
                 request.request_id, request.correlation_id, request.flags, request.timeout_us,
                 request.priority, dict(request.parameters) if request.parameters else None,
                 request.trace is not None, request.is_cancelled(),
-            )  # fmt: skip
+            ))  # fmt: skip
     columns: list[Any] = []
     for name in names:
         arrays: list[Any] = [request.inputs.get(name) for request in requests]
-        columns.append((name, packer.column(arrays, sizes)))
+        columns.append((_text(name), packer.column(arrays, sizes)))
     return sizes, columns, outputs, extras
 
 
@@ -158,17 +159,17 @@ def _encode_scattered(responses: ScatteredResponses, packer: Packer) -> tuple[An
     columns: list[Any] = []
     for name, output in outputs.items():
         if isinstance(output, list):
-            columns.append((name, False, packer.column(output, sizes)))
+            columns.append((_text(name), False, packer.column(output, sizes)))
         else:
             # One array for all of them: its rows are cut where they are used.
-            columns.append((name, True, packer.column([output], [sum(sizes)])))
+            columns.append((_text(name), True, packer.column([output], [sum(sizes)])))
     first = wanted[0]
     asked: list[list[str]] | None = None
     for one in wanted:
         if one is not first and one != first:
-            asked = [list(names) for names in wanted]
+            asked = [plain(list(names)) for names in wanted]
             break
-    return _SCATTERED, sizes, columns, list(first), asked
+    return _SCATTERED, sizes, columns, plain(list(first)), asked
 
 
 def _encode_joined(
@@ -190,7 +191,7 @@ def _encode_joined(
         for response in responses:
             assert response is not None
             arrays.append(response.outputs[name])
-        columns.append((name, packer.column(arrays, sizes)))
+        columns.append((_text(name), packer.column(arrays, sizes)))
     return _JOINED, sizes, columns
 
 
@@ -228,7 +229,7 @@ def _decode_joined(
 
 def encode_response(response: Response, packer: Packer) -> tuple[Any, ...]:
     """Return one response."""
-    parameters = dict(response.parameters) if response.parameters else None
+    parameters = plain(dict(response.parameters)) if response.parameters else None
     if response.error is not None:
         return _ERROR, encode_error(response.error), parameters
     return _PLAIN, encode_tensors(response.outputs, packer), parameters
@@ -243,7 +244,12 @@ def decode_response(body: Sequence[Any], memory: Any) -> Response:
 
 def encode_tensors(tensors: Mapping[str, Array], packer: Packer) -> list[Any]:
     """Return tensors by name."""
-    return [(name, packer.tensor(array)) for name, array in tensors.items()]
+    return [(_text(name), packer.tensor(array)) for name, array in tensors.items()]
+
+
+def _text(name: str) -> str:
+    """Return a name that a control message may hold."""
+    return name if type(name) is str else str(name)
 
 
 def decode_tensors(body: Sequence[Any], memory: Any) -> dict[str, Array]:

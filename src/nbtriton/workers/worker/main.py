@@ -31,6 +31,7 @@ from nbtriton.workers.core.packing import Packer
 from nbtriton.workers.core.remote import RemoteRequest
 from nbtriton.workers.errors import decode_error, encode_error, failure
 from nbtriton.workers.memory import Incoming, Outgoing, Place
+from nbtriton.workers.plain import plain
 from nbtriton.workers.worker.limits import set_threads
 from nbtriton.workers.worker.making import Maker, follow_level
 from nbtriton.workers.worker.output import redirect
@@ -230,7 +231,7 @@ class Worker:
 
     def note(self, what: str, arguments: tuple[Any, ...]) -> None:
         """Send a note; see `protocol.NOTE`."""
-        self.tell((protocol.NOTE, what, arguments))
+        self.tell((protocol.NOTE, what, plain(arguments)))
 
     def send(self, request: RemoteRequest, response: Response | None, final: bool) -> None:
         """Send one response of a request."""
@@ -246,7 +247,7 @@ class Worker:
     def ask(self, what: str, arguments: tuple[Any, ...]) -> Any:
         """Ask the server something and wait for the answer."""
         number = next(self._numbers)
-        return self.request(number, (protocol.ASK, number, what, arguments))
+        return self.request(number, (protocol.ASK, number, what, plain(arguments)))
 
     def call(
         self,

@@ -13,6 +13,7 @@ from nbtriton.tensors import Array
 from nbtriton.workers import protocol
 from nbtriton.workers.core.codec import encode_tensors
 from nbtriton.workers.core.packing import Packer
+from nbtriton.workers.plain import plain
 from nbtriton.workers.worker.metrics import RemoteFamily
 
 if TYPE_CHECKING:
@@ -205,8 +206,8 @@ class RemoteServer:
         self._worker.ask("unload_model", (name, unload_dependents))
 
 
-def _plain(options: RequestOptions) -> tuple[Any, ...]:
-    return (
+def _plain(options: RequestOptions) -> Any:
+    return plain((
         tuple(options.outputs), options.request_id, options.priority, options.timeout_us,
         options.correlation_id, options.flags, dict(options.parameters) if options.parameters else None,
-    )  # fmt: skip
+    ))  # fmt: skip
