@@ -62,6 +62,8 @@ def needed(what: str, *, package: str = "") -> Iterator[None]:
         yield
     except ImportError as error:
         top = package or (error.name or "").partition(".")[0]
+        if top == "nbtriton":  # a fault of ours
+            raise
         name = _DISTRIBUTIONS.get(top, top) or "it was built with"
         wanted = f"'nbtriton[{EXTRAS[top]}]'" if top in EXTRAS else name
         reason = "" if isinstance(error, ModuleNotFoundError) else f": {error}"

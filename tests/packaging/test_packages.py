@@ -49,6 +49,8 @@ def test_a_package_that_does_not_start_is_told_with_the_reason():
 def test_other_errors_stay():
     with pytest.raises(RuntimeError, match="mine"), needed("this"):
         raise RuntimeError("mine")
+    with pytest.raises(ImportError, match="ours"), needed("this"):
+        raise ImportError("ours", name="nbtriton.config")
 
 
 def test_grpc_clients(monkeypatch, capsys):

@@ -197,8 +197,12 @@ def _kill_group(pid: int) -> None:
 
 
 def _die_with(server: int) -> None:
-    """Let the system kill this process when the fork server ends, however it ends."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    """Let the system kill this process when the fork server ends, however it ends.
+
+    macOS has no such call: there the end of the sockets ends the worker.
+    """
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != server:  # it has ended already
         os._exit(1)
 
@@ -222,7 +226,7 @@ def _work(run: Callable[..., None], message: dict[str, Any], descriptors: list[i
         os.chdir(message["directory"])
     if message["path"] is not None:
         sys.path[:] = message["path"]
-    if message["processors"] is not None:
+    if message["processors"] is not None and hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, message["processors"])
     _prefer_as_victim()
     _seed()

@@ -397,7 +397,10 @@ def _open(key: str) -> int:
             if stat.S_ISREG(os.fstat(descriptor).st_mode):
                 return descriptor
             os.close(descriptor)
-    raise InternalError(f"Unable to open shared memory region: '{key}'")
+    hint = (
+        "" if _ROOT.is_dir() else f"regions of clients are opened in {_ROOT}, which only Linux has"
+    )
+    raise InternalError(f"Unable to open shared memory region: '{key}'", hint=hint)
 
 
 def _refuse(name: str, reason: str) -> NoReturn:
