@@ -38,7 +38,9 @@ if TYPE_CHECKING:
     from nbtriton.perf import compare as compare
     from nbtriton.perf import perf as perf
     from nbtriton.simulate import Profile as Profile
+    from nbtriton.simulate import Tuning as Tuning
     from nbtriton.simulate import profile as profile
+    from nbtriton.simulate import tune as tune
     from nbtriton.simulate import whatif as whatif
     from nbtriton.widgets.calls import dag as dag
     from nbtriton.widgets.calls import timeline as timeline
@@ -64,6 +66,7 @@ _PUBLIC = {
     "Profile": "nbtriton.simulate",
     "Server": "nbtriton.api",
     "TritonError": "nbtriton.errors",
+    "Tuning": "nbtriton.simulate",
     "compare": "nbtriton.perf",
     "dag": "nbtriton.widgets.calls",
     "environment": "nbtriton.workers.virtual_environment",
@@ -75,6 +78,7 @@ _PUBLIC = {
     "server": "nbtriton.api",
     "status": "nbtriton.engine.status",
     "timeline": "nbtriton.widgets.calls",
+    "tune": "nbtriton.simulate",
     "unload_ipython_extension": "nbtriton.magics",
     "watch": "nbtriton.widgets.calls",
     "whatif": "nbtriton.simulate",

@@ -51,3 +51,14 @@ def test_names_and_options_are_completed(doubled):
         assert doubled.complete(f"%{magic} dou") == ["double"]
     assert "--at-once" in doubled.complete("%triton_profile double --at")
     assert "--max-queue-delay-us" in doubled.complete("%triton_whatif double --max-q")
+
+
+def test_a_model_is_tuned(doubled):
+    doubled.ok(f"mine = %triton_profile double {FAST}")
+    line = "%triton_tune double --p99 20s --profile mine --seconds 0.5 --finalists 1 -o best"
+    best = doubled.ok(f"{line} --instances 1 --max-queue-delay-us 0 -c 2").value
+    assert doubled.names["best"] is best
+    assert best.configuration["concurrency"] == 2
+    assert "1 measured" in best.headline
+    ran = doubled("%triton_tune double --p99 fast")
+    assert "'fast' is not a time, such as 20ms" in str(ran.error)

@@ -57,9 +57,9 @@ def test_poisson_arrivals_wait_as_queueing_theory_says():
     """M/D/1: the mean time in the queue is half the load's share of the free time, in executions."""
     alone = profile({(1, 1): 1.0}, rows=0, more="")
     point = only(
-        whatif(alone, request_rate=700, request_distribution="poisson", request_count=60_000)
+        whatif(alone, request_rate=700, request_distribution="poisson", request_count=15_000)
     )
-    assert point.server.queue_us == pytest.approx(0.7 / (2 * 0.3) * 1000, rel=0.06)
+    assert point.server.queue_us == pytest.approx(0.7 / (2 * 0.3) * 1000, rel=0.1)
     assert point.infer_per_s == pytest.approx(700, rel=0.02)
 
 

@@ -1,7 +1,8 @@
-"""The magics that predict: a profile, and what-if on a simulated server."""
+"""The magics that predict: a profile, what-if on a simulated server, and the best configuration."""
 
 from __future__ import annotations
 
+from argparse import ArgumentTypeError
 from collections.abc import Sequence
 from typing import Any
 
@@ -30,9 +31,24 @@ def _options_of_perf(*, only: Sequence[str] = (), without: Sequence[str] = ()) -
     return add
 
 
+def _milliseconds(text: str) -> float:
+    """Read ``20``, ``20ms``, ``1.5s`` or ``500us``."""
+    units = {"us": 0.001, "µs": 0.001, "ms": 1.0, "s": 1000.0}
+    number = unquoted(text)
+    factor = 1.0
+    for unit, value in units.items():
+        if number.endswith(unit):
+            number, factor = number.removesuffix(unit), value
+            break
+    try:
+        return float(number) * factor
+    except ValueError:
+        raise ArgumentTypeError(f"'{text}' is not a time, such as 20ms") from None
+
+
 @magics_class
 class PredictMagics(Magics):
-    """``%triton_profile`` and ``%triton_whatif``."""
+    """``%triton_profile``, ``%triton_whatif`` and ``%triton_tune``."""
 
     def __init__(self, shell: Any) -> None:
         super().__init__(shell)
@@ -96,7 +112,7 @@ class PredictMagics(Magics):
             %triton_whatif double -c 64 --max-queue-delay-us 0,500,2000
         """
         from nbtriton.magics.live import LiveRun
-        from nbtriton.simulate import Profile, whatif
+        from nbtriton.simulate import whatif
 
         options = vars(parse(self.triton_whatif, line))
         name, out, given = (options.pop(each) for each in ("name", "out", "profile"))
@@ -108,10 +124,58 @@ class PredictMagics(Magics):
                     f"model '{name}' is not profiled in this notebook",
                     hint=f"run %triton_profile {name}, or give --profile FILE",
                 )
-        elif given.endswith(".json"):
-            profile = Profile.load(given)
         else:
-            profile = evaluate(self.shell, given, "--profile ")
+            profile = self._profile(given)
         run = LiveRun(self.shell, name, visible=not line.rstrip().endswith(";"))
         report = run.of(lambda: whatif(profile, name, **options, observer=run.observe))
         return keep(self.shell, out, report)
+
+    @output_can_be_silenced
+    @magic_arguments()
+    @argument("name", help="a model or an ensemble")
+    @argument(
+        "--p99", dest="p99_ms", type=_milliseconds, metavar="20ms",
+        help="the p99 latency is to be at most this, in milliseconds",
+    )  # fmt: skip
+    @argument("--maximize", choices=("throughput",), help="the default")
+    @argument("--minimize", choices=("latency", "instances"), help="or this")
+    @argument("--min-throughput", type=float, metavar="N", help="at least so many inferences/s")
+    @argument("-c", "--concurrency", type=int, metavar="N", help="requests kept outstanding")
+    @argument("--request-rate", type=float, metavar="N", help="or requests per second")
+    @argument("-b", "--batch-size", type=int, default=1, metavar="N", help="rows per request")
+    @argument("--instances", type=int_list, metavar="LIST", help="numbers to choose from")
+    @argument("--max-batch-size", type=int_list, metavar="LIST", help="likewise")
+    @argument("--max-queue-delay-us", type=int_list, metavar="LIST", help="likewise")
+    @argument("--profile", type=unquoted, metavar="EXPR|FILE", help="one that was measured before")
+    @argument("--finalists", type=int, default=3, metavar="N", help="configurations to measure (3)")
+    @argument("--seconds", type=float, default=30.0, metavar="S", help="longest search (30)")
+    @argument("--seed", type=int, default=0, metavar="N")
+    @_options_of_perf(only=("--out",))
+    @line_magic
+    def triton_tune(self, line: str) -> Any:
+        """Find the best configuration by simulation, and measure the finalists.
+
+        The model is profiled first, unless ``--profile`` has it. Of an ensemble all steps are tuned
+        at once. At the end the models have their own configuration again; ``apply()`` sets the best::
+
+            best = %triton_tune double --p99 20ms
+            best.apply()
+            %triton_tune double --minimize instances --request-rate 500 --p99 50ms
+        """
+        from nbtriton.magics.live import LiveRun
+        from nbtriton.simulate import tune
+
+        options = vars(parse(self.triton_tune, line))
+        name, out, given = (options.pop(each) for each in ("name", "out", "profile"))
+        options["profile"] = None if given is None else self._profile(given)
+        run = LiveRun(self.shell, name, visible=not line.rstrip().endswith(";"))
+        found = run.of(lambda: tune(server(), name, **options, observer=run.observe))
+        return keep(self.shell, out, found)
+
+    def _profile(self, given: str) -> Any:
+        """Return the profile that an expression or the name of a file gives."""
+        from nbtriton.simulate import Profile
+
+        if given.endswith(".json"):
+            return Profile.load(given)
+        return evaluate(self.shell, given, "--profile ")

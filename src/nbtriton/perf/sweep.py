@@ -142,12 +142,15 @@ class SweepPlan:
 
     def target(self, options: Configuration) -> dict[str, ModelConfig]:
         """Return the configurations of all models under these options."""
+        return self.target_of(dict.fromkeys(self.swept, options))
+
+    def target_of(self, options: Mapping[str, Configuration]) -> dict[str, ModelConfig]:
+        """Return the configurations of all models where each has options of its own."""
         target = dict(self.originals)
-        if not options:
-            return target
-        for name, config in self.swept.items():
-            target[name] = with_options(config, options)
-        if "max_batch_size" in options:
+        for name, chosen in options.items():
+            if chosen:
+                target[name] = with_options(self.originals[name], chosen)
+        if any("max_batch_size" in chosen for chosen in options.values()):
             # V117 and MA8: an ensemble allows what the smallest of its steps allows. Steps
             # come after the ensemble in a walk, so go backwards for nested ones.
             for name in reversed(self.ensembles):
@@ -162,8 +165,17 @@ class SweepPlan:
         ConfigError
         """
         for options in configurations:
-            for config in self.target(options).values():
-                validate(config)
+            self.check_configs(self.target(options))
+
+    def check_configs(self, configs: Mapping[str, ModelConfig]) -> None:
+        """Refuse configurations that a model could not have.
+
+        Raises
+        ------
+        ConfigError
+        """
+        for config in configs.values():
+            validate(config)
 
     def _fit_ensemble(self, target: dict[str, ModelConfig], name: str) -> None:
         config = self.originals[name]
@@ -224,6 +236,10 @@ class Configurator:
     def apply(self, options: Configuration) -> None:
         """Load the models that these options change."""
         self._move(self._plan.target(options))
+
+    def apply_each(self, options: Mapping[str, Configuration]) -> None:
+        """Load the models that options of their own change."""
+        self._move(self._plan.target_of(options))
 
     def restore(self) -> None:
         """Load the original configurations again where others apply.

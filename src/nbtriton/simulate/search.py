@@ -1,0 +1,372 @@
+"""The search for a configuration: on the simulated server, by steps to better neighbours."""
+
+from __future__ import annotations
+
+import math
+import random
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
+
+from nbtriton.errors import InvalidArgumentError, TritonError, nearest
+from nbtriton.perf.loads import Concurrency, RequestRate
+from nbtriton.perf.measure import Level, WindowPlan
+from nbtriton.perf.point import PerfPoint
+from nbtriton.perf.prepare import Workload
+from nbtriton.perf.sweep import SweepPlan
+from nbtriton.perf.windows import STABLE_WINDOWS, StabilityRule
+from nbtriton.simulate.level import simulate_level
+from nbtriton.simulate.model_profile import Profile
+
+__all__ = ["OBJECTIVES", "Candidate", "Goal", "Search", "Space"]
+
+OBJECTIVES = ("throughput", "latency", "instances")
+# A window of a level has so many requests, and more where more are outstanding.
+_REQUESTS = 100
+_GENERATIONS = 4
+# Virtual time until a load is steady, at most.
+_LONGEST_S = 60.0
+# More load that brings less than this is not tried further.
+_GAIN = 0.02
+_MOST_OUTSTANDING = 512
+
+
+class Result(Protocol):
+    """A configuration with what it does."""
+
+    @property
+    def result(self) -> PerfPoint: ...
+    @property
+    def instances(self) -> int: ...
+
+
+Ranked = TypeVar("Ranked", bound=Result)
+
+
+@dataclass(frozen=True, slots=True)
+class Goal:
+    """What is wanted.
+
+    Parameters
+    ----------
+    objective : {"throughput", "latency", "instances"}
+        The most throughput, the lowest p99 latency, or the fewest instances.
+    p99_ms : float or None
+        The p99 latency is at most this.
+    min_throughput : float or None
+        The throughput is at least this many inferences per second.
+    concurrency : int or None
+    request_rate : float or None
+        The load; without one the best concurrency is a part of the search.
+    """
+
+    objective: str = "throughput"
+    p99_ms: float | None = None
+    min_throughput: float | None = None
+    concurrency: int | None = None
+    request_rate: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.objective not in OBJECTIVES:
+            raise InvalidArgumentError(
+                f"unknown objective '{self.objective}': it is {', '.join(OBJECTIVES)}",
+                hint=nearest(self.objective, OBJECTIVES),
+            )
+        for name in ("p99_ms", "min_throughput", "concurrency", "request_rate"):
+            value = getattr(self, name)
+            if value is not None and not value > 0:
+                raise InvalidArgumentError(f"{name} must be > 0, found {value}")
+        if self.concurrency is not None and self.request_rate is not None:
+            raise InvalidArgumentError("give a concurrency or a request_rate, not both")
+        if (
+            self.objective == "latency"
+            and self.concurrency is None
+            and self.request_rate is None
+            and self.min_throughput is None
+        ):
+            raise InvalidArgumentError(
+                "the lowest latency is that of no load",
+                hint="give a concurrency, a request_rate or min_throughput",
+            )
+
+    def misses(self, point: PerfPoint) -> float:
+        """Return by how much, relatively, a point is outside of the limits; 0 inside."""
+        missed = 0.0
+        if not point.request_count:
+            return math.inf
+        if self.p99_ms is not None:
+            missed += max(0.0, point.latency_p99_us / 1000 / self.p99_ms - 1)
+        if self.min_throughput is not None:
+            missed += max(0.0, 1 - point.infer_per_s / self.min_throughput)
+        if self.request_rate is not None:  # an open loop that is not served grows without end
+            wanted = self.request_rate * point.batch_size
+            missed += max(0.0, 0.97 - point.infer_per_s / wanted)
+        return missed + point.error_count / (point.error_count + point.request_count)
+
+    def rank(self, point: PerfPoint, instances: int) -> tuple[float, ...]:
+        """Return a key: the lowest is the best."""
+        missed = self.misses(point)
+        p99_us, rate = point.latency_p99_us, point.infer_per_s
+        if self.objective == "latency":
+            return (missed, p99_us, float(instances))
+        if self.objective == "instances":
+            return (missed, float(instances), -rate)
+        return (missed, -rate, float(instances), p99_us)
+
+    def ordered(self, found: Sequence[Ranked]) -> list[Ranked]:
+        """Return what was found, the best first.
+
+        Of those with nearly the most throughput the one with the fewest instances, and then with
+        the lowest latency: a fiftieth is within the error of a prediction.
+        """
+        ranked = sorted(found, key=lambda one: self.rank(one.result, one.instances))
+        if self.objective != "throughput" or not ranked:
+            return ranked
+        first = ranked[0].result
+        least = first.infer_per_s * (1 - _GAIN)
+        missed = self.misses(first)
+        near = [
+            one
+            for one in ranked
+            if self.misses(one.result) <= missed and one.result.infer_per_s >= least
+        ]
+        near.sort(key=lambda one: (one.instances, one.result.latency_p99_us))
+        return [*near, *(one for one in ranked if one not in near)]
+
+
+# The values of the options of one model, each ascending; `instances` is always there.
+Space = Mapping[str, Sequence[int]]
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A configuration, and the best that it was predicted to do.
+
+    Parameters
+    ----------
+    options : mapping of str to mapping
+        By model.
+    point : PerfPoint
+        Predicted.
+    rank : tuple of float
+    """
+
+    options: Mapping[str, Mapping[str, Any]]
+    point: PerfPoint
+    rank: tuple[float, ...]
+
+    @property
+    def result(self) -> PerfPoint:
+        """What ranks it."""
+        return self.point
+
+    @property
+    def instances(self) -> int:
+        """Instances of all models."""
+        return sum(options["instances"] for options in self.options.values())
+
+
+_Key = tuple[tuple[int, ...], ...]
+
+
+class Search:
+    """Looks for good configurations of a model, or of all steps of an ensemble at once.
+
+    Parameters
+    ----------
+    profile : Profile
+    plan : SweepPlan
+    spaces : mapping of str to Space
+        By model.
+    goal : Goal
+    batch_size : int
+        Rows per request.
+    seed : int
+
+    Attributes
+    ----------
+    found : dict
+        The candidates, by their values.
+    simulated : int
+        Levels that were simulated.
+    """
+
+    def __init__(
+        self,
+        profile: Profile,
+        plan: SweepPlan,
+        spaces: Mapping[str, Space],
+        goal: Goal,
+        *,
+        batch_size: int = 1,
+        seed: int = 0,
+    ) -> None:
+        self.found: dict[_Key, Candidate] = {}
+        self.simulated = 0
+        self._profile = profile
+        self._plan = plan
+        self._spaces = spaces
+        self._goal = goal
+        self._batch_size = batch_size
+        self._seed = seed
+        self._random = random.Random(seed)  # noqa: S311 - a search, not secrets
+        self._refused: set[_Key] = set()
+
+    def run(self, seconds: float, on_step: Callable[[Candidate], None]) -> None:
+        """Search for a time, or until every configuration was tried.
+
+        From a start it goes to the best neighbour as long as there is a better one; then from
+        another start.
+        """
+        end_s = time.monotonic() + seconds
+        total = math.prod(
+            len(values) for space in self._spaces.values() for values in space.values()
+        )
+        for start in self._starts():
+            here = self._try(start)
+            while here is not None and time.monotonic() < end_s:
+                best = here
+                for key in self._neighbours(self._key_of(here)):
+                    candidate = self._try(key)
+                    if candidate is not None and candidate.rank < best.rank:
+                        best = candidate
+                    if time.monotonic() > end_s:
+                        break
+                if best is here:
+                    break
+                here = best
+                on_step(self.best()[0])
+            if time.monotonic() > end_s or len(self.found) + len(self._refused) >= total:
+                return
+
+    def best(self) -> list[Candidate]:
+        """Return the candidates, the best first."""
+        return self._goal.ordered(list(self.found.values()))
+
+    # -- configurations --------------------------------------------------------------------------
+
+    def _starts(self) -> Iterator[_Key]:
+        """Yield values to start from: the least, the most, and then any."""
+        axes = list(self._spaces.values())
+        yield tuple(tuple(0 for _ in axis) for axis in axes)
+        yield tuple(tuple(len(values) - 1 for values in axis.values()) for axis in axes)
+        while True:
+            yield tuple(
+                tuple(self._random.randrange(len(values)) for values in axis.values())
+                for axis in axes
+            )
+
+    def _neighbours(self, key: _Key) -> list[_Key]:
+        """Return what one step of one option leads to; of one model, or of all together."""
+        found: list[_Key] = []
+        axes = [list(space.values()) for space in self._spaces.values()]
+        for model, values in enumerate(axes):
+            for axis, choices in enumerate(values):
+                for step in (-1, 1):
+                    moved = [list(each) for each in key]
+                    moved[model][axis] += step
+                    if 0 <= moved[model][axis] < len(choices):
+                        found.append(tuple(tuple(each) for each in moved))
+        if len(key) > 1:
+            names = sorted({name for space in self._spaces.values() for name in space})
+            together = (self._together(key, name, step) for name in names for step in (-1, 1))
+            found += [each for each in together if each != key]
+        self._random.shuffle(found)
+        return found
+
+    def _together(self, key: _Key, axis: str, step: int) -> _Key:
+        """Return what a step of one option of all models leads to."""
+        return tuple(
+            tuple(
+                min(max(at + step * (name == axis), 0), len(space[name]) - 1)
+                for at, name in zip(each, space, strict=True)
+            )
+            for each, space in zip(key, self._spaces.values(), strict=True)
+        )
+
+    def _key_of(self, candidate: Candidate) -> _Key:
+        return tuple(
+            tuple(values.index(candidate.options[name][axis]) for axis, values in space.items())
+            for name, space in self._spaces.items()
+        )
+
+    def _options(self, key: _Key) -> dict[str, dict[str, Any]]:
+        return {
+            name: {axis: values[at] for (axis, values), at in zip(space.items(), ats, strict=True)}
+            for (name, space), ats in zip(self._spaces.items(), key, strict=True)
+        }
+
+    # -- predictions -----------------------------------------------------------------------------
+
+    def _try(self, key: _Key) -> Candidate | None:
+        """Return what a configuration does; None for one that is refused."""
+        if key in self.found:
+            return self.found[key]
+        if key in self._refused:
+            return None
+        options = self._options(key)
+        try:
+            configs = self._plan.target_of(options)
+            self._plan.check_configs(configs)
+        except TritonError:
+            self._refused.add(key)
+            return None
+        instances = sum(each["instances"] for each in options.values())
+        point = self._best_point(configs, options, instances)
+        candidate = Candidate(options, point, self._goal.rank(point, instances))
+        self.found[key] = candidate
+        return candidate
+
+    def _best_point(
+        self, configs: Mapping[str, Any], options: Mapping[str, Mapping[str, Any]], instances: int
+    ) -> PerfPoint:
+        """Return the best point of a configuration, over the loads that are to be tried."""
+        goal = self._goal
+        if goal.request_rate is not None:
+            return self._simulate(configs, RequestRate(goal.request_rate, "poisson"))
+        if goal.concurrency is not None:
+            return self._simulate(configs, Concurrency(goal.concurrency))
+        # From what fills the largest batches of every instance, down or up as the limit asks.
+        level = max(
+            each["instances"] * max(1, each.get("max_batch_size", 1)) // self._batch_size
+            for each in options.values()
+        )
+        level = min(max(1, level), _MOST_OUTSTANDING)
+        best = self._simulate(configs, Concurrency(level))
+        limit_us = math.inf if goal.p99_ms is None else goal.p99_ms * 1000
+        down = best.latency_p99_us > limit_us
+        while level > 1 if down else level < _MOST_OUTSTANDING:
+            level = (
+                max(1, level * 2 // 3)
+                if down
+                else min(max(level + 1, level * 3 // 2), _MOST_OUTSTANDING)
+            )
+            point = self._simulate(configs, Concurrency(level))
+            better = goal.rank(point, instances) < goal.rank(best, instances)
+            gained = point.infer_per_s > best.infer_per_s * (1 + _GAIN)
+            if better:
+                best = point
+            if (down and point.latency_p99_us <= limit_us) or (
+                not down and not (better and gained)
+            ):
+                break
+        return best
+
+    def _simulate(self, configs: Mapping[str, Any], load: Concurrency | RequestRate) -> PerfPoint:
+        self.simulated += 1
+        outstanding = load.value if isinstance(load, Concurrency) else 0
+        windows = WindowPlan(
+            "count_windows",
+            request_count=max(_REQUESTS, int(_GENERATIONS * outstanding)),
+            longest_warm_up_s=_LONGEST_S,
+        )
+        rule = StabilityRule(max_trials=STABLE_WINDOWS)
+        workload = Workload(({},), self._batch_size)
+        level = Level(load, workload, rule, windows, seed=self._seed)
+        model = self._profile.model
+        models = (model, *self._plan.swept) if self._plan.ensembles else (model,)
+        point, interrupted = simulate_level(self._profile, configs, models, level, lambda _: None)
+        if interrupted or point is None:
+            raise KeyboardInterrupt
+        return point

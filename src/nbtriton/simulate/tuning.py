@@ -1,0 +1,385 @@
+"""``nbtriton.tune``: the best configuration is searched for by simulation, and measured."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from html import escape
+from typing import TYPE_CHECKING, Any
+
+from nbtriton.config import ModelConfig
+from nbtriton.drawing import Column, measure, table_html, table_text
+from nbtriton.errors import InvalidArgumentError, NotFoundError
+from nbtriton.packages import needed
+from nbtriton.perf.api import perf
+from nbtriton.perf.point import PerfPoint
+from nbtriton.perf.progress import Observer, PerfProgress
+from nbtriton.perf.source import AppliedConfiguration
+from nbtriton.perf.sweep import Configurator, SweepPlan, model_tree
+from nbtriton.simulate.model_profile import Profile
+from nbtriton.simulate.profiling import profile as measure_profile
+from nbtriton.simulate.search import Candidate, Goal, Search, Space
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from nbtriton.api import Server
+
+__all__ = ["Finalist", "Tuning", "tune"]
+
+_DELAYS_US = (0, 100, 500, 1000, 2000, 5000)
+
+
+@dataclass(frozen=True, slots=True)
+class Finalist:
+    """A configuration that was predicted to be good, and what was measured of it.
+
+    Parameters
+    ----------
+    options : mapping of str to mapping
+        By model.
+    predicted, measured : PerfPoint
+    """
+
+    options: Mapping[str, Mapping[str, Any]]
+    predicted: PerfPoint
+    measured: PerfPoint
+
+    @property
+    def result(self) -> PerfPoint:
+        """What ranks it."""
+        return self.measured
+
+    @property
+    def instances(self) -> int:
+        """Instances of all models."""
+        return sum(each["instances"] for each in self.options.values())
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Tuning:
+    """The result of `nbtriton.tune`: shows itself, and can be applied.
+
+    Parameters
+    ----------
+    model : str
+    finalists : tuple of Finalist
+        Measured ones, the best first.
+    candidates : tuple of Candidate
+        All that were predicted, the best first.
+    configs : mapping of str to ModelConfig
+        The best configuration, of each model that it changes.
+    simulated : int
+        Loads that were simulated.
+    notes : tuple of str
+    elapsed_s : float
+    interrupted : bool
+    """
+
+    model: str
+    finalists: tuple[Finalist, ...]
+    candidates: tuple[Candidate, ...]
+    configs: Mapping[str, ModelConfig]
+    simulated: int = 0
+    notes: tuple[str, ...] = ()
+    elapsed_s: float = 0.0
+    interrupted: bool = False
+    server: Server | None = field(default=None, compare=False)
+
+    @property
+    def best(self) -> PerfPoint:
+        """The best point, as it was measured."""
+        return self.finalists[0].measured
+
+    @property
+    def models(self) -> Mapping[str, Mapping[str, Any]]:
+        """The options of the best configuration, by model."""
+        return self.finalists[0].options
+
+    @property
+    def configuration(self) -> dict[str, Any]:
+        """The best configuration and its load, as options of `nbtriton.perf`.
+
+        Of an ensemble whose models have options of their own only the load, for `apply` sets the rest.
+        """
+        options = list(self.models.values())
+        same = all(each == options[0] for each in options)
+        return {**(options[0] if same else {}), str(self.best.mode): self.best.value}
+
+    @property
+    def config_pbtxt(self) -> str:
+        """The text of ``config.pbtxt`` of each model, under a comment with its path."""
+        return AppliedConfiguration(self.configs).config_pbtxt
+
+    @property
+    def frontier(self) -> pd.DataFrame:
+        """The candidates that none beats in throughput and p99 latency, as predicted."""
+        with needed("a frontier"):
+            import pandas as pd
+
+        kept, lowest = [], float("inf")
+        for one in sorted(self.candidates, key=lambda each: -each.point.infer_per_s):
+            if one.point.latency_p99_us < lowest:
+                lowest = one.point.latency_p99_us
+                kept.append(one)
+        return pd.DataFrame([_row(one.options, one.point) for one in reversed(kept)])
+
+    def apply(self, server: Server | None = None) -> AppliedConfiguration:
+        """Load the models with the best configuration.
+
+        Returns
+        -------
+        AppliedConfiguration
+            Shows itself as their ``config.pbtxt``.
+        """
+        target = server or self.server
+        if target is None:
+            raise InvalidArgumentError("no server", hint="give one: tuning.apply(server)")
+        configurator = Configurator(target, self.model, [])
+        configurator.apply_each(self.models)
+        return AppliedConfiguration({name: target.config(name) for name in configurator.models})
+
+    @property
+    def headline(self) -> str:
+        """What was done, in one line."""
+        words = (
+            f"{self.model}: {len(self.candidates)} configurations simulated, "
+            f"{len(self.finalists)} measured in {measure(self.elapsed_s)} s"
+        )
+        return words + (", interrupted" if self.interrupted else "")
+
+    def __repr__(self) -> str:
+        return f"<Tuning {self.headline}>"
+
+    def _repr_mimebundle_(self, **_options: object) -> dict[str, str]:
+        rows = [
+            {
+                **_row(one.options, one.measured),
+                "predicted": one.predicted.infer_per_s,
+                "predicted_p99_us": one.predicted.latency_p99_us,
+            }
+            for one in self.finalists
+        ]
+        titles = {
+            "infer_per_s": Column("measured", "infer/s"),
+            "latency_p50_us": Column("p50", "µs"),
+            "latency_p99_us": Column("p99", "µs"),
+            "predicted": Column("predicted", "infer/s"),
+            "predicted_p99_us": Column("predicted p99", "µs"),
+        }
+        names = list(rows[0])
+        columns = [titles.get(name, Column(name.replace("_", " "))) for name in names]
+        cells = [[row[name] for name in names] for row in rows]
+        text = [self.headline, table_text(columns, cells)]
+        text += [*(f"note: {note}" for note in self.notes), self.config_pbtxt]
+        items = "".join(f"<li>{escape(note)}</li>" for note in self.notes)
+        html = (
+            f'<div class="nbt-perf"><p>{escape(self.headline)}</p>{table_html(columns, cells)}'
+            f"<ul>{items}</ul><pre>{escape(self.config_pbtxt)}</pre></div>"
+        )
+        return {"text/plain": "\n".join(text), "text/html": html}
+
+
+def tune(
+    server: Server,
+    model: str,
+    *,
+    p99_ms: float | None = None,
+    maximize: str | None = None,
+    minimize: str | None = None,
+    min_throughput: float | None = None,
+    concurrency: int | None = None,
+    request_rate: float | None = None,
+    batch_size: int = 1,
+    instances: Sequence[int] | None = None,
+    max_batch_size: Sequence[int] | None = None,
+    max_queue_delay_us: Sequence[int] | None = None,
+    profile: Profile | None = None,
+    finalists: int = 3,
+    seconds: float = 30.0,
+    seed: int = 0,
+    observer: Observer | None = None,
+) -> Tuning:
+    """Find the best configuration of a model, or of all steps of an ensemble at once.
+
+    A profile is measured, configurations are searched for on the simulated server, and the best are
+    measured for real; the models have their own configuration again at the end.
+
+    >>> best = nt.tune(server, "bert", p99_ms=20)  # doctest: +SKIP
+    >>> best.apply()  # doctest: +SKIP
+
+    Parameters
+    ----------
+    server : Server
+    model : str
+    p99_ms : float, optional
+        The p99 latency is to be at most this many milliseconds.
+    maximize : {"throughput"}, optional
+        The default.
+    minimize : {"latency", "instances"}, optional
+        Or the lowest p99 latency, or the fewest instances of all models together.
+    min_throughput : float, optional
+        At least this many inferences per second.
+    concurrency, request_rate : int, float, optional
+        The load: requests outstanding, or requests per second with exponential gaps. By default
+        the best number of outstanding requests is a part of the search.
+    batch_size : int
+        Rows per request.
+    instances, max_batch_size, max_queue_delay_us : sequence of int, optional
+        The values to choose from. By default 1 to the number of cores (at least 4), the powers of two
+        up to the model's own ``max_batch_size`` (which the model is known to take), and 0 to 5 ms.
+    profile : Profile, optional
+        One that was measured before.
+    finalists : int
+        Configurations to measure.
+    seconds : float
+        Longest time of the search.
+    seed : int
+    observer : callable, optional
+        Called with a `PerfProgress`.
+
+    Returns
+    -------
+    Tuning
+
+    Raises
+    ------
+    InvalidArgumentError
+        Options that make no sense.
+    NotFoundError
+        No such model, or no configuration could be simulated.
+
+    Notes
+    -----
+    An ensemble's steps are tuned together: each has options of its own. Memory is not known to the
+    profile; bound `instances` instead.
+    """
+    if maximize not in (None, "throughput") or (maximize and minimize):
+        raise InvalidArgumentError(
+            "maximize is throughput; minimize is latency or instances; give one of them"
+        )
+    goal = Goal(minimize or "throughput", p99_ms, min_throughput, concurrency, request_rate)
+    if finalists < 1 or seconds <= 0:
+        raise InvalidArgumentError("finalists must be at least 1, and seconds > 0")
+    started_s = time.monotonic()
+    ensembles, others = model_tree(server, model)
+    plan = SweepPlan(ensembles, others)
+    given = (instances, max_batch_size, max_queue_delay_us)
+    spaces = {name: _space(config, *given) for name, config in others.items()}
+    if profile is None:
+        most = max(space["instances"][-1] for space in spaces.values())
+        profile = measure_profile(server, model, at_once=most, observer=observer, seed=seed)
+    search = Search(profile, plan, spaces, goal, batch_size=batch_size, seed=seed)
+    interrupted = False
+
+    def report(what: str, points: Sequence[PerfPoint]) -> None:
+        if observer is not None:
+            elapsed_s = time.monotonic() - started_s
+            observer(PerfProgress(1, None, what, 0, 0, 0, 0, elapsed_s, None, 0.0, tuple(points)))
+
+    try:
+        search.run(
+            seconds,
+            lambda best: report(f"{len(search.found)} configurations simulated", [best.point]),
+        )
+    except KeyboardInterrupt:
+        interrupted = True
+    candidates = search.best()
+    if not candidates:
+        raise NotFoundError(f"no configuration of '{model}' could be simulated")
+    measured: list[Finalist] = []
+    configurator = Configurator(server, model, [])
+    try:
+        for at, candidate in enumerate(candidates[:finalists]):
+            report(f"finalist {at + 1} of {min(finalists, len(candidates))}", [])
+            measured.append(_measure(server, model, configurator, candidate, batch_size, seed))
+    except KeyboardInterrupt:
+        interrupted = True
+        if not measured:
+            raise
+    finally:
+        configurator.restore()
+    measured = goal.ordered(measured)
+    best = measured[0]
+    return Tuning(
+        model=model,
+        finalists=tuple(measured),
+        candidates=tuple(candidates),
+        configs=plan.target_of(best.options),
+        simulated=search.simulated,
+        notes=_notes(goal, best, best.predicted),
+        elapsed_s=time.monotonic() - started_s,
+        interrupted=interrupted,
+        server=server,
+    )
+
+
+def _space(
+    config: ModelConfig,
+    instances: Sequence[int] | None,
+    sizes: Sequence[int] | None,
+    delays_us: Sequence[int] | None,
+) -> Space:
+    cores = os.cpu_count() or 1
+    counts = [1, 2, 3, 4, *range(6, cores + 1, 2)]
+    space: dict[str, Sequence[int]] = {"instances": sorted(set(instances or counts))}
+    if config.max_batch_size < 1 or config.HasField("sequence_batching"):
+        return space
+    largest = config.max_batch_size
+    powers = {1 << k for k in range(largest.bit_length())} | {largest}
+    space["max_batch_size"] = sorted(set(sizes) if sizes else {s for s in powers if s <= largest})
+    space["max_queue_delay_us"] = sorted(set(delays_us) if delays_us else _DELAYS_US)
+    return space
+
+
+def _measure(
+    server: Server,
+    model: str,
+    configurator: Configurator,
+    candidate: Candidate,
+    batch_size: int,
+    seed: int,
+) -> Finalist:
+    configurator.apply_each(candidate.options)
+    point = candidate.point
+    load: dict[str, Any] = {"concurrency": int(point.value)}
+    if point.mode != "concurrency":
+        load = {"request_rate": point.value, "request_distribution": "poisson"}
+    report = perf(server, model, batch_size=batch_size, seed=seed, **load)
+    if not report.points or report.interrupted:
+        raise KeyboardInterrupt
+    return Finalist(
+        candidate.options, point, replace(report.points[0], configuration=_flat(candidate.options))
+    )
+
+
+def _notes(goal: Goal, best: Finalist, predicted: PerfPoint) -> tuple[str, ...]:
+    notes = [note for note in predicted.notes if note.startswith("not to be trusted")]
+    if goal.misses(best.measured) > 0:
+        notes.append(
+            f"no configuration was measured within the limits; the closest has a p99 latency of "
+            f"{best.measured.latency_p99_us / 1000:.3g} ms at {measure(best.measured.infer_per_s)} "
+            "infer/s"
+        )
+    return tuple(notes)
+
+
+def _flat(options: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the options of one model as they are, of several with the model in front."""
+    if len(options) == 1:
+        return dict(next(iter(options.values())))
+    return {
+        f"{model}.{name}": value for model, each in options.items() for name, value in each.items()
+    }
+
+
+def _row(options: Mapping[str, Mapping[str, Any]], point: PerfPoint) -> dict[str, Any]:
+    return {
+        **_flat(options),
+        point.mode: point.value,
+        "infer_per_s": point.infer_per_s,
+        "latency_p50_us": point.latency_p50_us,
+        "latency_p99_us": point.latency_p99_us,
+    }
