@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import functools
+import contextlib
 import sys
 import threading
 import warnings
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,22 +27,22 @@ __all__ = ["Server", "close_server", "server"]
 class Server(EngineServer):  # noqa: D101 - the docstring of what it extends
     __doc__ = EngineServer.__doc__
 
-    @functools.cached_property
-    def _endpoints(self) -> list[Endpoints]:
-        return []
+    # Made on first use, once: threads may ask at the same moment.
 
-    @functools.cached_property
+    @property
+    def _endpoints(self) -> list[Endpoints]:
+        found: list[Endpoints] = self.__dict__.setdefault("_endpoint_list", [])
+        return found
+
+    @property
     def _controls(self) -> list[ModelControl]:
-        return []
+        found: list[ModelControl] = self.__dict__.setdefault("_control_list", [])
+        return found
 
     @property
     def endpoints(self) -> tuple[Endpoints, ...]:
         """The endpoints of `serve` that are open."""
-        return tuple(
-            one
-            for one in self._endpoints
-            if one.http_port or one.grpc_port or one.metrics_port or one.openai_port
-        )
+        return tuple([one for one in list(self._endpoints) if _is_open(one)])
 
     def load_repository(
         self,
@@ -213,8 +213,19 @@ class Server(EngineServer):  # noqa: D101 - the docstring of what it extends
         self.engine.check_open()
         options.setdefault("control", self.engine.model_control)
         endpoints = serve(self, **options)
-        self._endpoints[:] = (*self.endpoints, endpoints)
+        known = self._endpoints
+        known.append(endpoints)
+        for one in list(known):  # not all at once: another thread may open some meanwhile
+            if not _is_open(one):
+                with contextlib.suppress(ValueError):
+                    known.remove(one)
         return endpoints
+
+    def _taken(self) -> Iterator[Endpoints]:
+        """Yield the endpoints, each once, also where two threads close the server."""
+        with contextlib.suppress(IndexError):
+            while True:
+                yield self._endpoints.pop()
 
     def close(self, *, timeout_s: float = 5.0) -> None:
         """Stop: endpoints first, then the polling of repositories, then the models. Idempotent.
@@ -226,13 +237,17 @@ class Server(EngineServer):  # noqa: D101 - the docstring of what it extends
         """
         if self.engine.in_parent:
             return
-        while self._endpoints:
-            self._endpoints.pop().close()
-        for control in self._controls:
+        for endpoints in self._taken():
+            endpoints.close()
+        for control in list(self._controls):
             control.close(timeout_s=timeout_s)
         super().close(timeout_s=timeout_s)
         for control in self._controls:
             control.clean_up()
+
+
+def _is_open(one: Endpoints) -> bool:
+    return bool(one.http_port or one.grpc_port or one.metrics_port or one.openai_port)
 
 
 _lock = per_process(threading.Lock)

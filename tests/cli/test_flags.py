@@ -122,6 +122,8 @@ def test_the_real_server_refuses_them_with_the_same_line(
         (["--model-load-gpu-limit=0:2"],
          "expects limit fraction to be in range [0.0, 1.0], got 2.000000"),
         (["--host-policy=a,b=c"], "Unsupported host policy setting 'b' is specified"),
+        (["--isolation=proces"], "did you mean 'process'?"),
+        (["--worker-timeout=0"], "Invalid option value. Got 0; seconds, above 0"),
         (["--http-restricted-api=infer:k=v"], "did you mean 'inference'?"),
     ],
 )  # fmt: skip

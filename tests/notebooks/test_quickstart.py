@@ -125,15 +125,25 @@ def test_live_views_have_become_pictures(first):
             assert "application/vnd.jupyter.widget-view+json" not in data
 
 
-def test_it_ends_with_what_batching_and_instances_bring(first):
-    report, summary = find(first, "report = %triton_perf"), code_cells(first)[-1]
-    assert summary.source.startswith("frame = report.frame")
+def test_it_says_what_batching_and_instances_bring(first):
+    report, summary = find(first, "report = %triton_perf"), find(first, "frame = report.frame")
     text = shown(report)[0]["text/plain"]
     assert "dynamic batching" in text
     assert "instances" in text
     said = re.search(r"([\d.]+) x the throughput, p99 ([\d.]+) -> ([\d.]+) ms", stream(summary))
     assert said
     assert "<table" in shown(summary)[0]["text/html"]
+
+
+def test_it_ends_with_threads_and_processes_side_by_side(first):
+    report, summary = find(first, "turns = %triton_perf"), code_cells(first)[-1]
+    assert summary.source.startswith("frame = turns.frame")
+    text = shown(report)[0]["text/plain"]
+    assert re.search(r"\b1\s+thread\b", text)
+    assert re.search(r"\b2\s+process\b", text)
+    said = shown(summary)[0]["text/plain"]
+    assert "interpreter wait [%]" in said
+    assert said.count("thread") == said.count("process") == 1  # one group of rows each
 
 
 def test_it_stays_small(first):
