@@ -30,6 +30,7 @@ _BUILT_IN = {
     "onnxruntime": "nbtriton.backends.onnxruntime:OnnxRuntimeBackend",
     "fil": "nbtriton.backends.fil:FilBackend",
     "openvino": "nbtriton.backends.openvino:OpenVinoBackend",
+    "tensorflow": "nbtriton.backends.tensorflow:TensorFlowBackend",
     "identity": "nbtriton.backends.demonstration:IdentityBackend",
     "repeat": "nbtriton.backends.demonstration:RepeatBackend",
     "square": "nbtriton.backends.demonstration:SquareBackend",
@@ -41,8 +42,6 @@ _ELSEWHERE = {
     "ensemble": 'an ensemble has platform: "ensemble" and no backend',
     "tensorrt": "a TensorRT plan runs on the GPU it was built for, and only there; load the model it "
     f'was built from: {_ONNX}, or the torch module and backend: "pytorch"',
-    "tensorflow": f"TensorFlow models do not run here: {_ONNX} (tf2onnx), or call TensorFlow in a "
-    'model.py with backend: "python"',
     "dali": "DALI pipelines do not run here: do the same steps in a model.py with "
     'backend: "python", with Pillow, OpenCV or torchvision',
     "vllm": 'call vllm in a model.py with backend: "python"',
