@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from nbtriton.backends.python.isolation.imports import model_folders
 from nbtriton.errors import InternalError
 from nbtriton.workers.launching import ForkServer, Interpreter, end_idle_servers, fork_server_of
 from nbtriton.workers.output import OutputPipe
@@ -228,10 +229,19 @@ def start_worker(
             "environment": interpreter.variables() | dict(environment or {}),
             "processors": None if processors is None else sorted(processors),
             "directory": os.fspath(directory or _here()),
-            "path": sys.path if interpreter.path is None else None,
+            "path": _path() if interpreter.path is None else None,
         },
     )
     return worker
+
+
+def _path() -> list[str]:
+    """Return `sys.path` without the notebook's folder and those of models: a worker's model has its own.
+
+    What is carried from the notebook brings its path along (`nbtriton.workers.carry`).
+    """
+    others = {"", _here(), *model_folders()}
+    return [entry for entry in sys.path if entry not in others]
 
 
 def _here() -> str:

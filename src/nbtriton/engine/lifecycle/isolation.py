@@ -20,6 +20,7 @@ from nbtriton.workers.options import WorkerOptions
 from nbtriton.workers.resources import usable_cores
 
 if TYPE_CHECKING:
+    from nbtriton.backends.python.isolation.imports import LocalModules
     from nbtriton.engine.core.model_runtime import ModelRuntime
 
 __all__ = ["Isolation", "choose_isolation", "isolated"]
@@ -36,10 +37,13 @@ class Isolation:
     asked : {"thread", "process", "auto"}
         By the configuration, or by the server for models that do not say.
     chosen : {"thread", "process"}
+    claim : object
+        Keeps the names of the model's modules for it while it is loaded.
     """
 
     asked: str = "thread"
     chosen: str = "thread"
+    claim: object = None
 
 
 def choose_isolation(
@@ -47,7 +51,8 @@ def choose_isolation(
 ) -> Isolation:
     """Return where the instances of a version shall live.
 
-    ``auto`` takes processes where several instances on the processor are asked for, those of the
+    ``auto`` takes processes where a module beside the model's file has the name of another one in this
+    process, and where several instances on the processor are asked for, those of the
     version before have waited for the interpreter, and the model can be carried; then it stays with
     them.
 
@@ -73,12 +78,29 @@ def choose_isolation(
     groups = [group for group in config.instance_group if not group.passive]
     several = sum(max(1, group.count) for group in groups) > 1
     on_gpu = any(enum_name(group, "kind") == "KIND_GPU" for group in groups)
+    modules = None if on_gpu else _modules_of(source)
+    for name, place in (modules.claim() if modules is not None else {}).items():
+        _log.info(
+            "the instances of '%s' have processes of their own: its module '%s' is not the one that this "
+            "process has by that name, %s", config.name, name, place,
+        )  # fmt: skip
+        return Isolation(asked, "process")
     if before is None or not several or on_gpu or not has_interpreter_lock() or usable_cores() < 2:
-        return Isolation(asked, "thread")
+        return Isolation(asked, "thread", modules)
     stays = (before.isolation_asked, before.backend.isolation) == ("auto", "process")
     if (stays or is_waiting(before.interpreter.result())) and _can_be_carried(config.name, source):
         return Isolation(asked, "process")
-    return Isolation(asked, "thread")
+    return Isolation(asked, "thread", modules)
+
+
+def _modules_of(source: object) -> LocalModules | None:
+    """Return the modules beside a ``model.py``; None for what is none."""
+    if not isinstance(source, Path) or source.suffix != ".py":
+        return None
+    from nbtriton.backends.python.isolation.imports import LocalModules
+
+    folder = source.parent
+    return LocalModules(1, [folder, *([folder.parent] if folder.name.isdigit() else [])])
 
 
 def _can_be_carried(name: str, source: object) -> bool:

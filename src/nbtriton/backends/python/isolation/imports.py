@@ -21,11 +21,12 @@ from importlib.machinery import EXTENSION_SUFFIXES, ModuleSpec, PathFinder, Sour
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import CodeType, ModuleType
+from weakref import WeakSet
 
 from nbtriton.backends.forking import per_process
 from nbtriton.backends.tracebacks import PRIVATE_PACKAGE
 
-__all__ = ["LocalModules"]
+__all__ = ["LocalModules", "model_folders"]
 
 # Every model has the first, which is imported by its path. A copy of Triton's own modules beside a model
 # would look for the process that it runs in.
@@ -37,6 +38,7 @@ _numbers = itertools.count(1)
 # import each other, as torch's do: they would get half of it rather than wait for each other.
 _loading = per_process(threading.RLock)
 _live: list[LocalModules] = []
+_claims: WeakSet[LocalModules] = WeakSet()
 _appended: set[str] = set()  # the folders that stand on `sys.path` for models
 
 
@@ -56,7 +58,7 @@ class LocalModules:
         # As `__file__` has them: absolute, and symbolic links as they are.
         self.directories = [str(directory.absolute()) for directory in directories]
         # Installed modules win over local ones.
-        self._names = {name for name in _names_in(self.directories) if not _is_installed(name)}
+        self.names = {name for name in _names_in(self.directories) if not _is_installed(name)}
         self._modules: dict[str, ModuleType] = {}
         self._instances: set[str] = set()
 
@@ -120,13 +122,28 @@ class LocalModules:
         """
         elsewhere = [entry for entry in sys.path if entry not in self.directories]
         found = {}
-        for name in sorted(self._names):
+        for name in sorted(self.names):
             module, spec = sys.modules.get(name), PathFinder.find_spec(name, elsewhere)
             if module is not None and not self.holds(module):
                 found[name] = _place_of(module) or repr(module)
             elif spec is not None and spec.origin and not self._is_inside(spec.origin):
                 found[name] = spec.origin
         return found
+
+    def claim(self) -> dict[str, str]:
+        """Return the clashes, those with models that are being loaded too.
+
+        Without any, the names are claimed for as long as this object lives: of two models that are
+        loaded at once one is the first.
+        """
+        with _loading():
+            found = self.clashes()
+            for other in _claims:
+                if other.directories[0] != self.directories[0]:
+                    found |= dict.fromkeys(self.names & other.names, other.directories[0])
+            if not found:
+                _claims.add(self)
+            return found
 
     def _acquire(self, instance: str) -> None:
         if not self._instances:
@@ -144,7 +161,7 @@ class LocalModules:
         """Let the names of these modules mean these modules on this thread."""
         before, clashes = self._present(), self.clashes()
         _replace(before, self._modules)
-        finder = _Finder(self._names, self.directories)
+        finder = _Finder(self.names, self.directories)
         sys.meta_path.insert(0, finder)
         try:
             yield
@@ -165,7 +182,7 @@ class LocalModules:
         return {
             name: module
             for name, module in sys.modules.copy().items()
-            if name.partition(".")[0] in self._names or self.holds(module)
+            if name.partition(".")[0] in self.names or self.holds(module)
         }
 
     def holds(self, module: object) -> bool:
@@ -174,6 +191,11 @@ class LocalModules:
 
     def _is_inside(self, place: str) -> bool:
         return any(place.startswith(directory + os.sep) for directory in self.directories)
+
+
+def model_folders() -> frozenset[str]:
+    """Return the entries of `sys.path` that stand there for models."""
+    return frozenset(_appended)
 
 
 class _Finder:
