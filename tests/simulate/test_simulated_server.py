@@ -30,6 +30,12 @@ def test_a_full_closed_loop_runs_full_batches():
     assert point.latency_p50_us == 4000
 
 
+def test_batching_that_is_switched_on_batches():
+    off, on = whatif(profile(more=""), concurrency=16, dynamic_batching=[False, True]).points
+    assert off.server.batch_sizes.keys() == {1}
+    assert on.server.batch_sizes.keys() == {8}
+
+
 def test_batch_sizes_between_measured_ones_take_what_lies_between():
     point = only(whatif(profile(), concurrency=4))
     assert point.latency_p50_us == pytest.approx(1000 + 3 / 7 * 1000, abs=0.01)

@@ -9,6 +9,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from nbtriton.config import normalize
 from nbtriton.errors import InvalidArgumentError, nearest
 from nbtriton.perf.api import perf
 from nbtriton.perf.measure import Level
@@ -96,7 +97,9 @@ def whatif(profile: Profile, model: str | None = None, **options: Any) -> PerfRe
     interrupted = False
     try:
         for configuration in configurations:
-            in_force |= sweep.target(configuration)
+            # As a load would: a batcher that is new has its preferred sizes only then.
+            target = sweep.target(configuration)
+            in_force |= {name: normalize(config, name=name) for name, config in target.items()}
             for workload in found:
                 level_of = partial(
                     Level,
