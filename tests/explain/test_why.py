@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
@@ -11,11 +12,13 @@ import nbtriton as nt
 from nbtriton.backends.python import install_pb_utils
 from nbtriton.engine import RequestRecord
 from nbtriton.errors import NotFoundError, UnavailableError
+from nbtriton.explain.effect import predict_effect
 from nbtriton.explain.explanation import Explanation, explain
 from nbtriton.explain.parts import PARTS, BusyTimes, critical_path, parts_of
 from nbtriton.explain.record import ModelRecord, Settings
 from tests.engine.support import Gate, echo, ensemble_text, gated, ones
 from tests.explain.scenarios import MS, US, poisson, simulate
+from tests.simulate.profiles import profile
 
 SEEDS = range(10)
 
@@ -219,6 +222,24 @@ def test_the_bottleneck_of_an_ensemble_is_the_step_that_takes_the_time(seed: int
     assert found.findings[0].startswith(f"{slowest} is the bottleneck: ")
     assert found.slow is not None
     assert next(iter(found.slow.more_us)).startswith(f"{slowest}: ")
+
+
+def test_the_effect_of_a_change_is_predicted_from_a_profile_or_not_at_all():
+    record, _, _ = unbatched(1)
+    found = explain(record)
+    measured = profile({(1, 1): 0.42, (8, 1): 0.56}, more="")
+    effect = predict_effect(measured, "m", found.proposal, record.answered)
+    assert effect.before.latency_p99_us > 3 * effect.after.latency_p99_us
+    assert "predicted under the recorded arrivals (simulated): p50 " in effect.sentence
+    # The simulation without the change is what was recorded.
+    waited = sorted(r.answered_ns - r.arrival_ns for r in record.answered)
+    assert effect.before.latency_p50_us == pytest.approx(waited[len(waited) // 2] / 1e3, rel=0.25)
+    assert "predicted" in repr(replace(found, effect=effect))
+    assert "predicted" not in repr(found)
+    shapes, _, _ = mixed_shapes(1)  # what-if has no such parameter
+    change = explain(shapes).proposal
+    assert predict_effect(measured, "m", change, shapes.answered) is None
+    assert predict_effect(measured, "other", found.proposal, record.answered) is None
 
 
 # -- on a server ---------------------------------------------------------------------------------------

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from html import escape
 from statistics import fmean
 from typing import TYPE_CHECKING
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from nbtriton.drawing import Column, measure, table_html, table_text
 from nbtriton.engine import RequestRecord
 from nbtriton.engine.diagnostics.interpreter import advice
+from nbtriton.explain.effect import Effect, predict_effect
 from nbtriton.explain.findings import Proposal, batch_findings, proposal, refusal_findings
 from nbtriton.explain.parts import PARTS, BusyTimes, parts_of, path_parts
 from nbtriton.explain.record import ModelRecord, Settings
@@ -20,6 +21,7 @@ from nbtriton.scheduling import REASONS
 
 if TYPE_CHECKING:
     from nbtriton.engine import Server
+    from nbtriton.simulate import Profile
 
 __all__ = ["Explanation", "explain", "why"]
 
@@ -49,6 +51,8 @@ class Explanation:
         Of an ensemble: the step with the largest share of the requests' time; else empty.
     proposal : Proposal or None
         One change, if the record asks for one.
+    effect : Effect or None
+        What it would bring, predicted from a profile.
     """
 
     name: str
@@ -61,6 +65,7 @@ class Explanation:
     slow: SlowRequests | None
     bottleneck: str = ""
     proposal: Proposal | None = None
+    effect: Effect | None = None
 
     @property
     def headline(self) -> str:
@@ -77,6 +82,8 @@ class Explanation:
             lines += ["", table_text(*_examples_table(self.slow))]
         if self.proposal is not None:
             lines += ["", f"Try: {self.proposal.why}", *_indented(self.proposal.cell)]
+        if self.effect is not None:
+            lines.append(self.effect.sentence)
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
@@ -91,6 +98,8 @@ class Explanation:
         if self.proposal is not None:
             parts.append(f"<p>Try: {escape(self.proposal.why)}</p>")
             parts.append(f"<pre>{escape(self.proposal.cell)}</pre>")
+        if self.effect is not None:
+            parts.append(f"<p>{escape(self.effect.sentence)}</p>")
         return f'<div class="nbt-why nbt-static">{"".join(parts)}</div>'
 
     def _reason_rows(self) -> _Rows:
@@ -109,7 +118,7 @@ class Explanation:
 _REASON_COLUMNS = ("reason", "batches", "share_percent", "mean rows", "meaning")
 
 
-def why(server: Server, name: str) -> Explanation:
+def why(server: Server, name: str, *, profile: Profile | None = None) -> Explanation:
     """Explain a model's recent batches and its slowest requests.
 
     It counts the reasons of the batches, takes the slowest 1% of the requests apart beside the
@@ -121,6 +130,8 @@ def why(server: Server, name: str) -> Explanation:
     server : Server
     name : str
         A model or an ensemble that is loaded.
+    profile : Profile, optional
+        Of `nbtriton.profile`: predicts what the change would bring under the recorded arrivals.
 
     Raises
     ------
@@ -130,18 +141,20 @@ def why(server: Server, name: str) -> Explanation:
         The server has no recorder.
     """
     settings = Settings.of(server.config(name))
-    everything = {model.name: model for model in server.models()}
-    if not settings.ensemble:
-        return explain(_record(server, settings, {}))
     children: dict[int, list[RequestRecord]] = {}
     members: dict[str, ModelRecord] = {}
+    loaded = {model.name for model in server.models()}
     for model in _members(server, name):
         for request in server.requests(model):
             if request.caller:
                 children.setdefault(request.caller, []).append(request)
-        if model in everything:
+        if model in loaded:
             members[model] = _record(server, Settings.of(server.config(model)), {})
-    return explain(_record(server, settings, children), members)
+    record = _record(server, settings, children)
+    found = explain(record, members)
+    if profile is None or found.proposal is None:
+        return found
+    return replace(found, effect=predict_effect(profile, name, found.proposal, record.answered))
 
 
 def _members(server: Server, name: str) -> list[str]:

@@ -1,6 +1,6 @@
 """Findings about the batches of a model: what its reasons mean, and the change that they ask for.
 
-Every figure in a sentence is counted in the record; nothing is said about what a change would bring.
+Every figure in a sentence is counted in the record; what a change would bring is for `effect`.
 """
 
 from __future__ import annotations

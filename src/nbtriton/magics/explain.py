@@ -45,6 +45,10 @@ class ExplainMagics(Magics):
     @output_can_be_silenced
     @magic_arguments()
     @argument("name", help="a model or an ensemble")
+    @argument(
+        "--profile", type=unquoted, metavar="EXPR",
+        help="a profile of %%triton_profile: predicts what the proposed change would bring",
+    )  # fmt: skip
     @keep_option
     @line_magic
     def triton_why(self, line: str) -> Any:
@@ -57,7 +61,8 @@ class ExplainMagics(Magics):
             explanation = %triton_why double
         """
         options = parse(self.triton_why, line)
-        return keep(self.shell, options.out, why(server(), options.name))
+        profile = evaluate(self.shell, options.profile, "--profile ") if options.profile else None
+        return keep(self.shell, options.out, why(server(), options.name, profile=profile))
 
     @output_can_be_silenced
     @magic_arguments()
