@@ -128,7 +128,7 @@ test-lowest: | python
 	@$(PYTHON) -m venv --clear $(LOWEST)
 	@$(LOWEST)/bin/pip install -q --disable-pip-version-check -c constraints-lowest.txt \
 		--extra-index-url https://download.pytorch.org/whl/cpu -e ".[fil,grpc,lab,onnx,plot,torch]" \
-		h2 hatchling hpack hypothesis nbclient packaging pytest pytest-timeout pytest-xdist pyyaml
+		h2 hatchling hpack hypothesis nbclient openai packaging pytest pytest-timeout pytest-xdist pyyaml
 	@NBTRITON_WALK_STEPS=20000 $(LOWEST)/bin/python -m pytest -q -n auto --dist loadfile --hypothesis-profile=fast \
 		-m "not (slow or reference or browser or lab)" tests/config tests/scheduling tests/tensors tests/engine \
 		tests/frontends tests/perf tests/magics tests/widgets tests/cli $(PYTEST_FLAGS)

@@ -19,7 +19,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-pytest.importorskip("grpc", reason="the gRPC endpoint needs the extra 'serve'")
+pytest.importorskip("tritonclient.grpc", reason="Triton's stubs need grpcio")
 
 import tritonclient.grpc as grpcclient
 

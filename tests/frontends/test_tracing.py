@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-pytest.importorskip("grpc", reason="the gRPC endpoint needs the extra 'serve'")
+pytest.importorskip("tritonclient.grpc", reason="Triton's stubs need grpcio")
 
 import tritonclient.grpc as grpcclient
 import tritonclient.http as httpclient
