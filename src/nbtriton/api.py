@@ -78,6 +78,12 @@ class Server(EngineServer):  # noqa: D101 - the docstring of what it extends
         ------
         NotFoundError
             The directory does not exist.
+
+        Examples
+        --------
+        >>> import tempfile
+        >>> server.load_repository(tempfile.mkdtemp()).errors
+        {}
         """
         from nbtriton.repository.control import ModelControl
 
@@ -163,6 +169,13 @@ class Server(EngineServer):  # noqa: D101 - the docstring of what it extends
             A model that cannot be written.
         UnavailableError
             No real server was found.
+
+        Examples
+        --------
+        >>> import tempfile
+        >>> exported = server.export(tempfile.mkdtemp(), ["double"])
+        >>> (exported.directory / "double" / "config.pbtxt").exists()
+        True
         """
         from nbtriton.repository.export.writer import ExportWarning, export_repository
         from nbtriton.repository.verify.find_server import find_server
@@ -207,6 +220,12 @@ class Server(EngineServer):  # noqa: D101 - the docstring of what it extends
         ------
         UnavailableError
             A port is taken; nothing is left open.
+
+        Examples
+        --------
+        >>> with server.serve(http_port=0, grpc_port=0, metrics_port=None) as endpoints:
+        ...     endpoints.http_port > 0
+        True
         """
         from nbtriton.frontends import serve
 
@@ -271,6 +290,11 @@ def server(**options: Any) -> Server:
         An option that does not exist or cannot be.
     ConfigError, LoadError
         A model cannot be loaded with these options; nothing has changed.
+
+    Examples
+    --------
+    >>> nt.server(cache_bytes=1_000_000) is nt.server()
+    True
     """
     global _server
     with _lock():

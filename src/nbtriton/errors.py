@@ -72,6 +72,14 @@ class TritonError(Exception):
         Triton's status code: ``"INVALID_ARG"``, ``"NOT_FOUND"``, …
     accepted : bool
         Whether it answers an accepted request; False if it refuses one.
+
+    Examples
+    --------
+    >>> try:
+    ...     server.infer("doubel", {"IN": ones})
+    ... except nt.TritonError as error:
+    ...     print(error.status, "|", error.hint)
+    NOT_FOUND | did you mean 'double'?
     """
 
     status: ClassVar[str] = "UNKNOWN"

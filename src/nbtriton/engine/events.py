@@ -45,6 +45,12 @@ def events(server: Server, name: str = "", *, by: str = "event") -> pd.DataFrame
         Nothing was ever recorded under this name.
     UnavailableError
         The server has no recorder.
+
+    Examples
+    --------
+    >>> _ = server.infer("double", {"IN": ones})
+    >>> nt.events(server)["event"].tolist()[:2]
+    ['arrival', 'batch']
     """
     if by not in _KINDS:
         raise InvalidArgumentError(

@@ -190,6 +190,15 @@ class Server:
         -----
         ConfigWarning
             For each field of the configuration that has no effect here; `ignored` returns them.
+
+        Examples
+        --------
+        >>> def triple(IN: "FP32[4]") -> {"OUT": "FP32[4]"}:
+        ...     return {"OUT": IN * 3}
+        >>> server.load("max_batch_size: 8  dynamic_batching { }", triple, name="triple").name
+        'triple'
+        >>> server.unload("triple", timeout_s=None)
+        True
         """
         name, ignored = self.engine.lifecycle.load(
             config, model, name=name, version=version, example=example, batching=batching
@@ -224,15 +233,33 @@ class Server:
         return self.engine.lifecycle.unload(name, unload_dependents, timeout_s=timeout_s)
 
     def models(self) -> tuple[ModelSnapshot, ...]:
-        """Return every version of every model, by name."""
+        """Return every version of every model, by name.
+
+        Examples
+        --------
+        >>> [(model.name, model.version, model.state) for model in server.models()]
+        [('double', 1, 'READY')]
+        """
         return self.engine.inspection.models()
 
     def is_ready(self, name: str, version: int = -1) -> bool:
-        """Return True if a request to this version would be taken."""
+        """Return True if a request to this version would be taken.
+
+        Examples
+        --------
+        >>> server.is_ready("double"), server.is_ready("doubel")
+        (True, False)
+        """
         return self.engine.inspection.is_ready(name, version)
 
     def config(self, name: str, version: int = -1) -> ModelConfig:
-        """Return a copy of the completed configuration of a version."""
+        """Return a copy of the completed configuration of a version.
+
+        Examples
+        --------
+        >>> server.config("double").max_batch_size
+        8
+        """
         return self.engine.inspection.config(name, version)
 
     def ignored(self, name: str) -> dict[str, str]:
@@ -246,7 +273,13 @@ class Server:
         return self.engine.inspection.ignored(name)
 
     def metadata(self, name: str, version: int = -1) -> dict[str, Any]:
-        """Return Triton's model metadata: tensors with the batch dimension."""
+        """Return Triton's model metadata: tensors with the batch dimension.
+
+        Examples
+        --------
+        >>> server.metadata("double")["inputs"]
+        [{'name': 'IN', 'datatype': 'FP32', 'shape': [-1, 4]}]
+        """
         return self.engine.inspection.metadata(name, version)
 
     @property
@@ -276,6 +309,11 @@ class Server:
             An option that does not exist or cannot be.
         ConfigError, LoadError
             A model cannot be loaded with them; nothing has changed.
+
+        Examples
+        --------
+        >>> server.set_options(cache_bytes=1_000_000)
+        ('double',)
         """
         return self.engine.lifecycle.set_options(**changes)
 
@@ -295,6 +333,11 @@ class Server:
         -------
         dict
             ``{"model_stats": [...]}``; counts, and durations in nanoseconds.
+
+        Examples
+        --------
+        >>> server.statistics("double")["model_stats"][0]["name"]
+        'double'
         """
         return self.engine.inspection.statistics(name, version)
 
@@ -363,6 +406,11 @@ class Server:
         ------
         TritonError
             With Triton's status and message.
+
+        Examples
+        --------
+        >>> server.infer("double", {"IN": np.ones((1, 4), np.float32)})["OUT"]
+        array([[2., 2., 2., 2.]], dtype=float32)
         """
         flags = SEQUENCE_START if sequence_start else 0
         if sequence_end:
@@ -412,6 +460,12 @@ class Server:
         -------
         InferenceFuture
             Can be waited for, awaited, given a callback, cancelled.
+
+        Examples
+        --------
+        >>> futures = [server.submit("double", {"IN": ones * number}) for number in range(3)]
+        >>> [float(future.result()["OUT"][0, 0]) for future in futures]
+        [0.0, 2.0, 4.0]
         """
         flags = SEQUENCE_START if sequence_start else 0
         if sequence_end:
@@ -453,6 +507,11 @@ class Server:
 
         Works for decoupled models (any number of responses) and for others (one), with ``for`` and
         with ``async for``. Leaving the loop early cancels the request.
+
+        Examples
+        --------
+        >>> [result["OUT"].shape for result in server.stream("double", {"IN": ones})]
+        [(1, 4)]
         """
         flags = SEQUENCE_START if sequence_start else 0
         if sequence_end:
@@ -482,6 +541,12 @@ class ModelHandle:
     """A loaded model: call it with its inputs by name.
 
     The handle stays valid when the model is replaced; after an unload its methods raise.
+
+    Examples
+    --------
+    >>> model = server.load(name="double")
+    >>> float(model(IN=ones)["OUT"].sum())
+    8.0
     """
 
     __slots__ = ("name", "server")

@@ -34,6 +34,11 @@ def status(server: Server, name: str | None = None) -> pd.DataFrame:
         they waited for each other's Python code. ``restarts``, where processes of instances have
         ended, says how often, why, and when an instance is restarted. Where there are any, a column
         has what is missing of each stand-in.
+
+    Examples
+    --------
+    >>> nt.status(server)["state"].tolist()
+    ['READY']
     """
     with needed("a table of models"):
         import pandas as pd

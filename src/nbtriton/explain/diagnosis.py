@@ -121,6 +121,11 @@ def doctor(
     ------
     NotFoundError
         No such model or directory.
+
+    Examples
+    --------
+    >>> nt.doctor(server)
+    1 model looked at: nothing wrong
     """
     if hasattr(target, "engine"):
         return _of_server(target, name, test=test, inputs=inputs)

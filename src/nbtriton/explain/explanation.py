@@ -139,6 +139,12 @@ def why(server: Server, name: str, *, profile: Profile | None = None) -> Explana
         No such model is loaded.
     UnavailableError
         The server has no recorder.
+
+    Examples
+    --------
+    >>> _ = server.infer("double", {"IN": ones})
+    >>> print(nt.why(server, "double"))  # doctest: +ELLIPSIS
+    double: 1 requests in 1 batches within ...
     """
     settings = Settings.of(server.config(name))
     children: dict[int, list[RequestRecord]] = {}

@@ -53,6 +53,12 @@ class PerfReport:
         True for a prediction of `nbtriton.whatif`: nothing was sent, and times are virtual.
     quick : bool
         True for short windows: a look, not a figure to quote.
+
+    Examples
+    --------
+    >>> report = nt.perf(server, "double", concurrency=[1, 2], request_count=4)
+    >>> report.frame["concurrency"].tolist()
+    [1, 2]
     """
 
     model: str

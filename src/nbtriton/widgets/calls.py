@@ -29,6 +29,11 @@ def watch(server: Server, *names: str) -> Shown:
     -------
     Shown
         ``finish()`` leaves a picture of the last half minute in its place.
+
+    Examples
+    --------
+    >>> view = nt.watch(server, "double")  # doctest: +SKIP
+    >>> view.finish()  # doctest: +SKIP
     """
     for name in names:
         server.config(name)  # raises for an unknown one
@@ -44,6 +49,12 @@ def dag(server: Server, name: str, *, live: bool = False) -> StaticView | Shown:
     name : str
     live : bool
         With the requests that wait and run now, until ``finish()``.
+
+    Examples
+    --------
+    >>> graph = nt.dag(server, "double")
+    >>> print("double" in graph._repr_mimebundle_()["text/plain"])
+    True
     """
     if live:
         return show_live(DagView.of(server, name))
@@ -67,5 +78,11 @@ def timeline(server: Server, name: str, *, span_ms: float | None = None) -> Time
     TimelineView
         Its ``save("trace.json")`` writes all that is recorded as a trace that Perfetto
         (https://ui.perfetto.dev) and ``chrome://tracing`` open.
+
+    Examples
+    --------
+    >>> _ = server.infer("double", {"IN": ones})
+    >>> nt.timeline(server, "double")  # doctest: +ELLIPSIS
+    double: 1 batches with 1 rows within ...
     """
     return timeline_view(read_timeline(server, name, span_ms))

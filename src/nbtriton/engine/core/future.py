@@ -52,6 +52,14 @@ class InferenceFuture:
     ----------
     number : int
         The request's number, as in `BatchRecord.requests`.
+
+    Examples
+    --------
+    >>> future = server.submit("double", {"IN": ones})
+    >>> float(future.result(timeout_s=60)["OUT"].sum())
+    8.0
+    >>> future.done()
+    True
     """
 
     __slots__ = ("_done", "_error", "_group", "_request", "_result", "_then", "number")

@@ -42,6 +42,12 @@ class InferenceResult(Mapping[str, Array]):
     request_id : str
     parameters : mapping
         Response parameters.
+
+    Examples
+    --------
+    >>> result = server.infer("double", {"IN": ones})
+    >>> list(result), result["OUT"].shape, result.timing.batch_size
+    (['OUT'], (1, 4), 1)
     """
 
     __slots__ = (
