@@ -317,11 +317,8 @@ def test_a_comma_before_the_end_of_a_list(repository):
 @pytest.mark.parametrize(
     ("config", "advice"),
     [
-        ('platform: "tensorflow_savedmodel"', "TensorFlow"),
         ('platform: "tensorrt_plan"', "TensorRT"),
-        ('backend: "openvino"', "OpenVINO"),
         ('backend: "dali"', "DALI"),
-        ('backend: "fil"', "forests"),
         ('backend: "ensemble"', 'platform: "ensemble"'),
     ],
 )
