@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import sys
 import threading
 import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -315,7 +314,3 @@ def close_server() -> None:
     if closing is not None:
         # One second: an exit or an unload must not hang on a model that does.
         closing.close(timeout_s=1.0)
-    if "nbtriton.workers.launching" in sys.modules:  # else there never was one
-        from nbtriton.workers.launching import end_idle_servers
-
-        end_idle_servers()

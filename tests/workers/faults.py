@@ -30,7 +30,7 @@ from nbtriton.workers.process import end_idle_servers
 from nbtriton.workers.supervisor import RestartPolicy
 from tests.engine.support import WAIT_S, ensemble_text
 from tests.until import until
-from tests.workers.support import children, descriptors, own_children
+from tests.workers.support import children, descriptors, workers
 
 __all__ = ["Left", "run_faults"]
 
@@ -208,6 +208,7 @@ def run_faults(
     chance = random.Random(seed)
     end_idle_servers()
     before = Left()
+    others = {*workers()}
     patience, supervisor.DEFAULT = supervisor.DEFAULT, RestartPolicy(limit=1 << 60, first_ns=0)
     stop = threading.Event()
     counts: Counter[str] = Counter()
@@ -222,9 +223,9 @@ def run_faults(
             try:
                 while counts["kills"] < faults and not any(one.wrong for one in senders):
                     stop.wait(chance.expovariate(60))
-                    workers = [one for one in _workers() if one not in safe]
-                    if workers:
-                        _kill(chance.choice(workers), counts)
+                    targets = [one for one in workers() if one not in safe | others]
+                    if targets:
+                        _kill(chance.choice(targets), counts)
                         if report is not None and counts["kills"] % 500 == 0:
                             done = sum((one.counts for one in senders), Counter())
                             report(
@@ -258,11 +259,6 @@ def run_faults(
 def _processes(server: Server, model: str) -> set[int]:
     answer = server.infer(model, {"IN": np.zeros((1, 1), np.float32)}, parameters={"how": "pid"})
     return {int(answer["OUT"][0, 0])}
-
-
-def _workers() -> list[int]:
-    """The workers of this process: the children of its fork servers."""
-    return [worker for server in own_children(os.getpid()) for worker in own_children(server)]
 
 
 def _kill(pid: int, counts: Counter[str]) -> None:

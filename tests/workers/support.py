@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -9,7 +10,16 @@ from typing import Any
 
 from nbtriton.workers.process import Interpreter, WorkerProcess, start_worker
 
-__all__ = ["COMMANDS", "ask", "children", "descriptors", "is_alive", "own_children", "worker"]
+__all__ = [
+    "COMMANDS",
+    "ask",
+    "children",
+    "descriptors",
+    "is_alive",
+    "own_children",
+    "worker",
+    "workers",
+]
 
 COMMANDS = Interpreter(entry="tests.workers.commands:main")
 
@@ -55,6 +65,11 @@ def own_children(pid: int) -> list[int]:
             with suppress(FileNotFoundError, ProcessLookupError):
                 found += map(int, (task / "children").read_text().split())
     return found
+
+
+def workers() -> list[int]:
+    """The workers of this process: the children of its fork servers."""
+    return [worker for server in own_children(os.getpid()) for worker in own_children(server)]
 
 
 def descriptors() -> int:

@@ -18,11 +18,13 @@ from nbtriton.backends.python import install_pb_utils
 from nbtriton.engine import Server
 from nbtriton.errors import InternalError, TritonError
 from nbtriton.workers import supervisor
+from nbtriton.workers.process import start_worker
 from nbtriton.workers.supervisor import RestartPolicy
 from tests.engine.support import WAIT_S, Gate, waited
+from tests.forked import in_child
 from tests.until import until
 from tests.workers.faults import run_faults
-from tests.workers.support import children, descriptors, is_alive
+from tests.workers.support import descriptors, is_alive, workers
 
 pytestmark = pytest.mark.slow
 
@@ -35,6 +37,14 @@ output [ { name: "OUT" data_type: TYPE_FP32 dims: [ -1 ] }, { name: "PID" data_t
 parameters { key: "INSTANCE_ISOLATION" value { string_value: "process" } }
 """
 UNHEALTHY = r"^Stub process 'm(_0)+' is not healthy\.\n"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _spare() -> Iterator[None]:
+    """A worker more, so that the servers of the tests share a fork server."""
+    spare = start_worker("spare")
+    yield
+    spare.close()
 
 
 @pytest.fixture
@@ -181,9 +191,10 @@ def test_one_that_prints_for_ever_is_killed_like_any_other(server: Server):
 def test_a_load_that_ends_its_process_fails_with_the_cause(server: Server, tmp_path: Path):
     broken = tmp_path / "model.py"
     broken.write_text(MODEL.read_text().replace("self.sums = {}", "os._exit(9)"))
+    before = workers()
     with pytest.raises(TritonError, match="is not healthy"):
         server.load(CONFIG, model=broken, name="m")
-    assert not [one for one in children(os.getpid()) if one not in _fork_servers()]
+    assert workers() == before
 
 
 def test_an_instance_that_cannot_restart_stays_down(
@@ -219,13 +230,69 @@ def test_close_ends_a_worker_that_hangs_within_its_timeout(how: str):
     assert until(lambda: not is_alive(process))
 
 
-def _fork_servers() -> list[int]:
-    """The children of this process that are no workers: each has started some."""
-    return [
-        one
-        for one in children(os.getpid())
-        if b"nbtriton.workers.fork_server" in Path(f"/proc/{one}/cmdline").read_bytes()
-    ]
+def test_an_execution_longer_than_its_time_is_ended(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(supervisor, "DEFAULT", RestartPolicy(first_ns=0))
+    install_pb_utils()
+    with Server(gpus=(), worker_timeout_s=0.5) as running:
+        load(running)
+        for direct in (True, False):
+            with pytest.raises(InternalError, match=UNHEALTHY) as caught:
+                if direct:
+                    running.infer("m", {"IN": IN}, parameters={"how": "loop"})
+                else:
+                    submit(running, "deaf").result(WAIT_S)
+            cause = "an execution took longer than 0.5 s"
+            assert caught.value.hint == f"its process has ended: {cause}"
+            assert pid(running)
+        assert state(running).cause == cause
+
+
+def interrupt_when(heard: Heard) -> threading.Thread:
+    """Send the main thread Ctrl-C once something is heard, and again until it is out."""
+
+    def send() -> None:
+        waited(heard.something)
+        while not done.wait(0.2):
+            signal.raise_signal(signal.SIGINT)
+
+    done = threading.Event()
+    thread = threading.Thread(target=send)
+    thread.stop = done.set  # type: ignore[attr-defined]
+    thread.start()
+    return thread
+
+
+@pytest.mark.parametrize(("how", "same"), [("loop", True), ("sleep", True), ("deaf", False)])
+def test_ctrl_c_ends_the_execution_and_of_a_deaf_one_the_process(
+    server: Server, how: str, same: bool
+):
+    load(server)
+    before = pid(server)
+    with redirect_stdout(Heard()) as heard:
+        sender = interrupt_when(heard)
+        try:
+            server.infer("m", {"IN": IN}, parameters={"how": how})
+        except KeyboardInterrupt:
+            interrupted = True
+        finally:
+            sender.stop()
+            sender.join()
+    assert interrupted
+    assert (pid(server) == before) is same
+
+
+def test_a_forked_child_of_the_kernel_leaves_the_workers_alone(server: Server):
+    load(server)
+    before = pid(server)
+
+    def in_fork() -> int:
+        server.close()
+        with Server(gpus=()) as own:
+            load(own)
+            return pid(own)
+
+    assert in_child(in_fork) not in (before, 0)
+    assert pid(server) == before
 
 
 def test_loads_and_unloads_leave_no_descriptor_thread_or_process(server: Server):

@@ -35,6 +35,7 @@ def test_a_worker_is_a_small_process_of_its_own():
         assert made.pid != os.getpid()
         assert ask(made, "os.getpgid(0) == os.getsid(0) == os.getpid()") == "True"
         assert ask(made, "len(os.listdir('/proc/self/task'))") == "1"
+        assert Path(f"/proc/{made.pid}/comm").read_text() == "nbt m_7\n"
 
 
 def test_a_worker_has_the_environment_path_folder_and_processors_of_now(

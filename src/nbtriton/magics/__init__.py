@@ -21,7 +21,6 @@ from nbtriton.magics.options import OptionsMagics
 from nbtriton.magics.predict import PredictMagics
 from nbtriton.magics.repository import RepositoryMagics
 from nbtriton.magics.views import views
-from nbtriton.workers.process import end_idle_servers
 
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
@@ -56,7 +55,6 @@ def unload_ipython_extension(shell: InteractiveShell) -> None:
     if not _reloads(shell):
         views.finish()
         close_server()
-        end_idle_servers()
     completion.unregister(shell, magic_methods())
     display.unregister(shell)
     # IPython has no call that takes magics away.

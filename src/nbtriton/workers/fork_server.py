@@ -37,6 +37,7 @@ __all__ = ["main", "receive_message", "send_message"]
 _LENGTH = struct.Struct("<I")
 _MOST_DESCRIPTORS = 8
 _PR_SET_PDEATHSIG = 1
+_PR_SET_NAME = 15
 # Added to the worker's own: when memory runs out the system kills a worker and not the notebook.
 _OOM_SCORE = 300
 
@@ -196,13 +197,18 @@ def _kill_group(pid: int) -> None:
 # -- in the worker ---------------------------------------------------------------------------------
 
 
+def _control(option: int, value: Any) -> None:
+    """Call Linux's prctl."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
+
+
 def _die_with(server: int) -> None:
     """Let the system kill this process when the fork server ends, however it ends.
 
     macOS has no such call: there the end of the sockets ends the worker.
     """
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    _control(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != server:  # it has ended already
         os._exit(1)
 
@@ -228,6 +234,7 @@ def _work(run: Callable[..., None], message: dict[str, Any], descriptors: list[i
         sys.path[:] = message["path"]
     if message["processors"] is not None and hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, message["processors"])
+    _control(_PR_SET_NAME, f"nbt {message['name']}".encode())  # for ps and top
     _prefer_as_victim()
     _seed()
     sockets = socket.socket(fileno=execute), socket.socket(fileno=calls)

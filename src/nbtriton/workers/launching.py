@@ -99,6 +99,7 @@ class ForkServer:
         self._workers: dict[int, Forked] = {}
         self._next = 0
         self._closing = False
+        self._ready = False
         self._text = ""
         self._idle_since = monotonic()
         self._connection, theirs = socket.socketpair()
@@ -134,8 +135,8 @@ class ForkServer:
 
     @property
     def failure(self) -> str:
-        """What it wrote before it ended, if it did."""
-        return self._text.strip()
+        """What it wrote before it ended, if it never came so far as to serve."""
+        return "" if self._ready else self._text.strip()
 
     def start(
         self, worker: Forked, message: Mapping[str, Any], descriptors: tuple[int, ...]
@@ -243,6 +244,8 @@ class ForkServer:
             self._remove(message["refused"]).ended(None, message["reason"])
         elif "failed" in message:
             self._text = message["failed"]
+        else:
+            self._ready = True
         return True
 
     def _remove(self, number: int) -> Forked:

@@ -140,6 +140,9 @@ class WorkerProcess:
                 self._number = server.start(self, message, tuple(self._theirs))
                 if self._number:
                     break
+                server.join(_GRACE_S)
+                if server.failure:
+                    break
         finally:
             self._close_theirs()
         if self._number and not self._settled.wait(_START_S):

@@ -6,6 +6,7 @@ import atexit
 import contextlib
 import gc
 import logging
+import sys
 import threading
 import warnings
 from _thread import start_new_thread
@@ -69,6 +70,7 @@ def _finish(runtimes: Sequence[Runtime], clock: SchedulerThread, timeout_s: floa
             runtime.fail_running(STOPPING)
         _undrained(left, _GRACE_S)
     clock.stop()
+    _end_fork_servers()
 
 
 def _undrained(runtimes: Iterable[Runtime], timeout_s: float) -> list[Runtime]:
@@ -112,9 +114,17 @@ def _clean_up(runtimes: list[Runtime], clock: SchedulerThread) -> None:
     while runtimes:
         runtimes.pop().wait_drained(None)
     clock.stop()
+    _end_fork_servers()
     # An error that a model raised has its weights in a circle of frames, and the garbage collector
     # does not see how large they are: a cell that is run again and again would fill the memory.
     gc.collect()
+
+
+def _end_fork_servers() -> None:
+    """End the processes that start workers, if no model of this process has any."""
+    launching = sys.modules.get("nbtriton.workers.launching")  # else there never was one
+    if launching is not None:
+        launching.end_idle_servers(_AT_EXIT_S)
 
 
 @atexit.register

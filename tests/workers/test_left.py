@@ -1,0 +1,63 @@
+"""No process, segment or descriptor is left behind by a server that was closed or a kernel that was killed."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from nbtriton.backends.python import install_pb_utils
+from nbtriton.engine import Server
+from tests.children import finish
+from tests.until import until
+from tests.workers.support import children, is_alive, own_children
+from tests.workers.test_faults import load, pid
+
+pytestmark = pytest.mark.slow
+
+KERNEL = """
+import sys
+from nbtriton.backends.python import install_pb_utils
+from nbtriton.engine import Server
+from tests.workers import test_faults as faults
+install_pb_utils()
+server = Server(gpus=())
+faults.load(server, count=2)
+server.submit("m", {"IN": faults.IN}, parameters={"how": "deaf"})
+sys.stdout.write(f"\\n{faults.pid(server)}\\n")  # at once: the worker prints, too
+sys.stdout.flush()
+sys.stdin.read()
+"""
+
+
+def test_nothing_is_left_of_a_kernel_that_is_killed_with_its_models():
+    kernel = subprocess.Popen(
+        [sys.executable, "-c", KERNEL], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert kernel.stdout is not None
+    lines = iter(kernel.stdout.readline, "")
+    serving = next(int(line) for line in lines if line.strip().isdecimal())
+    started = {*children(kernel.pid)}
+    assert serving in started
+    assert len(started) == 3
+    names = {*Path("/dev/shm").glob("*nbtriton*")}
+    kernel.kill()
+    finish(kernel)
+    assert until(lambda: not any(map(is_alive, started)))
+    assert {*Path("/dev/shm").glob("*nbtriton*")} <= names
+
+
+def test_a_server_that_is_closed_leaves_no_process():
+    install_pb_utils()
+    server = Server(gpus=())
+    with Server(gpus=()) as other:
+        load(other)
+        load(server)
+        fork_server = next(iter(own_children(os.getpid())))
+    assert pid(server)  # whose workers need it
+    server.close()
+    assert not is_alive(fork_server)
+    assert not own_children(os.getpid())
