@@ -32,7 +32,7 @@ __all__ = ["ServerCalls"]
 
 _log = logging.getLogger("nbtriton.workers")
 # Questions whose answers may take long.
-_SLOW = ("load_model", "unload_model")
+_SLOW = ("is_model_ready", "load_model", "unload_model")
 
 
 class ServerCalls:

@@ -60,7 +60,7 @@ class Connection:
         For the model's code.
     waiting : Waiting
     model : str
-        Whose logger's level the worker follows.
+        Whose logger's level the worker follows, and the root's.
     timeout_s : float, optional
         For each execution: a worker that takes longer is killed.
     """
@@ -98,7 +98,7 @@ class Connection:
         self._batches: dict[int, Sequence[BackendRequest]] = {}
         self._late: dict[int, list[BackendRequest | None]] = {}
         self._logger = logging.getLogger(f"nbtriton.model.{model}")
-        self._level = -1
+        self._levels = (-1, -1)
         # Of an instance, once that is created; released with the process.
         self.limits: Limits | None = None
         self._threads = 0
@@ -135,7 +135,7 @@ class Connection:
         """
         with self._waiting.deferred():
             number = next(self._dialogues)
-            reply, _ = self._converse(number, (kind, number, description, self._level_now()), b"")
+            reply, _ = self._converse(number, (kind, number, description, self._levels_now()), b"")
             return reply[2]
 
     def execute(
@@ -150,9 +150,9 @@ class Connection:
                 packer = Packer()
                 body = encode_requests(requests, all_outputs, packer)
                 place, behind = packer.finish(self._heap)
-                level = self._level_now() if number & 63 == 1 else None
+                levels = self._levels_now() if number & 63 == 1 else None
                 message = (
-                    protocol.EXECUTE, number, body, place, self._incoming.take_released(), level,
+                    protocol.EXECUTE, number, body, place, self._incoming.take_released(), levels,
                     self._threads_now(),
                 )  # fmt: skip
                 reply, behind_it = self._converse(number, message, behind, self._timeout_s)
@@ -322,13 +322,13 @@ class Connection:
         self.kill(f"an execution took longer than {self._timeout_s:g} s")
         return True
 
-    def _level_now(self) -> int | None:
-        """Return the level of the model's logger if the worker does not know it yet."""
-        level = self._logger.getEffectiveLevel()
-        if level == self._level:
+    def _levels_now(self) -> tuple[int, int] | None:
+        """Return the levels of the model's logger and of the root if the worker does not know them yet."""
+        levels = self._logger.getEffectiveLevel(), logging.root.level
+        if levels == self._levels:
             return None
-        self._level = level
-        return level
+        self._levels = levels
+        return levels
 
     def _threads_now(self) -> int:
         """Return the threads of the worker's libraries if it does not know them yet; else 0."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from math import prod
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -28,6 +28,9 @@ from nbtriton.tensors import (
 )
 
 __all__ = ["BatchInstance", "gather_inputs", "name_outputs", "scatter_outputs", "wanted_outputs"]
+
+
+_NOT_JOINED: Final[Mapping[str, Array]] = {}
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -83,12 +86,17 @@ def gather_inputs(
     # Several are joined, and that makes new memory.
     owned = requests[0].owned_inputs
     copies = copy and len(requests) == 1
+    # In a worker they come as one array.
+    ready: Mapping[str, Array] = getattr(requests, "joined", _NOT_JOINED)
     joined = {}
     for name in names:
         if name not in first:
             continue
         if layout.shape_tensors and name in layout.shape_tensors:
             joined[name] = _shape_of_batch(requests, name, layout.shape_tensors[name])
+            continue
+        if name in ready and name not in layout.ragged:
+            joined[name] = ready[name]
             continue
         try:
             arrays = [request.inputs[name] for request in requests]

@@ -8,7 +8,8 @@ from typing import Any, Final
 from nbtriton.backends.base import BackendRequest, Response
 from nbtriton.backends.core.response import ScatteredResponses
 from nbtriton.tensors import Array
-from nbtriton.workers.core.packing import Packer, read_column, read_tensor
+from nbtriton.workers.batch import RequestBatch
+from nbtriton.workers.core.packing import Packer, joined_rows, read_column, read_tensor
 from nbtriton.workers.core.remote import RemoteRequest
 from nbtriton.workers.errors import decode_error, encode_error
 from nbtriton.workers.plain import plain
@@ -91,7 +92,7 @@ def decode_requests(
     batch: int,
     all_outputs: frozenset[str],
     traced: Any,
-) -> list[RemoteRequest]:
+) -> RequestBatch:
     """Return the requests of a batch.
 
     Parameters
@@ -109,13 +110,16 @@ def decode_requests(
     sizes, columns, outputs, extras = body
     inputs: list[dict[str, Array]] = [{} for _ in sizes]
     names: list[str] = []
+    requests = RequestBatch()
     for name, column in columns:
         names.append(name)
+        whole = joined_rows(column, memory)
+        if whole is not None:
+            requests.joined[name] = whole
         for at, array in enumerate(read_column(column, sizes, memory)):
             if array is not None:
                 inputs[at][name] = array
     owned = frozenset(names)
-    requests: list[RemoteRequest] = []
     for at in range(len(sizes)):
         wanted = all_outputs
         if outputs is not None and outputs[at] is not None:

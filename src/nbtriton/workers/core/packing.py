@@ -14,7 +14,7 @@ import numpy as np
 from nbtriton.tensors import Array, as_bytes_array, datatype_of, to_numpy
 from nbtriton.workers.memory import Outgoing, Place
 
-__all__ = ["Packer", "read_column", "read_tensor"]
+__all__ = ["Packer", "joined_rows", "read_column", "read_tensor"]
 
 # Final: rule 13 of docs/compiled.md.
 _ndarray: Final = np.ndarray
@@ -186,6 +186,13 @@ def read_column(column: Sequence[Any], rows: Sequence[int], memory: Any) -> list
         views.append(whole[start : start + count])
         start += count
     return views
+
+
+def joined_rows(column: Sequence[Any], memory: Any) -> Array | None:
+    """Return the rows of all requests as one array; None for a column that is written otherwise."""
+    if column[0] != _ROWS:
+        return None
+    return _ndarray((column[3], *column[4]), _dtype_of(column[1]), memory, column[2])
 
 
 def read_tensor(column: Sequence[Any], memory: Any) -> Array:

@@ -33,7 +33,7 @@ from nbtriton.workers.errors import decode_error, encode_error, failure
 from nbtriton.workers.memory import Incoming, Outgoing, Place
 from nbtriton.workers.plain import plain
 from nbtriton.workers.worker.limits import set_threads
-from nbtriton.workers.worker.making import Maker, follow_level
+from nbtriton.workers.worker.making import Maker, follow_levels
 from nbtriton.workers.worker.output import redirect
 from nbtriton.workers.worker.server import RemoteFuture, RemoteServer, RemoteTrace
 
@@ -120,14 +120,17 @@ class Worker:
         self._seen = False
         self._dialogue = number
         made = Packer()
+        behind_it = b""
         try:
             self._interruptible = True
             if kind == protocol.EXECUTE:
                 reply = self._execute(message, behind, made)
+                self._interruptible = False
+                place, behind_it = made.finish(self.heap)
+                reply += (place,)
             else:
-                level = message[3]
-                if level is not None:
-                    follow_level(level)
+                if message[3] is not None:
+                    follow_levels(*message[3])
                 found = self._do(kind, message[2])
                 reply = (protocol.REPLY, number, found)
         except KeyboardInterrupt:
@@ -138,13 +141,10 @@ class Worker:
             reply = (protocol.FAILED, number, encode_error(failure(error)))
         finally:
             self._interruptible = False
-        sys.stdout.flush()
-        sys.stderr.flush()
+        with suppress(Exception):  # the model may have replaced them
+            sys.stdout.flush()
+            sys.stderr.flush()
         self._dialogue = 0
-        place, behind_it = None, b""
-        if reply[0] == protocol.REPLY and kind == protocol.EXECUTE:
-            place, behind_it = made.finish(self.heap)
-            reply += (place,)
         del made  # with the last views of the inputs
         families, samples = self.dropped_metrics
         dropped = None
@@ -173,12 +173,12 @@ class Worker:
     def _execute(
         self, message: tuple[Any, ...], behind: memoryview, packer: Packer
     ) -> tuple[Any, ...]:
-        _, number, body, place, released, level, threads = message
+        _, number, body, place, released, levels, threads = message
         assert self._instance is not None
         if released:
             self.heap.release(released)
-        if level is not None:
-            follow_level(level)
+        if levels is not None:
+            follow_levels(*levels)
         if threads:
             set_threads(threads)
         requests = decode_requests(

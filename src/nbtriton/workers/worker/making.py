@@ -20,7 +20,7 @@ from nbtriton.backends.python.model import PythonModel, install_pb_utils
 from nbtriton.workers import protocol
 from nbtriton.workers.worker.limits import bind, set_threads
 
-__all__ = ["Made", "Maker", "follow_level"]
+__all__ = ["Made", "Maker", "follow_levels"]
 
 # Of backends that have as many threads as there are cores unless they are told otherwise.
 _THREADS = {"onnxruntime": "intra_op_thread_count", "openvino": "INFERENCE_NUM_THREADS"}
@@ -120,9 +120,10 @@ class Maker:
         return self._backend, context
 
 
-def follow_level(level: int) -> None:
-    """Take over the level of the model's logger in the engine's process."""
-    logging.getLogger("nbtriton").setLevel(level)
+def follow_levels(model: int, root: int) -> None:
+    """Take over the levels of the model's logger and of the root in the engine's process."""
+    logging.getLogger("nbtriton").setLevel(model)
+    logging.root.setLevel(root)
 
 
 def _python_model(description: Mapping[str, Any]) -> PythonModel:

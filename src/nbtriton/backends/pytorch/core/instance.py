@@ -127,7 +127,8 @@ class ModuleInstance(BatchInstance):
         for array in gathered.values():
             as_numpy = as_numpy and type(array) is _ndarray
         if as_numpy:
-            return {name: self._as_numpy(tensor) for name, tensor in outputs.items()}
+            copied = requests[0].copies_outputs
+            return {name: self._as_numpy(tensor, copied) for name, tensor in outputs.items()}
         return {
             name: tensor if type(tensor) is _ndarray else copy_of(tensor)
             for name, tensor in outputs.items()
@@ -190,13 +191,17 @@ class ModuleInstance(BatchInstance):
                 )
         return named
 
-    def _as_numpy(self, tensor: Array) -> Array:
-        """Return a tensor on the host as numpy: cut and inspected in a tenth of the time."""
+    def _as_numpy(self, tensor: Array, copied: bool) -> Array:
+        """Return a tensor on the host as numpy: cut and inspected in a tenth of the time.
+
+        Its memory is the engine's own, unless whoever gets it copies it.
+        """
         if type(tensor) is _ndarray:  # strings
             return tensor
         # numpy may have no BF16: its reader decides.
         on_host = tensor.is_cpu and datatype_of(tensor) != "BF16"
-        return copy_of(to_numpy(tensor) if on_host else tensor)
+        array = to_numpy(tensor) if on_host else tensor
+        return array if copied else copy_of(array)
 
 
 def _is_text(array: Array) -> bool:
