@@ -278,6 +278,19 @@ def test_a_shape_tensor_that_does_not_fit(server, given, message):
     assert message in caught.value.message
 
 
+def test_shape_tensors_in_warmup_and_measurements(server):
+    sample = """model_warmup { name: "w" batch_size: 2
+        inputs { key: "input0" value { data_type: TYPE_FP32 dims: [ 1, 3 ] zero_data: true } }
+        inputs { key: "input1" value { data_type: TYPE_INT32 dims: 2 zero_data: true } } }"""
+    server.load(SHAPED + sample)
+    model = "myshapetensormodel"
+    quick = {"concurrency": [1], "request_count": 4, "batch_size": 2}
+    for inputs in (None, shaped(ROWS[1] * 2, 4, 4, 6)):
+        report = nt.perf(server, model, inputs=inputs, **quick)
+        assert [point.error_count for point in report.points] == [0]
+    assert {batch.batch_size for batch in server.batches(model)} == {2}
+
+
 def test_shape_tensors_over_http(server):
     import tritonclient.http as httpclient
 

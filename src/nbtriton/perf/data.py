@@ -81,7 +81,8 @@ def generate(
                 hint=f"--shape {name}:DIMS, or shapes={{'{name}': (...)}}, for dims {list(spec.dims)}",
             )
         text = string_data if input_data == "random" else ""
-        request[name] = _fill(spec, (*leading, *dims), input_data, random, string_length, text)
+        shape = dims if spec.is_shape_tensor else (*leading, *dims)
+        request[name] = _fill(spec, shape, input_data, random, string_length, text)
     return request
 
 
@@ -125,7 +126,14 @@ def requests_from(
     if config.max_batch_size == 0:
         check_batch_size(config, 1 if batch_size is None else batch_size)
         return tuple(requests), 1
-    rows = [_rows(request) for request in requests]
+    # The values of a shape tensor have no batch dimension (G9).
+    values = {
+        name: request[name].reshape(-1)[-spec.dims[0] :]
+        for request in requests[:1]
+        for name, spec in specs.items()
+        if spec.is_shape_tensor and name in request
+    }
+    rows = [_rows({n: a for n, a in request.items() if n not in values}) for request in requests]
     if batch_size is None:
         if len(set(rows)) > 1:
             raise InvalidArgumentError(
@@ -140,9 +148,13 @@ def requests_from(
             hint="leave batch_size out to send them as they are",
         )
     total = sum(rows)
-    pool = {name: gather([request[name] for request in requests]) for name in requests[0]}
+    pool = {
+        name: gather([request[name] for request in requests])
+        for name in requests[0]
+        if name not in values
+    }
     return tuple(
-        {name: _cut(array, start, batch_size, total) for name, array in pool.items()}
+        {name: _cut(array, start, batch_size, total) for name, array in pool.items()} | values
         for start in range(0, max(1, total // batch_size) * batch_size, batch_size)
     ), batch_size
 

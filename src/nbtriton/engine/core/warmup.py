@@ -166,7 +166,8 @@ def _data(signature: ModelSignature, directory: Path | None, name: str, spec: An
         raise InvalidArgumentError(
             f"warmup setting expects all variable-size dimensions are specified for input '{name}'"
         )
-    if signature.max_batch_size > 0:
+    known = signature.inputs.get(name)
+    if signature.max_batch_size > 0 and (known is None or not known.is_shape_tensor):
         shape = (1, *shape)
     datatype = to_protocol(enum_name(spec, "data_type"))
     source = spec.WhichOneof("input_data_type")
