@@ -16,7 +16,7 @@ export PYTHONUNBUFFERED := 1
 export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo lab test-fast test-compiled test bench $(BENCHES:%=bench-%) bench-stages bench-history bench-page docs test-lowest compiled examples fmt pin clean python
+.PHONY: help demo lab test-fast test-compiled test bench $(BENCHES:%=bench-%) bench-stages bench-history bench-page docs types test-lowest compiled examples fmt pin clean python
 
 help:
 	@echo "make demo    run the quickstart notebook, print its table, leave build/01_quickstart.html"
@@ -34,6 +34,7 @@ help:
 	@echo "make examples"
 	@echo "             Triton's client and python backend examples against nbtriton serve, a line each"
 	@echo "             (EXAMPLES_FLAGS=\"--client-source DIR --python-backend-source DIR\" or --real)"
+	@echo "make types   pyright, strict, on a user's program (mypy is part of make test)"
 	@echo "make test-lowest"
 	@echo "             the tests with the lowest version of each dependency (Python 3.11, in build/lowest)"
 	@echo "make docs    the documentation site in build/docs/html"
@@ -120,6 +121,15 @@ compiled: test-compiled
 
 examples: $(VENV)/.test
 	@$(BIN)/python -m tests.examples $(EXAMPLES_FLAGS)
+
+# basedpyright is pyright from PyPI with the Node that it needs: 300 MB, in an environment of its own.
+PYRIGHT := build/pyright
+$(PYRIGHT)/bin/basedpyright: | python
+	@$(PYTHON) -m venv --clear $(PYRIGHT)
+	@$(PYRIGHT)/bin/pip install -q --disable-pip-version-check basedpyright==1.40.2
+
+types: $(VENV)/.test $(PYRIGHT)/bin/basedpyright
+	@$(PYRIGHT)/bin/basedpyright -p tests/typed/pyrightconfig.json --pythonpath $(BIN)/python
 
 # In an environment of its own. tritonclient is left out: it wants a newer protobuf than nbtriton does, and the tests
 # that play a client skip without it.

@@ -46,11 +46,18 @@ def size_with(extra: str) -> Callable[[Session], AbstractContextManager[Sides]]:
             plain = ["numpy", "pandas", "ipython"]
             yield Sides(lambda: _megabytes(_CORE), lambda: _megabytes(plain))
             return
-        needs = [*_CORE, *_PROJECT["optional-dependencies"][extra]]
-        own = [text for text in needs if not text.startswith("nbtriton")]
-        yield Sides(lambda: _megabytes(own), lambda: _megabytes(_CORE))
+        yield Sides(lambda: _megabytes([*_CORE, *_needs(extra)]), lambda: _megabytes(_CORE))
 
     return sides
+
+
+def _needs(extra: str) -> Iterator[str]:
+    for text in _PROJECT["optional-dependencies"][extra]:
+        if text.startswith("nbtriton["):  # other extras
+            for other in text.removeprefix("nbtriton[").removesuffix("]").split(","):
+                yield from _needs(other)
+        else:
+            yield text
 
 
 @contextmanager

@@ -8,7 +8,7 @@ from importlib.util import find_spec
 
 from nbtriton.errors import UnsupportedError
 
-__all__ = ["EXTRAS", "core_is_compiled", "needed"]
+__all__ = ["DISTRIBUTIONS", "EXTRAS", "core_is_compiled", "needed"]
 
 # The extra of pyproject.toml that brings a package.
 EXTRAS = {
@@ -23,7 +23,7 @@ EXTRAS = {
     "venv_pack": "env",
 }
 # Names of distributions that differ from the names of their packages.
-_DISTRIBUTIONS = {
+DISTRIBUTIONS = {
     "conda_pack": "conda-pack",
     "cupy": "cupy-cuda12x",
     "grpc": "grpcio",
@@ -64,7 +64,7 @@ def needed(what: str, *, package: str = "") -> Iterator[None]:
         top = package or (error.name or "").partition(".")[0]
         if top == "nbtriton":  # a fault of ours
             raise
-        name = _DISTRIBUTIONS.get(top, top) or "it was built with"
+        name = DISTRIBUTIONS.get(top, top) or "it was built with"
         wanted = f"'nbtriton[{EXTRAS[top]}]'" if top in EXTRAS else name
         reason = "" if isinstance(error, ModuleNotFoundError) else f": {error}"
         raise UnsupportedError(

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from bench.installed import bytes_of, environment_of_links, packages_of
-from nbtriton.packages import EXTRAS
+from nbtriton.packages import DISTRIBUTIONS, EXTRAS
 from tests.children import finish, run_python
 
 pytestmark = pytest.mark.slow
@@ -115,6 +115,8 @@ ASKING = {
     "openvino": "nt.server().load(None, 'model.xml', name='intel')",
     "plot": "nt.perf(nt.server(), 'double', request_count=2).plot()",
     "grpc": "nt.perf(None, 'double', url='grpc://127.0.0.1:1')",
+    "env": "from pathlib import Path\nfrom nbtriton.repository.export.environments import _pack\n"
+    "_pack(Path('environment'), Path('packed.tar.gz'), None)",
     "gpu": "from nbtriton.tensors import to_kind\nto_kind(np.ones(1), 'cupy')",
 }
 
@@ -123,6 +125,8 @@ def test_a_missing_extra_is_one_sentence_and_the_line_to_type(core: Path, tmp_pa
     assert set(ASKING) == set(EXTRAS.values())
     for file in ("model.pt", "model.onnx", "model.xml", "checkpoint.tl"):
         (tmp_path / file).touch()
+    (tmp_path / "environment").mkdir()
+    (tmp_path / "environment" / "pyvenv.cfg").touch()
     first = [
         "%load_ext nbtriton",
         "import numpy as np\nimport nbtriton as nt",
@@ -143,6 +147,6 @@ def test_a_missing_extra_is_one_sentence_and_the_line_to_type(core: Path, tmp_pa
 
 def test_every_package_that_is_asked_for_is_in_its_extra() -> None:
     extras = PROJECT["optional-dependencies"]
-    distributions = {"cupy": "cupy-cuda12x", "grpc": "grpcio"}
     for package, extra in EXTRAS.items():
-        assert any(text.startswith(distributions.get(package, package)) for text in extras[extra])
+        name = DISTRIBUTIONS.get(package, package)
+        assert any(text.startswith(name) for text in extras[extra]), package
