@@ -18,6 +18,13 @@ from tests.workers.test_faults import load, pid
 
 pytestmark = pytest.mark.slow
 
+
+def test_a_server_of_processes_is_ready_to_start_them_before_its_first_model():
+    with Server(gpus=(), isolation="process"):
+        assert len(own_children(os.getpid())) == 1
+    assert not own_children(os.getpid())
+
+
 KERNEL = """
 import sys
 from nbtriton.backends.python import install_pb_utils

@@ -24,8 +24,8 @@ __all__ = ["ForkServer", "Interpreter", "end_idle_servers", "fork_server_of"]
 
 _log = logging.getLogger("nbtriton.workers")
 
-# A fork server without workers stays for the next cell that is run again.
-LINGER_S: Final = 30.0
+# A fork server without workers stays for the next cell that is run again, or until its server is closed.
+LINGER_S: Final = 600.0
 # From the end of its connection, or a kill, to the end of a fork server.
 _GRACE_S: Final = 5.0
 # Of what a fork server wrote, for the error that says why it ended.

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from nbtriton.backends.python.isolation.imports import LocalModules
     from nbtriton.engine.core.model_runtime import ModelRuntime
 
-__all__ = ["Isolation", "choose_isolation", "isolated"]
+__all__ = ["Isolation", "choose_isolation", "isolated", "start_early"]
 
 _log = logging.getLogger("nbtriton.engine")
 
@@ -114,6 +114,14 @@ def _can_be_carried(name: str, source: object) -> bool:
         _log.warning("the instances of '%s' stay in threads: %s", name, error.message)
         return False
     return True
+
+
+def start_early(isolation: str) -> None:
+    """Start the process that forks workers ahead of the first model, where a server wants processes."""
+    if isolation == "process":
+        from nbtriton.workers.launching import Interpreter, fork_server_of
+
+        fork_server_of(Interpreter())
 
 
 def isolated(

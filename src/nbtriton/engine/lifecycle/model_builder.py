@@ -22,7 +22,7 @@ from nbtriton.engine.core.runtime import Runtime
 from nbtriton.engine.core.scheduler_thread import SchedulerThread
 from nbtriton.engine.core.summaries import LatencySummaries
 from nbtriton.engine.lifecycle.devices import visible_gpus
-from nbtriton.engine.lifecycle.isolation import choose_isolation
+from nbtriton.engine.lifecycle.isolation import choose_isolation, start_early
 from nbtriton.engine.lifecycle.loading import (
     changes_only_instances,
     check_ensemble,
@@ -86,6 +86,7 @@ class ModelBuilder:
         """Return the builder of a new server."""
         made = options.make_cache(), options.make_limiter(), options.make_recorder()
         workers = options.worker_options(None)
+        start_early(options.isolation)
         return cls(registry, server, thread, options, *made, Environments(), workers)
 
     def changed(self, options: ServerOptions) -> ModelBuilder:
@@ -98,6 +99,7 @@ class ModelBuilder:
         if options.recorder != self.options.recorder:
             changes["recorder"] = options.make_recorder()
         changes["workers"] = options.worker_options(self.workers.budget)
+        start_early(options.isolation)
         return replace(self, **changes)
 
     @property
