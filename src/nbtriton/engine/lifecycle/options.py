@@ -17,8 +17,9 @@ from nbtriton.workers.resources import HostPolicy, ThreadBudget, usable_cores
 __all__ = ["ServerOptions"]
 
 _RATE_LIMITS = ("off", "execution_count")
-# The last second of a model at 4,000 requests a second, minutes of most: some 2 MB a busy model.
-_RECORDED = 4096
+# Enough for a slowest hundredth; some 0.7 MB a busy model. With 4096 the memory that comes and goes costs
+# up to 5% of the throughput of batches, with 2048 at most 2% (make bench-recorder).
+_RECORDED = 2048
 
 
 @dataclass(frozen=True, slots=True)
