@@ -101,18 +101,26 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.skip(reason="torch finds no NVIDIA GPU here"))
 
 
-@pytest.fixture
-def wheels(tmp_path, monkeypatch):
-    """A folder of wheels, which is all that pip and uv find: this process's NumPy, and ``tiny`` 1.0."""
+@pytest.fixture(scope="session")
+def package_index(tmp_path_factory):
+    """A folder of wheels, this process's NumPy and ``tiny`` 1.0 and 2.0; environments are made beside it."""
     from tests.workers.wheels import write_numpy_wheel, write_wheel
 
-    folder = tmp_path / "wheels"
+    folder = tmp_path_factory.mktemp("index") / "wheels"
     write_numpy_wheel(folder)
-    write_wheel(folder, "tiny", "1.0", "VERSION = 1\n")
+    for version in (1, 2):
+        write_wheel(folder, "tiny", f"{version}.0", f"VERSION = {version}\n")
+    return folder
+
+
+@pytest.fixture
+def wheels(package_index, monkeypatch):
+    """All that pip and uv find; an environment is made once for all tests that ask for the same one."""
+    folder = str(package_index)
     for name, value in {
-        "PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(folder), "PIP_CONFIG_FILE": os.devnull,
-        "UV_NO_INDEX": "1", "UV_FIND_LINKS": str(folder), "UV_OFFLINE": "1",
-        "NBTRITON_ENVIRONMENTS": str(tmp_path / "made"),
+        "PIP_NO_INDEX": "1", "PIP_FIND_LINKS": folder, "PIP_CONFIG_FILE": os.devnull,
+        "UV_NO_INDEX": "1", "UV_FIND_LINKS": folder, "UV_OFFLINE": "1",
+        "NBTRITON_ENVIRONMENTS": str(package_index.parent / "made"),
     }.items():  # fmt: skip
         monkeypatch.setenv(name, value)
-    return folder
+    return package_index

@@ -12,7 +12,6 @@ from IPython.core.error import UsageError
 from nbtriton.api import server
 from nbtriton.errors import LoadError, UnavailableError
 from nbtriton.magics.environments import EnvironmentMagics
-from tests.workers.wheels import write_wheel
 
 pytestmark = pytest.mark.slow
 
@@ -54,10 +53,8 @@ def ask(value=0):
 
 
 def test_a_cell_runs_in_an_environment_with_packages_of_its_own(notebook, wheels):
-    ran = notebook.ok("made = %triton_env old tiny==1.0")
-    assert "Successfully installed" in ran.out or "Installed" in ran.out
+    notebook.ok("made = %triton_env old tiny<2")
     assert "tiny" in notebook.forms(notebook.names["made"])["text/plain"]
-    assert "Successfully" not in notebook.ok("%triton_env again tiny==1.0").out
     notebook.names["tiny"] = "the notebook's"
     notebook.ok(cell())
     version, process = ask()
@@ -68,8 +65,7 @@ def test_a_cell_runs_in_an_environment_with_packages_of_its_own(notebook, wheels
     assert folder == str(notebook.names["made"].folder)
     assert "old" in notebook.complete("%%triton_model m --env o", "")
     # Run again with another version, the model is replaced; one that fails leaves it as it is.
-    write_wheel(wheels, "tiny", "2.0", "VERSION = 2\n")
-    notebook.ok("%%triton_env new\n# newest\ntiny>1  # not the old one\n")
+    notebook.ok("%%triton_env new\n# newest\ntiny>=2  # not the old one\n")
     notebook.ok(cell("new"))
     assert ask()[0] == 2
     ran = notebook(cell("new").replace("import tiny", "import no_such_module"))
@@ -79,7 +75,7 @@ def test_a_cell_runs_in_an_environment_with_packages_of_its_own(notebook, wheels
 
 
 def test_the_line_of_the_cell_is_shown_and_names_of_the_notebook_are_told(notebook, wheels):
-    notebook.ok("%triton_env old tiny")
+    notebook.ok("%triton_env old tiny<2")
     notebook.names["LIMIT"] = 5
     assert "its process does not have the notebook's LIMIT" in notebook.ok(cell(text="LIMIT")).out
     ran = notebook("%triton_infer m IN=np.full(1, -1, np.float32)")
@@ -94,7 +90,7 @@ def test_what_cannot_run_apart_is_refused(notebook, wheels, tmp_path):
     ran = notebook(cell("nowhere"))
     assert isinstance(ran.error, UsageError)
     assert "%triton_env nowhere PACKAGES makes it" in str(ran.error)
-    notebook.ok("%triton_env old tiny")
+    notebook.ok("%triton_env old tiny<2")
     ran = notebook(cell("olt"))
     assert "did you mean 'old'?" in str(ran.error)
     function = (

@@ -15,7 +15,6 @@ import pytest
 from nbtriton.api import Server
 from nbtriton.errors import ModelError, UnavailableError
 from nbtriton.workers.virtual_environment import environment
-from tests.workers.wheels import write_wheel
 
 pytestmark = pytest.mark.slow
 
@@ -74,7 +73,6 @@ def repository(tmp_path):
 
 
 def test_two_versions_of_one_package_in_an_ensemble(wheels, repository):
-    write_wheel(wheels, "tiny", "2.0", "VERSION = 2\n")
     assert importlib.util.find_spec("tiny") is None
     for name, wanted in (("old", "tiny<2"), ("new", "tiny>=2")):
         root = repository(name, environment(name, [wanted]).folder)

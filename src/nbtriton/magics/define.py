@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 from weakref import WeakKeyDictionary
 
@@ -18,6 +19,7 @@ from IPython.core.magic_arguments import argument, magic_arguments
 
 from nbtriton.api import Server, server
 from nbtriton.config import (
+    EXECUTION_ENV_PATH,
     ModelConfig,
     amend,
     apply_options,
@@ -157,6 +159,9 @@ class DefineMagics(Magics):
                 raise UsageError(f"--{name} is of a cell that runs in the notebook, not with --env")
         config = apply_options(config, environment=environment_folder(options.env))
         version = options.version or 1
+        place = Path(config.parameters[EXECUTION_ENV_PATH].string_value)
+        if place.is_file():
+            _say(f"{options.name}: unpacking {place}, once for this server")
         file = CellFile(self.shell, options.name, version, f"%%triton_model {line}", cell)
         try:
             handle = _load(config, file.path, name=options.name, version=options.version)

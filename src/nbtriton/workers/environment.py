@@ -7,6 +7,7 @@ used as it is. ``bin/activate`` says which variables belong to it, as in Triton 
 from __future__ import annotations
 
 import fcntl
+import logging
 import os
 import threading
 import weakref
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from nbtriton.workers.launching import Interpreter
 
 __all__ = ["MODEL_DIRECTORY", "Environment", "Environments", "environment_path"]
+
+_log = logging.getLogger("nbtriton.workers")
 
 MODEL_DIRECTORY: Final = "$$TRITON_MODEL_DIRECTORY"
 _PREFIX = "nbtriton_env_"
@@ -124,6 +127,7 @@ class Environments:
 
         from nbtriton.workers.archive import extract
 
+        _log.info("Extracting Python execution env %s", archive)
         # Not where the last one was: instances may run in that.
         folder = Path(tempfile.mkdtemp(dir=self._folder()))
         try:
