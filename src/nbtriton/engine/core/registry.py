@@ -153,6 +153,23 @@ class Registry:
                     return slot.runtime
         raise self._missing(name, number)
 
+    def entry(self, name: str, version: SupportsIndex = -1) -> Entry:
+        """Return the entry of a model of which a version serves; arguments and errors as `resolve`.
+
+        It is looked up once: another thread may unload the model in between.
+        """
+        entry = self.entries.get(name)
+        number = index(version)
+        if entry is not None:
+            if number == -1:
+                serves = entry.latest is not None
+            else:
+                slot = entry.slots.get(number)
+                serves = slot is not None and slot.state == "READY"
+            if serves:
+                return entry
+        raise self._missing(name, number)
+
     def _missing(self, name: str, number: int) -> TritonError:
         """Return the error of a version that does not serve now."""
         if self.refusal:

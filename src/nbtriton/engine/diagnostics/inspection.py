@@ -106,18 +106,18 @@ class Inspection:
 
     def user_config(self, name: str) -> ModelConfig:
         """Return a copy of a model's configuration as it was given, before completion."""
-        self._registry.resolve(name)
         copy = ModelConfig()
-        copy.CopyFrom(self._registry.entries[name].user_config)
+        copy.CopyFrom(self._registry.entry(name).user_config)
         return copy
 
     def metadata(self, name: str, version: int = -1) -> dict[str, Any]:
         """Return Triton's model metadata: tensors with the batch dimension (J4)."""
+        entry = self._registry.entry(name, version)
         runtime = self._registry.resolve(name, version)
         batch = [-1] if runtime.signature.max_batch_size > 0 else []
         return {
             "name": name,
-            "versions": [str(number) for number in sorted(self._registry.entries[name].slots)],
+            "versions": [str(number) for number in sorted(entry.slots)],
             "platform": runtime.snapshot("READY", "").platform,
             **{
                 key: [
@@ -174,8 +174,7 @@ class Inspection:
         NotFoundError
             No such model.
         """
-        self._registry.resolve(name)
-        return dict(self._registry.entries[name].ignored)
+        return dict(self._registry.entry(name).ignored)
 
     def model_names(self) -> tuple[str, ...]:
         """Return the names of all models; cheap enough for completion."""
