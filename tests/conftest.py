@@ -119,7 +119,8 @@ def wheels(package_index, monkeypatch):
     folder = str(package_index)
     for name, value in {
         "PIP_NO_INDEX": "1", "PIP_FIND_LINKS": folder, "PIP_CONFIG_FILE": os.devnull,
-        "UV_NO_INDEX": "1", "UV_FIND_LINKS": folder, "UV_OFFLINE": "1",
+        "UV_FIND_LINKS": folder, "UV_OFFLINE": "1", "UV_NO_CONFIG": "1",
+        "UV_CACHE_DIR": str(package_index.parent / "cache"),
         "NBTRITON_ENVIRONMENTS": str(package_index.parent / "made"),
     }.items():  # fmt: skip
         monkeypatch.setenv(name, value)
