@@ -190,7 +190,7 @@ def test_one_that_prints_for_ever_is_killed_like_any_other(server: Server):
 
 def test_a_load_that_ends_its_process_fails_with_the_cause(server: Server, tmp_path: Path):
     broken = tmp_path / "model.py"
-    broken.write_text(MODEL.read_text().replace("self.sums = {}", "os._exit(9)"))
+    broken.write_text(MODEL.read_text().replace("self.hangs = False", "os._exit(9)"))
     before = workers()
     with pytest.raises(TritonError, match="is not healthy"):
         server.load(CONFIG, model=broken, name="m")
@@ -203,8 +203,8 @@ def test_an_instance_that_cannot_restart_stays_down(
     monkeypatch.setattr(supervisor, "DEFAULT", RestartPolicy(limit=2, first_ns=0))
     marker = tmp_path / "second"
     fragile = tmp_path / "model.py"
-    check = f"os.path.exists({str(marker)!r}) and os._exit(9)"
-    fragile.write_text(MODEL.read_text().replace("self.sums = {}", check))
+    check = f"self.hangs = os.path.exists({str(marker)!r}) and os._exit(9)"
+    fragile.write_text(MODEL.read_text().replace("self.hangs = False", check))
     server.load(CONFIG, model=fragile, name="m")
     marker.touch()
     assert isinstance(submit(server, "leave").exception(WAIT_S), InternalError)
@@ -227,6 +227,16 @@ def test_close_ends_a_worker_that_hangs_within_its_timeout(how: str):
         waited(heard.something)
     running.close(timeout_s=0.1)
     assert isinstance(future.exception(WAIT_S), TritonError)
+    assert until(lambda: not is_alive(process))
+
+
+def test_close_ends_a_finalize_that_hangs_within_its_timeout():
+    install_pb_utils()
+    running = Server(gpus=())
+    load(running)
+    process = pid(running)
+    submit(running, "hang_at_the_end").result(WAIT_S)
+    running.close(timeout_s=0.1)
     assert until(lambda: not is_alive(process))
 
 

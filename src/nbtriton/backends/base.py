@@ -280,7 +280,7 @@ class BackendInstance(ABC):
         """
 
     def abandon(self) -> None:
-        """End what is executed now, whose requests have been answered; called on any thread."""
+        """End `execute`, whose requests have been answered, or `finalize`; called on any thread."""
 
     def finalize(self) -> None:
         """Give back what the instance holds; nothing is executed afterwards."""

@@ -203,9 +203,12 @@ class _Prepared:
             self._connection = connection
 
     def pop(self) -> Connection | None:
-        """Return the worker, to be used by the caller alone; None if there is none."""
+        """Return the worker, to be used by the caller alone; None if there is none that lives."""
         with self._lock:
             connection, self._connection = self._connection, None
+        if connection is not None and not connection.alive:
+            connection.close()
+            return None
         return connection
 
     def close(self) -> None:

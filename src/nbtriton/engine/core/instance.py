@@ -127,6 +127,7 @@ class Instance(Executor):
         self.running: Sequence[InferenceRequest] = ()
         self.busy = False
         self.decoupled = owner.signature.decoupled
+        self._finalizing = False
         self._own_thread = 0
         self.thread = 0
         self._batch_size = 0
@@ -165,10 +166,11 @@ class Instance(Executor):
         self._batches.put(self.recovery)
 
     def abandon(self) -> None:
-        """End what the model executes now, whose requests have been answered."""
+        """End what the model executes now, whose requests have been answered, or its finalize."""
         self.recovery.stop()
-        if self._model is not None and self.running:
-            self._model.abandon()
+        model = self._model
+        if model is not None and (self.running or self._finalizing):
+            model.abandon()
 
     def join(self, timeout_s: float | None = None) -> bool:
         """Wait for the thread's end; False if it still runs, as on the thread itself."""
@@ -474,6 +476,7 @@ class Instance(Executor):
         self._response_thread.stop()
         self.readiness = None
         if self._model is not None:
+            self._finalizing = True
             try:
                 self._model.finalize()
             except Exception:

@@ -24,7 +24,7 @@ def leave_when(path, status):
 
 class TritonPythonModel:
     def initialize(self, args):
-        self.sums = {}
+        self.hangs = False
 
     def execute(self, requests):
         responses = []
@@ -42,6 +42,13 @@ class TritonPythonModel:
                 )
             )
         return responses
+
+    def finalize(self):
+        while self.hangs:
+            time.sleep(0.01)
+
+    def hang_at_the_end(self, request):
+        self.hangs = True
 
     def live(self, request):
         pass
