@@ -222,7 +222,9 @@ class Calibration:
             if len(record.requests) > 1 and (name, record.batch_size) in self._alone
         ]
         if gathered:
-            self._details[name]["gather_us"] = max(0.0, _middle(gathered) / 1000)
+            # To gather a request takes no longer than to execute it alone.
+            alone = min(took for (model, _), took in self._alone.items() if model == name)
+            self._details[name]["gather_us"] = min(max(0.0, _middle(gathered)), alone) / 1000
         # The smallest batches too: a line needs two points.
         if concurrency > 2:
             sample = self._sample(name, request, Concurrency(2), seconds / 2)
@@ -242,7 +244,9 @@ class Calibration:
                 queued.append(record.queue_ns)
             last_ns = max(last_ns, record.end_ns)
         if queued:
-            self._wake.append(_middle(queued))
+            # The quicker ones: on a busy machine the others waited for a core, as executions do.
+            quick = sorted(queued)[len(queued) // 4]
+            self._wake.append(min(float(quick), sys.getswitchinterval() * 1e9))
         self._caching(name, request, rows)
 
     def _holding(self, name: str, request: Request, rows: int, seconds: float) -> None:
