@@ -30,7 +30,7 @@ from nbtriton.workers.process import end_idle_servers
 from nbtriton.workers.supervisor import RestartPolicy
 from tests.engine.support import WAIT_S, ensemble_text
 from tests.until import until
-from tests.workers.support import children, descriptors, workers
+from tests.workers.support import children, descriptors, is_alive, workers
 
 __all__ = ["Left", "run_faults"]
 
@@ -223,7 +223,9 @@ def run_faults(
             try:
                 while counts["kills"] < faults and not any(one.wrong for one in senders):
                     stop.wait(chance.expovariate(60))
-                    targets = [one for one in workers() if one not in safe | others]
+                    targets = [
+                        one for one in workers() if is_alive(one) and one not in safe | others
+                    ]
                     if targets:
                         _kill(chance.choice(targets), counts)
                         if report is not None and counts["kills"] % 500 == 0:
