@@ -12,6 +12,7 @@ from nbtriton.engine.core.statistics import Statistics
 from nbtriton.engine.events import events
 from nbtriton.errors import InvalidArgumentError, NotFoundError, TritonError, UnavailableError
 from tests.engine.support import WAIT_S, Gate, echo, ensemble_text, gated, ones, row, streaming
+from tests.until import until
 
 BATCHING = echo("dynamic_batching {}")
 
@@ -151,6 +152,8 @@ def test_an_answer_from_the_cache_has_no_batch(same):
 def test_a_stream_counts_its_responses(server: Server):
     server.load(echo("model_transaction_policy { decoupled: true }"), streaming(), name="m")
     assert len(list(server.stream("m", {"IN": row(3)}))) == 3
+    # A request alone in its batch is kept with the batch, which ends after the last response.
+    assert until(lambda: server.requests("m"))
     (request,) = server.requests("m")
     assert request.responses == 3
     assert request.arrival_ns < request.first_response_ns <= request.answered_ns

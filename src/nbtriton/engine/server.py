@@ -357,7 +357,11 @@ class Server:
         return self.engine.inspection.batches(name, version)
 
     def requests(self, name: str, version: int = -1) -> tuple[RequestRecord, ...]:
-        """Return a model's recent answered requests, in the order of their answers; as `batches`."""
+        """Return a model's recent answered requests, in the order of their answers; as `batches`.
+
+        One that was alone in its batch is among them once the batch has ended, which for a
+        decoupled model is after its last response.
+        """
         return self.engine.inspection.requests(name, version)
 
     def history(self) -> ServerHistory:
