@@ -47,7 +47,7 @@ class Heap:
         return bytearray(behind) if place is None else self.incoming.lend(place)
 
     def give_back(self):
-        self.outgoing.release(self.incoming.take_released())
+        self.outgoing.release(self.incoming.pop_released())
 
 
 @pytest.fixture
@@ -102,7 +102,7 @@ def test_descriptors_come_with_their_message(channels):
     here.send((1,), fds=(writer,))
     os.close(writer)
     assert there.receive()[0] == (1,)
-    with os.fdopen(there.take_descriptor(), "wb") as file:
+    with os.fdopen(there.pop_descriptor(), "wb") as file:
         file.write(b"by another number")
     with os.fdopen(reader, "rb") as file:
         assert file.read() == b"by another number"
@@ -145,11 +145,11 @@ def test_a_block_is_free_when_the_last_view_has_gone():
     block = heap.incoming.lend(place)
     view = block[100:200].reshape(10, 10)[3]
     del block
-    assert heap.incoming.take_released() == []
+    assert heap.incoming.pop_released() == []
     assert view.tolist() == [7] * 10
     del view
     gc.collect()
-    assert heap.incoming.take_released() == [place]
+    assert heap.incoming.pop_released() == [place]
     assert heap.incoming.lent == 0
 
 

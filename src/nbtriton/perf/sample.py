@@ -14,7 +14,7 @@ from nbtriton.engine.interrupts import wait_in_slices
 from nbtriton.perf.breakdown import ServerBreakdown, breakdown
 from nbtriton.perf.driver import LoadSpec, make_load
 
-__all__ = ["Sample", "take_sample"]
+__all__ = ["Sample", "measure_sample"]
 
 _POLL_S = 0.01
 
@@ -56,7 +56,7 @@ class Sample:
         return len(self.latencies_ns) / self.seconds
 
 
-def take_sample(
+def measure_sample(
     spec: LoadSpec,
     models: Sequence[str],
     *,

@@ -251,7 +251,7 @@ class SequenceBatcher:
     def remove_instance(self, now: int, instance: int) -> list[Decision]:
         """Remove an instance: no new sequence; retired when its sequences have ended (L16)."""
         self._retiring.add(instance)
-        self._take_free_slots(instance)
+        self._remove_free_slots(instance)
         return self._advance(now, [])
 
     def suspend(self, now: int, instance: int, status: str, message: str) -> list[Decision]:
@@ -264,7 +264,7 @@ class SequenceBatcher:
             return []
         out: list[Decision] = []
         suspended: list[Decision] = []
-        self._take_free_slots(instance)
+        self._remove_free_slots(instance)
         self._lost[instance] = status, message
         if self._settings.oldest is not None:
             batcher = self._batchers[instance]
@@ -364,7 +364,7 @@ class SequenceBatcher:
         else:
             self._idle.add(instance)
 
-    def _take_free_slots(self, instance: int) -> None:
+    def _remove_free_slots(self, instance: int) -> None:
         """Remove the free slots of an instance, which gets no new sequence."""
         left: list[_Slot] = []
         while self._free:  # one by one: these steps decide the order of equal numbers

@@ -21,7 +21,7 @@ from nbtriton.perf.data import Request
 from nbtriton.perf.driver import LoadSpec
 from nbtriton.perf.loads import Concurrency, RequestRate
 from nbtriton.perf.remote import Target
-from nbtriton.perf.sample import Sample, take_sample
+from nbtriton.perf.sample import Sample, measure_sample
 from nbtriton.perf.traffic import Repeated
 from nbtriton.simulate.executions import executions_of, gaps_of, thinned
 from nbtriton.simulate.model_profile import EngineCosts, ModelProfile, Profile, ServicePoint
@@ -291,7 +291,7 @@ class Calibration:
         self, name: str, request: Request, load: Concurrency | RequestRate, seconds: float
     ) -> Sample:
         spec = LoadSpec(self._target, name, load, Repeated([request]))
-        return take_sample(spec, (name,), seconds=seconds, least=_LEAST, longest_s=_LONGEST_S)
+        return measure_sample(spec, (name,), seconds=seconds, least=_LEAST, longest_s=_LONGEST_S)
 
 
 class _Beside:

@@ -19,7 +19,7 @@ from nbtriton.perf.prepare import Data, sequence_plan, workloads
 from nbtriton.perf.progress import Observer, PerfProgress
 from nbtriton.perf.remote import RemoteServer, Target, remote_server
 from nbtriton.perf.run import environment_of
-from nbtriton.perf.sample import Sample, take_sample
+from nbtriton.perf.sample import Sample, measure_sample
 from nbtriton.perf.sweep import Configurator, model_tree
 from nbtriton.perf.traffic import Repeated, SequenceData, SequencePlan, Sequences, Traffic
 from nbtriton.simulate.calibration import Calibration
@@ -361,7 +361,7 @@ class _Work:
             self._step(f"{plan.model}: the whole ensemble")
             rows = min(plan.roots)
             load = LoadSpec(self._target, plan.model, Concurrency(1), Repeated([plan.roots[rows]]))
-            sample = take_sample(
+            sample = measure_sample(
                 load, (plan.model,), seconds=self._share_s, least=_LEAST, longest_s=_LONGEST_S
             )
             self._calibration.whole(plan.model, rows, sample)
@@ -374,7 +374,7 @@ class _Work:
             data = SequenceData(plan.sequences[name], [[request]], given=False)
             traffic = Sequences(data, lanes=concurrency, seed=0)
         load = LoadSpec(self._target, name, Concurrency(concurrency), traffic, lanes=concurrency)
-        sample = take_sample(
+        sample = measure_sample(
             load, (name,), seconds=self._share_s, least=_LEAST, longest_s=_LONGEST_S, warm_up=2
         )
         if sample.errors and not len(sample.latencies_ns):

@@ -129,7 +129,7 @@ class Channel:
             self._start = self._end = 0
         return message, found
 
-    def take_descriptor(self) -> int:
+    def pop_descriptor(self) -> int:
         """Return the next descriptor that came with a message."""
         assert self._descriptors is not None
         return self._descriptors.pop(0)

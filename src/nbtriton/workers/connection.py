@@ -152,7 +152,7 @@ class Connection:
                 place, behind = packer.finish(self._heap)
                 levels = self._levels_now() if number & 63 == 1 else None
                 message = (
-                    protocol.EXECUTE, number, body, place, self._incoming.take_released(), levels,
+                    protocol.EXECUTE, number, body, place, self._incoming.pop_released(), levels,
                     self._threads_now(),
                 )  # fmt: skip
                 reply, behind_it = self._converse(number, message, behind, self._timeout_s)
@@ -271,7 +271,7 @@ class Connection:
                     finally:
                         self._calling = False
                     del reply, behind_it
-                    released = self._incoming.take_released()
+                    released = self._incoming.pop_released()
                     if released:
                         self._channel.send((protocol.RELEASED, released))
         except ChannelClosed:
@@ -348,7 +348,7 @@ class Connection:
                 kind = message[0]
                 try:
                     if kind == protocol.SEGMENT:
-                        self._incoming.add(message[1], channel.take_descriptor(), message[2])
+                        self._incoming.add(message[1], channel.pop_descriptor(), message[2])
                     elif kind == protocol.DROP:
                         self._incoming.drop(message[1])
                     elif kind == protocol.RELEASED:
@@ -368,7 +368,7 @@ class Connection:
                     _log.exception("a message of the worker of '%s'", self.name)
                 # Before the next message: its memory is used again.
                 del message, behind
-                released = self._incoming.take_released()
+                released = self._incoming.pop_released()
                 if released:
                     channel.send((protocol.RELEASED, released))
                 with self._progress:

@@ -49,7 +49,7 @@ class _Segment:
     def empty(self) -> bool:
         return self.free == [(0, self.size)]
 
-    def take(self, size: int) -> int:
+    def allocate(self, size: int) -> int:
         """Return the offset of a block of this size; -1 if there is no room."""
         for at, (offset, room) in enumerate(self.free):
             if room >= size:
@@ -60,7 +60,7 @@ class _Segment:
                 return offset
         return -1
 
-    def give(self, offset: int, size: int) -> None:
+    def release(self, offset: int, size: int) -> None:
         """Free a block, joined with what is free beside it."""
         insort(self.free, (offset, size))
         at = self.free.index((offset, size))
@@ -120,7 +120,7 @@ class Outgoing:
             number, offset = self._take(rounded)
             if offset < 0:
                 number = self._grow(rounded)
-                offset = self._segments[number].take(rounded)
+                offset = self._segments[number].allocate(rounded)
             segment = self._segments[number]
             segment.used_at = self._allocations
             if self._allocations % _UNUSED_FOR == 0:
@@ -132,11 +132,11 @@ class Outgoing:
         """Free blocks that the reader has released."""
         with self._lock:
             for number, offset, size in places:
-                self._segments[number].give(offset, size)
+                self._segments[number].release(offset, size)
 
     def _take(self, size: int) -> tuple[int, int]:
         for number, segment in self._segments.items():
-            offset = segment.take(size)
+            offset = segment.allocate(size)
             if offset >= 0:
                 return number, offset
         return -1, -1
@@ -208,7 +208,7 @@ class Incoming:
         self._lent[place] = weakref.ref(block, partial(self._return, place))
         return block
 
-    def take_released(self) -> list[Place]:
+    def pop_released(self) -> list[Place]:
         """Return the blocks that were released since the last call."""
         released = self._released
         if not released:

@@ -151,7 +151,7 @@ class Worker:
         if families or samples:
             self.dropped_metrics = ([], [])
             dropped = (families, samples)
-        reply += (self._incoming.take_released(), self._channel.sent, dropped, self._seen)
+        reply += (self._incoming.pop_released(), self._channel.sent, dropped, self._seen)
         self._lane.send(reply, behind_it)
 
     def _do(self, kind: int, description: Any) -> Any:
@@ -283,7 +283,7 @@ class Worker:
             _, _, good, value, place = answer
             if good and message[0] == protocol.CALL:
                 value = decode_response(value, self._open(place, behind_it))
-            released = self._incoming.take_released()
+            released = self._incoming.pop_released()
             if released:
                 self._channel.send((protocol.RELEASED, released))
         finally:
@@ -376,7 +376,7 @@ class Worker:
                 target=self._say_ready, args=(message[1],), name="nbtriton-ready", daemon=True
             ).start()
         elif kind == protocol.SEGMENT:
-            self._incoming.add(message[1], self._channel.take_descriptor(), message[2])
+            self._incoming.add(message[1], self._channel.pop_descriptor(), message[2])
         elif kind == protocol.DROP:
             self._incoming.drop(message[1])
         elif kind == protocol.RELEASED:
