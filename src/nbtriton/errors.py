@@ -23,7 +23,6 @@ from __future__ import annotations
 
 import ast
 import copy
-import difflib
 import linecache
 import re
 import sys
@@ -305,7 +304,9 @@ def error_from_status(status: str, message: str) -> TritonError:
 def nearest(name: str, allowed: Iterable[str]) -> str:
     """Return ``did you mean 'x'?`` for the closest allowed name, or the list of all of them."""
     names = sorted(allowed)
-    close = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
+    from difflib import get_close_matches  # for errors alone
+
+    close = get_close_matches(name, names, n=1, cutoff=0.6)
     if close:
         return f"did you mean '{close[0]}'?"
     return "known names: " + ", ".join(names) if names else ""

@@ -156,6 +156,20 @@ NAMES = {
     "cache-key": CASE,
     "cache-errors": CASE,
     "cache-with-order": "tests/engine/test_cache.py::test_D12_hits_take_part_in_the_order",
+    # Where instances live, further backends, OpenAI
+    "instances-in-threads": "tests/engine/test_interpreter_wait.py::test_python_code_waits_for_the_interpreter",
+    "host-policies": "tests/workers/test_isolation_options.py::test_L24_policies_are_checked_when_they_are_set",
+    "shared-cores": "tests/workers/test_resources.py::test_workers_share_the_cores_and_get_them_back",
+    "pytorch-runtime": "tests/backends/test_pytorch_runtime.py::test_thread_counts_have_other_names_with_the_python_runtime",
+    "tensorflow-by-its-package": "tests/backends/test_tensorflow.py::test_a_configuration_that_does_not_fit",
+    "fil-on-the-host": "tests/backends/test_fil.py::test_a_gpu_is_refused_in_the_words_of_a_build_without_one",
+    "fil-checks": "tests/backends/test_fil.py::test_FL4_a_configuration_that_does_not_fit_the_model",
+    "fil-completion": "tests/backends/test_fil.py::test_an_estimator_of_scikit_learn_answers_as_itself",
+    "openvino-completion": "tests/backends/test_openvino.py::test_OV2_inputs_outputs_and_batching_are_completed",
+    "openvino-padding": "tests/backends/test_openvino.py::test_OV4_a_batch_is_whole_or_padded",
+    "shape-tensors": "tests/backends/test_stand_in.py::test_G9_the_documented_batch_of_three_requests",
+    "stand-ins": "tests/backends/test_stand_in.py::test_a_model_without_backend_answers_zeros_of_its_shapes",
+    "chat-without-tokenizer": "tests/frontends/test_openai.py::test_a_chat_is_a_prompt_by_the_template",
 }
 
 

@@ -21,8 +21,8 @@ class AutoCompleteConfig:
 
     Parameters
     ----------
-    config : dict, str or bytes
-        As Triton reports it; a dict is changed. Or as JSON text, as models may give it.
+    config : str or bytes
+        As Triton reports it, in JSON.
 
     Notes
     -----
@@ -30,10 +30,15 @@ class AutoCompleteConfig:
     in Triton it may catch exactly that.
     """
 
-    def __init__(self, config: dict[str, Any] | str | bytes) -> None:
-        self._model_config: dict[str, Any] = (
-            config if isinstance(config, dict) else json.loads(config)
-        )
+    def __init__(self, config: str | bytes) -> None:
+        self._model_config: dict[str, Any] = json.loads(config)
+
+    @classmethod
+    def of(cls, config: dict[str, Any]) -> AutoCompleteConfig:
+        """Return a configuration to complete, which is changed."""
+        made = cls("{}")
+        made._model_config = config
+        return made
 
     def as_dict(self) -> dict[str, Any]:
         """Return the configuration as Triton reports it; changes to the dict stick."""

@@ -100,7 +100,7 @@ def complete_signature(
     ConfigError
         The configuration says otherwise, with Triton's text.
     """
-    completion = AutoCompleteConfig(to_reported_dict(config))
+    completion = AutoCompleteConfig.of(to_reported_dict(config))
     try:
         for name, spec in inputs.items():
             tensor = {**_properties(name, spec), "optional": spec.optional}

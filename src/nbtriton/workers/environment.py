@@ -6,7 +6,6 @@ used as it is. ``bin/activate`` says which variables belong to it, as in Triton 
 
 from __future__ import annotations
 
-import fcntl
 import logging
 import os
 import threading
@@ -151,6 +150,7 @@ class Environments:
 
     def _folder(self) -> Path:
         if self._base is None:
+            import fcntl  # POSIX alone, as are environments
             import tempfile
 
             _remove_abandoned()
@@ -202,6 +202,7 @@ def _remove_folder(folder: Path, lock: int, owner: int) -> None:
 
 def _remove_abandoned() -> None:
     """Remove what processes that were killed have left."""
+    import fcntl
     import shutil
     import tempfile
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
 import shutil
@@ -296,6 +295,8 @@ def _end(process: subprocess.Popen[str]) -> None:
 
 def _wait_for(lock: int, name: str, report: Progress) -> None:
     """Wait until no other process makes the same environment."""
+    import fcntl  # POSIX alone, as are environments
+
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -168,7 +168,7 @@ def _decoupled(source: Any, config: ModelConfig) -> ModelConfig:
             hint="set model_transaction_policy { decoupled: true }, or return one dict of outputs",
             field="model_transaction_policy.decoupled",
         )
-    completion = AutoCompleteConfig(to_reported_dict(config))
+    completion = AutoCompleteConfig.of(to_reported_dict(config))
     completion.set_model_transaction_policy({"decoupled": True})
     return complete_from(config, completion.as_dict())
 

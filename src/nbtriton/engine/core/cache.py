@@ -6,7 +6,6 @@ requested outputs, and errors are never kept. Both what is kept and what is retu
 
 from __future__ import annotations
 
-import hashlib
 import threading
 from collections import OrderedDict
 from collections.abc import Mapping
@@ -69,7 +68,9 @@ class ResponseCache:
         model: str, version: int, inputs: Mapping[str, Array], outputs: frozenset[str]
     ) -> bytes:
         """Return the key of a request: everything that its answer may depend on."""
-        digest = hashlib.blake2b(digest_size=16)
+        from hashlib import blake2b  # loads OpenSSL, which a server without a cache need not
+
+        digest = blake2b(digest_size=16)
         digest.update(f"{model}\0{version}\0{sorted(outputs)}".encode())
         for name in sorted(inputs):
             array = inputs[name]

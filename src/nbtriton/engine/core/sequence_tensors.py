@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -218,6 +217,8 @@ def _number_of(text: str, bits: int) -> int:
         number = int(text)
         if number < 1 << bits:
             return number
+    from hashlib import blake2b  # loads OpenSSL
+
     content = text.encode("utf-8", "surrogateescape")
     return int.from_bytes(blake2b(content, digest_size=bits // 8).digest(), "little")
 

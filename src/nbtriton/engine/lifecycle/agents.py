@@ -5,7 +5,6 @@ The one that Triton comes with checks files against their checksums (its checksu
 
 from __future__ import annotations
 
-import hashlib
 import os
 from pathlib import Path
 
@@ -59,7 +58,9 @@ def _check(directory: Path, key: str, expected: str) -> None:
     except OSError as error:
         reason = os.strerror(error.errno) if error.errno else str(error)
         raise InvalidArgumentError(f"failed to open text file for read {file}: {reason}") from None
-    found = hashlib.md5(content, usedforsecurity=False).hexdigest()
+    from hashlib import md5  # loads OpenSSL
+
+    found = md5(content, usedforsecurity=False).hexdigest()
     if found != expected:
         raise InvalidArgumentError(
             f"Mismatched MD5 hash for file {file}, expect: {expected}, got: {found}"

@@ -8,7 +8,6 @@ from types import MappingProxyType
 
 from nbtriton.backends import BackendSettings, backend_for, check_runtime, find_backend
 from nbtriton.backends.base import WAY_OUT, Backend, ModelContext
-from nbtriton.backends.stand_in import stand_in_for
 from nbtriton.config import (
     ModelConfig,
     equal_but_for_instances,
@@ -236,6 +235,9 @@ def _backend(
         return backend_for(source)()
     if not stand_in:
         return find_backend(named.backend, settings)()
+    # Asked for by a switch, and a twentieth of the whole import.
+    from nbtriton.backends.stand_in import stand_in_for
+
     try:
         found = find_backend(named.backend, settings)
     except UnsupportedError as error:
