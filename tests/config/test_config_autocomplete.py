@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from nbtriton.backends.auto_complete import AutoCompleteConfig
+from nbtriton.backends.auto_complete import AutoCompleteConfig, completing
 from nbtriton.config import (
     ModelConfig,
     complete_from,
@@ -25,7 +25,7 @@ AT = "in auto-complete-config function for model 'm'"
 
 def auto(text: str = "") -> AutoCompleteConfig:
     config = normalize(parse_pbtxt("backend: 'python' " + text), name="m")
-    return AutoCompleteConfig.of(to_reported_dict(config))
+    return completing(to_reported_dict(config))
 
 
 def test_AC3_as_dict_is_the_live_normalised_configuration() -> None:

@@ -6,6 +6,7 @@ import base64
 import gzip
 import json
 import re
+import socket
 import threading
 import urllib.request
 import zlib
@@ -24,6 +25,7 @@ from nbtriton.frontends.service import EXTENSIONS
 from nbtriton.frontends.tracing import Tracing
 from tests.frontends.cases import CASES, ONE_JSON, Case, ask, document, tensor
 from tests.frontends.models import ECHO, MODELS, load_all
+from tests.until import until
 
 
 class Control:
@@ -326,6 +328,11 @@ def test_PB84_KS81_KS82_metrics(tmp_path) -> None:
             urllib.request.urlopen(f"http://127.0.0.1:{endpoints.metrics_port}/metrics", data=b"")
 
 
+def opened(port: int) -> bool:
+    with socket.socket() as client:
+        return client.connect_ex(("127.0.0.1", port)) == 0
+
+
 @pytest.mark.reference
 @pytest.mark.slow
 def test_KS81_metrics_have_the_real_servers_names(
@@ -343,6 +350,8 @@ def test_KS81_metrics_have_the_real_servers_names(
 
     with reference.server(tmp_path) as real:
         url = f"http://127.0.0.1:{real.metrics_port}/metrics"
+        # The port of metrics opens after the one that says that the server is ready.
+        assert until(lambda: opened(real.metrics_port))
         with urllib.request.urlopen(url) as reply:
             theirs = families(reply.read().decode())
     ours = families(scrape(endpoints))

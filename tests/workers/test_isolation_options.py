@@ -10,6 +10,7 @@ import pytest
 import nbtriton as nt
 from nbtriton.engine.diagnostics.interpreter import has_interpreter_lock, is_waiting
 from nbtriton.errors import ConfigError, ConfigWarning, InvalidArgumentError, LoadError
+from nbtriton.workers.resources import kernel_threads
 from tests.until import until
 
 pytestmark = pytest.mark.slow
@@ -123,11 +124,13 @@ def test_L23_host_policies_bind_workers_and_threads_are_shared():
         server.load(config(INTRA_OP_THREAD_COUNT=1), place, name="one")
         server.load(config(), place, name="m")
         assert asked(server, "one")[1:] == [len(cores), 1]
-        assert asked(server)[1:] == [len(cores), max(1, len(cores) - 2)]
+        # At most what the tests of this process have left to torch.
+        most = min(len(cores), kernel_threads() or len(cores))
+        assert asked(server)[1:] == [len(cores), max(1, min(most, len(cores) - 2))]
         server.unload("bound", timeout_s=30)
         server.unload("one", timeout_s=30)
         # What an unloaded model's process had is given back as it ends.
-        assert until(lambda: asked(server)[1:] == [len(cores), len(cores)])
+        assert until(lambda: asked(server)[1:] == [len(cores), most])
         with pytest.warns(ConfigWarning, match=r"instance_group\[0\].host_policy has no effect"):
             server.load(config(isolation="thread", policy="host_policy: 'near'"), place, name="m")
 

@@ -10,7 +10,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = ["AutoCompleteConfig"]
+__all__ = ["AutoCompleteConfig", "completing"]
 
 _INPUT = (("name", "data_type", "dims", "optional"), "'name', 'data_type', 'dims' and 'optional'")
 _OUTPUT = (("name", "data_type", "dims"), "'name', 'data_type' and 'dims'")
@@ -32,13 +32,6 @@ class AutoCompleteConfig:
 
     def __init__(self, config: str | bytes) -> None:
         self._model_config: dict[str, Any] = json.loads(config)
-
-    @classmethod
-    def of(cls, config: dict[str, Any]) -> AutoCompleteConfig:
-        """Return a configuration to complete, which is changed."""
-        made = cls("{}")
-        made._model_config = config
-        return made
 
     def as_dict(self) -> dict[str, Any]:
         """Return the configuration as Triton reports it; changes to the dict stick."""
@@ -132,3 +125,10 @@ class AutoCompleteConfig:
                     f"but the model configuration specifies {key} {configured[key]}"
                 )
         configured.update(tensor)
+
+
+def completing(config: dict[str, Any]) -> AutoCompleteConfig:
+    """Return a configuration to complete; the dict is changed."""
+    made = AutoCompleteConfig("{}")
+    made._model_config = config  # noqa: SLF001 - models construct it from text alone
+    return made

@@ -8,7 +8,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, get_args, get_origin, get_type_hints, is_typeddict
 
-from nbtriton.backends.auto_complete import AutoCompleteConfig
+from nbtriton.backends.auto_complete import completing
 from nbtriton.config import (
     ModelConfig,
     TensorSpec,
@@ -100,7 +100,7 @@ def complete_signature(
     ConfigError
         The configuration says otherwise, with Triton's text.
     """
-    completion = AutoCompleteConfig.of(to_reported_dict(config))
+    completion = completing(to_reported_dict(config))
     try:
         for name, spec in inputs.items():
             tensor = {**_properties(name, spec), "optional": spec.optional}

@@ -9,7 +9,7 @@ from functools import partial
 from types import MethodType
 from typing import Any, TypeAlias
 
-from nbtriton.backends.auto_complete import AutoCompleteConfig
+from nbtriton.backends.auto_complete import completing
 from nbtriton.backends.python.predictors import complete_predictor, is_predictor, predictor_call
 from nbtriton.backends.ragged import batch_input_names
 from nbtriton.backends.signature import Signature, complete_signature, read_signature
@@ -168,7 +168,7 @@ def _decoupled(source: Any, config: ModelConfig) -> ModelConfig:
             hint="set model_transaction_policy { decoupled: true }, or return one dict of outputs",
             field="model_transaction_policy.decoupled",
         )
-    completion = AutoCompleteConfig.of(to_reported_dict(config))
+    completion = completing(to_reported_dict(config))
     completion.set_model_transaction_policy({"decoupled": True})
     return complete_from(config, completion.as_dict())
 
