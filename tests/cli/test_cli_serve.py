@@ -454,9 +454,7 @@ def test_perf_and_export(
     repository: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (repository / "double" / "1" / "model.py").write_text(
-        MODEL.replace("time.sleep(float(x.max()))", "").replace(
-            'os.write(1, b"executing\\n")', ""
-        )
+        MODEL.replace("time.sleep(float(x.max()))", "").replace('os.write(1, b"executing\\n")', "")
     )
     table = tmp_path / "report.csv"
     assert main(["perf", "double", "--model-repository", str(repository), "-c", "1,2",
