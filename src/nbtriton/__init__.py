@@ -42,6 +42,9 @@ if TYPE_CHECKING:
     from nbtriton.simulate import profile as profile
     from nbtriton.simulate import tune as tune
     from nbtriton.simulate import whatif as whatif
+    from nbtriton.teaching import check as check
+    from nbtriton.teaching import exercise as exercise
+    from nbtriton.teaching import last_batches as last_batches
     from nbtriton.widgets.calls import dag as dag
     from nbtriton.widgets.calls import timeline as timeline
     from nbtriton.widgets.calls import watch as watch
@@ -67,11 +70,14 @@ _PUBLIC = {
     "Server": "nbtriton.api",
     "TritonError": "nbtriton.errors",
     "Tuning": "nbtriton.simulate",
+    "check": "nbtriton.teaching",
     "compare": "nbtriton.perf",
     "dag": "nbtriton.widgets.calls",
     "environment": "nbtriton.workers.virtual_environment",
     "doctor": "nbtriton.explain",
     "events": "nbtriton.engine.events",
+    "exercise": "nbtriton.teaching",
+    "last_batches": "nbtriton.teaching",
     "load_ipython_extension": "nbtriton.magics",
     "perf": "nbtriton.perf",
     "profile": "nbtriton.simulate",

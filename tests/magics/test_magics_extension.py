@@ -17,6 +17,7 @@ MAGICS = {
     "line": {
         "triton_infer", "triton_status", "triton_dag", "triton_watch", "triton_perf",
         "triton_unload", "triton_server", "triton_events", "triton_why", "triton_timeline", "triton_doctor",
+        "triton_check",
     },
 }  # fmt: skip
 

@@ -20,6 +20,7 @@ from nbtriton.magics.measure import MeasureMagics
 from nbtriton.magics.options import OptionsMagics
 from nbtriton.magics.predict import PredictMagics
 from nbtriton.magics.repository import RepositoryMagics
+from nbtriton.magics.teach import TeachMagics
 from nbtriton.magics.views import views
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ _CLASSES = (
     RepositoryMagics,
     OptionsMagics,
     EnvironmentMagics,
+    TeachMagics,
 )
 
 

@@ -19,6 +19,7 @@ from IPython.core.completer import (
 from nbtriton.api import server
 from nbtriton.errors import TritonError
 from nbtriton.magics.environments import environment_names
+from nbtriton.teaching import Exercise
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -61,7 +62,7 @@ def _completer(name: str, method: Any) -> Any:
     positional = [action for action in actions if not action.option_strings]
     taken = inf if positional and positional[0].nargs else 1
 
-    def complete(_shell: object, event: SimpleNamespace) -> list[str]:
+    def complete(shell: InteractiveShell, event: SimpleNamespace) -> list[str]:
         typed = event.text_until_cursor.partition(f"%{name}")[2]
         words = typed.split()
         word = "" if typed[-1:].isspace() else words.pop()
@@ -77,6 +78,9 @@ def _completer(name: str, method: Any) -> Any:
             return [str(choice) for choice in action.choices or names]
         if positional and positional[0].dest == "directory" and len(words) < taken:
             return []  # IPython completes paths
+        if name == "triton_check":
+            values = shell.user_ns.values()
+            return [] if words else [one.name for one in values if isinstance(one, Exercise)]
         return [*_models(), *_tensors(name, words)]
 
     return complete

@@ -1,0 +1,168 @@
+"""Marking an answer: right, not yet, or not answered."""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass
+from html import escape
+from typing import TYPE_CHECKING, Any
+
+from nbtriton.errors import InvalidArgumentError
+from nbtriton.teaching.definition import Exercise
+from nbtriton.teaching.progress import Progress
+
+if TYPE_CHECKING:
+    from nbtriton.engine import Server
+
+__all__ = ["Mark", "check"]
+
+# From this wrong answer on, the hint is said without being asked for.
+_TRIES_BEFORE_HINT = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """What became of an answer; shows itself as a sentence.
+
+    Attributes
+    ----------
+    exercise : Exercise
+    correct : bool or None
+        None where nothing was marked: no answer yet, or not in the form that is asked for.
+    feedback : str
+    tries : int
+        How often it was marked, this time included.
+    note : str
+        Why progress was not kept; empty where it was.
+    """
+
+    exercise: Exercise
+    correct: bool | None
+    feedback: str
+    tries: int = 0
+    note: str = ""
+
+    @property
+    def verdict(self) -> str:
+        """The mark in words."""
+        return {True: "✓ right", False: "✗ not yet", None: "○ open"}[self.correct]
+
+    @property
+    def _lines(self) -> list[str]:
+        lines = [self.feedback]
+        if self.correct is False:
+            if self.tries >= _TRIES_BEFORE_HINT:
+                lines.append(f"Hint: {self.exercise.hint}")
+                lines.append(f"%triton_check {self.exercise.name} --solution shows the solution.")
+            else:
+                lines.append(f"%triton_check {self.exercise.name} --hint shows a hint.")
+        return [line for line in (*lines, self.note) if line]
+
+    def __repr__(self) -> str:
+        return "\n".join([f"{self.verdict}: {self.exercise.name}", *self._lines])
+
+    def _repr_html_(self) -> str:
+        # Okabe-Ito's green and vermilion; the sign and the word say the same.
+        colour = {True: "#009E73", False: "#D55E00", None: "#999999"}[self.correct]
+        lines = "".join(f'<div style="margin:.2em 0">{escape(line)}</div>' for line in self._lines)
+        return (
+            f'<div class="nbt-mark" role="status" style="border-left:4px solid {colour};'
+            f'padding:.2em .8em"><b>{escape(self.verdict)}</b>: {escape(self.exercise.name)}{lines}</div>'
+        )
+
+
+def check(
+    server: Server, exercise: Exercise, answer: object = ..., *, progress: Progress | None = None
+) -> Mark:
+    """Mark the answer to an exercise, and remember it.
+
+    Parameters
+    ----------
+    server : Server
+        Where the reader's models are; the check asks it what it did.
+    exercise : Exercise
+        Of the decorator `exercise`.
+    answer : object
+        ``...`` (Ellipsis) or None is no answer yet, and not marked. A task has none.
+    progress : Progress, optional
+        Where it is remembered; by default in the user's state folder.
+
+    Returns
+    -------
+    Mark
+        ``correct`` and ``feedback``; a wrong answer raises nothing.
+
+    Raises
+    ------
+    InvalidArgumentError
+        Not an exercise, or a task with an answer.
+
+    Examples
+    --------
+    >>> @nt.exercise(solution="", hint="Send one request.")
+    ... def warm(server):
+    ...     "Send a request to the model `double`."
+    ...     assert server.requests("double"), "no request came"
+    ...     return "It came."
+    >>> nt.check(server, warm)  # doctest: +ELLIPSIS
+    ✗ not yet: warm
+    no request came...
+    """
+    if not isinstance(exercise, Exercise):
+        raise InvalidArgumentError(
+            f"{exercise!r:.80} is not an exercise", hint="one is made by @nt.exercise(...)"
+        )
+    if exercise.is_task:
+        if answer is not ...:
+            raise InvalidArgumentError(
+                f"exercise '{exercise.name}' is a task, it takes no answer",
+                hint=exercise.how_to_answer,
+            )
+        given: tuple[object, ...] = (server,)
+    else:
+        if answer is ... or answer is None:
+            return Mark(exercise, None, repr(exercise))
+        answer = _plain(answer)
+        example = ast.literal_eval(exercise.example)
+        if not _same_form(answer, example):
+            said = f"An answer looks like {exercise.example}, this is {answer!r:.80}."
+            return Mark(exercise, None, said)
+        given = (answer, server)
+    correct, feedback = _run(exercise, given)
+    tries, note = (progress or Progress.of_user()).record(exercise.key, correct=correct)
+    return Mark(exercise, correct, feedback, tries, note)
+
+
+def _run(exercise: Exercise, given: tuple[object, ...]) -> tuple[bool, str]:
+    try:
+        said = exercise.check(*given)
+    except AssertionError as error:
+        # The scheduler decides what is wrong; a known mistake only has better words for it.
+        for mistake, feedback in exercise.mistakes.items():
+            if not exercise.is_task and given[0] == _plain(ast.literal_eval(mistake)):
+                return False, feedback
+        return False, str(error) or "The check failed."
+    return True, str(said or "")
+
+
+def _plain(answer: Any) -> object:
+    """Turn arrays, Series and their scalars into Python's own values, tuples into lists."""
+    tolist = getattr(answer, "tolist", None)
+    if tolist is not None:
+        return _plain(tolist())
+    if isinstance(answer, list | tuple):
+        return [_plain(item) for item in answer]
+    if isinstance(answer, dict):
+        return {key: _plain(value) for key, value in answer.items()}
+    return answer
+
+
+def _same_form(answer: object, example: object) -> bool:
+    """Return True if an answer has the example's type; any number serves for a number."""
+    if isinstance(example, list) and example:
+        return isinstance(answer, list) and all(_same_form(one, example[0]) for one in answer)
+    if isinstance(example, bool) or isinstance(answer, bool):
+        return isinstance(answer, type(example)) and isinstance(example, type(answer))
+    if isinstance(example, int | float):
+        return isinstance(answer, int | float)
+    return isinstance(answer, type(example))

@@ -1,0 +1,162 @@
+"""An exercise: a function that checks an answer, with its question, hint, solution and known mistakes."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from html import escape
+from typing import Any
+
+from nbtriton.errors import InvalidArgumentError
+
+__all__ = ["Exercise", "exercise"]
+
+
+@dataclass(frozen=True, slots=True)
+class Exercise:
+    """What the decorator `exercise` makes of a function; shows itself as its question.
+
+    Attributes
+    ----------
+    name : str
+        The function's name.
+    lesson : str
+        The module of the function, ``"notebook"`` for one of a notebook's own cells.
+    question : str
+        The function's docstring.
+    hint : str
+    solution : str
+        A Python expression, or for a task the text of a cell.
+    example : str
+        An expression of the answer's form; empty for a task, which has no answer.
+    mistakes : mapping of str to str
+        Wrong answers, as expressions, with what to say about each.
+    check : callable
+        The function itself.
+    """
+
+    name: str
+    lesson: str
+    question: str
+    hint: str
+    solution: str
+    example: str
+    mistakes: Mapping[str, str]
+    check: Callable[..., object] = field(repr=False)
+
+    @property
+    def key(self) -> str:
+        """The name under which progress is kept."""
+        return f"{self.lesson}.{self.name}"
+
+    @property
+    def is_task(self) -> bool:
+        """Whether something is to be done, instead of answered."""
+        return not self.example
+
+    @property
+    def how_to_answer(self) -> str:
+        """The line to type."""
+        return f"%triton_check {self.name} {self.example}".rstrip()
+
+    def __repr__(self) -> str:
+        how = "When it is done" if self.is_task else "Answer in this form"
+        return f"{self.question}\n{how}: {self.how_to_answer}"
+
+    def _repr_html_(self) -> str:
+        how = "When it is done" if self.is_task else "Answer in this form"
+        paragraphs = "".join(f"<p>{escape(p)}</p>" for p in self.question.split("\n\n"))
+        return (
+            f'<div class="nbt-exercise"><p><b>{escape(self.name)}</b></p>{paragraphs}'
+            f"<p>{how}: <code>{escape(self.how_to_answer)}</code></p></div>"
+        )
+
+
+def exercise(
+    *,
+    solution: str,
+    hint: str,
+    example: str = "",
+    mistakes: Mapping[str, str] | None = None,
+) -> Callable[[Callable[..., object]], Exercise]:
+    """Make an exercise of a function that checks an answer.
+
+    The function is called as ``check(answer, server)``, or as ``check(server)`` if there is a task to do
+    and nothing to answer. Its docstring is the question. A failed ``assert`` is a wrong answer, whose
+    text the reader sees; what it returns is said about a right one. It asks the server what really
+    happened (`nbtriton.teaching.last_batches`, `nbtriton.events`, statistics) or sends requests itself.
+
+    Parameters
+    ----------
+    solution : str
+        A Python expression that is a right answer; for a task the text of the cell that does it.
+    hint : str
+        The way to the answer, not the answer.
+    example : str
+        An expression of the answer's form, needed where there is one: ``"[1, 1]"``. An answer of another
+        type is not marked, it is shown this form.
+    mistakes : mapping of str to str, optional
+        Wrong answers that readers give, and what to say about each.
+
+    Raises
+    ------
+    InvalidArgumentError
+        There is no question, no example of an answer, or an expression is not Python.
+
+    Examples
+    --------
+    >>> @nt.exercise(example="1", solution="4", hint="Look at dims.")
+    ... def how_many(answer, server):
+    ...     "How many numbers does one row of `double` hold?"
+    ...     dims = server.config("double").input[0].dims
+    ...     assert answer == dims[0], f"not {answer}"
+    >>> nt.check(server, how_many, 4).correct
+    True
+    """
+
+    def make(function: Callable[..., object]) -> Exercise:
+        name = function.__name__
+        question = inspect.getdoc(function) or ""
+        takes_answer = len(inspect.signature(function).parameters) > 1
+        if not question:
+            raise InvalidArgumentError(
+                f"exercise '{name}' has no question", hint="its docstring is the question"
+            )
+        if takes_answer != bool(example):
+            raise InvalidArgumentError(
+                f"exercise '{name}' takes {'an' if takes_answer else 'no'} answer and has "
+                f"{'an' if example else 'no'} example of one",
+                hint="check(answer, server) with example=…, or check(server) without",
+            )
+        for text in [example, *(mistakes or {})]:
+            _check_literal(name, text)
+        module = function.__module__.rpartition(".")[2]
+        return Exercise(
+            name=name,
+            lesson="notebook" if module == "__main__" else module,
+            question=_one_line_paragraphs(question),
+            hint=hint,
+            solution=inspect.cleandoc(solution),
+            example=example,
+            mistakes=dict(mistakes or {}),
+            check=function,
+        )
+
+    return make
+
+
+def _check_literal(name: str, text: str) -> Any:
+    try:
+        return ast.literal_eval(text) if text else None
+    except (SyntaxError, ValueError):
+        raise InvalidArgumentError(
+            f"exercise '{name}': {text} is not a plain Python value",
+            hint="such as [1, 4] or 'delay'",
+        ) from None
+
+
+def _one_line_paragraphs(text: str) -> str:
+    """Join the lines of each paragraph."""
+    return "\n\n".join(" ".join(part.split()) for part in text.split("\n\n"))

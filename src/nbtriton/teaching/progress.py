@@ -1,0 +1,104 @@
+"""Which exercises are solved: one JSON file in the user's state folder."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from nbtriton.drawing import Column
+from nbtriton.drawing.table import TableView
+from nbtriton.teaching.definition import Exercise
+
+__all__ = ["Overview", "Progress"]
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """Tries and solved exercises, by the exercise's key.
+
+    A file of the user's, not one beside the notebook: it belongs to the reader, and the notebook's folder
+    may be read-only or a repository. Two kernels that mark at the same instant may lose one try.
+
+    Parameters
+    ----------
+    path : Path
+        A JSON file; it need not exist.
+    """
+
+    path: Path
+
+    @classmethod
+    def of_user(cls) -> Progress:
+        """Return ``nbtriton/exercises.json`` in ``XDG_STATE_HOME``, by default ``~/.local/state``."""
+        state = os.environ.get("XDG_STATE_HOME")
+        folder = Path(state) if state else Path.home() / ".local" / "state"
+        return cls(folder / "nbtriton" / "exercises.json")
+
+    def read(self) -> dict[str, dict[str, Any]]:
+        """Return ``{"tries": int, "solved": bool}`` by key; empty where there is no readable file."""
+        try:
+            found = json.loads(self.path.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return {}
+        return found if isinstance(found, dict) else {}
+
+    def record(self, key: str, *, correct: bool) -> tuple[int, str]:
+        """Count a try; return how many there are, and why they could not be kept, or ``""``."""
+        known = self.read()
+        before = known.get(key, {})
+        tries = int(before.get("tries", 0)) + 1
+        known[key] = {"tries": tries, "solved": correct or bool(before.get("solved"))}
+        return tries, self._write(known)
+
+    def forget(self, keys: Iterable[str]) -> None:
+        """Begin anew with these exercises."""
+        left = self.read()
+        for key in keys:
+            left.pop(key, None)
+        self._write(left)
+
+    def _write(self, known: dict[str, dict[str, Any]]) -> str:
+        part = self.path.with_name(f"{self.path.name}.{os.getpid()}")
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            part.write_text(json.dumps(known, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+            part.replace(self.path)  # whole, or not at all
+        except OSError as error:
+            return f"Progress is not kept: {error.strerror} ({self.path})"
+        return ""
+
+
+class Overview(TableView):
+    """Exercises and how far the reader is.
+
+    Attributes
+    ----------
+    exercises : tuple of Exercise
+    solved : int
+    """
+
+    __slots__ = ("_rows", "exercises", "solved")
+
+    def __init__(self, exercises: Iterable[Exercise], progress: Progress) -> None:
+        self.exercises = tuple(exercises)
+        known = progress.read()
+        found = [known.get(one.key, {}) for one in self.exercises]
+        self.solved = sum(bool(one.get("solved")) for one in found)
+        self._rows = [
+            (one.name, _state(known), known.get("tries", 0), one.question.partition("\n")[0])
+            for one, known in zip(self.exercises, found, strict=True)
+        ]
+
+    def _table(self) -> tuple[Sequence[str | Column], Sequence[Sequence[object]], str]:
+        caption = f"{self.solved} of {len(self.exercises)} exercises solved"
+        return ("exercise", "state", "tries", "question"), self._rows, caption
+
+
+def _state(known: dict[str, Any]) -> str:
+    if known.get("solved"):
+        return "✓ solved"
+    return "✗ tried" if known.get("tries") else "○ open"

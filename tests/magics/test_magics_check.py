@@ -1,0 +1,87 @@
+"""``%triton_check``."""
+
+from __future__ import annotations
+
+import inspect
+
+import pytest
+
+CELL = """\
+@nt.exercise(example="1", solution="2 * 2", hint="Look at dims.", mistakes={"8": "That is the batch."})
+def numbers(answer, server):
+    "How many numbers does a row hold?"
+    dims = server.config("double").input[0].dims
+    assert answer == dims[0], f"dims is {list(dims)}"
+    return "as in the configuration"
+"""
+TASK = """\
+@nt.exercise(solution="%%triton_config double\\ndynamic_batching { }", hint="A config.")
+def batched(server):
+    "Let `double` batch."
+    assert server.config("double").HasField("dynamic_batching"), "it does not"
+"""
+
+
+@pytest.fixture
+def lesson(doubled, monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    doubled.ok(CELL)
+    doubled.ok(TASK)
+    return doubled
+
+
+@pytest.mark.parametrize(
+    ("typed", "correct"),
+    [
+        ("2 + 2", True),
+        ("{'a': 4}['a']", True),
+        ("guess", True),
+        ("-4", False),
+        ("8", False),
+        ("...", None),
+        ("", None),
+        ("'4'", None),
+    ],
+)
+def test_an_answer_is_any_expression(lesson, typed, correct):
+    lesson.ok("guess = np.int32(4)")
+    mark = lesson.ok(f"mark = %triton_check numbers {typed}\nmark").value
+    assert mark.correct is correct
+    assert lesson.forms(mark)["text/html"].startswith("<div")
+
+
+def test_the_solution_solves_it_and_the_table_counts(lesson):
+    assert "0 of 2" in lesson.forms(lesson.ok("%triton_check").value)["text/plain"]
+    solution = lesson.ok("%triton_check numbers --solution").value
+    assert repr(solution) == "2 * 2"
+    assert lesson.ok(f"%triton_check numbers {solution}").value.correct
+    assert lesson.ok("%triton_check batched").value.correct is False
+    assert repr(lesson.ok("%triton_check batched --hint").value) == "A config."
+    lesson.ok(lesson.ok("%triton_check batched --solution").value)
+    assert lesson.ok("%triton_check batched").value.correct
+    forms = lesson.forms(lesson.ok("%triton_check").value)
+    assert "2 of 2 exercises solved" in forms["text/plain"]
+    assert "2 of 2 exercises solved" in forms["text/html"]
+    lesson.ok("%triton_check numbers --reset")
+    assert "1 of 2" in repr(lesson.ok("%triton_check").value)
+    lesson.ok("%triton_check --reset")
+    assert "0 of 2" in repr(lesson.ok("%triton_check").value)
+
+
+def test_what_is_wrong_is_said_in_a_line(lesson):
+    assert "did you mean 'numbers'?" in lesson("%triton_check number 4").err
+    assert "unrecognized arguments: --hnt (did you mean '--hint'?)" in lesson("%triton_check numbers --hnt").err  # fmt: skip
+    assert "NameError" in lesson("%triton_check numbers guess").text
+
+
+def test_names_are_completed(lesson):
+    assert lesson.complete("%triton_check num") == ["numbers"]
+    assert "--hint" in lesson.complete("%triton_check numbers --h")
+
+
+def test_the_example_of_the_help_runs(doubled, monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    method = doubled.shell.find_magic("triton_check", "line")
+    cell = inspect.cleandoc(method.parser.description.partition("::\n")[2])
+    doubled.ok(cell)
+    assert doubled.names["mark"].correct

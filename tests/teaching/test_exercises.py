@@ -1,0 +1,196 @@
+"""Exercises: what is right, wrong or open, what readers see, and what is remembered."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+import nbtriton as nt
+from nbtriton.teaching import Overview, Progress
+
+
+@nt.exercise(
+    example="[1, 1]",
+    solution="[1, 2]",
+    hint="It was idle.",
+    mistakes={"[3]": "It was idle when the first came."},
+)
+def sizes(answer, server):
+    """Which batches
+    leave?
+
+    Three requests."""
+    real = [batch.batch_size for batch in nt.last_batches(server, "double", requests=2)]
+    assert answer == real, f"they were {real}"
+    return "as recorded"
+
+
+@nt.exercise(solution="server.infer(...)", hint="Send one.")
+def warm(server):
+    """Send a request to `double`."""
+    assert server.statistics("double")["model_stats"][0]["inference_count"], "no request came"
+
+
+@pytest.fixture
+def progress(tmp_path) -> Progress:
+    return Progress(tmp_path / "state" / "exercises.json")
+
+
+@pytest.fixture
+def server():
+    def double(IN: "FP32[4]") -> {"OUT": "FP32[4]"}:  # noqa: F821, N803, UP037
+        return {"OUT": IN * 2}
+
+    with nt.Server(gpus=()) as server:
+        server.load("max_batch_size: 8", double, name="double")
+        yield server
+
+
+def ask(server, rows: int) -> None:
+    server.infer("double", {"IN": np.ones((rows, 4), np.float32)})
+
+
+def test_the_recorder_decides_and_not_the_text(server, progress):
+    with pytest.raises(AssertionError, match="0 are recorded"):
+        nt.last_batches(server, "double", requests=2)
+    assert "Run the experiment first" in nt.check(server, sizes, [1, 2], progress=progress).feedback
+    ask(server, 1)
+    ask(server, 2)
+    mark = nt.check(server, sizes, [1, 2], progress=progress)
+    assert (mark.correct, mark.feedback) == (True, "as recorded")
+    # The same answer to another experiment is wrong, and the other way round.
+    ask(server, 3)
+    assert "they were [2, 3]" in nt.check(server, sizes, [1, 2], progress=progress).feedback
+    assert nt.check(server, sizes, (2, 3), progress=progress).correct
+    assert nt.check(server, sizes, np.array([2, 3]), progress=progress).correct
+
+
+def test_a_known_mistake_has_its_own_words(server, progress):
+    ask(server, 1)
+    ask(server, 2)
+    mark = nt.check(server, sizes, [3], progress=progress)
+    assert (mark.correct, mark.feedback) == (False, "It was idle when the first came.")
+
+
+def test_the_second_wrong_answer_brings_the_hint(server, progress):
+    ask(server, 1)
+    ask(server, 2)
+    first, second = (nt.check(server, sizes, [4], progress=progress) for _ in range(2))
+    assert "It was idle." not in repr(first)
+    assert "--hint" in repr(first)
+    for form in (repr(second), second._repr_html_()):
+        assert "It was idle." in form
+        assert "not yet" in form
+        assert "--solution" in form
+
+
+@pytest.mark.parametrize("answer", [..., None])
+def test_no_answer_yet_is_open_and_not_a_try(server, progress, answer):
+    mark = nt.check(server, sizes, answer, progress=progress)
+    assert mark.correct is None
+    assert "%triton_check sizes [1, 1]" in repr(mark)
+    assert progress.read() == {}
+
+
+@pytest.mark.parametrize("answer", [3, "[1, 2]", ["one"], [[1]], {"a": 1}, True, [True]])
+def test_an_answer_of_another_form_is_told_the_form(server, progress, answer):
+    mark = nt.check(server, sizes, answer, progress=progress)
+    assert mark.correct is None
+    assert "looks like [1, 1]" in mark.feedback
+    assert progress.read() == {}
+
+
+def test_a_task_looks_at_what_was_done(server, progress):
+    mark = nt.check(server, warm, progress=progress)
+    assert mark.correct is False
+    assert "no request came" in mark.feedback
+    ask(server, 1)
+    assert nt.check(server, warm, progress=progress).correct
+    with pytest.raises(nt.TritonError, match="takes no answer"):
+        nt.check(server, warm, 3, progress=progress)
+
+
+def test_a_fault_of_the_check_is_shown_as_one(server, progress):
+    @nt.exercise(example="1", solution="1", hint="none")
+    def broken(answer, server):
+        """What?"""
+        return answer / 0
+
+    with pytest.raises(ZeroDivisionError):
+        nt.check(server, broken, 1, progress=progress)
+    with pytest.raises(nt.TritonError, match="is not an exercise"):
+        nt.check(server, ask, 1, progress=progress)
+
+
+def test_progress_is_kept_and_forgotten(server, progress):
+    assert "0 of 2 exercises solved" in repr(Overview([sizes, warm], progress))
+    nt.check(server, warm, progress=progress)
+    ask(server, 1)
+    nt.check(server, warm, progress=progress)
+    assert progress.read() == {"test_exercises.warm": {"solved": True, "tries": 2}}
+    table = Overview([sizes, warm], Progress(progress.path))
+    assert (table.solved, len(table.exercises)) == (1, 2)
+    for word in ("1 of 2", "✓ solved", "○ open", "Which batches leave?"):
+        assert word in repr(table)
+    # A wrong answer afterwards takes nothing away.
+    progress.record(warm.key, correct=False)
+    assert progress.read()[warm.key] == {"solved": True, "tries": 3}
+    progress.forget([warm.key])
+    assert progress.read() == {}
+
+
+def test_a_broken_file_is_begun_anew(progress):
+    progress.path.parent.mkdir()
+    progress.path.write_text("{")
+    assert progress.record("a", correct=True) == (1, "")
+    assert json.loads(progress.path.read_text()) == {"a": {"solved": True, "tries": 1}}
+
+
+def test_where_nothing_can_be_written_marks_go_on(server, tmp_path):
+    (tmp_path / "file").write_text("")
+    mark = nt.check(server, warm, progress=Progress(tmp_path / "file" / "exercises.json"))
+    assert mark.correct is False
+    assert "Progress is not kept" in repr(mark)
+
+
+def test_the_users_folder_follows_the_environment(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    assert Progress.of_user().path == tmp_path / "nbtriton" / "exercises.json"
+    monkeypatch.delenv("XDG_STATE_HOME")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert Progress.of_user().path == tmp_path / ".local" / "state" / "nbtriton" / "exercises.json"
+
+
+def with_answer(answer, server):
+    """What?"""
+
+
+def task(server):
+    """Do it."""
+
+
+def mute(server):
+    pass
+
+
+@pytest.mark.parametrize(
+    ("function", "options", "words"),
+    [
+        (mute, {}, "no question"),
+        (with_answer, {}, "takes an answer"),
+        (task, {"example": "1"}, "takes no answer"),
+        (with_answer, {"example": "one()"}, "not a plain Python value"),
+        (with_answer, {"example": "1", "mistakes": {"[": ""}}, "not a plain Python value"),
+    ],
+)
+def test_an_exercise_that_cannot_work_is_refused(function, options, words):
+    with pytest.raises(nt.TritonError, match=words):
+        nt.exercise(solution="1", hint="", **options)(function)
+
+
+def test_a_question_shows_itself():
+    assert repr(sizes) == "Which batches leave?\n\nThree requests.\nAnswer in this form: %triton_check sizes [1, 1]"  # fmt: skip
+    assert "<p>Which batches leave?</p><p>Three requests.</p>" in sizes._repr_html_()
+    assert "When it is done: %triton_check warm" in repr(warm)
