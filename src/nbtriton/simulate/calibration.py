@@ -34,9 +34,8 @@ __all__ = ["Calibration"]
 
 _LEAST = 30
 _LONGEST_S = 1.0
-# An open loop leaves the instance idle for this part of the time, so that its thread sleeps.
-_IDLE = 0.7
-_MOST_PER_S = 1000.0
+# Idle times after which executions are measured: caches and the processor cool down meanwhile.
+_IDLE_US = (1000, 4000, 16000)
 # The cache is asked so often to know what that takes.
 _LOOK_UPS = 20
 
@@ -124,11 +123,15 @@ class Calibration:
             return
         config = self._configs[name]
         first = requests[sizes[0]]
+        delay_us = config.dynamic_batching.max_queue_delay_microseconds
         at_once = config.max_batch_size and config.HasField("dynamic_batching")
         largest = sizes[-1] if at_once else 2
         yield f"{largest} requests at a time", lambda s: self._together(name, first, largest, s)
         full = requests[sizes[-1]]
-        yield "an idle instance", lambda s: self._woken(name, full, sizes[-1], s)
+        # A full batch waits for no delay.
+        rows = sizes[-1] if delay_us else sizes[0]
+        yield "an idle instance", lambda s: self._idle(name, requests[rows], rows, s)
+        self._caching(name, full, sizes[-1])
         yield "the interpreter", lambda s: self._holding(name, full, sizes[-1], s)
 
     def whole(self, name: str, rows: int, sample: Sample) -> None:
@@ -231,23 +234,34 @@ class Calibration:
             for count, gaps in gaps_of(executions_of(self._server, name, sample)).items():
                 self._gaps.setdefault(count, []).extend(gaps)
 
-    def _woken(self, name: str, request: Request, rows: int, seconds: float) -> None:
-        """Learn how long a sleeping instance takes to begin; and what the cache would take."""
+    def _idle(self, name: str, request: Request, rows: int, seconds: float) -> None:
+        """Learn how long a sleeping instance takes to begin, and how much longer to execute."""
         assert self._server is not None
         took_ns = self._alone.get((name, rows), 1e6)
-        rate = min(_MOST_PER_S, (1 - _IDLE) * 1e9 / max(took_ns, 1.0))
-        sample = self._sample(name, request, RequestRate(rate), max(seconds, 10 / rate))
-        last_ns = 0
-        queued = []
-        for record in executions_of(self._server, name, sample):
-            if last_ns and record.start_ns - record.queue_ns > last_ns:  # it found an idle instance
-                queued.append(record.queue_ns)
-            last_ns = max(last_ns, record.end_ns)
-        if queued:
-            # The quicker ones: on a busy machine the others waited for a core, as executions do.
-            quick = sorted(queued)[len(queued) // 4]
-            self._wake.append(min(float(quick), sys.getswitchinterval() * 1e9))
-        self._caching(name, request, rows)
+        found: list[tuple[float, float]] = []
+        wake_ns = 0.0
+        for idle_us in _IDLE_US:
+            rate = 1e9 / (took_ns + idle_us * 1000)
+            sample = self._sample(name, request, RequestRate(rate), max(seconds / 2, 10 / rate))
+            last_ns = 0
+            queued, idle, whole = [], [], []
+            for record in executions_of(self._server, name, sample):
+                began_ns = record.start_ns - record.queue_ns
+                if last_ns and began_ns > last_ns and record.batch_size == rows:
+                    queued.append(record.queue_ns)
+                    idle.append(record.start_ns - last_ns)
+                    whole.append(record.end_ns - began_ns)
+                last_ns = max(last_ns, record.end_ns)
+            if not queued:
+                continue
+            if not wake_ns:
+                # The quicker ones: on a busy machine the others waited for a core, as executions do.
+                quick = sorted(queued)[len(queued) // 4]
+                wake_ns = min(float(quick), sys.getswitchinterval() * 1e9)
+                self._wake.append(wake_ns)
+            longer_ns = max(0.0, _middle(whole) - wake_ns - took_ns)
+            found.append((_middle(idle) / 1000, longer_ns / 1000))
+        self._details[name]["idle_us"] = tuple(found)
 
     def _holding(self, name: str, request: Request, rows: int, seconds: float) -> None:
         """Learn whether executions keep the interpreter from other threads."""

@@ -105,6 +105,9 @@ class ModelProfile:
         By batch size and executions at once; the first has one at once.
     gather_us : float
         What each further request of a batch adds to its execution, beside its rows.
+    idle_us : tuple of (float, float)
+        How much longer an execution takes on an instance that was idle for so long: idle time and
+        what it adds, ascending. Caches and the processor have cooled down.
     cores : float
         Cores that an execution keeps busy while it is alone.
     interpreter_share : float
@@ -121,6 +124,7 @@ class ModelProfile:
     place: str
     points: tuple[ServicePoint, ...]
     gather_us: float = 0.0
+    idle_us: tuple[tuple[float, float], ...] = ()
     cores: float = 0.0
     interpreter_share: float = 0.0
     input_share: float = 0.0
@@ -309,4 +313,5 @@ def _model(entry: dict[str, Any]) -> ModelProfile:
     known = {each.name for each in fields(ModelProfile)}
     if not points or not set(entry) <= known:
         raise ValueError("a model without points, or with unknown fields")
-    return ModelProfile(**{**entry, "points": points})
+    idle_us = tuple((float(idle), float(adds)) for idle, adds in entry.get("idle_us", ()))
+    return ModelProfile(**{**entry, "points": points, "idle_us": idle_us})

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -36,6 +38,10 @@ __all__ = ["profile"]
 # Measured by default: so many executions at once, and so many batch sizes of a model at most.
 _AT_ONCE = (1, 2, 4)
 _MOST_SIZES = 8
+# Between two sizes it is measured too where the time is off a straight line by more than this, up
+# to so many points: matrix products take longer for sizes that do not fill a block.
+_OFF_LINE = 0.08
+_MOST_POINTS = 20
 # A point has at least so many executions, unless that takes too long.
 _LEAST = 20
 _LONGEST_S = 1.0
@@ -80,7 +86,7 @@ def profile(
         default 1, 2, 4 and as many as there are instances. Each needs an instance, with its memory.
     batch_sizes : sequence of int, optional
         Rows of the batches to measure; by default 1, 2, 4 and so on up to ``max_batch_size``, at
-        most 8 sizes.
+        most 8 sizes, and more between them where the times are not on a straight line.
     seconds : float
         How long to measure altogether; more where executions are slow.
     seed : int
@@ -155,6 +161,8 @@ class _Plan:
         Of the models with a sequence batcher.
     levels : tuple of int
         Executions at once.
+    request_of : callable or None
+        Makes a request of any size, where sizes between these may be measured.
     """
 
     model: str
@@ -165,6 +173,7 @@ class _Plan:
     roots: Mapping[int, Request]
     sequences: Mapping[str, SequencePlan]
     levels: tuple[int, ...]
+    request_of: Callable[[int], Request] | None
 
 
 def _plan(
@@ -197,14 +206,14 @@ def _plan(
         )
     root = (ensembles | others)[model]
     sizes = _sizes(root.max_batch_size, batch_sizes)
+
+    def request_of(rows: int) -> Request:
+        return workloads(root, [rows], data, None, root.max_batch_size)[0][0].requests[0]
+
     if sequences:  # a request is one row; its batches are formed of as many sequences
-        loads, _ = workloads(root, [1], data, None, root.max_batch_size)
-        roots = dict.fromkeys(sizes, loads[0].requests[0])
+        roots = dict.fromkeys(sizes, request_of(1))
     else:
-        roots = {}
-        for size in sizes:
-            loads, _ = workloads(root, [size], data, None, root.max_batch_size)
-            roots[size] = loads[0].requests[0]
+        roots = {size: request_of(size) for size in sizes}
     requests = step_requests(target, ensembles, model, roots) if ensembles else {model: roots}
     return _Plan(
         model=model,
@@ -215,6 +224,7 @@ def _plan(
         roots=roots,
         sequences=sequences,
         levels=_levels(target, others, at_once),
+        request_of=None if sequences or ensembles or batch_sizes is not None else request_of,
     )
 
 
@@ -277,6 +287,7 @@ class _Work:
         # Points alone, those beside others, and what the calibration measures of each model.
         self._total = sum(map(len, plan.sizes.values())) + higher + 3 * len(plan.others) + 1
         self._done = 0
+        self._seconds = seconds
         self._share_s = max(_SHORTEST_S, seconds / self._total)
         self._calibration = Calibration(target, server, plan.others)
 
@@ -332,11 +343,37 @@ class _Work:
         return calibration.fitted(made)
 
     def _alone(self, name: str) -> None:
-        for rows in self._plan.sizes[name]:
-            self._step(f"{name}: {_rows(rows)}")
-            sample = self._sample(name, rows, rows if name in self._plan.sequences else 1)
-            self._keep(name, sample, rows, 1)
-            self._calibration.alone(name, rows, sample)
+        plan = self._plan
+        for rows in plan.sizes[name]:
+            self._measure_alone(name, rows, plan.requests[name][rows])
+        if plan.request_of is not None:
+            self._between(name, plan.request_of)
+
+    def _between(self, name: str, request_of: Callable[[int], Request]) -> None:
+        """Measure between two sizes, and again, as long as the times are not on a straight line."""
+        sizes = self._plan.sizes[name]
+        until_s = time.monotonic() + self._seconds / 2
+        intervals = deque(pairwise(sizes))
+        while intervals and time.monotonic() < until_s and len(self.points[name]) < _MOST_POINTS:
+            low, high = intervals.popleft()
+            rows = (low + high) // 2
+            if rows == low:
+                continue
+            self._total += 1
+            self._measure_alone(name, rows, request_of(rows))
+            times_us = {p.rows: p.percentile_us(50) for p in self.points[name] if p.at_once == 1}
+            if not {low, rows, high} <= set(times_us):
+                continue
+            share = (rows - low) / (high - low)
+            line_us = times_us[low] + share * (times_us[high] - times_us[low])
+            if abs(times_us[rows] / line_us - 1) > _OFF_LINE:
+                intervals += [(low, rows), (rows, high)]
+
+    def _measure_alone(self, name: str, rows: int, request: Request) -> None:
+        self._step(f"{name}: {_rows(rows)}")
+        sample = self._sample(name, request, rows if name in self._plan.sequences else 1)
+        self._keep(name, sample, rows, 1)
+        self._calibration.alone(name, rows, sample)
 
     def _beside(self, name: str) -> None:
         sizes = self._plan.sizes[name]
@@ -346,7 +383,8 @@ class _Work:
                 self._step(f"{name}: {_rows(rows)}, {level} at once")
                 # Of the largest batches one more is ready for each; smaller ones would be merged.
                 waiting = 2 if rows == sizes[-1] and not serial else 1
-                sample = self._sample(name, rows, level * (rows if serial else waiting))
+                request = self._plan.requests[name][rows]
+                sample = self._sample(name, request, level * (rows if serial else waiting))
                 self._keep(name, sample, rows, level)
 
     def _calibrate(self) -> None:
@@ -366,9 +404,8 @@ class _Work:
             )
             self._calibration.whole(plan.model, rows, sample)
 
-    def _sample(self, name: str, rows: int, concurrency: int) -> Sample:
+    def _sample(self, name: str, request: Request, concurrency: int) -> Sample:
         plan = self._plan
-        request = plan.requests[name][rows]
         traffic: Traffic = Repeated([request])
         if name in plan.sequences:
             data = SequenceData(plan.sequences[name], [[request]], given=False)

@@ -193,7 +193,8 @@ def service_times(measured: ModelProfile) -> ServiceTimes:
                 [a * s / n for a, s, n in zip(alone[at], slower, alone[near], strict=True)]
             )
         quantiles.append(found)
-    return ServiceTimes(rows, levels, quantiles, measured.gather_us * 1000)
+    idle_ns = [(idle_us * 1000, adds_us * 1000) for idle_us, adds_us in measured.idle_us]
+    return ServiceTimes(rows, levels, quantiles, measured.gather_us * 1000, idle_ns)
 
 
 def _resampled(times_us: tuple[float, ...], length: int) -> list[float]:

@@ -63,6 +63,7 @@ class Instance(Event):
         level = world.enter(self)
         service = model.service
         took = service.draw(run.size, len(run.tickets), level, world.random.random())
+        took += service.after_idle(now - self.ended_ns)
         if model.contends:
             self._pace = model.pace(run.size, level)
         model.highest_level = max(model.highest_level, level)

@@ -22,9 +22,11 @@ class ServiceTimes:
         everywhere.
     gather_ns : float
         What each further request of a batch adds, beside its rows.
+    idle_ns : list of (float, float)
+        Idle times of an instance, ascending, and what each adds to the execution after it.
     """
 
-    __slots__ = ("_drawn", "_gather_ns", "_levels", "_means", "_quantiles", "_rows")
+    __slots__ = ("_drawn", "_gather_ns", "_idle_ns", "_levels", "_means", "_quantiles", "_rows")
 
     def __init__(
         self,
@@ -32,11 +34,13 @@ class ServiceTimes:
         levels: list[int],
         quantiles: list[list[list[float]]],
         gather_ns: float = 0.0,
+        idle_ns: list[tuple[float, float]] | None = None,
     ) -> None:
         self._rows = rows
         self._levels = levels
         self._quantiles = quantiles
         self._gather_ns = gather_ns
+        self._idle_ns = idle_ns or []
         self._drawn: dict[int, list[float]] = {}
         self._means: dict[int, float] = {}
 
@@ -47,6 +51,15 @@ class ServiceTimes:
         if requests > 1:
             value += self._gather_ns * (requests - 1)
         return int(value)
+
+    def after_idle(self, idle_ns: int) -> int:
+        """Return what an execution takes longer after so long an idle time."""
+        below, added = 0.0, 0.0
+        for measured, adds in self._idle_ns:
+            if idle_ns < measured:
+                return int(added + (adds - added) * (idle_ns - below) / (measured - below))
+            below, added = measured, adds
+        return int(added)
 
     def mean(self, rows: int, level: float) -> float:
         """Return the mean execution time of one request of so many rows."""

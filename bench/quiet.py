@@ -1,0 +1,85 @@
+"""Whether a machine stays as it was: what others take of it, and how fast it is for oneself."""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+
+import numpy as np
+
+from bench.processes import cpu_s
+
+__all__ = ["Condition", "Watch", "others_s", "speed_us"]
+
+# So far may a machine differ from what it was, to be the same: cores that others take, and speed.
+OTHERS = 0.25
+SPEED = 0.06
+_ROUNDS = 15
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """What a machine was like for a while.
+
+    Parameters
+    ----------
+    others : float
+        Cores that other programs, and other machines on the same processor, took.
+    speed_us : float
+        Processor time of a fixed piece of work, in microseconds.
+    """
+
+    others: float
+    speed_us: float
+
+    def differs(self, then: Condition) -> str:
+        """Return in what it is not as it was then, in a few words; nothing if it is."""
+        words = []
+        if abs(self.others - then.others) > OTHERS:
+            words.append(f"others take {self.others:.1f} cores instead of {then.others:.1f}")
+        if abs(self.speed_us / then.speed_us - 1) > SPEED:
+            words.append(f"the same work takes {self.speed_us / then.speed_us - 1:+.0%} time")
+        return ", ".join(words)
+
+
+class Watch:
+    """Watches the machine from here to `condition`."""
+
+    def __init__(self) -> None:
+        self._speed_us = speed_us()
+        self._start_s, self._others_s = time.monotonic(), others_s()
+
+    def condition(self) -> Condition:
+        """Return what the machine was like until now."""
+        took_s = time.monotonic() - self._start_s
+        others = max(0.0, (others_s() - self._others_s) / took_s)
+        return Condition(others, (self._speed_us + speed_us()) / 2)
+
+
+def others_s() -> float:
+    """Return the seconds for which cores worked for others so far; 0 where the system does not tell."""
+    try:
+        first = Path("/proc/stat").read_text(encoding="utf-8").partition("\n")[0]
+    except OSError:
+        return 0.0
+    # user, nice, system, idle, iowait, irq, softirq, steal
+    fields = [int(field) for field in first.split()[1:9]]
+    busy = sum(fields) - fields[3] - fields[4]
+    return busy / os.sysconf("SC_CLK_TCK") - cpu_s(os.getpid())
+
+
+def speed_us() -> float:
+    """Return the processor time of a fixed piece of work: Python, and memory that no cache holds."""
+    values = np.ones(1 << 19, np.float64)  # 4 MiB
+    found = []
+    for _ in range(_ROUNDS):
+        begin_ns = time.thread_time_ns()
+        total = 0
+        for number in range(10_000):
+            total += number * number % 7
+        values.sum()
+        found.append((time.thread_time_ns() - begin_ns) / 1000)
+    return median(found)
