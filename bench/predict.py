@@ -132,27 +132,17 @@ class _Work:
         self._done = 0
         self._begin_s = time.monotonic()
 
-    def result(
-        self,
-        case: Case,
-        predict: Callable[..., PerfPoint],
-        measure: Callable[..., PerfPoint],
-        condition: Condition,
-        renew: Callable[[str], Callable[..., PerfPoint]],
-    ) -> Result:
+    def result(self, case: Case, found: _Profiled, measure: Callable[..., PerfPoint]) -> Result:
         """Measure a case in several runs, predict each, and print both.
 
         Parameters
         ----------
-        predict, measure : callable
+        found : _Profiled
+        measure : callable
             From options of `nt.perf` to a point.
-        condition : Condition
-            The machine while the profile was measured.
-        renew : callable
-            Profiles again, for a reason, and returns another `predict`.
         """
         asked = self.asked
-        expected = predict(**case.options, seed=asked.seed).infer_per_s or 1.0
+        expected = found.predict(**case.options, seed=asked.seed).infer_per_s or 1.0
         seconds = min(max(REQUESTS / expected, SHORTEST_S), LONGEST_S)
         interval_ms = asked.interval_ms or seconds * 1000 / WINDOWS / NOMINAL
         options = {
@@ -163,10 +153,11 @@ class _Work:
         watch = Watch()
         measured = [measure(**options, seed=seed) for seed in seeds]
         now = watch.condition()
-        reason = now.differs(condition)
+        reason = now.differs(found.condition)
         if reason:
-            predict = renew(reason)
-        predicted = [predict(**options, seed=seed) for seed in seeds]
+            print(f"  profiled again: {reason}", end="")
+            found.measure()
+        predicted = [found.predict(**options, seed=seed) for seed in seeds]
         self._done += 1
         result = Result(case, predicted, measured, now)
         took_s = time.monotonic() - self._begin_s
@@ -195,15 +186,8 @@ class _Profiled:
         """Predict one point."""
         return whatif(self.profile, **options).points[0]
 
-    def renewed(self, reason: str) -> Callable[..., PerfPoint]:
-        """Measure the profile again, as the machine is another one now."""
-        print(f"  profiled again: {reason}", end="")
-        self.measure()
-        return self.predict
-
 
 def _predict(model: Model, count: int, work: _Work) -> list[Result]:
-    results = []
     with serve(model) as server:
         found = _Profiled(lambda: profile(server, model.name, at_once=2))
 
@@ -214,11 +198,8 @@ def _predict(model: Model, count: int, work: _Work) -> list[Result]:
         def measure(**options: Any) -> PerfPoint:
             return perf(server, model.name, **options).points[0]
 
-        for case in draw(model, count, work.asked.seed, capacity):
-            results.append(
-                work.result(case, found.predict, measure, found.condition, found.renewed)
-            )
-    return results
+        cases = draw(model, count, work.asked.seed, capacity)
+        return [work.result(case, found, measure) for case in cases]
 
 
 def _predict_at(url: str, work: _Work) -> list[Result]:
@@ -240,7 +221,7 @@ def _predict_at(url: str, work: _Work) -> list[Result]:
             options = {"request_rate": float(f"{full * share:.2g}")}
             options["request_distribution"] = choose.choice(["constant", "poisson"])
         case = Case(name, level, options)
-        results.append(work.result(case, found.predict, measure, found.condition, found.renewed))
+        results.append(work.result(case, found, measure))
     return results
 
 
@@ -334,7 +315,7 @@ def _at(ordered: Sequence[float], percent: int) -> float:
     return ordered[math.ceil(percent / 100 * len(ordered)) - 1]
 
 
-def _kept(kept: bool) -> str:  # noqa: FBT001 - the verdict itself
+def _kept(kept: bool) -> str:
     return "met" if kept else "MISSED"
 
 
