@@ -30,6 +30,18 @@ def _switches(text: str) -> list[bool]:
         raise ArgumentTypeError(f"{error} is neither on nor off; write off,on for both") from None
 
 
+def placements(text: str) -> list[Any]:
+    """Read placements: names, or devices of models such as ``bert=gpu:1+trees=cpu``."""
+    found: list[Any] = []
+    for part in unquoted(text).split(","):
+        if "=" not in part:
+            found.append(part.strip())
+            continue
+        pairs = [each.partition("=") for each in part.split("+")]
+        found.append({model.strip(): device.strip() for model, _, device in pairs})
+    return found
+
+
 def _size_lists(text: str) -> list[list[int]]:
     return [int_list(part) for part in unquoted(text).split("/")]
 
@@ -148,6 +160,10 @@ class MeasureMagics(Magics):
     @argument(
         "--isolation", type=name_list, metavar="LIST", help="sweep over thread, process, auto"
     )
+    @argument(
+        "--placement", type=placements, metavar="LIST",
+        help="sweep over cpu, models-on-gpu, gpu, gpu:N, or one device a model: bert=gpu:1+trees=cpu",
+    )  # fmt: skip
     @argument("--sweep-models", type=name_list, default=[], metavar="NAMES", help="of an ensemble")
     @argument(
         "--measurement-mode", choices=("time_windows", "count_windows"), default="time_windows"
@@ -185,6 +201,7 @@ class MeasureMagics(Magics):
             report = %triton_perf double --concurrency 1:8:x2 --quick
             %triton_perf double -c 8 --dynamic-batching off,on --instances 1,2 --quick
             %triton_perf double -c 4 --streaming --quick
+            %triton_perf double --placement cpu --quick
             %triton_perf double -c 4 --protocol http --quick
             %triton_perf double -c 8 --url grpc://gpu-box:8001
             run = %triton_perf double -c 1:8 --bg

@@ -99,7 +99,7 @@ class PredictMagics(Magics):
         "--profile", type=unquoted, metavar="EXPR|FILE",
         help="its profile, or a file of Profile.save; by default the latest of this notebook",
     )  # fmt: skip
-    @_options_of_perf(without=("--url", "--protocol", "--bg"))
+    @_options_of_perf(without=("--url", "--protocol", "--placement", "--bg"))
     @line_magic
     def triton_whatif(self, line: str) -> Any:
         """Predict what ``%triton_perf`` would measure, on a simulated server.

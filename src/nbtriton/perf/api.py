@@ -12,6 +12,7 @@ from nbtriton.perf.data import STRING_LENGTH, Inputs
 from nbtriton.perf.loads import Distribution
 from nbtriton.perf.measure import MeasurementMode
 from nbtriton.perf.options import PROTOCOLS, PerfOptions, Protocol
+from nbtriton.perf.placement import Placement
 from nbtriton.perf.progress import Observer
 from nbtriton.perf.report import PerfReport
 from nbtriton.perf.run import run
@@ -60,6 +61,7 @@ def perf(
     dynamic_batching: bool | Sequence[bool] | None = None,
     preferred: int | Sequence[int] | Sequence[Sequence[int]] | None = None,
     isolation: str | Sequence[str] | None = None,
+    placement: Placement | Sequence[Placement] | None = None,
     sweep_models: Sequence[str] = (),
     seed: int = 0,
     quick: bool = False,
@@ -157,6 +159,10 @@ def perf(
         over all combinations. The model is reloaded with each, and with its own configuration at
         the end, also after an error or an interrupt. For an ensemble they apply to its composing
         models, and its ``max_batch_size`` follows the smallest of theirs.
+    placement : str or mapping, or a sequence of them, optional
+        Where the models run, swept likewise: ``"cpu"``, ``"gpu"`` (all of it), ``"gpu:1"``, or
+        ``"models-on-gpu"``, with which steps in Python stay on the host. Or the device of each
+        model: ``{"bert": "gpu:1", "trees": "cpu"}``; others stay where they are.
     sweep_models : sequence of str
         Apply them to these models instead.
     seed : int

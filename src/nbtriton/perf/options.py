@@ -12,6 +12,7 @@ from nbtriton.errors import InvalidArgumentError, nearest
 from nbtriton.perf.data import Inputs
 from nbtriton.perf.loads import Distribution, RequestIntervals, parse_levels
 from nbtriton.perf.measure import MeasurementMode, WindowPlan
+from nbtriton.perf.placement import Placement
 from nbtriton.perf.progress import Observer
 from nbtriton.perf.search import LevelPlan, check_search
 from nbtriton.perf.sweep import Configuration, combinations
@@ -105,6 +106,7 @@ class PerfOptions:
     dynamic_batching: bool | Sequence[bool] | None
     preferred: int | Sequence[int] | Sequence[Sequence[int]] | None
     isolation: str | Sequence[str] | None
+    placement: Placement | Sequence[Placement] | None
     sweep_models: Sequence[str]
     seed: int
     quick: bool
@@ -162,6 +164,7 @@ class PerfOptions:
             dynamic_batching=self.dynamic_batching,
             preferred=self.preferred,
             isolation=self.isolation,
+            placement=self.placement,
         )
 
     def sequence_plan(self) -> SequencePlan:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from nbtriton.drawing import measure
 from nbtriton.errors import InvalidArgumentError
 from nbtriton.perf.breakdown import ServerBreakdown
+from nbtriton.perf.placement import show_placement
 from nbtriton.perf.source import AppliedConfiguration, PointSource
 from nbtriton.perf.windows import Outcome, StreamSummary
 
@@ -240,6 +241,8 @@ def _server_columns(server: ServerBreakdown, prefix: str) -> dict[str, Any]:
 
 def _short(value: object) -> object:
     """Write a list as ``4,8``: a table cell and a legend have no room for brackets."""
+    if isinstance(value, Mapping):
+        return show_placement(value)
     if isinstance(value, list | tuple):
         return ",".join(str(item) for item in value)
     return value

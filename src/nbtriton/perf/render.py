@@ -49,6 +49,7 @@ _TABLE: Mapping[str, Column] = {
     "max_queue_delay_us": Column("max queue delay", "µs"),
     "preferred": Column("preferred"),
     "isolation": Column("isolation"),
+    "placement": Column("placement"),
     "batch_size": Column("batch size"),
     "infer_per_s": Column("throughput", "infer/s"),
     "sequences_per_s": Column("sequences", "1/s"),

@@ -7,8 +7,16 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-from nbtriton.config import ModelConfig, apply_options, is_ensemble, validate
+from nbtriton.config import (
+    ModelConfig,
+    apply_options,
+    is_ensemble,
+    normalize_instance_groups,
+    validate,
+    validate_instance_groups,
+)
 from nbtriton.errors import ConfigWarning, NotFoundError, nearest
+from nbtriton.perf.placement import Placement, placed, placement_list
 
 if TYPE_CHECKING:
     from nbtriton.engine import Server
@@ -33,6 +41,7 @@ def combinations(
     dynamic_batching: bool | Sequence[bool] | None = None,
     preferred: int | Sequence[int] | Sequence[Sequence[int]] | None = None,
     isolation: str | Sequence[str] | None = None,
+    placement: Placement | Sequence[Placement] | None = None,
 ) -> tuple[Configuration, ...]:
     """Return every combination of the given options, the last one changing fastest.
 
@@ -41,6 +50,7 @@ def combinations(
     """
     axes: dict[str, list[Any]] = {}
     given = {
+        "placement": None if placement is None else placement_list(placement),
         "isolation": [isolation] if isinstance(isolation, str) else isolation,
         "instances": instances,
         "max_batch_size": max_batch_size,
@@ -72,6 +82,9 @@ def with_options(config: ModelConfig, options: Configuration) -> ModelConfig:
     new ``max_batch_size``; preferred sizes that no longer fit are left out.
     """
     chosen = dict(options)
+    placement = chosen.pop("placement", None)
+    if placement is not None:
+        chosen |= placed(config, placement)
     size = chosen.get("max_batch_size")
     batcher = config.dynamic_batching if config.HasField("dynamic_batching") else None
     keeps_batcher = chosen.get("dynamic_batching") is not False
@@ -224,6 +237,7 @@ class Configurator:
         self._given = {name: server.engine.inspection.user_config(name) for name in originals}
         self._current = dict(originals)
         self._plan.check(configurations)
+        self._check_placements(configurations)
 
     @property
     def models(self) -> tuple[str, ...]:
@@ -247,6 +261,23 @@ class Configurator:
         As the user gave them, before completion: what Triton fills in follows from them again.
         """
         self._move(self._plan.originals, self._given)
+
+    def _check_placements(self, configurations: Sequence[Configuration]) -> None:
+        """Refuse GPUs that the server does not have, before anything is measured."""
+        gpus = self._server.engine.lifecycle.builder.gpus
+        for options in configurations:
+            placement = options.get("placement")
+            if placement is None:
+                continue
+            named = () if isinstance(placement, str) else tuple(placement)
+            for name in named:
+                if name not in self._plan.swept:
+                    raise NotFoundError(
+                        f"the placement names '{name}', which is no step that can be placed",
+                        hint=nearest(name, list(self._plan.swept)),
+                    )
+            for config in self._plan.target(options).values():
+                validate_instance_groups(normalize_instance_groups(config, gpus=gpus), gpus=gpus)
 
     def _move(
         self, target: Mapping[str, ModelConfig], given: Mapping[str, ModelConfig] | None = None

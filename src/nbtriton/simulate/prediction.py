@@ -29,7 +29,7 @@ from nbtriton.simulate.model_profile import Profile
 __all__ = ["whatif"]
 
 # Of `perf`, what says where to measure.
-_PLACE = ("server", "url", "protocol")
+_PLACE = ("server", "url", "protocol", "placement")
 _DEFAULTS = {
     name: parameter.default
     for name, parameter in inspect.signature(perf).parameters.items()
@@ -142,7 +142,9 @@ def _options(profile: Profile, model: str | None, options: Mapping[str, Any]) ->
         if options.get(name) not in (None, "inproc"):
             raise InvalidArgumentError(
                 f"{name} has no meaning for a simulated server",
-                hint="profile the server there: nt.profile(None, name, url=...)",
+                hint="a profile is of the devices where the instances ran; tune(placement='auto') measures all"
+                if name == "placement"
+                else "profile the server there: nt.profile(None, name, url=...)",
             )
     if options.get("streaming"):
         raise InvalidArgumentError("streams of responses are not simulated")

@@ -1,0 +1,94 @@
+"""Placements: where the steps of a pipeline run, by a name or model by model."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from nbtriton.config import ModelConfig
+from nbtriton.errors import InvalidArgumentError, nearest
+
+__all__ = [
+    "PLACEMENTS",
+    "Placement",
+    "check_placement",
+    "device_of",
+    "placement_list",
+    "show_placement",
+]
+
+# A name, or the device of each model: "cpu", "gpu" (all of them) or "gpu:1".
+Placement = str | Mapping[str, str]
+
+PLACEMENTS = ("cpu", "models-on-gpu", "gpu")
+_DEVICE = re.compile(r"cpu|gpu(:\d+)?")
+# Backends whose models are code of the user's: steps before and after a model, in a published pipeline.
+_CODE = ("python",)
+
+
+def placement_list(given: Placement | Sequence[Placement]) -> list[Placement]:
+    """Return one placement or several as a list, each checked.
+
+    Raises
+    ------
+    InvalidArgumentError
+        An unknown name or device.
+    """
+    found = [given] if isinstance(given, str | Mapping) else list(given)
+    for one in found:
+        check_placement(one)
+    return found
+
+
+def check_placement(placement: Placement) -> None:
+    """Refuse a placement that means nothing.
+
+    Raises
+    ------
+    InvalidArgumentError
+    """
+    if isinstance(placement, str):
+        if placement not in PLACEMENTS and not _DEVICE.fullmatch(placement):
+            raise InvalidArgumentError(
+                f"unknown placement '{placement}': it is {', '.join(PLACEMENTS)}, gpu:N for one GPU, or a "
+                "device for each model",
+                hint=nearest(placement, PLACEMENTS),
+            )
+        return
+    for model, device in placement.items():
+        if not _DEVICE.fullmatch(str(device)):
+            raise InvalidArgumentError(
+                f"unknown device '{device}' of model '{model}': it is cpu, gpu or gpu:N",
+                hint=nearest(str(device), ("cpu", "gpu")),
+            )
+
+
+def device_of(placement: Placement, config: ModelConfig) -> str | None:
+    """Return where a placement puts a model: ``"cpu"``, ``"gpu"`` or ``"gpu:1"``.
+
+    None for one of which it says nothing. With ``"models-on-gpu"`` the steps in Python stay on the host:
+    what comes before and after the models.
+    """
+    if not isinstance(placement, str):
+        return placement.get(config.name)
+    if placement == "models-on-gpu":
+        return "cpu" if config.backend in _CODE else "gpu"
+    return placement
+
+
+def placed(config: ModelConfig, placement: Placement) -> dict[str, Any]:
+    """Return the options of `nbtriton.config.apply_options` that put a model where a placement says."""
+    device = device_of(placement, config)
+    if device is None:
+        return {}
+    kind, _, index = device.partition(":")
+    # Without an id all GPUs, as an instance group without `gpus`; on the host there are none.
+    return {"kind": kind, "gpus": [int(index)] if index else []}
+
+
+def show_placement(placement: Placement) -> str:
+    """Return a placement as text."""
+    if isinstance(placement, str):
+        return placement
+    return " ".join(f"{model}={device}" for model, device in placement.items())

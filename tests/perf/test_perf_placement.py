@@ -1,0 +1,142 @@
+"""Placements: one option says where the steps of a pipeline run."""
+
+import numpy as np
+import pytest
+
+import nbtriton as nt
+from nbtriton.config import enum_name, normalize, parse_pbtxt
+from nbtriton.errors import ConfigError, InvalidArgumentError, NotFoundError
+from nbtriton.perf.placement import device_of, placement_list
+from nbtriton.perf.sweep import with_options
+
+TENSORS = (
+    'max_batch_size: 4 input { name: "X" data_type: TYPE_FP32 dims: 2 } '
+    'output { name: "Y" data_type: TYPE_FP32 dims: 2 }'
+)
+X = {"X": np.ones((1, 2), np.float32)}
+
+
+def config(backend, groups=""):
+    return normalize(parse_pbtxt(f'name: "m" backend: "{backend}" {TENSORS} {groups}'), name="m")
+
+
+@pytest.mark.parametrize(
+    ("placement", "backend", "device"),
+    [
+        ("cpu", "pytorch", "cpu"),
+        ("gpu", "python", "gpu"),
+        ("gpu:1", "pytorch", "gpu:1"),
+        ("models-on-gpu", "python", "cpu"),
+        ("models-on-gpu", "fil", "gpu"),
+        ({"m": "gpu:1"}, "python", "gpu:1"),
+        ({"other": "gpu"}, "python", None),
+    ],
+)
+def test_a_placement_says_where_each_model_runs(placement, backend, device):
+    assert placement_list(placement) == [placement]
+    assert device_of(placement, config(backend)) == device
+
+
+def test_the_kind_and_the_gpus_of_every_group_follow():
+    both = config(
+        "python", "instance_group [ { kind: KIND_CPU count: 2 }, { kind: KIND_GPU gpus: [0] } ]"
+    )
+    on_host = with_options(both, {"placement": "cpu"}).instance_group
+    assert [(enum_name(g, "kind"), list(g.gpus)) for g in on_host] == [("KIND_CPU", [])] * 2
+    on_gpu = with_options(both, {"placement": "gpu:1", "instances": 3}).instance_group
+    assert [(enum_name(g, "kind"), list(g.gpus), g.count) for g in on_gpu] == [
+        ("KIND_GPU", [1], 3)
+    ] * 2
+    assert with_options(both, {"placement": {"other": "gpu"}}) == both
+
+
+@pytest.mark.parametrize(
+    ("given", "text", "hint"),
+    [
+        ("gpus", "unknown placement 'gpus'", "'gpu'"),
+        (["cpu", "model-on-gpu"], "unknown placement 'model-on-gpu'", "'models-on-gpu'"),
+        ({"m": "cpus"}, "unknown device 'cpus' of model 'm'", "'cpu'"),
+    ],
+)
+def test_an_unknown_placement_is_refused_with_the_nearest(given, text, hint):
+    with pytest.raises(InvalidArgumentError, match=text) as caught:
+        placement_list(given)
+    assert hint in caught.value.hint
+
+
+def double(X):  # noqa: N803
+    return {"Y": X * 2}
+
+
+def pipeline(server):
+    server.load(TENSORS, double, name="before")
+    identity = TENSORS.replace('"X"', '"INPUT0"').replace('"Y"', '"OUTPUT0"')
+    server.load(f'backend: "identity" {identity}', name="model")
+    server.load(
+        """name: "all" platform: "ensemble" max_batch_size: 4
+        input { name: "X" data_type: TYPE_FP32 dims: 2 } output { name: "Y" data_type: TYPE_FP32 dims: 2 }
+        ensemble_scheduling {
+          step { model_name: "before" model_version: -1 input_map { key: "X" value: "X" } output_map { key: "Y" value: "t" } }
+          step { model_name: "model" model_version: -1 input_map { key: "INPUT0" value: "t" } output_map { key: "OUTPUT0" value: "Y" } }
+        }"""
+    )
+
+
+def kinds(server):
+    return {
+        model.name: {(each.kind, each.device_id) for each in model.instances}
+        for model in server.models()
+        if model.instances
+    }
+
+
+def test_placements_are_swept_and_undone():
+    seen = []
+
+    with nt.Server(gpus=[0, 1]) as server:
+        pipeline(server)
+        before = kinds(server)
+
+        def observe(_):
+            if not seen or seen[-1] != kinds(server):
+                seen.append(kinds(server))
+
+        report = nt.perf(
+            server, "all", inputs=X, quick=True, request_count=3, observer=observe,
+            placement=["cpu", "models-on-gpu", {"before": "gpu:1"}],
+        )  # fmt: skip
+        assert [p.configuration["placement"] for p in report.points] == [
+            "cpu", "models-on-gpu", {"before": "gpu:1"}
+        ]  # fmt: skip
+        assert list(report.frame["placement"]) == ["cpu", "models-on-gpu", "before=gpu:1"]
+        cpu, gpus = {("KIND_CPU", 0)}, {("KIND_GPU", 0), ("KIND_GPU", 1)}
+        for expected in (
+            {"before": cpu, "model": cpu},
+            {"before": cpu, "model": gpus},
+            {"before": {("KIND_GPU", 1)}, "model": before["model"]},
+        ):
+            assert expected in seen
+        assert kinds(server) == before
+        report.points[2].apply()
+        assert kinds(server)["before"] == {("KIND_GPU", 1)}
+
+
+def test_what_the_server_cannot_place_is_refused_before_anything_is_measured():
+    with nt.Server(gpus=()) as server:
+        pipeline(server)
+        before = kinds(server)
+        with pytest.raises(ConfigError, match="has kind KIND_GPU but no GPUs are available"):
+            nt.perf(server, "all", inputs=X, quick=True, placement=["cpu", "gpu"])
+        with pytest.raises(NotFoundError, match="the placement names 'befor'") as caught:
+            nt.perf(server, "all", inputs=X, quick=True, placement={"befor": "cpu"})
+        assert "'before'" in caught.value.hint
+        assert kinds(server) == before
+
+
+def test_a_profile_is_of_one_placement():
+    from tests.simulate.profiles import profile
+
+    with pytest.raises(
+        InvalidArgumentError, match="placement has no meaning for a simulated server"
+    ):
+        nt.whatif(profile(), placement="gpu")
