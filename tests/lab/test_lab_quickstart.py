@@ -107,7 +107,7 @@ def test_the_quickstart_runs_and_its_widgets_move(open_notebook):
         output = opened.output(text)
         output.scroll_into_view_if_needed()
         assert output.locator("svg").count() >= 1, text
-        assert output.locator(".nbt-curve-stop, .jupyter-widgets").count() == 0, text
+        assert output.locator(".nbt-curve-stop, .nbt-host").count() == 0, text
     screenshots_of_results(opened, "light")
     summary = opened.output("frame = report.frame").inner_text()
     assert re.search(r"[\d.]+ x the throughput", summary)
@@ -137,7 +137,7 @@ def test_a_watch_moves_while_load_runs_in_another_cell(open_notebook):
             "watch = %triton_watch slow",
             "graph = %triton_dag slow --live",
             "report = %triton_perf slow -c 8:500 -p 200",
-            "watch.finish(); graph.finish()",
+            "watch.stop(); graph.stop()",
         ),
         "JupyterLab Dark",
     )
@@ -160,7 +160,7 @@ def test_a_watch_moves_while_load_runs_in_another_cell(open_notebook):
     opened.assert_clean()
     for text in ("%triton_watch", "%triton_dag"):
         assert opened.output(text).locator("svg").count() >= 1
-        assert opened.output(text).locator(".jupyter-widgets").count() == 0
+        assert opened.output(text).locator(".nbt-host").count() == 0
     assert "READY" in watch.inner_text()
 
 

@@ -176,10 +176,10 @@ def test_a_watch_ends_as_a_picture(doubled):
     shown = doubled.ok("watch = %triton_watch").shown
     assert shown == []  # no page here: only what is left at the end is shown
     doubled.ok(INFER)
-    ran = doubled.ok("watch.finish()")
+    ran = doubled.ok("watch.stop()")
     assert "double" in ran.shown[0]["text/html"]
     assert "double" in ran.shown[0]["text/plain"]
-    assert not doubled.ok("watch.finish()").shown
+    assert not doubled.ok("watch.stop()").shown
 
 
 def test_a_decoupled_model_shows_its_stream(notebook):

@@ -88,7 +88,7 @@ def test_reloading_keeps_the_server_and_its_models(doubled):
     assert "had set: dynamic_batching" in ran.out
     doubled.ok("%triton_serve --stop")
     assert doubled.names["client"].http_port is None
-    watch.finish()
+    watch.stop()
     doubled.ok("%unload_ext nbtriton")
     assert "closed" in repr(doubled.names["server"])
     doubled.ok("%load_ext nbtriton")

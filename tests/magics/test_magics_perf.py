@@ -168,9 +168,9 @@ def page(doubled, monkeypatch):
 def test_a_long_run_is_live_and_then_the_report_in_its_place(page):
     ran = page.ok(f"report = %triton_perf double -c 1 {FAST}")
     live, rest = ran.shown
-    assert "application/vnd.jupyter.widget-view+json" in live
+    assert 'class="nbt-place' in live["text/html"]
     assert "<svg" in rest["text/html"]
-    assert "application/vnd.jupyter.widget-view+json" not in rest
+    assert "nbt-place" not in rest["text/html"]
 
 
 def test_what_stands_in_its_place_is_not_shown_once_more(page):
@@ -198,7 +198,7 @@ def test_a_run_in_the_background_is_live_at_once_and_then_the_report(page):
     ran = page.ok("run = %triton_perf double -c 1:1000 -p 20 --bg -o kept")
     run = page.names["run"]
     assert page.names["kept"] is run
-    assert "application/vnd.jupyter.widget-view+json" in ran.shown[0]
+    assert 'class="nbt-place' in ran.shown[0]["text/html"]
     assert until(lambda: run.progress is not None and run.progress.points)
     report = page.ok("run.stop()").value
     assert report.interrupted

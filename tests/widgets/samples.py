@@ -76,6 +76,9 @@ class FakeServer:
 
         self.moments = {}
 
+    def models(self):
+        return tuple(self.shown)
+
     def snapshot(self):
         return ServerSnapshot(self.now_ns, tuple(self.shown))
 

@@ -31,7 +31,7 @@ def test_status_is_a_frame(server):
 def test_a_graph_and_a_live_view(server):
     assert "double" in repr(nt.dag(server, "double"))
     watch = nt.watch(server, "double")
-    watch.finish()
+    watch.stop()
     for call in (nt.dag, nt.watch):
         with pytest.raises(nt.TritonError, match="unknown model: 'dubble'"):
             call(server, "dubble")

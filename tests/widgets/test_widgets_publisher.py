@@ -29,24 +29,29 @@ def test_newest_wins(clock):
     assert not publisher.poll()
 
 
-def test_one_in_flight_until_it_is_acknowledged(clock):
+def test_three_in_flight_until_they_are_acknowledged(clock):
     sent = []
     publisher = Publisher(sent.append, clock=clock)
-    publisher.offer(1)
-    publisher.poll()
-    clock.pass_(1.0)
-    publisher.offer(2)
+    for state in (1, 2, 3):
+        publisher.offer(state)
+        assert publisher.poll()
+        clock.pass_(1.0)
+    publisher.offer(4)
+    assert not publisher.is_due()
     assert not publisher.poll()
     publisher.ack()
+    assert publisher.is_due()
     assert publisher.poll()
-    assert sent == [1, 2]
+    assert sent == [1, 2, 3, 4]
 
 
 def test_a_missing_acknowledgement_is_forgotten_after_two_seconds(clock):
     sent = []
     publisher = Publisher(sent.append, clock=clock)
-    publisher.offer(1)
-    publisher.poll()
+    for _ in range(3):
+        clock.pass_(1.0)
+        publisher.offer(1)
+        publisher.poll()
     publisher.offer(2)
     clock.pass_(1.99)
     assert not publisher.poll()

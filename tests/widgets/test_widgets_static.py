@@ -12,13 +12,14 @@ from nbtriton.widgets import (
     Hub,
     LiveTable,
     StaticView,
+    WatchView,
     curve_view,
     dag_view,
     frame_view,
     show_live,
 )
 from tests.children import run_python
-from tests.widgets.samples import Clock, digits_graph, sweep
+from tests.widgets.samples import SECOND, Clock, FakeServer, digits_graph, loaded, sweep
 
 
 def test_every_form_is_in_the_bundle():
@@ -72,6 +73,20 @@ class Notebook:
     def __init__(self):
         self.displayed = []
         self.handle = Handle()
+        self.events = self
+        self.calls = []
+
+    def register(self, event, call):
+        assert event == "post_run_cell"
+        self.calls.append(call)
+
+    def unregister(self, event, call):
+        assert event == "post_run_cell"
+        self.calls.remove(call)
+
+    def end_cell(self):
+        for call in tuple(self.calls):
+            call(None)
 
     def display(self, thing, *, display_id=False):
         self.displayed.append(thing)
@@ -95,34 +110,88 @@ def view():
     return CurveView(on_hub=Hub(threaded=False), clock=Clock())
 
 
-def test_live_then_static_in_the_same_place(notebook, view):
+WIDGET = "application/vnd.jupyter.widget-view+json"
+
+
+@pytest.fixture
+def watched():
+    """A server, its clock and hub, and a view of it."""
+    clock, hub = Clock(), Hub(threaded=False)
+    server = FakeServer(loaded("digits", 1))
+    return server, clock, hub, WatchView(server, clock=clock, on_hub=hub)
+
+
+def test_the_picture_is_displayed_and_the_page_puts_the_live_view_in_its_place(notebook, view):
     with show_live(view) as shown:
-        assert notebook.displayed == [view]
+        (first,) = notebook.displayed
+        bundle = first._repr_mimebundle_()
+        assert f'class="nbt-place {view.place}"' in bundle["text/html"]
+        # A saved widget would be blank when the notebook is opened again.
+        assert WIDGET not in bundle
         view.update(sweep())
         assert not notebook.handle.updates
     (rest,) = notebook.handle.updates
     assert isinstance(rest, StaticView)
     assert "2 instances" in rest.html
+    assert "nbt-place" not in rest.html
     assert view.comm is None  # closed
-    shown.finish()
+    shown.stop()
     assert len(notebook.handle.updates) == 1
+    assert not notebook.calls
+
+
+def test_a_host_that_makes_views_only_gets_a_widget_until_it_rests(notebook, watched, monkeypatch):
+    server, clock, hub, view = watched
+    monkeypatch.setenv("VSCODE_PID", "1")
+    show_live(view)
+    assert notebook.displayed[0]._repr_mimebundle_()[WIDGET]["model_id"] == view.model_id
+    for _ in range(24):
+        clock.pass_(0.5)
+        hub.tick()
+    (rest,) = notebook.handle.updates
+    assert WIDGET not in rest._repr_mimebundle_()
+    server.shown = (loaded("digits", 2),)
+    clock.pass_(0.5)
+    hub.tick()
+    assert WIDGET in notebook.handle.updates[-1]._repr_mimebundle_()
+
+
+def test_a_view_that_rests_leaves_its_last_picture(notebook, watched):
+    server, clock, hub, view = watched
+    shown = show_live(view)
+    server.now_ns += SECOND
+    server.shown = (loaded("digits", 3, rate=500),)
+    for _ in range(40):
+        clock.pass_(0.5)
+        hub.tick()
+    (rest,) = notebook.handle.updates
+    assert "1\u202f500" in rest.html
+    shown.stop()
+
+
+def test_every_cell_ends_with_the_counts_of_its_end(notebook, watched):
+    server, _clock, _hub, view = watched
+    show_live(view)
+    notebook.end_cell()
+    assert not notebook.handle.updates  # nothing has moved
+    server.now_ns += SECOND
+    server.shown = (loaded("digits", 60, rate=1000),)
+    notebook.end_cell()
+    assert "60\u202f000 done" in notebook.handle.updates[0].html
+    notebook.end_cell()
+    assert len(notebook.handle.updates) == 1
+
+
+def test_a_view_as_the_value_of_a_cell_comes_in_every_form(watched):
+    bundle = watched[3]._repr_mimebundle_()
+    assert {"text/plain", "text/html", "image/svg+xml", WIDGET} <= set(bundle)
+    assert "digits" in bundle["text/plain"]
 
 
 def test_the_result_of_the_run_may_take_its_place(notebook, view):
     shown = show_live(view, lambda: "the result")
-    shown.finish()
+    shown.stop()
     assert notebook.handle.updates == ["the result"]
-
-
-def test_it_is_replaced_when_the_page_goes_away(notebook):
-    hub, clock = Hub(threaded=False), Clock()
-    view = CurveView(on_hub=hub, clock=clock)
-    show_live(view)
-    hub.tick()
-    clock.pass_(31)
-    hub.tick()
-    assert len(notebook.handle.updates) == 1
-    assert not hub.views
 
 
 def test_it_is_replaced_when_the_run_fails(notebook, view):
@@ -131,11 +200,15 @@ def test_it_is_replaced_when_the_run_fails(notebook, view):
     assert len(notebook.handle.updates) == 1
 
 
-def test_live_0_shows_only_the_result(notebook, view, monkeypatch):
+def test_live_0_shows_pictures_that_cells_renew(notebook, watched, monkeypatch):
     monkeypatch.setenv("NBTRITON_LIVE", "0")
+    server, _clock, hub, view = watched
     with show_live(view):
-        assert not notebook.displayed
-    assert [type(thing) for thing in notebook.displayed] == [StaticView]
+        assert "nbt-place" not in notebook.displayed[0].html
+        assert not hub.views
+        server.shown = (loaded("digits", 9),)
+        notebook.end_cell()
+        assert len(notebook.handle.updates) == 1
 
 
 def test_a_terminal_gets_only_the_result(notebook, view):

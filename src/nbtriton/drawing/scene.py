@@ -73,8 +73,9 @@ _FONT = (
 
 
 def _style() -> str:
-    base = f"--nbt-fg:{_HOST_FG % '#1f2328'};--nbt-bg:{_HOST_BG % '#ffffff'};"
-    dark = f"--nbt-fg:{_HOST_FG % '#e6edf3'};--nbt-bg:{_HOST_BG % '#161b22'};"
+    # What the page is, not what the system prefers: a white page may stand on a dark desktop.
+    fg, bg = "light-dark(#1f2328,#e6edf3)", "light-dark(#ffffff,#161b22)"
+    base = f"--nbt-fg:{_HOST_FG % fg};--nbt-bg:{_HOST_BG % bg};"
     mixes = "".join(f"--nbt-{role}:{value};" for role, value in _MIXES.items())
     rules = "".join(
         f".nbt-fig .nbt-f-{role}{{fill:var(--nbt-{role})}}"
@@ -83,7 +84,7 @@ def _style() -> str:
     )
     return (
         f".nbt-fig{{{base}{mixes}font-family:{_FONT};font-variant-numeric:tabular-nums}}"
-        f"@media (prefers-color-scheme:dark){{.nbt-fig{{{dark}}}}}{rules}"
+        f"{rules}"
     )
 
 

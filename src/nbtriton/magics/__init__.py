@@ -55,7 +55,7 @@ def unload_ipython_extension(shell: InteractiveShell) -> None:
     ``%reload_ext nbtriton`` calls it too, and then the server, its models and the live views stay.
     """
     if not _reloads(shell):
-        views.finish()
+        views.stop()
         close_server()
     completion.unregister(shell, magic_methods())
     display.unregister(shell)

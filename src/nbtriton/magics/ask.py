@@ -137,7 +137,7 @@ class AskMagics(Magics):
     @argument(
         "--live",
         action="store_true",
-        help="with the requests that wait and run now, until its finish() or until it is closed",
+        help="with the requests that wait and run now, until its stop()",
     )
     @keep_option
     @line_magic
@@ -168,7 +168,8 @@ class AskMagics(Magics):
     def triton_watch(self, line: str) -> Any:
         """Show queues, instances, batch sizes and rates live, while other cells run.
 
-        ``finish()`` of what it returns leaves a picture of the last half minute in its place::
+        It rests 10 s after the last request and moves again with the next one; ``stop()`` of what it returns
+        leaves a picture of the last half minute in its place::
 
             watch = %triton_watch
             watch = %triton_watch double

@@ -68,7 +68,7 @@ class LiveRun:
                 with self._lock:
                     self._running = False
                 if self._shown is not None:
-                    self._shown.finish()
+                    self._shown.stop()
                 if self._line is not None:
                     self._line.clear()
         if self._shown is not None:
@@ -85,7 +85,7 @@ class LiveRun:
             run = start()
         except BaseException:
             if self._shown is not None:
-                self._shown.finish()
+                self._shown.stop()
             raise
         run.add_done_callback(self._ended)
         return run
@@ -97,7 +97,7 @@ class LiveRun:
         if run.error is None:
             self._report = run.result()
         if self._shown is not None:
-            self._shown.finish()
+            self._shown.stop()
 
     def observe(self, progress: PerfProgress) -> None:
         """Show where the measurement is; called in its thread."""

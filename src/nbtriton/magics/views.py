@@ -28,7 +28,7 @@ class Views:
 
         self._end_previous(shell)
         shown = show_live(view)
-        self._ends[_cell_id(shell)] = shown.finish
+        self._ends[_cell_id(shell)] = shown.stop
         return shown
 
     def show_table(self, shell: InteractiveShell, source: Callable[[], Any]) -> LiveTable:
@@ -41,7 +41,7 @@ class Views:
         self._ends[_cell_id(shell)] = table.stop
         return table.show()
 
-    def finish(self) -> None:
+    def stop(self) -> None:
         """Replace every view by its static form."""
         while self._ends:
             self._ends.popitem()[1]()

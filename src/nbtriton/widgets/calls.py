@@ -28,12 +28,13 @@ def watch(server: Server, *names: str) -> Shown:
     Returns
     -------
     Shown
-        ``finish()`` leaves a picture of the last half minute in its place.
+        It rests 10 s after the last request and moves again with the next one; ``stop()`` leaves a
+        picture of the last half minute in its place.
 
     Examples
     --------
     >>> view = nt.watch(server, "double")  # doctest: +SKIP
-    >>> view.finish()  # doctest: +SKIP
+    >>> view.stop()  # doctest: +SKIP
     """
     for name in names:
         server.config(name)  # raises for an unknown one
@@ -48,7 +49,7 @@ def dag(server: Server, name: str, *, live: bool = False) -> StaticView | Shown:
     server : Server
     name : str
     live : bool
-        With the requests that wait and run now, until ``finish()``.
+        With the requests that wait and run now, until ``stop()``.
 
     Examples
     --------

@@ -59,11 +59,11 @@ function render({ model, el }) {
     model.send({ kind: "stop" });
   };
   button.addEventListener("click", onStop);
-  const stop = follow(model, ["scene", "progress", "fraction", "running", "stopping"], draw);
+  const stop = follow(model, ["scene", "progress", "fraction", "running", "stopping"], draw, root);
   return () => {
     stop();
     root.remove();
   };
 }
 
-export default { render };
+export default widget(render);

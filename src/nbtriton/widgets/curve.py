@@ -64,11 +64,11 @@ class CurveView(LiveView):
         self._line = (line, -1.0 if fraction is None else min(1.0, max(0.0, fraction)))
         self._news = True
 
-    def finish(self) -> None:
+    def stop(self) -> None:
         """Send the last state; the Stop button has no effect any more."""
         self._news = True
         self.running = False
-        super().finish()
+        super().stop()
 
     def _handle_command(self, content: dict[str, Any]) -> None:
         if content.get("kind") == "stop" and not self.stop_requested.is_set():

@@ -170,11 +170,11 @@ function render({ model, el }) {
   picture.addEventListener("keydown", onKey);
   picture.addEventListener("click", onClick);
 
-  const stop = follow(model, ["scene"], draw);
+  const stop = follow(model, ["scene"], draw, root);
   return () => {
     stop();
     root.remove();
   };
 }
 
-export default { render };
+export default widget(render);

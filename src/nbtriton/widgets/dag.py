@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from array import array
+from collections.abc import Hashable
 from typing import Any
 
 import traitlets
@@ -62,6 +63,17 @@ class DagView(LiveView):
     def of(cls, server: Any, name: str, **options: Any) -> DagView:
         """Make the live graph of a model that a server has loaded."""
         return cls(server_graph(server, name), server, **options)
+
+    def movement(self) -> Hashable:
+        """Return what changes with every request of one of its models; it rests without a server."""
+        if self._server is None:
+            return ()
+        names = {node.label for node in self._models}
+        return tuple(
+            (one.name, one.state, one.queued, one.executing, one.success_count, one.fail_count)
+            for one in self._server.models()
+            if one.name in names
+        )
 
     def _observe(self) -> bytes | None:
         if self._server is None:

@@ -1,4 +1,4 @@
-"""When live views are sent something: newest wins, ten times a second, one message in flight.
+"""When live views are sent something: newest wins, five times a second, three messages in flight.
 
 `Publisher` decides for one view, with the time from a clock; `Hub` owns the one thread that ticks all
 views, which runs only while there are any.
@@ -16,9 +16,13 @@ __all__ = ["Hub", "Polled", "Publisher", "hub"]
 
 State = TypeVar("State")
 
-# Past 1000 messages a second over 3 s a notebook server drops even the user's own output; a
-# person sees about 12 pictures a second.
-_HZ = 10.0
+# Past 1000 messages a second over 3 s a notebook server drops even the user's own output; a picture
+# of counters is read no faster, and drawing it costs the page some 8 ms.
+_HZ = 5.0
+_TICKS_PER_S = 10.0
+# A page acknowledges every third message: each acknowledgement makes the kernel say that it is busy
+# and idle again, which a status bar takes for the cell's.
+_IN_FLIGHT = 3
 # A page that went away never acknowledges what it was sent.
 _FORGET_S = 2.0
 
@@ -39,7 +43,7 @@ class Publisher(Generic[State]):
     hz : float, optional
         The most messages a second.
     forget_s : float, optional
-        A message that is not acknowledged within this time no longer holds back the next one.
+        Messages that are not acknowledged within this time no longer hold back the next one.
     """
 
     def __init__(
@@ -57,7 +61,7 @@ class Publisher(Generic[State]):
         self._lock = threading.Lock()
         self._newest: list[State] = []
         self._last_s = -float("inf")
-        self._in_flight = False
+        self._in_flight = 0
 
     def offer(self, state: State) -> None:
         """Offer a state to be sent; an older one that waits is dropped."""
@@ -67,19 +71,28 @@ class Publisher(Generic[State]):
     def ack(self) -> None:
         """Record that the page has drawn what it was sent."""
         with self._lock:
-            self._in_flight = False
+            self._in_flight = 0
+
+    def is_due(self) -> bool:
+        """Return True if a state that is offered now would be sent."""
+        with self._lock:
+            return self._due(self._clock())
+
+    def _due(self, now: float) -> bool:
+        since = now - self._last_s
+        busy = self._in_flight >= _IN_FLIGHT and since < self._forget_s
+        # A hair of tolerance: ticks are not exactly 0.1 s apart.
+        return not busy and since >= self._gap_s * 0.9
 
     def poll(self) -> bool:
         """Send the newest state if its time has come; True if it was sent."""
         now = self._clock()
         with self._lock:
-            since = now - self._last_s
-            busy = self._in_flight and since < self._forget_s
-            # A hair of tolerance: ticks at 10 Hz are not exactly 0.1 s apart.
-            if not self._newest or busy or since < self._gap_s * 0.9:
+            if not self._newest or not self._due(now):
                 return False
             state = self._newest.pop()
-            self._last_s, self._in_flight = now, True
+            self._last_s = now
+            self._in_flight = min(_IN_FLIGHT, self._in_flight + 1)
         self._send(state)
         return True
 
@@ -180,7 +193,7 @@ class Hub:
                     self._thread = None
                     return
                 self._wake.clear()
-            self._wake.wait(1.0 / _HZ)
+            self._wake.wait(1.0 / _TICKS_PER_S)
 
 
 _hub = Hub()

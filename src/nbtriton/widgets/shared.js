@@ -52,20 +52,62 @@ function group(text) {
   return decimals ? `${apart}.${decimals}` : apart;
 }
 
-/** Draw after the named traits change, once per animation frame, and acknowledge each frame.
+/** Every third frame is acknowledged, as the publisher expects. */
+const ACK_EVERY = 3;
+/** How often a page says that it is there, while nothing is drawn. */
+const HERE_MS = 10000;
+/** A kernel that moves something says so every second. */
+const SILENT_MS = 3000;
+
+/** The time of day of a moment in the past. @param {number} ago_ms */
+function clock(ago_ms) {
+  const at = new Date(Date.now() - ago_ms);
+  return [at.getHours(), at.getMinutes(), at.getSeconds()]
+    .map((part) => String(part).padStart(2, "0"))
+    .join(":");
+}
+
+/** Whether what stands behind an element is dark, as its page paints it.
+ * @param {Element} element */
+function onDark(element) {
+  for (let at = /** @type {Element | null} */ (element.parentElement); at; at = at.parentElement) {
+    const [red, green, blue, alpha = 1] = (
+      getComputedStyle(at).backgroundColor.match(/[\d.]+/g) ?? []
+    ).map(Number);
+    if (alpha > 0.5) return 0.2126 * red + 0.7152 * green + 0.0722 * blue < 128;
+  }
+  return getComputedStyle(document.documentElement).colorScheme.includes("dark")
+    && matchMedia("(prefers-color-scheme: dark)").matches;
+}
+
+/** Draw after the named traits change, once per animation frame, and acknowledge frames.
+ * Also says below the picture whether it rests, and when the kernel has gone.
  * A page in the background gets no animation frames; it draws on a (slow) timer instead.
- * @param {Model} model @param {string[]} names @param {() => void} draw @returns {() => void} */
-function follow(model, names, draw) {
+ * @param {Model} model @param {string[]} names @param {() => void} draw
+ * @param {HTMLElement} root of the widget @returns {() => void} */
+function follow(model, names, draw, root) {
   const view = Math.random().toString(36).slice(2);
+  const state = make("div", "nbt-state");
+  state.setAttribute("aria-live", "polite");
+  root.append(state);
   let waiting = false;
-  let owed = false;
+  let missed = false;
+  let owed = 0;
   let over = false;
+  let gone = false;
+  let heard = performance.now();
+  let rested = 0;
   const run = () => {
     if (over || !waiting) return;
     waiting = false;
+    // A cell that is scrolled away is not in the page: nobody sees what is drawn there.
+    missed = !root.isConnected;
+    if (missed) return;
     draw();
-    if (owed) model.send({ kind: "ack", view });
-    owed = false;
+    if (owed >= ACK_EVERY) {
+      owed = 0;
+      model.send({ kind: "ack", view });
+    }
   };
   const later = () => {
     if (waiting) return;
@@ -73,22 +115,125 @@ function follow(model, names, draw) {
     if (document.hidden) setTimeout(run, 50);
     else requestAnimationFrame(run);
   };
+  const hear = () => {
+    heard = performance.now();
+    gone = false;
+    tell();
+  };
   const onFrame = () => {
-    owed = true;
+    owed += 1;
+    hear();
     later();
+  };
+  const onRest = () => {
+    hear();
+    rested = model.get("resting") ? Date.now() : 0;
+    tell();
+  };
+  const tell = () => {
+    const silent = performance.now() - heard;
+    const last = clock(silent);
+    if (gone) write(state, `kernel gone, stopped at ${last.slice(0, 5)}`);
+    else if (model.get("resting")) {
+      write(state, rested ? `at rest since ${clock(Date.now() - rested)}: nothing has moved for 10 s` : "at rest");
+    } else if (silent > SILENT_MS) write(state, `kernel gone or held up, last heard at ${last}`);
+    else write(state, "");
+    root.classList.toggle("nbt-gone", gone || (silent > SILENT_MS && !model.get("resting")));
+  };
+  const dark = () => {
+    root.style.colorScheme = onDark(root) ? "dark" : "light";
+  };
+  const beat = setInterval(() => {
+    if (!root.isConnected) return;
+    tell();
+    if (missed) later();
+  }, 1000);
+  const here = setInterval(() => {
+    if (root.isConnected && !gone) model.send({ kind: "here", view });
+  }, HERE_MS);
+  const onTheme = () => {
+    dark();
+    later();
+  };
+  // Hosts say their theme in attributes of these two.
+  const themes = new MutationObserver(onTheme);
+  for (const element of [document.documentElement, document.body]) {
+    themes.observe(element, { attributes: true, attributeFilter: ["class", "data-jp-theme-light", "data-theme", "style"] });
+  }
+  const onGone = () => {
+    gone = true;
+    tell();
   };
   for (const name of names) model.on(`change:${name}`, later);
   model.on("change:frame", onFrame);
+  model.on("change:beat", hear);
+  model.on("change:resting", onRest);
+  // The widget manager's word for a kernel that was restarted or has died.
+  model.on("comm_live_update", onGone);
   document.addEventListener("visibilitychange", run);
+  dark();
   draw();
+  tell();
   model.send({ kind: "open", view });
   return () => {
     over = true;
+    clearInterval(beat);
+    clearInterval(here);
+    themes.disconnect();
     for (const name of names) model.off(`change:${name}`, later);
     model.off("change:frame", onFrame);
+    model.off("change:beat", hear);
+    model.off("change:resting", onRest);
+    model.off("comm_live_update", onGone);
     document.removeEventListener("visibilitychange", run);
     model.send({ kind: "close", view });
   };
+}
+
+/** Show a widget in the place of its static form, wherever the page has that.
+ * What a notebook saves is the static form, whatever the page makes of it.
+ * @param {Model} model @param {(context: {model: Model, el: HTMLElement}) => () => void} show
+ * @returns {() => void} */
+function inPlace(model, show) {
+  /** @type {{host: HTMLElement, stop: () => void}[]} */
+  const shown = [];
+  const places = document.getElementsByClassName(model.get("place") || "nbt-nowhere");
+  const renewals = new MutationObserver(() => look());
+  const look = () => {
+    for (const place of places) {
+      if ([...place.children].some((child) => child.classList.contains("nbt-host"))) continue;
+      // The host renewed the static form: the live one moves into it, as it is.
+      let one = shown.find(({ host }) => !host.isConnected);
+      if (!one) {
+        const host = make("div", "nbt-host");
+        place.append(host);
+        one = { host, stop: show({ model, el: host }) };
+        shown.push(one);
+      } else {
+        one.host.parentElement?.classList.remove("nbt-on");
+        place.append(one.host);
+      }
+      place.classList.add("nbt-on");
+      if (place.parentElement) renewals.observe(place.parentElement, { childList: true });
+    }
+  };
+  const timer = setInterval(look, 500);
+  look();
+  return () => {
+    clearInterval(timer);
+    renewals.disconnect();
+    for (const { host, stop } of shown) {
+      stop();
+      host.parentElement?.classList.remove("nbt-on");
+      host.remove();
+    }
+  };
+}
+
+/** What a widget's module exports: it can be displayed by the host, or take the place of its picture.
+ * @param {(context: {model: Model, el: HTMLElement}) => () => void} render */
+function widget(render) {
+  return { render, initialize: (/** @type {{model: Model}} */ { model }) => inPlace(model, render) };
 }
 
 /** The numbers of a frame: little-endian float64, whatever the offset of the buffer.

@@ -1,18 +1,28 @@
-"""Live while it runs, static at rest: a live view is replaced in place by its static form."""
+"""Static in the file, live on the page: a picture that a page replaces by the live view it belongs to.
+
+A saved widget is blank when the notebook is opened again. So what a cell displays is the static form,
+with a mark at which the page shows the live view instead; while something moves the static form is
+brought up to date now and then, when it rests, and at the end of every cell.
+"""
 
 from __future__ import annotations
 
 import os
 import sys
 import threading
+import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Any, Self
 
+from nbtriton.widgets.static import StaticView
 from nbtriton.widgets.view import LiveView
 
 __all__ = ["Shown", "display", "live_wanted", "notebook_shell", "show_live"]
+
+# How old a picture may be in a notebook that is saved while something moves.
+_RENEW_S = 5.0
 
 
 def notebook_shell() -> Any:
@@ -29,31 +39,40 @@ def display(value: object, *, display_id: bool | None = None) -> Any:
     return untyped(value, display_id=display_id)
 
 
+def has_kernel() -> bool:
+    """Whether what is displayed can be replaced later."""
+    return getattr(notebook_shell(), "kernel", None) is not None
+
+
 def live_wanted() -> bool:
     """Whether widgets can be shown here and ``NBTRITON_LIVE=0`` does not forbid it."""
-    shell = notebook_shell()
-    return getattr(shell, "kernel", None) is not None and os.environ.get("NBTRITON_LIVE") != "0"
+    return has_kernel() and os.environ.get("NBTRITON_LIVE") != "0"
+
+
+def makes_views_only() -> bool:
+    """Whether this host makes widgets only where it displays one, as VS Code and Colab do."""
+    return "VSCODE_PID" in os.environ or "google.colab" in sys.modules
 
 
 def show_live(view: LiveView, static: Callable[[], object] | None = None) -> Shown:
-    """Show a live view in the running cell, until it is finished or its page goes away.
+    """Show a live view in the running cell, until it is stopped.
 
     Parameters
     ----------
     view : LiveView
         Closed at the end.
     static : callable, optional
-        Makes what stays in its place; ``view.static`` if not given.
+        Makes what stays in its place at the end; ``view.static`` if not given.
 
     Returns
     -------
     Shown
-        ``finish()`` it when the run ends, or use it as a context manager around the run.
+        ``stop()`` it when the run ends, or use it as a context manager around the run.
 
     Notes
     -----
-    Without a kernel, or with ``NBTRITON_LIVE=0``, only the static form is shown, at the end;
-    without IPython nothing is shown at all.
+    With ``NBTRITON_LIVE=0`` only the static form is shown, and renewed at the end of every cell.
+    Without a kernel it is shown at the end; without IPython nothing is shown at all.
 
     Examples
     --------
@@ -64,27 +83,78 @@ def show_live(view: LiveView, static: Callable[[], object] | None = None) -> Sho
 
 
 class Shown:
-    """A live view that was displayed and will be replaced by its static form."""
+    """A live view that was displayed; it rests by itself while nothing moves."""
 
     def __init__(self, view: LiveView, static: Callable[[], object]) -> None:
         self.view = view
         self._static = static
-        self._lock = threading.Lock()
-        self._finished = False
+        self._lock = threading.RLock()
+        self._stopped = False
         self._recording: AbstractContextManager[None] | None = None
         self._handle: Any = None
-        if live_wanted():
-            self._handle = display(view, display_id=True)
-            view.handle_displayed()
-            view.on_closed(self.finish)
+        self._movement: object = None
+        self._rests = view.resting
+        self._renewed_s = time.monotonic()
+        self._events: Any = None
+        self._live = live_wanted()
+        if has_kernel():
+            self._movement = view.movement()
+            self._handle = display(self._form(), display_id=True)
+            self._events = notebook_shell().events
+            # A notebook that is executed without a page ends with its last cell.
+            self._events.register("post_run_cell", self._cell_ended)
+            if self._live:
+                view.handle_displayed(self._looked)
 
-    def finish(self) -> None:
-        """Replace the live view by its static form and close it; idempotent."""
+    def _form(self) -> StaticView:
+        """Return the static form, with the mark of the live one."""
+        static = self.view.static()
+        if not self._live:
+            return static
+        at = time.strftime("%H:%M:%S")
+        html = (
+            f'<div class="nbt-place {self.view.place}">{static.html}'
+            f'<div style="font-size:12px;opacity:.8">as of {at}</div></div>'
+        )
+        widget = self.view.widget_data() if makes_views_only() and not self.view.resting else {}
+        return StaticView(html, static.text, static.svg, widget)
+
+    def renew(self) -> None:
+        """Bring the static form up to date."""
         with self._lock:
-            if self._finished:
+            if self._stopped or self._handle is None:
                 return
-            self._finished = True
-        self.view.finish()
+            self._renewed_s = time.monotonic()
+            self._movement = self.view.movement()
+            self._handle.update(self._form())
+
+    def _looked(self) -> None:
+        """The view has looked whether something moves: a new form where that is worth its cost."""
+        changed, self._rests = self._rests != self.view.resting, self.view.resting
+        if makes_views_only():
+            # Which would show a new widget at each renewal.
+            if changed:
+                self.renew()
+        elif self._rests:
+            if changed:
+                self.renew()
+        elif time.monotonic() - self._renewed_s >= _RENEW_S:
+            self.renew()
+
+    def _cell_ended(self, *_: object) -> None:
+        movement = self.view.movement()
+        if movement is not None and movement != self._movement:
+            self.renew()
+
+    def stop(self) -> None:
+        """Leave the static form in its place; idempotent."""
+        with self._lock:
+            if self._stopped:
+                return
+            self._stopped = True
+        if self._events is not None:
+            self._events.unregister("post_run_cell", self._cell_ended)
+        self.view.stop()
         rest = self._static()
         if self._handle is not None:
             self._handle.update(rest)
@@ -92,9 +162,13 @@ class Shown:
             display(rest)
         self.view.close()
 
+    def __repr__(self) -> str:
+        return self.view.static().text
+
     def __enter__(self) -> Self:
-        self._recording = self.view.recording()
-        self._recording.__enter__()
+        if self._live:
+            self._recording = self.view.recording()
+            self._recording.__enter__()
         return self
 
     def __exit__(
@@ -105,4 +179,5 @@ class Shown:
     ) -> None:
         if self._recording is not None:
             self._recording.__exit__(kind, error, trace)
-        self.finish()
+        self.stop()
+

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -34,20 +34,23 @@ class StaticView:
     ----------
     html, text, svg : str
         `svg` is empty where the thing is more than a picture.
+    widget : mapping
+        What a host needs that shows the live form in its stead.
     """
 
     html: str
     text: str
     svg: str = ""
+    widget: Mapping[str, Any] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         return self.text
 
-    def _repr_mimebundle_(self, **_options: object) -> dict[str, str]:
-        bundle = {"text/plain": self.text, "text/html": self.html}
+    def _repr_mimebundle_(self, **_options: object) -> dict[str, Any]:
+        bundle: dict[str, Any] = {"text/plain": self.text, "text/html": self.html}
         if self.svg:
             bundle["image/svg+xml"] = self.svg
-        return bundle
+        return {**bundle, **self.widget}
 
     def save(self, path: str | Path) -> Path:
         """Write it to a file: ``.svg``, ``.html`` or text, by the file's ending."""
@@ -89,7 +92,7 @@ def timeline_view(timeline: Timeline) -> TimelineView:
     svg = timeline_svg(models, span_ms=span_ms, finding=finding)
     words = timeline_text(models, span_ms=span_ms, finding=finding)
     html = f'<div class="nbt-timeline nbt-static">{svg}</div>'
-    return TimelineView(html, words, svg, timeline)
+    return TimelineView(html, words, svg, timeline=timeline)
 
 
 def dag_view(graph: Graph) -> StaticView:

@@ -1,12 +1,13 @@
-"""The base of all live views: which pages show them, and when they are sent something."""
+"""The base of all live views: which pages show them, when they are sent something, and when they rest."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import anywidget
 import traitlets
@@ -17,11 +18,18 @@ from nbtriton.widgets.static import StaticView
 __all__ = ["LiveView", "asset"]
 
 _HERE = Path(__file__).parent
-# Every frame drawn is acknowledged, so a view that is silent for this long has ended: its page was
-# closed or reloaded without a message. Long, as some hosts deliver no message while a cell runs.
+# Frames are acknowledged and a page says now and then that it is there, so a view that is silent for
+# this long has ended: its page was closed or reloaded without a message. Long, as some hosts deliver
+# no message while a cell runs.
 _SILENT_S = 30.0
 # A host may take a view down and put it up again, as when an output moves.
 _GRACE_S = 2.0
+# Nothing has moved for so long: the view rests.
+_REST_S = 10.0
+# How often a view looks whether something moves.
+_LOOK_S = 0.5
+# A page that hears nothing for 3 s takes the kernel for gone.
+_BEAT_S = 1.0
 
 
 def asset(name: str) -> str:
@@ -33,8 +41,9 @@ def asset(name: str) -> str:
 class LiveView(anywidget.AnyWidget):
     """Base of the live views.
 
-    A view is sent something only while a page shows it. The page says ``open``, ``ack`` and
-    ``close``; all three count as signs of life.
+    A view is sent something only while a page shows it and something moves: after 10 s in which
+    nothing did, it rests until something does. The page says ``open``, ``ack``, ``here`` and
+    ``close``; the first three count as signs of life.
 
     Parameters
     ----------
@@ -46,9 +55,15 @@ class LiveView(anywidget.AnyWidget):
     Attributes
     ----------
     frames_sent : int
+    place : str
+        The class of the elements in whose stead a page shows this view.
+    resting : bool
     """
 
     frame = traitlets.Bytes(b"").tag(sync=True)
+    beat = traitlets.Int(0).tag(sync=True)
+    place = traitlets.Unicode().tag(sync=True)
+    resting = traitlets.Bool(False).tag(sync=True)
 
     def __init__(
         self,
@@ -64,9 +79,13 @@ class LiveView(anywidget.AnyWidget):
         self._expected_until = -float("inf")
         self._recordings = 0
         self._shown = False
-        self._on_closed: list[Callable[[], None]] = []
+        self._on_look: Callable[[], None] | None = None
+        self._movement: Hashable = None
+        self._looked_s = -float("inf")
+        self._moved_s = clock()
+        self._beat_s = clock()
         self.frames_sent = 0
-        super().__init__(**traits)
+        super().__init__(place=f"nbt-place-{uuid4().hex}", **traits)
         self._publisher: Publisher[Any] = Publisher(self._send_state, clock=clock)
         self.on_msg(lambda _widget, content, _buffers: self.handle_message(content))
 
@@ -78,14 +97,19 @@ class LiveView(anywidget.AnyWidget):
         if kind == "close":
             self._last_seen.pop(view, None)
             self._closed_s = self._clock()
-        elif kind in ("open", "ack"):
+        elif kind in ("open", "ack", "here"):
             self._last_seen[view] = self._clock()
             self._expected_until = -float("inf")
             if kind == "ack":
                 self._publisher.ack()
+            if kind == "open":
+                self._handle_opened()
             self._hub.open(self)
         else:
             self._handle_command(content)
+
+    def _handle_opened(self) -> None:
+        """A page shows this view from now on."""
 
     def _handle_command(self, content: dict[str, Any]) -> None:
         """A page said something that only this kind of view understands."""
@@ -118,15 +142,47 @@ class LiveView(anywidget.AnyWidget):
         return recently or (self._shown and (self._recordings > 0 or now < self._expected_until))
 
     def alive(self) -> bool:
-        """Whether the hub is to keep ticking."""
-        return self._recordings > 0 or self.watched() or self._clock() - self._closed_s < _GRACE_S
+        """Whether the hub is to keep ticking: until `stop` what was displayed may move again."""
+        return (
+            self._shown
+            or self._recordings > 0
+            or self.watched()
+            or self._clock() - self._closed_s < _GRACE_S
+        )
 
     def tick(self) -> None:
-        """Observe, and send the state if it is time and a page shows it."""
-        state = self._observe()
-        if state is not None and self.watched():
-            self._publisher.offer(state)
-        self._publisher.poll()
+        """Look whether something moves; while it does send the state, if it is time for it."""
+        now = self._clock()
+        if now - self._looked_s >= _LOOK_S:
+            self._looked_s = now
+            self._look(now)
+        if self.resting or not self.watched():
+            return
+        if self._publisher.is_due():
+            state = self._observe()
+            if state is not None:
+                self._publisher.offer(state)
+            if self._publisher.poll():
+                self._beat_s = now
+        if now - self._beat_s >= _BEAT_S:
+            self._beat_s = now
+            self.beat += 1
+
+    def _look(self, now: float) -> None:
+        movement = self.movement()
+        if movement is None or movement != self._movement:
+            self._movement = movement
+            self._moved_s = now
+        rests = now - self._moved_s >= _REST_S
+        if rests != self.resting:
+            self.refresh()
+            self.resting = rests
+        if self._on_look is not None:
+            self._on_look()
+
+    def movement(self) -> Hashable:
+        """Return what changes with everything that moves; None if it always does."""
+        return None
 
     def refresh(self) -> None:
         """Send the state of this moment now, whether a page shows it or not."""
@@ -135,10 +191,7 @@ class LiveView(anywidget.AnyWidget):
             self._send_state(state)
 
     def handle_closed(self) -> None:
-        """No page shows this view any more."""
-        callbacks, self._on_closed = self._on_closed, []
-        for call in callbacks:
-            call()
+        """The hub ticks it no more."""
 
     def _observe(self) -> Any:
         """Return the state to be sent, or None if it has not changed."""
@@ -149,19 +202,22 @@ class LiveView(anywidget.AnyWidget):
 
     # -- Python -------------------------------------------------------------------------------
 
-    def handle_displayed(self) -> None:
-        """It was displayed just now: a page will show it in a moment."""
+    def handle_displayed(self, on_look: Callable[[], None] | None = None) -> None:
+        """It was displayed just now: a page will show it in a moment.
+
+        Parameters
+        ----------
+        on_look : callable, optional
+            Called from the hub's thread twice a second, after a look whether something moves.
+        """
         self._shown = True
         self._expected_until = self._clock() + _SILENT_S
+        self._on_look = on_look
         self._hub.open(self)
-
-    def on_closed(self, call: Callable[[], None]) -> None:
-        """Call back once, from the hub's thread, when no page shows this view any more."""
-        self._on_closed.append(call)
 
     @contextmanager
     def recording(self) -> Iterator[None]:
-        """Follow what happens inside this block even where no page can show it."""
+        """Send what happens inside this block also while the host delivers no message of a page."""
         self._recordings += 1
         self._hub.open(self)
         try:
@@ -169,17 +225,13 @@ class LiveView(anywidget.AnyWidget):
         finally:
             self._recordings -= 1
 
-    def finish(self) -> None:
+    def stop(self) -> None:
         """Send the last state, and stop following."""
-        if self._shown or self._last_seen:
-            state = self._observe()
-            if state is not None:
-                self._publisher.offer(state)
-            self._publisher.flush()
+        self.refresh()
         self._hub.close(self)
         self._last_seen.clear()
         self._shown = False
-        self._on_closed.clear()
+        self._on_look = None
 
     def close(self) -> None:
         """Stop following and take the view off every page."""
@@ -189,6 +241,17 @@ class LiveView(anywidget.AnyWidget):
     def static(self) -> StaticView:
         """Return what it shows now as something that needs no script."""
         raise NotImplementedError
+
+    def widget_data(self) -> dict[str, Any]:
+        """Return what a host with a widget manager shows."""
+        found: Any = super()._repr_mimebundle_()
+        data: dict[str, Any] = dict(found[0] if isinstance(found, tuple) else found or {})
+        data.pop("text/plain", None)
+        return data
+
+    def _repr_mimebundle_(self, **_options: object) -> dict[str, Any]:
+        """Return it in every form that a host may want: live, picture and text."""
+        return {**self.static()._repr_mimebundle_(), **self.widget_data()}
 
     def __repr__(self) -> str:
         # ipywidgets would print every trait, pictures included.

@@ -184,11 +184,11 @@ function render({ model, el }) {
     texts.forEach((text, k) => write(row[k + 3], text));
   };
 
-  const stop = follow(model, ["scene"], draw);
+  const stop = follow(model, ["scene"], draw, root);
   return () => {
     stop();
     root.remove();
   };
 }
 
-export default { render };
+export default widget(render);

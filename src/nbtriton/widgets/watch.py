@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import Any
 
 import traitlets
@@ -44,6 +44,14 @@ class WatchView(LiveView):
         self._structure: object = None
         super().__init__(span_s=span_s, **options)
         self.refresh()
+
+    def movement(self) -> Hashable:
+        """Return what changes with every request, and with every load."""
+        return tuple(
+            (one.name, one.version, one.state, one.queued, one.executing, one.success_count, one.fail_count)
+            for one in self._server.models()
+            if not self._names or one.name in self._names
+        )
 
     def _observe(self) -> ServerHistory:
         history: ServerHistory = self._server.history()
