@@ -82,10 +82,7 @@ def _style() -> str:
         f".nbt-fig .nbt-s-{role}{{stroke:var(--nbt-{role})}}"
         for role in _LIGHT
     )
-    return (
-        f".nbt-fig{{{base}{mixes}font-family:{_FONT};font-variant-numeric:tabular-nums}}"
-        f"{rules}"
-    )
+    return f".nbt-fig{{{base}{mixes}font-family:{_FONT};font-variant-numeric:tabular-nums}}{rules}"
 
 
 STYLE = _style()

@@ -180,4 +180,3 @@ class Shown:
         if self._recording is not None:
             self._recording.__exit__(kind, error, trace)
         self.stop()
-

@@ -48,7 +48,15 @@ class WatchView(LiveView):
     def movement(self) -> Hashable:
         """Return what changes with every request, and with every load."""
         return tuple(
-            (one.name, one.version, one.state, one.queued, one.executing, one.success_count, one.fail_count)
+            (
+                one.name,
+                one.version,
+                one.state,
+                one.queued,
+                one.executing,
+                one.success_count,
+                one.fail_count,
+            )
             for one in self._server.models()
             if not self._names or one.name in self._names
         )
