@@ -183,7 +183,7 @@ def test_every_cell_ends_with_the_counts_of_its_end(notebook, watched):
 
 
 def test_a_view_as_the_value_of_a_cell_comes_in_every_form(watched):
-    bundle = watched[3]._repr_mimebundle_()
+    bundle, _ = watched[3]._repr_mimebundle_()
     assert {"text/plain", "text/html", "image/svg+xml", WIDGET} <= set(bundle)
     assert "digits" in bundle["text/plain"]
 

@@ -249,9 +249,9 @@ class LiveView(anywidget.AnyWidget):
         data.pop("text/plain", None)
         return data
 
-    def _repr_mimebundle_(self, **_options: object) -> dict[str, Any]:
+    def _repr_mimebundle_(self, **_options: object) -> tuple[dict[str, Any], dict[str, Any]]:
         """Return it in every form that a host may want: live, picture and text."""
-        return {**self.static()._repr_mimebundle_(), **self.widget_data()}
+        return {**self.static()._repr_mimebundle_(), **self.widget_data()}, {}
 
     def __repr__(self) -> str:
         # ipywidgets would print every trait, pictures included.
