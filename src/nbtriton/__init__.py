@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from nbtriton.api import Server as Server
     from nbtriton.api import server as server
+    from nbtriton.devices import SimulatedGPUs as SimulatedGPUs
     from nbtriton.engine import InferenceFuture as InferenceFuture
     from nbtriton.engine import InferenceResult as InferenceResult
     from nbtriton.engine import ModelHandle as ModelHandle
@@ -68,6 +69,7 @@ _PUBLIC = {
     "PerfRun": "nbtriton.perf",
     "Profile": "nbtriton.simulate",
     "Server": "nbtriton.api",
+    "SimulatedGPUs": "nbtriton.devices",
     "TritonError": "nbtriton.errors",
     "Tuning": "nbtriton.simulate",
     "check": "nbtriton.teaching",

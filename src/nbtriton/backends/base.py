@@ -19,6 +19,7 @@ from nbtriton.backends.core.response import Response
 
 if TYPE_CHECKING:
     from nbtriton.config import ModelConfig
+    from nbtriton.devices.base import Device
     from nbtriton.tensors import Array
 
 __all__ = [
@@ -71,6 +72,9 @@ class BackendRequest(Protocol):
     copies_outputs : bool
         Whoever gets a response copies its outputs before the model goes on: they may be the model's own
         memory. Otherwise they are copies.
+    orders_events : bool
+        Whoever gets a response lets its own work on a device wait for what wrote the outputs; otherwise
+        they are written once it has them.
     trace : RequestTrace or None
         The trace that the request belongs to; None for most requests.
     """
@@ -88,6 +92,8 @@ class BackendRequest(Protocol):
 
     @property
     def copies_outputs(self) -> bool: ...
+    @property
+    def orders_events(self) -> bool: ...
     @property
     def trace(self) -> RequestTrace | None: ...
     def is_cancelled(self) -> bool: ...
@@ -194,6 +200,8 @@ class ModelContext:
         backend may complete the configuration.
     settings : mapping of str to str
         The server's settings for this backend (Triton's ``--backend-config``).
+    devices : mapping of int to Device
+        The GPUs of the server that can be asked, by id.
     """
 
     name: str
@@ -204,6 +212,7 @@ class ModelContext:
     server: ServerHandle | None = None
     example: object | None = None
     settings: Mapping[str, str] = field(default_factory=dict)
+    devices: Mapping[int, Device] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,6 +224,11 @@ class InstanceContext:
     kind: str  # "KIND_CPU", "KIND_GPU" or "KIND_MODEL"; KIND_AUTO is resolved before
     device_id: int = 0
     host_policy: str = ""
+
+    @property
+    def device(self) -> Device | None:
+        """The GPU that it runs on; None on the host."""
+        return self.model.devices.get(self.device_id) if self.kind == "KIND_GPU" else None
 
 
 class BackendInstance(ABC):
@@ -358,6 +372,15 @@ class Backend(ABC):
 
         An instance in this process sees it by `BackendRequest.is_cancelled`.
         """
+
+    def knows_simulated(self, context: InstanceContext) -> bool:  # noqa: ARG002 - for subclasses
+        """Return whether an instance works with the arrays of a simulated GPU itself."""
+        return False
+
+    def weights_bytes(self, context: ModelContext) -> int:
+        """Return how much memory the model takes on each GPU, apart from its batches, as far as it is known."""
+        source = context.source
+        return source.stat().st_size if isinstance(source, Path) and source.is_file() else 0
 
     def served(self, context: ModelContext) -> object:
         """Return what the instances run, for writing it to a file: by default the source."""

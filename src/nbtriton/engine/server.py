@@ -10,6 +10,7 @@ from typing import Any, NoReturn, Self
 
 from nbtriton.backends.base import RequestOptions, Response
 from nbtriton.config import Dumpable, ModelConfig, scheduling_choice
+from nbtriton.devices import DeviceSet, SimulatedGPUs
 from nbtriton.engine.core.future import InferenceFuture
 from nbtriton.engine.core.result import InferenceResult
 from nbtriton.engine.core.snapshot import (
@@ -35,8 +36,10 @@ class Server:
 
     Parameters
     ----------
-    gpus : sequence of int, optional
-        Ids of the GPUs that models may use; all visible ones by default.
+    gpus : sequence of int, str or SimulatedGPUs, optional
+        Ids of the GPUs that models may use; all visible ones by default. ``"simulated:2"`` gives two
+        simulated ones, ``"simulated:2,memory_mib=512,matmul=20"`` with other settings than those of
+        `nbtriton.SimulatedGPUs`.
     cache_bytes : int, optional
         Size of the response cache, as in ``--cache-config local,size=N``. Without one,
         ``response_cache { enable: true }`` has no effect, as in Triton.
@@ -94,7 +97,7 @@ class Server:
     def __init__(
         self,
         *,
-        gpus: Sequence[int] | None = None,
+        gpus: Sequence[int] | str | SimulatedGPUs | None = None,
         cache_bytes: int | None = None,
         rate_limit: str = "off",
         rate_limit_resources: Sequence[str] = (),
@@ -136,6 +139,11 @@ class Server:
             "a server cannot be sent to another process: its models run in threads of this one. "
             "Make an nbtriton.Server() there, or ask this one over HTTP (server.serve())"
         )
+
+    @property
+    def devices(self) -> DeviceSet:
+        """The GPUs that models may use, by id; simulated ones tell their memory and their copies."""
+        return self.engine.lifecycle.builder.devices
 
     # -- models ----------------------------------------------------------------------------------
 

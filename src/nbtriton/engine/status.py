@@ -33,7 +33,7 @@ def status(server: Server, name: str | None = None) -> pd.DataFrame:
         several instances of a model have run at once, is the share of their time, from 0 to 1, that
         they waited for each other's Python code. ``restarts``, where processes of instances have
         ended, says how often, why, and when an instance is restarted. Where there are any, a column
-        has what is missing of each stand-in.
+        has what is missing of each stand-in. The times of instances on ``simulated GPU`` are simulated.
 
     Examples
     --------
@@ -88,7 +88,10 @@ _COLUMNS = (
 def _row(model: ModelSnapshot) -> tuple[Any, ...]:
     per_request_us = 1 / (1000 * model.success_count) if model.success_count else float("nan")
     compute_ns = model.compute_input_ns + model.compute_infer_ns + model.compute_output_ns
-    kinds = [instance.kind.removeprefix("KIND_") for instance in model.instances]
+    kinds = [
+        "simulated " * instance.simulated + instance.kind.removeprefix("KIND_")
+        for instance in model.instances
+    ]
     return (
         model.name,
         model.version,

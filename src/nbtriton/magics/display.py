@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from nbtriton.config import input_specs, output_specs, scheduling_choice, stand_in_reason
+from nbtriton.devices import checked_gpus
 from nbtriton.drawing import count, measure, table_html, table_text
 
 if TYPE_CHECKING:
@@ -111,7 +112,12 @@ def show_options(options: ServerOptions, **_options: object) -> dict[str, str]:
         for name, values in (options.host_policies or {}).items()
         for key, value in values.items()
     ]
-    gpus = "all" if options.gpus is None else ", ".join(map(str, options.gpus)) or "none"
+    devices = checked_gpus(options.gpus)
+    gpus = (
+        ", ".join(map(str, devices)) or "none"
+        if isinstance(devices, tuple)
+        else str(devices or "all")
+    )
     resources = ", ".join(options.rate_limit_resources) or "as large as the largest need"
     rows = [
         ("rate_limit", options.rate_limit),

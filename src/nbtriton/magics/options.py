@@ -14,9 +14,11 @@ from nbtriton.magics.common import int_list, keep, keep_option, parse, unquoted
 __all__ = ["OptionsMagics"]
 
 
-def _gpus(text: str) -> list[int] | None:
+def _gpus(text: str) -> list[int] | str | None:
     if text == "all":
         return None
+    if text.startswith("simulated"):
+        return text
     return [] if text == "none" else int_list(text)
 
 
@@ -95,8 +97,9 @@ class OptionsMagics(Magics):
         help="size of the response cache, for models with response_cache { enable: true }",
     )  # fmt: skip
     @argument(
-        "--gpus", type=_gpus, default=SUPPRESS, metavar="IDS|all|none",
-        help="ids of the GPUs that models may use, such as 0,1",
+        "--gpus", type=_gpus, default=SUPPRESS, metavar="IDS|all|none|simulated:N",
+        help="ids of the GPUs that models may use, such as 0,1; or simulated ones, such as simulated:2 or "
+        "simulated:2,memory_mib=512,matmul=20",
     )  # fmt: skip
     @argument(
         "--backend-config", type=_setting, action="append", metavar="[BACKEND,]KEY=VALUE",
@@ -138,6 +141,7 @@ class OptionsMagics(Magics):
 
             %triton_server --rate-limit execution_count --rate-limit-resource R1:4
             %triton_server --isolation process
+            %triton_server --gpus simulated:2
             %triton_server --cache-bytes 1000000 --backend-config default-max-batch-size=8
             options = %triton_server
         """

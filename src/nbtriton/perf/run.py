@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from nbtriton import __version__
 from nbtriton.clients.base import NO_STREAMS
-from nbtriton.config import stand_in_reason
+from nbtriton.config import enum_name, stand_in_reason
+from nbtriton.devices import DeviceSet, SimulatedGPUs
 from nbtriton.errors import InvalidArgumentError
 from nbtriton.perf.interpreter import InterpreterWaits
 from nbtriton.perf.loads import level_values
@@ -170,8 +171,32 @@ def _prepare(
     )  # fmt: skip
     found = [replace(workload, options=options.call_options()) for workload in found]
     return _Plan(
-        found, (*notes, *_stand_ins(models)), sequences, tuple(others) if ensembles else ()
+        found,
+        (*notes, *_stand_ins(models), *_simulated(target, models)),
+        sequences,
+        tuple(others) if ensembles else (),
     )
+
+
+def _simulated(target: Target, models: Mapping[str, ModelConfig]) -> list[str]:
+    """Return a note where models run on simulated GPUs: their times are simulated."""
+    gpus = _simulated_gpus(target)
+    if gpus is None:
+        return []
+    names = [
+        f"'{name}'"
+        for name, config in models.items()
+        if any(enum_name(group, "kind") == "KIND_GPU" for group in config.instance_group)
+    ]
+    if not names:
+        return []
+    return [f"{', '.join(names)} on simulated GPUs ({gpus}): the times are simulated"]
+
+
+def _simulated_gpus(target: Target) -> SimulatedGPUs | None:
+    """Return the simulated GPUs of a server in this process; None for any other target."""
+    devices = getattr(target, "devices", None)
+    return devices.simulated if isinstance(devices, DeviceSet) else None
 
 
 def _stand_ins(models: Mapping[str, ModelConfig]) -> list[str]:
@@ -271,4 +296,6 @@ def environment_of(target: Target) -> Mapping[str, Any]:
             ]
     if isinstance(target, RemoteServer):
         environment["server"] = target.describe()
+    if (simulated := _simulated_gpus(target)) is not None:
+        environment["gpus"] = str(simulated)
     return environment

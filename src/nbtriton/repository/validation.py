@@ -10,8 +10,8 @@ from types import MappingProxyType
 
 from nbtriton.backends import BackendSettings, find_backend
 from nbtriton.config import ModelConfig, ignored_fields, is_ensemble
+from nbtriton.devices import visible_gpus
 from nbtriton.engine.core.registry import versions_to_keep
-from nbtriton.engine.lifecycle.devices import visible_gpus
 from nbtriton.engine.lifecycle.loading import check_ensemble, check_model, complete_model
 from nbtriton.errors import ConfigError, InternalError, TritonError
 from nbtriton.repository.dependencies import by_dependency

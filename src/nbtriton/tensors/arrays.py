@@ -1,7 +1,7 @@
-"""Arrays of numpy, torch and CuPy: kind, datatype, shape, size, and conversions between them.
+"""Arrays of numpy, torch, CuPy and simulated GPUs: kind, datatype, shape, size, and conversions between them.
 
 Everything here runs once or more per request, so the common case (numpy, a known dtype) takes one
-dictionary look-up. torch and CuPy are used only where they have been imported already.
+dictionary look-up. The other libraries are used only where they have been imported already.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ __all__ = [
     "to_torch",
 ]
 
-# A numpy.ndarray, torch.Tensor or cupy.ndarray. Any: two of the three may not be installed.
+# A numpy.ndarray, torch.Tensor, cupy.ndarray or nbtriton.devices.simulated.SimulatedArray. Any: torch and
+# CuPy may not be installed.
 Array: TypeAlias = Any
 
 # Final: rule 13 of docs/compiled.md.
@@ -47,6 +48,8 @@ _BY_DTYPE: Final[dict[object, str]] = {dtype: name for name, dtype in NUMPY_DTYP
 # Types of arrays seen so far; those of torch and CuPy cannot be named here.
 _BY_TYPE: Final[dict[type, str]] = {_ndarray: "numpy"}
 
+# Kinds that are never on the host.
+_ON_DEVICE: Final = ("cupy", "simulated")
 # Up to this number of elements numpy copies an array without releasing the GIL.
 _NUMPY_KEEPS_GIL: Final = 500
 # Up to this number of bytes (0.1 ms) a copy ends long before a thread gives up the GIL (5 ms).
@@ -54,7 +57,7 @@ _JOINED_BYTES: Final = 1 << 20
 
 
 def kind_of(array: Array) -> str:
-    """Return ``"numpy"``, ``"torch"`` or ``"cupy"``; InvalidArgumentError for anything else."""
+    """Return ``"numpy"``, ``"torch"``, ``"cupy"`` or ``"simulated"``; InvalidArgumentError for anything else."""
     kind = kind_or_none(array)
     if kind is None:
         raise InvalidArgumentError(
@@ -103,7 +106,7 @@ def is_on_device(array: Array) -> bool:
     if type(array) is _ndarray:
         return False
     kind = kind_of(array)
-    return kind == "cupy" or (kind == "torch" and array.device.type != "cpu")
+    return kind in _ON_DEVICE or (kind == "torch" and array.device.type != "cpu")
 
 
 def format_shape(shape: Sequence[int]) -> str:
@@ -124,7 +127,7 @@ def to_numpy(array: Array) -> np.ndarray[Any, Any]:
     kind = kind_of(array)
     if kind == "numpy":
         return np.asarray(array)
-    if kind == "cupy":
+    if kind in _ON_DEVICE:
         return np.asarray(array.get())
     torch = sys.modules["torch"]
     if array.dtype is torch.bfloat16:
@@ -166,7 +169,7 @@ def to_torch(array: Array, device: Any = None) -> Any:
     else:
         import torch
 
-        tensor = _numpy_to_torch(torch, array)
+        tensor = _numpy_to_torch(torch, to_numpy(array))
     if device is not None and tensor.device != device:
         import torch
 
@@ -182,6 +185,8 @@ def to_kind(array: Array, kind: str) -> Array:
         return to_numpy(array)
     if kind == "torch":
         return to_torch(array)
+    if kind == "simulated":
+        return array  # what a model on the host has made stays there
     if kind != "cupy":
         raise InvalidArgumentError(f"unknown kind of array '{kind}'", hint="numpy, torch or cupy")
     with needed("a CuPy array"):
@@ -192,7 +197,7 @@ def to_kind(array: Array, kind: str) -> Array:
         return array
     if found == "torch":
         return cupy.from_dlpack(array.detach().cuda())
-    return cupy.asarray(array)
+    return cupy.asarray(to_numpy(array))
 
 
 def copy_of(array: Array) -> Array:
@@ -206,6 +211,8 @@ def copy_of(array: Array) -> Array:
     if kind == "cupy":
         with array.device:  # it copies to the current one
             return array.copy(order="C")
+    if kind == "simulated":
+        return array.copy()
     return np.array(array, order="C")
 
 
@@ -257,7 +264,7 @@ def gather(arrays: Sequence[Array]) -> Array:
         kinds = {kind_of(array) for array in arrays}
         if kinds == {"cupy"}:
             return sys.modules["cupy"].concatenate(arrays)
-        if kinds == {"numpy"}:
+        if kinds in ({"numpy"}, {"simulated"}):
             return np.concatenate(arrays)
         return _gather_torch(arrays)
     except (ValueError, RuntimeError) as error:
@@ -308,15 +315,15 @@ def _is_plain(array: Array) -> bool:
     if not _is_contiguous(array):
         return False
     # An inference tensor, or one that wants a gradient, refuses to be changed in place.
-    return kind_of(array) == "cupy" or not (array.is_inference() or array.requires_grad)
+    return kind_of(array) in _ON_DEVICE or not (array.is_inference() or array.requires_grad)
 
 
 def _is_contiguous(array: Array) -> bool:
-    """Return True if a tensor of torch or CuPy is contiguous; False for a subclass of numpy's."""
+    """Return True if an array of another library is contiguous; False for a subclass of numpy's."""
     kind = kind_of(array)
     if kind == "torch":
         return bool(array.is_contiguous())
-    return kind == "cupy" and bool(array.flags.c_contiguous)
+    return kind in _ON_DEVICE and bool(array.flags.c_contiguous)
 
 
 def kind_or_none(array: object) -> str | None:
@@ -338,6 +345,9 @@ def _kind_of_new(array: object) -> str | None:
     cupy = sys.modules.get("cupy")
     if cupy is not None and isinstance(array, getattr(cupy, "ndarray", ())):
         return "cupy"
+    simulated = sys.modules.get("nbtriton.devices.simulated.array")
+    if simulated is not None and isinstance(array, getattr(simulated, "SimulatedArray", ())):
+        return "simulated"
     return None
 
 

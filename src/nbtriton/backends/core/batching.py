@@ -10,6 +10,7 @@ import numpy as np
 
 from nbtriton.backends.base import BackendInstance, BackendRequest, BatchTimer
 from nbtriton.backends.compiling import mypyc_attr
+from nbtriton.backends.core.place import Place, fetched
 from nbtriton.backends.core.response import Response, ScatteredResponses
 from nbtriton.backends.ragged import PLAIN, BatchOutput, Layout, layout
 from nbtriton.config import ModelConfig
@@ -30,6 +31,8 @@ from nbtriton.tensors import (
 __all__ = ["BatchInstance", "gather_inputs", "name_outputs", "scatter_outputs", "wanted_outputs"]
 
 
+# Final: rule 13 of docs/compiled.md.
+_ndarray: Final = np.ndarray
 _NOT_JOINED: Final[Mapping[str, Array]] = {}
 
 
@@ -69,6 +72,8 @@ def gather_inputs(
     layout: Layout = PLAIN,
     *,
     copy: bool = True,
+    model: str = "",
+    place: Place | None = None,
 ) -> dict[str, Array]:
     """Return the inputs of a batch, joined along axis 0, for those of the names that it has.
 
@@ -76,6 +81,9 @@ def gather_inputs(
     any request, with the size of the batch in front (G9). The memory is the
     model's own, writable and contiguous; without `copy` a single request's arrays come as they are,
     for a model that only reads them.
+
+    With a `place` they are on its device, else those of a simulated GPU come to the host; `model` is who
+    needs them, for the copy ledger.
 
     Raises
     ------
@@ -102,7 +110,15 @@ def gather_inputs(
             arrays = [request.inputs[name] for request in requests]
             if name in layout.ragged:
                 arrays = [array.reshape(-1) for array in arrays]
-            array = gather(arrays)
+            fresh = False
+            if place is not None:
+                array, fresh = place.join(arrays, name)
+            else:
+                for given in arrays:
+                    if type(given) is not _ndarray:
+                        arrays = [fetched(one, f"{model}.{name}") for one in arrays]
+                        break
+                array = gather(arrays)
         except KeyError:
             raise InvalidArgumentError(
                 f"input '{name}' is missing in some requests of one batch"
@@ -111,7 +127,7 @@ def gather_inputs(
             raise InvalidArgumentError(
                 f"input '{name}': {error.message}", hint=error.hint
             ) from None
-        joined[name] = own(array, name in owned) if copies else array
+        joined[name] = own(array, name in owned or fresh) if copies else array
     for made in layout.batch_inputs:
         value = made.value(_source_shapes(requests, made.source))
         joined[made.name] = _beside(value, joined.get(made.source))
@@ -137,6 +153,9 @@ def _source_shapes(requests: Sequence[BackendRequest], source: str) -> list[tupl
 def _beside(value: Array, other: Array) -> Array:
     """Return a host array as the kind of array, and where, another one is."""
     kind = "numpy" if other is None else kind_of(other)
+    if kind == "simulated":
+        assert other is not None
+        return other.device.put(value, "batch input")
     return to_torch(value, other.device) if kind == "torch" else to_kind(value, kind)
 
 

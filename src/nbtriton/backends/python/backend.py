@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import ClassVar
 
 from nbtriton.backends.base import Backend, BackendInstance, InstanceContext, ModelContext
+from nbtriton.backends.core.place import Place
 from nbtriton.backends.parameters import text_parameter
-from nbtriton.backends.python.callables import complete_callable, is_callable_model
+from nbtriton.backends.python.callables import complete_callable, is_callable_model, open_callable
 from nbtriton.backends.python.core.function import FunctionInstance
 from nbtriton.backends.python.core.responses import COMPACT
 from nbtriton.backends.python.isolation.imports import LocalModules
@@ -133,10 +134,20 @@ class PythonBackend(Backend):
         made = self.describe(model)
         if is_callable_model(model.source):
             running = made.running(context.name, model.server)
-            return FunctionInstance(model.source, model.config, running, _device(context))
+            device = context.device
+            place = None if device is None else Place(device, model.name, _on_host(model))
+            return FunctionInstance(model.source, model.config, running, _device(context), place)
         return made.create_instance(
             context.name, context.kind, context.device_id, model.server, self._modules
         )
+
+    def knows_simulated(self, context: InstanceContext) -> bool:
+        """Return True for a function, and for a model whose inputs are brought to the host."""
+        return is_callable_model(context.model.source) or _force_cpu(context.model.config)
+
+    def weights_bytes(self, context: ModelContext) -> int:  # noqa: ARG002 - as the interface has it
+        """Return 0: what Python code holds is not known."""
+        return 0
 
     @staticmethod
     def has_class(source: object) -> bool:
@@ -176,6 +187,12 @@ def _device(context: InstanceContext) -> str | None:
         return None
     exists = context.device_id < torch.cuda.device_count()
     return f"cuda:{context.device_id}" if exists else None
+
+
+def _on_host(context: ModelContext) -> frozenset[str]:
+    """Return the inputs that a function's annotations want as NumPy's."""
+    kinds = open_callable(context.source, context.config).inputs
+    return frozenset(name for name, kind in kinds.items() if kind == "numpy")
 
 
 def _check_name(name: str) -> None:

@@ -107,6 +107,11 @@ class PyTorchBackend(Backend):
             order = arrange_inputs(names, self._of(model).forward(), indexed)
         return ModuleInstance(module, device, config, order, module_parameters(config))
 
+    def weights_bytes(self, context: ModelContext) -> int:
+        """Return the size of parameters and buffers."""
+        module = self._of(context).master()
+        return sum(t.numel() * t.element_size() for t in (*module.parameters(), *module.buffers()))
+
     def served(self, context: ModelContext) -> object:
         """Return the module with the weights that serve; the path of a file."""
         source = context.source

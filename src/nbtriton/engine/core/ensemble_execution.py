@@ -7,10 +7,11 @@ import threading
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from functools import partial
+from typing import ClassVar
 
 from nbtriton.backends.base import Response
 from nbtriton.backends.core.request_options import RequestOptions
-from nbtriton.backends.core.synchronize import copies_of
+from nbtriton.backends.core.synchronize import copies_of, wait_for_outputs
 from nbtriton.engine.core.completion import BatchCompletion, Completion
 from nbtriton.engine.core.ensemble_binding import EnsembleBinding
 from nbtriton.engine.core.execution import StepTimes, now_ns
@@ -67,6 +68,9 @@ class EnsembleExecution(ResponseSink):
         "_lock", "_marks", "_options", "_outbox", "_running", "_tensors", "_times", "binding",
         "ensemble", "request", "run",
     )  # fmt: skip
+
+    # A step takes the tensors of another one, which orders their streams.
+    orders_events: ClassVar[bool] = True
 
     def __init__(
         self, ensemble: EnsembleOwner, binding: EnsembleBinding, request: InferenceRequest
@@ -277,6 +281,8 @@ class EnsembleExecution(ResponseSink):
                 self._account(request)
             if outbox is not None and (emit is not None or (done and error is None)):
                 outbox.post((emit, done))  # E14
+        if emit is not None:  # whoever gets them knows of no event
+            wait_for_outputs(emit.outputs.values())
         if error is not None:
             self._fail(error, completion)
         elif outbox is not None:

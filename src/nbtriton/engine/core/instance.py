@@ -13,6 +13,7 @@ from typing import Final
 
 from nbtriton.backends.base import Backend, BackendInstance, InstanceContext, Response
 from nbtriton.backends.core.executing import EXECUTING, Executing
+from nbtriton.backends.hosted import create_instance
 from nbtriton.engine.core.completion import (
     BatchCompletion,
     Completion,
@@ -120,6 +121,8 @@ class Instance(Executor):
         self._owner = owner
         self._backend = backend
         self._context = context
+        device = context.device
+        self._simulated: bool = device is not None and device.simulated
         self._index = index
         self._batches: queue.SimpleQueue[RunBatch | Recovery | None] = queue.SimpleQueue()
         self._created = threading.Event()
@@ -194,6 +197,7 @@ class Instance(Executor):
             self.meter.executions,
             self.meter.busy_ns,
             self.recovery.state,
+            self._simulated,
         )
 
     def execute(self, run: RunBatch, inline: InlineCompletion | None = None) -> None:
@@ -460,7 +464,7 @@ class Instance(Executor):
     def _live(self) -> None:
         self._own_thread = get_ident()
         try:
-            self._model = self._backend.create_instance(self._context)
+            self._model = create_instance(self._backend, self._context)
             self.any_thread = self._model.any_thread
             self.readiness = self._model.readiness
             self._executing = Executing((self,), self._model.running)

@@ -103,7 +103,15 @@ class RequestOwner(ABC):
 
 
 class ResponseSink(ABC):
-    """Receiver of the responses of a request, in the order in which they may be seen."""
+    """Receiver of the responses of a request, in the order in which they may be seen.
+
+    Attributes
+    ----------
+    orders_events : bool
+        Outputs on a device need not be written yet: what reads them waits for the event of their writer.
+    """
+
+    orders_events: ClassVar[bool] = False
 
     @abstractmethod
     def respond(
@@ -271,6 +279,12 @@ class InferenceRequest(Ticket):
         """Copy the inputs: their sender may reuse the memory while the request waits."""
         self.inputs = copies_of(self.inputs)
         self.owned_inputs = frozenset(self.inputs)
+
+    @property
+    def orders_events(self) -> bool:
+        """Whether whoever gets a response orders its work on a device behind what wrote the outputs."""
+        sink = self.sink
+        return sink is not None and sink.orders_events
 
     @property
     def root(self) -> InferenceRequest:

@@ -168,7 +168,10 @@ _NO_SAMPLES: Final = InterpreterWait()
 
 @dataclass(frozen=True, slots=True)
 class InstanceSnapshot:
-    """One instance: ``batch_size`` is 0 while it is idle; ``restart`` is for one in a process."""
+    """One instance: ``batch_size`` is 0 while it is idle; ``restart`` is for one in a process.
+
+    ``simulated`` says that its GPU is, and so are its times.
+    """
 
     name: str
     kind: str
@@ -177,6 +180,7 @@ class InstanceSnapshot:
     executions: int
     busy_ns: int
     restart: RestartState = NEVER_LOST
+    simulated: bool = False
 
 
 @dataclass(frozen=True, slots=True)

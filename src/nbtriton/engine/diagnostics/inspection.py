@@ -9,11 +9,13 @@ from pathlib import Path
 from time import monotonic_ns
 from typing import Any
 
-from nbtriton.config import ModelConfig, all_input_specs, all_output_specs
+from nbtriton.config import ModelConfig, all_input_specs, all_output_specs, enum_name
+from nbtriton.devices import DeviceSet
 from nbtriton.engine.core.history import ModelHistory, Recorder
 from nbtriton.engine.core.model_runtime import ModelRuntime
 from nbtriton.engine.core.model_signature import ModelSignature
 from nbtriton.engine.core.registry import Registry
+from nbtriton.engine.core.runtime import Runtime
 from nbtriton.engine.core.snapshot import (
     BatchRecord,
     ModelHistorySnapshot,
@@ -137,7 +139,7 @@ class Inspection:
             self._registry.resolve(name, version)
         return {
             "model_stats": [
-                slot.runtime.statistics.to_dict(model, number)
+                slot.runtime.statistics.to_dict(model, number) | _on_simulated(slot.runtime)
                 for model, entry in sorted(self._registry.entries.items())
                 for number, slot in sorted(entry.slots.items())
                 if name in ("", model) and version in (-1, number) and slot.state == "READY"
@@ -261,3 +263,25 @@ class Inspection:
         """Return what the instances of a version run: the source, or a module with its weights."""
         runtime = self._registry.resolve(name, version)
         return runtime.served() if isinstance(runtime, ModelRuntime) else None
+
+
+def _on_simulated(runtime: Runtime) -> dict[str, Any]:
+    """Return what the statistics of a version on simulated GPUs say in addition: that, and their times."""
+    context = getattr(runtime, "context", None)
+    devices = getattr(context, "devices", None)
+    if not isinstance(devices, DeviceSet) or devices.simulated is None:
+        return {}
+    if not any(enum_name(group, "kind") == "KIND_GPU" for group in runtime.config.instance_group):
+        return {}
+    return {
+        "simulated": str(devices.simulated),
+        "device_stats": [
+            {
+                "device": one.device,
+                "operation": one.operation,
+                "compute": {"count": one.count, "ns": one.time_ns},
+            }
+            for one in devices.ledger.computations()
+            if one.owner == runtime.name
+        ],
+    }

@@ -10,6 +10,7 @@ from typing import Any
 from nbtriton.backends import BackendSettings
 from nbtriton.backends.base import ModelContext, ServerHandle
 from nbtriton.config import ModelConfig, ignored_fields, normalize, plan_instances, validate
+from nbtriton.devices import DeviceSet
 from nbtriton.engine.core.cache import ResponseCache
 from nbtriton.engine.core.custom_batching import find_strategy
 from nbtriton.engine.core.ensemble_runtime import EnsembleRuntime
@@ -21,7 +22,6 @@ from nbtriton.engine.core.registry import Registry
 from nbtriton.engine.core.runtime import Runtime
 from nbtriton.engine.core.scheduler_thread import SchedulerThread
 from nbtriton.engine.core.summaries import LatencySummaries
-from nbtriton.engine.lifecycle.devices import visible_gpus
 from nbtriton.engine.lifecycle.isolation import choose_isolation, start_early
 from nbtriton.engine.lifecycle.loading import (
     changes_only_instances,
@@ -63,6 +63,8 @@ class ModelBuilder:
         Of models that have their own.
     workers : WorkerOptions
         For instances in processes.
+    devices : DeviceSet
+        The GPUs that models may use.
     """
 
     registry: Registry
@@ -74,6 +76,7 @@ class ModelBuilder:
     recorder: Recorder | None
     environments: Environments
     workers: WorkerOptions
+    devices: DeviceSet
 
     @classmethod
     def of(
@@ -87,7 +90,8 @@ class ModelBuilder:
         made = options.make_cache(), options.make_limiter(), options.make_recorder()
         workers = options.worker_options(None)
         start_early(options.isolation)
-        return cls(registry, server, thread, options, *made, Environments(), workers)
+        devices = options.make_devices()
+        return cls(registry, server, thread, options, *made, Environments(), workers, devices)
 
     def changed(self, options: ServerOptions) -> ModelBuilder:
         """Return the builder for other options; cache, limiter and recorder stay where theirs are the same."""
@@ -98,6 +102,8 @@ class ModelBuilder:
             changes["limiter"] = options.make_limiter()
         if options.recorder != self.options.recorder:
             changes["recorder"] = options.make_recorder()
+        if options.gpus != self.options.gpus:
+            changes["devices"] = options.make_devices()
         changes["workers"] = options.worker_options(self.workers.budget)
         start_early(options.isolation)
         return replace(self, **changes)
@@ -110,8 +116,7 @@ class ModelBuilder:
     @property
     def gpus(self) -> tuple[int, ...]:
         """The GPUs that models may use."""
-        gpus = self.options.gpus
-        return visible_gpus() if gpus is None else tuple(gpus)
+        return self.devices.ids
 
     def build(
         self,
@@ -195,6 +200,7 @@ class ModelBuilder:
             self.server,
             example,
             settings_of(self.settings, backend.name),
+            self.devices.managed,
         )
         try:
             strategy = find_strategy(context, batching, backend.batching(context))

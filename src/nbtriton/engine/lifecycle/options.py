@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from nbtriton.config import check_isolation
+from nbtriton.devices import DeviceSet, SimulatedGPUs, checked_gpus
 from nbtriton.engine.core.cache import ResponseCache
 from nbtriton.engine.core.history import Recorder
 from nbtriton.engine.core.limiter import Limiter, parse_resources
@@ -32,7 +33,7 @@ class ServerOptions:
         A value that no server could have.
     """
 
-    gpus: Sequence[int] | None = None
+    gpus: Sequence[int] | str | SimulatedGPUs | None = None
     cache_bytes: int | None = None
     rate_limit: str = "off"
     rate_limit_resources: Sequence[str] = ()
@@ -61,12 +62,6 @@ class ServerOptions:
         for name, values in policies.items():
             HostPolicy.of(name, values)
         parse_resources(self.rate_limit_resources)
-        if self.gpus is not None and (
-            isinstance(self.gpus, str) or not all(isinstance(gpu, int) for gpu in self.gpus)
-        ):
-            raise InvalidArgumentError(
-                f"gpus={self.gpus!r} is not a list of GPU ids", hint="such as [0, 1]; None for all"
-            )
         if not isinstance(self.recorder, int) or self.recorder < 0:
             raise InvalidArgumentError(
                 f"recorder={self.recorder!r} is neither True, False nor a number of requests",
@@ -74,7 +69,7 @@ class ServerOptions:
             )
         # Equal options shall be equal, however they were written.
         for name, value in (
-            ("gpus", None if self.gpus is None else tuple(self.gpus)),
+            ("gpus", checked_gpus(self.gpus)),
             ("host_policies", policies),
             ("rate_limit_resources", tuple(self.rate_limit_resources)),
             ("recorder", _RECORDED if self.recorder is True else int(self.recorder)),
@@ -118,6 +113,10 @@ class ServerOptions:
         }
         budget = budget or ThreadBudget(usable_cores())
         return WorkerOptions(self.worker_timeout_s, policies, budget)
+
+    def make_devices(self) -> DeviceSet:
+        """Return the GPUs that models may use."""
+        return DeviceSet(checked_gpus(self.gpus))
 
     def make_limiter(self) -> Limiter | None:
         """Return a rate limiter with these resources, None where rates are not limited."""

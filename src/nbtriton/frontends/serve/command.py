@@ -123,6 +123,7 @@ def _run(
         worker_timeout_s=arguments.worker_timeout,
         host_policies=host_policies(arguments),
         stand_in=arguments.stand_in,
+        gpus=arguments.gpus,
     )
     try:
         error = _set_up(server, arguments, directories)

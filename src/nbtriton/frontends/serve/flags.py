@@ -183,6 +183,8 @@ GROUPS: Mapping[str, tuple[Flag, ...]] = {
         Flag("backend-config", kinds.BACKEND_SETTING, None, "a setting of one backend, or of all", True),
         Flag("stand-in", kinds.SWITCH, False, "a model whose backend or file is missing runs as a "
              "stand-in of its shapes", ours=True),
+        Flag("gpus", kinds.GPUS, None, "ids of the GPUs that models may use, such as 0,1; or simulated ones, "
+             "such as simulated:2; all by default", ours=True),
     ),
     "Repository agents": (
         _idle("repoagent-directory", kinds.TEXT, "repository agents are built in"),

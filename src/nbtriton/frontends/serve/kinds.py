@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from nbtriton.devices.settings import parse_simulated
 from nbtriton.errors import InvalidArgumentError, nearest
 
 _BOOLEANS = {"true": True, "on": True, "1": True, "false": False, "off": False, "0": False}
@@ -47,6 +48,17 @@ class Kind:
     def checks(self) -> bool:
         """True if some texts are refused."""
         return self.read is not str
+
+
+def _gpus(text: str) -> list[int] | str | None:
+    """Read ids of GPUs, ``all``, ``none``, or simulated ones."""
+    if text == "all":
+        return None
+    if text == "none":
+        return []
+    if text.replace(",", "").isdigit():
+        return [int(one) for one in text.split(",") if one]
+    return str(parse_simulated(text))
 
 
 def choice(flag: str, *texts: str, any_case: bool = True) -> Kind:
@@ -278,6 +290,7 @@ PORT_RANGE = Kind("FIRST-LAST", _pair("-", _integer, _integer))
 NUMBER_BY_DEVICE = Kind("GPU:BYTES", _pair(":", _integer, _long))
 FRACTION_BY_DEVICE = Kind("GPU:FRACTION", _fraction_by_device)
 RESOURCE = Kind("NAME:COUNT[:DEVICE]", _resource)
+GPUS = Kind("IDS|all|none|simulated:N", _gpus)
 HOST_POLICY = Kind("POLICY,SETTING=VALUE", _host_policy)
 RESTRICTED_API = _restricted("http-restricted-api", "api")
 RESTRICTED_PROTOCOL = _restricted("grpc-restricted-protocol", "protocol")

@@ -34,7 +34,7 @@ class RemoteRequest:
 
     __slots__ = (
         "_unanswered", "batch", "batch_size", "cancelled", "copies_outputs", "correlation_id", "flags",
-        "index", "inputs", "link", "owned_inputs", "parameters", "priority", "request_id", "requested_outputs",
+        "index", "inputs", "link", "orders_events", "owned_inputs", "parameters", "priority", "request_id", "requested_outputs",
         "rescheduled", "timeout_us", "trace",
     )  # fmt: skip
 
@@ -58,6 +58,7 @@ class RemoteRequest:
         self.batch_size = batch_size
         # They are written to a message, or to shared memory, before `send` or `execute` returns.
         self.copies_outputs = True
+        self.orders_events = False
         self.request_id = ""
         self.correlation_id: int | str = 0
         self.flags = 0

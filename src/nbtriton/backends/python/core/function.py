@@ -15,6 +15,7 @@ from nbtriton.backends.core.batching import (
     name_outputs,
     wanted_outputs,
 )
+from nbtriton.backends.core.place import Place
 from nbtriton.backends.core.synchronize import wait_for_outputs
 from nbtriton.backends.python.callables import open_callable
 from nbtriton.backends.python.core.instance import without_running_loop
@@ -50,16 +51,26 @@ class FunctionInstance(BatchInstance):
     running : Running
     device : str, optional
         Such as ``"cuda:0"``; None on the host.
+    place : Place, optional
+        On a simulated GPU: inputs are its arrays where nothing is said.
     """
 
     def __init__(
-        self, source: Any, config: ModelConfig, running: Running, device: str | None = None
+        self,
+        source: Any,
+        config: ModelConfig,
+        running: Running,
+        device: str | None = None,
+        place: Place | None = None,
     ) -> None:
         super().__init__(config)
         self._model = model = open_callable(source, config)
         self._reads_only = reads_only(config)
         self._inputs = list(model.inputs)
+        self._place = place
         default = "numpy" if device is None else "torch"
+        if place is not None:
+            default = "simulated"
         # The inputs that are no NumPy arrays for the function.
         self._kinds = {
             name: kind or default
@@ -85,14 +96,26 @@ class FunctionInstance(BatchInstance):
     def finalize(self) -> None:
         """Forget that this instance runs."""
         leave_live(self._running)
+        if self._place is not None:
+            self._place.close()
 
     def run(self, requests: Sequence[BackendRequest], timer: BatchTimer) -> Sequence[Response]:
         """Run requests of which a model that does not batch gets one."""
+        place = self._place
+        if place is None:
+            return self._run(requests, timer)
+        place.begin()
+        with place.stream:
+            return self._run(requests, timer)
+
+    def _run(self, requests: Sequence[BackendRequest], timer: BatchTimer) -> Sequence[Response]:
         inputs = self._gather(requests)
         versions = versions_of(inputs) if self._reads_only else {}
         timer.inputs_ready()
         wanted = wanted_outputs(requests)
         outputs = self._checked(self._of_user(partial(self._model.call, inputs), wanted), wanted)
+        if self._place is not None:
+            outputs = {name: self._place.adopted(array) for name, array in outputs.items()}
         timer.infer_done()
         if versions:
             check_unchanged(versions, self._name)
@@ -124,15 +147,24 @@ class FunctionInstance(BatchInstance):
     ) -> Sequence[Response]:
         copied = requests[0].copies_outputs
         arrays = {n: array if copied else leaving(array) for n, array in outputs.items()}
-        wait_for_outputs(arrays.values())
+        if self._place is not None:
+            self._place.leave(arrays.items(), requests)
+        else:
+            wait_for_outputs(arrays.values())
         return self.scatter(requests, arrays)
 
     def _gather(self, requests: Sequence[BackendRequest]) -> dict[str, Array]:
-        inputs = gather_inputs(requests, self._inputs, self._layout, copy=not self._reads_only)
+        inputs = gather_inputs(
+            requests, self._inputs, self._layout,
+            copy=not self._reads_only, model=self._name, place=self._place,
+        )  # fmt: skip
         for name, array in inputs.items():
             if type(array) is not _ndarray or name in self._kinds:
                 kind = self._kinds.get(name, "numpy")
-                inputs[name] = _as_kind(array, kind, self._device)
+                if self._place is None:
+                    inputs[name] = _as_kind(array, kind, self._device)
+                else:
+                    inputs[name] = self._place.seen_as(array, kind)
         if self._reads_only:
             return {name: read_only(array) for name, array in inputs.items()}
         return inputs

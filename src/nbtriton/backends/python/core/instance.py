@@ -81,6 +81,7 @@ class PythonInstance(BackendInstance):
         self._force_cpu = force_cpu
         self._reads_only = reads_only
         self._source_name = source_name
+        self._model_name = arguments["model_name"]
         self._loop: LoopThread | None = None
         self._prefix = (
             f"Failed to process the request(s) for model '{running.instance_name}', message: "
@@ -165,7 +166,7 @@ class PythonInstance(BackendInstance):
                 tensor._name = name
                 array, mine = given, name in owned
                 if type(given) is not _ndarray and self._force_cpu and is_on_device(given):
-                    array, mine = to_host(given), True
+                    array, mine = to_host(given, f"{self._model_name}.{name}"), True
                 tensor._array = _read_only_input(array) if reads_only else own(array, mine)
             received.append(_received(request, tensors, self._decoupled))
         return received

@@ -1,0 +1,236 @@
+"""Models on a simulated GPU whose libraries know no such device: run on the host, accounted on the GPU.
+
+Inputs are copied to the device, the model's own library computes them there where they lie in truth, and its
+outputs are the device's: copies, memory, order and time are those of the simulated GPU.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from nbtriton.backends.base import (
+    Backend,
+    BackendInstance,
+    BackendRequest,
+    BatchTimer,
+    InstanceContext,
+    Response,
+)
+from nbtriton.backends.core.place import Place
+from nbtriton.backends.core.response import ScatteredResponses
+from nbtriton.devices.base import Reservation
+from nbtriton.devices.errors import OutOfMemoryError
+from nbtriton.errors import UnavailableError
+from nbtriton.tensors import Array, kind_of, scatter, shape_of, to_numpy
+
+__all__ = ["HostedInstance", "create_instance"]
+
+
+def create_instance(backend: Backend, context: InstanceContext) -> BackendInstance:
+    """Create an instance where its context says: on the host, on a GPU, or on a simulated one.
+
+    Raises
+    ------
+    UnavailableError
+        The model does not fit into the memory of its GPU, with Triton's text.
+    """
+    device = context.device
+    if device is None:
+        return backend.create_instance(context)
+    try:
+        weights = device.reserve(
+            context.model.name, backend.weights_bytes(context.model), context.model
+        )
+    except OutOfMemoryError as error:
+        raise UnavailableError(
+            f"can not create model '{context.model.name}': memory limit set for GPU "
+            f"{context.device_id} has exceeded, model loading is rejected.",
+            hint=f"{error.message} {error.hint}",
+        ) from error
+    try:
+        if not device.simulated or backend.knows_simulated(context):
+            inner = backend.create_instance(context)
+            return _Weighted(inner, weights)
+        inner = backend.create_instance(replace(context, kind="KIND_CPU"))
+        return HostedInstance(inner, Place(device, context.model.name), weights)
+    except BaseException:
+        weights.release()
+        raise
+
+
+class _Wrapped(BackendInstance):
+    """Passes on what another instance is asked."""
+
+    def __init__(self, inner: BackendInstance, weights: Reservation) -> None:
+        self._inner = inner
+        self._weights = weights
+        self.any_thread = inner.any_thread
+        self.running = inner.running
+
+    @property
+    def readiness(self) -> Callable[[], bool] | None:  # type: ignore[override]
+        """The inner instance's."""
+        return self._inner.readiness
+
+    def execute(
+        self, requests: Sequence[BackendRequest], timer: BatchTimer
+    ) -> Sequence[Response | None] | None:
+        """Run one batch; see `BackendInstance.execute`."""
+        return self._inner.execute(requests, timer)
+
+    def watch(self, on_lost: Callable[[str], None]) -> None:
+        """See `BackendInstance.watch`."""
+        self._inner.watch(on_lost)
+
+    def restart(self) -> None:
+        """See `BackendInstance.restart`."""
+        self._inner.restart()
+
+    def abandon(self) -> None:
+        """See `BackendInstance.abandon`."""
+        self._inner.abandon()
+
+    def finalize(self) -> None:
+        """Give back what the instance holds, and the memory of its weights."""
+        try:
+            self._inner.finalize()
+        finally:
+            self._weights.release()
+
+
+class _Weighted(_Wrapped):
+    """An instance whose backend knows its device; its weights are accounted there."""
+
+
+class HostedInstance(_Wrapped):
+    """Runs an instance on the host as if it ran on a simulated GPU.
+
+    Parameters
+    ----------
+    inner : BackendInstance
+        On the host.
+    place : Place
+        On the simulated GPU.
+    weights : Reservation
+    """
+
+    def __init__(self, inner: BackendInstance, place: Place, weights: Reservation) -> None:
+        super().__init__(inner, weights)
+        self._place = place
+
+    def execute(
+        self, requests: Sequence[BackendRequest], timer: BatchTimer
+    ) -> Sequence[Response | None] | None:
+        """Run one batch; see `BackendInstance.execute`."""
+        place = self._place
+        place.begin()
+        with place.stream:
+            placed = _placed(place, requests)
+            held = [array for one in placed for array in one.values() if _is_simulated(array)]
+            staged: list[Any] = [
+                _Staged(request, inputs, place)
+                for request, inputs in zip(requests, placed, strict=True)
+            ]
+            with place.device.computing("module", held):
+                responses = self._inner.execute(staged, timer)
+            return _adopted(place, responses, requests)
+
+    def finalize(self) -> None:
+        """Give back the stream, too."""
+        try:
+            super().finalize()
+        finally:
+            self._place.close()
+
+
+class _Staged:
+    """A request whose inputs are on the device; for the model they look like the host's."""
+
+    def __init__(self, request: BackendRequest, inputs: Mapping[str, Array], place: Place) -> None:
+        self._request = request
+        self._place = place
+        self.inputs = {
+            name: array.contents() if _is_simulated(array) else array
+            for name, array in inputs.items()
+        }
+        # Copied to the device for this batch, or another step's output.
+        self.owned_inputs = frozenset(
+            name
+            for name, array in inputs.items()
+            if name in request.owned_inputs or array is not request.inputs[name]
+        )
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._request, name)
+
+    def send(self, response: Response | None, *, final: bool) -> None:
+        """Deliver one response ahead of the end of the batch."""
+        if response is not None:
+            with self._place.stream:
+                _adopted(self._place, [response], [self._request])
+        self._request.send(response, final=final)
+
+
+def _placed(place: Place, requests: Sequence[BackendRequest]) -> list[dict[str, Array]]:
+    """Return the inputs of each request on the device; those from the host went there in one copy."""
+    found: list[dict[str, Array]] = [{} for _ in requests]
+    names = dict.fromkeys(name for request in requests for name in request.inputs)
+    for name in names:
+        holders = [at for at, request in enumerate(requests) if name in request.inputs]
+        arrays = [requests[at].inputs[name] for at in holders]
+        on_host = all(kind_of(array) == "numpy" for array in arrays)
+        if on_host and arrays[0].dtype.kind in "OSU":
+            parts: list[Array] = arrays
+        elif on_host and len(arrays) > 1 and len({shape_of(array)[1:] for array in arrays}) == 1:
+            sizes = [shape_of(array)[0] if array.ndim else 1 for array in arrays]
+            parts = scatter(place.join(arrays, name)[0], sizes)
+        else:
+            parts = [place.join([array], name)[0] for array in arrays]
+        for at, part in zip(holders, parts, strict=True):
+            found[at][name] = part
+    return found
+
+
+def _adopted(
+    place: Place,
+    responses: Sequence[Response | None] | None,
+    requests: Sequence[BackendRequest],
+) -> Sequence[Response | None] | None:
+    """Make the outputs of responses the device's."""
+    if responses is None:
+        return None
+    outputs: dict[str, Array] = {}
+    if isinstance(responses, ScatteredResponses):
+        whole, sizes, wanted = responses.parts()
+        outputs = {name: _on_device(place, array) for name, array in whole.items()}
+        flat = [(n, a) for n, found in outputs.items() for a in _listed(found)]
+        place.leave(flat, requests)
+        return ScatteredResponses(outputs, sizes, wanted)
+    written: list[tuple[str, Array]] = []
+    for response in responses:
+        if response is not None:
+            response.outputs = {
+                name: _on_device(place, array) for name, array in response.outputs.items()
+            }
+            written += response.outputs.items()
+    place.leave(written, requests)
+    return responses
+
+
+def _listed(found: Any) -> list[Array]:
+    return found if isinstance(found, list) else [found]
+
+
+def _on_device(place: Place, array: Any) -> Any:
+    if isinstance(array, list):
+        return [_on_device(place, one) for one in array]
+    data = to_numpy(array)
+    return array if data.dtype.kind in "OSU" else place.device.adopt(np.ascontiguousarray(data))
+
+
+def _is_simulated(array: Array) -> bool:
+    return kind_of(array) == "simulated"

@@ -1,0 +1,182 @@
+"""The interface between the engine and a device: memory, copies, streams, events.
+
+Two implementations: CUDA (`nbtriton.devices.cuda`, by torch or CuPy) and the simulated GPU
+(`nbtriton.devices.simulated`). Work on a device is asynchronous: a call that starts it returns at once, work
+of one stream is done in order, and an event says when a stream has come so far.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from nbtriton.devices.ledger import CopyLedger
+    from nbtriton.tensors import Array
+
+__all__ = ["Device", "Event", "Memory", "Reservation", "Stream"]
+
+
+class Event(ABC):
+    """A point in the work of a stream."""
+
+    @abstractmethod
+    def is_reached(self) -> bool:
+        """Return whether all work before it is done."""
+
+    @abstractmethod
+    def synchronize(self) -> None:
+        """Block the calling thread until it is reached."""
+
+
+class Stream(ABC):
+    """A queue of work that a device does in order.
+
+    Attributes
+    ----------
+    owner : str
+        Whose work it is, such as a model: memory that is allocated on the stream is accounted to it.
+    """
+
+    owner: str
+
+    @abstractmethod
+    def __enter__(self) -> None:
+        """Make it the calling thread's current stream on its device."""
+
+    @abstractmethod
+    def __exit__(self, *error: object) -> None:
+        """Make the stream current that was so before."""
+
+    @abstractmethod
+    def record(self) -> Event:
+        """Return the event behind all work that is in the stream now."""
+
+    @abstractmethod
+    def wait(self, event: Event) -> None:
+        """Let what comes next wait for an event of any stream; the calling thread does not wait."""
+
+    @abstractmethod
+    def synchronize(self) -> None:
+        """Block the calling thread until all work is done."""
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """The memory of a device in bytes, and who has how much of it."""
+
+    total_bytes: int
+    used_bytes: int
+    by_owner: Mapping[str, int]
+
+    @property
+    def free_bytes(self) -> int:
+        """What is left."""
+        return self.total_bytes - self.used_bytes
+
+
+class Reservation(ABC):
+    """Memory that is accounted to a model for as long as it is loaded: its weights."""
+
+    nbytes: int
+
+    @abstractmethod
+    def release(self) -> None:
+        """Give it back; may be called twice."""
+
+
+class Device(ABC):
+    """One GPU, real or simulated.
+
+    Attributes
+    ----------
+    index : int
+        As ``gpus`` of an instance group names it.
+    name : str
+        Such as ``"NVIDIA H200"`` or ``"simulated GPU 0"``.
+    simulated : bool
+        What it times is to be shown with the word simulated.
+    ledger : CopyLedger
+        The copies of all devices of the same server.
+    """
+
+    index: int
+    name: str
+    simulated: bool
+    ledger: CopyLedger
+
+    @abstractmethod
+    def stream(self, owner: str) -> Stream:
+        """Return a new stream."""
+
+    @abstractmethod
+    def memory(self) -> Memory:
+        """Return what is used and what is left."""
+
+    @abstractmethod
+    def reserve(self, owner: str, nbytes: int, shared: object) -> Reservation:
+        """Account for the weights of a model, once for all instances with the same `shared`.
+
+        Raises
+        ------
+        OutOfMemoryError
+            They do not fit.
+        """
+
+    @abstractmethod
+    def put(self, array: Array, reader: str, requests: int = 1) -> Array:
+        """Copy an array from the host, in the current stream, through pinned memory that is used again.
+
+        Parameters
+        ----------
+        array : Array
+            On the host. The copy is of its contents now.
+        reader : str
+            Who needs it, as ``model.INPUT``, for the ledger.
+        requests : int
+            How many requests it is of.
+
+        Raises
+        ------
+        OutOfMemoryError
+            It does not fit.
+        """
+
+    @abstractmethod
+    def take(self, array: Array, reader: str, requests: int = 1) -> Array:
+        """Return an array from any device here: the same memory, or a copy from another device.
+
+        What comes next in the current stream waits for whoever writes it; the calling thread does not.
+        """
+
+    @abstractmethod
+    def fetch(self, array: Array, reader: str, requests: int = 1) -> Array:
+        """Copy an array of this device to the host, and wait for it.
+
+        NumPy's where that has the datatype, else torch's.
+        """
+
+    @abstractmethod
+    def hand_over(self, arrays: Sequence[Array], writer: Sequence[str]) -> Event | None:
+        """Note that the current stream has written these arrays, as ``model.OUTPUT``.
+
+        Whoever takes one waits for the event that is recorded here.
+        """
+
+    @abstractmethod
+    def wait_for(self, array: Array) -> None:
+        """Block the calling thread until an array of this device is written."""
+
+    @abstractmethod
+    def computing(self, operation: str) -> AbstractContextManager[Any]:
+        """Return the context of one operation whose parts the device does not see.
+
+        `operation` is one of `nbtriton.devices.settings.OPERATIONS`.
+        """
+
+    @abstractmethod
+    def close(self) -> None:
+        """Give back what the device itself holds, such as staging memory."""

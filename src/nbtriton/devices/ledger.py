@@ -1,0 +1,122 @@
+"""The copy ledger: bytes, direction and time of the copies between memories, by edge."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from dataclasses import dataclass
+
+__all__ = ["HOST", "Computed", "Copied", "CopyLedger"]
+
+# The writer or reader of a copy that no model asked for: a caller.
+HOST = "host"
+
+
+@dataclass(frozen=True, slots=True)
+class Copied:
+    """All copies over one edge in one direction since the ledger began.
+
+    Attributes
+    ----------
+    writer : str
+        Who made the tensor, as ``model.OUTPUT``; ``"host"`` for one that came from host memory.
+    reader : str
+        Who needed it, as ``model.INPUT``; ``"host"`` for a caller.
+    source, target : str
+        The memories, such as ``"CPU"`` and ``"GPU 0"``.
+    copies, requests, nbytes, time_ns : int
+        Sums. The time is the device's, from the copy's begin to its end.
+    simulated : bool
+        The time is that of a simulated device.
+    """
+
+    writer: str
+    reader: str
+    source: str
+    target: str
+    copies: int
+    requests: int
+    nbytes: int
+    time_ns: int
+    simulated: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Computed:
+    """What one model has computed on one device, by class of operation, since the ledger began."""
+
+    owner: str
+    device: str
+    operation: str
+    count: int
+    time_ns: int
+    simulated: bool
+
+
+class CopyLedger:
+    """Counts copies, computing and waiting of all devices of a server; any thread may write to it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._copied: dict[tuple[str, str, str, str, bool], list[int]] = {}
+        self._computed: dict[tuple[str, str, str, bool], list[int]] = {}
+        self._waits: Counter[tuple[str, str]] = Counter()
+
+    def copied(
+        self,
+        edge: tuple[str, str],
+        memories: tuple[str, str],
+        nbytes: int,
+        time_ns: int,
+        *,
+        requests: int = 1,
+        simulated: bool,
+    ) -> None:
+        """Count a copy over the edge ``(writer, reader)`` from one memory to another."""
+        with self._lock:
+            sums = self._copied.setdefault((*edge, *memories, simulated), [0, 0, 0, 0])
+            sums[0] += 1
+            sums[1] += requests
+            sums[2] += nbytes
+            sums[3] += time_ns
+
+    def computed(
+        self, owner: str, device: str, operation: str, time_ns: int, *, simulated: bool
+    ) -> None:
+        """Count an operation."""
+        with self._lock:
+            sums = self._computed.setdefault((owner, device, operation, simulated), [0, 0])
+            sums[0] += 1
+            sums[1] += time_ns
+
+    def waited(self, owner: str, device: str) -> None:
+        """Count that a thread was blocked until a stream of this owner's had done its work."""
+        with self._lock:
+            self._waits[owner, device] += 1
+
+    def copies(self) -> list[Copied]:
+        """Return the copies by edge, in the order of their first ones."""
+        with self._lock:
+            return [
+                Copied(*key[:4], sums[0], sums[1], sums[2], sums[3], key[4])
+                for key, sums in self._copied.items()
+            ]
+
+    def computations(self) -> list[Computed]:
+        """Return what was computed, by model, device and class of operation."""
+        with self._lock:
+            return [
+                Computed(*key[:3], sums[0], sums[1], key[3]) for key, sums in self._computed.items()
+            ]
+
+    def waits(self) -> dict[tuple[str, str], int]:
+        """Return how often a thread waited for a stream, by owner and device."""
+        with self._lock:
+            return dict(self._waits)
+
+    def clear(self) -> None:
+        """Begin anew."""
+        with self._lock:
+            self._copied.clear()
+            self._computed.clear()
+            self._waits.clear()

@@ -1,0 +1,295 @@
+"""A GPU that is simulated: memory with a limit, streams, events, copies that take their time."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from nbtriton.devices.base import Device, Event, Memory, Reservation
+from nbtriton.devices.errors import OutOfMemoryError
+from nbtriton.devices.ledger import HOST, CopyLedger
+from nbtriton.devices.settings import SimulatedGPUs
+from nbtriton.devices.simulated.array import Allocation, SimulatedArray
+from nbtriton.devices.simulated.timeline import SimulatedEvent, SimulatedStream, Timeline
+from nbtriton.tensors import Array, to_numpy
+
+__all__ = ["SimulatedDevice"]
+
+# Units of a device that work side by side.
+_COMPUTE, _IN, _OUT = "compute", "copies in", "copies out"
+
+
+class SimulatedDevice(Device):
+    """One simulated GPU.
+
+    The contents of its arrays lie in host memory and are computed by NumPy when an operation is given to
+    a stream; how long it takes is counted on the device's own clock. So a read that is not ordered behind
+    its write is an error and not a wrong number.
+
+    Parameters
+    ----------
+    index : int
+    settings : SimulatedGPUs
+    ledger : CopyLedger
+
+    Attributes
+    ----------
+    faults : list of Exception
+        What a real GPU would have punished: unordered reads and writes, host access to device memory.
+    freed : deque
+        Memory that arrays have given back, not yet deducted.
+    """
+
+    simulated = True
+
+    def __init__(self, index: int, settings: SimulatedGPUs, ledger: CopyLedger) -> None:
+        self.index = index
+        self.name = f"simulated GPU {index}"
+        self.settings = settings
+        self.ledger = ledger
+        self.timeline = Timeline()
+        self.freed: deque[tuple[str, int]] = deque()
+        self.faults: list[Exception] = []
+        self._used: Counter[str] = Counter()
+        self._weights: dict[int, _Weights] = {}
+        # As in torch and CuPy: which stream a thread's operations go to is the thread's own.
+        self._local = threading.local()
+        self._default = SimulatedStream(self, "the default stream", default=True)
+
+    def __repr__(self) -> str:
+        return f"<{self.name}: {self.settings}>"
+
+    # -- streams -----------------------------------------------------------------------------------
+
+    def stream(self, owner: str) -> SimulatedStream:
+        """Return a new stream."""
+        return SimulatedStream(self, owner)
+
+    def current(self) -> SimulatedStream:
+        """Return the stream of the calling thread."""
+        stack: list[SimulatedStream] = getattr(self._local, "stack", [])
+        return stack[-1] if stack else self._default
+
+    def push(self, stream: SimulatedStream) -> None:
+        """Make a stream the calling thread's."""
+        if not hasattr(self._local, "stack"):
+            self._local.stack = []
+        self._local.stack.append(stream)
+
+    def pop(self) -> None:
+        """Make the stream current that was so before."""
+        self._local.stack.pop()
+
+    def waited(self, stream: SimulatedStream) -> None:
+        """Count a wait of the host."""
+        self.ledger.waited(stream.owner, self.name)
+
+    def fault(self, error: Exception) -> None:
+        """Keep what a real GPU would have punished."""
+        self.faults.append(error)
+
+    # -- memory ------------------------------------------------------------------------------------
+
+    def charge(self, owner: str, nbytes: int) -> None:
+        """Account for memory; OutOfMemoryError if it does not fit."""
+        with self.timeline.lock:
+            memory = self.memory()
+            if nbytes > memory.free_bytes:
+                raise OutOfMemoryError(self.name, nbytes, memory)
+            self._used[owner] += nbytes
+
+    def memory(self) -> Memory:
+        """Return what is used and what is left."""
+        with self.timeline.lock:
+            while self.freed:
+                owner, nbytes = self.freed.popleft()
+                self._used[owner] -= nbytes
+            by_owner = {owner: used for owner, used in self._used.items() if used}
+            return Memory(self.settings.memory_bytes, sum(by_owner.values()), by_owner)
+
+    def reserve(self, owner: str, nbytes: int, shared: object) -> Reservation:
+        """Account for the weights of a model, once, and for their copy to the device."""
+        with self.timeline.lock:
+            weights = self._weights.get(id(shared))
+            if weights is None:
+                self.charge(owner, nbytes)
+                weights = self._weights[id(shared)] = _Weights(owner, nbytes, shared)
+                if nbytes:
+                    self.ledger.copied(
+                        (HOST, f"{owner}: weights"), ("CPU", f"GPU {self.index}"), nbytes,
+                        self.settings.copy_ns(nbytes), requests=0, simulated=True,
+                    )  # fmt: skip
+            weights.holders += 1
+            return _Reservation(self, weights)
+
+    def release(self, weights: _Weights) -> None:
+        """Give back one instance's share of a model's weights."""
+        with self.timeline.lock:
+            weights.holders -= 1
+            if not weights.holders:
+                del self._weights[id(weights.shared)]
+                self._used[weights.owner] -= weights.nbytes
+
+    def adopt(self, data: np.ndarray[Any, Any]) -> SimulatedArray:
+        """Return an array of the device around memory that an operation there has made."""
+        stream = self.current()
+        allocation = Allocation(self, stream.owner, data.nbytes)
+        stream.launch(_COMPUTE, (), (allocation.access,), lambda: 0)
+        return SimulatedArray(self, data, allocation)
+
+    # -- copies ------------------------------------------------------------------------------------
+
+    def put(self, array: Array, reader: str, requests: int = 1) -> SimulatedArray:
+        """Copy an array from the host, in the current stream."""
+        data = np.array(to_numpy(array), order="C")
+        stream = self.current()
+        allocation = Allocation(self, stream.owner, data.nbytes)
+        duration = self.settings.copy_ns(data.nbytes)
+        stream.launch(_IN, (), (allocation.access,), lambda: duration)
+        self.ledger.copied(
+            (HOST, reader), ("CPU", f"GPU {self.index}"), data.nbytes, duration,
+            requests=requests, simulated=True,
+        )  # fmt: skip
+        return SimulatedArray(self, data, allocation)
+
+    def take(self, array: Array, reader: str, requests: int = 1) -> SimulatedArray:
+        """Return an array from any simulated device here."""
+        stream, source = self.current(), array.device
+        ready: SimulatedEvent | None = array.allocation.access.ready
+        if source is not self:
+            return self._copy_from_peer(array, ready, reader, requests)
+        # What a caller made is ordered by the default stream.
+        stream.wait(ready or self._default.record())
+        found: SimulatedArray = array
+        return found
+
+    def _copy_from_peer(
+        self, array: SimulatedArray, ready: SimulatedEvent | None, reader: str, requests: int
+    ) -> SimulatedArray:
+        stream, source = self.current(), array.device
+        copier = source.stream(f"copies to {self.name}")
+        copier.wait(ready or source.default_event())
+        data = np.array(array.contents(), order="C")
+        allocation = Allocation(self, stream.owner, data.nbytes)
+        duration = self.settings.copy_ns(data.nbytes, peer=True)
+        copier.launch(_OUT, (array.allocation.access,), (), lambda: duration)
+        done = copier.record()
+        copier.close()
+        stream.launch(_IN, (), (allocation.access,), lambda: 0)
+        stream.ready_ns = max(stream.ready_ns, done.reached_ns)
+        self.ledger.copied(
+            (array.allocation.access.label or HOST, reader),
+            (f"GPU {source.index}", f"GPU {self.index}"), data.nbytes, duration,
+            requests=requests, simulated=True,
+        )  # fmt: skip
+        return SimulatedArray(self, data, allocation)
+
+    def default_event(self) -> SimulatedEvent:
+        """Return the event behind the work of the default stream."""
+        return self._default.record()
+
+    def fetch(self, array: Array, reader: str, requests: int = 1) -> np.ndarray[Any, Any]:
+        """Copy an array of this device to the host, and wait for it."""
+        access = array.allocation.access
+        stream = self.current()
+        if access.ready is not None:
+            stream.wait(access.ready)
+        data: np.ndarray[Any, Any] = np.array(array.contents(), order="C")
+        duration = self.settings.copy_ns(data.nbytes)
+        stream.launch(_OUT, (access,), (), lambda: duration)
+        self.ledger.copied(
+            (access.label or HOST, reader or HOST), (f"GPU {self.index}", "CPU"), data.nbytes,
+            duration, requests=requests, simulated=True,
+        )  # fmt: skip
+        stream.synchronize()
+        return data
+
+    def hand_over(self, arrays: Sequence[Array], writer: Sequence[str]) -> Event:
+        """Note that the current stream has written these arrays."""
+        event = self.current().record()
+        for array, name in zip(arrays, writer, strict=True):
+            access = array.allocation.access
+            access.ready = event
+            access.label = name
+        return event
+
+    def wait_for(self, array: Array) -> None:
+        """Block the calling thread until an array of this device is written."""
+        ready = array.allocation.access.ready
+        (ready or self._default.record()).synchronize()
+
+    # -- computing ---------------------------------------------------------------------------------
+
+    def run(
+        self,
+        operation: str,
+        function: Callable[[], Any],
+        reads: Sequence[SimulatedArray],
+        writes: Sequence[SimulatedArray] = (),
+    ) -> Any:
+        """Run one operation in the current stream; return what the function returns."""
+        stream = self.current()
+        result: Any = None
+
+        def work() -> int:
+            nonlocal result
+            began = time.perf_counter_ns()
+            result = function()
+            return self.settings.compute_ns(operation, time.perf_counter_ns() - began)
+
+        duration = stream.launch(
+            _COMPUTE,
+            [array.allocation.access for array in reads],
+            [array.allocation.access for array in writes],
+            work,
+        )
+        self.ledger.computed(stream.owner, self.name, operation, duration, simulated=True)
+        return result
+
+    @contextmanager
+    def computing(self, operation: str, reads: Sequence[SimulatedArray] = ()) -> Iterator[None]:
+        """Return the context of one operation whose parts the device does not see."""
+        began = time.perf_counter_ns()
+        try:
+            yield
+        finally:
+            stream = self.current()
+            duration = self.settings.compute_ns(operation, time.perf_counter_ns() - began)
+            stream.launch(
+                _COMPUTE, [array.allocation.access for array in reads], (), lambda: duration
+            )
+            self.ledger.computed(stream.owner, self.name, operation, duration, simulated=True)
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+class _Weights:
+    """The weights of one version of a model, which its instances on the device share."""
+
+    def __init__(self, owner: str, nbytes: int, shared: object) -> None:
+        self.owner = owner
+        self.nbytes = nbytes
+        self.shared = shared  # alive as long as its id is in use
+        self.holders = 0
+
+
+class _Reservation(Reservation):
+    """One instance's share of a model's weights."""
+
+    def __init__(self, device: SimulatedDevice, weights: _Weights) -> None:
+        self._device: SimulatedDevice | None = device
+        self._weights = weights
+        self.nbytes = weights.nbytes
+
+    def release(self) -> None:
+        """Give it back; may be called twice."""
+        device, self._device = self._device, None
+        if device is not None:
+            device.release(self._weights)

@@ -1,0 +1,233 @@
+"""The streams of a simulated GPU: order, time, and who may read what; no arrays.
+
+Two clocks. The *device's time* says when work begins and ends: work begins once its stream and the unit that does
+it are free, and a thread that waits for it sleeps until then. The *order* is logical: a stream knows of each
+other one how much of its work is done before its own goes on, which is what its waits for events say. Work that
+touches memory whose last writer is not ordered before it is an error on every run, not only where the timing is bad.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
+
+from nbtriton.devices.base import Event, Stream
+from nbtriton.errors import InternalError
+
+if TYPE_CHECKING:
+    from nbtriton.devices.simulated.device import SimulatedDevice
+
+__all__ = ["Access", "SimulatedEvent", "SimulatedStream", "Timeline", "UnorderedError"]
+
+# Work of a stream, as (stream, position).
+_Place = tuple[int, int]
+
+
+class UnorderedError(InternalError):
+    """Work touches memory that another stream may still write or read: on a GPU it would see anything."""
+
+
+class Access:
+    """Who wrote a piece of memory last, and who has read it since.
+
+    Attributes
+    ----------
+    ready : SimulatedEvent or None
+        Recorded by the last writer when it handed the memory over.
+    """
+
+    __slots__ = ("label", "read", "ready", "written")
+
+    def __init__(self) -> None:
+        self.written: _Place | None = None
+        self.read: dict[int, int] = {}
+        self.ready: SimulatedEvent | None = None
+        self.label = ""
+
+
+class SimulatedEvent(Event):
+    """A point in the work of a simulated stream.
+
+    Attributes
+    ----------
+    reached_ns : int
+        When it is reached, on the device's clock: that of `time.monotonic_ns`.
+    """
+
+    __slots__ = ("_stream", "order", "reached_ns")
+
+    def __init__(self, stream: SimulatedStream, order: dict[int, int], reached_ns: int) -> None:
+        self._stream = stream
+        self.order = order
+        self.reached_ns = reached_ns
+
+    def is_reached(self) -> bool:
+        """Return whether all work before it is done."""
+        return time.monotonic_ns() >= self.reached_ns
+
+    def synchronize(self) -> None:
+        """Block the calling thread until it is reached."""
+        self._stream.block(self)
+
+
+class Timeline:
+    """The clocks of one device.
+
+    Attributes
+    ----------
+    lock : threading.RLock
+        Held while work is added.
+    known : dict of int to int
+        How much of each stream's work a host thread has waited for; what is added afterwards comes after
+        it. (One for all threads: it misses that another thread did the waiting, and never blames in vain.)
+    """
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+        self.known: dict[int, int] = {}
+        self.streams: dict[int, SimulatedStream] = {}
+        self.next_number = itertools.count().__next__
+        # Copies to the device, from it, and computing go on side by side, each in order.
+        self._free_ns: dict[str, int] = {}
+
+    def occupy(self, unit: str, earliest_ns: int, duration_ns: int) -> int:
+        """Let a unit work; return when it is done."""
+        end = max(earliest_ns, self._free_ns.get(unit, 0)) + duration_ns
+        self._free_ns[unit] = end
+        return end
+
+
+class SimulatedStream(Stream):
+    """A stream of a simulated GPU.
+
+    The default stream is like CUDA's: its work comes after everything that other streams have been given.
+
+    Parameters
+    ----------
+    device : SimulatedDevice
+    owner : str
+    default : bool
+    """
+
+    def __init__(self, device: SimulatedDevice, owner: str, *, default: bool = False) -> None:
+        self.device = device
+        self.owner = owner
+        self._default = default
+        self._timeline = timeline = device.timeline
+        self.number = timeline.next_number()
+        self.position = 0
+        self.order: dict[int, int] = {}
+        self.ready_ns = 0
+        with timeline.lock:
+            timeline.streams[self.number] = self
+
+    def __repr__(self) -> str:
+        return f"<stream {self.number} of {self.device.name}: {self.owner}>"
+
+    def __enter__(self) -> None:
+        self.device.push(self)
+
+    def __exit__(self, *error: object) -> None:
+        self.device.pop()
+
+    def record(self) -> SimulatedEvent:
+        """Return the event behind all work that is in the stream now."""
+        with self._timeline.lock:
+            return SimulatedEvent(self, {**self.order, self.number: self.position}, self.ready_ns)
+
+    def wait(self, event: Event) -> None:
+        """Let what comes next wait for an event; the calling thread does not wait."""
+        assert isinstance(event, SimulatedEvent)
+        with self._timeline.lock:
+            _merge(self.order, event.order)
+            self.ready_ns = max(self.ready_ns, event.reached_ns)
+
+    def synchronize(self) -> None:
+        """Block the calling thread until all work is done."""
+        self.block(self.record())
+
+    def block(self, event: SimulatedEvent) -> None:
+        """Block the calling thread until an event of this stream is reached."""
+        self.device.waited(self)
+        while (left := event.reached_ns - time.monotonic_ns()) > 0:
+            time.sleep(left / 1e9)
+        with self._timeline.lock:
+            _merge(self._timeline.known, event.order)
+
+    def close(self) -> None:
+        """Forget the stream, whose work is ordered before everything that comes."""
+        with self._timeline.lock:
+            self._timeline.known[self.number] = self.position
+            self._timeline.streams.pop(self.number, None)
+
+    def launch(
+        self,
+        unit: str,
+        reads: Iterable[Access],
+        writes: Iterable[Access],
+        duration_ns: Callable[[], int],
+    ) -> int:
+        """Add work to the stream; return how long it takes on the device's clock.
+
+        `duration_ns` does the work and returns that.
+
+        Raises
+        ------
+        UnorderedError
+            It touches memory that another stream may still be using.
+        """
+        timeline = self._timeline
+        reads, writes = list(reads), list(writes)
+        with timeline.lock:
+            _merge(self.order, timeline.known)
+            if self._default:
+                for other in timeline.streams.values():
+                    self.order[other.number] = other.position
+                    self.ready_ns = max(self.ready_ns, other.ready_ns)
+            for access in reads:
+                self._check(access, "reads", access.written)
+            for access in writes:
+                self._check(access, "writes to", access.written)
+                for place in access.read.items():
+                    self._check(access, "writes to", place)
+            self.position += 1
+            for access in reads:
+                access.read[self.number] = self.position
+            for access in writes:
+                access.written = (self.number, self.position)
+                access.read = {}
+                access.ready = None
+        began = time.monotonic_ns()
+        # Not under the lock: it computes. Nobody else gives work to this stream meanwhile.
+        duration = duration_ns()
+        with timeline.lock:
+            self.ready_ns = timeline.occupy(unit, max(self.ready_ns, began), duration)
+        return duration
+
+    def _check(self, access: Access, verb: str, place: _Place | None) -> None:
+        if place is None or place[0] == self.number:
+            return
+        number, position = place
+        if self.order.get(number, 0) >= position or self._timeline.known.get(number, 0) >= position:
+            return
+        other = self._timeline.streams.get(number)
+        if other is None:  # all its work was done when it was closed
+            return
+        what = access.label or "memory"
+        error = UnorderedError(
+            f"'{self.owner}' {verb} {what} on {self.device.name} before the work of '{other.owner}' "
+            "on it is done",
+            hint="on a GPU this gives wrong numbers now and then: let the stream wait for the event of "
+            "the other one",
+        )
+        self.device.fault(error)
+        raise error
+
+
+def _merge(order: dict[int, int], other: dict[int, int]) -> None:
+    for number, position in other.items():
+        if order.get(number, 0) < position:
+            order[number] = position

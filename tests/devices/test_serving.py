@@ -1,0 +1,216 @@
+# ruff: noqa: F821, N803 - annotations of tensors, by their names
+"""A server on simulated GPUs: placements, copies, memory, order."""
+
+import gc
+
+import numpy as np
+import pytest
+
+import nbtriton as nt
+from nbtriton.errors import LoadError, TritonError
+
+ROWS = np.arange(8, dtype=np.float32).reshape(2, 4)
+GPU = "max_batch_size: 8 instance_group [ { kind: KIND_GPU gpus: [ %d ] } ]"
+CPU = "max_batch_size: 8 instance_group [ { kind: KIND_CPU } ]"
+
+
+def double(IN: "FP32[4]") -> {"OUT": "FP32[4]"}:
+    return {"OUT": IN * 2}
+
+
+def chain(name, models):
+    """Return an ensemble that passes a tensor through models."""
+    steps = ", ".join(
+        f'{{ model_name: "{model}" model_version: -1 input_map {{ key: "IN" value: "T{n}" }} '
+        f'output_map {{ key: "OUT" value: "T{n + 1}" }} }}'
+        for n, model in enumerate(models)
+    )
+    tensor = '[ {{ name: "T{}" data_type: TYPE_FP32 dims: [ 4 ] }} ]'
+    return (
+        f'name: "{name}" platform: "ensemble" max_batch_size: 8 input {tensor.format(0)} '
+        f"output {tensor.format(len(models))} ensemble_scheduling {{ step [ {steps} ] }}"
+    )
+
+
+@pytest.fixture(scope="module")
+def server():
+    with nt.Server(gpus="simulated:2") as found:
+        for name, config in {"a": GPU % 0, "b": GPU % 0, "c": CPU, "d": GPU % 1}.items():
+            found.load(config, double, name=name)
+        found.load(chain("all_gpu", "abab"))
+        found.load(chain("mixed", "acb"))
+        found.load(chain("two_gpus", "ad"))
+        yield found
+
+
+@pytest.fixture(autouse=True)
+def _clean(server):
+    server.devices.ledger.clear()
+    yield
+    gc.collect()
+    for device in server.devices.values():
+        assert device.faults == []
+        assert device.memory().used_bytes == 0  # nothing leaks
+
+
+def edges(server):
+    return [
+        (one.writer, one.reader, one.source, one.target) for one in server.devices.ledger.copies()
+    ]
+
+
+def test_a_function_gets_arrays_of_its_device(server):
+    seen = []
+
+    def watch(IN: "FP32[4]") -> {"OUT": "FP32[4]"}:
+        seen.append((type(IN).__name__, IN.device.name))
+        return {"OUT": IN}
+
+    server.load(GPU % 1, watch, name="watch")
+    result = server.infer("watch", {"IN": ROWS})
+    assert type(result.raw("OUT")).__name__ == "SimulatedArray"
+    np.testing.assert_array_equal(result["OUT"], ROWS)
+    assert seen == [("SimulatedArray", "simulated GPU 1")]
+    server.unload("watch", timeout_s=None)
+
+
+def test_steps_on_one_device_neither_copy_nor_wait(server):
+    result = server.infer("all_gpu", {"T0": ROWS})
+    waits = server.devices.ledger.waits()
+    assert edges(server) == [("host", "a.IN", "CPU", "GPU 0")]
+    # The boundary to the caller alone, and that only if the device is not done by then.
+    assert sum(waits.values()) <= 1
+    np.testing.assert_array_equal(result["T4"], ROWS * 16)
+
+
+def test_a_step_on_the_cpu_bounces(server):
+    result = server.infer("mixed", {"T0": ROWS})
+    np.testing.assert_array_equal(result["T3"], ROWS * 8)
+    assert edges(server) == [
+        ("host", "a.IN", "CPU", "GPU 0"),
+        ("a.OUT", "c.IN", "GPU 0", "CPU"),
+        ("host", "b.IN", "CPU", "GPU 0"),
+        ("b.OUT", "host", "GPU 0", "CPU"),
+    ]
+
+
+def test_a_step_on_another_gpu_copies_once(server):
+    server.infer("two_gpus", {"T0": ROWS})
+    assert edges(server)[1:] == [("a.OUT", "d.IN", "GPU 0", "GPU 1")]
+
+
+def test_a_batch_goes_to_the_device_in_one_copy(server):
+    server.load(
+        GPU % 0
+        + " dynamic_batching { preferred_batch_size: [ 8 ] max_queue_delay_microseconds: 10000000 }",
+        double,
+        name="batched",
+    )
+    futures = [server.submit("batched", {"IN": ROWS + n}) for n in range(4)]
+    for n, future in enumerate(futures):
+        np.testing.assert_array_equal(future.result(30)["OUT"], (ROWS + n) * 2)
+    copies = [one for one in server.devices.ledger.copies() if one.reader == "batched.IN"]
+    assert [(one.copies, one.requests, one.nbytes) for one in copies] == [(1, 4, 4 * ROWS.nbytes)]
+    server.unload("batched", timeout_s=None)
+
+
+def test_python_models_get_host_inputs_unless_they_say_no(server):
+    import triton_python_backend_utils as pb_utils
+
+    seen = []
+
+    class TritonPythonModel:
+        @staticmethod
+        def auto_complete_config(config):
+            config.add_input({"name": "IN", "data_type": "TYPE_FP32", "dims": [4]})
+            config.add_output({"name": "OUT", "data_type": "TYPE_FP32", "dims": [4]})
+            return config
+
+        def execute(self, requests):
+            found = []
+            for request in requests:
+                x = pb_utils.get_input_tensor_by_name(request, "IN")
+                seen.append(x.is_cpu())
+                found.append(pb_utils.InferenceResponse([pb_utils.Tensor("OUT", x.as_numpy() * 2)]))
+            return found
+
+    server.load(GPU % 0, TritonPythonModel, name="py")
+    server.load(chain("with_python", ["a", "py", "b"]))
+    np.testing.assert_array_equal(server.infer("with_python", {"T0": ROWS})["T3"], ROWS * 8)
+    assert ("a.OUT", "py.IN", "GPU 0", "CPU") in edges(server)
+    assert seen == [True]
+    server.unload("with_python", unload_dependents=False, timeout_s=None)
+    server.unload("py", timeout_s=None)
+
+
+def test_a_model_that_does_not_fit_is_refused_in_tritons_words():
+    torch = pytest.importorskip("torch")
+
+    class Large(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = torch.nn.Linear(600, 600)
+
+        def forward(self, IN: "FP32[600]") -> {"OUT": "FP32[600]"}:
+            return self.layer(IN)
+
+    with nt.Server(gpus="simulated:1,memory_mib=1") as server:
+        with pytest.raises(LoadError) as error:
+            server.load(GPU % 0, Large, name="large")
+        assert (
+            "Unavailable: can not create model 'large': memory limit set for GPU 0 has exceeded, "
+            "model loading is rejected." in error.value.message
+        )
+        assert "1.38 MiB" in error.value.hint
+
+
+def test_torch_modules_are_accounted_and_run_out_of_memory_alone():
+    torch = pytest.importorskip("torch")
+
+    class Small(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = torch.nn.Linear(64, 64)
+
+        def forward(self, IN: "FP32[64]") -> {"OUT": "FP32[64]"}:
+            return self.layer(IN)
+
+    with nt.Server(gpus="simulated:1,memory_mib=1") as server:
+        server.load("max_batch_size: 4096 instance_group [ { kind: KIND_GPU } ]", Small, name="m")
+        weights = (64 * 64 + 64) * 4
+        device = server.devices[0]
+        assert device.memory().by_owner == {"m": weights}
+        one = np.ones((1, 64), np.float32)
+        expected = server.infer("m", {"IN": one})["OUT"]
+        with pytest.raises(TritonError, match=r"CUDA out of memory\. Tried to allocate 1\.00 MiB"):
+            server.infer("m", {"IN": np.ones((4096, 64), np.float32)})
+        np.testing.assert_array_equal(server.infer("m", {"IN": one})["OUT"], expected)
+        assert device.faults == []
+        del expected
+        gc.collect()
+        assert device.memory().by_owner == {"m": weights}
+        server.unload("m", timeout_s=None)
+        assert device.memory().used_bytes == 0
+
+
+def test_what_is_simulated_is_called_so(server):
+    server.infer("all_gpu", {"T0": ROWS})
+    (found,) = server.statistics("a")["model_stats"]
+    assert found["simulated"] == "simulated:2"
+    assert {one["device"] for one in found["device_stats"]} == {"simulated GPU 0"}
+    assert found["device_stats"][0]["compute"]["count"] > 0
+    assert "simulated" not in server.statistics("c")["model_stats"][0]
+    status = nt.status(server).set_index("model")["instances"]
+    assert status["a"] == "1 \u00d7 simulated GPU"
+    assert status["c"] == "1 \u00d7 CPU"
+    report = nt.perf(server, "all_gpu", concurrency=1, measurement_interval_ms=50, max_trials=3)
+    assert "simulated GPUs (simulated:2): the times are simulated" in report.notes[0]
+    assert report.environment["gpus"] == "simulated:2"
+
+
+def test_options_can_change_to_simulated_gpus():
+    with nt.Server(gpus=[]) as server:
+        server.load("max_batch_size: 8", double, name="m")
+        assert type(server.infer("m", {"IN": ROWS}).raw("OUT")) is np.ndarray
+        assert server.set_options(gpus="simulated:1") == ("m",)
+        assert type(server.infer("m", {"IN": ROWS}).raw("OUT")).__name__ == "SimulatedArray"
