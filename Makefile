@@ -113,7 +113,7 @@ build/compiled: $(VENV)/.test pyproject.toml scripts/compiled.py $(shell find sr
 # Counts the calls of a method by a subclass, which a compiled class cannot have.
 COUNTS_CALLS := tests/scheduling/test_queue_policy.py::test_a_batch_costs_the_same_however_many_wait
 test-compiled: build/compiled
-	@PYTHONPATH=$< $(BIN)/python -m pytest -q -n auto --dist loadfile tests/engine tests/scheduling tests/backends \
+	@PYTHONPATH=$< $(BIN)/python -m pytest -q -n auto --dist loadfile tests/engine tests/scheduling tests/backends tests/workers \
 		-m "not reference" --deselect $(COUNTS_CALLS) $(PYTEST_FLAGS)
 
 compiled: test-compiled

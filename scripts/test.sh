@@ -21,9 +21,12 @@ step layers "$bin/lint-imports" --no-cache --no-logo
 if [ -n "$compiled" ]; then
     # What `pip install` installs here; all that follows is about the sources in pure Python.
     step compiled env PYTHONPATH="$compiled" "$bin/python" -m pytest -q \
-        -n logical --dist loadfile tests/engine
+        -n logical --dist loadfile tests/engine \
+        tests/workers/test_transport.py tests/workers/test_instances.py tests/workers/test_kinds.py
 fi
-step pytest "$bin/python" -m pytest -n logical --dist loadfile --no-loadscope-reorder "$@"
+# More than there are processors: four tenths of the time a test waits for another process.
+processes=$((($(getconf _NPROCESSORS_ONLN) * 3 + 1) / 2))
+step pytest "$bin/python" -m pytest -n "$processes" --dist loadfile --no-loadscope-reorder "$@"
 
 if [ -n "$failed" ]; then
     echo "FAILED:$failed"

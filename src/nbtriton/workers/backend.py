@@ -19,7 +19,7 @@ from nbtriton.backends.base import (
 from nbtriton.config import EXECUTION_ENV_PATH, ModelConfig, complete_from
 from nbtriton.errors import UnsupportedError
 from nbtriton.workers import protocol
-from nbtriton.workers.connection import Connection
+from nbtriton.workers.core.connection import Connection
 from nbtriton.workers.description import describe_instance, describe_model, is_python_model
 from nbtriton.workers.environment import Environment, Environments, environment_path
 from nbtriton.workers.instance import WorkerInstance

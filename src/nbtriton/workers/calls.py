@@ -15,15 +15,15 @@ from nbtriton.backends.core.executing import EXECUTING, Executing
 from nbtriton.backends.python.api.metrics import MetricKind, family_of
 from nbtriton.errors import EngineStoppedError, InternalError, TritonError
 from nbtriton.workers import protocol
-from nbtriton.workers.channel import Channel, ChannelClosed
+from nbtriton.workers.core.channel import Channel, ChannelClosed
 from nbtriton.workers.core.codec import (
     decode_response,
     decode_tensors,
     encode_response,
 )
+from nbtriton.workers.core.memory import Outgoing, Place
 from nbtriton.workers.core.packing import Packer
 from nbtriton.workers.errors import encode_error, failure
-from nbtriton.workers.memory import Outgoing, Place
 
 if TYPE_CHECKING:
     from nbtriton.backends.python.api.metrics import Family, Sample

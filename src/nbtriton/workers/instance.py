@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from nbtriton.backends.base import BackendInstance, BackendRequest, BatchTimer, Response
-from nbtriton.workers.connection import Connection
+from nbtriton.workers.core.connection import Connection
 
 __all__ = ["WorkerInstance"]
 

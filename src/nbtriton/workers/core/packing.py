@@ -12,7 +12,7 @@ from typing import Any, Final
 import numpy as np
 
 from nbtriton.tensors import Array, as_bytes_array, datatype_of, to_numpy
-from nbtriton.workers.memory import Outgoing, Place
+from nbtriton.workers.core.memory import Outgoing, Place
 
 __all__ = ["Packer", "joined_rows", "read_column", "read_tensor"]
 

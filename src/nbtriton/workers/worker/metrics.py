@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from nbtriton.backends.python.api.metrics import Family, MetricKind, Sample
 
 if TYPE_CHECKING:
-    from nbtriton.workers.worker.main import Worker
+    from nbtriton.workers.worker.core.worker import Worker
 
 __all__ = ["RemoteFamily"]
 

@@ -18,7 +18,7 @@ from nbtriton.workers.worker.metrics import RemoteFamily
 
 if TYPE_CHECKING:
     from nbtriton.backends.python.api.metrics import MetricKind
-    from nbtriton.workers.worker.main import Worker
+    from nbtriton.workers.worker.core.worker import Worker
 
 __all__ = ["RemoteFuture", "RemoteServer", "RemoteTrace"]
 

@@ -15,7 +15,7 @@ import weakref
 from bisect import insort
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 
@@ -33,7 +33,7 @@ _LARGEST_GROWTH: Final = 1 << 26
 _UNUSED_FOR: Final = 64
 _SEGMENT_WAIT_S: Final = 60.0
 
-_Bytes = np.ndarray[Any, np.dtype[np.uint8]]
+_Bytes: TypeAlias = "np.ndarray[Any, np.dtype[np.uint8]]"
 
 
 class _Segment:

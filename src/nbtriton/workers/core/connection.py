@@ -17,12 +17,12 @@ from nbtriton.backends.core.executing import EXECUTING
 from nbtriton.errors import InternalError, TritonError
 from nbtriton.workers import protocol
 from nbtriton.workers.calls import ServerCalls
-from nbtriton.workers.channel import Channel, ChannelClosed
+from nbtriton.workers.core.channel import Channel, ChannelClosed
 from nbtriton.workers.core.codec import decode_responses, encode_requests
+from nbtriton.workers.core.memory import Incoming, Outgoing, Place
 from nbtriton.workers.core.packing import Packer
 from nbtriton.workers.errors import decode_error
 from nbtriton.workers.limits import Limits
-from nbtriton.workers.memory import Incoming, Outgoing, Place
 from nbtriton.workers.process import WorkerProcess
 from nbtriton.workers.waiting import Waiting
 

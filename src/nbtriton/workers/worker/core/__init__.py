@@ -1,0 +1,1 @@
+"""The path of every batch in a worker; compiled where a compiler is available."""
