@@ -17,10 +17,11 @@ from nbtriton.backends.core.batching import (
 )
 from nbtriton.backends.core.place import Place
 from nbtriton.backends.core.synchronize import wait_for_outputs
+from nbtriton.backends.python.api.sender import stop_answering_abandoned
 from nbtriton.backends.python.callables import open_callable
 from nbtriton.backends.python.core.instance import without_running_loop
 from nbtriton.backends.python.core.tensor import leaving
-from nbtriton.backends.python.isolation.running import Running, enter_live, leave_live
+from nbtriton.backends.python.isolation.running import Running, any_live, enter_live, leave_live
 from nbtriton.backends.read_only import check_unchanged, explain_write, versions_of
 from nbtriton.backends.tracebacks import execute_error
 from nbtriton.config import ModelConfig, reads_only
@@ -98,6 +99,8 @@ class FunctionInstance(BatchInstance):
         leave_live(self._running)
         if self._place is not None:
             self._place.close()
+        if not any_live():
+            stop_answering_abandoned()
 
     def run(self, requests: Sequence[BackendRequest], timer: BatchTimer) -> Sequence[Response]:
         """Run requests of which a model that does not batch gets one."""
