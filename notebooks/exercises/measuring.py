@@ -1,0 +1,50 @@
+"""Exercises of ``09_measuring.ipynb``; reading on spoils them."""
+
+import nbtriton as nt
+
+
+@nt.exercise(
+    example="1.5",
+    solution="rush.points[-1].infer_per_s * rush.points[-1].latency_avg_us / 1e6",
+    hint="Little's law: throughput x time inside. rush.points[-1] has infer_per_s and latency_avg_us.",
+    mistakes={
+        "500": "That is how many there were in all. How many were inside at the same time?",
+        "1": "Then no request would ever have met another one.",
+    },
+)
+def requests_inside(answer, server):
+    """At the last rate of `rush` nobody fixed how many requests are outstanding.
+
+    How many were inside of the server at a time, in the mean?
+    """
+    requests = server.requests("scorer")[-500:]
+    assert len(requests) == 500, "Run the three rates first."
+    span = max(one.answered_ns for one in requests) - min(one.arrival_ns for one in requests)
+    inside = sum(one.answered_ns - one.arrival_ns for one in requests) / span
+    assert 0.7 < answer / inside < 1.3, f"The recorder says {inside:.1f}."
+    return f"The recorder counts {inside:.1f}; the law needs neither the queue's rules nor the model's times."
+
+
+@nt.exercise(
+    example="5",
+    solution="16",
+    hint="While one call takes 40 ms, who else is outstanding, and where?",
+    mistakes={
+        "2": "These are the requests whose own call is slow. What of those that wait behind it?",
+        "100": "Between two slow calls there are 49 quick ones, and whoever comes then meets none.",
+    },
+)
+def slow_percent(answer, server):
+    """One call in 50 takes 40 ms. With 8 requests outstanding and one instance: how many percent of the requests
+    are inside during a slow call?
+    """
+    requests = server.requests("hiccup")[-600:]
+    slow = [b for b in server.batches("hiccup") if b.end_ns - b.start_ns > 35_000_000]
+    assert len(requests) == 600, "Run the measurement first."
+    met = sum(
+        any(one.arrival_ns < b.start_ns + 5_000_000 and one.answered_ns >= b.end_ns for b in slow)
+        for one in requests
+    )
+    happened = 100 * met / len(requests)
+    assert abs(answer - happened) < 4, f"The recorder says {happened:.0f}%."
+    return f"{happened:.0f}%: each slow call meets all that are outstanding, so p99 and p90 are slow, too."

@@ -1,0 +1,23 @@
+"""Exercise of ``12_production.ipynb``; reading on spoils it."""
+
+import nbtriton as nt
+
+
+@nt.exercise(
+    example="[1, 1]",
+    solution="[3, 4, 2, 1]",
+    hint="Four leave at once. What do the others wait for, and how long?",
+    mistakes={
+        "[3, 6, 1]": "When four of the six are there, the preferred size is reached: they do not wait for the rest.",
+        "[4, 4, 2]": "The three wait 250 ms, and the next burst comes after 600 ms.",
+    },
+)
+def three_bursts(answer, server):
+    """Bursts of 3, 6 and 1 requests, 0.6 s apart. `company` waits up to 250 ms and prefers batches of 4.
+
+    How many requests has each batch?
+    """
+    batches = nt.last_batches(server, "company", requests=10)
+    sizes = [batch.batch_size for batch in batches]
+    assert answer == sizes, f"They were {sizes}, for the reasons {[b.reason for b in batches]}."
+    return "Now the real server."

@@ -1,0 +1,28 @@
+"""Exercise of ``10_whatif.ipynb``; reading on spoils it."""
+
+import numpy as np
+
+import nbtriton as nt
+
+
+@nt.exercise(
+    example="100",
+    solution="8 / 0.014",
+    hint="A full batch has 8 rows. How long does it take, and how many of them fit into a second?",
+    mistakes={
+        "143": "That is one request after another, 7 ms each. Under load they share batches.",
+        "1143": "8 rows in 7 ms: but a row more is a millisecond more.",
+    },
+)
+def most_of_one_instance(answer, server):
+    """A batch of `ranker` takes 6 ms and 1 ms a row, and has up to 8 rows.
+
+    How many requests a second can one instance answer at most? (The check measures it.)
+    """
+    one = {"IN": np.ones((1, 4), np.float32)}
+    report = nt.perf(
+        server, "ranker", inputs=one, concurrency=16, request_count=160, instances=1
+    )
+    most = report.points[0].infer_per_s
+    assert 0.75 < answer / most < 1.33, f"16 outstanding requests were answered at {most:.0f} a second."
+    return f"Measured: {most:.0f} a second. More than that needs a second instance, or longer batches."
