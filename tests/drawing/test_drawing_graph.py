@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nbtriton.drawing import Edge, Graph, Node, dag_svg, dag_text, layout, topological
+from nbtriton.drawing import Edge, Graph, Node, dag_svg, dag_text, folded, layout, topological
 from nbtriton.errors import InvalidArgumentError
 from tests.widgets.samples import digits_graph
 
@@ -120,7 +120,11 @@ def test_the_same_graph_gives_the_same_well_formed_picture(graph):
     assert root.get("role") == "img"
     assert root.get("aria-label")
     drawn = [g.get("data-node") for g in root.iter() if g.get("data-node")]
-    assert drawn == [node.id for node in topological(graph)]
+    whole = [
+        member.id for node in topological(folded(graph)) for member in (node.members or (node,))
+    ]
+    assert drawn == whole
+    assert set(drawn) == {node.id for node in graph.nodes}
 
 
 @given(graphs())

@@ -9,10 +9,18 @@ import re
 import pytest
 
 from nbtriton.drawing import to_json, watch_scene
-from nbtriton.widgets import CurveView, DagView, Hub, WatchView, curve_view, dag_view
+from nbtriton.widgets import CurveView, DagView, Hub, WatchView, curve_view, dag_view, graph_of
 from nbtriton.widgets.activity import activities, encode
 from tests.page.conftest import HOSTS, frame_text
-from tests.widgets.samples import SECOND, FakeServer, digits_graph, loaded, model, sweep
+from tests.widgets.samples import (
+    SECOND,
+    FakeServer,
+    chain,
+    digits_graph,
+    loaded,
+    model,
+    sweep,
+)
 
 pytestmark = pytest.mark.browser
 
@@ -84,7 +92,8 @@ def test_static_text_can_be_read_without_script(open_html, contrasts, views, hos
         for view in (dag_view(digits_graph()), curve_view(sweep()), views["watch"].static())
     )
     page = open_html(html, host)
-    assert page.locator(".nbt-dag-svg, .nbt-curve-svg, .nbt-watch-svg").count() == 3
+    figures = page.locator(".nbt-dag-svg, .nbt-curve-svg, .nbt-watch-svg")
+    assert figures.filter(visible=True).count() == 3
     weak = [(text, round(ratio, 2)) for text, ratio in contrasts(page) if ratio < 4.5]
     assert not weak
 
@@ -318,6 +327,55 @@ def test_dag_without_live_numbers_has_no_badges(open_view):
     assert page.locator(".nbt-badge").count() == 0
 
 
+# The size on the screen of each text of the pictures that are shown, in pixels.
+TEXT_SIZES = """() => [...document.querySelectorAll("svg text")]
+  .filter((text) => text.getClientRects().length)
+  .map((text) => {
+    const svg = text.ownerSVGElement;
+    const scale = svg.getBoundingClientRect().width / svg.viewBox.baseVal.width;
+    return parseFloat(getComputedStyle(text).fontSize) * scale;
+  })"""
+PAGES = (600, 900, 1600)
+
+
+def spread(page, width, *, script=True):
+    """Give a page another width; return the sizes of its texts and whether it fits."""
+    page.set_viewport_size({"width": width, "height": 700})
+    if script:  # the view is built anew for another width
+        page.evaluate("new Promise((done) => setTimeout(() => requestAnimationFrame(done), 50))")
+    cards = (
+        page.locator("svg")
+        .filter(visible=True)
+        .evaluate_all("all => all.map(svg => svg.getBoundingClientRect().right)")
+    )
+    return page.evaluate(TEXT_SIZES), all(right <= width for right in cards)
+
+
+@pytest.mark.parametrize("length", [3, 12, 30])
+def test_text_of_a_graph_is_11_pixels_or_more_at_any_width(open_view, open_html, length):
+    graph = graph_of(*chain(length))
+    live = open_view(DagView(graph, on_hub=Hub(threaded=False)))
+    for page, script in ((live, True), (open_html(dag_view(graph).html), False)):
+        for width in PAGES:
+            sizes, fits = spread(page, width, script=script)
+            assert len(sizes) >= length
+            assert min(sizes) >= 10.99, width
+            assert fits, width
+
+
+def test_a_click_opens_a_model_of_a_chain(open_view):
+    page = open_view(DagView(graph_of(*chain(12)), on_hub=Hub(threaded=False)))
+    page.locator('[data-node="step:7"]').click()
+    assert "stage_07" in page.locator(".nbt-dag-details").inner_text()
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("Enter")
+    assert "stage_08" in page.locator(".nbt-dag-details").inner_text()
+    # Another width builds the picture anew; what was open stays open, what had the focus keeps it.
+    spread(page, 600)
+    assert focused(page) == "step:8"
+    assert page.locator('[data-node="step:8"]').get_attribute("aria-expanded") == "true"
+
+
 # -- curve ----------------------------------------------------------------------------------------
 
 
@@ -356,4 +414,7 @@ def test_curve_says_its_finding(open_view, curve):
 def test_a_narrow_page_clips_nothing(open_view, views, name):
     page = open_view(views[name], width=420)
     svg = page.locator(f".nbt-{name} svg").bounding_box()
-    assert svg["x"] + svg["width"] <= 420
+    # A graph keeps the size of its text, and is moved sideways.
+    scrolls = page.locator(".nbt-root").evaluate("e => e.scrollWidth > e.clientWidth")
+    assert svg["x"] + svg["width"] <= 420 or (name == "dag" and scrolls)
+    assert page.evaluate("document.documentElement.scrollWidth") <= 420

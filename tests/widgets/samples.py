@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from nbtriton.config import as_config
 from nbtriton.drawing import Edge, Graph, Node, Point, Series
 from nbtriton.engine import (
     InstanceSnapshot,
@@ -171,3 +172,36 @@ def sweep():
             ),
         ),
     )
+
+
+def numbers(name, inputs, outputs):
+    """A model of FP32[16] tensors."""
+    tensors = (
+        f"{way} [ {{ name: '{tensor}' data_type: TYPE_FP32 dims: [ 16 ] }} ]"
+        for way, names in (("input", inputs), ("output", outputs))
+        for tensor in names
+    )
+    return as_config(f"name: '{name}' backend: 'python' max_batch_size: 8 {' '.join(tensors)}")
+
+
+def ensemble(name, *steps):
+    """An ensemble from IN to OUT; a step is a model, its input tensor and its output tensor."""
+    written = "".join(
+        f"step {{ model_name: '{model}' model_version: -1 input_map {{ key: 'IN' value: '{takes}' }} "
+        f"output_map {{ key: 'OUT' value: '{gives}' }} }}"
+        for model, takes, gives in steps
+    )
+    return as_config(
+        f"name: '{name}' platform: 'ensemble' max_batch_size: 8 "
+        "input [ { name: 'IN' data_type: TYPE_FP32 dims: [ 16 ] } ] "
+        "output [ { name: 'OUT' data_type: TYPE_FP32 dims: [ 16 ] } ] "
+        f"ensemble_scheduling {{ {written} }}"
+    )
+
+
+def chain(length):
+    """An ensemble of so many models, one after the other, with its members."""
+    names = [f"stage_{at:02}" for at in range(length)]
+    tensors = ["IN", *(f"t{at}" for at in range(1, length)), "OUT"]
+    steps = zip(names, tensors, tensors[1:], strict=False)
+    return ensemble("chain", *steps), {name: numbers(name, ["IN"], ["OUT"]) for name in names}

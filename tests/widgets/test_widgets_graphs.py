@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
+
 from nbtriton.config import as_config
-from nbtriton.drawing import dag_text, layout
-from nbtriton.widgets import DagView, Hub, graph_of, server_graph
+from nbtriton.drawing import dag_scene, dag_svg, dag_text, folded, layout
+from nbtriton.widgets import graph_of, server_graph
+from nbtriton.widgets.graphs import with_calls
+from tests.widgets.samples import chain, ensemble, numbers
 
 PREPROCESS = """
 name: "image_preprocess_model" backend: "python" max_batch_size: 64
@@ -91,9 +95,58 @@ def test_the_graph_of_a_loaded_ensemble():
     server = Loaded(as_config(ENSEMBLE), *members().values())
     graph = server_graph(server, "ensemble_model")
     assert graph == graph_of(as_config(ENSEMBLE), members())
-    view = DagView.of(server, "ensemble_model", on_hub=Hub(threaded=False))
-    assert [node["label"] for node in view.nodes if node["live"] >= 0] == [
-        "image_preprocess_model",
-        "classification_model",
-        "segmentation_model",
+
+
+def test_a_nested_ensemble_is_opened_in_place():
+    inner = ensemble("inner", ("b", "IN", "x"), ("c", "x", "OUT"))
+    outer = ensemble("outer", ("a", "IN", "t"), ("inner", "t", "u"), ("d", "u", "OUT"))
+    models = {name: numbers(name, ["IN"], ["OUT"]) for name in "abcd"}
+    graph = graph_of(outer, {**models, "inner": inner})
+    assert [(n.id, n.label, n.group) for n in graph.nodes if n.kind == "model"] == [
+        ("step:0", "a", ""), ("step:1.0", "b", "inner"), ("step:1.1", "c", "inner"), ("step:2", "d", ""),
+    ]  # fmt: skip
+    assert [(e.source, e.target, e.label) for e in graph.edges] == [
+        ("input:IN", "step:0", "IN FP32[16]"),
+        ("step:0", "step:1.0", "t FP32[16]"),
+        ("step:1.0", "step:1.1", "x FP32[16]"),
+        ("step:1.1", "step:2", "OUT FP32[16]"),
+        ("step:2", "output:OUT", "OUT FP32[16]"),
     ]
+    assert {e.row_bytes for e in graph.edges} == {64.0}
+    assert "inner (ensemble)" in dag_svg(graph)
+    assert "c  python · batch ≤ 8  in inner" in dag_text(graph)
+
+
+def test_calls_are_dashed_and_a_circle_of_calls_ends():
+    graph = graph_of(*chain(3))
+    calls = {("stage_01", "scorer"): 12, ("scorer", "bert"): 40, ("stage_02", "stage_00"): 3}
+    calls |= {("bert", "scorer"): 2}
+    graph = with_calls(graph, calls, {"scorer": numbers("scorer", ["IN"], ["OUT"])})
+    assert [(e.source, e.target, e.calls) for e in graph.edges if e.kind == "call"] == [
+        ("step:1", "call:scorer", 12), ("step:2", "call:stage_00", 3), ("call:scorer", "call:bert", 40),
+    ]  # fmt: skip
+    assert graph.node("call:bert").sublabel == "not loaded"
+    assert ("calls", "scorer, 2 \u00d7") in graph.node("call:bert").details
+    assert "12 calls ╌▶ scorer" in dag_text(graph)
+
+
+@pytest.mark.parametrize("length", [3, 12, 30])
+@pytest.mark.parametrize("width", [540, 800, 1080])
+def test_no_picture_is_wider_than_its_page(length, width):
+    scene = dag_scene(graph_of(*chain(length)), width)
+    attrs = dict(scene.attrs)
+    assert attrs["width"] <= width
+    # It is as large as it is drawn, whatever the page.
+    assert attrs["style"].startswith("max-width:none")
+    sizes = [dict(one.attrs).get("font-size", 11) for one in scene.walk() if one.tag == "text"]
+    assert min(sizes) >= 11
+    drawn = [dict(one.attrs).get("data-node", "") for one in scene.walk()]
+    assert sum(name.startswith("step:") for name in drawn) == length
+
+
+def test_a_long_chain_is_one_box_with_a_line_for_each_model():
+    graph = folded(graph_of(*chain(12)))
+    assert [node.kind for node in graph.nodes] == ["input", "chain", "output"]
+    assert len(graph.node("chain:step:0").members) == 12
+    assert graph.edges[0].target == "chain:step:0"
+    assert folded(graph_of(*chain(6))) == graph_of(*chain(6))

@@ -3,8 +3,16 @@
 from __future__ import annotations
 
 from nbtriton.drawing.curve import Point, Series, curve_finding, curve_scene, curve_svg, curve_text
-from nbtriton.drawing.dag import dag_scene, dag_svg, dag_text
-from nbtriton.drawing.graph import Edge, Graph, Layout, Node, layout, topological
+from nbtriton.drawing.dag import (
+    dag_scene,
+    dag_svg,
+    dag_text,
+    details_of,
+    edge_width,
+    traffic_line,
+)
+from nbtriton.drawing.graph import Edge, Graph, Node, Traffic, folded, topological
+from nbtriton.drawing.layering import Layout, layout
 from nbtriton.drawing.numbers import count, measure, sparkline
 from nbtriton.drawing.scene import Shape, to_json, to_svg
 from nbtriton.drawing.table import Column, TableView, table_html, table_text
@@ -43,6 +51,7 @@ __all__ = [
     "Shape",
     "TableView",
     "TimelineLanes",
+    "Traffic",
     "Wait",
     "batch_bins",
     "bin_counts",
@@ -54,6 +63,9 @@ __all__ = [
     "dag_scene",
     "dag_svg",
     "dag_text",
+    "details_of",
+    "edge_width",
+    "folded",
     "layout",
     "measure",
     "sparkline",
@@ -65,6 +77,7 @@ __all__ = [
     "to_json",
     "to_svg",
     "topological",
+    "traffic_line",
     "watch_html",
     "watch_scene",
     "watch_svg",

@@ -6,6 +6,7 @@ import math
 
 __all__ = [
     "MISSING",
+    "byte_size",
     "count",
     "log_ticks",
     "measure",
@@ -45,6 +46,17 @@ def measure(value: float, digits: int = 3) -> str:
         exponent += 1
     decimals = max(0, digits - 1 - exponent)
     return f"{rounded:,.{decimals}f}".replace(",", _THIN)
+
+
+def byte_size(value: float) -> str:
+    """Write a size in bytes with three digits: ``256 B``, ``1.05 MB`` (units of 1000)."""
+    size = value
+    for unit in ("B", "kB", "MB", "GB"):
+        if size < 999.5 or unit == "GB":
+            break
+        size /= 1000
+    digits = plain(round(size)) if unit == "B" else measure(size)
+    return f"{digits} {unit}"
 
 
 def plain(value: float) -> str:

@@ -23,6 +23,7 @@ __all__ = [
     "text_width",
     "to_json",
     "to_svg",
+    "wrapped",
 ]
 
 Attr = str | float | int
@@ -147,9 +148,18 @@ def text(
 
 
 def figure(
-    width: float, height: float, *children: Shape, label: str, title: str, cls: str
+    width: float,
+    height: float,
+    *children: Shape,
+    label: str,
+    title: str,
+    cls: str,
+    scales: bool = True,
 ) -> Shape:
-    """Put shapes on a card with a background of its own and a name for screen readers."""
+    """Put shapes on a card with a background of its own and a name for screen readers.
+
+    One that `scales` becomes smaller with its place; another one keeps the size of its text.
+    """
     card = shape(
         "rect", x=0.5, y=0.5, width=width - 1, height=height - 1, rx=8, **ink("bg", "line")
     )
@@ -167,7 +177,7 @@ def figure(
         aria_label=label,
         class_=f"nbt-fig {cls}",
         font_family="system-ui, 'Segoe UI', Roboto, Arial, 'DejaVu Sans', sans-serif",
-        style="max-width:100%;height:auto",
+        style=f"max-width:{'100%' if scales else 'none'};height:auto",
     )
 
 
@@ -226,3 +236,15 @@ def text_width(line: str, size: float, *, bold: bool = False) -> float:
         else:
             ems += 0.72 if char.isupper() else 0.64
     return ems * size * (1.1 if bold else 1.0)
+
+
+def wrapped(line: str, room: float, size: float, *, bold: bool = True) -> list[str]:
+    """Break a sentence into lines that are no wider than the room."""
+    lines = [""]
+    for word in line.split(" "):
+        longer = f"{lines[-1]} {word}".strip()
+        if lines[-1] and text_width(longer, size, bold=bold) > room:
+            lines.append(word)
+        else:
+            lines[-1] = longer
+    return lines

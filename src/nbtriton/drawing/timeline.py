@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from nbtriton.drawing.numbers import count, measure, nice_ticks, plain
-from nbtriton.drawing.scene import Shape, figure, ink, shape, text, text_width, to_svg
+from nbtriton.drawing.scene import Shape, figure, ink, shape, text, text_width, to_svg, wrapped
 from nbtriton.drawing.table import table_text
 
 __all__ = [
@@ -80,7 +80,7 @@ def timeline_scene(models: Sequence[TimelineLanes], *, span_ms: float, finding: 
     """Return the picture as shapes; each model is a group with ``data-model``."""
     parts: list[Shape] = []
     y = 20.0
-    for line in _wrapped(finding, _WIDTH - 40, 13):
+    for line in wrapped(finding, _WIDTH - 40, 13):
         parts.append(text(20, y + 6, line, 13, "fg", bold=True))
         y += 18
     marks = {bar.mark.letter: bar.mark for model in models for bar in model.bars}
@@ -227,17 +227,6 @@ def _short(name: str, room: float, *, bold: bool = False) -> str:
     while text_width(name, 12 if bold else 11, bold=bold) > room and len(name) > 4:
         name = name[:-2] + "…"
     return name
-
-
-def _wrapped(line: str, room: float, size: float) -> list[str]:
-    lines = [""]
-    for word in line.split():
-        longer = f"{lines[-1]} {word}".strip()
-        if lines[-1] and text_width(longer, size, bold=True) > room:
-            lines.append(word)
-        else:
-            lines[-1] = longer
-    return lines
 
 
 def timeline_text(models: Sequence[TimelineLanes], *, span_ms: float, finding: str) -> str:

@@ -7,14 +7,17 @@ from nbtriton.explain.explanation import Explanation, why
 from nbtriton.explain.findings import Proposal
 from nbtriton.explain.settings_rules import Finding
 from nbtriton.explain.timeline import Timeline, read_timeline
+from nbtriton.explain.traffic import PipelineTraffic, read_traffic
 
 __all__ = [
     "Diagnosis",
     "Explanation",
     "Finding",
+    "PipelineTraffic",
     "Proposal",
     "Timeline",
     "doctor",
     "read_timeline",
+    "read_traffic",
     "why",
 ]

@@ -17,6 +17,7 @@ from nbtriton.explain.findings import Proposal, batch_findings, proposal, refusa
 from nbtriton.explain.parts import PARTS, BusyTimes, parts_of, path_parts
 from nbtriton.explain.record import ModelRecord, Settings
 from nbtriton.explain.slow import SlowRequests, compare_slowest
+from nbtriton.explain.traffic import bottleneck_sentence
 from nbtriton.scheduling import REASONS
 
 if TYPE_CHECKING:
@@ -255,10 +256,8 @@ def _bottleneck(record: ModelRecord, busy: Mapping[str, tuple[BusyTimes, bool]])
         return "", ""
     step, ns = steps[0]
     largest = max((p for p in parts if p.startswith(f"{step}: ")), key=lambda p: parts[p])
-    return step, (
-        f"{step} is the bottleneck: {ns / total:.0%} of the requests' time, most of it "
-        f"{largest.rpartition(': ')[2]} ({parts[largest] / total:.0%})"
-    )
+    part = largest.rpartition(": ")[2]
+    return step, bottleneck_sentence(step, ns / total, part, parts[largest] / total)
 
 
 def _parts_table(slow: SlowRequests) -> tuple[Sequence[str | Column], _Rows]:

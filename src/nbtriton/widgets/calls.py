@@ -8,6 +8,7 @@ from nbtriton.explain import read_timeline
 from nbtriton.widgets.dag import DagView, server_graph
 from nbtriton.widgets.show import Shown, show_live
 from nbtriton.widgets.static import StaticView, TimelineView, dag_view, timeline_view
+from nbtriton.widgets.traffic import with_traffic
 from nbtriton.widgets.watch import WatchView
 
 if TYPE_CHECKING:
@@ -42,14 +43,19 @@ def watch(server: Server, *names: str) -> Shown:
 
 
 def dag(server: Server, name: str, *, live: bool = False) -> StaticView | Shown:
-    """Draw the graph of an ensemble: its models and the tensors between them.
+    """Draw the graph of a model or an ensemble: its steps, its tensors, and where the time goes.
+
+    Each box is filled by its share of the requests' time, each tensor's line is as thick as its
+    bytes, and calls of models by models (BLS) are dashed, as the recorder saw them. The sentence
+    above names the bottleneck. Below, each model opens: configuration, batch sizes, recent errors.
 
     Parameters
     ----------
     server : Server
     name : str
     live : bool
-        With the requests that wait and run now, until ``stop()``.
+        With the requests that wait and run now, until ``stop()``; click on a model, or press Enter
+        on it, for its details.
 
     Examples
     --------
@@ -59,7 +65,7 @@ def dag(server: Server, name: str, *, live: bool = False) -> StaticView | Shown:
     """
     if live:
         return show_live(DagView.of(server, name))
-    return dag_view(server_graph(server, name))
+    return dag_view(with_traffic(server, name, server_graph(server, name), whole=True))
 
 
 def timeline(server: Server, name: str, *, span_ms: float | None = None) -> TimelineView:

@@ -6,26 +6,44 @@ const STATES = ["READY", "LOADING", "UNLOADING", "UNAVAILABLE"];
 /** @param {{model: Model, el: HTMLElement}} context */
 function render({ model, el }) {
   const root = make("div", "nbt-root nbt-dag");
+  const finding = make("p", "nbt-dag-finding");
   const picture = make("div", "nbt-dag-picture");
   const details = make("div", "nbt-dag-details");
   details.hidden = true;
   details.setAttribute("aria-live", "polite");
-  root.append(picture, details);
+  finding.setAttribute("aria-live", "polite");
+  root.append(finding, picture, details);
   el.append(root);
 
   /** @type {DagNode[]} */
   let nodes = [];
   /** @type {SVGElement[]} */
   let groups = [];
-  /** @type {Map<number, {right: number, text: SVGElement, plate: SVGElement}>} */
+  /** @typedef {{right: number, text: SVGElement | null, plate: SVGElement | null}} Badge */
+  /** @type {Map<number, Badge>} */
   let badges = new Map();
   /** @type {unknown} */
   let drawn = null;
-  let opened = -1;
+  let scene = -1;
+  /** The node whose details are open. */
+  let opened = "";
+
+  /** The widest picture that the page has room for: text keeps its size. */
+  const fitting = () => {
+    const scenes = model.get("scenes");
+    const room = root.clientWidth - 8;
+    let best = 0;
+    for (let i = 1; i < scenes.length; i++) {
+      if (Number(scenes[i][1].width) <= room) best = i;
+    }
+    return best;
+  };
 
   const build_all = () => {
+    const focused = groups.findIndex((group) => group === document.activeElement);
+    const before = focused >= 0 ? nodes[focused].id : "";
     nodes = model.get("nodes");
-    const figure = build(model.get("scene"));
+    const figure = build(model.get("scenes")[scene]);
     // The nodes inside are there for the keyboard, which an image would hide.
     figure.setAttribute("role", "group");
     picture.replaceChildren(figure);
@@ -37,18 +55,43 @@ function render({ model, el }) {
     groups.forEach((group, i) => {
       group.setAttribute("tabindex", i ? "-1" : "0");
       group.setAttribute("role", "button");
-      group.setAttribute("aria-expanded", "false");
+      group.setAttribute("aria-expanded", String(nodes[i].id === opened));
       group.setAttribute("aria-label", said(nodes[i]));
     });
-    opened = -1;
-    details.hidden = true;
+    if (before) focus(nodes.findIndex((node) => node.id === before));
+  };
+
+  /** Shares, lines and details of the models, widths of the tensors: once a second. */
+  const draw_traffic = () => {
+    write(finding, model.get("finding"));
+    finding.hidden = !model.get("finding");
+    const traffic = model.get("traffic");
+    nodes.forEach((node, i) => {
+      const [share, line, rows] = traffic[node.live] ?? [];
+      if (line === undefined) return;
+      node.details = rows;
+      write(groups[i].querySelector(".nbt-traffic"), line);
+      const box = /** @type {SVGElement} */ (groups[i].querySelector(".nbt-box"));
+      const filled = Number(box.getAttribute("width")) * Math.min(1, share);
+      const fill = groups[i].querySelector(".nbt-share");
+      if (fill) fill.setAttribute("width", filled.toFixed(1));
+    });
+    const widths = model.get("widths");
+    picture.querySelectorAll(".nbt-edge:not(.nbt-call) path:first-of-type").forEach((path) => {
+      const at = Number(path.parentElement?.getAttribute("data-edge"));
+      path.setAttribute("stroke-width", String(widths[at] ?? 1.5));
+    });
+    const at = nodes.findIndex((node) => node.id === opened);
+    if (at >= 0) fill_details(nodes[at]);
   };
 
   /** @param {DagNode} node */
   const said = (node) => [node.label, node.kind, node.sublabel].filter(Boolean).join(", ");
 
-  /** A plate above a model, for what waits and runs there. @param {SVGElement} group */
+  /** A plate above a model, for what waits and runs there; a line of a chain has no room for one.
+   * @param {SVGElement} group @returns {Badge} */
   const badge = (group) => {
+    if (group.closest(".nbt-chain")) return { right: 0, text: null, plate: null };
     const box = /** @type {SVGElement} */ (group.querySelector(".nbt-box"));
     const right = Number(box.getAttribute("x")) + Number(box.getAttribute("width"));
     const y = Number(box.getAttribute("y"));
@@ -78,51 +121,61 @@ function render({ model, el }) {
       const name = STATES[state];
       const text =
         name === "READY" ? `${count(queued)} queued · ${count(executing)} running` : name;
-      write(parts.text, text);
       const group = groups[i];
+      if (parts.text) write(parts.text, text);
+      else if (queued > 0 || name !== "READY") write(group.querySelector(".nbt-traffic"), text);
       group.classList.toggle("nbt-busy", busy);
       group.classList.toggle("nbt-waiting", queued > 0);
       group.classList.toggle("nbt-down", name !== "READY");
       group.setAttribute("data-queued", String(queued));
       group.setAttribute("data-executing", String(executing));
       group.setAttribute("aria-label", `${said(nodes[i])}, ${text}`);
+      for (const edge of picture.querySelectorAll(".nbt-edge")) {
+        if (edge.getAttribute("data-target") === nodes[i].id) edge.classList.toggle("nbt-flow", busy);
+      }
+      if (!parts.text || !parts.plate) continue;
       // The widest advance at this size; measuring would force a layout in every frame.
       const width = Math.max(40, text.length * 6.6) + 14;
       parts.text.setAttribute("x", String(parts.right - width / 2));
       parts.plate.setAttribute("x", String(parts.right - width));
       parts.plate.setAttribute("width", String(width));
-      for (const edge of picture.querySelectorAll(".nbt-edge")) {
-        if (edge.getAttribute("data-target") === nodes[i].id) edge.classList.toggle("nbt-flow", busy);
-      }
     }
   };
 
   const draw = () => {
-    if (model.get("scene") !== drawn) {
-      drawn = model.get("scene");
+    const best = fitting();
+    if (model.get("scenes") !== drawn || best !== scene) {
+      drawn = model.get("scenes");
+      scene = best;
       build_all();
     }
+    draw_traffic();
     draw_live();
   };
 
-  /** @param {number} i */
-  const open = (i) => {
-    shut();
-    const node = nodes[i];
-    details.replaceChildren(make("strong", "", node.label));
+  /** @param {DagNode} node */
+  const fill_details = (node) => {
     const list = make("dl", "");
     for (const [name, value] of [["kind", node.kind], ...node.details]) {
       list.append(make("dt", "", name), make("dd", "", value));
     }
-    details.append(list);
+    if (details.querySelector("dl")?.textContent === list.textContent) return;
+    details.replaceChildren(make("strong", "", node.label), list);
+  };
+  /** @param {number} i */
+  const open = (i) => {
+    shut();
+    fill_details(nodes[i]);
     details.hidden = false;
     groups[i].setAttribute("aria-expanded", "true");
-    opened = i;
+    opened = nodes[i].id;
   };
   const shut = () => {
     details.hidden = true;
-    if (opened >= 0) groups[opened].setAttribute("aria-expanded", "false");
-    opened = -1;
+    details.replaceChildren();
+    const at = nodes.findIndex((node) => node.id === opened);
+    if (at >= 0) groups[at].setAttribute("aria-expanded", "false");
+    opened = "";
   };
   /** @param {number} i */
   const focus = (i) => {
@@ -149,8 +202,8 @@ function render({ model, el }) {
       ArrowUp: () => focus(i - 1),
       Home: () => focus(0),
       End: () => focus(groups.length - 1),
-      Enter: () => (opened === i ? shut() : open(i)),
-      " ": () => (opened === i ? shut() : open(i)),
+      Enter: () => (opened === nodes[i].id ? shut() : open(i)),
+      " ": () => (opened === nodes[i].id ? shut() : open(i)),
       Escape: shut,
     }[event.key];
     if (!act) return;
@@ -163,16 +216,21 @@ function render({ model, el }) {
   const onClick = (event) => {
     const i = at(event);
     if (i < 0) return;
-    if (opened === i) shut();
+    if (opened === nodes[i].id) shut();
     else open(i);
     focus(i);
   };
   picture.addEventListener("keydown", onKey);
   picture.addEventListener("click", onClick);
 
-  const stop = follow(model, ["scene"], draw, root);
+  const stop = follow(model, ["scenes", "traffic", "widths", "finding"], draw, root);
+  const sizes = new ResizeObserver(() => {
+    if (fitting() !== scene) draw();
+  });
+  sizes.observe(root);
   return () => {
     stop();
+    sizes.disconnect();
     root.remove();
   };
 }

@@ -3,21 +3,33 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
+from dataclasses import replace
 from typing import Any
 
 import traitlets
 
-from nbtriton.config import ModelConfig, is_ensemble
-from nbtriton.drawing import Graph, dag_scene, to_json, topological
+from nbtriton.config import ModelConfig
+from nbtriton.drawing import (
+    Graph,
+    details_of,
+    edge_width,
+    folded,
+    to_json,
+    topological,
+    traffic_line,
+)
 from nbtriton.widgets.activity import little_endian
 from nbtriton.widgets.graphs import graph_of
-from nbtriton.widgets.static import StaticView, dag_view
+from nbtriton.widgets.static import StaticView, dag_scenes, dag_view
+from nbtriton.widgets.traffic import with_traffic
 from nbtriton.widgets.view import LiveView, asset
 
 __all__ = ["DagView"]
 
 _STATES = ("READY", "LOADING", "UNLOADING", "UNAVAILABLE")
+# Shares, rates and batch sizes are for reading; queues and instances are seen at each frame.
+_TRAFFIC_S = 1.0
 
 
 class DagView(LiveView):
@@ -29,6 +41,8 @@ class DagView(LiveView):
         As `graph_of` makes it.
     server : Server, optional
         Adds the numbers of requests that wait and run to each model.
+    read : callable, optional
+        Returns the graph with its traffic: the current one, or with ``whole=True`` all of it.
 
     Examples
     --------
@@ -38,31 +52,72 @@ class DagView(LiveView):
     _esm = asset("dag.js")
     _css = asset("dag.css")
 
-    scene: Any = traitlets.List().tag(sync=True)
+    scenes: Any = traitlets.List().tag(sync=True)
     nodes: Any = traitlets.List().tag(sync=True)
+    traffic: Any = traitlets.List().tag(sync=True)
+    widths: Any = traitlets.List().tag(sync=True)
+    finding = traitlets.Unicode("").tag(sync=True)
 
-    def __init__(self, graph: Graph, server: Any = None, **options: Any) -> None:
-        self.graph = graph
+    def __init__(
+        self,
+        graph: Graph,
+        server: Any = None,
+        *,
+        read: Callable[..., Graph] | None = None,
+        **options: Any,
+    ) -> None:
         self._server = server
-        self._models = [node for node in topological(graph) if node.kind == "model"]
+        self._read = read
+        self._read_s = -float("inf")
+        self.graph = read() if read is not None else graph
+        super().__init__(**self._structure(), **self._figures(), **options)
+
+    @classmethod
+    def of(cls, server: Any, name: str, **options: Any) -> DagView:
+        """Make the live graph of a model that a server has loaded."""
+        graph = server_graph(server, name)
+
+        def read(*, whole: bool = False) -> Graph:
+            return with_traffic(server, name, graph, whole=whole)
+
+        return cls(graph, server, read=read, **options)
+
+    def _structure(self) -> dict[str, Any]:
+        """Return what changes only when a call between models is seen for the first time."""
+        order = topological(self.graph)
+        self._models = [node for node in order if node.is_model]
+        self._shape = _shape(self.graph)
+        # The page writes the finding above the figure, where it can change its length.
+        scenes = [to_json(scene) for scene in dag_scenes(replace(self.graph, finding=""))]
         nodes = [
             {
                 "id": node.id,
                 "label": node.label,
                 "kind": node.kind,
                 "sublabel": node.sublabel,
-                "details": [list(row) for row in node.details],
-                "next": [edge.target for edge in graph.edges if edge.source == node.id],
+                "details": [list(row) for row in details_of(node)],
+                "next": [edge.target for edge in self.graph.edges if edge.source == node.id],
                 "live": self._models.index(node) if node in self._models else -1,
             }
-            for node in topological(graph)
+            for node in order
         ]
-        super().__init__(scene=to_json(dag_scene(graph)), nodes=nodes, **options)
+        return {"scenes": scenes, "nodes": nodes}
 
-    @classmethod
-    def of(cls, server: Any, name: str, **options: Any) -> DagView:
-        """Make the live graph of a model that a server has loaded."""
-        return cls(server_graph(server, name), server, **options)
+    def _figures(self) -> dict[str, Any]:
+        """Return what is read once a second: of each model its share, its line and its details."""
+        watched = {node.id: node for node in self.graph.nodes}
+        traffic = [
+            [
+                node.traffic.share,
+                traffic_line(node.traffic),
+                [list(row) for row in details_of(node)],
+            ]
+            for node in (watched[model.id] for model in self._models)
+            if node.traffic is not None
+        ]
+        most = max((edge.bytes_per_s or 0.0 for edge in self.graph.edges), default=0.0)
+        widths = [round(edge_width(e.bytes_per_s, most), 2) for e in folded(self.graph).edges]
+        return {"traffic": traffic, "widths": widths, "finding": self.graph.finding}
 
     def movement(self) -> Hashable:
         """Return what changes with every request of one of its models; it rests without a server."""
@@ -78,6 +133,14 @@ class DagView(LiveView):
     def _observe(self) -> bytes | None:
         if self._server is None:
             return None
+        now = self._clock()
+        if self._read is not None and now - self._read_s >= _TRAFFIC_S:
+            self._read_s = now
+            self.graph = self._read()
+            changes = self._structure() if _shape(self.graph) != self._shape else {}
+            with self.hold_sync():
+                for trait, value in (changes | self._figures()).items():
+                    setattr(self, trait, value)
         found = {model.name: model for model in self._server.snapshot().models}
         self.frames_sent += 1
         numbers = array("d", (self.frames_sent, len(self._models)))
@@ -93,17 +156,24 @@ class DagView(LiveView):
         self.frame = state
 
     def static(self) -> StaticView:
-        """Return the graph without its live numbers."""
-        return dag_view(self.graph)
+        """Return the graph with its totals."""
+        return dag_view(self._read(whole=True) if self._read is not None else self.graph)
+
+
+def _shape(graph: Graph) -> tuple[object, ...]:
+    """Return what the picture's structure depends on."""
+    return tuple(node.id for node in graph.nodes), tuple((e.source, e.target) for e in graph.edges)
 
 
 def server_graph(server: Any, name: str) -> Graph:
-    """Return the graph of a loaded model, with what is loaded of its steps."""
+    """Return the graph of a loaded model, with what is loaded of its steps and of theirs."""
     config = server.config(name)
+    loaded = {model.name for model in server.models()}
     members: dict[str, ModelConfig] = {}
-    if is_ensemble(config):
-        loaded = {model.name for model in server.models()}
-        for step in config.ensemble_scheduling.step:
-            if step.model_name in loaded:
+    front = [config]
+    while front:
+        for step in front.pop().ensemble_scheduling.step:
+            if step.model_name in loaded and step.model_name not in members:
                 members[step.model_name] = server.config(step.model_name)
+                front.append(members[step.model_name])
     return graph_of(config, members)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 
 from nbtriton.config import (
     ModelConfig,
@@ -14,7 +16,7 @@ from nbtriton.config import (
 )
 from nbtriton.drawing import Edge, Graph, Node
 
-__all__ = ["graph_of"]
+__all__ = ["graph_of", "row_bytes", "with_calls"]
 
 
 def graph_of(config: ModelConfig, members: Mapping[str, ModelConfig] | None = None) -> Graph:
@@ -30,46 +32,102 @@ def graph_of(config: ModelConfig, members: Mapping[str, ModelConfig] | None = No
     """
     if not is_ensemble(config):
         inputs, outputs = input_specs(config).values(), output_specs(config).values()
-        return Graph((_node(0, config, map(_tensor, inputs), map(_tensor, outputs)),))
+        return Graph((_node("0", config, map(_tensor, inputs), map(_tensor, outputs)),))
     return _ensemble(config, members or {})
 
 
-def _node(i: int, config: ModelConfig, inputs: Iterable[str], outputs: Iterable[str]) -> Node:
+def _node(key: str, config: ModelConfig, inputs: Iterable[str], outputs: Iterable[str]) -> Node:
     labels = _sublabel(config), _details(config)
-    return Node(f"step:{i}", config.name, "model", *labels, tuple(inputs), tuple(outputs))
+    return Node(f"step:{key}", config.name, "model", *labels, tuple(inputs), tuple(outputs))
 
 
 def _ensemble(config: ModelConfig, members: Mapping[str, ModelConfig]) -> Graph:
     inputs, outputs = input_specs(config), output_specs(config)
-    nodes = [Node(f"input:{s.name}", s.name, "input", _type(s)) for s in inputs.values()]
-    edges: list[Edge] = []
-    # tensor of the ensemble -> (node, port, "NAME DTYPE[SHAPE]")
-    made = {name: (f"input:{name}", "", _tensor(spec)) for name, spec in inputs.items()}
-    steps = list(config.ensemble_scheduling.step)
-    for i, step in enumerate(steps):
-        member = members.get(step.model_name)
-        specs = output_specs(member) if member is not None else {}
-        # (A map of protobuf has another order in each process.)
-        taken, given = dict(sorted(step.input_map.items())), dict(sorted(step.output_map.items()))
-        nodes.append(_step(i, step.model_name, member, taken, given))
-        for port, tensor in given.items():
-            label = f"{tensor} {_type(specs[port])}" if port in specs else tensor
-            made[tensor] = (f"step:{i}", port, label)
-    for i, step in enumerate(steps):
-        for port, tensor in sorted(step.input_map.items()):
-            if tensor in made:
-                source, source_port, label = made[tensor]
-                edges.append(Edge(source, f"step:{i}", label, source_port, port))
+    flow = _Dataflow(members)
+    for spec in inputs.values():
+        flow.nodes.append(Node(f"input:{spec.name}", spec.name, "input", _type(spec)))
+        flow.made["", spec.name] = _Made(f"input:{spec.name}", "", _tensor(spec), row_bytes(spec))
+    flow.add_steps(config, "", "")
+    edges = [
+        flow.edge(key, step, port) for key, step, port in flow.wanted if flow.found(key) is not None
+    ]
     for name, spec in outputs.items():
-        nodes.append(Node(f"output:{name}", name, "output", _type(spec)))
-        if name in made:
-            source, source_port, label = made[name]
-            edges.append(Edge(source, f"output:{name}", label, source_port))
-    return Graph(tuple(nodes), tuple(edges), config.name)
+        flow.nodes.append(Node(f"output:{name}", name, "output", _type(spec)))
+        if flow.found(("", name)) is not None:
+            edges.append(flow.edge(("", name), f"output:{name}", ""))
+    return Graph(tuple(flow.nodes), tuple(edges), config.name)
+
+
+# A tensor of an ensemble: where the ensemble stands ("" is the whole, "1." its second step), and the
+# tensor's name.
+_Key = tuple[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class _Made:
+    """Where a tensor comes from."""
+
+    node: str
+    port: str
+    label: str
+    row_bytes: float | None
+
+
+class _Dataflow:
+    """The steps of an ensemble, and in place of nested ensembles theirs.
+
+    Parameters
+    ----------
+    members : mapping of str to ModelConfig
+    """
+
+    def __init__(self, members: Mapping[str, ModelConfig]) -> None:
+        self._members = members
+        self.nodes: list[Node] = []
+        self.made: dict[_Key, _Made] = {}
+        self.wanted: list[tuple[_Key, str, str]] = []
+        # A tensor of a nested ensemble is one of the ensemble around it under another name.
+        self._same: dict[_Key, _Key] = {}
+
+    def add_steps(self, config: ModelConfig, place: str, group: str) -> None:
+        """Add the steps of an ensemble; the step ``i`` of the whole is the node ``step:i``."""
+        for i, step in enumerate(config.ensemble_scheduling.step):
+            # (A map of protobuf has another order in each process.)
+            takes = dict(sorted(step.input_map.items()))
+            gives = dict(sorted(step.output_map.items()))
+            member = self._members.get(step.model_name)
+            if member is not None and is_ensemble(member):
+                inside = f"{place}{i}."
+                self._same |= {(inside, port): (place, tensor) for port, tensor in takes.items()}
+                self._same |= {(place, tensor): (inside, port) for port, tensor in gives.items()}
+                self.add_steps(member, inside, step.model_name)
+                continue
+            key = f"{place}{i}"
+            node = _step(key, step.model_name, member, takes, gives)
+            self.nodes.append(replace(node, group=group))
+            specs = output_specs(member) if member is not None else {}
+            for port, tensor in gives.items():
+                spec = specs.get(port)
+                label = f"{tensor} {_type(spec)}" if spec is not None else tensor
+                size = row_bytes(spec) if spec is not None else None
+                self.made[place, tensor] = _Made(node.id, port, label, size)
+            self.wanted += [((place, tensor), node.id, port) for port, tensor in takes.items()]
+
+    def found(self, key: _Key) -> _Made | None:
+        """Return where a tensor comes from; None if nothing makes it."""
+        while key not in self.made and key in self._same:
+            key = self._same[key]
+        return self.made.get(key)
+
+    def edge(self, key: _Key, target: str, port: str) -> Edge:
+        """Return the edge of a tensor to a node."""
+        made = self.found(key)
+        assert made is not None
+        return Edge(made.node, target, made.label, made.port, port, row_bytes=made.row_bytes)
 
 
 def _step(
-    i: int,
+    key: str,
     name: str,
     member: ModelConfig | None,
     input_map: Mapping[str, str],
@@ -78,12 +136,80 @@ def _step(
     if member is None:
         details: tuple[tuple[str, str], ...] = (("state", "not loaded"),)
         return Node(
-            f"step:{i}", name, "model", "not loaded", details, tuple(input_map), tuple(output_map)
+            f"step:{key}", name, "model", "not loaded", details, tuple(input_map), tuple(output_map)
         )
     # In the order of the model's own configuration; a map has none.
     ins = [tensor for tensor in input_specs(member) if tensor in input_map]
     outs = [tensor for tensor in output_specs(member) if tensor in output_map]
-    return _node(i, member, dict.fromkeys((*ins, *input_map)), dict.fromkeys((*outs, *output_map)))
+    return _node(
+        key, member, dict.fromkeys((*ins, *input_map)), dict.fromkeys((*outs, *output_map))
+    )
+
+
+def with_calls(
+    graph: Graph, calls: Mapping[tuple[str, str], int], configs: Mapping[str, ModelConfig]
+) -> Graph:
+    """Return the graph with the calls between models (BLS) that were seen.
+
+    Parameters
+    ----------
+    graph : Graph
+    calls : mapping of (str, str) to int
+        How often a model called another one, by their names.
+    configs : mapping of str to ModelConfig
+        Of the called models, where they are loaded.
+
+    Notes
+    -----
+    A model that is called by one behind it is drawn once more. Of calls around in a circle the last
+    one has no line: it is named in the details of its caller.
+    """
+    nodes = {node.id: node for node in graph.nodes}
+    edges = list(graph.edges)
+    front = [node for node in graph.nodes if node.is_model]
+    done: set[tuple[str, str]] = set()
+    while front:
+        caller = front.pop(0)
+        for (name, callee), times in sorted(calls.items()):
+            if name != caller.label or (caller.id, callee) in done:
+                continue
+            done.add((caller.id, callee))
+            target = next(
+                (
+                    one
+                    for one in nodes.values()
+                    if one.is_model and one.label == callee and not _leads(edges, one.id, caller.id)
+                ),
+                None,
+            )
+            if target is None and f"call:{callee}" in nodes:  # around in a circle
+                said = ("calls", f"{callee}, {times} \u00d7")
+                nodes[caller.id] = caller = replace(caller, details=(*caller.details, said))
+                continue
+            if target is None:
+                config = configs.get(callee)
+                target = Node(
+                    f"call:{callee}", callee, "called",
+                    _sublabel(config) if config is not None else "not loaded",
+                    _details(config) if config is not None else (),
+                )  # fmt: skip
+                nodes[target.id] = target
+                front.append(target)
+            edges.append(Edge(caller.id, target.id, "calls", kind="call", calls=times))
+    return replace(graph, nodes=tuple(nodes.values()), edges=tuple(edges))
+
+
+def _leads(edges: Iterable[Edge], start: str, end: str) -> bool:
+    """Return True if edges lead from one node to another."""
+    front, seen = [start], {start}
+    while front:
+        here = front.pop()
+        if here == end:
+            return True
+        after = {edge.target for edge in edges if edge.source == here} - seen
+        seen |= after
+        front += after
+    return False
 
 
 def _sublabel(config: ModelConfig) -> str:
@@ -128,6 +254,15 @@ def _details(config: ModelConfig) -> tuple[tuple[str, str], ...]:
 
 def _type(spec: TensorSpec) -> str:
     return f"{spec.datatype}[{','.join(str(dim) for dim in spec.dims)}]"
+
+
+def row_bytes(spec: TensorSpec) -> float | None:
+    """Return the size of a tensor for one row; None where it is not the same for all."""
+    bits = spec.datatype.lstrip("UINTFPB")
+    size = 1 if spec.datatype == "BOOL" else int(bits) // 8 if bits.isdecimal() else 0
+    if not size or any(dim < 0 for dim in spec.dims):
+        return None
+    return float(size * math.prod(spec.dims))
 
 
 def _tensor(spec: TensorSpec) -> str:

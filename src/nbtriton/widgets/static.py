@@ -3,27 +3,43 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from html import escape
 from pathlib import Path
 from typing import Any
 
 from nbtriton.drawing import (
     Graph,
     Series,
+    Shape,
     curve_finding,
     curve_svg,
     curve_text,
-    dag_svg,
+    dag_scene,
     dag_text,
+    details_of,
     table_html,
     table_text,
     timeline_svg,
     timeline_text,
+    to_svg,
+    topological,
+    traffic_line,
 )
 from nbtriton.explain import Timeline
 
-__all__ = ["StaticView", "TimelineView", "curve_view", "dag_view", "frame_view", "timeline_view"]
+__all__ = [
+    "StaticView",
+    "TimelineView",
+    "curve_view",
+    "dag_scenes",
+    "dag_view",
+    "fitting",
+    "frame_view",
+    "timeline_view",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,10 +111,60 @@ def timeline_view(timeline: Timeline) -> TimelineView:
     return TimelineView(html, words, svg, timeline=timeline)
 
 
+# What is drawn for a page of 600 pixels, a notebook beside its files, and a wide screen.
+_WIDTHS = (540.0, 800.0, 1080.0)
+
+
+def dag_scenes(graph: Graph) -> list[Shape]:
+    """Return the picture of a graph for pages of different widths, narrowest first."""
+    scenes: list[Shape] = []
+    for width in _WIDTHS:
+        scene = dag_scene(graph, width)
+        if not scenes or scene != scenes[-1]:
+            scenes.append(scene)
+    return scenes
+
+
 def dag_view(graph: Graph) -> StaticView:
-    """Return the static form of a graph."""
-    svg = dag_svg(graph)
-    return StaticView(f'<div class="nbt-dag nbt-static">{svg}</div>', dag_text(graph), svg)
+    """Return the static form of a graph: its picture, and what is known of each model."""
+    scenes = dag_scenes(graph)
+    html = f'<div class="nbt-dag nbt-static">{fitting(scenes)}{_models(graph)}</div>'
+    return StaticView(html, dag_text(graph), to_svg(scenes[-1]))
+
+
+def fitting(scenes: Sequence[Shape]) -> str:
+    """Return pictures of which a page shows the widest one that fits, and all of its text.
+
+    Where there is no style sheet it is the first, narrowest one.
+    """
+    if len(scenes) == 1:
+        return f'<div style="overflow-x:auto">{to_svg(scenes[0])}</div>'
+    widths = [math.ceil(float(dict(scene.attrs)["width"])) for scene in scenes]
+    rules, parts = [".nbt-fit{container-type:inline-size;overflow-x:auto}"], []
+    # The classes have the widths in their names, as figures of one page share their style sheets.
+    for at, (scene, width) in enumerate(zip(scenes, widths, strict=True)):
+        following = widths[at + 1] if at + 1 < len(widths) else None
+        name = f"nbt-fit-{width if at else 0}-{following or 'up'}"
+        least = f"(min-width:{width}px)" if at else ""
+        most = f"(max-width:{following - 0.02}px)" if following else ""
+        shown = " and ".join(filter(None, (least, most)))
+        rules.append(f".{name}{{display:none}}@container {shown}{{.{name}{{display:block}}}}")
+        hidden = " hidden" if at else ""
+        parts.append(f'<div class="{name}"{hidden}>{to_svg(scene)}</div>')
+    return f'<div class="nbt-fit"><style>{"".join(rules)}</style>{"".join(parts)}</div>'
+
+
+def _models(graph: Graph) -> str:
+    """Return what is known of each model, to be opened without a script."""
+    parts = []
+    for node in topological(graph):
+        rows = details_of(node) if node.is_model else ()
+        if not rows:
+            continue
+        line = traffic_line(node.traffic) if node.traffic is not None else node.sublabel
+        head = " ".join(filter(None, (f"<b>{escape(node.label)}</b>", escape(line))))
+        parts.append(f"<details><summary>{head}</summary>{table_html(('', ' '), rows)}</details>")
+    return f'<div class="nbt-dag-models" style="margin-top:4px">{"".join(parts)}</div>'
 
 
 def curve_view(series: Sequence[Series], *, title: str = "") -> StaticView:

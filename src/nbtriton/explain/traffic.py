@@ -1,0 +1,194 @@
+"""What the recorder says about the way of requests through a model's steps, and the models that they call."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from nbtriton.drawing import count, measure
+from nbtriton.engine import RequestRecord
+from nbtriton.errors import NotFoundError, UnavailableError
+from nbtriton.explain.parts import critical_path, parts_of
+
+if TYPE_CHECKING:
+    from nbtriton.engine import Server
+
+__all__ = ["PipelineTraffic", "bottleneck_sentence", "read_traffic"]
+
+# The newest requests that shares are taken of: a view asks once a second.
+_REQUESTS = 500
+_ERRORS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class PipelineTraffic:
+    """The recorded requests of a model, or of an ensemble and its steps.
+
+    Attributes
+    ----------
+    finding : str
+        A sentence about them.
+    shares : mapping of str to float
+        Of the requests' time, 0 to 1, by step: ``"0"`` is the first one, ``"1.0"`` the first one of
+        the ensemble that is the second; of an ensemble it is what requests waited for. A model
+        that is no ensemble is ``"0"``.
+    called : mapping of str to float
+        Likewise of the models that others called, by name.
+    calls : mapping of (str, str) to int
+        How often a model called another one (BLS), by their names.
+    errors : mapping of str to tuple of str
+        The latest texts by model, newest first.
+    """
+
+    finding: str
+    shares: Mapping[str, float] = field(default_factory=dict)
+    called: Mapping[str, float] = field(default_factory=dict)
+    calls: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    errors: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+
+def read_traffic(server: Server, name: str) -> PipelineTraffic:
+    """Read what the recorder has of a model and of all models that it led to."""
+    try:
+        records = _records(server)
+    except UnavailableError as error:
+        return PipelineTraffic(error.message)
+    top = [request for request in records.get(name, ()) if not request.status][-_REQUESTS:]
+    errors = {model: _errors(requests) for model, requests in records.items()}
+    calls = _calls(records)
+    if not top:
+        failed = (
+            f"{count(len(records[name]))} requests, and all failed" if records.get(name) else ""
+        )
+        return PipelineTraffic(failed or "no request yet", calls=_counts(calls), errors=errors)
+    total = sum(request.answered_ns - request.arrival_ns for request in top) or 1
+    parts: Counter[tuple[str, str]] = Counter()
+    if any(request.batch is not None for request in top):
+        for request in top:
+            for part, ns in parts_of(request, None, delays=False).items():
+                parts["0", part] += ns
+        finding = _of_model(top, parts, total)
+    else:
+        parts, names = _of_steps(top, records)
+        finding = _of_pipeline(top, parts, names, total)
+    shares: Counter[str] = Counter()
+    for (step, part), ns in parts.items():
+        shares[step] += ns * (part != "elsewhere")
+    since = min(request.arrival_ns for request in top)
+    called: Counter[str] = Counter()
+    for (_, callee), seen in calls.items():
+        called[callee] += sum(ns for at_ns, ns in seen if at_ns >= since)
+    return PipelineTraffic(
+        finding,
+        {step: ns / total for step, ns in shares.items()},
+        {model: min(1.0, ns / total) for model, ns in called.items()},
+        _counts(calls),
+        errors,
+    )
+
+
+def bottleneck_sentence(step: str, share: float, part: str, part_share: float) -> str:
+    """Name the step with the largest share of the requests' time, and what most of that is."""
+    return (
+        f"{step} is the bottleneck: {share:.0%} of the requests' time, most of it {part} "
+        f"({part_share:.0%})"
+    )
+
+
+def _records(server: Server) -> dict[str, Sequence[RequestRecord]]:
+    found: dict[str, Sequence[RequestRecord]] = {}
+    for model in dict.fromkeys(model.name for model in server.models()):
+        with suppress(NotFoundError):  # it was loaded just now
+            found[model] = server.requests(model)
+    return found
+
+
+def _errors(requests: Iterable[RequestRecord]) -> tuple[str, ...]:
+    texts = [request.error for request in requests if request.error]
+    return tuple(dict.fromkeys(reversed(texts)))[:_ERRORS]
+
+
+# When a call came, and for how long the requests of its caller's batch waited for it, together.
+_Seen = list[tuple[int, int]]
+
+
+def _calls(records: Mapping[str, Sequence[RequestRecord]]) -> dict[tuple[str, str], _Seen]:
+    """Return the calls of models by models; the steps of an ensemble are none."""
+    callers = {
+        request.batch.requests[0]: (model, len(request.batch.requests))
+        for model, requests in records.items()
+        for request in requests
+        if request.batch is not None
+    }
+    found: dict[tuple[str, str], _Seen] = {}
+    for model, requests in records.items():
+        for request in requests:
+            caller = callers.get(request.caller)
+            if caller is not None:
+                waited = (request.answered_ns - request.arrival_ns) * caller[1]
+                found.setdefault((caller[0], model), []).append((request.arrival_ns, waited))
+    return found
+
+
+def _counts(calls: Mapping[tuple[str, str], _Seen]) -> dict[tuple[str, str], int]:
+    return {names: len(seen) for names, seen in calls.items()}
+
+
+def _of_steps(
+    top: Iterable[RequestRecord], records: Mapping[str, Sequence[RequestRecord]]
+) -> tuple[Counter[tuple[str, str]], dict[str, str]]:
+    """Return the time by step and part, and the models of the steps."""
+    children: dict[int, list[RequestRecord]] = {}
+    ensembles: dict[int, RequestRecord] = {}
+    for requests in records.values():
+        for request in requests:
+            if request.caller:
+                children.setdefault(request.caller, []).append(request)
+            if request.batch is None:
+                ensembles[request.number] = request
+    parts: Counter[tuple[str, str]] = Counter()
+    names: dict[str, str] = {}
+    for request in top:
+        for step in critical_path(request, children):
+            key, around = str(step.step), ensembles.get(step.caller)
+            while around is not None and around.number != request.number:
+                key, around = f"{around.step}.{key}", ensembles.get(around.caller)
+            names[key] = step.model
+            for part, ns in parts_of(step, None, delays=False).items():
+                parts[key, part] += ns
+    return parts, names
+
+
+def _of_model(
+    top: Sequence[RequestRecord], parts: Mapping[tuple[str, str], int], total: int
+) -> str:
+    (_, part), ns = max(parts.items(), key=lambda item: item[1])
+    return f"{ns / total:.0%} of a request's time is {part}; {_mean(top, total)}"
+
+
+def _of_pipeline(
+    top: Sequence[RequestRecord], parts: Mapping[tuple[str, str], int], names: Mapping[str, str],
+    total: int,
+) -> str:  # fmt: skip
+    shares: Counter[str] = Counter()
+    for (step, part), ns in parts.items():
+        shares[step] += ns * (part != "elsewhere")
+    if not shares:
+        return f"no step of these requests is recorded any more; {_mean(top, total)}"
+    step, ns = shares.most_common(1)[0]
+    own = {
+        part: spent for (key, part), spent in parts.items() if key == step and part != "elsewhere"
+    }
+    part = max(own, key=lambda one: own[one])
+    said = bottleneck_sentence(names[step], ns / total, part, own[part] / total)
+    return f"{said}; {_mean(top, total)}"
+
+
+def _mean(top: Sequence[RequestRecord], total: int) -> str:
+    mean_us = total / len(top) / 1000
+    time = f"{measure(mean_us / 1000)} ms" if mean_us >= 1000 else f"{measure(mean_us)} µs"
+    which = "the last request" if len(top) == 1 else f"the last {count(len(top))} requests"
+    return f"{which} took {time}" + (" on average" if len(top) > 1 else "")
