@@ -19,7 +19,7 @@ export OMP_NUM_THREADS ?= 1
 .PHONY: help demo lab test-fast test-compiled test bench $(BENCHES:%=bench-%) bench-stages bench-history bench-page docs types test-lowest compiled examples fmt pin clean python
 
 help:
-	@echo "make demo    run the quickstart notebook, print its table, leave build/01_quickstart.html"
+	@echo "make demo    run the notebook about ensembles, print its table, leave build/04_ensembles.html"
 	@echo "make lab     open the notebooks in JupyterLab"
 	@echo "make test-fast"
 	@echo "             what needs no other server, browser or notebook: 90 s on two processors"
@@ -63,8 +63,8 @@ $(VENV)/.browser: $(VENV)/.test scripts/get_browser.py
 	@$(BIN)/python scripts/get_browser.py $@
 
 demo: $(VENV)/.demo
-	@$(BIN)/python scripts/run_notebook.py notebooks/01_quickstart.ipynb --out build
-	@echo "Look at build/01_quickstart.html, or run 'make lab' to open it in JupyterLab."
+	@$(BIN)/python scripts/run_notebook.py notebooks/04_ensembles.ipynb --out build
+	@echo "Look at build/04_ensembles.html, or run 'make lab' to open it in JupyterLab."
 
 lab: $(VENV)/.lab
 	$(BIN)/jupyter lab --notebook-dir=notebooks $(AS_ROOT) $(LAB_FLAGS)

@@ -1,4 +1,4 @@
-"""The quickstart and its widgets in a real JupyterLab."""
+"""The lesson about ensembles and its widgets in a real JupyterLab."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ pytestmark = [
     pytest.mark.timeout(600),
 ]
 
-QUICKSTART = Path(__file__).parents[2] / "notebooks" / "01_quickstart.ipynb"
+LESSON = Path(__file__).parents[2] / "notebooks" / "04_ensembles.ipynb"
 WIDGET = "application/vnd.jupyter.widget-view+json"
 MODEL = """\
 %%triton_model slow --max-batch-size 8
@@ -76,12 +76,12 @@ def screenshots_of_results(opened: Any, theme: str) -> None:
         ("%triton_infer", "result"),
         ("frame = report.frame", "summary"),
     ):
-        opened.screenshot(f"quickstart-{what}-{theme}", opened.output(text))
+        opened.screenshot(f"ensembles-{what}-{theme}", opened.output(text))
 
 
-def test_the_quickstart_runs_and_its_widgets_move(open_notebook):
-    name = "quickstart.ipynb"
-    opened = open_notebook(name, json.loads(QUICKSTART.read_text()))
+def test_the_lesson_runs_and_its_widgets_move(open_notebook):
+    name = "ensembles.ipynb"
+    opened = open_notebook(name, json.loads(LESSON.read_text()))
     page = opened.page
     opened.run_all()
 
@@ -92,7 +92,7 @@ def test_the_quickstart_runs_and_its_widgets_move(open_notebook):
     progress = distinct(page, lambda: first_text(live), 3)
     assert len(progress) == 3, progress
     assert "concurrency" in progress[-1]
-    opened.screenshot("quickstart-sweep-live", sweep)
+    opened.screenshot("ensembles-sweep-live", sweep)
 
     # The second sweep is longer; its picture grows.
     second = opened.output("report = %triton_perf")

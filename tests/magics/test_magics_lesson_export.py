@@ -1,4 +1,4 @@
-"""The quickstart's models, written out and run by the real server with the same results."""
+"""The models of the lesson about ensembles, written out and run by the real server with the same results."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ import pytest
 from nbtriton.api import Server, server
 from nbtriton.config import to_dict
 
-NOTEBOOK = Path(__file__).parents[2] / "notebooks" / "01_quickstart.ipynb"
+NOTEBOOK = Path(__file__).parents[2] / "notebooks" / "04_ensembles.ipynb"
 
 
 @pytest.fixture
-def quickstart(notebook):
+def lesson(notebook):
     """The notebook's cells up to the ensemble."""
     notebook.ok("import matplotlib; matplotlib.use('agg')")
     for cell in json.loads(NOTEBOOK.read_text())["cells"]:
@@ -24,21 +24,21 @@ def quickstart(notebook):
             notebook.ok(source)
             if source.startswith("%%triton_ensemble"):
                 return notebook
-    raise AssertionError("the quickstart has no ensemble")
+    raise AssertionError("it has no ensemble")
 
 
 @pytest.mark.reference
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_the_quickstart_walks_out(quickstart, reference, tmp_path):
+def test_the_lesson_walks_out(lesson, reference, tmp_path):
     out = tmp_path / "out"
-    ran = quickstart.ok(f"exported = %triton_export {out}")
+    ran = lesson.ok(f"exported = %triton_export {out}")
     assert "'SIDE' (16)" in ran.err
-    quickstart.ok(
+    lesson.ok(
         "given = {'image_preprocess_model': [{'RAW_IMAGE': pngs[i : i + 3]} for i in range(4)],\n"
         "         'ensemble_model': [{'IMAGE': pngs[i : i + 2]} for i in range(4)]}"
     )
-    ran = quickstart.ok(
+    ran = lesson.ok(
         f"%triton_export {out} --carry SIDE --verify --requests given "
         f"--reference {reference.directory}"
     )
@@ -48,7 +48,7 @@ def test_the_quickstart_walks_out(quickstart, reference, tmp_path):
         server().engine.inspection.model_names()
     )
     # And back again.
-    image = {"IMAGE": quickstart.names["pngs"][:3]}
+    image = {"IMAGE": lesson.names["pngs"][:3]}
     with Server() as other:
         control = other.load_repository(out)
         assert not control.errors

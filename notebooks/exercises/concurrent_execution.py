@@ -1,0 +1,91 @@
+"""Exercises of ``02_concurrent_execution.ipynb``; reading on spoils them."""
+
+import nbtriton as nt
+
+
+def most_at_once(batches):
+    """Return the largest number of executions that overlap."""
+    return max(
+        sum(other.start_ns <= one.start_ns < other.end_ns for other in batches) for one in batches
+    )
+
+
+@nt.exercise(
+    example="2",
+    solution="4",
+    hint="The model has one instance and no batching. What can an instance do at a time?",
+    mistakes={
+        "1": "One execution holds one request here: without dynamic_batching nobody joins anybody.",
+    },
+)
+def executions_of_four(answer, server):
+    """Four requests for `compute_model_1` arrive at the same time. How many executions does it take?"""
+    batches = nt.last_batches(server, "compute_model_1", requests=4)
+    assert answer == len(batches), f"It took {len(batches)}, at most {most_at_once(batches)} at once."
+    return f"One after the other: at most {most_at_once(batches)} at once."
+
+
+@nt.exercise(
+    example="0",
+    solution="1",
+    hint="Three instances begin at once. Which one is free first?",
+    mistakes={
+        "0": "Request 0 began first, but it takes longest: an instance is free when it has ended.",
+        "2": "Request 2 ends after another one of the three.",
+    },
+)
+def the_fourth_waits_for(answer, server):
+    """Three instances, and four requests (numbers 0 to 3) that take 80, 40, 60 and 50 ms.
+
+    For the end of which one does number 3 wait?
+    """
+    batches = nt.last_batches(server, "compute_model_1", requests=4)
+    last = max(batches, key=lambda batch: batch.start_ns)
+    before = [one for one in batches if one is not last and one.instance == last.instance]
+    assert before, f"It did not wait: {last.instance} was free. Run the three instances first."
+    numbers = sorted(batch.requests[0] for batch in batches)
+    happened = numbers.index(before[-1].requests[0])
+    assert answer == happened, f"It ran on {last.instance}, after request {happened}."
+    return f"Its instance, {last.instance}, was the first to be free."
+
+
+@nt.exercise(
+    example="1",
+    solution="2",
+    hint="How often does what one execution needs go into what there is?",
+    mistakes={
+        "3": "There are three instances, but the third finds nothing of R left.",
+        "4": "There are 4 of R, and an execution takes two of them.",
+        "1": "Two of R are left when the first has begun.",
+    },
+)
+def at_once_with_resources(answer, server):
+    """Three instances, each execution needs 2 of the resource R, and there are 4. How many run at once?"""
+    batches = nt.last_batches(server, "compute_model_1", requests=4)
+    happened = most_at_once(batches)
+    assert answer == happened, f"The recorder saw {happened} at once."
+    return "An instance without its resources waits like a busy one."
+
+
+@nt.exercise(
+    example="3",
+    solution="4",
+    hint="Priority 1 gets twice as many turns as priority 2: write the order down, u u p u u p.",
+    mistakes={
+        "6": "All of the urgent ones first: that would starve the other. A priority is a share, no precedence.",
+        "3": "Turn by turn, as if both had the same priority.",
+    },
+)
+def urgent_among_six(answer, server):
+    """`urgent` (priority 1) and `patient` (priority 2) have six requests each, and one of them can run at a time.
+
+    How many of the first six executions are of `urgent`?
+    """
+    both = [
+        *nt.last_batches(server, "urgent", requests=6),
+        *nt.last_batches(server, "patient", requests=6),
+    ]
+    first = sorted(both, key=lambda batch: batch.start_ns)[:6]
+    happened = sum(batch.model == "urgent" for batch in first)
+    assert answer == happened, f"The order was {' '.join(batch.model for batch in first)}."
+    return f"The order was {' '.join(batch.model for batch in first)}."

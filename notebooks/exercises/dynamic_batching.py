@@ -1,0 +1,139 @@
+"""Exercises of ``03_dynamic_batching.ipynb``; reading on spoils them."""
+
+import numpy as np
+
+import nbtriton as nt
+
+
+def sizes_of(server, requests):
+    """Return the sizes of the last batches, and a sentence with their reasons."""
+    batches = nt.last_batches(server, "slow", requests=requests)
+    sizes = [batch.batch_size for batch in batches]
+    return sizes, f"The batches were {sizes}, for the reasons {[batch.reason for batch in batches]}."
+
+
+@nt.exercise(
+    example="[1, 1]",
+    solution="[1, 5]",
+    hint="When the first request comes, the instance has nothing to do. What happens while it runs?",
+    mistakes={
+        "[6]": "The first request found an idle instance, and without a delay it had no reason to wait for the others.",
+        "[1, 1, 1, 1, 1, 1]": "That is without dynamic batching.",
+        "[3, 3]": "The scheduler does not know that six will come: it takes what is there.",
+    },
+)
+def without_a_delay(answer, server):
+    """Six requests of one row come at once, max_batch_size is 8, and there is no queue delay. Which batches leave?"""
+    sizes, said = sizes_of(server, 6)
+    assert answer == sizes, said
+    return said
+
+
+@nt.exercise(
+    example="[1, 1]",
+    solution="[4, 2]",
+    hint="A batch leaves when it is full, or when its oldest request has waited for the delay.",
+    mistakes={
+        "[1, 4, 1]": "With a delay an idle instance is no reason to leave: the first one waits for company.",
+        "[6]": "max_batch_size is 4 now.",
+    },
+)
+def with_a_delay(answer, server):
+    """The same six, but max_batch_size is 4 and the delay is 100 ms. Which batches leave?"""
+    sizes, said = sizes_of(server, 6)
+    assert answer == sizes, said
+    return said
+
+
+@nt.exercise(
+    example="'full'",
+    solution="'delay'",
+    hint="Nobody else comes. What is left to end its waiting?",
+    mistakes={"'full'": "Two rows are not four.", "'idle'": "Idle it was all the time; there is a delay now."},
+)
+def why_the_last_left(answer, server):
+    """Why does the second of these batches leave: 'full', 'delay', 'preferred' or 'idle'?"""
+    last = nt.last_batches(server, "slow", requests=2)[-1]
+    words = {
+        "max_batch_size": "full",
+        "max_queue_delay": "delay",
+        "preferred_batch_size": "preferred",
+        "no_delay": "idle",
+    }
+    happened = words.get(last.reason, last.reason)
+    assert answer == happened, f"The scheduler's reason was {last.reason}."
+    return f"Its oldest request had waited {last.queue_ns / 1e6:.0f} ms."
+
+
+@nt.exercise(
+    example="[1, 1]",
+    solution="[4, 2]",
+    hint="As soon as the waiting requests make a preferred size, the batch leaves, although it is not full.",
+    mistakes={
+        "[6]": "Six fit into max_batch_size 8, but the batch does not wait for them: 4 is preferred.",
+        "[1, 5]": "There is a delay: the first one waits.",
+    },
+)
+def with_a_preferred_size(answer, server):
+    """Six requests, max_batch_size 8, preferred_batch_size [ 4 ], delay 100 ms. Which batches leave?"""
+    sizes, said = sizes_of(server, 6)
+    assert answer == sizes, said
+    return said
+
+
+@nt.exercise(
+    example="1",
+    solution="2",
+    hint="One runs. How many may wait?",
+    mistakes={
+        "3": "The first of the five runs at once: it waits in no queue.",
+        "5": "Nobody is refused while there is room.",
+    },
+)
+def refused(answer, server):
+    """Five requests at once, no batching (max_batch_size 1), max_queue_size 2. How many are refused?"""
+    newest = sorted(server.requests("slow"), key=lambda one: one.arrival_ns)[-5:]
+    assert len(newest) == 5, "Run the experiment first."
+    happened = sum(one.status == "UNAVAILABLE" for one in newest)
+    assert answer == happened, f"{happened} were refused."
+    return f"They were refused at once: {next(one.error for one in newest if one.error)}."
+
+
+@nt.exercise(
+    example="[0, 1, 2]",
+    solution="[0, 3, 5, 1, 2, 4]",
+    hint="The one that runs is not interrupted. Of those that wait, who goes first?",
+    mistakes={
+        "[3, 5, 0, 1, 2, 4]": "Request 0 was already running when the others came.",
+        "[0, 1, 2, 3, 4, 5]": "That is the order of arrival: the order within one priority.",
+    },
+)
+def in_which_order(answer, server):
+    """Six requests (0 to 5) come at once, one runs at a time; 3 and 5 have priority 1, the others 2. In which order do they run?"""
+    batches = nt.last_batches(server, "slow", requests=6)
+    numbers = [number for batch in batches for number in batch.requests]
+    happened = [sorted(numbers).index(number) for number in numbers]
+    assert answer == happened, f"They ran in the order {happened}."
+    return "Priority decides among those that wait, arrival within a priority."
+
+
+@nt.exercise(
+    solution="""
+        %%triton_config slow
+        name: "slow"
+        max_batch_size: 4
+        dynamic_batching { max_queue_delay_microseconds: 300000 }
+    """,
+    hint="A batch of four leaves at once if four is all that it can hold, and if the first one waits for the others.",
+)
+def two_full_batches(server):
+    """Configure `slow` so that eight requests which come at once leave as two batches of four.
+
+    The check sends them and looks.
+    """
+    x = np.full((1, 1), 20, np.float32)
+    for future in [server.submit("slow", {"MS": x}) for _ in range(8)]:
+        future.result()
+    sizes, said = sizes_of(server, 8)
+    assert sizes == [4, 4], said
+    return said

@@ -1,0 +1,52 @@
+"""Exercises of ``01_five_cells.ipynb``; reading on spoils them."""
+
+from statistics import median
+
+import numpy as np
+
+import nbtriton as nt
+
+
+@nt.exercise(
+    example="3",
+    solution="8",
+    hint="The instance runs one request at a time, in the order of arrival. Who stands before you?",
+    mistakes={
+        "1": "Only if nobody were before it: with 8 outstanding and one instance, 7 others are in the line.",
+        "7": "Seven others end before it. Its own call ends, too.",
+    },
+)
+def calls_until_answered(answer, server):
+    """While 8 requests are kept outstanding, one more comes in: it is one of the 8.
+
+    How many calls of `classify` end between its arrival and its answer, its own included?
+    """
+    requests = server.requests("classify")[-40:]
+    ends = [batch.end_ns for batch in server.batches("classify")]
+    counts = [
+        sum(one.arrival_ns < end <= one.answered_ns for end in ends) for one in requests[:-8]
+    ]
+    assert counts, "Run the measurement first."
+    happened = round(median(counts))
+    assert answer == happened, f"The recorder says {happened} (the median of {len(counts)} requests)."
+    return "So the latency is 8 times that of a request alone, and the throughput is the same."
+
+
+@nt.exercise(
+    solution="""
+        %%triton_config classify
+        dynamic_batching { }
+    """,
+    hint="A fragment of config.pbtxt with one block is enough: %%triton_config classify. What is it called?",
+)
+def in_company(server):
+    """Change the configuration of `classify` so that requests which wait are executed together.
+
+    The check sends eight requests at once and counts the executions.
+    """
+    x = np.zeros((1, 64), np.float32)
+    for future in [server.submit("classify", {"X": x}) for _ in range(8)]:
+        future.result()
+    sizes = [batch.batch_size for batch in nt.last_batches(server, "classify", requests=8)]
+    assert len(sizes) < 8, f"Eight requests were {len(sizes)} executions: nobody waited for company."
+    return f"Eight requests were {len(sizes)} executions, of {sizes} rows."

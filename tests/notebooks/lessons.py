@@ -1,0 +1,119 @@
+"""A lesson as a reader runs it: its own cells in one kernel, with every exercise solved where it stands."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import time
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import nbformat
+from nbclient import NotebookClient
+
+NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
+# What the kernel has used, and what of nbtriton runs on after the extension is unloaded.
+LAST = """
+import json, resource, threading
+get_ipython().run_line_magic("unload_ext", "nbtriton")
+left = [t.name for t in threading.enumerate() if t.name.startswith("nbtriton")]
+print(json.dumps({"mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024, "left": left}))
+"""
+# A task is solved by the cell that its solution is, an answer by its expression.
+SOLVE = """
+import json
+def _solve(exercise, shell=get_ipython()):
+    marks = []
+    for mistake in exercise.mistakes:
+        marks.append(shell.run_line_magic("triton_check", f"{{exercise.name}} {{mistake}}"))
+    if exercise.is_task:
+        marks.append(shell.run_line_magic("triton_check", exercise.name))
+        shell.run_cell(exercise.solution).raise_error()
+    answer = "" if exercise.is_task else exercise.solution
+    solved = shell.run_line_magic("triton_check", f"{{exercise.name}} {{answer}}")
+    wrong = [[mark.correct, mark.feedback] for mark in marks]
+    print(json.dumps({{"name": exercise.name, "wrong": wrong, "right": [solved.correct, solved.feedback]}}))
+_solve({name})
+"""
+
+
+class Lesson:
+    """An executed notebook."""
+
+    def __init__(self, path: Path, state: Path) -> None:
+        self.state = state
+        self.source = nbformat.read(path, as_version=4)
+        cells: list[Any] = []
+        for cell in self.source.cells:
+            cells.append(nbformat.from_dict(cell))
+            for name in asked(cell):
+                cells.append(nbformat.v4.new_code_cell(SOLVE.format(name=name), id=f"solve-{name}"))
+        cells.append(nbformat.v4.new_code_cell(LAST, id="last"))
+        self.notebook = nbformat.from_dict({**self.source, "cells": cells})
+        started = time.monotonic()
+        NotebookClient(
+            self.notebook,
+            timeout=300,
+            kernel_name="python3",
+            extra_arguments=["--IPKernelApp.log_level=ERROR"],
+            resources={"metadata": {"path": str(path.parent)}},
+            # As JupyterLab saves it: without the state of widgets.
+            store_widget_state=False,
+        ).execute(env={**_environment(), "XDG_STATE_HOME": str(state)})
+        self.took_s = time.monotonic() - started
+
+    @property
+    def code_cells(self) -> list[Any]:
+        """The lesson's own, as a reader would save them."""
+        return [
+            cell
+            for cell in self.notebook.cells
+            if cell.cell_type == "code" and not re.match("solve-|last", cell.id)
+        ]
+
+    @property
+    def solved(self) -> list[dict[str, Any]]:
+        """What became of each exercise."""
+        cells = [cell for cell in self.notebook.cells if cell.id.startswith("solve-")]
+        return [json.loads(stream(cell).splitlines()[-1]) for cell in cells]
+
+    @property
+    def last(self) -> dict[str, Any]:
+        return json.loads(stream(self.notebook.cells[-1]))
+
+    def find(self, text: str) -> Any:
+        return next(cell for cell in self.code_cells if text in cell.source)
+
+    def first_picture_s(self) -> float:
+        """Seconds from the start of the first cell until the first picture is there."""
+        begin = _at(self.code_cells[0], "iopub.execute_input")
+        for cell in self.code_cells:
+            for data in shown(cell):
+                if "image/png" in data or "<svg" in data.get("text/html", ""):
+                    return (_at(cell, "iopub.status.idle") - begin).total_seconds()
+        raise AssertionError("it has no picture")
+
+
+def asked(cell: Any) -> list[str]:
+    """The exercises that a cell marks."""
+    if cell.cell_type != "code":
+        return []
+    return re.findall(r"^(?:\w+ = )?%triton_check (\w+)", cell.source, re.MULTILINE)
+
+
+def stream(cell: Any) -> str:
+    return "".join(output.text for output in cell.outputs if output.output_type == "stream")
+
+
+def shown(cell: Any) -> list[Any]:
+    return [output.data for output in cell.outputs if "data" in output]
+
+
+def _at(cell: Any, event: str) -> datetime:
+    return datetime.fromisoformat(cell.metadata.execution[event].replace("Z", "+00:00"))
+
+
+def _environment() -> dict[str, str]:
+    return {**os.environ, "OMP_NUM_THREADS": "1"}
