@@ -38,6 +38,10 @@ if TYPE_CHECKING:
     from nbtriton.perf import PerfRun as PerfRun
     from nbtriton.perf import compare as compare
     from nbtriton.perf import perf as perf
+    from nbtriton.recordings import Recording as Recording
+    from nbtriton.recordings import TrafficTap as TrafficTap
+    from nbtriton.recordings import record as record
+    from nbtriton.recordings import replay as replay
     from nbtriton.simulate import Profile as Profile
     from nbtriton.simulate import Tuning as Tuning
     from nbtriton.simulate import profile as profile
@@ -68,8 +72,10 @@ _PUBLIC = {
     "PerfReport": "nbtriton.perf",
     "PerfRun": "nbtriton.perf",
     "Profile": "nbtriton.simulate",
+    "Recording": "nbtriton.recordings",
     "Server": "nbtriton.api",
     "SimulatedGPUs": "nbtriton.devices",
+    "TrafficTap": "nbtriton.recordings",
     "TritonError": "nbtriton.errors",
     "Tuning": "nbtriton.simulate",
     "check": "nbtriton.teaching",
@@ -83,6 +89,8 @@ _PUBLIC = {
     "load_ipython_extension": "nbtriton.magics",
     "perf": "nbtriton.perf",
     "profile": "nbtriton.simulate",
+    "record": "nbtriton.recordings",
+    "replay": "nbtriton.recordings",
     "server": "nbtriton.api",
     "status": "nbtriton.engine.status",
     "timeline": "nbtriton.widgets.calls",

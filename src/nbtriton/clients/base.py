@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, InvalidStateError
 from dataclasses import dataclass, field
 from types import TracebackType
@@ -128,11 +128,15 @@ class Client(ABC, Generic[EncodedT]):
         """Close the connections; requests in flight end with an error."""
 
     @abstractmethod
-    def encode(self, name: str, inputs: Mapping[str, Any], version: int = -1) -> EncodedT:
-        """Return a request as it is sent."""
+    def encode(
+        self, name: str, inputs: Mapping[str, Any], version: int = -1, outputs: Sequence[str] = ()
+    ) -> EncodedT:
+        """Return a request as it is sent; for all outputs where none is named."""
 
     @abstractmethod
-    def with_parameters(self, request: EncodedT, parameters: Parameters) -> EncodedT:
+    def with_parameters(
+        self, request: EncodedT, parameters: Parameters, request_id: str = ""
+    ) -> EncodedT:
         """Return an encoded request with further parameters; its tensors are not encoded again."""
 
     @abstractmethod

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import queue
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from nbtriton.clients.base import (
@@ -88,20 +88,26 @@ class GrpcClient(Client[bytes]):
             stream.close()
         self._channel.close()
 
-    def encode(self, name: str, inputs: Mapping[str, Any], version: int = -1) -> bytes:
+    def encode(
+        self, name: str, inputs: Mapping[str, Any], version: int = -1, outputs: Sequence[str] = ()
+    ) -> bytes:
         """Return a request as it is sent."""
         request = messages.ModelInferRequest(model_name=name, model_version=_version(version))
         for tensor, value in inputs.items():
             request.inputs.add(name=tensor, datatype=datatype_of(value), shape=shape_of(value))
             request.raw_input_contents.append(tensor_bytes(value))
+        for output in outputs:
+            request.outputs.add(name=output)
         data: bytes = request.SerializeToString()
         return data
 
-    def with_parameters(self, request: bytes, parameters: Parameters) -> bytes:
+    def with_parameters(
+        self, request: bytes, parameters: Parameters, request_id: str = ""
+    ) -> bytes:
         """Return an encoded request with further parameters: protobuf merges what is appended."""
-        if not parameters:
+        if not parameters and not request_id:
             return request
-        added = messages.ModelInferRequest()
+        added = messages.ModelInferRequest(id=request_id)
         for key, value in parameters.items():
             # A bool is an int, too.
             kind = {bool: "bool", int: "int64", str: "string"}[type(value)]

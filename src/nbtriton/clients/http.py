@@ -7,7 +7,7 @@ import http.client
 import json
 import socket
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -87,7 +87,9 @@ class HttpClient(Client[EncodedRequest]):
         for connection in connections:
             connection.close()
 
-    def encode(self, name: str, inputs: Mapping[str, Any], version: int = -1) -> EncodedRequest:
+    def encode(
+        self, name: str, inputs: Mapping[str, Any], version: int = -1, outputs: Sequence[str] = ()
+    ) -> EncodedRequest:
         """Return a request with binary tensors both ways."""
         tensors = {tensor: tensor_bytes(value) for tensor, value in inputs.items()}
         described = [
@@ -99,20 +101,26 @@ class HttpClient(Client[EncodedRequest]):
             }
             for tensor, value in inputs.items()
         ]
-        return EncodedRequest.of(
-            _model_path(name, version) + "/infer",
-            {"inputs": described, "parameters": {"binary_data_output": True}},
-            b"".join(tensors.values()),
-        )
+        document: dict[str, Any] = {
+            "inputs": described,
+            "parameters": {"binary_data_output": True},
+        }
+        if outputs:
+            document["outputs"] = [{"name": output} for output in outputs]
+        path = _model_path(name, version) + "/infer"
+        return EncodedRequest.of(path, document, b"".join(tensors.values()))
 
-    def with_parameters(self, request: EncodedRequest, parameters: Parameters) -> EncodedRequest:
+    def with_parameters(
+        self, request: EncodedRequest, parameters: Parameters, request_id: str = ""
+    ) -> EncodedRequest:
         """Return an encoded request with further parameters."""
-        wanted = {**request.document["parameters"], **parameters}
-        return EncodedRequest.of(
-            request.path,
-            {**request.document, "parameters": wanted},
-            request.body[request.json_size :],
-        )
+        document = {
+            **request.document,
+            "parameters": {**request.document["parameters"], **parameters},
+        }
+        if request_id:
+            document["id"] = request_id
+        return EncodedRequest.of(request.path, document, request.body[request.json_size :])
 
     def send(self, request: EncodedRequest) -> tuple[bytes, int]:
         """Send an encoded request; return the body of its response and where its JSON ends."""

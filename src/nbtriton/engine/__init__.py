@@ -18,7 +18,7 @@ from nbtriton.engine.core.snapshot import (
 )
 from nbtriton.engine.describing import describe
 from nbtriton.engine.diagnostics.tracing import Activity, TensorActivity, Trace, TraceSample
-from nbtriton.engine.dispatch import Submission
+from nbtriton.engine.dispatch import ArrivalListener, Submission
 from nbtriton.engine.engine import Engine
 from nbtriton.engine.lifecycle.loading import CODE_TEXTS
 from nbtriton.engine.server import ModelHandle, Server
@@ -27,6 +27,7 @@ __all__ = [
     "BARE_FINAL",
     "CODE_TEXTS",
     "Activity",
+    "ArrivalListener",
     "BatchRecord",
     "Change",
     "Completion",

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from threading import Lock
+from typing import Any, NamedTuple, Protocol
 
 from nbtriton.backends.base import RequestOptions, Response
 from nbtriton.engine.core.registry import Registry
@@ -20,7 +21,34 @@ from nbtriton.engine.interrupts import interrupts_deferred
 from nbtriton.engine.lifecycle.stopping import refusal
 from nbtriton.errors import TritonError
 
-__all__ = ["RequestDispatcher", "Submission"]
+__all__ = ["ArrivalListener", "RequestDispatcher", "Submission"]
+
+
+class ArrivalListener(Protocol):
+    """Hears of each request of a client before it is submitted: a recording, planned faults."""
+
+    def arrived(
+        self, request: InferenceRequest, version: int, options: RequestOptions
+    ) -> TritonError | None:
+        """Handle a request, on the thread that sends it; it must not raise.
+
+        Parameters
+        ----------
+        request : InferenceRequest
+            Admitted, with its inputs.
+        version : int
+            The one that the client asked for, -1 for any.
+        options : RequestOptions
+            As the client gave them.
+
+        Returns
+        -------
+        TritonError or None
+            An error refuses the request, as a full queue does.
+        """
+
+    def close(self) -> None:
+        """Handle the end of the server."""
 
 
 class Submission(NamedTuple):
@@ -49,6 +77,34 @@ class RequestDispatcher:
 
     def __init__(self, registry: Registry) -> None:
         self._registry = registry
+        # A new tuple with each change: requests read it without a lock.
+        self._listeners: tuple[ArrivalListener, ...] = ()
+        self._changing = Lock()
+
+    def listen(self, listener: ArrivalListener) -> None:
+        """Tell a listener of each request of a client from now on; not of calls by models."""
+        with self._changing:
+            self._listeners = (*self._listeners, listener)
+
+    def stop_listening(self, listener: ArrivalListener) -> None:
+        """Tell a listener nothing more."""
+        with self._changing:
+            self._listeners = tuple([one for one in self._listeners if one is not listener])
+
+    def close(self) -> None:
+        """Tell the listeners that the server has ended."""
+        for listener in self._listeners:
+            listener.close()
+
+    def _is_refused(self, request: InferenceRequest, version: int, options: RequestOptions) -> bool:
+        """Tell the listeners of a request; True if one of them has refused it."""
+        for listener in self._listeners:
+            error = listener.arrived(request, version, options)
+            if error is not None:
+                assert isinstance(request.runtime, Runtime)
+                request.runtime.refuse_new(request, error)
+                return True
+        return False
 
     def call(
         self,
@@ -65,10 +121,15 @@ class RequestDispatcher:
         """
         with interrupts_deferred():
             accepted = False
+            heard = caller != 0 or not self._listeners
             while not accepted:  # replaced between the look-up and now: its successor takes it
                 runtime = self._registry.find(name, version, False)
                 request = runtime.signature.build_request(inputs, options)
                 request.caller = caller
+                if not heard:
+                    heard = True
+                    if self._is_refused(request, version, options):
+                        break
                 accepted = runtime.submit_inline(request)
             if request.final_response is None:
                 try:
@@ -91,6 +152,7 @@ class RequestDispatcher:
     ) -> InferenceRequest:
         """Send one request, which has a future, and return at once; see `nbtriton.Server.submit`."""
         with interrupts_deferred():
+            heard = caller != 0 or not self._listeners
             try:
                 while True:
                     runtime = self._registry.find(name, version, on_response is not None)
@@ -103,6 +165,10 @@ class RequestDispatcher:
                     request.expect()
                     if on_response is not None:
                         request.sink = CallbackSink(partial(_pass_on, on_response))
+                    if not heard:
+                        heard = True
+                        if self._is_refused(request, version, options):
+                            return request
                     # False: replaced between the look-up and now; its successor takes the request.
                     if runtime.submit(request):
                         return request
@@ -112,7 +178,11 @@ class RequestDispatcher:
                 raise
 
     def submit_many(
-        self, calls: Sequence[Submission], join_batch: JoinBatch | None = None
+        self,
+        calls: Sequence[Submission],
+        join_batch: JoinBatch | None = None,
+        *,
+        heard: bool = False,
     ) -> list[InferenceRequest | TritonError]:
         """Send requests that came at the same moment, those for one model together.
 
@@ -126,6 +196,8 @@ class RequestDispatcher:
             ``join_batch(completion)`` before each response that is one of several of a batch. A
             function that it defers is called once, behind the last of them: an endpoint
             wakes its own thread for all of them together.
+        heard : bool
+            The listeners know of these requests already.
 
         Returns
         -------
@@ -152,6 +224,12 @@ class RequestDispatcher:
                 if call.owned:
                     request.owned_inputs = frozenset(call.inputs)
                 found.append(request)
+                if (
+                    self._listeners
+                    and not heard
+                    and self._is_refused(request, call.version, call.options)
+                ):
+                    continue
                 places.setdefault(runtime, []).append(place)
             for runtime, where in places.items():
                 requests: list[Any] = [found[place] for place in where]
@@ -162,7 +240,7 @@ class RequestDispatcher:
                         if trace is not None:
                             trace.refused()
                     elif not accepted:  # replaced between the look-up and now
-                        found[place] = self.submit_many([calls[place]], join_batch)[0]
+                        (found[place],) = self.submit_many([calls[place]], join_batch, heard=True)
         return found
 
 

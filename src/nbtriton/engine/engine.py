@@ -70,6 +70,7 @@ class Engine:
         """Unload all models and end all threads; see `nbtriton.Server.close`."""
         if not self.in_parent:
             self.lifecycle.close(timeout_s=timeout_s)
+            self.dispatcher.close()
 
     def in_child(self) -> None:
         """Become the stand-in of a server whose threads are in the parent process."""

@@ -19,6 +19,7 @@ from nbtriton.magics.explain import ExplainMagics
 from nbtriton.magics.measure import MeasureMagics
 from nbtriton.magics.options import OptionsMagics
 from nbtriton.magics.predict import PredictMagics
+from nbtriton.magics.recordings import RecordingMagics
 from nbtriton.magics.repository import RepositoryMagics
 from nbtriton.magics.teach import TeachMagics
 from nbtriton.magics.views import views
@@ -34,6 +35,7 @@ _CLASSES = (
     MeasureMagics,
     ExplainMagics,
     PredictMagics,
+    RecordingMagics,
     RepositoryMagics,
     OptionsMagics,
     EnvironmentMagics,

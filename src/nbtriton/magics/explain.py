@@ -11,6 +11,7 @@ from IPython.core.magic_arguments import argument, magic_arguments
 from nbtriton.api import server
 from nbtriton.engine.events import events
 from nbtriton.explain import doctor, why
+from nbtriton.magics.arguments import profile_option, read_profile
 from nbtriton.magics.common import evaluate, keep, keep_option, parse, unquoted
 from nbtriton.packages import needed
 
@@ -45,10 +46,9 @@ class ExplainMagics(Magics):
     @output_can_be_silenced
     @magic_arguments()
     @argument("name", help="a model or an ensemble")
-    @argument(
-        "--profile", type=unquoted, metavar="EXPR",
-        help="a profile of %%triton_profile: predicts what the proposed change would bring",
-    )  # fmt: skip
+    @profile_option(
+        "a profile of %%triton_profile, or its file: predicts what the proposed change would bring"
+    )
     @keep_option
     @line_magic
     def triton_why(self, line: str) -> Any:
@@ -61,7 +61,7 @@ class ExplainMagics(Magics):
             explanation = %triton_why double
         """
         options = parse(self.triton_why, line)
-        profile = evaluate(self.shell, options.profile, "--profile ") if options.profile else None
+        profile = read_profile(self.shell, options.profile) if options.profile else None
         return keep(self.shell, options.out, why(server(), options.name, profile=profile))
 
     @output_can_be_silenced

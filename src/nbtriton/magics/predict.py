@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from argparse import ArgumentTypeError
-from collections.abc import Sequence
 from typing import Any
 
 from IPython.core.magic import Magics, line_magic, magics_class, output_can_be_silenced
@@ -11,24 +10,23 @@ from IPython.core.magic_arguments import argument, magic_arguments
 
 from nbtriton.api import server
 from nbtriton.errors import InvalidArgumentError
-from nbtriton.magics.common import evaluate, int_list, keep, parse, unquoted
-from nbtriton.magics.measure import MeasureMagics, read_options
+from nbtriton.magics.arguments import (
+    DATA,
+    LOAD,
+    PLACE,
+    RUN,
+    SEQUENCES,
+    SWEEP,
+    WINDOWS,
+    arguments,
+    only,
+    profile_option,
+    read_options,
+    read_profile,
+)
+from nbtriton.magics.common import int_list, keep, keep_option, parse, unquoted
 
 __all__ = ["PredictMagics"]
-
-
-def _options_of_perf(*, only: Sequence[str] = (), without: Sequence[str] = ()) -> Any:
-    """Add options of ``%triton_perf``, with their help: those named, or all but those named."""
-
-    def add(method: Any) -> Any:
-        for option in MeasureMagics.triton_perf.decorators:
-            names = set(getattr(option, "args", ()))
-            chosen = names & set(only) if only else not names & {"name", *without}
-            if names and chosen:
-                method = option(method)
-        return method
-
-    return add
 
 
 def _milliseconds(text: str) -> float:
@@ -64,7 +62,10 @@ class PredictMagics(Magics):
     )  # fmt: skip
     @argument("--batch-sizes", type=int_list, metavar="LIST", help="rows of the batches to measure")
     @argument("--seconds", type=float, default=4.0, metavar="S", help="how long to measure (4)")
-    @_options_of_perf(only=("--inputs", "--shape", "--input-data", "--url", "--protocol", "--out"))
+    @arguments(
+        only(DATA, "--inputs", "--shape", "--input-data"), only(PLACE, "--url", "--protocol")
+    )
+    @keep_option
     @line_magic
     def triton_profile(self, line: str) -> Any:
         """Measure a model once, in a few seconds, so that ``%triton_whatif`` can predict it.
@@ -95,11 +96,11 @@ class PredictMagics(Magics):
     @output_can_be_silenced
     @magic_arguments()
     @argument("name", help="a model or an ensemble that is profiled")
-    @argument(
-        "--profile", type=unquoted, metavar="EXPR|FILE",
-        help="its profile, or a file of Profile.save; by default the latest of this notebook",
-    )  # fmt: skip
-    @_options_of_perf(without=("--url", "--protocol", "--placement", "--bg"))
+    @profile_option(
+        "its profile, or a file of Profile.save; by default the latest of this notebook"
+    )
+    @arguments(LOAD, DATA, SEQUENCES, SWEEP, WINDOWS, RUN)
+    @keep_option
     @line_magic
     def triton_whatif(self, line: str) -> Any:
         """Predict what ``%triton_perf`` would measure, on a simulated server.
@@ -125,7 +126,7 @@ class PredictMagics(Magics):
                     hint=f"run %triton_profile {name}, or give --profile FILE",
                 )
         else:
-            profile = self._profile(given)
+            profile = read_profile(self.shell, given)
         run = LiveRun(self.shell, name, visible=not line.rstrip().endswith(";"))
         report = run.of(lambda: whatif(profile, name, **options, observer=run.observe))
         return keep(self.shell, out, report)
@@ -146,11 +147,11 @@ class PredictMagics(Magics):
     @argument("--instances", type=int_list, metavar="LIST", help="numbers to choose from")
     @argument("--max-batch-size", type=int_list, metavar="LIST", help="likewise")
     @argument("--max-queue-delay-us", type=int_list, metavar="LIST", help="likewise")
-    @argument("--profile", type=unquoted, metavar="EXPR|FILE", help="one that was measured before")
+    @profile_option("one that was measured before, or a file of Profile.save")
     @argument("--finalists", type=int, default=3, metavar="N", help="configurations to measure (3)")
     @argument("--seconds", type=float, default=30.0, metavar="S", help="longest search (30)")
     @argument("--seed", type=int, default=0, metavar="N")
-    @_options_of_perf(only=("--out",))
+    @keep_option
     @line_magic
     def triton_tune(self, line: str) -> Any:
         """Find the best configuration by simulation, and measure the finalists.
@@ -167,15 +168,7 @@ class PredictMagics(Magics):
 
         options = vars(parse(self.triton_tune, line))
         name, out, given = (options.pop(each) for each in ("name", "out", "profile"))
-        options["profile"] = None if given is None else self._profile(given)
+        options["profile"] = None if given is None else read_profile(self.shell, given)
         run = LiveRun(self.shell, name, visible=not line.rstrip().endswith(";"))
         found = run.of(lambda: tune(server(), name, **options, observer=run.observe))
         return keep(self.shell, out, found)
-
-    def _profile(self, given: str) -> Any:
-        """Return the profile that an expression or the name of a file gives."""
-        from nbtriton.simulate import Profile
-
-        if given.endswith(".json"):
-            return Profile.load(given)
-        return evaluate(self.shell, given, "--profile ")

@@ -13,7 +13,7 @@ from nbtriton.errors import InvalidArgumentError, nearest
 from nbtriton.packages import needed
 from nbtriton.tensors import Array, as_array, gather, numpy_dtype, shape_of, to_torch
 
-__all__ = ["InputData", "Inputs", "Request", "generate", "requests_from"]
+__all__ = ["InputData", "Inputs", "Request", "fill", "generate", "requests_from"]
 
 InputData = Literal["random", "zero"]
 Request = Mapping[str, Array]
@@ -82,7 +82,7 @@ def generate(
             )
         text = string_data if input_data == "random" else ""
         shape = dims if spec.is_shape_tensor else (*leading, *dims)
-        request[name] = _fill(spec, shape, input_data, random, string_length, text)
+        request[name] = fill(spec, shape, input_data, random, string_length, text)
     return request
 
 
@@ -194,7 +194,7 @@ def _cut(array: Array, start: int, count: int, total: int) -> Array:
     return array[[(start + i) % total for i in range(count)]]
 
 
-def _fill(
+def fill(
     spec: TensorSpec,
     shape: tuple[int, ...],
     input_data: InputData,
@@ -202,6 +202,7 @@ def _fill(
     string_length: int,
     string_data: str | None,
 ) -> Array:
+    """Return an array for an input, as `generate` makes it; BYTES of `string_data`, or random."""
     if spec.datatype == "BYTES":
         return _strings(shape, string_length, string_data, random)
     # numpy has no bfloat16 of its own; torch has.

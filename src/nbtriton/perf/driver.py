@@ -26,7 +26,7 @@ from nbtriton.perf.windows import Window
 if TYPE_CHECKING:
     from nbtriton.perf.remote import Pending, Target
 
-__all__ = ["Clock", "LoadRun", "LoadSpec", "make_load"]
+__all__ = ["MAX_OUTSTANDING", "Clock", "LoadRun", "LoadSpec", "Submitting", "make_load"]
 
 # Open loop: a server that falls behind by this number of requests will not catch up within a
 # window; beyond it only the memory of waiting requests would grow. Later sends count as delayed.
@@ -185,8 +185,8 @@ class OneCaller(LoadRun):
         self.finished.set()
 
 
-class _Submitting(LoadRun):
-    """The common part of the two loads over ``submit``."""
+class Submitting(LoadRun):
+    """The common part of the loads over ``submit``."""
 
     def __init__(self, spec: LoadSpec) -> None:
         super().__init__(spec)
@@ -201,7 +201,7 @@ class _Submitting(LoadRun):
         slot.start_ns = monotonic_ns()
         try:
             slot.pending = pending = self._spec.target.submit(
-                self._spec.model, call.inputs, on_response=on_response, **call.options
+                call.model or self._spec.model, call.inputs, on_response=on_response, **call.options
             )
         except Exception as error:
             self._record_error(slot, monotonic_ns(), error)
@@ -270,7 +270,7 @@ class _Submitting(LoadRun):
         """The slot's request has ended; `inline` if this thread is still inside `_send`."""
 
 
-class ClosedLoop(_Submitting):
+class ClosedLoop(Submitting):
     """Exactly N requests outstanding: a new one is sent at once when one ends."""
 
     def __init__(self, spec: LoadSpec, concurrency: int) -> None:
@@ -302,7 +302,7 @@ class ClosedLoop(_Submitting):
             self._advance(slot)
 
 
-class OpenLoop(_Submitting):
+class OpenLoop(Submitting):
     """Requests are sent at their due times, whether or not those before have ended."""
 
     def __init__(self, spec: LoadSpec, load: RequestRate | RequestIntervals) -> None:

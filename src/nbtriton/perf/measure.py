@@ -38,6 +38,7 @@ __all__ = [
     "MeasurementMode",
     "WindowPlan",
     "measure_level",
+    "measured_point",
     "point_of",
     "rule_of",
     "traffic_of",
@@ -353,23 +354,44 @@ def point_of(
     models : sequence of str
         The model, and the composing models of an ensemble.
     """
-    before = statistics[verdict.windows[0].start_ns]
-    after = statistics[verdict.windows[-1].end_ns]
-    server, steps = _server_side(models[0], models[1:], before, after)
-    measured = merge(verdict.windows, rule)
-    rate = measured.request_count / measured.window_s if measured.window_s else 0.0
     mode: LoadMode = "request_rate"
     if isinstance(level.load, Concurrency):
         mode = "concurrency"
     elif isinstance(level.load, RequestIntervals):
         mode = "intervals"
+    return measured_point(
+        mode, level.load.value, rule, verdict, statistics, models,
+        configuration=level.configuration,
+        batch_size=level.workload.batch_size,
+        sequences=level.workload.sequences is not None,
+    )  # fmt: skip
+
+
+def measured_point(
+    mode: LoadMode,
+    value: float,
+    rule: StabilityRule,
+    verdict: Verdict,
+    statistics: Mapping[int, StatisticsDocument],
+    models: Sequence[str],
+    *,
+    configuration: Mapping[str, Any],
+    batch_size: int,
+    sequences: bool,
+) -> PerfPoint:
+    """Return the point of a verdict; `point_of` of a level of any kind."""
+    before = statistics[verdict.windows[0].start_ns]
+    after = statistics[verdict.windows[-1].end_ns]
+    server, steps = _server_side(models[0], models[1:], before, after)
+    measured = merge(verdict.windows, rule)
+    rate = measured.request_count / measured.window_s if measured.window_s else 0.0
     latency = measured.latency
     return PerfPoint(
         mode=mode,
-        value=level.load.value,
-        configuration=dict(level.configuration),
-        batch_size=level.workload.batch_size,
-        infer_per_s=rate * level.workload.batch_size,
+        value=value,
+        configuration=dict(configuration),
+        batch_size=batch_size,
+        infer_per_s=rate * batch_size,
         request_count=measured.request_count,
         error_count=measured.error_count,
         first_error=measured.first_error,
@@ -387,7 +409,7 @@ def point_of(
         lateness_avg_us=measured.lateness_avg_us,
         server=server,
         composing=steps,
-        sequence_count=None if level.workload.sequences is None else measured.sequence_count,
+        sequence_count=measured.sequence_count if sequences else None,
         stream=measured.stream,
         notes=_notes(measured, rate, verdict, server, steps),
     )

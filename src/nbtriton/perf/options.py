@@ -22,7 +22,7 @@ from nbtriton.perf.windows import STABLE_WINDOWS, StabilityRule
 if TYPE_CHECKING:
     from nbtriton.api import Server
 
-__all__ = ["PROTOCOLS", "PerfOptions", "Protocol"]
+__all__ = ["PROTOCOLS", "PerfOptions", "Protocol", "check_choice"]
 
 Protocol = Literal["inproc", "http", "grpc"]
 PROTOCOLS: tuple[str, ...] = get_args(Protocol)
@@ -120,7 +120,7 @@ class PerfOptions:
             ("measurement_mode", get_args(MeasurementMode)),
             ("protocol", (None, *PROTOCOLS)),
         ):
-            _check_choice(name, getattr(self, name), allowed)
+            check_choice(name, getattr(self, name), allowed)
         _check_numbers(self)
 
     def level_plan(self) -> LevelPlan:
@@ -229,7 +229,8 @@ def _numbers(value: int | Sequence[int]) -> Sequence[int]:
     return value if isinstance(value, Sequence) else [value]
 
 
-def _check_choice(name: str, value: str | None, allowed: Sequence[Any]) -> None:
+def check_choice(name: str, value: str | None, allowed: Sequence[Any]) -> None:
+    """Refuse a value that is none of those allowed, with perf_analyzer's text."""
     if value not in allowed:
         choices = [each for each in allowed if each is not None]
         raise InvalidArgumentError(

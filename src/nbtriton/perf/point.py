@@ -17,9 +17,13 @@ from nbtriton.perf.windows import Outcome, StreamSummary
 if TYPE_CHECKING:
     from nbtriton.api import Server
 
-__all__ = ["LoadMode", "PerfPoint", "describe", "row_of"]
+__all__ = ["COLUMNS", "LoadMode", "PerfPoint", "describe", "row_of"]
 
-LoadMode = Literal["concurrency", "request_rate", "intervals"]
+LoadMode = Literal["concurrency", "request_rate", "intervals", "replay"]
+
+
+# The column of a frame that has the value of a load; all others are rates.
+COLUMNS = {"concurrency": "concurrency", "replay": "speed"}
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -28,8 +32,9 @@ class PerfPoint:
 
     Parameters
     ----------
-    mode : {"concurrency", "request_rate", "intervals"}
-        Closed loop with `value` requests outstanding, or open loop at `value` requests/s.
+    mode : {"concurrency", "request_rate", "intervals", "replay"}
+        Closed loop with `value` requests outstanding, open loop at `value` requests/s, or a
+        recording at `value` times its speed.
     value : float
     configuration : mapping
         The swept options of this point; empty without a sweep.
@@ -171,7 +176,7 @@ def describe(load: str, configuration: Mapping[str, Any], batch_size: int) -> st
 def row_of(point: PerfPoint) -> dict[str, Any]:
     """Return a point as one row of the frame, by columns."""
     row: dict[str, Any] = {
-        "concurrency" if point.mode == "concurrency" else "request_rate_per_s": point.value,
+        COLUMNS.get(point.mode, "request_rate_per_s"): point.value,
         **{key: _short(value) for key, value in point.configuration.items()},
         "batch_size": point.batch_size,
         "infer_per_s": point.infer_per_s,

@@ -66,7 +66,7 @@ class RemoteServer:
         self.close = client.close
         self._client = client
         # A load sends few objects over and over; each is kept with its encoded form.
-        self._encoded: dict[tuple[str, int], tuple[Request, Any]] = {}
+        self._encoded: dict[tuple[str, int, tuple[str, ...], int], tuple[Request, Any]] = {}
 
     def __enter__(self) -> Self:
         return self
@@ -99,12 +99,17 @@ class RemoteServer:
         return self._client.submit_streaming(request, on_response)
 
     def _request(self, name: str, inputs: Request, options: CallOptions) -> Any:
-        key = (name, id(inputs))
+        version, outputs = options.get("version", -1), tuple(options.get("outputs", ()))
+        key = (name, version, outputs, id(inputs))
         cached = self._encoded.get(key)
         if cached is None:
-            cached = self._encoded[key] = (inputs, self._client.encode(name, inputs))
+            encoded = self._client.encode(name, inputs, version, outputs)
+            cached = self._encoded[key] = (inputs, encoded)
         request = cached[1]
-        return self._client.with_parameters(request, _parameters(options)) if options else request
+        if not options:
+            return request
+        request_id = options.get("request_id", "")
+        return self._client.with_parameters(request, _parameters(options), request_id)
 
 
 def remote_server(url: str, protocol: RemoteProtocol | None = None) -> RemoteServer:
@@ -153,4 +158,5 @@ _PARAMETERS = {
 
 
 def _parameters(options: CallOptions) -> Mapping[str, Any]:
-    return {_PARAMETERS[name]: value for name, value in options.items()}
+    found = {_PARAMETERS[name]: value for name, value in options.items() if name in _PARAMETERS}
+    return {**options.get("parameters", {}), **found}

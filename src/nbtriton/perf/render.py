@@ -15,7 +15,7 @@ from nbtriton.drawing import Column, Point, Series, curve_svg, measure, table_ht
 from nbtriton.errors import InvalidArgumentError
 from nbtriton.packages import needed
 from nbtriton.perf.breakdown import ServerBreakdown, network_us
-from nbtriton.perf.point import PerfPoint, row_of
+from nbtriton.perf.point import COLUMNS, PerfPoint, row_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -43,6 +43,8 @@ class Report(Protocol):
 _TABLE: Mapping[str, Column] = {
     "concurrency": Column("concurrency"),
     "request_rate_per_s": Column("request rate", "1/s"),
+    "speed": Column("speed"),
+    "model": Column("model"),
     "instances": Column("instances"),
     "max_batch_size": Column("max batch"),
     "dynamic_batching": Column("dynamic batching"),
@@ -89,7 +91,7 @@ def series_of(report: Report) -> tuple[Series, ...]:
         Series(
             name=name,
             points=tuple(Point(p.value, p.infer_per_s, _latency_ms(p)) for p in points),
-            load_name="concurrency" if points[0].mode == "concurrency" else "requests/s",
+            load_name=COLUMNS.get(points[0].mode, "requests/s"),
         )
         for name, points in groups.items()
     )

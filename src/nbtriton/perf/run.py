@@ -21,7 +21,7 @@ from nbtriton.errors import InvalidArgumentError
 from nbtriton.perf.interpreter import InterpreterWaits
 from nbtriton.perf.loads import level_values
 from nbtriton.perf.measure import Level, WindowPlan, measure_level
-from nbtriton.perf.options import PerfOptions
+from nbtriton.perf.options import PerfOptions, Protocol
 from nbtriton.perf.prepare import (
     Data,
     Workload,
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from nbtriton.api import Server
     from nbtriton.config import ModelConfig
 
-__all__ = ["environment_of", "run", "settings_of"]
+__all__ = ["environment_of", "open_target", "place_of", "run", "settings_of"]
 
 # Addresses on which an endpoint answers this machine by its loopback address.
 _LOOPBACK = ("127.0.0.1", "localhost", "0.0.0.0")  # noqa: S104 - compared, not bound
@@ -58,7 +58,10 @@ def run(options: PerfOptions) -> PerfReport:
     """Measure a model; see `nbtriton.perf.perf`."""
     levels, configurations = options.level_plan(), options.configurations()
     with contextlib.ExitStack() as stack:
-        target = _open_target(stack, options, configurations)
+        target = open_target(
+            stack, options.server, options.url, options.protocol, configurations,
+            options.sweep_models,
+        )  # fmt: skip
         plan = _prepare(target, options, levels, configurations)
         total = levels.count and levels.count * len(configurations) * len(plan.workloads)
         windows = options.window_plan(total)
@@ -75,7 +78,7 @@ def run(options: PerfOptions) -> PerfReport:
         return PerfReport(
             model=options.model,
             points=tuple(replace(point, source=source) for point in session.points),
-            settings={**settings_of(options, plan.sequences, windows), **_place(target)},
+            settings={**settings_of(options, plan.sequences, windows), **place_of(target)},
             environment=environment_of(target),
             notes=(*plan.notes, *session.notes, *(waits.notes() if waits is not None else ())),
             elapsed_s=time.monotonic() - started_s,
@@ -94,11 +97,21 @@ class _Plan:
     composing: tuple[str, ...]  # the models of an ensemble
 
 
-def _open_target(
-    stack: contextlib.ExitStack, options: PerfOptions, configurations: Sequence[Configuration]
+def open_target(
+    stack: contextlib.ExitStack,
+    server: Server | None,
+    url: str | None,
+    protocol: Protocol | None,
+    configurations: Sequence[Configuration],
+    sweep_models: Sequence[str] = (),
 ) -> Target:
-    """Return the target: the server in this process, or a connection to one."""
-    server, url, protocol = options.server, options.url, options.protocol
+    """Return the target: the server in this process, or a connection to one.
+
+    Raises
+    ------
+    InvalidArgumentError
+        Neither or both are given, or a configuration of a server elsewhere is to be changed.
+    """
     if url is None:
         if server is None:
             raise InvalidArgumentError("nothing to measure", hint="give a server, or a url")
@@ -113,7 +126,7 @@ def _open_target(
         )
     remote = stack.enter_context(remote_server(url, protocol))
     if server is None:
-        _check_remote(configurations, options.sweep_models)
+        check_remote(configurations, sweep_models)
     return remote
 
 
@@ -133,7 +146,7 @@ def _reached_over(server: Server, protocol: str) -> Iterator[str]:
         yield f"127.0.0.1:{getattr(opened, f'{protocol}_port')}"
 
 
-def _check_remote(configurations: Sequence[Configuration], sweep_models: Sequence[str]) -> None:
+def check_remote(configurations: Sequence[Configuration], sweep_models: Sequence[str]) -> None:
     """Refuse options that only a server in this process can serve."""
     swept = sorted({name for options in configurations for name in options})
     if swept or sweep_models:
@@ -270,7 +283,8 @@ def settings_of(
     return settings
 
 
-def _place(target: Target) -> Mapping[str, Any]:
+def place_of(target: Target) -> Mapping[str, Any]:
+    """Return where a target is, for the settings of a report."""
     if isinstance(target, RemoteServer):
         return {"url": target.url, "protocol": target.protocol}
     return {}

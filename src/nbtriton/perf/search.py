@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterable
 from dataclasses import dataclass
+from typing import Literal
 
 from nbtriton.errors import InvalidArgumentError
 from nbtriton.perf.loads import (
@@ -20,7 +21,6 @@ from nbtriton.perf.loads import (
     RequestRate,
     level_values,
 )
-from nbtriton.perf.point import LoadMode
 
 __all__ = ["LevelPlan", "Search", "binary_search", "check_search", "linear_search"]
 
@@ -31,7 +31,7 @@ Search = Generator[float, bool, None]
 class LevelPlan:
     """The levels of every configuration and batch size, and the search through them."""
 
-    mode: LoadMode
+    mode: Literal["concurrency", "request_rate", "intervals"]
     levels: Levels
     distribution: Distribution = "constant"
     intervals_us: tuple[int, ...] = ()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import random
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypedDict
 
@@ -41,6 +41,10 @@ class CallOptions(TypedDict, total=False):
     correlation_id: int | str
     sequence_start: bool
     sequence_end: bool
+    version: int
+    outputs: Sequence[str]
+    request_id: str
+    parameters: Mapping[str, bool | int | str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,12 +60,15 @@ class Call:
         True for the last request of a sequence.
     closing : bool
         True for one that ends a sequence early, at the end of the load; it does not count.
+    model : str
+        Another one than that of the load; empty for that.
     """
 
     inputs: Request
     options: CallOptions = field(default_factory=CallOptions)
     ends: bool = False
     closing: bool = False
+    model: str = ""
 
 
 class Traffic(Protocol):

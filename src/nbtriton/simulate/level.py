@@ -19,7 +19,7 @@ from nbtriton.simulate.core.loads import ClosedLoop, Load, OneCaller, OpenLoop, 
 from nbtriton.simulate.model_profile import Profile
 from nbtriton.simulate.server import SimulatedServer
 
-__all__ = ["simulate_level"]
+__all__ = ["collect_window", "simulate_level"]
 
 # Events between two looks at signals: compiled code does not look at them itself.
 _EVENTS = 20_000
@@ -138,7 +138,7 @@ class _Run:
 
     def collect(self, start_ns: int) -> Window:
         """Cut the window that ends now; each request is in one window only (PA3)."""
-        return _collect(self.load.recorder, start_ns, self.now_ns)
+        return collect_window(self.load.recorder, start_ns, self.now_ns)
 
 
 def _load(server: SimulatedServer, model: str, level: Level) -> Load:
@@ -183,7 +183,8 @@ def _clamped(
     return replace(window, start_ns=first_ns, end_ns=last_ns)
 
 
-def _collect(recorder: Recorder, start_ns: int, end_ns: int) -> Window:
+def collect_window(recorder: Recorder, start_ns: int, end_ns: int) -> Window:
+    """Cut a window: the requests that ended by then, each once (PA3)."""
     ends = np.asarray(recorder.end_ns, np.int64)
     inside = ends <= end_ns
     latencies, lateness = (

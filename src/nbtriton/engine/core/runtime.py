@@ -155,8 +155,15 @@ class Runtime(RequestOwner):
             self.deliver(request, Response(outputs), final=True, completion=completion)
         return True
 
+    def refuse_new(self, request: InferenceRequest, error: TritonError) -> None:
+        """Answer a request that was not submitted yet, as a full queue does (Q4)."""
+        self._join_order(request)
+        request.outcome = "queue_full"
+        error.accepted = False
+        request.fail(error)
+
     def _join_order(self, request: InferenceRequest) -> None:
-        """Enter a request that the cache answers into the order of responses, if preserved."""
+        """Enter a request that no instance executes into the order of responses, if preserved."""
 
     def _keep(self, request: InferenceRequest, response: Response) -> None:
         assert self.cache is not None

@@ -1,0 +1,408 @@
+"""`nbtriton.record`: a listener at the entrance of a server writes what arrives."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import math
+import threading
+from collections import deque
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from operator import index
+from pathlib import Path
+from time import monotonic_ns
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from nbtriton.backends.base import RequestOptions
+from nbtriton.clients.base import tensor_bytes
+from nbtriton.config import format_pbtxt
+from nbtriton.engine import InferenceRequest, RequestRecord
+from nbtriton.engine.interrupts import wait_in_slices
+from nbtriton.errors import InvalidArgumentError, NotFoundError, TritonError, nearest
+from nbtriton.recordings.recording import (
+    RecordedInputs,
+    RecordedRequest,
+    RecordedTensor,
+    Recording,
+    RecordingWriter,
+    open_recording,
+)
+from nbtriton.scheduling import SEQUENCE_END, SEQUENCE_START
+from nbtriton.tensors import datatype_of, shape_of
+
+if TYPE_CHECKING:
+    from nbtriton.api import Server
+
+__all__ = ["TrafficTap", "record"]
+
+_log = logging.getLogger("nbtriton.recordings")
+
+# Requests that wait to be written: the sender that brings the last of them writes them all, some
+# 5 us each.
+_CHUNK = 256
+
+
+def record(
+    server: Server,
+    path: str | Path,
+    *,
+    models: str | Sequence[str] | None = None,
+    inputs: bool = False,
+    seconds: float | None = None,
+    count: int | None = None,
+    past: bool = False,
+) -> TrafficTap:
+    """Keep the requests that clients send to a server in a file, for `nbtriton.replay`.
+
+    Each request with its time of arrival, model, version, shapes, priority, timeout, sequence,
+    parameters and id. What steps of ensembles and models' own calls lead to follows from these, and is
+    not recorded.
+
+    Parameters
+    ----------
+    server : Server
+    path : path
+        It is replaced. A name that ends in ``.gz`` gives a compressed file.
+    models : str or sequence of str, optional
+        Only requests for these; all by default.
+    inputs : bool
+        Keep the contents of the inputs too, each different set of tensors once. Without, a replay
+        makes random ones of the same shapes.
+    seconds : float, optional
+        Record for so long, and return then; Ctrl-C ends it earlier.
+    count : int, optional
+        Likewise, until so many requests have arrived.
+    past : bool
+        Write what the server's recorder still has of the last requests (`nbtriton.events`), and
+        return. It knows their arrivals, models, rows and ids only, so sequences are refused.
+
+    Returns
+    -------
+    TrafficTap
+        Recording, unless `seconds`, `count` or `past` is given: end it with ``stop()``, or use
+        it in a ``with`` block. The end of the server ends it too.
+
+    Raises
+    ------
+    InvalidArgumentError
+        Options that make no sense, or a file that cannot be written.
+    NotFoundError
+        No such model.
+
+    Examples
+    --------
+    >>> import tempfile, pathlib
+    >>> path = pathlib.Path(tempfile.mkdtemp()) / "traffic.jsonl"
+    >>> tap = nt.record(server, path, inputs=True)
+    >>> _ = server.infer("double", {"IN": ones}, priority=1)
+    >>> tap.stop().requests[0].options
+    {'priority': 1}
+    """
+    chosen = [models] if isinstance(models, str) else models
+    _check(server, chosen, seconds, count, past=past, inputs=inputs)
+    requests = _past_requests(server, chosen) if past else []  # before the file is replaced
+    tap = TrafficTap(server, path, chosen, inputs=inputs, limit=count)
+    if past:
+        tap.write_past(requests)
+        return tap
+    tap.start()
+    if seconds is not None or count is not None:
+        try:
+            wait_in_slices(tap.ended.wait, seconds)
+        except KeyboardInterrupt:  # what has arrived is kept
+            tap.interrupted = True
+        tap.stop()
+    return tap
+
+
+def _check(
+    server: Server,
+    models: Sequence[str] | None,
+    seconds: float | None,
+    count: int | None,
+    *,
+    past: bool,
+    inputs: bool,
+) -> None:
+    known = [model.name for model in server.models()]
+    for name in models or ():
+        if name not in known:
+            raise NotFoundError(
+                f"model '{name}' is not loaded, so its requests cannot be recorded",
+                hint=nearest(name, known),
+            )
+    if seconds is not None and not 0 < seconds < math.inf:
+        raise InvalidArgumentError(f"seconds must be a number above 0, found {seconds!r}")
+    if count is not None and count < 1:
+        raise InvalidArgumentError(f"count must be a whole number above 0, found {count!r}")
+    if past and (seconds is not None or count is not None):
+        raise InvalidArgumentError(
+            "past=True records nothing that is to come: leave seconds and count out"
+        )
+    if past and inputs:
+        raise InvalidArgumentError(
+            "the server's recorder keeps no inputs", hint="record live traffic with inputs=True"
+        )
+
+
+class TrafficTap:
+    """A recording that is being made: a context manager that ends it.
+
+    Parameters
+    ----------
+    server : Server
+    path : path
+    models : sequence of str or None
+    inputs : bool
+    limit : int, optional
+        Requests after which it ends.
+
+    Attributes
+    ----------
+    path : Path
+    requests : int
+        How many it has.
+    left_out : int
+        Requests of sequences that began before the recording: no server would take them.
+    interrupted : bool
+        Ctrl-C ended it before its `seconds` or its `count`.
+    ended : threading.Event
+    error : Exception or None
+        Why it ended by itself: the disk is full.
+    """
+
+    def __init__(
+        self,
+        server: Server,
+        path: str | Path,
+        models: Sequence[str] | None = None,
+        *,
+        inputs: bool = False,
+        limit: int | None = None,
+    ) -> None:
+        self.path = Path(path).expanduser()
+        self.requests = 0
+        self.left_out = 0
+        self.interrupted = False
+        self.ended = threading.Event()
+        self.error: Exception | None = None
+        self._server = server
+        self._models = None if models is None else frozenset(models)
+        self._with_data = inputs
+        self._limit = limit
+        texts = {
+            name: format_pbtxt(config)
+            for name, config in server.engine.registry.configs().items()
+            if self._models is None or name in self._models
+        }
+        began = datetime.now(UTC).isoformat(timespec="milliseconds")
+        self._writer = RecordingWriter(open_recording(self.path), texts, began)
+        self._began_ns = monotonic_ns()
+        self._last_ns = 0
+        self._waiting: deque[tuple[int, str, int, RecordedInputs, dict[str, Any]]] = deque()
+        self._writing = threading.Lock()
+        self._numbers: dict[Any, int] = {}
+        self._sequences: set[tuple[str, int | str]] = set()
+
+    def start(self) -> None:
+        """Begin to listen."""
+        self._server.engine.dispatcher.listen(self)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    def arrived(
+        self, request: InferenceRequest, version: int, options: RequestOptions
+    ) -> TritonError | None:
+        """Note a request; its inputs are copied now, as its model may write to them."""
+        if self._models is not None and request.model_name not in self._models:
+            return None
+        try:
+            self._waiting.append(
+                (
+                    request.start_ns, request.model_name, request.batch_size,
+                    self._inputs_of(request), _options_of(request, version, options),
+                )
+            )  # fmt: skip
+            if len(self._waiting) >= min(_CHUNK, (self._limit or math.inf) - self.requests):
+                self._write()
+        except Exception as error:  # the request does not suffer
+            self._fail(error)
+        return None
+
+    def close(self) -> None:
+        """End it, as its server has ended."""
+        self._finish()
+
+    def stop(self) -> Recording:
+        """End it and return the recording, read from the file; any number of times.
+
+        Raises
+        ------
+        Exception
+            Writing has failed; the file has what was written before.
+        """
+        self._finish()
+        if self.error is not None:
+            raise self.error
+        return Recording.load(self.path)
+
+    def write_past(self, requests: Sequence[RecordedRequest]) -> None:
+        """Write requests that are known already, and end."""
+        self.ended.set()
+        with self._writer:
+            for request in requests:
+                self._writer.add(request)
+            self._writer.end(requests[-1].at_ns if requests else 0)
+        self.requests = len(requests)
+
+    def __repr__(self) -> str:
+        state = "ended" if self.ended.is_set() else "recording"
+        words = f"{self.path}: {state}, {self.requests + len(self._waiting)} requests"
+        if self.left_out:
+            words += f", {self.left_out} of sequences that had begun before left out"
+        return f"<TrafficTap {words}{', interrupted' if self.interrupted else ''}>"
+
+    def _inputs_of(self, request: InferenceRequest) -> RecordedInputs:
+        return {
+            name: RecordedTensor(
+                datatype_of(value),
+                shape_of(value),
+                tensor_bytes(value) if self._with_data else None,
+            )
+            for name, value in request.inputs.items()
+        }
+
+    def _write(self) -> None:
+        """Write what waits, unless another thread does, in the order of arrival."""
+        if not self._writing.acquire(blocking=False):
+            return
+        try:
+            if not self.ended.is_set():
+                self._write_waiting()
+        finally:
+            self._writing.release()
+
+    def _write_waiting(self) -> None:
+        waiting = [self._waiting.popleft() for _ in range(len(self._waiting))]
+        waiting.sort(key=lambda each: each[0])
+        for start_ns, model, rows, inputs, options in waiting:
+            if self._limit is not None and self.requests >= self._limit:
+                break
+            if not self._is_whole(model, options):
+                self.left_out += 1
+                continue
+            # A thread may have slept between its look at the clock and its note.
+            self._last_ns = max(self._last_ns, start_ns - self._began_ns)
+            number = self._number_of(inputs)
+            self._writer.add(RecordedRequest(self._last_ns, model, number, rows, options))
+            self.requests += 1
+        if self._limit is not None and self.requests >= self._limit:
+            self._end()
+
+    def _is_whole(self, model: str, options: dict[str, Any]) -> bool:
+        """Return False for a request of a sequence whose start was not recorded."""
+        if "correlation_id" not in options:
+            return True
+        key = (model, options["correlation_id"])
+        if options.get("sequence_start"):
+            self._sequences.add(key)
+        known = key in self._sequences
+        if options.get("sequence_end"):
+            self._sequences.discard(key)
+        return known
+
+    def _number_of(self, inputs: RecordedInputs) -> int:
+        key = tuple(
+            (name, tensor.datatype, tensor.shape, tensor.data and _digest(tensor.data))
+            for name, tensor in inputs.items()
+        )
+        number = self._numbers.get(key)
+        if number is None:
+            number = self._numbers[key] = self._writer.add_inputs(inputs)
+        return number
+
+    def _finish(self) -> None:
+        self._server.engine.dispatcher.stop_listening(self)
+        with self._writing:
+            if self.ended.is_set():
+                return
+            try:
+                self._write_waiting()
+                if not self.ended.is_set():
+                    self._end()
+            except Exception as error:
+                self._fail(error)
+
+    def _end(self) -> None:
+        """Write the last line; the lock is held."""
+        duration_ns = max(self._last_ns, monotonic_ns() - self._began_ns)
+        with self._writer:
+            self._writer.end(duration_ns)
+        self.ended.set()
+        self._waiting.clear()
+
+    def _fail(self, error: Exception) -> None:
+        """End because of an error."""
+        _log.error("recording to '%s' has failed: %s", self.path, error)
+        self.error = self.error or error
+        self._server.engine.dispatcher.stop_listening(self)
+        self.ended.set()
+
+
+def _past_requests(server: Server, models: Sequence[str] | None) -> list[RecordedRequest]:
+    """Return what the server's recorder has of clients' requests."""
+    names = models or sorted({model.name for model in server.models()})
+    for name in names:
+        if server.config(name).HasField("sequence_batching"):
+            raise InvalidArgumentError(
+                f"model '{name}' has sequences, which the server's recorder does not keep",
+                hint="record live traffic, or name the other models",
+            )
+    found: list[RequestRecord] = []
+    for name in names:
+        try:
+            found += [each for each in server.requests(name) if not each.caller]
+        except NotFoundError:  # it had no request yet
+            continue
+    found.sort(key=lambda each: (each.arrival_ns, each.number))
+    return [
+        RecordedRequest(
+            each.arrival_ns - found[0].arrival_ns, each.model, -1, each.size,
+            {"request_id": each.request_id} if each.request_id else {},
+        )
+        for each in found
+    ]  # fmt: skip
+
+
+def _digest(data: bytes) -> bytes:
+    return hashlib.blake2b(data, digest_size=16).digest()
+
+
+def _options_of(request: InferenceRequest, version: int, options: RequestOptions) -> dict[str, Any]:
+    """Return what a request has beside its inputs, where it is not the default."""
+    correlation_id = options.correlation_id
+    found: dict[str, Any] = {
+        "version": int(version) if version != -1 else None,
+        "outputs": list(options.outputs),
+        "request_id": options.request_id,
+        "priority": index(options.priority),
+        "timeout_us": index(options.timeout_us),
+        "correlation_id": correlation_id
+        if isinstance(correlation_id, str)
+        else index(correlation_id),
+        "sequence_start": bool(request.flags & SEQUENCE_START),
+        "sequence_end": bool(request.flags & SEQUENCE_END),
+        "parameters": dict(options.parameters or {}),
+    }
+    return {name: value for name, value in found.items() if value}

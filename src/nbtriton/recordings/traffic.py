@@ -1,0 +1,172 @@
+"""A recording as requests to send: the models of the target, their inputs, the due times."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from nbtriton.clients.base import tensor_of
+from nbtriton.config import ModelConfig, TensorSpec
+from nbtriton.errors import InvalidArgumentError, NotFoundError, nearest
+from nbtriton.perf.data import STRING_LENGTH, Request, fill, generate
+from nbtriton.perf.sweep import Configured
+from nbtriton.perf.traffic import Call, CallOptions
+from nbtriton.recordings.recording import RecordedInputs, RecordedRequest, RecordedTensor, Recording
+
+__all__ = ["Planned", "chosen_models", "due_times_ns", "planned_traffic"]
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """One request of a replay.
+
+    Parameters
+    ----------
+    recorded : RecordedRequest
+    call : Call
+        As it is sent, to the model of the target.
+    sequence : tuple or None
+        The model and the correlation id of its sequence: such requests keep their order.
+    """
+
+    recorded: RecordedRequest
+    call: Call
+    sequence: tuple[str, int | str] | None
+
+
+def chosen_models(
+    recording: Recording, models: str | Sequence[str] | Mapping[str, str] | None
+) -> dict[str, str]:
+    """Return the recorded models to replay, each with the model of the target that gets its requests.
+
+    Raises
+    ------
+    NotFoundError
+        The recording has no requests for one of them.
+    InvalidArgumentError
+        The recording has no requests at all.
+    """
+    counts = recording.counts
+    if not counts:
+        raise InvalidArgumentError("the recording has no requests")
+    if models is None:
+        chosen = {name: name for name in counts}
+    elif isinstance(models, Mapping):
+        chosen = dict(models)
+    else:
+        chosen = {name: name for name in ([models] if isinstance(models, str) else models)}
+    if not chosen:
+        raise InvalidArgumentError("models names none", hint="leave it out for all")
+    for name in chosen:
+        if name not in counts:
+            raise NotFoundError(
+                f"the recording has no requests for model '{name}'", hint=nearest(name, counts)
+            )
+    return chosen
+
+
+def planned_traffic(
+    recording: Recording,
+    chosen: Mapping[str, str],
+    target: Configured,
+    *,
+    shapes: Mapping[str, Sequence[int]] | None = None,
+    seed: int = 0,
+    empty: bool = False,
+) -> list[Planned]:
+    """Return the requests of some models, with their inputs.
+
+    Parameters
+    ----------
+    recording : Recording
+    chosen : mapping of str to str
+        As `chosen_models` returns it.
+    target : Configured
+        The configurations of the models: a server or a profile.
+    shapes : mapping, optional
+        Dimensions of inputs with variable ones, where the recording does not know the shapes.
+    seed : int
+        Of the inputs that are made, where the recording has none.
+    empty : bool
+        Make no arrays: for the simulator, to which only sizes matter.
+
+    Raises
+    ------
+    NotFoundError
+        The target has no such model.
+    InvalidArgumentError
+        The shapes of inputs are unknown.
+    """
+    configs = {name: target.config(name) for name in dict.fromkeys(chosen.values())}
+    # The same recorded inputs are the same object: encoded once, and equal for the simulator's cache.
+    made: dict[tuple[int, str, int], Request] = {}
+    planned = []
+    for each in recording.requests:
+        model = chosen.get(each.model)
+        if model is None:
+            continue
+        key = (each.inputs, model if each.inputs < 0 else "", each.rows if each.inputs < 0 else 0)
+        inputs = made.get(key)
+        if inputs is None:
+            inputs = made[key] = (
+                {} if empty else _inputs(recording, each, configs[model], shapes, seed + len(made))
+            )
+        options: CallOptions = {**each.options}  # type: ignore[typeddict-item]
+        correlation_id = options.get("correlation_id")
+        planned.append(
+            Planned(
+                each,
+                Call(inputs, options, ends=bool(options.get("sequence_end")), model=model),
+                None if correlation_id is None else (model, correlation_id),
+            )
+        )
+    return planned
+
+
+def due_times_ns(planned: Sequence[Planned], speed: float) -> list[int]:
+    """Return when each request is due, in nanoseconds after the start.
+
+    Examples
+    --------
+    >>> from nbtriton.recordings.recording import RecordedRequest
+    >>> from nbtriton.perf.traffic import Call
+    >>> planned = [Planned(RecordedRequest(at, "m", 0, 1, {}), Call({}), None) for at in (0, 3000)]
+    >>> due_times_ns(planned, 1.5)
+    [0, 2000]
+    """
+    if speed == 1:  # exact, however long the recording
+        return [each.recorded.at_ns for each in planned]
+    return [round(each.recorded.at_ns / speed) for each in planned]
+
+
+def _inputs(
+    recording: Recording,
+    request: RecordedRequest,
+    config: ModelConfig,
+    shapes: Mapping[str, Sequence[int]] | None,
+    seed: int,
+) -> Request:
+    if request.inputs < 0:
+        return generate(config, batch_size=request.rows, shapes=shapes, seed=seed)
+    try:
+        recorded = recording.inputs[request.inputs]
+    except IndexError:
+        raise InvalidArgumentError(
+            f"the recording has no inputs with number {request.inputs}"
+        ) from None
+    return _arrays(recorded, seed)
+
+
+def _arrays(recorded: RecordedInputs, seed: int) -> Request:
+    random = np.random.default_rng(seed)
+    return {name: _array(name, tensor, random) for name, tensor in recorded.items()}
+
+
+def _array(name: str, tensor: RecordedTensor, random: np.random.Generator) -> Any:
+    if tensor.data is not None:
+        return tensor_of(tensor.datatype, list(tensor.shape), tensor.data)
+    spec = TensorSpec(name, tensor.datatype, tensor.shape)
+    return fill(spec, tensor.shape, "random", random, STRING_LENGTH, None)

@@ -1,0 +1,79 @@
+"""``%triton_record`` and ``%triton_replay``: the same as the Python calls."""
+
+from __future__ import annotations
+
+import inspect
+
+import numpy as np
+import pytest
+from IPython.core.magic_arguments import parse_argstring
+
+import nbtriton as nt
+from nbtriton.recordings import record, replay
+
+
+def test_they_take_everything_that_the_python_calls_take(notebook):
+    for name, call, line in (
+        ("triton_record", record, "f"),
+        ("triton_replay", replay, "f"),
+    ):
+        magic = notebook.shell.find_line_magic(name)
+        defaults = vars(parse_argstring(magic, line))
+        parameters = inspect.signature(call).parameters
+        for option, parameter in list(parameters.items())[2:]:
+            if option != "observer":
+                wanted = [] if option == "sweep_models" else parameter.default
+                assert defaults[option] == wanted, option
+
+
+def test_traffic_is_recorded_and_replayed(doubled, tmp_path):
+    path = tmp_path / "t.jsonl"
+    tap = doubled.ok(f"%triton_record {path} --inputs").value
+    assert "recording" in repr(tap)
+    for _ in range(3):
+        doubled.ok("%triton_infer double IN=[[1, 2, 3, 4]]")
+    recording = doubled.ok("%triton_record --stop -o kept").value
+    assert doubled.names["kept"] is recording
+    assert recording.counts == {"double": 3}
+    assert np.frombuffer(recording.inputs[0]["IN"].data, np.float32).tolist() == [1, 2, 3, 4]
+    report = doubled.ok(f"%triton_replay {path} --speed 1000,2000 -o report").value
+    assert list(report.frame["speed"]) == [1000, 2000]
+    assert doubled.names["report"] is report
+    again = tmp_path / "again.jsonl"
+    doubled.ok(f"%triton_replay {path} --speed 1000 --record {again} --instances 1,2;")
+    assert nt.Recording.load(again).counts == {"double": 3}
+
+
+def test_the_past_and_a_profile(doubled, tmp_path):
+    doubled.ok("%triton_infer double IN=[[1, 2, 3, 4]]")
+    path = tmp_path / "t.jsonl"
+    recording = doubled.ok(f"%triton_record {path} --past").value
+    assert recording.counts == {"double": 1}
+    from tests.simulate.profiles import config, model_profile
+
+    measured = model_profile(config("double"), {(1, 1): 1.0})
+    doubled.names["profile"] = nt.Profile("double", {"double": measured})
+    report = doubled.ok(f"%triton_replay {path} --profile profile").value
+    assert report.simulated
+    assert report.points[0].latency_p50_us == 1000
+
+
+@pytest.mark.parametrize(
+    ("line", "text"),
+    [
+        ("%triton_record", "give a file"),
+        ("%triton_record --stop", "no recording is being made"),
+        ("%triton_record f.jsonl --stop", "goes with no other option"),
+        ("%triton_record f.jsonl --models doubel", "did you mean 'double'?"),
+        ("%triton_replay missing.jsonl", "there is no recording 'missing.jsonl'"),
+        ("%triton_replay f.jsonl --speed fast", "is not a list of numbers such as 1,2,10"),
+        ("%triton_replay f.jsonl --url a:1 --profile p", "give one of them"),
+        ("%triton_replay f.jsonl --spede 2", "did you mean '--speed'?"),
+    ],
+)
+def test_bad_lines_get_one_sentence(doubled, line, text, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    ran = doubled(line)
+    assert ran.error is not None
+    assert text in f"{ran.error} {ran.text}"
+    assert not list(tmp_path.glob("*.jsonl"))

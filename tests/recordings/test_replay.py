@@ -1,0 +1,288 @@
+"""Replays: live, at another speed and configuration, at a URL, and in the simulator."""
+
+# ruff: noqa: F821, N803, UP037 - function models: Triton's datatypes as annotations
+
+from __future__ import annotations
+
+import itertools
+import signal
+import threading
+
+import numpy as np
+import pytest
+
+import nbtriton as nt
+from nbtriton.errors import InvalidArgumentError, NotFoundError, UnavailableError
+from nbtriton.recordings import Recording
+from nbtriton.recordings.recording import RecordedRequest, RecordedTensor
+from tests.simulate.profiles import chain, profile
+from tests.until import PATIENCE_S
+
+ONES = np.ones((1, 4), np.float32)
+
+
+def double(IN: "FP32[4]") -> {"OUT": "FP32[4]"}:
+    return {"OUT": IN * 2}
+
+
+def recording(*requests: tuple, name: str = "double", dims: int = 4) -> Recording:
+    """Requests at milliseconds, with rows and options, without the contents of their inputs."""
+    rows = sorted({one[1] for one in requests})
+    return Recording(
+        tuple(
+            RecordedRequest(round(at * 1e6), name, rows.index(size), size, options)
+            for at, size, options in requests
+        ),
+        tuple({"IN": RecordedTensor("FP32", (size, dims))} for size in rows),
+        {name: "max_batch_size: 8"},
+        "2026-01-01T00:00:00.000+00:00",
+        round(max(one[0] for one in requests) * 1e6),
+    )
+
+
+def what(recorded: Recording) -> list[tuple]:
+    """Everything but when it arrived."""
+    return [
+        (r.model, r.rows, dict(r.options), recorded.inputs[r.inputs]) for r in recorded.requests
+    ]
+
+
+@pytest.fixture
+def server():
+    with nt.Server(gpus=()) as server:
+        server.load("max_batch_size: 8 dynamic_batching { }", double, name="double")
+        yield server
+
+
+def test_a_replay_of_a_replay_is_identical_but_for_jitter(server, tmp_path):
+    files = [tmp_path / f"{n}.jsonl" for n in range(3)]
+    with nt.record(server, files[0], inputs=True):
+        for at in range(20):
+            server.infer(
+                "double", {"IN": ONES * (at % 3)}, request_id=f"r{at}", priority=at % 2,
+                timeout_us=10_000_000, parameters={"at": at}, outputs=["OUT"] if at % 4 else [],
+            )  # fmt: skip
+    for source, into in itertools.pairwise(files):
+        with nt.record(server, into, inputs=True):
+            report = nt.replay(source, server)
+        (point,) = report.points
+        assert (point.mode, point.value, point.request_count) == ("replay", 1.0, 20)
+        assert point.error_count == 0
+        assert point.server.success_count == 20
+    first, second, third = (Recording.load(file) for file in files)
+    assert what(first) == what(second) == what(third)
+    assert len(first.requests) == 20
+
+
+def test_the_report_is_one_of_perf(server):
+    played = recording(*[(n, 1 + n % 2, {}) for n in range(10)])
+    report = nt.replay(played, server, speed=[1, 100], instances=[1, 2], percentile=75)
+    assert isinstance(report, nt.PerfReport)
+    assert report.frame[["speed", "instances", "requests"]].to_numpy().tolist() == [
+        [1, 1, 10], [100, 1, 10], [1, 2, 10], [100, 2, 10],
+    ]  # fmt: skip
+    assert {"latency_p75_us", "server_queue_us", "lateness_avg_us"} <= set(report.frame)
+    assert "requests of 1 to 2 rows, 1.5 on average" in report.points[0].notes
+    shown = report._repr_mimebundle_()
+    assert "speed" in shown["text/plain"]
+    assert "<svg" in shown["text/html"]
+    assert server.config("double").instance_group[0].count == 1
+    assert report.best(p99_ms=1e6).apply().configs["double"].instance_group[0].count in (1, 2)
+
+
+def test_it_waits_for_the_time_of_each_request(server, tmp_path):
+    with nt.record(server, tmp_path / "again.jsonl"):
+        nt.replay(recording((0, 1, {}), (100, 1, {}), (300, 1, {})), server, speed=2)
+    times_ms = [
+        request.at_ns / 1e6 for request in Recording.load(tmp_path / "again.jsonl").requests
+    ]
+    gaps = np.diff(times_ms)
+    # Never earlier than due after the first, which may itself be late.
+    assert times_ms[1] >= 50
+    assert times_ms[2] >= 150
+    assert (gaps > 0).all()
+
+
+def test_sequences_keep_their_order_and_their_ids(server, tmp_path):
+    server.load(
+        """name: "sums" backend: "python" max_batch_size: 4 sequence_batching { }
+        input { name: "IN" data_type: TYPE_FP32 dims: 4 }
+        output { name: "OUT" data_type: TYPE_FP32 dims: 4 }""",
+        double,
+    )
+    steps = [
+        (0, 1, {"correlation_id": key, "sequence_start": n == 0, "sequence_end": n == 5})
+        for n in range(6)
+        for key in (3, "four")
+    ]
+    steps = [(at, rows, {k: v for k, v in o.items() if v}) for at, rows, o in steps]
+    played = recording(*steps, name="sums")
+    with server.serve(http_port=0, grpc_port=None, metrics_port=None) as served:
+        for target in (server, f"127.0.0.1:{served.http_port}"):
+            with nt.record(server, tmp_path / "again.jsonl") as tap:
+                report = nt.replay(played, target)
+            (point,) = report.points
+            assert (point.request_count, point.error_count) == (12, 0), point.first_error
+            assert point.sequence_count == 2
+            again = tap.stop()
+            for key in (3, "four"):
+                assert [
+                    r.options for r in again.requests if r.options["correlation_id"] == key
+                ] == [o for _, _, o in steps if o["correlation_id"] == key]
+
+
+def test_several_models_have_a_point_each(server):
+    server.load("max_batch_size: 8", double, name="other")
+    one, two = recording(*[(n, 1, {}) for n in range(4)]), recording((2, 1, {}), name="other")
+    both = Recording(
+        tuple(sorted(one.requests + two.requests)), one.inputs, {}, one.began, one.duration_ns
+    )
+    report = nt.replay(both, server)
+    assert report.model == "double, other"
+    assert report.frame[["model", "requests"]].to_numpy().tolist() == [["double", 4], ["other", 1]]
+    assert nt.replay(both, server, models="other").points[0].request_count == 1
+    renamed = nt.replay(both, server, models={"other": "double"})
+    assert (renamed.model, renamed.points[0].server.model) == ("double", "double")
+    with pytest.raises(InvalidArgumentError, match="several models: double, other"):
+        nt.replay(both, server, instances=2)
+    assert len(nt.replay(both, server, instances=2, sweep_models=["other"]).points) == 2
+
+
+def test_decoupled_models_stream(server):
+    import triton_python_backend_utils as pb_utils
+
+    class Twice:
+        @staticmethod
+        def auto_complete_config(config):
+            config.add_input({"name": "IN", "data_type": "TYPE_FP32", "dims": [4]})
+            config.add_output({"name": "OUT", "data_type": "TYPE_FP32", "dims": [4]})
+            config.set_max_batch_size(8)
+            config.set_model_transaction_policy({"decoupled": True})
+            return config
+
+        def execute(self, requests):
+            for request in requests:
+                sender = request.get_response_sender()
+                value = pb_utils.get_input_tensor_by_name(request, "IN").as_numpy()
+                for _ in range(2):
+                    sender.send(pb_utils.InferenceResponse([pb_utils.Tensor("OUT", value)]))
+                sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+
+    server.load(model=Twice, name="twice")
+    (point,) = nt.replay(recording((0, 1, {}), (1, 1, {}), name="twice"), server).points
+    assert point.request_count == 2
+    assert point.stream.response_count == 4
+
+
+def test_an_interrupt_leaves_a_partial_report_and_ends_its_sequences(server):
+    server.load(
+        """name: "sums" backend: "python" max_batch_size: 4 sequence_batching { }
+        input { name: "IN" data_type: TYPE_FP32 dims: 4 }
+        output { name: "OUT" data_type: TYPE_FP32 dims: 4 }""",
+        double,
+    )
+    threads = set(threading.enumerate())
+    played = recording(
+        (0, 1, {"correlation_id": 1, "sequence_start": True}),
+        (PATIENCE_S * 1e4, 1, {"correlation_id": 1, "sequence_end": True}),
+        name="sums",
+    )
+
+    def interrupt(progress):
+        if progress.requests:
+            signal.raise_signal(signal.SIGINT)
+
+    report = nt.replay(played, server, observer=interrupt)
+    assert report.interrupted
+    (point,) = report.points
+    assert (point.outcome, point.request_count) == ("interrupted", 1)
+    assert not [t for t in set(threading.enumerate()) - threads if t.name == "nbtriton-perf"]
+    # The sequence was ended: its two requests are all that the model has seen.
+    assert server.statistics("sums")["model_stats"][0]["inference_count"] == 2
+
+
+# -- the simulator -----------------------------------------------------------------------------------
+
+
+def test_in_the_simulator_it_is_identical_to_the_byte(tmp_path):
+    played = recording(
+        *[(n * 0.7, 1 + n % 3, {"priority": n % 2} if n % 2 else {}) for n in range(50)],
+        name="m", dims=1,
+    )  # fmt: skip
+    files = [tmp_path / f"{n}.jsonl.gz" for n in range(3)]
+    played.save(files[0])
+    measured = profile(costs=nt.Profile("m", {}).costs)
+    reports = [
+        nt.replay(source, measured, record=into, seed=4)
+        for source, into in itertools.pairwise(files)
+    ]
+    assert files[0].read_bytes() == files[1].read_bytes() == files[2].read_bytes()
+    assert reports[0].points == reports[1].points
+    assert reports[0].simulated
+    assert reports[0].points[0].request_count == 50
+
+
+def test_recorded_arrivals_wait_as_they_must():
+    # 1 ms for one row, no batching: three at once wait for 0, 1 and 2 ms.
+    played = recording(*[(10 * n, 1, {}) for n in range(5) for _ in range(3)], name="m", dims=1)
+    alone = profile({(1, 1): 1.0}, rows=0, more="")
+    (point,) = nt.replay(played, alone).points
+    assert (point.latency_p50_us, point.latency_p99_us) == (2000, 3000)
+    one, two = nt.replay(played, alone, instances=[1, 3], speed=2).points
+    assert (one.latency_p99_us, two.latency_p99_us) == (3000, 1000)
+    assert one.value == 2
+    # Five times as fast they come as fast as they go: none is idle in between.
+    assert nt.replay(played, alone, speed=5).points[0].latency_p99_us > 3000
+
+
+def test_an_ensemble_and_sequences_are_simulated():
+    (point,) = nt.replay(
+        recording((0, 1, {}), (50, 1, {}), name="e", dims=1), chain({"a": 1.0, "b": 2.0})
+    ).points
+    assert point.latency_p50_us == 3000
+    assert [step.model for step in point.composing] == ["a", "b"]
+    steps = [
+        (n, 1, {"correlation_id": 1, "sequence_start": n == 0, "sequence_end": n == 3})
+        for n in range(4)
+    ]
+    (point,) = nt.replay(
+        recording(*steps, name="m", dims=1), profile(more="sequence_batching { }")
+    ).points
+    assert (point.request_count, point.sequence_count, point.error_count) == (4, 1, 0)
+
+
+# -- what is refused ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"speed": 0}, "speed must be a number above 0, found 0"),
+        ({"speed": []}, "speed is an empty list"),
+        ({"speed": float("inf")}, "speed must be"),
+        ({"percentile": 100}, "percentile must be"),
+        ({"protocol": "ftp"}, "Unsupported type provided: 'ftp'"),
+        ({"models": "doubel"}, "has no requests for model 'doubel'"),
+        ({"models": []}, "models names none"),
+        ({"models": {"double": "nope"}}, "'nope' is not found"),
+    ],
+)
+def test_bad_arguments_get_one_sentence(server, options, text):
+    with pytest.raises((InvalidArgumentError, NotFoundError), match=text):
+        nt.replay(recording((0, 1, {})), server, **options)
+
+
+def test_bad_targets_get_one_sentence(server):
+    played = recording((0, 1, {}))
+    with pytest.raises(InvalidArgumentError, match="found int"):
+        nt.replay(played, 5)
+    with pytest.raises(UnavailableError, match="does not answer"):
+        nt.replay(played, "127.0.0.1:1")
+    with pytest.raises(InvalidArgumentError, match="at a url is not changed: instances"):
+        nt.replay(played, "127.0.0.1:1", instances=2)
+    with pytest.raises(InvalidArgumentError, match="no meaning for a simulated"):
+        nt.replay(recording((0, 1, {}), name="m"), profile(), protocol="http")
+    with pytest.raises(NotFoundError, match="double"):
+        nt.replay(played, profile())
+    with pytest.raises(InvalidArgumentError, match="has no requests"):
+        nt.replay(Recording(()), server)
