@@ -6,9 +6,7 @@ work was unordered, nothing of the devices' memory was read from the host, nothi
 hand over without a copy or a wait.
 """
 
-# ruff: noqa: F821, N803 - annotations of tensors, by their names
-from __future__ import annotations
-
+# ruff: noqa: F821, N803, N806 - annotations of tensors, by their names
 import argparse
 import gc
 import random
@@ -50,12 +48,12 @@ class Walk:
 
         if binary:
 
-            def model(A: FP32[4], B: FP32[4]) -> {OUT: FP32[4]}:
+            def model(A: "FP32[4]", B: "FP32[4]") -> {"OUT": "FP32[4]"}:
                 check()
                 return {"OUT": A + B}
         else:
 
-            def model(A: FP32[4]) -> {OUT: FP32[4]}:
+            def model(A: "FP32[4]") -> {"OUT": "FP32[4]"}:
                 check()
                 A *= 2  # in place: its memory is its own
                 return {"OUT": A + 1}
@@ -115,14 +113,15 @@ class Walk:
             result = future.result(60)
         except (FutureCancelled, TritonError) as error:
             told = "was told to fail" in str(error)
-            assert told or future.cancelled() or "ancel" in str(error), error
+            if not told and not future.cancelled() and "ancel" not in str(error):
+                raise
             assert not told or failing
             self.failed += told
             self.cancelled += not told
             return
         self.answered += 1
         expected = {"T0": rows}
-        for number, (name, inputs) in enumerate(steps):
+        for number, (_, inputs) in enumerate(steps):
             given = [expected[tensor] for tensor in inputs]
             value = given[0] + given[1] if len(given) == 2 else given[0] * 2 + 1
             expected[f"T{number + 1}"] = value
