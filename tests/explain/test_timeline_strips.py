@@ -44,7 +44,7 @@ def timeline():
 
 def test_slots_hold_their_sequences(timeline):
     (model, _) = timeline.timeline.models
-    assert [strip.name for strip in model.strips] == ["s_0 slot 0", "s_0 slot 1"]
+    assert [strip.name for strip in model.strips] == ["s_0_0 slot 0", "s_0_0 slot 1"]
     held = [[span.label for span in strip.spans] for strip in model.strips]
     assert sorted(map(len, held)) == [1, 2]
     assert {label for strip in held for label in strip} == {"7", "eight", "9"}
@@ -65,5 +65,5 @@ def test_a_resource_is_held_while_its_batches_run(timeline):
 
 def test_strips_are_in_the_picture_and_in_the_text(timeline):
     for form in (timeline.svg, timeline.text):
-        assert "s_0 slot 1" in form
+        assert "s_0_0 slot 1" in form
         assert "resource r" in form
