@@ -28,6 +28,7 @@ BENCHES = {
     "torch": "pytorch",
     "backends": "backends",
     "batching": "batching",
+    "readability": "readability.figures",
     "scale": "scale",
     "import": "imports",
     "install": "installing",

@@ -32,7 +32,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _pipeline_options(parser: argparse.ArgumentParser) -> None:
     default = Pipeline()
-    parser.add_argument("--bert", choices=("small", "base", "large"), default=default.bert)
+    parser.add_argument("--bert", choices=("tiny", "mini", "base", "large"), default=default.bert)
     parser.add_argument("--dtype", choices=("float32", "bfloat16"), default=default.dtype)
     parser.add_argument(
         "--tokens", type=int, default=default.tokens, metavar="S", help="of an excerpt"

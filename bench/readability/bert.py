@@ -28,7 +28,9 @@ SIZES = {
     # head, which a score does not need.
     "large": BertSize(layers=24, hidden=1024, heads=16, inner=4096, words=30522),
     "base": BertSize(layers=12, hidden=768, heads=12, inner=3072, words=30522),
-    "small": BertSize(layers=2, hidden=128, heads=2, inner=512, words=4000),
+    # The smallest that were published, with as many words as the bundled texts give.
+    "mini": BertSize(layers=4, hidden=256, heads=4, inner=1024, words=4000),
+    "tiny": BertSize(layers=2, hidden=128, heads=2, inner=512, words=4000),
 }
 
 

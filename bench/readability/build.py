@@ -32,7 +32,7 @@ class Pipeline:
 
     Parameters
     ----------
-    bert : {"small", "base", "large"}
+    bert : {"tiny", "mini", "base", "large"}
         A size of `bench.readability.bert.SIZES`.
     dtype : {"float32", "bfloat16"}
         Of BERT's weights.
@@ -45,7 +45,7 @@ class Pipeline:
     max_batch_size : int
     """
 
-    bert: str = "small"
+    bert: str = "tiny"
     dtype: Literal["float32", "bfloat16"] = "float32"
     tokens: int = 128
     trees: int = 100

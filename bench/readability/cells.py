@@ -38,7 +38,7 @@ nt.server().infer("ensemble_all", request)["SCORE"]"""
 
 
 def cells(
-    bert: str = "small", tokens: int = 128, trees: int = 100, training: int = 800, batch: int = 512
+    bert: str = "tiny", tokens: int = 128, trees: int = 100, training: int = 800, batch: int = 512
 ) -> list[str]:
     """Return the sources of the cells: files, the four models, the ensemble, a request.
 

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from nbtriton.engine import InferenceFuture as InferenceFuture
     from nbtriton.engine import InferenceResult as InferenceResult
     from nbtriton.engine import ModelHandle as ModelHandle
-    from nbtriton.engine.copies import copies as copies
     from nbtriton.engine.events import events as events
     from nbtriton.engine.status import status as status
     from nbtriton.errors import ConfigWarning as ConfigWarning
@@ -81,7 +80,6 @@ _PUBLIC = {
     "Tuning": "nbtriton.simulate",
     "check": "nbtriton.teaching",
     "compare": "nbtriton.perf",
-    "copies": "nbtriton.engine.copies",
     "dag": "nbtriton.widgets.calls",
     "environment": "nbtriton.workers.virtual_environment",
     "doctor": "nbtriton.explain",

@@ -10,6 +10,7 @@ import nbtriton as nt
 from bench.readability.bert import SIZES, Bert, seeded
 from bench.readability.build import Pipeline, build, column, requests, train_forest
 from bench.readability.corpus import excerpts, grade, texts
+from bench.readability.figures import overlap
 from nbtriton.errors import InvalidArgumentError, TritonError
 
 pytestmark = pytest.mark.slow
@@ -98,7 +99,7 @@ def test_padding_and_the_other_rows_of_a_batch_do_not_change_a_score(server):
             "ensemble_all", {"excerpt": both[at : at + 1], "BERT_WEIGHT": weight[:1]}
         )["SCORE"]
         np.testing.assert_allclose(alone, together[at : at + 1], atol=1e-5)
-    module = seeded("small")
+    module = seeded("tiny")
     ids = torch.tensor([[2, 7, 8, 3]])
     padded = torch.tensor([[2, 7, 8, 3, 0, 0]])
     with torch.inference_mode():
@@ -121,8 +122,8 @@ def test_a_row_with_several_excerpts_or_weights_is_refused(server):
 
 
 def test_bert_is_the_encoder_that_torch_has():
-    size = SIZES["small"]
-    module = seeded("small")
+    size = SIZES["tiny"]
+    module = seeded("tiny")
     layer = torch.nn.TransformerEncoderLayer(
         size.hidden, size.heads, size.inner, activation="gelu", batch_first=True,
         layer_norm_eps=1e-12, dropout=0.0,
@@ -152,6 +153,12 @@ def test_bert_is_the_encoder_that_torch_has():
         places = module.positions.weight[:9] + module.kinds.weight[0]
         hidden = encoder(module.norm(module.words(ids) + places), src_key_padding_mask=mask == 0)
         torch.testing.assert_close(module(ids, mask), module.head(hidden[:, 0]))
+
+
+def test_the_overlap_is_the_share_of_one_models_time_in_which_another_runs():
+    assert overlap([(0, 10), (20, 30)], [(5, 25)]) == 0.5
+    assert overlap([(0, 10)], [(0, 4), (6, 12)]) == 0.8
+    assert overlap([(0, 10)], []) == overlap([], [(0, 1)]) == 0
 
 
 def test_bert_large_has_its_334_million_parameters():

@@ -133,6 +133,62 @@ def test_what_the_server_cannot_place_is_refused_before_anything_is_measured():
         assert kinds(server) == before
 
 
+def test_what_a_simulated_gpu_times_says_so_beside_it():
+    with nt.Server(gpus="simulated:1") as server:
+        pipeline(server)
+        report = nt.perf(
+            server, "all", inputs=X, quick=True, request_count=3, placement=["cpu", "models-on-gpu", "gpu"]
+        )  # fmt: skip
+        on_host, models, everything = report.points
+        assert not any(point.error_count for point in report.points)
+        assert (on_host.simulated_gpus, models.simulated_gpus) == ("", "simulated:1")
+        assert on_host.label == "placement=cpu"
+        assert everything.label == "placement=gpu (simulated GPUs)"
+        assert "simulated GPUs" in repr(everything)
+        assert report.frame["times"].tolist()[1:] == ["simulated GPUs"] * 2
+        text = report._repr_mimebundle_()["text/plain"]
+        assert "placement=models-on-gpu: 'model' on simulated GPUs (simulated:1)" in text
+        assert "placement=gpu: 'before', 'model' on simulated GPUs" in text
+        assert text.count("simulated GPUs") >= 4
+
+
+def test_a_model_on_the_host_reads_what_a_simulated_gpu_made():
+    """With FORCE_CPU_ONLY_INPUT_TENSORS "no" it would get the device's array, which nothing can read."""
+
+    class After:
+        def execute(self, requests):
+            import triton_python_backend_utils as pb_utils
+
+            tensors = [pb_utils.get_input_tensor_by_name(r, "X") for r in requests]
+            assert all(tensor.is_cpu() for tensor in tensors)
+            return [
+                pb_utils.InferenceResponse([pb_utils.Tensor("Y", t.as_numpy() + 1)])
+                for t in tensors
+            ]
+
+    force = 'parameters { key: "FORCE_CPU_ONLY_INPUT_TENSORS" value { string_value: "no" } }'
+    group = "instance_group { kind: KIND_GPU }"
+    with nt.Server(gpus="simulated:1") as server:
+        pipeline(server)
+        server.unload("all")
+        server.load(f"{TENSORS} {group}", double, name="before")
+        server.unload("model")
+        server.load(f'name: "model" backend: "python" {TENSORS} {force}', After)
+        server.load(
+            """name: "all" platform: "ensemble" max_batch_size: 4
+            input { name: "X" data_type: TYPE_FP32 dims: 2 } output { name: "Y" data_type: TYPE_FP32 dims: 2 }
+            ensemble_scheduling {
+              step { model_name: "before" model_version: -1
+                     input_map { key: "X" value: "X" } output_map { key: "Y" value: "t" } }
+              step { model_name: "model" model_version: -1
+                     input_map { key: "X" value: "t" } output_map { key: "Y" value: "Y" } }
+            }"""
+        )
+        np.testing.assert_array_equal(np.asarray(server.infer("all", X)["Y"]), [[3, 3]])
+        assert server.devices[0].faults == []
+        assert ("GPU 0", "CPU") in {(c.source, c.target) for c in server.devices.ledger.copies()}
+
+
 def test_a_profile_is_of_one_placement():
     from tests.simulate.profiles import profile
 

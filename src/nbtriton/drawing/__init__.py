@@ -19,8 +19,6 @@ from nbtriton.drawing.table import Column, TableView, table_html, table_text
 from nbtriton.drawing.timeline import (
     Bar,
     Mark,
-    Span,
-    Strip,
     TimelineLanes,
     Wait,
     timeline_scene,
@@ -51,8 +49,6 @@ __all__ = [
     "Point",
     "Series",
     "Shape",
-    "Span",
-    "Strip",
     "TableView",
     "TimelineLanes",
     "Traffic",

@@ -75,6 +75,8 @@ class PerfPoint:
         Responses, the time to the first one and between them, where streams were measured.
     notes : tuple of str
         perf_analyzer's remarks on this level.
+    simulated_gpus : str
+        The simulated GPUs on which models ran, so that the times are simulated; empty without.
     source : PointSource or None
         Where it was measured, for `apply`; None for a point that was made by hand.
     """
@@ -107,6 +109,7 @@ class PerfPoint:
     interpreter_wait: float = 0.0
     stream: StreamSummary | None = None
     notes: tuple[str, ...] = ()
+    simulated_gpus: str = ""
     source: PointSource | None = field(default=None, compare=False)
 
     def apply(self, server: Server | None = None) -> AppliedConfiguration:
@@ -153,12 +156,14 @@ class PerfPoint:
     @property
     def label(self) -> str:
         """The name of the configuration, such as ``instances=2, batch_size=8``."""
-        return describe("", self.configuration, self.batch_size)
+        words = describe("", self.configuration, self.batch_size)
+        return f"{words} (simulated GPUs)".lstrip() if self.simulated_gpus else words
 
     def __repr__(self) -> str:
         load = f"{self.mode.replace('_', ' ')} {self.value:g}"
         return (
             f"<PerfPoint {describe(load, self.configuration, self.batch_size)}: "
+            f"{'simulated GPUs, ' if self.simulated_gpus else ''}"
             f"{measure(self.infer_per_s)} infer/s, p99 {measure(self.latency_p99_us / 1000)} ms, "
             f"{self.outcome}>"
         )
@@ -178,6 +183,7 @@ def row_of(point: PerfPoint) -> dict[str, Any]:
     row: dict[str, Any] = {
         COLUMNS.get(point.mode, "request_rate_per_s"): point.value,
         **{key: _short(value) for key, value in point.configuration.items()},
+        **({"times": "simulated GPUs"} if point.simulated_gpus else {}),
         "batch_size": point.batch_size,
         "infer_per_s": point.infer_per_s,
         "requests": point.request_count,

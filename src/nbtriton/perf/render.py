@@ -52,6 +52,7 @@ _TABLE: Mapping[str, Column] = {
     "preferred": Column("preferred"),
     "isolation": Column("isolation"),
     "placement": Column("placement"),
+    "times": Column("times"),
     "batch_size": Column("batch size"),
     "infer_per_s": Column("throughput", "infer/s"),
     "sequences_per_s": Column("sequences", "1/s"),

@@ -22,6 +22,7 @@ from nbtriton.perf.interpreter import InterpreterWaits
 from nbtriton.perf.loads import level_values
 from nbtriton.perf.measure import Level, WindowPlan, measure_level
 from nbtriton.perf.options import PerfOptions, Protocol
+from nbtriton.perf.point import describe
 from nbtriton.perf.prepare import (
     Data,
     Workload,
@@ -34,7 +35,7 @@ from nbtriton.perf.report import PerfReport
 from nbtriton.perf.search import LevelPlan
 from nbtriton.perf.session import Measure, Session
 from nbtriton.perf.source import PointSource
-from nbtriton.perf.sweep import Configuration, Configurator, model_tree
+from nbtriton.perf.sweep import Configuration, Configurator, SweepPlan, model_tree
 from nbtriton.perf.traffic import SequencePlan
 from nbtriton.perf.usage import with_usage
 
@@ -77,7 +78,12 @@ def run(options: PerfOptions) -> PerfReport:
         interrupted = _measure(session, options, levels, configurations, plan, windows)
         return PerfReport(
             model=options.model,
-            points=tuple(replace(point, source=source) for point in session.points),
+            points=tuple(
+                replace(
+                    point, source=source, simulated_gpus=plan.simulated_gpus(point.configuration)
+                )
+                for point in session.points
+            ),
             settings={**settings_of(options, plan.sequences, windows), **place_of(target)},
             environment=environment_of(target),
             notes=(*plan.notes, *session.notes, *(waits.notes() if waits is not None else ())),
@@ -95,6 +101,13 @@ class _Plan:
     notes: tuple[str, ...]
     sequences: SequencePlan | None
     composing: tuple[str, ...]  # the models of an ensemble
+    gpus: SimulatedGPUs | None  # of the server
+    placed: SweepPlan
+
+    def simulated_gpus(self, configuration: Configuration) -> str:
+        """Return the simulated GPUs on which models run in a configuration; empty without."""
+        names = [] if self.gpus is None else _on_gpus(self.placed.target(configuration))
+        return str(self.gpus) if names else ""
 
 
 def open_target(
@@ -183,27 +196,45 @@ def _prepare(
         min(c.get("max_batch_size", config.max_batch_size) for c in configurations),
     )  # fmt: skip
     found = [replace(workload, options=options.call_options()) for workload in found]
+    gpus = _simulated_gpus(target)
+    swept = {name: target.config(name) for name in options.sweep_models if gpus is not None}
+    placed = SweepPlan(ensembles, others, swept)
     return _Plan(
         found,
-        (*notes, *_stand_ins(models), *_simulated(target, models)),
+        (*notes, *_stand_ins(models), *_simulated(gpus, placed, configurations)),
         sequences,
         tuple(others) if ensembles else (),
+        gpus,
+        placed,
     )
 
 
-def _simulated(target: Target, models: Mapping[str, ModelConfig]) -> list[str]:
-    """Return a note where models run on simulated GPUs: their times are simulated."""
-    gpus = _simulated_gpus(target)
+def _simulated(
+    gpus: SimulatedGPUs | None, plan: SweepPlan, configurations: Sequence[Configuration]
+) -> list[str]:
+    """Return a note for each group of models on simulated GPUs: their times are simulated."""
     if gpus is None:
         return []
-    names = [
+    found: dict[str, list[str]] = {}
+    for options in configurations:
+        names = ", ".join(_on_gpus(plan.target(options)))
+        label = describe("", {k: v for k, v in options.items() if k == "placement"}, 1)
+        if names and label not in found.setdefault(names, []):
+            found[names].append(label)
+    return [
+        f"{'; '.join(label for label in labels if label)}{': ' if any(labels) else ''}{names} on simulated "
+        f"GPUs ({gpus}): the times are simulated"
+        for names, labels in found.items()
+    ]
+
+
+def _on_gpus(models: Mapping[str, ModelConfig]) -> list[str]:
+    """Return the models that have instances on GPUs, in quotes."""
+    return [
         f"'{name}'"
         for name, config in models.items()
         if any(enum_name(group, "kind") == "KIND_GPU" for group in config.instance_group)
     ]
-    if not names:
-        return []
-    return [f"{', '.join(names)} on simulated GPUs ({gpus}): the times are simulated"]
 
 
 def _simulated_gpus(target: Target) -> SimulatedGPUs | None:

@@ -27,7 +27,7 @@ from nbtriton.backends.read_only import explain_write
 from nbtriton.backends.tracebacks import describe, execute_error, user_code
 from nbtriton.errors import ModelError
 from nbtriton.errors import TritonError as EngineError
-from nbtriton.tensors import Array, datatype_of, is_on_device, own, read_only, to_numpy
+from nbtriton.tensors import Array, datatype_of, is_on_device, kind_of, own, read_only, to_numpy
 
 __all__ = ["PythonInstance", "without_running_loop"]
 
@@ -165,7 +165,10 @@ class PythonInstance(BackendInstance):
                 tensors[name] = tensor = _new(Tensor)
                 tensor._name = name
                 array, mine = given, name in owned
-                if type(given) is not _ndarray and self._force_cpu and is_on_device(given):
+                if type(given) is not _ndarray and (
+                    is_on_device(given) if self._force_cpu else kind_of(given) == "simulated"
+                ):
+                    # No library reads what is on a simulated GPU, so a model on the host never gets it.
                     array, mine = to_host(given, f"{self._model_name}.{name}"), True
                 tensor._array = _read_only_input(array) if reads_only else own(array, mine)
             received.append(_received(request, tensors, self._decoupled))
