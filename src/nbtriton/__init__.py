@@ -27,8 +27,10 @@ if TYPE_CHECKING:
     from nbtriton.engine.status import status as status
     from nbtriton.errors import ConfigWarning as ConfigWarning
     from nbtriton.errors import TritonError as TritonError
+    from nbtriton.explain import ChaosReport as ChaosReport
     from nbtriton.explain import Diagnosis as Diagnosis
     from nbtriton.explain import Explanation as Explanation
+    from nbtriton.explain import chaos as chaos
     from nbtriton.explain import doctor as doctor
     from nbtriton.explain import why as why
     from nbtriton.magics import load_ipython_extension as load_ipython_extension
@@ -62,6 +64,7 @@ __version__ = "0.1.0"
 
 # Where each public name lives; it is imported when it is first asked for.
 _PUBLIC = {
+    "ChaosReport": "nbtriton.explain",
     "Comparison": "nbtriton.perf",
     "ConfigWarning": "nbtriton.errors",
     "Diagnosis": "nbtriton.explain",
@@ -79,6 +82,7 @@ _PUBLIC = {
     "TritonError": "nbtriton.errors",
     "Tuning": "nbtriton.simulate",
     "check": "nbtriton.teaching",
+    "chaos": "nbtriton.explain",
     "compare": "nbtriton.perf",
     "dag": "nbtriton.widgets.calls",
     "environment": "nbtriton.workers.virtual_environment",

@@ -13,6 +13,7 @@ from nbtriton.api import close_server
 from nbtriton.backends.python import install_pb_utils
 from nbtriton.magics import completion, display
 from nbtriton.magics.ask import AskMagics
+from nbtriton.magics.chaos import ChaosMagics
 from nbtriton.magics.define import DefineMagics
 from nbtriton.magics.environments import EnvironmentMagics
 from nbtriton.magics.explain import ExplainMagics
@@ -36,6 +37,7 @@ _CLASSES = (
     ExplainMagics,
     PredictMagics,
     RecordingMagics,
+    ChaosMagics,
     RepositoryMagics,
     OptionsMagics,
     EnvironmentMagics,

@@ -168,6 +168,12 @@ class Instance(Executor):
         """Create anew what was lost, on the thread."""
         self._batches.put(self.recovery)
 
+    def exchange(self, make: Callable[[BackendInstance], BackendInstance]) -> None:
+        """Execute from the next batch on by what ``make`` returns for the backend's instance."""
+        model = self._model
+        if model is not None:
+            self._model = make(model)
+
     def abandon(self) -> None:
         """End what the model executes now, whose requests have been answered, or its finalize."""
         self.recovery.stop()
@@ -470,7 +476,7 @@ class Instance(Executor):
             self._executing = Executing((self,), self._model.running)
             warm_up(self._owner, self._context, self._model)
             self.recovery.started(now_ns())
-            self._model.watch(self._lost)
+            self._model.watch(self.lost)
         except BaseException as error:  # also SystemExit from a model's initialize
             self._error = error
         finally:
@@ -489,7 +495,7 @@ class Instance(Executor):
             self._model = None
             self._executing = Executing((self,))
 
-    def _lost(self, cause: str) -> None:
+    def lost(self, cause: str) -> None:
         """Handle a loss, on any thread: also on one that must not run callbacks of requests."""
         self.recovery.lost(cause)
         self._owner.suspend_later(self._index)

@@ -559,6 +559,10 @@ class ModelRuntime(UpdatableRuntime):
         batcher = self._batcher
         return max(found, batcher.live) if isinstance(batcher, SequenceBatcher) else found
 
+    def instances(self) -> list[Instance]:
+        """Return the instances that execute batches now."""
+        return list(self._instances.active.values())
+
     def meters(self) -> list[Meter]:
         """Return the busy times of the instances."""
         return [instance.meter for instance in self._instances.all().values()]
