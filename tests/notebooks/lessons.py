@@ -100,7 +100,7 @@ def asked(cell: Any) -> list[str]:
     """The exercises that a cell marks."""
     if cell.cell_type != "code":
         return []
-    return re.findall(r"^(?:\w+ = )?%triton_check (\w+)", cell.source, re.MULTILINE)
+    return re.findall(r"^(?:\w+ = )?%triton_check (\w+)\b(?! +--)", cell.source, re.MULTILINE)
 
 
 def stream(cell: Any) -> str:
