@@ -12,7 +12,9 @@ import numpy.typing as npt
 
 import nbtriton as nt
 
-__all__ = ["LOADS", "MODELS", "Case", "Model", "draw", "serve"]
+__all__ = [
+    "LOADS", "Case", "Model", "draw", "loaded_branches", "loaded_sleeping", "models", "serve",
+]  # fmt: skip
 
 Rows = npt.NDArray[np.float32]
 
@@ -70,7 +72,8 @@ def _sleeping(name: str, rows: int, ms: int, more: str = "") -> str:
         parameters {{ key: "execute_delay_ms" value {{ string_value: "{ms}" }} }}"""
 
 
-def _load_sleeping(server: nt.Server) -> None:
+def loaded_sleeping(server: nt.Server) -> None:
+    """Load a model that sleeps for 5 ms a batch."""
     server.load(_sleeping("sleeping", 8, 5))
 
 
@@ -113,7 +116,8 @@ def _load_python(isolation: str) -> Callable[[nt.Server], None]:
     return load
 
 
-def _load_ensemble(server: nt.Server) -> None:
+def loaded_branches(server: nt.Server) -> None:
+    """Load an ensemble with two branches, `left` and `right`, and a `join`."""
     server.load(_sleeping("left", 8, 3))
     server.load(_sleeping("right", 8, 5))
 
@@ -146,15 +150,12 @@ def _load_ensemble(server: nt.Server) -> None:
 def models(isolation: str = "process") -> tuple[Model, ...]:
     """Return the models to predict; the pure-Python one in threads or in processes."""
     return (
-        Model("sleeping", 8, _load_sleeping, {}),
+        Model("sleeping", 8, loaded_sleeping, {}),
         Model("torch", 16, _load_torch, {}),
         Model("python", 4, _load_python(isolation), {}),
-        Model("branches", 8, _load_ensemble, {}),
+        Model("branches", 8, loaded_branches, {}),
         Model("priorities", 4, _load_priorities, {"priority": [1, 2, 3, 3]}),
     )
-
-
-MODELS = models()
 
 
 def serve(model: Model) -> nt.Server:

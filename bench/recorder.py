@@ -9,7 +9,7 @@ import gc
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from statistics import median
-from time import perf_counter, process_time
+from time import process_time
 
 import numpy as np
 
@@ -24,7 +24,7 @@ __all__ = ["FIGURES"]
 STEPS = 8
 MODELS = (NOOP, DOUBLE, chain(f"steps_{STEPS}", NOOP, STEPS))
 X = {"IN": np.ones((1, 16), np.float32)}
-# A turn is so short that the machine is the same for both sides of a pair of turns.
+# A turn takes so much processor time: so little that the machine is the same for both sides of a pair of turns.
 TURN_S = 0.02
 
 Load = Callable[[nbtriton.Server], int]
@@ -55,11 +55,12 @@ def burst(model: str) -> Load:
 
 def spent_us(server: nbtriton.Server, ask: Load) -> float:
     """Return the processor time of a request of one turn: all threads', so that other work counts least."""
-    count = 0
-    begin, spent = perf_counter(), process_time()
-    while perf_counter() - begin < TURN_S:
+    count, spent = 0, 0.0
+    begin = process_time()
+    while spent < TURN_S:
         count += ask(server)
-    return (process_time() - spent) / count * 1e6
+        spent = process_time() - begin
+    return spent / count * 1e6
 
 
 def beside(ask: Load) -> Callable[[Session], AbstractContextManager[Sides]]:

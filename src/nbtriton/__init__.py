@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from nbtriton.engine import InferenceFuture as InferenceFuture
     from nbtriton.engine import InferenceResult as InferenceResult
     from nbtriton.engine import ModelHandle as ModelHandle
+    from nbtriton.engine.copies import copies as copies
     from nbtriton.engine.events import events as events
     from nbtriton.engine.status import status as status
     from nbtriton.errors import ConfigWarning as ConfigWarning
@@ -84,6 +85,7 @@ _PUBLIC = {
     "check": "nbtriton.teaching",
     "chaos": "nbtriton.explain",
     "compare": "nbtriton.perf",
+    "copies": "nbtriton.engine.copies",
     "dag": "nbtriton.widgets.calls",
     "environment": "nbtriton.workers.virtual_environment",
     "doctor": "nbtriton.explain",

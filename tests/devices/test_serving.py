@@ -34,7 +34,8 @@ def chain(name, models):
 
 @pytest.fixture(scope="module")
 def server():
-    with nt.Server(gpus="simulated:2") as found:
+    # Slow enough that no step is done when the next one is launched.
+    with nt.Server(gpus="simulated:2,launch_us=500") as found:
         for name, config in {"a": GPU % 0, "b": GPU % 0, "c": CPU, "d": GPU % 1}.items():
             found.load(config, double, name=name)
         found.load(chain("all_gpu", "abab"))
@@ -76,10 +77,9 @@ def test_a_function_gets_arrays_of_its_device(server):
 
 def test_steps_on_one_device_neither_copy_nor_wait(server):
     result = server.infer("all_gpu", {"T0": ROWS})
-    waits = server.devices.ledger.waits()
     assert edges(server) == [("host", "a.IN", "CPU", "GPU 0")]
-    # The boundary to the caller alone, and that only if the device is not done by then.
-    assert sum(waits.values()) <= 1
+    # The boundary to the caller alone.
+    assert server.devices.ledger.waits() == {("b", "simulated GPU 0"): 1}
     np.testing.assert_array_equal(result["T4"], ROWS * 16)
 
 
@@ -92,6 +92,24 @@ def test_a_step_on_the_cpu_bounces(server):
         ("host", "b.IN", "CPU", "GPU 0"),
         ("b.OUT", "host", "GPU 0", "CPU"),
     ]
+
+
+def test_the_ledger_names_the_step_that_causes_a_bounce(server):
+    for _ in range(2):
+        server.infer("mixed", {"T0": ROWS})["T3"]
+    frame = nt.copies(server).set_index("reader")
+    assert frame.loc["c.IN", ["source", "target", "copies", "requests", "bytes_per_request"]].tolist() == [
+        "GPU 0", "CPU", 2, 2, ROWS.nbytes,
+    ]  # fmt: skip
+    assert frame.loc["c.IN", "ensemble"] == "mixed"
+    assert frame.loc["c.IN", "bounce"] == frame.loc["b.IN", "bounce"] == "c"
+    assert frame.loc["c.IN", "cause"] == "'c' runs on the CPU: instance_group { kind: KIND_CPU }"
+    assert frame.loc["a.IN", "bounce"] == ""
+    assert frame.loc["host", "cause"] == "the caller reads it"
+    assert set(frame["clock"]) == {"simulated"}
+    assert (frame["us_per_copy"] >= 10).all()  # the latency
+    assert len(nt.copies(server, clear=True)) == 4
+    assert len(nt.copies(server)) == 0
 
 
 def test_a_step_on_another_gpu_copies_once(server):
@@ -137,7 +155,11 @@ def test_python_models_get_host_inputs_unless_they_say_no(server):
     server.load(GPU % 0, TritonPythonModel, name="py")
     server.load(chain("with_python", ["a", "py", "b"]))
     np.testing.assert_array_equal(server.infer("with_python", {"T0": ROWS})["T3"], ROWS * 8)
-    assert ("a.OUT", "py.IN", "GPU 0", "CPU") in edges(server)
+    frame = nt.copies(server).set_index("reader")
+    assert frame.loc["py.IN", ["writer", "source", "target", "bounce"]].tolist() == [
+        "a.OUT", "GPU 0", "CPU", "py",
+    ]  # fmt: skip
+    assert "FORCE_CPU_ONLY_INPUT_TENSORS is yes by default" in frame.loc["py.IN", "cause"]
     assert seen == [True]
     server.unload("with_python", unload_dependents=False, timeout_s=None)
     server.unload("py", timeout_s=None)
@@ -196,7 +218,7 @@ def test_torch_modules_are_accounted_and_run_out_of_memory_alone():
 def test_what_is_simulated_is_called_so(server):
     server.infer("all_gpu", {"T0": ROWS})
     (found,) = server.statistics("a")["model_stats"]
-    assert found["simulated"] == "simulated:2"
+    assert found["simulated"] == "simulated:2,launch_us=500"
     assert {one["device"] for one in found["device_stats"]} == {"simulated GPU 0"}
     assert found["device_stats"][0]["compute"]["count"] > 0
     assert "simulated" not in server.statistics("c")["model_stats"][0]
@@ -204,8 +226,8 @@ def test_what_is_simulated_is_called_so(server):
     assert status["a"] == "1 \u00d7 simulated GPU"
     assert status["c"] == "1 \u00d7 CPU"
     report = nt.perf(server, "all_gpu", concurrency=1, measurement_interval_ms=50, max_trials=3)
-    assert "simulated GPUs (simulated:2): the times are simulated" in report.notes[0]
-    assert report.environment["gpus"] == "simulated:2"
+    assert "simulated GPUs (simulated:2,launch_us=500): the times are simulated" in report.notes[0]
+    assert report.environment["gpus"] == "simulated:2,launch_us=500"
 
 
 def test_options_can_change_to_simulated_gpus():

@@ -87,7 +87,33 @@ EXPECTED = {
 }
 
 
-class BatcherMachine(RuleBasedStateMachine):
+class InstancesMachine(RuleBasedStateMachine):
+    """Instances that wait for resources, lose their processes and come back."""
+
+    @precondition(lambda self: self.pair.staged)
+    @rule(which=st.integers(0, 2))
+    def grant(self, which):
+        staged = sorted(self.pair.staged)
+        self.pair.grant(staged[which % len(staged)])
+
+    @precondition(lambda self: self.pair.running_well)
+    @rule(which=st.integers(0, 3))
+    def suspend(self, which):
+        instances = self.pair.running_well
+        self.pair.suspend(instances[which % len(instances)])
+
+    @precondition(lambda self: self.pair.suspended)
+    @rule(which=st.integers(0, 3))
+    def resume(self, which):
+        instances = sorted(self.pair.suspended)
+        self.pair.resume(instances[which % len(instances)])
+
+    def teardown(self):
+        if hasattr(self, "pair"):
+            self.pair.drain()
+
+
+class BatcherMachine(InstancesMachine):
     """Requests arrive and are cancelled, instances finish, are added and removed, timers are late."""
 
     @initialize(
@@ -124,12 +150,6 @@ class BatcherMachine(RuleBasedStateMachine):
         busy = sorted(self.pair.busy)
         self.pair.finish(busy[which % len(busy)])
 
-    @precondition(lambda self: self.pair.staged)
-    @rule(which=st.integers(0, 2))
-    def grant(self, which):
-        staged = sorted(self.pair.staged)
-        self.pair.grant(staged[which % len(staged)])
-
     @precondition(lambda self: len(self.pair.instances) < 4)
     @rule()
     def add_instance(self):
@@ -140,18 +160,6 @@ class BatcherMachine(RuleBasedStateMachine):
     def remove_instance(self, which):
         instances = sorted(self.pair.instances)
         self.pair.remove_instance(instances[which % len(instances)])
-
-    @precondition(lambda self: self.pair.running_well)
-    @rule(which=st.integers(0, 3))
-    def suspend(self, which):
-        instances = self.pair.running_well
-        self.pair.suspend(instances[which % len(instances)])
-
-    @precondition(lambda self: self.pair.suspended)
-    @rule(which=st.integers(0, 3))
-    def resume(self, which):
-        instances = sorted(self.pair.suspended)
-        self.pair.resume(instances[which % len(instances)])
 
     @precondition(lambda self: self.pair.tickets)
     @rule(back=st.integers(1, 12))
@@ -177,12 +185,8 @@ class BatcherMachine(RuleBasedStateMachine):
     def clear(self):
         self.pair.clear()
 
-    def teardown(self):
-        if hasattr(self, "pair"):
-            self.pair.drain()
 
-
-class SequenceMachine(RuleBasedStateMachine):
+class SequenceMachine(InstancesMachine):
     """Requests of sequences arrive, in order or not; instances are added and removed."""
 
     @initialize(seed=st.integers(0, 10_000), instances=st.integers(1, 3), gated=st.booleans())
@@ -215,12 +219,6 @@ class SequenceMachine(RuleBasedStateMachine):
         busy = sorted(self.pair.busy)
         self.pair.finish(busy[pick % len(busy)], again)
 
-    @precondition(lambda self: self.pair.staged)
-    @rule(pick=st.integers(0, 2))
-    def grant(self, pick):
-        staged = sorted(self.pair.staged)
-        self.pair.grant(staged[pick % len(staged)])
-
     @precondition(lambda self: self.pair.tickets)
     @rule(back=st.integers(0, 15))
     def cancel(self, back):
@@ -248,25 +246,9 @@ class SequenceMachine(RuleBasedStateMachine):
         staying = self.pair.staying
         self.pair.remove_instance(staying[pick % len(staying)])
 
-    @precondition(lambda self: self.pair.running_well)
-    @rule(which=st.integers(0, 3))
-    def suspend(self, which):
-        instances = self.pair.running_well
-        self.pair.suspend(instances[which % len(instances)])
-
-    @precondition(lambda self: self.pair.suspended)
-    @rule(which=st.integers(0, 3))
-    def resume(self, which):
-        instances = sorted(self.pair.suspended)
-        self.pair.resume(instances[which % len(instances)])
-
     @rule()
     def clear(self):
         self.pair.clear()
-
-    def teardown(self):
-        if hasattr(self, "pair"):
-            self.pair.drain()
 
 
 class EnsembleMachine(RuleBasedStateMachine):

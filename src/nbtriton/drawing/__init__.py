@@ -19,6 +19,8 @@ from nbtriton.drawing.table import Column, TableView, table_html, table_text
 from nbtriton.drawing.timeline import (
     Bar,
     Mark,
+    Span,
+    Strip,
     TimelineLanes,
     Wait,
     timeline_scene,
@@ -49,6 +51,8 @@ __all__ = [
     "Point",
     "Series",
     "Shape",
+    "Span",
+    "Strip",
     "TableView",
     "TimelineLanes",
     "Traffic",

@@ -12,6 +12,8 @@ from nbtriton.drawing.table import table_text
 __all__ = [
     "Bar",
     "Mark",
+    "Span",
+    "Strip",
     "TimelineLanes",
     "Wait",
     "timeline_scene",
@@ -21,7 +23,7 @@ __all__ = [
 
 _WIDTH, _LEFT, _RIGHT = 960.0, 170.0, 16.0
 _PLOT = _WIDTH - _LEFT - _RIGHT
-_LANE_H, _SLOT_H = 24.0, 6.0
+_LANE_H, _SLOT_H, _STRIP_H = 24.0, 6.0, 16.0
 # More requests at once make a picture longer than a screen; the others are only counted.
 _MOST_SLOTS = 24
 _COLUMNS = 64  # of a lane in the text form
@@ -62,13 +64,32 @@ class Wait:
 
 
 @dataclass(frozen=True, slots=True)
+class Span:
+    """A stretch of a strip: what is in it, and how full it is, from 0 to 1."""
+
+    begin_ms: float
+    end_ms: float
+    label: str
+    level: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Strip:
+    """What something holds over time: a sequence slot its sequences, a resource its users."""
+
+    name: str
+    spans: tuple[Span, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class TimelineLanes:
-    """One model: its instances, their batches, and its requests."""
+    """One model: its instances, their batches, and its requests; strips stand below them."""
 
     name: str
     lanes: tuple[str, ...]
     bars: tuple[Bar, ...]
     waits: tuple[Wait, ...]
+    strips: tuple[Strip, ...] = ()
 
 
 def timeline_svg(models: Sequence[TimelineLanes], *, span_ms: float, finding: str) -> str:
@@ -90,7 +111,7 @@ def timeline_scene(models: Sequence[TimelineLanes], *, span_ms: float, finding: 
     for model in models:
         group, y = _model(model, y + 12, span_ms)
         parts.append(group)
-    if not models or not any(model.bars or model.waits for model in models):
+    if not any(model.bars or model.waits for model in models):
         parts.append(text(20, y + 20, "nothing is recorded", 12, "muted"))
         y += 28
     parts += _axis(top, y + 6, span_ms)
@@ -124,6 +145,9 @@ def _model(model: TimelineLanes, y: float, span_ms: float) -> tuple[Shape, float
     for bar in model.bars:
         parts += _bar(bar, lanes_top + bar.lane * (_LANE_H + 4), span_ms)
     bottom = lanes_top + len(model.lanes) * (_LANE_H + 4)
+    for strip in model.strips:
+        parts += _strip(strip, bottom, span_ms)
+        bottom += _STRIP_H + 4
     return shape("g", *parts, class_="nbt-model", data_model=model.name), bottom
 
 
@@ -168,6 +192,28 @@ def _bar(bar: Bar, top: float, span_ms: float) -> list[Shape]:
             middle = begin + width / 2
             found.append(text(middle, top + 16, words, 11, "fg", "middle", bold=True))
             break
+    return found
+
+
+def _strip(strip: Strip, top: float, span_ms: float) -> list[Shape]:
+    base = top + _STRIP_H
+    found = [
+        text(_LEFT - 8, base - 4, _short(strip.name, _LEFT - 30), 11, "muted", "end"),
+        shape("path", d=f"M{_LEFT} {base:.1f}h{_PLOT}", **ink(None, "line")),
+    ]
+    for span in strip.spans:
+        if span.end_ms <= 0 or span.begin_ms >= span_ms:
+            continue
+        begin, end = _x(span.begin_ms, span_ms), _x(span.end_ms, span_ms)
+        width, tall = max(1.0, end - begin), _STRIP_H * min(1.0, span.level)
+        found.append(
+            shape(
+                "rect", shape("title", f"{strip.name}: {span.label}"), x=begin, y=base - tall,
+                width=width, height=tall, opacity=0.4, data_role="span", **ink("s5", "s5"),
+            )
+        )  # fmt: skip
+        if text_width(span.label, 11) + 4 <= width:
+            found.append(text(begin + width / 2, base - 4, span.label, 11, "fg", "middle"))
     return found
 
 
@@ -232,7 +278,9 @@ def _short(name: str, room: float, *, bold: bool = False) -> str:
 def timeline_text(models: Sequence[TimelineLanes], *, span_ms: float, finding: str) -> str:
     """Write the lanes as lines of letters, and the newest batches as a table."""
     lines = [finding, ""]
-    width = max((len(lane) for model in models for lane in model.lanes), default=0)
+    names = [*(lane for model in models for lane in model.lanes)]
+    names += [strip.name for model in models for strip in model.strips]
+    width = max(map(len, names), default=0)
     for model in models:
         for at, lane in enumerate(model.lanes):
             cells = [" "] * _COLUMNS
@@ -243,6 +291,14 @@ def timeline_text(models: Sequence[TimelineLanes], *, span_ms: float, finding: s
                     cells[first] = bar.mark.letter
                     cells[first + 1 : last + 1] = "─" * (last - first)
             lines.append(f"{lane:<{width}} |{''.join(cells)}|")
+        for strip in model.strips:
+            cells = [" "] * _COLUMNS
+            for span in strip.spans:
+                if span_ms and span.end_ms > 0 and span.begin_ms < span_ms:
+                    first = max(0, int(span.begin_ms / span_ms * _COLUMNS))
+                    last = min(_COLUMNS, max(first + 1, int(span.end_ms / span_ms * _COLUMNS)))
+                    cells[first:last] = f"{span.label:─<{last - first}}"[: last - first]
+            lines.append(f"{strip.name:<{width}} |{''.join(cells)}|")
     lines += [f"{'':<{width}} 0{'':<{_COLUMNS - 6}}{measure(span_ms)} ms", ""]
     bars = sorted(
         ((bar, model.lanes[bar.lane]) for model in models for bar in model.bars),

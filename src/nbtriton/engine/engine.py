@@ -44,7 +44,9 @@ class Engine:
         self.model_server = ModelServer(self)
         self.lifecycle = ModelLifecycle(self.registry, options, self.model_server)
         lifecycle = self.lifecycle
-        self.inspection: Inspection = Inspection(self.registry, lambda: lifecycle.builder.recorder)
+        self.inspection: Inspection = Inspection(
+            self.registry, lambda: lifecycle.builder.recorder, lambda: lifecycle.builder.limiter
+        )
         self.model_control: ModelRepository | None = None
         self.in_parent = False
         notify_in_children(self)

@@ -11,6 +11,7 @@ from nbtriton.drawing import Bar, Mark, TimelineLanes, Wait, measure
 from nbtriton.engine import BatchRecord, RequestRecord
 from nbtriton.errors import InvalidArgumentError
 from nbtriton.explain.findings import had_idle_instance
+from nbtriton.explain.strips import resource_strips, sequence_strips
 from nbtriton.explain.trace import ModelRecords, chrome_trace
 from nbtriton.scheduling import REASONS
 
@@ -94,6 +95,9 @@ def read_timeline(server: Server, name: str, span_ms: float | None = None) -> Ti
     )
     begin, end = _stretch(records, span_ms)
     models = tuple(_lanes(one, begin, end) for one in records)
+    resources = resource_strips(server, begin)
+    if resources:
+        models = (*models, TimelineLanes("rate limiter", (), (), (), resources))
     return Timeline(name, models, (end - begin) / 1e6, _finding(name, records, begin, end), records)
 
 
@@ -152,7 +156,8 @@ def _lanes(model: ModelRecords, begin: int, end: int) -> TimelineLanes:
         for request in model.requests
         if request.answered_ns > begin and request.arrival_ns < end and _left(request) > begin
     )
-    return TimelineLanes(model.name, lanes, bars, waits)
+    strips = sequence_strips(model.requests, begin)
+    return TimelineLanes(model.name, lanes, bars, waits, strips)
 
 
 def mark_of(batch: BatchRecord) -> Mark:

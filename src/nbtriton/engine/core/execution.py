@@ -18,7 +18,7 @@ now_ns: Final = monotonic_ns
 
 @mypyc_attr(acyclic=True)
 class RequestDetail:
-    """What few requests have: a refusal, an error, responses before the final one.
+    """What few requests have: a refusal, an error, responses before the final one, a sequence.
 
     Attributes
     ----------
@@ -28,18 +28,27 @@ class RequestDetail:
         Triton's status and message if it failed, else empty.
     first_ns, responses : int
         The time of its first response before the final one, and how many of these it had.
+    sequence : int or str
+        Its correlation id, or 0.
     """
 
-    __slots__ = ("error", "first_ns", "outcome", "responses", "status")
+    __slots__ = ("error", "first_ns", "outcome", "responses", "sequence", "status")
 
     def __init__(
-        self, outcome: str, status: str, error: str, first_ns: int, responses: int
+        self,
+        outcome: str,
+        status: str,
+        error: str,
+        first_ns: int,
+        responses: int,
+        sequence: int | str,
     ) -> None:
         self.outcome = outcome
         self.status = status
         self.error = error
         self.first_ns = first_ns
         self.responses = responses
+        self.sequence = sequence
 
 
 @mypyc_attr(acyclic=True)

@@ -406,11 +406,18 @@ class InferenceRequest(Ticket):
         if history is None:
             return
         detail = None
-        if self.outcome or self.responses or (response is not None and response.error is not None):
+        if (
+            self.outcome
+            or self.responses
+            or self.correlation_id
+            or (response is not None and response.error is not None)
+        ):
             status = text = ""
             if response is not None and response.error is not None:
                 status, text = response.error.status, response.error.message
-            detail = RequestDetail(self.outcome, status, text, self.first_ns, self.responses)
+            detail = RequestDetail(
+                self.outcome, status, text, self.first_ns, self.responses, self.correlation_id
+            )
         execution = self.execution
         # A look at the clock costs a fiftieth of a step: its execution has just ended. That at the end
         # of a caller's own request also serves `timing`.

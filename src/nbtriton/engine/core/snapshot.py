@@ -87,6 +87,8 @@ class RequestRecord(NamedTuple):
         Why it never ran: a key of `nbtriton.scheduling.REASONS`, or ``"cache_hit"``.
     status, error : str
         Triton's status and message if it failed, else empty.
+    sequence : int or str
+        Its correlation id; 0 without a sequence.
     """
 
     model: str
@@ -105,6 +107,7 @@ class RequestRecord(NamedTuple):
     outcome: str
     status: str
     error: str
+    sequence: int | str = 0
 
 
 class Change(NamedTuple):

@@ -12,6 +12,7 @@ from typing import Any
 from nbtriton.config import ModelConfig, all_input_specs, all_output_specs, enum_name
 from nbtriton.devices import DeviceSet
 from nbtriton.engine.core.history import ModelHistory, Recorder
+from nbtriton.engine.core.limiter import Limiter
 from nbtriton.engine.core.model_runtime import ModelRuntime
 from nbtriton.engine.core.model_signature import ModelSignature
 from nbtriton.engine.core.registry import Registry
@@ -40,11 +41,19 @@ class Inspection:
         Of the server's models.
     recorder : callable
         Returns the recorder, None where it is off.
+    limiter : callable
+        Returns the rate limiter, None where it is off.
     """
 
-    def __init__(self, registry: Registry, recorder: Callable[[], Recorder | None]) -> None:
+    def __init__(
+        self,
+        registry: Registry,
+        recorder: Callable[[], Recorder | None],
+        limiter: Callable[[], Limiter | None],
+    ) -> None:
         self._registry = registry
         self._recorder = recorder
+        self._limiter = limiter
 
     def check_answering(self) -> None:
         """Check that the server answers questions about models.
@@ -186,19 +195,25 @@ class Inspection:
         """Return everything that can be seen at this moment."""
         return ServerSnapshot(monotonic_ns(), self.models())
 
-    def batches(self, name: str, version: int = -1) -> tuple[BatchRecord, ...]:
+    def batches(
+        self, name: str, version: int = -1, *, since_ns: int = 0
+    ) -> tuple[BatchRecord, ...]:
         """Return a model's recent executions, oldest first; see `nbtriton.Server.batches`."""
         found = [
-            batch for history in self.histories(name, version) for batch in read_records(history)[0]
+            batch
+            for history in self.histories(name, version)
+            for batch in read_records(history, since_ns)[0]
         ]
         return tuple(sorted(found, key=attrgetter("end_ns")))
 
-    def requests(self, name: str, version: int = -1) -> tuple[RequestRecord, ...]:
+    def requests(
+        self, name: str, version: int = -1, *, since_ns: int = 0
+    ) -> tuple[RequestRecord, ...]:
         """Return a model's recent answered requests; see `nbtriton.Server.requests`."""
         found = [
             request
             for history in self.histories(name, version)
-            for request in read_records(history)[1]
+            for request in read_records(history, since_ns)[1]
         ]
         return tuple(sorted(found, key=attrgetter("answered_ns")))
 
@@ -224,6 +239,11 @@ class Inspection:
                 f"Request for unknown model: '{name}' is not found", hint=nearest(name, known)
             )
         return found
+
+    def resources(self) -> dict[tuple[str, int], tuple[int, int]]:
+        """Return (used, size) of the rate limiter's resources, by name and device; -1 is the global one."""
+        limiter = self._limiter()
+        return limiter.resources() if limiter is not None else {}
 
     def forget(self, name: str) -> None:
         """Drop what was recorded of a model."""

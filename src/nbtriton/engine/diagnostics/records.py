@@ -9,14 +9,33 @@ from nbtriton.engine.core.snapshot import BatchRecord, RequestRecord
 __all__ = ["read_records"]
 
 
-def read_records(history: ModelHistory) -> tuple[list[BatchRecord], list[RequestRecord]]:
-    """Return the batches that have ended, and the requests that are answered, oldest first."""
+def read_records(
+    history: ModelHistory, since_ns: int = 0
+) -> tuple[list[BatchRecord], list[RequestRecord]]:
+    """Return the batches that have ended, and the requests that are answered, oldest first.
+
+    Parameters
+    ----------
+    history : ModelHistory
+    since_ns : int, optional
+        Only those that ended after this time; reading costs what they are.
+    """
     entries = list(history.requests)
+    if since_ns:
+        at = len(entries)
+        while at and entries[at - 1].answered_ns > since_ns:
+            at -= 1
+        entries = entries[at:]
     together: dict[Execution, list[int]] = {}
     for entry in entries:
         if entry.execution is not None:
             together.setdefault(entry.execution, []).append(entry.number)
     executions = history.executions()
+    if since_ns:
+        at = len(executions)
+        while at and executions[at - 1].end_ns > since_ns:
+            at -= 1
+        executions = executions[at:]
     # One that failed before its model saw it, or that the other ring has lost, is known by its requests.
     known = {
         execution: execution.record(
@@ -44,6 +63,7 @@ def _alone(batch: BatchRecord, execution: Execution) -> RequestRecord:
         (detail.first_ns if detail else 0) or execution.answered_ns,
         detail.responses if detail else 0, batch, detail.outcome if detail else "",
         detail.status if detail else "", detail.error if detail else "",
+        detail.sequence if detail else 0,
     )  # fmt: skip
 
 
@@ -56,5 +76,5 @@ def _together(
         entry.size, entry.start_ns, entry.enqueued_ns, entry.answered_ns,
         (detail.first_ns if detail else 0) or entry.answered_ns, detail.responses if detail else 0,
         batch, detail.outcome if detail else "", detail.status if detail else "",
-        detail.error if detail else "",
+        detail.error if detail else "", detail.sequence if detail else 0,
     )  # fmt: skip
