@@ -133,6 +133,25 @@ def test_what_the_server_cannot_place_is_refused_before_anything_is_measured():
         assert kinds(server) == before
 
 
+def test_kinds_are_swept_and_undone():
+    with nt.Server(gpus=[0]) as server:
+        pipeline(server)
+        before = kinds(server)
+        report = nt.perf(server, "before", request_count=3, kind=["gpu", "cpu"])
+        assert list(report.frame["kind"]) == ["gpu", "cpu"]
+        assert kinds(server) == before
+        report.points[1].apply()
+        assert kinds(server)["before"] == {("KIND_CPU", 0)}
+        with pytest.raises(InvalidArgumentError, match="give one of them"):
+            nt.perf(server, "all", inputs=X, kind="cpu", placement="cpu")
+        with pytest.raises(ConfigError, match="unknown instance kind 'cup'"):
+            nt.perf(server, "all", inputs=X, kind="cup")
+    with nt.Server(gpus=()) as server:
+        pipeline(server)
+        with pytest.raises(ConfigError, match="no GPUs are available"):
+            nt.perf(server, "all", inputs=X, kind=["cpu", "gpu"])
+
+
 def test_what_a_simulated_gpu_times_says_so_beside_it():
     with nt.Server(gpus="simulated:1") as server:
         pipeline(server)

@@ -255,7 +255,7 @@ def test_it_takes_what_perf_takes():
     wanted = [
         name
         for name in inspect.signature(perf).parameters
-        if name not in ("server", "url", "protocol")
+        if name not in ("server", "url", "protocol", "placement", "kind")
     ]
     assert names == ["profile", *wanted]
 

@@ -30,6 +30,7 @@ def apply_options(
     read_only_inputs: bool | None = None,
     isolation: str | None = None,
     environment: str | None = None,
+    response_cache: bool | None = None,
 ) -> ModelConfig:
     """Return the configuration with these options set; None leaves a field as it is.
 
@@ -58,6 +59,8 @@ def apply_options(
         The parameter ``INSTANCE_ISOLATION``: where the instances live.
     environment : str, optional
         The parameter ``EXECUTION_ENV_PATH``: an archive or a folder.
+    response_cache : bool, optional
+        ``response_cache.enable``.
 
     Returns
     -------
@@ -93,6 +96,8 @@ def apply_options(
         done.parameters[INSTANCE_ISOLATION].string_value = isolation
     if environment is not None:
         done.parameters[EXECUTION_ENV_PATH].string_value = environment
+    if response_cache is not None:
+        done.response_cache.enable = response_cache
     return done
 
 

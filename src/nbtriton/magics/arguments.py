@@ -204,11 +204,21 @@ SWEEP = (
     argument(
         "--isolation", type=name_list, metavar="LIST", help="sweep over thread, process, auto"
     ),
+    argument(
+        "--cache", type=_switches, metavar="on|off|off,on", help="sweep over the response cache"
+    ),
+    argument(
+        "--rate-limit",
+        type=name_list,
+        metavar="LIST",
+        help="sweep over the server's rate limiter: off, execution_count",
+    ),
     argument("--sweep-models", type=name_list, default=[], metavar="NAMES", help="of an ensemble"),
 )
 
 # Likewise: devices, on a live server.
 PLACEMENT = (
+    argument("--kind", type=name_list, metavar="LIST", help="sweep over cpu, gpu, auto, model"),
     argument(
         "--placement",
         type=_placements,

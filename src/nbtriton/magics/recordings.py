@@ -13,6 +13,7 @@ from nbtriton.api import server
 from nbtriton.magics.arguments import (
     DATA,
     PLACE,
+    PLACEMENT,
     RUN,
     SWEEP,
     WINDOWS,
@@ -108,7 +109,12 @@ class RecordingMagics(Magics):
     )  # fmt: skip
     @profile_option("simulate it, with this profile or a file of Profile.save")
     @arguments(
-        PLACE, SWEEP, only(DATA, "--shape"), only(WINDOWS, "--percentile"), only(RUN, "--seed")
+        PLACE,
+        SWEEP,
+        only(PLACEMENT, "--kind"),
+        only(DATA, "--shape"),
+        only(WINDOWS, "--percentile"),
+        only(RUN, "--seed"),
     )
     @argument("--record", type=unquoted, metavar="FILE", help="record what is sent")
     @keep_option

@@ -62,6 +62,9 @@ def perf(
     preferred: int | Sequence[int] | Sequence[Sequence[int]] | None = None,
     isolation: str | Sequence[str] | None = None,
     placement: Placement | Sequence[Placement] | None = None,
+    kind: str | Sequence[str] | None = None,
+    cache: bool | Sequence[bool] | None = None,
+    rate_limit: str | Sequence[str] | None = None,
     sweep_models: Sequence[str] = (),
     seed: int = 0,
     quick: bool = False,
@@ -163,6 +166,13 @@ def perf(
         Where the models run, swept likewise: ``"cpu"``, ``"gpu"`` (all of it), ``"gpu:1"``, or
         ``"models-on-gpu"``, with which steps in Python stay on the host. Or the device of each
         model: ``{"bert": "gpu:1", "trees": "cpu"}``; others stay where they are.
+    kind : str or sequence of str, optional
+        The kind of their instances, swept likewise: ``"cpu"``, ``"gpu"``, ``"auto"``, ``"model"``.
+    cache : bool or sequence of bool, optional
+        ``response_cache.enable``, swept likewise; the server needs a cache (`cache_bytes`).
+    rate_limit : {"off", "execution_count"} or a sequence of them, optional
+        The server's rate limiter, swept likewise. All of its models are loaded anew with each, and as
+        they were at the end.
     sweep_models : sequence of str
         Apply them to these models instead.
     seed : int

@@ -107,6 +107,9 @@ class PerfOptions:
     preferred: int | Sequence[int] | Sequence[Sequence[int]] | None
     isolation: str | Sequence[str] | None
     placement: Placement | Sequence[Placement] | None
+    kind: str | Sequence[str] | None
+    cache: bool | Sequence[bool] | None
+    rate_limit: str | Sequence[str] | None
     sweep_models: Sequence[str]
     seed: int
     quick: bool
@@ -165,6 +168,9 @@ class PerfOptions:
             preferred=self.preferred,
             isolation=self.isolation,
             placement=self.placement,
+            kind=self.kind,
+            cache=self.cache,
+            rate_limit=self.rate_limit,
         )
 
     def sequence_plan(self) -> SequencePlan:

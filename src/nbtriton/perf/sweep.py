@@ -15,13 +15,15 @@ from nbtriton.config import (
     validate,
     validate_instance_groups,
 )
-from nbtriton.errors import ConfigWarning, NotFoundError, nearest
+from nbtriton.errors import ConfigWarning, InvalidArgumentError, NotFoundError, nearest
 from nbtriton.perf.placement import Placement, placed, placement_list
 
 if TYPE_CHECKING:
     from nbtriton.engine import Server
 
 __all__ = [
+    "RATE_LIMITS",
+    "SERVER_OPTIONS",
     "Configuration",
     "Configurator",
     "SweepPlan",
@@ -31,6 +33,9 @@ __all__ = [
 ]
 
 Configuration = Mapping[str, Any]
+# Options of a configuration that are the server's, and not a model's.
+SERVER_OPTIONS = ("rate_limit",)
+RATE_LIMITS = ("off", "execution_count")
 
 
 def combinations(
@@ -42,6 +47,9 @@ def combinations(
     preferred: int | Sequence[int] | Sequence[Sequence[int]] | None = None,
     isolation: str | Sequence[str] | None = None,
     placement: Placement | Sequence[Placement] | None = None,
+    kind: str | Sequence[str] | None = None,
+    cache: bool | Sequence[bool] | None = None,
+    rate_limit: str | Sequence[str] | None = None,
 ) -> tuple[Configuration, ...]:
     """Return every combination of the given options, the last one changing fastest.
 
@@ -49,7 +57,18 @@ def combinations(
     delay nor preferred sizes apply, so such combinations are one.
     """
     axes: dict[str, list[Any]] = {}
+    if kind is not None and placement is not None:
+        raise InvalidArgumentError("kind and placement both say where models run: give one of them")
+    limits = [rate_limit] if isinstance(rate_limit, str) else rate_limit
+    for limit in limits or ():
+        if limit not in RATE_LIMITS:
+            raise InvalidArgumentError(
+                f"unknown rate_limit '{limit}'", hint=nearest(str(limit), RATE_LIMITS)
+            )
     given = {
+        "rate_limit": limits,
+        "kind": [kind] if isinstance(kind, str) else kind,
+        "cache": cache,
         "placement": None if placement is None else placement_list(placement),
         "isolation": [isolation] if isinstance(isolation, str) else isolation,
         "instances": instances,
@@ -81,8 +100,12 @@ def with_options(config: ModelConfig, options: Configuration) -> ModelConfig:
     Normalising made ``max_batch_size`` the preferred size where none was set, so that follows a
     new ``max_batch_size``; preferred sizes that no longer fit are left out.
     """
-    chosen = dict(options)
+    chosen = {name: value for name, value in options.items() if name not in SERVER_OPTIONS}
     placement = chosen.pop("placement", None)
+    if "cache" in chosen:
+        chosen["response_cache"] = chosen.pop("cache")
+    if chosen.get("kind") is not None and "gpu" not in chosen["kind"].lower():
+        chosen["gpus"] = []  # those of the configuration are none of another kind's
     if placement is not None:
         chosen |= placed(config, placement)
     size = chosen.get("max_batch_size")
@@ -237,7 +260,13 @@ class Configurator:
         self._given = {name: server.engine.inspection.user_config(name) for name in originals}
         self._current = dict(originals)
         self._plan.check(configurations)
+        self._check_cache(configurations)
         self._check_placements(configurations)
+        self._server_options = {
+            name: getattr(server.options, name)
+            for name in SERVER_OPTIONS
+            if any(name in options for options in configurations)
+        }
 
     @property
     def models(self) -> tuple[str, ...]:
@@ -248,7 +277,8 @@ class Configurator:
         )
 
     def apply(self, options: Configuration) -> None:
-        """Load the models that these options change."""
+        """Load the models that these options change, all of them for options of the server."""
+        self._set_server({name: options[name] for name in SERVER_OPTIONS if name in options})
         self._move(self._plan.target(options))
 
     def apply_each(self, options: Mapping[str, Configuration]) -> None:
@@ -260,16 +290,32 @@ class Configurator:
 
         As the user gave them, before completion: what Triton fills in follows from them again.
         """
+        self._set_server(self._server_options)
         self._move(self._plan.originals, self._given)
+
+    def _set_server(self, options: Mapping[str, Any]) -> None:
+        if options:  # the same ones again change nothing
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", ConfigWarning)
+                self._server.set_options(**options)
+
+    def _check_cache(self, configurations: Sequence[Configuration]) -> None:
+        """Refuse to measure a cache that the server does not have."""
+        wanted = any(options.get("cache") for options in configurations)
+        if wanted and self._server.options.cache_bytes is None:
+            raise InvalidArgumentError(
+                "the server has no response cache, so cache=True would change nothing",
+                hint="%triton_server --cache-bytes N, or nt.Server(cache_bytes=N)",
+            )
 
     def _check_placements(self, configurations: Sequence[Configuration]) -> None:
         """Refuse GPUs that the server does not have, before anything is measured."""
         gpus = self._server.engine.lifecycle.builder.gpus
         for options in configurations:
             placement = options.get("placement")
-            if placement is None:
+            if placement is None and "kind" not in options:
                 continue
-            named = () if isinstance(placement, str) else tuple(placement)
+            named = () if placement is None or isinstance(placement, str) else tuple(placement)
             for name in named:
                 if name not in self._plan.swept:
                     raise NotFoundError(

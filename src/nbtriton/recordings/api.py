@@ -33,6 +33,7 @@ from nbtriton.recordings.recording import Recording
 from nbtriton.recordings.simulated import play_simulated
 from nbtriton.recordings.traffic import Planned, chosen_models, due_times_ns, planned_traffic
 from nbtriton.simulate import Profile
+from nbtriton.simulate.prediction import profile_under
 
 if TYPE_CHECKING:
     from nbtriton.api import Server
@@ -60,6 +61,9 @@ def replay(
     dynamic_batching: bool | Sequence[bool] | None = None,
     preferred: int | Sequence[int] | Sequence[Sequence[int]] | None = None,
     isolation: str | Sequence[str] | None = None,
+    kind: str | Sequence[str] | None = None,
+    cache: bool | Sequence[bool] | None = None,
+    rate_limit: str | Sequence[str] | None = None,
     sweep_models: Sequence[str] = (),
     seed: int = 0,
     record: str | Path | None = None,
@@ -88,7 +92,7 @@ def replay(
         Dimensions of inputs with variable ones, for a recording of the past, which has no shapes.
     percentile : float, optional
         Of the latency, beside p50, p90, p95 and p99.
-    instances, max_batch_size, max_queue_delay_us, dynamic_batching, preferred, isolation : optional
+    instances, max_batch_size, max_queue_delay_us, dynamic_batching, preferred, isolation, kind, cache, rate_limit : optional
         A value or a list of values, as for `nbtriton.perf`: replay it with each combination, and
         restore the model's own configuration at the end. With several models `sweep_models` names
         those to configure.
@@ -134,6 +138,9 @@ def replay(
         dynamic_batching=dynamic_batching,
         preferred=preferred,
         isolation=isolation,
+        kind=kind,
+        cache=cache,
+        rate_limit=rate_limit,
     )
     chosen = chosen_models(read, models)
     rule = StabilityRule(percentile=percentile)
@@ -142,6 +149,11 @@ def replay(
         if isinstance(target, Profile):
             if protocol not in (None, "inproc"):
                 raise InvalidArgumentError("protocol has no meaning for a simulated server")
+            if kind is not None:
+                raise InvalidArgumentError(
+                    "kind has no meaning for a simulated server",
+                    hint="a profile is of the devices where the instances ran",
+                )
             session = _simulated(target, read, chosen, configurations, sweep_models, rule, seed)
         else:
             session = _live(
@@ -291,6 +303,8 @@ def _simulated(
         _to_sweep(models, sweep_models)
     sweep = SweepPlan(ensembles, others, {name: profile.config(name) for name in sweep_models})
     sweep.check(configurations)
+    for each in configurations:
+        profile_under(profile, each)  # refused before anything is simulated
     in_force = dict(sweep.originals)
 
     def apply(configuration: Configuration) -> None:
@@ -299,7 +313,8 @@ def _simulated(
         in_force.update({name: normalize(each, name=name) for name, each in target.items()})
 
     def play(playing: Playing, on_progress: Callable[[LevelProgress], None]) -> Played:
-        return play_simulated(profile, in_force, playing, on_progress, seed=seed)
+        under = profile_under(profile, playing.configuration)
+        return play_simulated(under, in_force, playing, on_progress, seed=seed)
 
     base = Playing(planned, [], 1.0, models, rule)
     return _Session(

@@ -21,15 +21,15 @@ from nbtriton.perf.report import PerfReport
 from nbtriton.perf.run import settings_of
 from nbtriton.perf.session import Session
 from nbtriton.perf.source import PointSource
-from nbtriton.perf.sweep import Configuration, SweepPlan, model_tree
+from nbtriton.perf.sweep import SERVER_OPTIONS, Configuration, SweepPlan, model_tree
 from nbtriton.perf.traffic import SequenceData, SequencePlan
 from nbtriton.simulate.level import simulate_level
 from nbtriton.simulate.model_profile import Profile
 
-__all__ = ["whatif"]
+__all__ = ["profile_under", "whatif"]
 
 # Of `perf`, what says where to measure.
-_PLACE = ("server", "url", "protocol", "placement")
+_PLACE = ("server", "url", "protocol", "placement", "kind")
 _DEFAULTS = {
     name: parameter.default
     for name, parameter in inspect.signature(perf).parameters.items()
@@ -74,6 +74,8 @@ def whatif(profile: Profile, model: str | None = None, **options: Any) -> PerfRe
     """
     given = _options(profile, model, options)
     levels, configurations = given.level_plan(), given.configurations()
+    for configuration in configurations:
+        profile_under(profile, configuration)  # refused before anything is simulated
     ensembles, others = model_tree(profile, given.model)
     sweep = SweepPlan(
         ensembles, others, {name: profile.config(name) for name in given.sweep_models}
@@ -89,7 +91,8 @@ def whatif(profile: Profile, model: str | None = None, **options: Any) -> PerfRe
     def measure(
         level: Level, on_progress: Callable[[LevelProgress], None]
     ) -> tuple[PerfPoint | None, bool]:
-        return simulate_level(profile, in_force, models, level, on_progress)
+        under = profile_under(profile, level.configuration)
+        return simulate_level(under, in_force, models, level, on_progress)
 
     source = PointSource(given.model, tuple(given.sweep_models))
     session = Session(measure, total, given.observer)
@@ -126,6 +129,17 @@ def whatif(profile: Profile, model: str | None = None, **options: Any) -> PerfRe
     )
 
 
+def profile_under(profile: Profile, configuration: Configuration) -> Profile:
+    """Return the profile of a server with the options that a configuration has for it."""
+    changed = {name: configuration[name] for name in SERVER_OPTIONS if name in configuration}
+    if configuration.get("cache") and not profile.server.get("cache_bytes"):
+        raise InvalidArgumentError(
+            "the profiled server has no response cache, so cache=True would change nothing",
+            hint="profile one that has: nt.Server(cache_bytes=N)",
+        )
+    return replace(profile, server={**profile.server, **changed}) if changed else profile
+
+
 def _options(profile: Profile, model: str | None, options: Mapping[str, Any]) -> PerfOptions:
     if not isinstance(profile, Profile):
         raise InvalidArgumentError(
@@ -143,7 +157,7 @@ def _options(profile: Profile, model: str | None, options: Mapping[str, Any]) ->
             raise InvalidArgumentError(
                 f"{name} has no meaning for a simulated server",
                 hint="a profile is of the devices where the instances ran; tune(placement='auto') measures all"
-                if name == "placement"
+                if name in ("placement", "kind")
                 else "profile the server there: nt.profile(None, name, url=...)",
             )
     if options.get("streaming"):
