@@ -1,0 +1,55 @@
+"""Make the environment of Binder as repo2docker does, and run the first lesson in it: ``make binder``.
+
+Without Docker: the Python that runs this, ``binder/requirements.txt``, ``binder/postBuild`` and ``binder/start``, in this
+order, in ``build/binder``. Ends with status 1 if a step fails or the environment is larger than it may be.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from environment import make_venv
+
+ROOT = Path(__file__).resolve().parent.parent
+ENVIRONMENT = ROOT / "build" / "binder"
+FIRST = "notebooks/01_five_cells.ipynb"
+MOST_MB = 1500
+
+
+def run(*command: str) -> None:
+    """Run a step in the checkout, with the environment's programs first."""
+    print("$", *command, flush=True)
+    path = f"{ENVIRONMENT / 'bin'}{os.pathsep}{os.environ['PATH']}"
+    done = subprocess.run(command, cwd=ROOT, check=False, env={**os.environ, "PATH": path})
+    if done.returncode:
+        sys.exit(f"{command[0]} ended with status {done.returncode}")
+
+
+def size_mb(folder: Path) -> float:
+    """Return what the files of a folder occupy, in megabytes (1e6 bytes); of links nothing."""
+    files = (path.lstat() for path in folder.rglob("*") if not path.is_dir())
+    return sum(512 * found.st_blocks for found in files) / 1e6
+
+
+def main() -> None:
+    """Make it, run it, measure it."""
+    wanted = (ROOT / "binder" / "runtime.txt").read_text().strip().removeprefix("python-")
+    here = f"{sys.version_info[0]}.{sys.version_info[1]}"
+    if here != wanted:
+        print(f"Binder has Python {wanted}, this is {here}: wheels may differ")
+    make_venv(ENVIRONMENT)
+    # `pip` by its name, as the images have it.
+    run("pip", "install", "--quiet", "--no-cache-dir", "-r", "binder/requirements.txt")
+    run("binder/postBuild")
+    run("binder/start", "python", "scripts/run_notebook.py", FIRST, "--out", "build/binder-run")
+    size = size_mb(ENVIRONMENT)
+    print(f"the environment has {size:.0f} MB, of {MOST_MB} that it may have")
+    if size > MOST_MB:
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()
