@@ -1,12 +1,13 @@
 """Make the environment of Binder as repo2docker does, and run the first lesson in it: ``make binder``.
 
-Without Docker: the Python that runs this, ``binder/requirements.txt``, ``binder/postBuild`` and ``binder/start``, in this
-order, in ``build/binder``. Ends with status 1 if a step fails or the environment is larger than it may be.
+Without Docker: a new environment of the Python that runs this, in ``build/binder``, then ``binder/postBuild``, then
+the notebook through ``binder/start``. Ends with status 1 if a step fails or the environment is larger than it may be.
 """
 
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -20,7 +21,7 @@ MOST_MB = 1500
 
 
 def run(*command: str) -> None:
-    """Run a step in the checkout, with the environment's programs first."""
+    """Run a step in the checkout, with the environment's programs (``pip``, ``python``) first."""
     print("$", *command, flush=True)
     path = f"{ENVIRONMENT / 'bin'}{os.pathsep}{os.environ['PATH']}"
     done = subprocess.run(command, cwd=ROOT, check=False, env={**os.environ, "PATH": path})
@@ -40,9 +41,8 @@ def main() -> None:
     here = f"{sys.version_info[0]}.{sys.version_info[1]}"
     if here != wanted:
         print(f"Binder has Python {wanted}, this is {here}: wheels may differ")
+    shutil.rmtree(ENVIRONMENT, ignore_errors=True)
     make_venv(ENVIRONMENT)
-    # `pip` by its name, as the images have it.
-    run("pip", "install", "--quiet", "--no-cache-dir", "-r", "binder/requirements.txt")
     run("binder/postBuild")
     run("binder/start", "python", "scripts/run_notebook.py", FIRST, "--out", "build/binder-run")
     size = size_mb(ENVIRONMENT)

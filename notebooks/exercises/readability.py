@@ -1,0 +1,31 @@
+"""Exercise of ``08_readability.ipynb``; reading on spoils it."""
+
+import numpy as np
+
+import nbtriton as nt
+
+
+@nt.exercise(
+    example="1",
+    solution="5",
+    hint="BERT has two inputs, the trees have one. What do the two steps behind the host's have, and where is the mean?",
+    mistakes={
+        "3": "These go to the GPU. The scores have to come back: the mean is computed on the host.",
+        "2": "These come back. What do BERT and the trees compute on?",
+    },
+)
+def tensors_that_cross(answer, server):
+    """`bert-large` and `cuml` are on the GPU, `preprocess` and `postprocess` on the host.
+
+    How many tensors of one request cross between host and GPU? (The check counts them.)
+    """
+    ledger = server.devices.ledger
+    ledger.clear()
+    texts = np.array([[b"The cat sat on the mat."]], dtype=object)
+    one = {"excerpt": texts, "BERT_WEIGHT": np.full((1, 1), 0.5, np.float32)}
+    nt.perf(server, "ensemble_all", inputs=one, placement="models-on-gpu", request_count=2)
+    edges = {(copy.writer, copy.reader) for copy in ledger.copies() if copy.requests}
+    ledger.clear()
+    assert edges, "Nothing crossed: has the server a GPU? (%triton_server --gpus simulated:1)"
+    assert answer == len(edges), f"The ledger says {len(edges)}: {sorted(edges)}."
+    return "Three on the way there, two on the way back."
