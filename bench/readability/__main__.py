@@ -12,6 +12,7 @@ from pathlib import Path
 
 from bench.figures import Missing
 from bench.readability.build import Pipeline, build
+from bench.readability.table import figure, measure, table
 
 __all__ = ["main"]
 
@@ -23,9 +24,23 @@ def main(argv: Sequence[str] | None = None) -> int:
     write = commands.add_parser("write", help="write the repository into an empty or new folder")
     write.add_argument("folder", type=Path)
     _pipeline_options(write)
+    columns = commands.add_parser("table", help="measure three placements by batch size")
+    _pipeline_options(columns)
+    columns.add_argument("--batch-sizes", type=_sizes, default=_sizes("1:512"), metavar="LIST",
+                         help="1:512 (doubling) or 1,64,512")  # fmt: skip
+    columns.add_argument(
+        "--gpus", metavar="simulated:N,…", help="simulated ones instead of real ones"
+    )
+    columns.add_argument(
+        "-c", "--concurrency", type=int, default=1, help="requests outstanding (1)"
+    )
+    columns.add_argument("--requests", type=int, default=5, help="of a point (5)")
+    columns.add_argument(
+        "--figure", type=Path, metavar="FILE", help="draw it: a .svg, .png or .pdf"
+    )
     asked = parser.parse_args(argv)
     try:
-        return _write(asked)
+        return _write(asked) if asked.command == "write" else _table(asked)
     except Missing as error:
         parser.exit(1, f"{error}\n")
 
@@ -42,6 +57,29 @@ def _pipeline_options(parser: argparse.ArgumentParser) -> None:
 
 def _pipeline(asked: argparse.Namespace) -> Pipeline:
     return Pipeline(bert=asked.bert, dtype=asked.dtype, tokens=asked.tokens, trees=asked.trees)
+
+
+def _sizes(text: str) -> list[int]:
+    """Read ``1,64,512``, or ``1:512`` for the powers of two in between."""
+    try:
+        if ":" not in text:
+            return [int(part) for part in text.split(",")]
+        first, last = (int(part) for part in text.split(":"))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"'{text}' is neither 1:512 nor 1,64,512") from None
+    return [first * 2**at for at in range(max(0, last // first).bit_length())]
+
+
+def _table(asked: argparse.Namespace) -> int:
+    found = measure(
+        _pipeline(asked), asked.batch_sizes, gpus=asked.gpus, concurrency=asked.concurrency,
+        count=asked.requests, say=lambda text: print(text, file=sys.stderr, flush=True),
+    )  # fmt: skip
+    print(table(found))
+    if asked.figure is not None:
+        figure(found, asked.figure)
+        print(f"Written: {asked.figure}")
+    return 0
 
 
 def _write(asked: argparse.Namespace) -> int:

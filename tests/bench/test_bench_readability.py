@@ -7,6 +7,7 @@ import pytest
 import torch
 
 import nbtriton as nt
+from bench.readability.__main__ import main
 from bench.readability.bert import SIZES, Bert, seeded
 from bench.readability.build import Pipeline, build, column, requests, train_forest
 from bench.readability.corpus import excerpts, grade, texts
@@ -175,3 +176,28 @@ def test_requests_have_different_excerpts_and_the_law_is_harder_to_read_than_ali
     assert law > alice + 5
     with pytest.raises(ValueError, match="the bundled texts have"):
         excerpts(10**6)
+
+
+def test_the_table_has_the_published_rows_and_says_simulated(tmp_path, capsys):
+    for package in ("tokenizers", "treelite", "sklearn", "matplotlib"):
+        pytest.importorskip(
+            package, reason=f"{package} is not installed (extras readability, plot)"
+        )
+    drawn = tmp_path / "figure.svg"
+    line = "table --tokens 16 --trees 4 --batch-sizes 1:2 --requests 2 --gpus simulated:1,module=50"
+    assert main([*line.split(), "--figure", str(drawn)]) == 0
+    text = capsys.readouterr().out
+    assert "BERT tiny in float32, S=16 tokens, every excerpt padded or cut to S" in text
+    head = next(row for row in text.splitlines() if "all on the CPU" in row)
+    assert [part.strip() for part in head.split("  ") if part.strip()] == [
+        "all on the CPU", "models on the GPU (simulated)", "all on the GPU (simulated)"
+    ]  # fmt: skip
+    rows = {row[:44].strip(): row[44:].split() for row in text.splitlines() if "batch size" in row}
+    assert list(rows) == [
+        "Latency p50 (ms), batch size 2",
+        "Throughput (excerpts/s), batch size 2",
+        "Throughput (excerpts/s), batch size 1",
+    ]
+    assert all(float(cell.replace(",", "")) > 0 for cells in rows.values() for cell in cells)
+    assert "GPU: simulated:1,module=50 (simulated)" in text
+    assert "<svg" in drawn.read_text()
