@@ -54,6 +54,8 @@ class Timeline:
         A sentence about the stretch.
     records : tuple of ModelRecords
         Everything that the recorder has, for the trace.
+    begin_ns : int
+        The begin of the stretch, on the clock of `time.monotonic_ns`.
     """
 
     name: str
@@ -61,6 +63,7 @@ class Timeline:
     span_ms: float
     finding: str
     records: tuple[ModelRecords, ...]
+    begin_ns: int = 0
 
     def trace(self) -> dict[str, Any]:
         """Return all that is recorded as a Chrome trace, which Perfetto opens."""
@@ -98,7 +101,8 @@ def read_timeline(server: Server, name: str, span_ms: float | None = None) -> Ti
     resources = resource_strips(server, begin)
     if resources:
         models = (*models, TimelineLanes("rate limiter", (), (), (), resources))
-    return Timeline(name, models, (end - begin) / 1e6, _finding(name, records, begin, end), records)
+    finding = _finding(name, records, begin, end)
+    return Timeline(name, models, (end - begin) / 1e6, finding, records, begin)
 
 
 def _pipeline(server: Server, name: str) -> dict[str, tuple[str, ...]]:
@@ -158,6 +162,12 @@ def _lanes(model: ModelRecords, begin: int, end: int) -> TimelineLanes:
     )
     strips = sequence_strips(model.requests, begin)
     return TimelineLanes(model.name, lanes, bars, waits, strips)
+
+
+def marks() -> tuple[Mark, ...]:
+    """Return every mark that a batch may have; the last one stands for those that are not known."""
+    rest = [Mark("C", "s5", words) for reason, words in REASONS.items() if reason not in _MARKS]
+    return (_IDLE, *_MARKS.values(), *rest, Mark("C", "s5", "another reason"))
 
 
 def mark_of(batch: BatchRecord) -> Mark:

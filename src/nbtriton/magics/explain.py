@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from IPython.core.error import UsageError
 from IPython.core.magic import Magics, line_magic, magics_class, output_can_be_silenced
 from IPython.core.magic_arguments import argument, magic_arguments
 
@@ -13,6 +14,7 @@ from nbtriton.engine.events import events
 from nbtriton.explain import doctor, why
 from nbtriton.magics.arguments import profile_option, read_profile
 from nbtriton.magics.common import evaluate, keep, keep_option, parse, unquoted
+from nbtriton.magics.views import views
 from nbtriton.packages import needed
 
 __all__ = ["ExplainMagics"]
@@ -75,22 +77,31 @@ class ExplainMagics(Magics):
         "--save", type=unquoted, metavar="FILE",
         help="write it: .json is a trace of all that is recorded, for Perfetto; or .svg, .html, .txt",
     )  # fmt: skip
+    @argument("--live", action="store_true", help="with the requests that come, until its stop()")
     @keep_option
     @line_magic
     def triton_timeline(self, line: str) -> Any:
         """Draw requests and batches over time, per instance, with the reason why each batch left.
 
-        Letters and colours say the reason: F full, D delay, I an idle instance, P preferred size.
+        On a page it can be zoomed and moved, with the mouse and with keys, and tells the life of each
+        request. Letters and colours say the reason: F full, D delay, I an idle instance, P preferred size.
         A file for Perfetto (https://ui.perfetto.dev) has everything that is recorded::
 
             %triton_timeline double
             picture = %triton_timeline double --span-ms 50
+            stream = %triton_timeline double --live
         """
         options = parse(self.triton_timeline, line)
         with needed("a drawing"):
             from nbtriton.widgets.calls import timeline
+            from nbtriton.widgets.timeline import live_timeline
 
-        view = timeline(server(), options.name, span_ms=options.span_ms)
+        if options.live:
+            if options.save is not None:
+                raise UsageError("--save writes what is recorded now: leave out --live")
+            stream = live_timeline(server(), options.name, span_ms=options.span_ms)
+            return keep(self.shell, options.out, views.show(self.shell, stream))
+        view: Any = timeline(server(), options.name, span_ms=options.span_ms)
         if options.save is not None:
             view.save(options.save)
         return keep(self.shell, options.out, view)

@@ -12,6 +12,7 @@ from nbtriton.widgets.publisher import Hub, Publisher, hub
 from nbtriton.widgets.show import Shown, show_live
 from nbtriton.widgets.static import StaticView, curve_view, dag_view, frame_view
 from nbtriton.widgets.table import LiveTable
+from nbtriton.widgets.timeline import LiveTimeline, TimelineView
 from nbtriton.widgets.view import LiveView
 from nbtriton.widgets.watch import WatchView
 
@@ -20,10 +21,12 @@ __all__ = [
     "DagView",
     "Hub",
     "LiveTable",
+    "LiveTimeline",
     "LiveView",
     "Publisher",
     "Shown",
     "StaticView",
+    "TimelineView",
     "WatchView",
     "curve_view",
     "dag_view",

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 from nbtriton.explain import read_timeline
 from nbtriton.widgets.dag import DagView, server_graph
 from nbtriton.widgets.show import Shown, show_live
-from nbtriton.widgets.static import StaticView, TimelineView, dag_view, timeline_view
+from nbtriton.widgets.static import StaticView, dag_view
+from nbtriton.widgets.timeline import TimelineView, live_timeline, timeline_view
 from nbtriton.widgets.traffic import with_traffic
 from nbtriton.widgets.watch import WatchView
 
@@ -68,8 +69,13 @@ def dag(server: Server, name: str, *, live: bool = False) -> StaticView | Shown:
     return dag_view(with_traffic(server, name, server_graph(server, name), whole=True))
 
 
-def timeline(server: Server, name: str, *, span_ms: float | None = None) -> TimelineView:
+def timeline(
+    server: Server, name: str, *, span_ms: float | None = None, live: bool = False
+) -> TimelineView | Shown:
     """Draw the requests and batches of a model over time, each batch with the reason why it left.
+
+    On a page it can be zoomed and moved with the mouse and with keys, and tells the life of each
+    request; in the file and elsewhere it is a picture.
 
     Parameters
     ----------
@@ -79,11 +85,13 @@ def timeline(server: Server, name: str, *, span_ms: float | None = None) -> Time
         the recorder remembers it.
     span_ms : float, optional
         How far back; by default as far as the newest 40 batches reach.
+    live : bool
+        With the requests that come, until ``stop()``; it rests 10 s after the last one.
 
     Returns
     -------
-    TimelineView
-        Its ``save("trace.json")`` writes all that is recorded as a trace that Perfetto
+    TimelineView or Shown
+        The former's ``save("trace.json")`` writes all that is recorded as a trace that Perfetto
         (https://ui.perfetto.dev) and ``chrome://tracing`` open.
 
     Examples
@@ -92,4 +100,6 @@ def timeline(server: Server, name: str, *, span_ms: float | None = None) -> Time
     >>> nt.timeline(server, "double")  # doctest: +ELLIPSIS
     double: 1 batches with 1 rows within ...
     """
+    if live:
+        return show_live(live_timeline(server, name, span_ms=span_ms))
     return timeline_view(read_timeline(server, name, span_ms))

@@ -17,7 +17,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from nbtriton.widgets.static import StaticView
-from nbtriton.widgets.view import LiveView
+from nbtriton.widgets.view import LiveView, marked
 
 __all__ = ["Shown", "display", "live_wanted", "notebook_shell", "show_live"]
 
@@ -112,10 +112,8 @@ class Shown:
         if not self._live:
             return static
         at = time.strftime("%H:%M:%S")
-        html = (
-            f'<div class="nbt-place {self.view.place}">{static.html}'
-            f'<div style="font-size:12px;opacity:.8">as of {at}</div></div>'
-        )
+        as_of = f'<div style="font-size:12px;opacity:.8">as of {at}</div>'
+        html = marked(self.view.place, static.html + as_of)
         widget = self.view.widget_data() if makes_views_only() and not self.view.resting else {}
         return StaticView(html, static.text, static.svg, widget)
 

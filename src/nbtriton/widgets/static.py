@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -22,23 +21,18 @@ from nbtriton.drawing import (
     details_of,
     table_html,
     table_text,
-    timeline_svg,
-    timeline_text,
     to_svg,
     topological,
     traffic_line,
 )
-from nbtriton.explain import Timeline
 
 __all__ = [
     "StaticView",
-    "TimelineView",
     "curve_view",
     "dag_scenes",
     "dag_view",
     "fitting",
     "frame_view",
-    "timeline_view",
 ]
 
 
@@ -74,41 +68,6 @@ class StaticView:
         forms = {".svg": self.svg or self.html, ".html": f"<!doctype html>{self.html}"}
         path.write_text(forms.get(path.suffix, self.text), encoding="utf-8")
         return path
-
-
-@dataclass(frozen=True, slots=True, repr=False)
-class TimelineView(StaticView):
-    """Requests and batches over time; saved as ``.json`` it is a trace that Perfetto opens.
-
-    Attributes
-    ----------
-    timeline : Timeline
-        What is drawn, and everything recorded.
-    """
-
-    timeline: Timeline | None = None
-
-    def trace(self) -> dict[str, Any]:
-        """Return everything recorded in Chrome's trace event format."""
-        assert self.timeline is not None
-        return self.timeline.trace()
-
-    def save(self, path: str | Path) -> Path:
-        """Write it to a file: the trace as ``.json``, else as `StaticView.save`."""
-        path = Path(path)
-        if path.suffix != ".json":
-            return StaticView.save(self, path)
-        path.write_text(json.dumps(self.trace()), encoding="utf-8")
-        return path
-
-
-def timeline_view(timeline: Timeline) -> TimelineView:
-    """Return the static form of a timeline."""
-    models, span_ms, finding = timeline.models, timeline.span_ms, timeline.finding
-    svg = timeline_svg(models, span_ms=span_ms, finding=finding)
-    words = timeline_text(models, span_ms=span_ms, finding=finding)
-    html = f'<div class="nbt-timeline nbt-static">{svg}</div>'
-    return TimelineView(html, words, svg, timeline=timeline)
 
 
 # What is drawn for a page of 600 pixels, a notebook beside its files, and a wide screen.

@@ -15,7 +15,7 @@ import traitlets
 from nbtriton.widgets.publisher import Hub, Publisher, hub
 from nbtriton.widgets.static import StaticView
 
-__all__ = ["LiveView", "asset"]
+__all__ = ["LiveView", "asset", "marked"]
 
 _HERE = Path(__file__).parent
 # Frames are acknowledged and a page says now and then that it is there, so a view that is silent for
@@ -36,6 +36,11 @@ def asset(name: str) -> str:
     """Return the shared front-end code followed by that of one widget."""
     shared, own = (_HERE / f"{part}" for part in (f"shared{Path(name).suffix}", name))
     return shared.read_text(encoding="utf-8") + own.read_text(encoding="utf-8")
+
+
+def marked(place: str, html: str) -> str:
+    """Return a static form at which a page shows the live view of that place instead."""
+    return f'<div class="nbt-place {place}">{html}</div>'
 
 
 class LiveView(anywidget.AnyWidget):

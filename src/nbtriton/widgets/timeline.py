@@ -1,0 +1,305 @@
+"""Requests and batches over time, on the page: zoomed and walked through, and live while requests come."""
+
+from __future__ import annotations
+
+import json
+from array import array
+from collections import deque
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import traitlets
+
+from nbtriton.drawing import TimelineLanes, timeline_svg, timeline_text
+from nbtriton.engine import BatchRecord, RequestRecord
+from nbtriton.explain import Timeline, read_timeline
+from nbtriton.explain.timeline import mark_of, marks
+from nbtriton.explain.trace import ModelRecords
+from nbtriton.widgets.activity import little_endian
+from nbtriton.widgets.show import live_wanted, makes_views_only
+from nbtriton.widgets.static import StaticView
+from nbtriton.widgets.view import LiveView, asset, marked
+
+__all__ = ["LiveTimeline", "TimelineView", "live_timeline", "timeline_view"]
+
+# Of each model in one frame; the page says how many there were more.
+_MOST = 500
+# Of each model when a page opens: all that the recorder keeps by default.
+_MOST_AT_ONCE = 2048
+# A batch that ended before one that was sent may be written down after it.
+_LATE_NS = 100_000_000
+# Timelines that do not change and can be zoomed; an older one is a picture.
+_SNAPSHOTS = 8
+
+_Record = TypeVar("_Record", BatchRecord, RequestRecord)
+
+
+class LiveTimeline(LiveView):
+    """Lanes of instances, requests that drop into batches, slots of sequences, resources.
+
+    Parameters
+    ----------
+    timeline : Timeline
+        What is shown first.
+    read : callable, optional
+        Reads the newest timeline; without it nothing changes.
+    movement : callable, optional
+        Returns what changes with every request.
+    server : Server, optional
+        Whose records are read while it is live.
+    """
+
+    _esm = asset("timeline.js")
+    _css = asset("timeline.css")
+
+    models: Any = traitlets.List().tag(sync=True)
+    marks: Any = traitlets.List().tag(sync=True)
+    strips: Any = traitlets.List().tag(sync=True)
+    title = traitlets.Unicode("").tag(sync=True)
+    span_ms = traitlets.Float(0.0).tag(sync=True)
+
+    def __init__(
+        self,
+        timeline: Timeline,
+        read: Callable[[], Timeline] | None = None,
+        server: Any = None,
+        **options: Any,
+    ) -> None:
+        self._timeline = timeline
+        self._read = read
+        self._server = server
+        self._begin_ns = timeline.begin_ns
+        self._whole = True
+        self._newest_ns = 0
+        self._sent: dict[tuple[str, int], int] = {}
+        self._strips_s = -float("inf")
+        self._marks = {(mark.letter, mark.words): at for at, mark in enumerate(marks())}
+        super().__init__(
+            title=timeline.name,
+            span_ms=timeline.span_ms,
+            resting=read is None,
+            marks=[[mark.letter, mark.role, mark.words] for mark in marks()],
+            models=_structure(timeline.models),
+            strips=_strips(timeline.models),
+            **options,
+        )
+
+    def handle_message(self, content: dict[str, Any]) -> None:
+        """A page said something; where nothing moves the hub is not needed."""
+        if self._read is not None:
+            super().handle_message(content)
+        elif content.get("kind") == "open":
+            self.refresh()
+        else:
+            self._handle_command(content)
+
+    def _handle_opened(self) -> None:
+        self._whole = True
+
+    def _handle_command(self, content: dict[str, Any]) -> None:
+        if content.get("kind") == "trace":
+            timeline = self._timeline if self._read is None else self._read()
+            trace = json.dumps(timeline.trace()).encode()
+            self.send({"kind": "trace", "name": f"{timeline.name}-trace.json"}, [trace])
+
+    def movement(self) -> Hashable:
+        """Return what changes with every request to one of its models."""
+        if self._server is None:
+            return ()
+        names = {model["name"] for model in self.models}
+        return tuple(
+            (one.name, one.state, one.queued, one.executing, one.success_count, one.fail_count)
+            for one in self._server.models()
+            if one.name in names
+        )
+
+    def refresh(self) -> None:
+        """Send everything: a page that opens later reads the last frame only."""
+        self._whole = True
+        super().refresh()
+
+    def _observe(self) -> bool:
+        return True
+
+    def _send_state(self, state: bool) -> None:  # noqa: ARG002 -- all is read as it is sent
+        with self.hold_sync():
+            if self._read is not None and (self._whole or self._clock() - self._strips_s >= 1.0):
+                self._strips_s = self._clock()
+                self._timeline = timeline = self._read()
+                self.models = _structure(timeline.models)
+                shift = (timeline.begin_ns - self._begin_ns) / 1e6
+                self.strips = _strips(timeline.models, shift)
+            self.frame = self._encoded()
+
+    def _encoded(self) -> bytes:
+        """Write what was not sent yet, or everything, as one buffer of little-endian float64.
+
+        ::
+
+            sequence, 1 if it replaces all before, batches, requests, left out; then for each batch
+                model, lane, begin, end, rows, requests, mark, longest wait, failed, number
+            and for each request
+                model, lane or -1, arrival, left, answered, rows, failed, number
+        """
+        whole, self._whole = self._whole, False
+        since = 0 if whole else max(0, self._newest_ns - _LATE_NS)
+        if whole:
+            self._sent.clear()
+        self.frames_sent += 1
+        batches: list[float] = []
+        requests: list[float] = []
+        counts = [0, 0, 0]
+        most = _MOST_AT_ONCE if whole else _MOST
+        for at, one in enumerate(self._records(since)):
+            lanes = {name: lane for lane, name in enumerate(self.models[at]["lanes"])}
+            for batch in self._unsent("batch", one.batches, most, counts):
+                batches += self._batch(at, lanes, batch)
+                counts[0] += 1
+            for request in self._unsent("request", one.requests, most, counts):
+                requests += self._request(at, lanes, request)
+                counts[1] += 1
+        self._sent = {
+            key: end for key, end in self._sent.items() if end > self._newest_ns - 2 * _LATE_NS
+        }
+        return little_endian(array("d", (self.frames_sent, whole, *counts, *batches, *requests)))
+
+    def _records(self, since_ns: int) -> Iterable[ModelRecords]:
+        if self._server is None or self._read is None:
+            return self._timeline.records
+        return [
+            ModelRecords(
+                model["name"],
+                self._server.requests(model["name"], since_ns=since_ns),
+                self._server.batches(model["name"], since_ns=since_ns),
+            )
+            for model in self.models
+            if model["records"]
+        ]
+
+    def _unsent(
+        self, kind: str, records: Sequence[_Record], most: int, counts: list[int]
+    ) -> list[_Record]:
+        found = []
+        for record in records:
+            if isinstance(record, BatchRecord):
+                number, end = record.requests[0], record.end_ns
+            else:
+                number, end = record.number, record.answered_ns
+            if (kind, number) not in self._sent:
+                self._sent[kind, number] = end
+                self._newest_ns = max(self._newest_ns, end)
+                found.append(record)
+        counts[2] += max(0, len(found) - most)
+        return found[-most:]
+
+    def _batch(self, at: int, lanes: Mapping[str, int], batch: BatchRecord) -> tuple[float, ...]:
+        mark = mark_of(batch)
+        return (
+            at, lanes.get(batch.instance, 0), self._ms(batch.start_ns), self._ms(batch.end_ns),
+            batch.batch_size, len(batch.requests), self._marks.get((mark.letter, mark.words), len(self._marks) - 1),
+            batch.queue_ns / 1e6, batch.failed, batch.requests[0],
+        )  # fmt: skip
+
+    def _request(
+        self, at: int, lanes: Mapping[str, int], request: RequestRecord
+    ) -> tuple[float, ...]:
+        batch = request.batch
+        left = batch.start_ns if batch is not None else request.answered_ns
+        return (
+            at, lanes.get(batch.instance, -1) if batch is not None else -1,
+            self._ms(request.arrival_ns), self._ms(left), self._ms(request.answered_ns),
+            request.size, bool(request.status), request.number,
+        )  # fmt: skip
+
+    def _ms(self, at_ns: int) -> float:
+        return (at_ns - self._begin_ns) / 1e6
+
+    def static(self) -> TimelineView:
+        """Return the newest batches as a picture."""
+        return timeline_view(self._timeline if self._read is None else self._read())
+
+
+def live_timeline(
+    server: Any, name: str, *, span_ms: float | None = None, **options: Any
+) -> LiveTimeline:
+    """Make the live timeline of a model of a server; parameters as of `read_timeline`."""
+
+    def read() -> Timeline:
+        return read_timeline(server, name, span_ms)
+
+    return LiveTimeline(read(), read, server, **options)
+
+
+def _structure(models: Sequence[TimelineLanes]) -> list[dict[str, Any]]:
+    """Return what a page is sent only when it changes."""
+    return [
+        {"name": one.name, "lanes": list(one.lanes), "records": not (one.strips and not one.lanes)}
+        for one in models
+    ]
+
+
+def _strips(models: Sequence[TimelineLanes], shift_ms: float = 0.0) -> list[list[Any]]:
+    return [
+        [
+            at,
+            strip.name,
+            [
+                [span.begin_ms + shift_ms, span.end_ms + shift_ms, span.label, span.level]
+                for span in strip.spans[-_MOST:]
+            ],
+        ]
+        for at, one in enumerate(models)
+        for strip in one.strips
+    ]
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class TimelineView(StaticView):
+    """Requests and batches over time; saved as ``.json`` it is a trace that Perfetto opens.
+
+    Attributes
+    ----------
+    timeline : Timeline
+        What is drawn, and everything recorded.
+    """
+
+    timeline: Timeline | None = None
+
+    def trace(self) -> dict[str, Any]:
+        """Return everything recorded in Chrome's trace event format."""
+        assert self.timeline is not None
+        return self.timeline.trace()
+
+    def save(self, path: str | Path) -> Path:
+        """Write it to a file: the trace as ``.json``, else as `StaticView.save`."""
+        path = Path(path)
+        if path.suffix != ".json":
+            return StaticView.save(self, path)
+        path.write_text(json.dumps(self.trace()), encoding="utf-8")
+        return path
+
+    def _repr_mimebundle_(self, **_options: object) -> dict[str, Any]:
+        bundle = StaticView._repr_mimebundle_(self)
+        if self.timeline is None or not live_wanted():
+            return bundle
+        widget = LiveTimeline(self.timeline)
+        _snapshots.append(widget)
+        if len(_snapshots) > _SNAPSHOTS:
+            _snapshots.popleft().close()
+        bundle["text/html"] = marked(widget.place, self.html)
+        return {**bundle, **(widget.widget_data() if makes_views_only() else {})}
+
+
+# A page asks them for what they show when it puts them up, so they live on.
+_snapshots: deque[LiveTimeline] = deque()
+
+
+def timeline_view(timeline: Timeline) -> TimelineView:
+    """Return a timeline as a picture, which a page makes a view that can be zoomed."""
+    models, span_ms, finding = timeline.models, timeline.span_ms, timeline.finding
+    svg = timeline_svg(models, span_ms=span_ms, finding=finding)
+    words = timeline_text(models, span_ms=span_ms, finding=finding)
+    html = f'<div class="nbt-timeline nbt-static">{svg}</div>'
+    return TimelineView(html, words, svg, timeline=timeline)

@@ -1,0 +1,125 @@
+"""The timeline in a real browser, on a stub model: zoomed, walked through, read in every host."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import nbtriton as nt
+from nbtriton.explain import read_timeline
+from nbtriton.widgets import Hub, LiveTimeline
+from tests.page.conftest import frame_text
+
+pytestmark = pytest.mark.browser
+
+ROW = np.ones((1, 4), np.float32)
+
+
+def double(IN: "FP32[4]") -> {"OUT": "FP32[4]"}:  # noqa: F821, N803, UP037
+    return {"OUT": IN * 2}
+
+
+@pytest.fixture(scope="module")
+def view():
+    with nt.Server(gpus=()) as server:
+        server.load(
+            "max_batch_size: 4 dynamic_batching { max_queue_delay_microseconds: 2000 }"
+            "instance_group [{ count: 2 kind: KIND_CPU }]",
+            model=double,
+            name="digits",
+        )
+        for many in (1, 3, 5, 8, 2, 6):
+            for future in [server.submit("digits", {"IN": ROW}) for _ in range(many)]:
+                future.result()
+        found = LiveTimeline(read_timeline(server, "digits"), on_hub=Hub(threaded=False))
+        found.handle_message({"kind": "open", "view": "v"})
+        yield found
+
+
+def sentence(page):
+    return page.locator(".nbt-timeline-finding").inner_text()
+
+
+def test_it_zooms_pans_and_tells_the_life_of_a_request(open_view, view):
+    page = open_view(view)
+    assert sentence(page).startswith("digits: ")
+    assert page.locator(".nbt-timeline-legend li").count() >= 1
+    canvas = page.locator("canvas")
+    canvas.focus()
+    page.keyboard.press("0")
+    whole = sentence(page)
+    page.keyboard.press("ArrowRight")
+    first = page.locator(".nbt-timeline-life").inner_text()
+    assert "Request" in first
+    assert "it rode in a batch of" in first
+    page.keyboard.press("ArrowRight")
+    assert page.locator(".nbt-timeline-life").inner_text() != first
+    page.keyboard.press("Escape")
+    assert page.locator(".nbt-timeline-life").inner_text() == ""
+    for _ in range(3):
+        page.keyboard.press("+")
+    near = sentence(page)
+    assert near != whole
+    page.keyboard.press("0")
+    assert sentence(page) == whole
+    # A brush over the middle, the wheel, and the buttons.
+    box = canvas.bounding_box()
+    y = box["y"] + box["height"] / 2
+    page.mouse.move(box["x"] + box["width"] * 0.4, y)
+    page.mouse.down()
+    page.mouse.move(box["x"] + box["width"] * 0.6, y)
+    page.mouse.up()
+    brushed = sentence(page)
+    assert brushed != whole
+    page.mouse.wheel(0, -300)
+    page.wait_for_function(
+        "text => document.querySelector('.nbt-timeline-finding').textContent !== text", arg=brushed
+    )
+    page.get_by_role("button", name="all that is recorded").click()
+    assert sentence(page) == whole
+    page.get_by_role("button", name="save a trace").click()
+    assert page.evaluate("sent.some(word => word.kind === 'trace')")
+
+
+@pytest.mark.parametrize("width", [600, 900, 1600])
+def test_text_on_the_canvas_is_never_small(open_view, view, width):
+    page = open_view(view, width=width)
+    # What is drawn after this is measured.
+    sizes = page.evaluate(
+        """() => {
+          const found = [], draw = CanvasRenderingContext2D.prototype.fillText;
+          CanvasRenderingContext2D.prototype.fillText = function (text, x, y) {
+            const scale = this.getTransform().a / devicePixelRatio;
+            found.push([parseFloat(this.font.match(/[0-9.]+px/)[0]) * scale, text, x,
+              this.measureText(text).width, this.textAlign]);
+            draw.call(this, text, x, y);
+          };
+          document.querySelector("canvas").focus();
+          document.querySelector("button[aria-label='zoom out']").click();
+          return found;
+        }"""
+    )
+    assert len(sizes) > 5
+    assert min(size for size, *_ in sizes) >= 11
+    shown = page.locator("canvas").bounding_box()
+    assert shown["width"] <= width
+    for _, text, x, wide, align in sizes:
+        left = x - {"center": wide / 2, "right": wide}.get(align, 0)
+        assert left >= -1, text
+        assert left + wide <= shown["width"] + 1, text
+
+
+@pytest.mark.parametrize("host", ["plain-dark", "lab-light", "lab-dark", "vscode-dark"])
+def test_text_and_ink_stand_out_in_every_host(open_view, contrasts, view, host):
+    page = open_view(view, host)
+    weak = [(text, round(ratio, 2)) for text, ratio in contrasts(page) if ratio < 4.5]
+    assert not weak
+
+
+def test_frames_add_to_what_was_sent(open_view, view):
+    page = open_view(view)
+    before = sentence(page)
+    # The same frame once more changes nothing: each is read once.
+    page.evaluate("frame => { for (let i = 0; i < 3; i++) put({ frame }); }", frame_text(view))
+    page.wait_for_function("sent.some(word => word.kind === 'ack')")
+    assert sentence(page) == before
