@@ -192,5 +192,17 @@ def test_an_exercise_that_cannot_work_is_refused(function, options, words):
 
 def test_a_question_shows_itself():
     assert repr(sizes) == "Which batches leave?\n\nThree requests.\nAnswer in this form: %triton_check sizes [1, 1]"  # fmt: skip
-    assert "<p>Which batches leave?</p><p>Three requests.</p>" in sizes._repr_html_()
+    html = sizes._repr_html_()
+    assert html.index("Which batches leave?</div>") < html.index(">Three requests.</div>")
+    assert "Answer in this form: <code>%triton_check sizes [1, 1]</code>" in html
     assert "When it is done: %triton_check warm" in repr(warm)
+    assert "Send a request to <code>double</code>." in warm._repr_html_()
+
+
+def test_what_a_check_says_is_no_markup(server, progress):
+    @nt.exercise(solution="", hint="")
+    def odd(server):
+        """What?"""
+        raise AssertionError("a < b & `c<d>`")
+
+    assert "a &lt; b &amp; <code>c&lt;d&gt;</code>" in nt.check(server, odd, progress=progress)._repr_html_()  # fmt: skip

@@ -8,7 +8,7 @@ from html import escape
 from typing import TYPE_CHECKING, Any
 
 from nbtriton.errors import InvalidArgumentError
-from nbtriton.teaching.definition import Exercise
+from nbtriton.teaching.definition import Exercise, lines_html
 from nbtriton.teaching.progress import Progress
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ class Mark:
     def _repr_html_(self) -> str:
         # Okabe-Ito's green and vermilion; the sign and the word say the same.
         colour = {True: "#009E73", False: "#D55E00", None: "#999999"}[self.correct]
-        lines = "".join(f'<div style="margin:.2em 0">{escape(line)}</div>' for line in self._lines)
+        lines = lines_html("\n".join(self._lines))
         return (
             f'<div class="nbt-mark" role="status" style="border-left:4px solid {colour};'
             f'padding:.2em .8em"><b>{escape(self.verdict)}</b>: {escape(self.exercise.name)}{lines}</div>'

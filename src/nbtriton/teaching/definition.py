@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from html import escape
@@ -11,7 +12,7 @@ from typing import Any
 
 from nbtriton.errors import InvalidArgumentError
 
-__all__ = ["Exercise", "exercise"]
+__all__ = ["Exercise", "exercise", "lines_html"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,12 +67,7 @@ class Exercise:
         return f"{self.question}\n{how}: {self.how_to_answer}"
 
     def _repr_html_(self) -> str:
-        how = "When it is done" if self.is_task else "Answer in this form"
-        paragraphs = "".join(f"<p>{escape(p)}</p>" for p in self.question.split("\n\n"))
-        return (
-            f'<div class="nbt-exercise"><p><b>{escape(self.name)}</b></p>{paragraphs}'
-            f"<p>{how}: <code>{escape(self.how_to_answer)}</code></p></div>"
-        )
+        return f'<div class="nbt-exercise"><b>{escape(self.name)}</b>{lines_html(repr(self))}</div>'
 
 
 def exercise(
@@ -145,6 +141,16 @@ def exercise(
         )
 
     return make
+
+
+def lines_html(text: str) -> str:
+    """Write each line as a block, with what stands in backquotes, and a line of the magic, as code."""
+    blocks = []
+    for line in filter(None, text.splitlines()):
+        words = re.sub(r"`([^`]+)`", r"<code>\1</code>", escape(line, quote=False))
+        words = re.sub(r"(?:(?<=: )|^)(%triton_check (?:\S+ --\w+|.+$))", r"<code>\1</code>", words)
+        blocks.append(f'<div style="margin:.2em 0">{words}</div>')
+    return "".join(blocks)
 
 
 def _check_literal(name: str, text: str) -> Any:
