@@ -189,7 +189,7 @@ def test_a_recorder_keeps_as_much_as_it_was_told_to(same):
         for future in futures:
             future.result(WAIT_S)
         assert len(server.batches("m")) <= 3
-        assert len(server.engine.inspection.histories("m")[0].requests) <= 3
+        assert len(server.engine.inspection.histories("m")[0].requests()) <= 3
 
 
 def test_without_a_recorder_nothing_is_kept_and_that_is_said(same):

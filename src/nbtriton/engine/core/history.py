@@ -29,6 +29,8 @@ _MOMENT_NS: Final = 200_000_000
 # Two minutes in which something happens all the time; some 0.5 MB a model.
 _MOMENTS: Final = 600
 _CHANGES: Final = 100
+# At most this many entries are noted until the ring gets them: a list is quicker to append to.
+_NOTED: Final = 64
 # Histories of unloaded models are dropped beyond this many, the oldest first.
 _MODELS: Final = 256
 
@@ -131,8 +133,6 @@ class ModelHistory:
 
     Attributes
     ----------
-    requests : deque of RequestEntry
-        Those that were not alone in their batch, in the order of their answers.
     batches : deque of Execution
         Those that have ended, except what `Statistics` has noted and not added up.
     """
@@ -140,8 +140,9 @@ class ModelHistory:
     def __init__(self, name: str, version: int, capacity: int) -> None:
         self.name = name
         self.version = version
-        self.requests: deque[RequestEntry] = deque(maxlen=capacity)
         self.batches: deque[Execution] = deque(maxlen=capacity)
+        self._noted: list[RequestEntry] = []
+        self._requests: deque[RequestEntry] = deque(maxlen=capacity)
         self._changes: deque[Change] = deque(maxlen=_CHANGES)
         self._moments: deque[Moment] = deque(maxlen=_MOMENTS)
         self._sources: list[_Source] = []
@@ -167,6 +168,14 @@ class ModelHistory:
             self._end_moment(now_ns)
         self._deepest = max(self._deepest, depth)
         self._depth = depth
+
+    def note(self, entry: RequestEntry) -> None:
+        """Keep a request that was not alone in its batch."""
+        noted = self._noted
+        noted.append(entry)
+        if len(noted) >= _NOTED:
+            with self._lock:
+                self._move()
 
     # -- what the lifecycle tells --------------------------------------------------------------------
 
@@ -237,6 +246,12 @@ class ModelHistory:
         """Return when its configuration changed, and to what."""
         return tuple(self._changes)
 
+    def requests(self) -> list[RequestEntry]:
+        """Return the requests that were not alone in their batch, in the order of their answers."""
+        with self._lock:
+            self._move()
+            return list(self._requests)
+
     def executions(self) -> list[Execution]:
         """Return the batches that are kept, oldest first."""
         for source in list(self._sources):
@@ -244,6 +259,12 @@ class ModelHistory:
         return list(self.batches)
 
     # -- internals -----------------------------------------------------------------------------------
+
+    def _move(self) -> None:
+        """Put what was noted into the ring; the lock is held."""
+        noted = self._noted[:]
+        self._requests.extend(noted)
+        del self._noted[: len(noted)]
 
     def _end_moment(self, now_ns: int) -> None:
         with self._lock:

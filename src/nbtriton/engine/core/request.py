@@ -434,7 +434,7 @@ class InferenceRequest(Ticket):
             execution.request_id = self.request_id
             execution.detail = detail
             return
-        history.requests.append(
+        history.note(
             RequestEntry(
                 self.number, self.caller, self.step, self.size, self.start_ns, self.enqueued_ns,
                 answered_ns, self.request_id, execution, detail,

@@ -20,7 +20,7 @@ def read_records(
     since_ns : int, optional
         Only those that ended after this time; reading costs what they are.
     """
-    entries = list(history.requests)
+    entries = history.requests()
     if since_ns:
         at = len(entries)
         while at and entries[at - 1].answered_ns > since_ns:
