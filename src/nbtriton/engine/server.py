@@ -62,7 +62,7 @@ class Server:
         that a recording has. It is marked in its configuration, metadata, reports and pictures.
     recorder : bool or int
         Whether to keep what happened to the last requests and batches of each model, and of how
-        many: 2048 by default. `requests`, `batches`, the live views and explanations read it.
+        many: 512 by default. `requests`, `batches`, the live views and explanations read it.
 
     isolation : {"thread", "process", "auto"}
         Where the instances of models live whose configuration does not say it by the parameter

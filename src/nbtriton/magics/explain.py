@@ -36,7 +36,7 @@ class ExplainMagics(Magics):
     def triton_events(self, line: str) -> Any:
         """Return what happened to the last requests and batches, as a DataFrame.
 
-        The server's recorder keeps the last 2048 of each model, through reloads and sweeps
+        The server's recorder keeps the last 512 of each model, through reloads and sweeps
         (``%triton_server --recorder`` sets how many)::
 
             %triton_events

@@ -128,7 +128,7 @@ class OptionsMagics(Magics):
     )  # fmt: skip
     @argument(
         "--recorder", type=_recorder, default=SUPPRESS, metavar="N|on|off",
-        help="how many requests of each model are kept for views and explanations (2048)",
+        help="how many requests of each model are kept for views and explanations (512)",
     )  # fmt: skip
     @keep_option
     @line_magic

@@ -18,9 +18,9 @@ from nbtriton.workers.resources import HostPolicy, ThreadBudget, usable_cores
 __all__ = ["ServerOptions"]
 
 _RATE_LIMITS = ("off", "execution_count")
-# Enough for a slowest hundredth; some 0.7 MB a busy model. With 4096 the memory that comes and goes costs
-# up to 5% of the throughput of batches, with 2048 at most 2% (make bench-recorder).
-_RECORDED = 2048
+# Some 0.2 MB a busy model. What it costs is mostly the memory that comes and goes: of eight steps with 32
+# in flight 3% of the processor time, with 2048 it was 5% (python -m bench recorder).
+_RECORDED = 512
 
 
 @dataclass(frozen=True, slots=True)
