@@ -16,11 +16,12 @@ export PYTHONUNBUFFERED := 1
 export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo lab test-fast test-compiled test bench $(BENCHES:%=bench-%) bench-stages bench-history bench-page docs types test-lowest compiled examples fmt pin clean python
+.PHONY: help demo lab binder test-fast test-compiled test bench $(BENCHES:%=bench-%) bench-stages bench-history bench-page docs types test-lowest compiled examples fmt pin clean python
 
 help:
 	@echo "make demo    run the notebook about ensembles, print its table, leave build/04_ensembles.html"
 	@echo "make lab     open the notebooks in JupyterLab"
+	@echo "make binder  the environment of Binder in build/binder, without Docker, and the first lesson in it"
 	@echo "make test-fast"
 	@echo "             what needs no other server, browser or notebook: 90 s on two processors"
 	@echo "make test    style, types, layers and the whole test suite, on all processors"
@@ -68,6 +69,10 @@ demo: $(VENV)/.demo
 
 lab: $(VENV)/.lab
 	$(BIN)/jupyter lab --notebook-dir=notebooks $(AS_ROOT) $(LAB_FLAGS)
+
+# Two minutes and 1.5 GB: not a part of `make test`, which checks what it is made of.
+binder: $(VENV)/.test
+	@$(BIN)/python scripts/binder.py
 
 # As `pip install` has it: compiled where that can be, else the reason is printed. CORE=python is pure Python, as
 # an editable installation has it.

@@ -1,7 +1,8 @@
 """A build hook: the README and the addresses of a release, where the address of the repository is known.
 
 ``NBTRITON_REPOSITORY`` (``https://github.com/OWNER/nbtriton``) is set by the workflow that builds a release. Links
-of the README that lead into the repository then lead there from everywhere, as a package index shows it.
+of the README that lead into the repository then lead there from everywhere, as a package index shows it, and badges of
+Binder and Colab stand below its title.
 """
 
 from __future__ import annotations
@@ -13,9 +14,11 @@ from typing import Any
 
 from hatchling.metadata.plugin.interface import MetadataHookInterface
 
-__all__ = ["Metadata", "absolute", "addresses"]
+__all__ = ["FIRST_NOTEBOOK", "Metadata", "absolute", "addresses", "badges"]
 
 VARIABLE = "NBTRITON_REPOSITORY"
+# What the badges open.
+FIRST_NOTEBOOK = "notebooks/01_five_cells.ipynb"
 
 
 class Metadata(MetadataHookInterface):
@@ -27,7 +30,7 @@ class Metadata(MetadataHookInterface):
         repository = os.environ.get(VARIABLE, "").rstrip("/")
         metadata["readme"] = {
             "content-type": "text/markdown",
-            "text": absolute(text, repository) if repository else text,
+            "text": with_badges(absolute(text, repository), repository) if repository else text,
         }
         metadata["urls"] = addresses(repository) if repository else {}
 
@@ -43,6 +46,25 @@ def absolute(text: str, repository: str) -> str:
         return f"{shown}({repository}/{kind}/main/{target})"
 
     return re.sub(r"(!?\[[^\]]*\])\(([^)\s]+)\)", replaced, text)
+
+
+def badges(repository: str) -> list[str]:
+    """Return the badges of Binder and Colab as Markdown; none unless the repository is on GitHub, which they read."""
+    found = re.fullmatch(r"https://github\.com/([^/]+/[^/]+)", repository)
+    if found is None:
+        return []
+    binder, colab = "https://mybinder.org", "https://colab.research.google.com"
+    opened = f"{binder}/v2/gh/{found[1]}/HEAD?urlpath=lab/tree/{FIRST_NOTEBOOK}"
+    return [
+        f"[![Binder]({binder}/badge_logo.svg)]({opened})",
+        f"[![Colab]({colab}/assets/colab-badge.svg)]({colab}/github/{found[1]}/blob/main/{FIRST_NOTEBOOK})",
+    ]
+
+
+def with_badges(text: str, repository: str) -> str:
+    """Return a README with the badges below its title."""
+    title, newline, rest = text.partition("\n")
+    return "\n".join([title, "", *badges(repository)]).rstrip() + newline + rest
 
 
 def addresses(repository: str) -> dict[str, str]:
