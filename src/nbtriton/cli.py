@@ -131,6 +131,11 @@ def _add_perf(perf: argparse.ArgumentParser) -> None:
         help="or requests per second, written likewise",
     )
     add("--request-distribution", choices=("constant", "poisson"), default="constant")
+    add(
+        "--periodic-concurrency", "--periodic-concurrency-range", metavar="START:END:STEP",
+        help="or, of a decoupled model, STEP more requests each time the last have had some responses",
+    )  # fmt: skip
+    add("--request-period", type=int, default=10, metavar="N", help="so many responses of each")
     add("--request-count", type=int, default=0, metavar="N", help="so many requests a level")
     add("-b", "--batch-size", type=_numbers, metavar="LIST", help="rows per request")
     add(

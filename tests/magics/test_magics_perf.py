@@ -121,7 +121,7 @@ def test_a_wrong_level_is_perf_analyzers_sentence(doubled):
         ("--input-data funny", "no input data 'funny': No such file or directory"),
         ("--inputs np.ones(4)", "found a ndarray"),
         ("--inputs [np.ones(4)]", "found a list"),
-        ("-c 2 --request-rate 5", "--concurrency, --request-rate, or --intervals"),
+        ("-c 2 --request-rate 5", "Please choose only one of the following modes"),
         ("--protocol http --streaming", "Streaming is only allowed with gRPC"),
     ],
 )

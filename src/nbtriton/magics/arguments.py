@@ -99,6 +99,20 @@ LOAD = (
         help="or the gaps themselves in microseconds",
     ),
     argument(
+        "--periodic-concurrency",
+        "--periodic-concurrency-range",
+        type=unquoted,
+        metavar="START:END:STEP",
+        help="or, of a decoupled model, STEP more requests each time the last have had some responses",
+    ),
+    argument(
+        "--request-period",
+        type=int,
+        default=10,
+        metavar="N",
+        help="so many responses of each (10)",
+    ),
+    argument(
         "--request-count", type=int, default=0, metavar="N", help="exactly N requests a level"
     ),
     argument("-b", "--batch-size", type=int_list, metavar="LIST", help="rows per request"),

@@ -32,6 +32,8 @@ def perf(
     request_rate: float | str | Iterable[float] | None = None,
     request_distribution: Distribution = "constant",
     intervals: Sequence[int] | None = None,
+    periodic_concurrency: str | None = None,
+    request_period: int = 10,
     request_count: int = 0,
     batch_size: int | Sequence[int] | None = None,
     inputs: Inputs | None = None,
@@ -103,6 +105,12 @@ def perf(
         Gaps between the requests of a rate.
     intervals : sequence of int, optional
         Or the gaps themselves, in microseconds, in a cycle.
+    periodic_concurrency : str, optional
+        Or ``"START:END:STEP"`` of a decoupled model, with `streaming`: START requests at first, and STEP
+        more each time those sent last have had `request_period` responses each, until END are sent
+        in all. One window, without stability: the responses of streams that crowd each other.
+    request_period : int
+        Responses of each request before the next are sent, or its end if it has fewer.
     request_count : int
         Requests to send a level, without windows or stability; 0 for windows.
     batch_size : int or sequence of int, optional

@@ -209,7 +209,7 @@ def _repeated(point: PerfPoint) -> dict[str, Any]:
     """Return the options that measure a point again."""
     if point.source is None:
         raise InvalidArgumentError("this point does not know the model that was measured")
-    if point.mode == "intervals":
+    if point.mode in ("intervals", "periodic", "replay"):
         raise InvalidArgumentError(
             "a point does not keep the intervals of its requests",
             hint="compare mappings with intervals=[...]",

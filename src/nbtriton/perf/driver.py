@@ -18,7 +18,14 @@ from time import monotonic_ns
 from typing import TYPE_CHECKING, Any
 
 from nbtriton.engine.interrupts import wait_in_slices
-from nbtriton.perf.loads import Concurrency, Load, RequestIntervals, RequestRate, send_times_ns
+from nbtriton.perf.loads import (
+    Concurrency,
+    Load,
+    PeriodicConcurrency,
+    RequestIntervals,
+    RequestRate,
+    send_times_ns,
+)
 from nbtriton.perf.records import Slot, StreamRecord, collect
 from nbtriton.perf.traffic import Call, Traffic
 from nbtriton.perf.windows import Window
@@ -373,6 +380,68 @@ class OpenLoop(Submitting):
         self._idle.put(slot)
 
 
+class PeriodicLoop(Submitting):
+    """Groups of requests: the next is sent once each of the last has had so many responses, or its end.
+
+    Each request is sent once. The thread of the load sends all of them.
+    """
+
+    def __init__(self, spec: LoadSpec, load: PeriodicConcurrency) -> None:
+        super().__init__(spec)
+        self._load = load
+        # Slots that have had their responses (False), or have ended (True); None for the end of the load.
+        self._inbox: SimpleQueue[tuple[Slot, bool] | None] = SimpleQueue()
+
+    def _run(self) -> None:
+        load = self._load
+        sent = ended = 0
+        while sent < load.end and not self._stopping:
+            size = load.step if sent else load.start
+            sent += size
+            waiting: set[Slot] = set()
+            for _ in range(size):
+                call = self._next(0)
+                if call is None:
+                    break
+                slot = self._new_slot()
+                self._slots.append(slot)
+                waiting.add(slot)
+                self._send(slot, call)
+            while waiting and not self._stopping:
+                ended += self._hear(waiting)
+        while ended < len(self._slots):
+            ended += self._hear(set())
+        self.finished.set()
+
+    def _hear(self, waiting: set[Slot]) -> bool:
+        """Handle one message; return whether a request has ended."""
+        message = self._inbox.get()
+        if message is None:
+            return False
+        slot, has_ended = message
+        waiting.discard(slot)
+        return has_ended
+
+    def _listeners(
+        self, slot: Slot
+    ) -> tuple[Callable[[Any, bool], None], Callable[[Pending], None]]:
+        on_response, on_done = super()._listeners(slot)
+        left = itertools.count(self._load.period - 1, -1)
+
+        def counted(response: Any, final: bool) -> None:
+            on_response(response, final)
+            if response.outputs and next(left) == 0:
+                self._inbox.put((slot, False))
+
+        return counted, on_done
+
+    def _wake(self) -> None:
+        self._inbox.put(None)
+
+    def _free(self, slot: Slot, *, inline: bool) -> None:  # noqa: ARG002  same either way
+        self._inbox.put((slot, True))
+
+
 def make_load(spec: LoadSpec) -> LoadRun:
     """Return a load on a model, not yet started."""
     match spec.load:
@@ -382,3 +451,5 @@ def make_load(spec: LoadSpec) -> LoadRun:
             return ClosedLoop(spec, concurrency)
         case RequestRate() | RequestIntervals():
             return OpenLoop(spec, spec.load)
+        case PeriodicConcurrency():
+            return PeriodicLoop(spec, spec.load)

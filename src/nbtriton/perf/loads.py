@@ -20,10 +20,12 @@ __all__ = [
     "LevelRange",
     "Levels",
     "Load",
+    "PeriodicConcurrency",
     "RequestIntervals",
     "RequestRate",
     "level_values",
     "parse_levels",
+    "parse_periodic",
     "send_times_ns",
 ]
 
@@ -72,7 +74,30 @@ class RequestIntervals:
         return f"intervals ({self.value:g}/s)"
 
 
-Load = Concurrency | RequestRate | RequestIntervals
+@dataclass(frozen=True, slots=True)
+class PeriodicConcurrency:
+    """``start`` requests, then ``step`` more each time those sent last have ``period`` responses each.
+
+    Until `end` requests are sent in all; each is sent once. For models that answer many times.
+    """
+
+    start: int
+    end: int
+    step: int
+    period: int
+
+    @property
+    def value(self) -> int:
+        """The number of requests in all."""
+        return self.end
+
+    @property
+    def label(self) -> str:
+        """The name of this level in messages."""
+        return f"periodic concurrency {self.start}:{self.end}:{self.step}"
+
+
+Load = Concurrency | RequestRate | RequestIntervals | PeriodicConcurrency
 
 
 def send_times_ns(load: RequestRate | RequestIntervals, *, seed: int = 0) -> Iterator[int]:
@@ -129,6 +154,41 @@ def level_values(levels: Levels) -> tuple[float, ...] | None:
     if isinstance(levels, LevelRange) and not levels.end:
         return None
     return tuple(levels)
+
+
+def parse_periodic(value: str, period: int) -> PeriodicConcurrency:
+    """Read ``start:end:step``.
+
+    Raises
+    ------
+    InvalidArgumentError
+        With perf_analyzer's text.
+    """
+
+    def fail(what: str) -> InvalidArgumentError:
+        return InvalidArgumentError(
+            f"Failed to parse --periodic-concurrency-range. {what}",
+            hint='write "10:100:30": 10 requests at first, 30 more at a time, 100 in all',
+        )
+
+    try:
+        numbers = [int(part) for part in str(value).split(":")]
+    except ValueError:
+        numbers = []
+    if not numbers or len(numbers) > 3:
+        raise fail("The value does not match <start:end:step>.")
+    if len(numbers) == 1:
+        raise fail("Both <start> and <end> values must be provided.")
+    start, end, step = (*numbers, 1)[:3]
+    if start < 1:
+        raise fail("The start of the search range must be > 0.")
+    if start > end:
+        raise fail("The <start> must be <= <end>.")
+    if step < 1:
+        raise fail("The <step> value must be > 0.")
+    if (end - start) % step:
+        raise fail("The <step> value must be a factor of the range size (<end> - <start>).")
+    return PeriodicConcurrency(start, end, step, period)
 
 
 def parse_levels(

@@ -15,7 +15,7 @@ from nbtriton.perf.breakdown import (
     with_composing,
 )
 from nbtriton.perf.driver import LoadRun, LoadSpec, make_load
-from nbtriton.perf.loads import Concurrency, Load, RequestIntervals
+from nbtriton.perf.loads import Concurrency, Load, PeriodicConcurrency, RequestIntervals
 from nbtriton.perf.point import LoadMode, PerfPoint
 from nbtriton.perf.prepare import Workload
 from nbtriton.perf.progress import LevelProgress
@@ -359,6 +359,8 @@ def point_of(
         mode = "concurrency"
     elif isinstance(level.load, RequestIntervals):
         mode = "intervals"
+    elif isinstance(level.load, PeriodicConcurrency):
+        mode = "periodic"
     return measured_point(
         mode, level.load.value, rule, verdict, statistics, models,
         configuration=level.configuration,

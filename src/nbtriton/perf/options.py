@@ -10,7 +10,13 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from nbtriton.errors import InvalidArgumentError, nearest
 from nbtriton.perf.data import Inputs
-from nbtriton.perf.loads import Distribution, RequestIntervals, parse_levels
+from nbtriton.perf.loads import (
+    Distribution,
+    PeriodicConcurrency,
+    RequestIntervals,
+    parse_levels,
+    parse_periodic,
+)
 from nbtriton.perf.measure import MeasurementMode, WindowPlan
 from nbtriton.perf.placement import Placement
 from nbtriton.perf.progress import Observer
@@ -52,6 +58,7 @@ _BOUNDS = (
     ("measurement_request_count", "--measurement-request-count", "> 0"),
     ("max_trials", "--max-trials (-r)", "> 0"),
     ("request_count", "--request-count", ">= 0"),
+    ("request_period", "--request-period", "> 0"),
     ("stability_percentage", "--stability-percentage (-s)", ">= 0.0"),
     ("latency_threshold_ms", "--latency-threshold (-l)", ">= 0 msecs"),
     ("string_length", "--string-length", "> 0"),
@@ -77,6 +84,8 @@ class PerfOptions:
     request_rate: float | str | Iterable[float] | None
     request_distribution: Distribution
     intervals: Sequence[int] | None
+    periodic_concurrency: str | None
+    request_period: int
     request_count: int
     batch_size: int | Sequence[int] | None
     inputs: Inputs | None
@@ -136,12 +145,14 @@ class PerfOptions:
 
     def _level_plan(self) -> LevelPlan:
         chosen = [
-            self.concurrency != 1, self.request_rate is not None, self.intervals is not None
+            self.concurrency != 1, self.request_rate is not None, self.intervals is not None,
+            self.periodic_concurrency is not None,
         ]  # fmt: skip
         if sum(chosen) > 1:
             raise InvalidArgumentError(
                 "Cannot specify more then one inference load mode. Please choose only one of the "
-                "following modes: --concurrency, --request-rate, or --intervals.",
+                "following modes: --concurrency, --periodic-concurrency-range, --request-rate, or "
+                "--intervals.",
             )
         binary, distribution = self.binary_search, self.request_distribution
         if self.intervals is not None:
@@ -152,11 +163,34 @@ class PerfOptions:
                 )
             value = RequestIntervals(gaps).value
             return LevelPlan("intervals", (value,), distribution, gaps, binary)
+        if self.periodic_concurrency is not None:
+            periodic = self._periodic(self.periodic_concurrency)
+            return LevelPlan("periodic", (periodic.end,), distribution, periodic=periodic)
         if self.request_rate is not None:
             levels = parse_levels(self.request_rate, option="--request-rate-range", integral=False)
             return LevelPlan("request_rate", levels, distribution, (), binary)
         levels = parse_levels(self.concurrency, option="--concurrency-range", integral=True)
         return LevelPlan("concurrency", levels, distribution, (), binary)
+
+    def _periodic(self, given: str) -> PeriodicConcurrency:
+        if not self.streaming:
+            raise InvalidArgumentError(
+                "The --periodic-concurrency-range option requires bi-directional gRPC streaming.",
+                hint="streaming=True, or --streaming; in the process or over gRPC",
+            )
+        if self.request_count or self.binary_search:
+            raise InvalidArgumentError(
+                "--periodic-concurrency-range says itself how many requests are sent",
+                hint="leave --request-count and --binary-search out",
+            )
+        return parse_periodic(given, self.request_period)
+
+    @property
+    def requests_per_level(self) -> int:
+        """Requests to send a level; 0 for windows."""
+        if self.periodic_concurrency is None:
+            return self.request_count
+        return parse_periodic(self.periodic_concurrency, self.request_period).end
 
     def configurations(self) -> tuple[Configuration, ...]:
         """Return the combinations of the swept options."""

@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
 __all__ = ["COLUMNS", "LoadMode", "PerfPoint", "describe", "row_of"]
 
-LoadMode = Literal["concurrency", "request_rate", "intervals", "replay"]
+LoadMode = Literal["concurrency", "request_rate", "intervals", "periodic", "replay"]
 
 
 # The column of a frame that has the value of a load; all others are rates.
-COLUMNS = {"concurrency": "concurrency", "replay": "speed"}
+COLUMNS = {"concurrency": "concurrency", "periodic": "periodic_concurrency", "replay": "speed"}
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -32,9 +32,9 @@ class PerfPoint:
 
     Parameters
     ----------
-    mode : {"concurrency", "request_rate", "intervals", "replay"}
-        Closed loop with `value` requests outstanding, open loop at `value` requests/s, or a
-        recording at `value` times its speed.
+    mode : {"concurrency", "request_rate", "intervals", "periodic", "replay"}
+        Closed loop with `value` requests outstanding, open loop at `value` requests/s, `value`
+        requests in growing groups, or a recording at `value` times its speed.
     value : float
     configuration : mapping
         The swept options of this point; empty without a sweep.

@@ -43,6 +43,7 @@ class Report(Protocol):
 _TABLE: Mapping[str, Column] = {
     "concurrency": Column("concurrency"),
     "request_rate_per_s": Column("request rate", "1/s"),
+    "periodic_concurrency": Column("periodic concurrency"),
     "speed": Column("speed"),
     "model": Column("model"),
     "instances": Column("instances"),

@@ -183,6 +183,17 @@ def _prepare(
     if options.streaming and isinstance(target, RemoteServer) and target.protocol == "http":
         raise InvalidArgumentError(NO_STREAMS, hint="--protocol grpc")
     sequences = sequence_plan(models, options.sequence_plan(), serial=remote)
+    if sequences is not None and levels.periodic is not None:
+        raise InvalidArgumentError(
+            "--periodic-concurrency-range sends each request once: sequences have no part in it"
+        )
+    if levels.periodic is not None and not any(
+        each.model_transaction_policy.decoupled for each in models.values()
+    ):
+        raise InvalidArgumentError(
+            f"model '{options.model}' answers each request once: --periodic-concurrency-range is for "
+            "decoupled models, which answer many times"
+        )
     if sequences is not None:
         sequences.check(_most_live(levels, sequences))
     found, notes = workloads(
@@ -286,7 +297,7 @@ def _measure(
                     streaming=options.streaming,
                     rule=options.stability_rule(),
                     plan=windows,
-                    request_count=options.request_count,
+                    request_count=options.requests_per_level,
                     seed=options.seed,
                     configuration=configuration,
                 )

@@ -17,6 +17,7 @@ from nbtriton.perf.loads import (
     LevelRange,
     Levels,
     Load,
+    PeriodicConcurrency,
     RequestIntervals,
     RequestRate,
     level_values,
@@ -31,11 +32,12 @@ Search = Generator[float, bool, None]
 class LevelPlan:
     """The levels of every configuration and batch size, and the search through them."""
 
-    mode: Literal["concurrency", "request_rate", "intervals"]
+    mode: Literal["concurrency", "request_rate", "intervals", "periodic"]
     levels: Levels
     distribution: Distribution = "constant"
     intervals_us: tuple[int, ...] = ()
     binary: bool = False
+    periodic: PeriodicConcurrency | None = None
 
     @property
     def count(self) -> int | None:
@@ -59,6 +61,9 @@ class LevelPlan:
                 return RequestRate(value, self.distribution)
             case "intervals":
                 return RequestIntervals(self.intervals_us)
+            case "periodic":
+                assert self.periodic is not None
+                return self.periodic
 
 
 def linear_search(levels: Iterable[float]) -> Search:

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from nbtriton.config import ModelConfig
 from nbtriton.perf.breakdown import StatisticsDocument
-from nbtriton.perf.loads import Concurrency, send_times_ns
+from nbtriton.perf.loads import Concurrency, PeriodicConcurrency, send_times_ns
 from nbtriton.perf.measure import Level, point_of, rule_of, traffic_of
 from nbtriton.perf.point import PerfPoint
 from nbtriton.perf.progress import LevelProgress
@@ -150,6 +150,7 @@ def _load(server: SimulatedServer, model: str, level: Level) -> Load:
         if load.value == 1:
             return OneCaller(world, target, traffic, rows, limit)
         return ClosedLoop(world, target, traffic, rows, limit, load.value)
+    assert not isinstance(load, PeriodicConcurrency)  # of streams, which are not simulated
     due_ns = send_times_ns(load, seed=level.seed)
     return OpenLoop(world, target, traffic, rows, limit, due_ns, lanes, serial=serial)
 

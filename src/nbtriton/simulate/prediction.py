@@ -160,7 +160,7 @@ def _options(profile: Profile, model: str | None, options: Mapping[str, Any]) ->
                 if name in ("placement", "kind")
                 else "profile the server there: nt.profile(None, name, url=...)",
             )
-    if options.get("streaming"):
+    if options.get("streaming") or options.get("periodic_concurrency") is not None:
         raise InvalidArgumentError("streams of responses are not simulated")
     given = {**_DEFAULTS, **options, "url": None, "protocol": None}
     return PerfOptions(server=None, model=model or profile.model, **given)
