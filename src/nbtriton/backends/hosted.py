@@ -204,7 +204,8 @@ def _adopted(
     if responses is None:
         return None
     outputs: dict[str, Array] = {}
-    if isinstance(responses, ScatteredResponses):
+    # (Compiled, the class takes every list for one of its own.)
+    if type(responses) is ScatteredResponses:
         whole, sizes, wanted = responses.parts()
         outputs = {name: _on_device(place, array) for name, array in whole.items()}
         flat = [(n, a) for n, found in outputs.items() for a in _listed(found)]
