@@ -71,6 +71,15 @@ def test_a_field_that_never_has_an_effect(field):
 
 
 RULES = [
+    ('backend: "pytorch" optimization { cuda { graphs: true } }', []),
+    (
+        'backend: "pytorch" optimization { cuda { graphs: true output_copy_stream: true } }',
+        ["optimization.cuda.output_copy_stream"],
+    ),
+    (
+        'backend: "pytorch" optimization { cuda { graphs: true } } instance_group [ { kind: KIND_CPU } ]',
+        ["optimization.cuda"],
+    ),
     (
         "optimization { input_pinned_memory { enable: false } output_pinned_memory { } }",
         ["optimization.input_pinned_memory", "optimization.output_pinned_memory"],

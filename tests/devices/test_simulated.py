@@ -171,10 +171,10 @@ class TestTime:
             put(device, ROWS)
         with second:
             put(device, ROWS)
-            with device.computing("module"):
+            with device.computing("module", "model"):
                 pass
         assert second.ready_ns - first.ready_ns >= 2e15  # behind the other copy, then computed
-        with first, device.computing("module"):
+        with first, device.computing("module", "model"):
             pass
         assert first.ready_ns - second.ready_ns >= 1e15
 

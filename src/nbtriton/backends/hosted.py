@@ -135,7 +135,7 @@ class HostedInstance(_Wrapped):
                 _Staged(request, inputs, place)
                 for request, inputs in zip(requests, placed, strict=True)
             ]
-            with place.device.computing("module", held):
+            with place.computing(held):
                 responses = self._inner.execute(staged, timer)
             return _adopted(place, responses, requests)
 

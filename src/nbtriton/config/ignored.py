@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from nbtriton.config._proto import Descriptor, ModelConfig, is_map, is_repeated
+from nbtriton.config._proto import Descriptor, ModelConfig, enum_name, is_map, is_repeated
 from nbtriton.config.normalize import is_ensemble, queue_policies
 from nbtriton.config.validate_io import STRATEGY_PATH
 
@@ -46,6 +46,11 @@ _NEVER: Final = {
     "sequence_batching.state.use_same_buffer_for_input_output": _MEMORY,
     "sequence_batching.state.use_growable_memory": _MEMORY,
     "ensemble_scheduling.step.model_namespace": "models have no namespaces here",
+}
+_CUDA_OF_TORCH = {
+    "optimization.cuda.busy_wait_events": "what waits for a GPU sleeps",
+    "optimization.cuda.graph_spec": "a CUDA graph is captured for each set of shapes that comes",
+    "optimization.cuda.output_copy_stream": "outputs leave by the stream of their instance",
 }
 _PYTHON = {
     "batch_input": (
@@ -133,6 +138,10 @@ def ignored_fields(
     table |= dict(field for what, field in _WITHOUT.items() if not has[what])
     for path in _ONNXRUNTIME if config.backend == "onnxruntime" else ():
         del table[path]
+    kinds = {enum_name(group, "kind") for group in config.instance_group}
+    if config.backend == "pytorch" and kinds != {"KIND_CPU"}:
+        del table["optimization.cuda"]
+        table |= _CUDA_OF_TORCH
     found = list(_never(config, table))
     for key, reason in _PARAMETERS.items():
         if key in config.parameters:
@@ -194,6 +203,10 @@ def _effect(path: str) -> FieldEffect:
         return FieldEffect(path, checked, "only TensorRT has it: refused where it is set")
     if path == "runtime":
         return FieldEffect(path, checked, _RUNTIME)
+    if path == "optimization.cuda.graphs":
+        return FieldEffect(
+            path, has, f"of pytorch on a GPU; else ignored: {_NEVER['optimization.cuda']}"
+        )
     if path in _ONNXRUNTIME:
         return FieldEffect(path, has, f"of onnxruntime; else ignored: {_NEVER[path]}")
     newer = ("not in 2.51",) if path in _NEWER else ()

@@ -171,10 +171,13 @@ class Device(ABC):
         """Block the calling thread until an array of this device is written."""
 
     @abstractmethod
-    def computing(self, operation: str) -> AbstractContextManager[Any]:
+    def computing(
+        self, operation: str, owner: str, reads: Sequence[Array] = ()
+    ) -> AbstractContextManager[Any]:
         """Return the context of one operation whose parts the device does not see.
 
-        `operation` is one of `nbtriton.devices.settings.OPERATIONS`.
+        `operation` is one of `nbtriton.devices.settings.OPERATIONS`, `owner` whose it is, `reads` what it
+        reads of the device's memory.
         """
 
     @abstractmethod

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from nbtriton.devices.ledger import CopyLedger
@@ -81,7 +82,10 @@ class DeviceSet(Mapping[int, "Device"]):
     @property
     def managed(self) -> Mapping[int, Device]:
         """The devices whose copies and order are kept here."""
-        return self if self.simulated is not None else {}
+        if self.simulated is not None:
+            return self
+        # Without torch, models that bring CuPy or onnxruntime with CUDA manage for themselves.
+        return self if self.ids and find_spec("torch") is not None else {}
 
     def close(self) -> None:
         """Give back what the devices hold."""
@@ -89,7 +93,10 @@ class DeviceSet(Mapping[int, "Device"]):
             device.close()
 
     def _make(self, index: int) -> Device:
-        from nbtriton.devices.simulated import SimulatedDevice
+        if self.simulated is not None:
+            from nbtriton.devices.simulated import SimulatedDevice
 
-        assert self.simulated is not None
-        return SimulatedDevice(index, self.simulated, self.ledger)
+            return SimulatedDevice(index, self.simulated, self.ledger)
+        from nbtriton.devices.cuda import CudaDevice
+
+        return CudaDevice(index, self.ledger)

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import threading
-from collections import Counter
+from collections import Counter, deque
+from collections.abc import Callable
 from dataclasses import dataclass
 
 __all__ = ["HOST", "Computed", "Copied", "CopyLedger"]
 
 # The writer or reader of a copy that no model asked for: a caller.
 HOST = "host"
+# So much may wait to be counted.
+_PENDING = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +64,27 @@ class CopyLedger:
         self._copied: dict[tuple[str, str, str, str, bool], list[int]] = {}
         self._computed: dict[tuple[str, str, str, bool], list[int]] = {}
         self._waits: Counter[tuple[str, str]] = Counter()
+        # Work whose time is known once it is done: whether it is, and what to count then.
+        self._pending: deque[tuple[Callable[[], bool], Callable[[], None]]] = deque()
+
+    def later(self, is_done: Callable[[], bool], count: Callable[[], None]) -> None:
+        """Count something once it is done; nobody waits for that."""
+        self._pending.append((is_done, count))
+        if len(self._pending) > _PENDING:
+            self._settle()
+
+    def _settle(self) -> None:
+        """Count what is done by now."""
+        for _ in range(len(self._pending)):
+            try:
+                one = self._pending.popleft()
+            except IndexError:  # another thread counts, too
+                return
+            is_done, count = one
+            if is_done():
+                count()
+            else:
+                self._pending.append(one)
 
     def copied(
         self,
@@ -96,6 +120,7 @@ class CopyLedger:
 
     def copies(self) -> list[Copied]:
         """Return the copies by edge, in the order of their first ones."""
+        self._settle()
         with self._lock:
             return [
                 Copied(*key[:4], sums[0], sums[1], sums[2], sums[3], key[4])
@@ -104,6 +129,7 @@ class CopyLedger:
 
     def computations(self) -> list[Computed]:
         """Return what was computed, by model, device and class of operation."""
+        self._settle()
         with self._lock:
             return [
                 Computed(*key[:3], sums[0], sums[1], key[3]) for key, sums in self._computed.items()
@@ -120,3 +146,4 @@ class CopyLedger:
             self._copied.clear()
             self._computed.clear()
             self._waits.clear()
+        self._pending.clear()

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
 
-from nbtriton.errors import InvalidArgumentError, UnsupportedError
+from nbtriton.errors import InternalError, InvalidArgumentError, UnsupportedError
 from nbtriton.packages import needed
 from nbtriton.tensors.datatypes import NUMPY_DTYPES, numpy_dtype
 
@@ -268,6 +268,8 @@ def gather(arrays: Sequence[Array]) -> Array:
             return np.concatenate(arrays)
         return _gather_torch(arrays)
     except (ValueError, RuntimeError) as error:
+        if "out of memory" in str(error):
+            raise InternalError(str(error).partition("\n")[0]) from error
         shapes = ", ".join(format_shape(shape_of(array)) for array in arrays)
         raise InvalidArgumentError(
             f"cannot join tensors of shapes {shapes} into one batch",

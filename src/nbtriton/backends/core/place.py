@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from nbtriton.tensors import Array, gather, is_on_device, kind_of, to_numpy, to_torch
+from nbtriton.backends.core.synchronize import to_host, wait_for_outputs
+from nbtriton.tensors import Array, gather, is_on_device, kind_of, to_kind, to_numpy, to_torch
 
 if TYPE_CHECKING:
     from nbtriton.backends.base import BackendRequest
@@ -24,10 +25,17 @@ _IN_FLIGHT: Final = 2
 
 
 def fetched(array: Array, reader: str, requests: int = 1) -> Array:
-    """Return an array on the host: a copy from its device, by the ledger `reader` needed it."""
-    if type(array) is _ndarray or kind_of(array) != "simulated":
+    """Return an array for a model on the host.
+
+    What a simulated GPU has comes as a copy, by the ledger `reader` needed it; what a GPU has is written by
+    then, and stays there for a model that wants it so.
+    """
+    if type(array) is _ndarray or not is_on_device(array):
         return array
-    return array.device.fetch(array, reader, requests)
+    if kind_of(array) == "simulated":
+        return array.device.fetch(array, reader, requests)
+    wait_for_outputs((array,))
+    return array
 
 
 class Place:
@@ -53,12 +61,14 @@ class Place:
         self.model = model
         self.stream = device.stream(model)
         self._on_host = on_host
-        self._begun: deque[Any] = deque()
+        self._begun: deque[tuple[Any, list[Array]]] = deque()
+        # CuPy's allocator knows of no other stream that reads an array: it is kept until that is done.
+        self._held: list[Array] = []
 
     def begin(self) -> None:
         """Wait until the device has so few batches of this instance that it may get another one."""
         if len(self._begun) >= _IN_FLIGHT:
-            event = self._begun.popleft()
+            event, _ = self._begun.popleft()
             if not event.is_reached():
                 event.synchronize()
 
@@ -69,7 +79,8 @@ class Place:
         """
         reader = f"{self.model}.{name}"
         if name in self._on_host:
-            return gather([fetched(array, reader) for array in arrays]), len(arrays) > 1
+            on_host = [to_host(a, reader) if is_on_device(a) else a for a in arrays]
+            return gather(on_host), len(arrays) > 1
         foreign = False
         for array in arrays:
             foreign = foreign or type(array) is not _ndarray
@@ -78,6 +89,9 @@ class Place:
             if joined.dtype.kind in "OS":
                 return joined, len(arrays) > 1
             return self.device.put(joined, reader, len(arrays)), True
+        for array in arrays:
+            if kind_of(array) == "cupy":
+                self._held.append(array)
         placed = [
             self.device.take(array, reader)
             if is_on_device(array)
@@ -87,19 +101,25 @@ class Place:
         return gather(placed), len(placed) > 1 or placed[0] is not arrays[0]
 
     def seen_as(self, array: Array, kind: str) -> Array:
-        """Return an input as a model on a simulated GPU wants it.
+        """Return an input as the library that the model wants sees it, in the same memory.
 
-        Torch, which has no such device, sees the memory as its own.
+        Torch knows no simulated device: it sees the memory as the host's.
         """
-        return (
-            to_torch(array.contents()) if kind == "torch" and type(array) is not _ndarray else array
-        )
+        if type(array) is _ndarray:
+            return array
+        if kind_of(array) != "simulated":
+            return to_kind(array, kind)
+        return to_torch(array.contents()) if kind == "torch" else array
 
     def adopted(self, array: Array) -> Array:
         """Return an output of a model on a simulated GPU: what torch has made there is the device's."""
-        if type(array) is _ndarray or kind_of(array) != "torch":
+        if not self.device.simulated or type(array) is _ndarray or kind_of(array) != "torch":
             return array
         return self.device.adopt(to_numpy(array))
+
+    def computing(self, reads: Sequence[Array] = ()) -> Any:
+        """Return the context of a call whose parts the device does not see."""
+        return self.device.computing("module", self.model, reads)
 
     def leave(
         self, outputs: Iterable[tuple[str, Array]], requests: Sequence[BackendRequest]
@@ -116,7 +136,8 @@ class Place:
                 written.append(array)
                 writers.append(f"{self.model}.{name}")
         event = self.device.hand_over(written, writers)
-        self._begun.append(event)
+        self._begun.append((event, self._held))
+        self._held = []
         for request in requests:
             if not request.orders_events:
                 if not event.is_reached():

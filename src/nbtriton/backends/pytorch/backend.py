@@ -8,10 +8,12 @@ from pathlib import Path
 from typing import ClassVar
 
 from nbtriton.backends.base import Backend, BackendInstance, InstanceContext, ModelContext
+from nbtriton.backends.core.place import Place
 from nbtriton.backends.pytorch.check import check, indexed_inputs
 from nbtriton.backends.pytorch.complete import complete
 from nbtriton.backends.pytorch.core.instance import ModuleInstance
 from nbtriton.backends.pytorch.core.naming import InputOrder, arrange_inputs
+from nbtriton.backends.pytorch.graphs import CudaGraphs
 from nbtriton.backends.pytorch.modules import Modules
 from nbtriton.backends.pytorch.parameters import (
     PYTHON_RUNTIME,
@@ -21,6 +23,8 @@ from nbtriton.backends.pytorch.parameters import (
 )
 from nbtriton.backends.ragged import batch_input_names
 from nbtriton.config import ModelConfig
+from nbtriton.devices import CopyLedger
+from nbtriton.devices.cuda import CudaDevice
 from nbtriton.errors import InternalError, UnsupportedError
 from nbtriton.packages import needed
 
@@ -105,7 +109,14 @@ class PyTorchBackend(Backend):
         order = InputOrder((*names, *indexed))
         if config.runtime != PYTHON_RUNTIME:
             order = arrange_inputs(names, self._of(model).forward(), indexed)
-        return ModuleInstance(module, device, config, order, module_parameters(config))
+        place = graphs = None
+        if device is not None and device.type == "cuda":
+            gpu = context.device or CudaDevice(context.device_id, CopyLedger())
+            place = Place(gpu, model.name)
+            if config.optimization.cuda.graphs:
+                graphs = CudaGraphs(model.name, place.stream.native)
+        parameters = module_parameters(config)
+        return ModuleInstance(module, device, config, order, parameters, place, graphs)
 
     def weights_bytes(self, context: ModelContext) -> int:
         """Return the size of parameters and buffers."""

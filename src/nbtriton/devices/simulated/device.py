@@ -253,7 +253,9 @@ class SimulatedDevice(Device):
         return result
 
     @contextmanager
-    def computing(self, operation: str, reads: Sequence[SimulatedArray] = ()) -> Iterator[None]:
+    def computing(
+        self, operation: str, owner: str, reads: Sequence[SimulatedArray] = ()
+    ) -> Iterator[None]:
         """Return the context of one operation whose parts the device does not see."""
         began = time.perf_counter_ns()
         try:
@@ -264,7 +266,7 @@ class SimulatedDevice(Device):
             stream.launch(
                 _COMPUTE, [array.allocation.access for array in reads], (), lambda: duration
             )
-            self.ledger.computed(stream.owner, self.name, operation, duration, simulated=True)
+            self.ledger.computed(owner, self.name, operation, duration, simulated=True)
 
     def close(self) -> None:
         """Nothing is held."""

@@ -7,7 +7,9 @@ import threading
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import ClassVar
+from typing import ClassVar, Final
+
+import numpy as np
 
 from nbtriton.backends.base import Response
 from nbtriton.backends.core.request_options import RequestOptions
@@ -32,6 +34,8 @@ from nbtriton.tensors import Array
 __all__ = ["EnsembleExecution", "placed"]
 
 _log = logging.getLogger("nbtriton.engine")
+# Final: rule 13 of docs/compiled.md.
+_ndarray: Final = np.ndarray
 
 # Sequence id and flags.
 _Mark = tuple[int | str, int]
@@ -175,6 +179,12 @@ class EnsembleExecution(ResponseSink):
         binding = self.binding
         request = self.request
         requested = binding.requested[step]
+        runtime = binding.runtimes[step]
+        for array in inputs.values():
+            if type(array) is not _ndarray:
+                if not runtime.orders_inputs:
+                    wait_for_outputs(inputs.values())
+                break
         options = self._options
         if requested or mark is not None:
             options = options.copy()
@@ -182,9 +192,7 @@ class EnsembleExecution(ResponseSink):
             if mark is not None:
                 options.correlation_id, options.flags = mark
         try:
-            sub = binding.runtimes[step].signature.build_request(
-                inputs, options, request.parent or request
-            )  # E5
+            sub = runtime.signature.build_request(inputs, options, request.parent or request)  # E5
         except Exception as error:
             self._refused(step, iteration, error, completion)
             return None

@@ -198,6 +198,21 @@ class ModelRuntime(UpdatableRuntime):
         return self._strategy is not None
 
     @property
+    def orders_inputs(self) -> bool:
+        """True if its instances, and nothing before them, read inputs, behind their writers' events."""
+        devices = self.context.devices
+        return (
+            self.cache is None
+            and self.sequences is None
+            and self._strategy is None
+            and self.backend.isolation == "thread"
+            and all(
+                plan.kind == "KIND_GPU" and plan.device_id in devices
+                for plan in self._instances.plans.values()
+            )
+        )
+
+    @property
     def has_next(self) -> bool:
         """True if an instance that becomes free gets a batch at once that grows no more.
 

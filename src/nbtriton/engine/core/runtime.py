@@ -66,6 +66,11 @@ class Runtime(RequestOwner):
         return ()
 
     @property
+    def orders_inputs(self) -> bool:
+        """True if inputs on a device need not be written: what reads them waits for their writers' events."""
+        return self.cache is None  # which reads them on the host
+
+    @property
     def iterative(self) -> bool:
         return bool(self.config.sequence_batching.iterative_sequence)
 

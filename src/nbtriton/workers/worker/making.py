@@ -102,6 +102,7 @@ class Maker:
         # What an instance of a `TritonPythonModel` may not have: protobuf.
         from nbtriton.backends.registry import find_backend
         from nbtriton.config import ModelConfig
+        from nbtriton.devices import DeviceSet
 
         config = ModelConfig.FromString(description["config"])
         example = description["example"]
@@ -114,6 +115,7 @@ class Maker:
             server,
             None if example is None else pickle.loads(example),  # noqa: S301 - of our own process
             description["settings"],
+            DeviceSet(None).managed,
         )
         if self._backend is None:
             self._backend = find_backend(description["backend"], description["all_settings"])()

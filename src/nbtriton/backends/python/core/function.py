@@ -16,7 +16,7 @@ from nbtriton.backends.core.batching import (
     wanted_outputs,
 )
 from nbtriton.backends.core.place import Place
-from nbtriton.backends.core.synchronize import wait_for_outputs
+from nbtriton.backends.core.synchronize import to_host, wait_for_outputs
 from nbtriton.backends.python.api.sender import stop_answering_abandoned
 from nbtriton.backends.python.callables import open_callable
 from nbtriton.backends.python.core.instance import without_running_loop
@@ -27,7 +27,7 @@ from nbtriton.backends.tracebacks import execute_error
 from nbtriton.config import ModelConfig, reads_only
 from nbtriton.errors import TritonError as EngineError
 from nbtriton.errors import UnsupportedError
-from nbtriton.tensors import Array, as_array, kind_of, read_only, to_kind, to_torch
+from nbtriton.tensors import Array, as_array, is_on_device, kind_of, read_only, to_kind, to_torch
 
 __all__ = ["FunctionInstance"]
 
@@ -53,7 +53,7 @@ class FunctionInstance(BatchInstance):
     device : str, optional
         Such as ``"cuda:0"``; None on the host.
     place : Place, optional
-        On a simulated GPU: inputs are its arrays where nothing is said.
+        On a GPU. Of a simulated one, inputs are its own arrays where nothing is said.
     """
 
     def __init__(
@@ -71,7 +71,11 @@ class FunctionInstance(BatchInstance):
         self._place = place
         default = "numpy" if device is None else "torch"
         if place is not None:
-            default = "simulated"
+            default = "simulated" if place.device.simulated else "torch"
+        # What arrays of a simulated GPU compute it sees itself, operation by operation.
+        self._timed = place is not None and (
+            not place.device.simulated or "torch" in model.inputs.values()
+        )
         # The inputs that are no NumPy arrays for the function.
         self._kinds = {
             name: kind or default
@@ -116,7 +120,13 @@ class FunctionInstance(BatchInstance):
         versions = versions_of(inputs) if self._reads_only else {}
         timer.inputs_ready()
         wanted = wanted_outputs(requests)
-        outputs = self._checked(self._of_user(partial(self._model.call, inputs), wanted), wanted)
+        call = partial(self._model.call, inputs)
+        if self._timed and self._place is not None:
+            with self._place.computing():
+                found = self._of_user(call, wanted)
+        else:
+            found = self._of_user(call, wanted)
+        outputs = self._checked(found, wanted)
         if self._place is not None:
             outputs = {name: self._place.adopted(array) for name, array in outputs.items()}
         timer.infer_done()
@@ -165,7 +175,7 @@ class FunctionInstance(BatchInstance):
             if type(array) is not _ndarray or name in self._kinds:
                 kind = self._kinds.get(name, "numpy")
                 if self._place is None:
-                    inputs[name] = _as_kind(array, kind, self._device)
+                    inputs[name] = _as_kind(array, kind, self._device, f"{self._name}.{name}")
                 else:
                     inputs[name] = self._place.seen_as(array, kind)
         if self._reads_only:
@@ -215,8 +225,10 @@ def _close(values: Any) -> None:
         close()
 
 
-def _as_kind(array: Array, kind: str, device: str | None) -> Array:
+def _as_kind(array: Array, kind: str, device: str | None, reader: str) -> Array:
     """Return an array as the kind that the function wants, strings as NumPy's."""
+    if kind == "numpy" and is_on_device(array):
+        return to_host(array, reader)
     if kind_of(array) == "numpy" and array.dtype == object:
         return array
     if kind == "torch":

@@ -170,6 +170,8 @@ class PythonInstance(BackendInstance):
                 ):
                     # No library reads what is on a simulated GPU, so a model on the host never gets it.
                     array, mine = to_host(given, f"{self._model_name}.{name}"), True
+                elif type(given) is not _ndarray:
+                    wait_for_outputs((given,))  # its code may use any stream
                 tensor._array = _read_only_input(array) if reads_only else own(array, mine)
             received.append(_received(request, tensors, self._decoupled))
         return received

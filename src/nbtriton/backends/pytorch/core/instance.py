@@ -9,6 +9,7 @@ import numpy as np
 
 from nbtriton.backends.base import BackendRequest, BatchTimer, Response
 from nbtriton.backends.core.batching import BatchInstance, gather_inputs
+from nbtriton.backends.core.place import Place
 from nbtriton.backends.pytorch.core.naming import InputOrder, arrange_outputs, name_results
 from nbtriton.backends.read_only import check_unchanged, versions_of
 from nbtriton.backends.tracebacks import model_error
@@ -48,6 +49,10 @@ class ModuleInstance(BatchInstance):
     config : ModelConfig
     order : InputOrder
     parameters : nbtriton.backends.pytorch.parameters.ModuleParameters
+    place : Place, optional
+        On a GPU.
+    graphs : nbtriton.backends.pytorch.graphs.CudaGraphs, optional
+        Where batches run by CUDA graphs.
     """
 
     def __init__(
@@ -57,6 +62,8 @@ class ModuleInstance(BatchInstance):
         config: ModelConfig,
         order: InputOrder,
         parameters: Any,
+        place: Place | None = None,
+        graphs: Any = None,
     ) -> None:
         import torch
 
@@ -73,38 +80,33 @@ class ModuleInstance(BatchInstance):
         self._guard = torch.inference_mode() if parameters.inference_mode else torch.no_grad()
         script = isinstance(module, torch.jit.ScriptModule)
         self._plain_execution = script and not parameters.optimized
-        self._stream = None
-        cuda = device is not None and device.type == "cuda"
+        self._place = place
+        cuda = place is not None
         self._before_batch = parameters.before_batch(script=script, cuda=cuda)
         self._cleans_cache: bool = parameters.cleans_cache
-        if device is not None and cuda:
-            self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        self._graphs: Any = graphs
 
     def finalize(self) -> None:
         """Release the module."""
         self._module = None
-        self._stream = None
+        if self._graphs is not None:
+            self._graphs.close()
+        if self._place is not None:
+            self._place.close()
 
     def run(self, requests: Sequence[BackendRequest], timer: BatchTimer) -> Sequence[Response]:
         """Run requests of which a model that does not batch gets one."""
-        if self._stream is None:
+        place = self._place
+        if place is None:
             outputs = self._compute(requests, timer)
         else:
-            torch = self._torch
-            # Inputs on the device come from another instance, which waited for its stream, or from
-            # a caller, who by default works on the default stream.
-            callers = torch.cuda.default_stream(self._stream.device)
-            self._stream.wait_stream(callers)
-            with torch.cuda.stream(self._stream):
+            place.begin()
+            with place.stream:
                 outputs = self._compute(requests, timer)
-            for array in outputs.values():
-                # Else the allocator reuses the memory while the caller's last kernel still reads it.
-                if is_on_device(array):
-                    array.record_stream(callers)
-            # Once per batch: the receiver of the outputs may use any stream or the host.
-            self._stream.synchronize()
+                place.leave(outputs.items(), requests)
             if self._cleans_cache:
-                torch.cuda.empty_cache()
+                place.stream.synchronize()
+                self._torch.cuda.empty_cache()
         timer.infer_done()
         return self.scatter(requests, outputs)
 
@@ -113,14 +115,22 @@ class ModuleInstance(BatchInstance):
 
         It may keep a tensor and return it again, return one twice, or a weight, or its input.
         """
-        gathered = gather_inputs(requests, self._order.names, self._layout, copy=False)
+        place = self._place
+        gathered = gather_inputs(
+            requests, self._order.names, self._layout,
+            copy=place is not None and not self._reads_only, model=self._name, place=place,
+        )  # fmt: skip
         inputs = self._inputs(requests, gathered)
         versions = None
         if self._reads_only:
             versions = versions_of({k: v for k, v in inputs.items() if type(v) is not list})
         timer.inputs_ready()
         with self._guard:
-            outputs = self._name_outputs(self._forward(inputs))
+            if place is None:
+                outputs = self._name_outputs(self._forward(inputs))
+            else:
+                with place.computing():
+                    outputs = self._name_outputs(self._forward(inputs))
         if versions:
             check_unchanged(versions, self._name)
         as_numpy = True
@@ -140,15 +150,15 @@ class ModuleInstance(BatchInstance):
         """Return tensors for the module: its own memory, unless it only reads. Strings are a list."""
         device = self._device
         # Several requests were joined, and that made new memory.
-        copies = len(requests) == 1 and not self._reads_only
+        copies = len(requests) == 1 and not self._reads_only and self._place is None
         owned = requests[0].owned_inputs
         inputs: dict[str, Any] = {}
         for name, given in gathered.items():
             if _is_text(given):
                 inputs[name] = [item.decode() for item in given.reshape(-1).tolist()]
                 continue
-            # A transfer between the host and a GPU makes a copy.
-            stays = device is None or is_on_device(given) == (device.type != "cpu")
+            # A transfer from a GPU to the host makes a copy.
+            stays = device is None or not is_on_device(given)
             array = own(given, name in owned) if copies and stays else given
             inputs[name] = to_torch(array, device).contiguous()
         return inputs
@@ -157,6 +167,8 @@ class ModuleInstance(BatchInstance):
         if self._before_batch is not None:
             self._before_batch()
         try:
+            if self._graphs is not None:
+                return self._graphs.run(self._called, inputs)
             if self._plain_execution:
                 with self._torch.jit.optimized_execution(False):
                     return self._order.call(self._module, inputs)
@@ -165,6 +177,9 @@ class ModuleInstance(BatchInstance):
             raise
         except BaseException as error:
             raise model_error("PyTorch execute failure: ", error) from error
+
+    def _called(self, inputs: Mapping[str, Array]) -> Any:
+        return self._order.call(self._module, inputs)
 
     def _name_outputs(self, result: Any) -> dict[str, Array]:
         # (A tensor is not asked whether it is a mapping: that takes the machinery of abc.)

@@ -1,0 +1,381 @@
+"""GPUs of NVIDIA, by torch; arrays of CuPy take part by DLPack. Never run on hardware so far.
+
+What is assumed of CUDA and torch, for whoever runs it first:
+
+- work of one stream is done in order, and ``cudaStreamWaitEvent`` orders two streams without the host;
+- torch's allocator hands freed memory out again on the stream that it was allocated on, so memory that another
+  stream reads is announced by ``record_stream``;
+- torch's allocator of pinned memory keeps what an asynchronous copy still reads, and hands it out again afterwards:
+  staging memory is taken from it for each copy and comes back by itself.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections import Counter, OrderedDict
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from nbtriton.devices.base import Device, Event, Memory, Reservation, Stream
+from nbtriton.devices.errors import OutOfMemoryError
+from nbtriton.devices.ledger import HOST, CopyLedger
+from nbtriton.errors import InternalError
+from nbtriton.tensors import Array, kind_of, to_numpy, to_torch
+
+__all__ = ["CudaDevice", "fetch", "order_behind", "wait_for"]
+
+# So many writes are remembered before those that are done are forgotten.
+_REMEMBERED = 512
+
+
+class CudaEvent(Event):
+    """A point in the work of a stream."""
+
+    def __init__(self, native: Any) -> None:
+        self.native = native
+
+    def is_reached(self) -> bool:
+        """Return whether all work before it is done."""
+        return bool(self.native.query())
+
+    def synchronize(self) -> None:
+        """Block the calling thread until it is reached."""
+        self.native.synchronize()
+
+
+class CudaStream(Stream):
+    """A stream of torch's, which CuPy uses as well while it is current."""
+
+    def __init__(self, device: CudaDevice, owner: str) -> None:
+        import torch
+
+        self._torch = torch
+        self.owner = owner
+        self.device = device
+        self.native: Any = torch.cuda.Stream(device.place)  # type: ignore[no-untyped-call]
+        self._entered: list[Any] = []  # one thread at a time runs an instance
+
+    def __enter__(self) -> None:
+        contexts = [self._torch.cuda.stream(self.native)]
+        cupy = sys.modules.get("cupy")
+        if cupy is not None:
+            contexts.append(cupy.cuda.Device(self.device.index))
+            contexts.append(cupy.cuda.ExternalStream(self.native.cuda_stream, self.device.index))
+        for context in contexts:
+            context.__enter__()
+        self._entered.append(contexts)
+
+    def __exit__(self, *error: object) -> None:
+        for context in reversed(self._entered.pop()):
+            context.__exit__(None, None, None)
+
+    def record(self) -> CudaEvent:
+        """Return the event behind all work that is in the stream now."""
+        return CudaEvent(self.native.record_event())
+
+    def wait(self, event: Event) -> None:
+        """Let what comes next wait for an event; the calling thread does not wait."""
+        assert isinstance(event, CudaEvent)
+        self.native.wait_event(event.native)
+
+    def synchronize(self) -> None:
+        """Block the calling thread until all work is done."""
+        self.device.ledger.waited(self.owner, self.device.name)
+        self.native.synchronize()
+
+    def close(self) -> None:
+        """Torch keeps the stream in its pool."""
+
+
+class _Written:
+    """Who wrote a piece of device memory last: one table for the process, as addresses are.
+
+    A tensor and its views share the memory, so the table goes by the memory's address. What is written and
+    forgotten needs no wait. An address that the allocator hands out again has at worst the event of older work,
+    which is done before it.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._events: OrderedDict[tuple[int, int], tuple[CudaEvent, str, CudaDevice]] = (
+            OrderedDict()
+        )
+
+    def note(self, keys: Sequence[tuple[int, int]], event: CudaEvent, names: Sequence[str],
+             device: CudaDevice) -> None:  # fmt: skip
+        """Remember an event for these pieces of memory."""
+        with self._lock:
+            for key, name in zip(keys, names, strict=True):
+                self._events.pop(key, None)
+                self._events[key] = (event, name, device)
+            if len(self._events) > _REMEMBERED:
+                for key in [key for key, found in self._events.items() if found[0].is_reached()]:
+                    del self._events[key]
+
+    def find(self, array: Array) -> tuple[CudaEvent, str, CudaDevice] | None:
+        """Return the event behind the last write to an array's memory, its writer's name and device."""
+        with self._lock:
+            return self._events.get(_key(array))
+
+
+_WRITTEN = _Written()
+
+
+def _key(array: Array) -> tuple[int, int]:
+    """Return the device and the address of the memory that an array is a part of."""
+    if kind_of(array) == "cupy":
+        return int(array.device.id), int(array.data.mem.ptr)
+    return int(array.device.index), int(array.untyped_storage().data_ptr())
+
+
+def wait_for(array: Array) -> None:
+    """Block the calling thread until an array is written, whichever instance writes it."""
+    found = _WRITTEN.find(array)
+    if found is not None:
+        event, _, device = found
+        if not event.is_reached():
+            device.ledger.waited("the host", device.name)
+            event.synchronize()
+    elif kind_of(array) == "cupy":
+        sys.modules["cupy"].cuda.get_current_stream().synchronize()
+    else:
+        sys.modules["torch"].cuda.current_stream(array.device).synchronize()
+
+
+def order_behind(array: Array) -> None:
+    """Let what comes next in this thread's stream wait until an array is written; the thread goes on."""
+    found = _WRITTEN.find(array)
+    if found is None:
+        return
+    if kind_of(array) == "cupy":  # its own copies go by CuPy's stream
+        found[0].synchronize()
+    else:
+        torch = sys.modules["torch"]
+        torch.cuda.current_stream(array.device).wait_event(found[0].native)
+
+
+def fetch(array: Array, reader: str) -> Array:
+    """Return an array on the host; counted in the ledger of whoever wrote it, if that is a model."""
+    found = _WRITTEN.find(array)
+    if found is not None:
+        return found[2].fetch(array, reader)
+    return array.cpu() if str(array.dtype) == "torch.bfloat16" else to_numpy(array)
+
+
+class CudaDevice(Device):
+    """One GPU, by torch.
+
+    Parameters
+    ----------
+    index : int
+    ledger : CopyLedger
+    """
+
+    simulated = False
+
+    def __init__(self, index: int, ledger: CopyLedger) -> None:
+        import torch
+
+        self._torch: Any = torch
+        self.index = index
+        self.ledger = ledger
+        self.place: Any = torch.device("cuda", index)
+        self.name = f"GPU {index}"
+        self._lock = threading.Lock()
+        self._weights: dict[int, _Weights] = {}
+
+    def __repr__(self) -> str:
+        return f"<{self.name}: {self._torch.cuda.get_device_name(self.index)}>"
+
+    def stream(self, owner: str) -> CudaStream:
+        """Return a new stream."""
+        return CudaStream(self, owner)
+
+    # -- memory ------------------------------------------------------------------------------------
+
+    def memory(self) -> Memory:
+        """Return what is used and what is left, by the driver; weights by model, the rest together."""
+        cuda = self._torch.cuda
+        free, total = cuda.mem_get_info(self.index)
+        # What torch keeps for itself is free for the models.
+        free += cuda.memory_reserved(self.index) - cuda.memory_allocated(self.index)
+        with self._lock:
+            by_owner: Counter[str] = Counter()
+            for weights in self._weights.values():
+                by_owner[weights.owner] += weights.nbytes
+        rest = total - free - sum(by_owner.values())
+        return Memory(
+            total, total - free, {**by_owner, "batches, libraries and others": max(0, rest)}
+        )
+
+    def reserve(self, owner: str, nbytes: int, shared: object) -> Reservation:
+        """Account for the weights of a model, once; torch then allocates them."""
+        with self._lock:
+            weights = self._weights.get(id(shared))
+        if weights is None:
+            memory = self.memory()
+            if nbytes > memory.free_bytes:
+                raise OutOfMemoryError(self.name, nbytes, memory)
+        with self._lock:
+            weights = self._weights.setdefault(id(shared), _Weights(owner, nbytes, shared))
+            weights.holders += 1
+        return _Reservation(self, weights)
+
+    def release(self, weights: _Weights) -> None:
+        """Give back one instance's share of a model's weights."""
+        with self._lock:
+            weights.holders -= 1
+            if not weights.holders:
+                self._weights.pop(id(weights.shared), None)
+
+    # -- copies ------------------------------------------------------------------------------------
+
+    def put(self, array: Array, reader: str, requests: int = 1) -> Array:
+        """Copy an array from the host, in the current stream, through pinned memory."""
+        source = to_torch(array)
+        with self._in_memory():
+            staged = self._torch.empty(source.shape, dtype=source.dtype, pin_memory=True)
+            staged.copy_(source)
+            with self._timed((HOST, reader), ("CPU", self.name), staged.nbytes, requests):
+                return staged.to(self.place, non_blocking=True)
+
+    def take(self, array: Array, reader: str, requests: int = 1) -> Array:
+        """Return an array from any GPU here, as torch's: the same memory, or a copy from another GPU."""
+        torch = self._torch
+        current = torch.cuda.current_stream(self.place)
+        found = _WRITTEN.find(array)
+        tensor = to_torch(array)
+        if tensor.device == self.place:
+            if found is not None:
+                current.wait_event(found[0].native)
+            else:  # a caller's, who by default works on the default stream
+                current.wait_stream(torch.cuda.default_stream(self.place))
+            # Else its memory could be handed out again while this stream still reads it.
+            tensor.record_stream(current)
+            return tensor
+        # torch orders such a copy behind the current streams of both devices.
+        there = torch.cuda.current_stream(tensor.device)
+        if found is not None:
+            there.wait_event(found[0].native)
+        tensor.record_stream(there)
+        writer = found[1] if found is not None else HOST
+        memories = (f"GPU {tensor.device.index}", self.name)
+        with self._in_memory(), self._timed((writer, reader), memories, tensor.nbytes, requests):
+            return tensor.to(self.place, non_blocking=True)
+
+    def fetch(self, array: Array, reader: str, requests: int = 1) -> Array:
+        """Copy an array of this device to the host, and wait for it."""
+        torch = self._torch
+        found = _WRITTEN.find(array)
+        tensor = to_torch(array).detach()
+        current = torch.cuda.current_stream(self.place)
+        if found is not None:
+            current.wait_event(found[0].native)
+            tensor.record_stream(current)
+        host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
+        writer = found[1] if found is not None else HOST
+        with self._timed((writer, reader or HOST), (self.name, "CPU"), host.nbytes, requests):
+            host.copy_(tensor, non_blocking=True)
+        self.ledger.waited(writer.partition(".")[0], self.name)
+        current.synchronize()
+        return host if tensor.dtype is torch.bfloat16 else to_numpy(host)
+
+    def hand_over(self, arrays: Sequence[Array], writer: Sequence[str]) -> Event:
+        """Note that the current stream has written these arrays."""
+        torch = self._torch
+        current = torch.cuda.current_stream(self.place)
+        event = CudaEvent(current.record_event())
+        callers = torch.cuda.default_stream(self.place)
+        for array in arrays:
+            if kind_of(array) == "torch":  # a caller may read it on the default stream
+                array.record_stream(callers)
+        _WRITTEN.note([_key(array) for array in arrays], event, writer, self)
+        return event
+
+    def wait_for(self, array: Array) -> None:
+        """Block the calling thread until an array of this device is written."""
+        wait_for(array)
+
+    @contextmanager
+    def _in_memory(self) -> Iterator[None]:
+        """Give torch's error of a full memory Triton's status: it fails the batch alone."""
+        try:
+            yield
+        except self._torch.cuda.OutOfMemoryError as error:
+            raise InternalError(str(error).partition("\n")[0]) from None
+
+    # -- times -------------------------------------------------------------------------------------
+
+    @contextmanager
+    def computing(
+        self,
+        operation: str,
+        owner: str,
+        reads: Sequence[Array] = (),  # noqa: ARG002 - torch orders what reads them
+    ) -> Iterator[None]:
+        """Time what is given to the current stream inside, by two events that nobody waits for."""
+        begin, end = self._marks()
+        begin.record()
+        try:
+            yield
+        finally:
+            end.record()
+            self.ledger.later(
+                end.query,
+                lambda: self.ledger.computed(
+                    owner, self.name, operation, _between_ns(begin, end), simulated=False
+                ),
+            )
+
+    @contextmanager
+    def _timed(
+        self, edge: tuple[str, str], memories: tuple[str, str], nbytes: int, requests: int
+    ) -> Iterator[None]:
+        begin, end = self._marks()
+        begin.record()
+        yield
+        end.record()
+        self.ledger.later(
+            end.query,
+            lambda: self.ledger.copied(
+                edge, memories, nbytes, _between_ns(begin, end), requests=requests, simulated=False
+            ),
+        )
+
+    def _marks(self) -> tuple[Any, Any]:
+        event = self._torch.cuda.Event
+        return event(enable_timing=True), event(enable_timing=True)
+
+    def close(self) -> None:
+        """Nothing is held: pinned memory is torch's."""
+
+
+def _between_ns(begin: Any, end: Any) -> int:
+    return int(begin.elapsed_time(end) * 1e6)
+
+
+class _Weights:
+    """The weights of one version of a model, which its instances on the device share."""
+
+    def __init__(self, owner: str, nbytes: int, shared: object) -> None:
+        self.owner = owner
+        self.nbytes = nbytes
+        self.shared = shared  # alive as long as its id is in use
+        self.holders = 0
+
+
+class _Reservation(Reservation):
+    """One instance's share of a model's weights."""
+
+    def __init__(self, device: CudaDevice, weights: _Weights) -> None:
+        self._device: CudaDevice | None = device
+        self._weights = weights
+        self.nbytes = weights.nbytes
+
+    def release(self) -> None:
+        """Give it back; may be called twice."""
+        device, self._device = self._device, None
+        if device is not None:
+            device.release(self._weights)
