@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import xml.etree.ElementTree as ET
+from dataclasses import replace
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -57,7 +58,7 @@ def parts(role, **model):
 def test_the_queue_is_drawn_against_time():
     (line,) = parts("queue-line", span_s=4.0)
     # 0 at a quarter of the width, the newest at the right edge, the scale's top is 8.
-    assert line.get("d").startswith("M332.5 84.0")
+    assert line.get("d").startswith("M362.5 84.0")
     assert line.get("d").endswith("H580.0V66.8")
 
 
@@ -109,3 +110,44 @@ def test_an_ensemble_shows_what_is_in_flight():
     svg = watch_svg([ModelActivity("all", platform="ensemble", ages_s=(0.0,), depths=(7,))])
     assert "requests in flight" in svg
     assert "queue depth" not in svg
+
+
+def words(*models, **options):
+    return [e.text for e in ET.fromstring(watch_svg(models, **options)).iter(f"{SVG}text")]
+
+
+def test_the_first_and_the_last_bar_are_always_labelled():
+    bins = bin_counts(batch_bins(32), {1: 1712})
+    assert {"1", "17\u201332"} <= set(words(replace(ACTIVE, bins=bins)))
+
+
+def test_an_ensemble_shows_its_steps_and_no_queue():
+    shown = words(replace(ACTIVE, platform="ensemble", lanes=(), shares=(("a", 0.25), ("b", 0.75))))
+    assert {"a", "b", "25 %", "75 %"} <= set(shown)
+    assert not any((text or "").startswith(("wait", "batch sizes")) for text in shown)
+
+
+def test_many_models_are_lines_and_fit_a_screen():
+    models = [replace(ACTIVE, name=f"stage_{at:02}") for at in range(25)]
+    root = ET.fromstring(watch_svg(models))
+    assert float(root.get("height")) < 1000
+    shown = [e.text for e in root.iter(f"{SVG}text")]
+    assert {"stage_00", "stage_24", "busy 25 %"} <= set(shown)
+
+
+def test_text_is_never_smaller_than_11_px():
+    for models in ([ACTIVE], [ACTIVE] * 25):
+        root = ET.fromstring(watch_svg(models))
+        assert "max-width:none" in root.get("style")
+        assert min(float(e.get("font-size")) for e in root.iter(f"{SVG}text")) >= 11
+
+
+def test_a_change_is_a_mark_in_the_strip_with_its_words():
+    changed = replace(ACTIVE, changes=((2.0, "2 instances"),))
+    (mark,) = [
+        e
+        for e in ET.fromstring(watch_svg([changed], span_s=4.0)).iter()
+        if e.get("data-role") == "changes"
+    ]
+    assert mark.get("d").startswith("M435.0")
+    assert "2 instances" in words(changed)

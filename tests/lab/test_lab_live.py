@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from tests.lab.test_lab_quickstart import MODEL, WIDGET, distinct, first_text, notebook_of
+from tests.lab.test_lab_lesson import MODEL, WIDGET, distinct, first_text, notebook_of
 
 pytestmark = [
     pytest.mark.lab,

@@ -10,7 +10,7 @@ import pytest
 
 from nbtriton.drawing import to_json, watch_scene
 from nbtriton.widgets import CurveView, DagView, Hub, WatchView, curve_view, dag_view, graph_of
-from nbtriton.widgets.activity import activities, encode
+from nbtriton.widgets.activity import activities, covered_s, encode
 from tests.page.conftest import HOSTS, frame_text
 from tests.widgets.samples import (
     SECOND,
@@ -180,7 +180,8 @@ def test_watch_draws_the_static_picture(open_view, watch, server):
     page = open_view(watch)
     models = activities(server.history())
     wanted = {}
-    for shape in watch_scene(models).walk():
+    span = covered_s(server.history())
+    for shape in watch_scene(models, span_s=span).walk():
         attrs = dict(shape.attrs)
         if attrs.get("data-role") in ("queue-line", "queue-area", "lane"):
             wanted.setdefault(attrs["data-role"], []).append(attrs.get("d", ""))
@@ -213,6 +214,23 @@ def test_watch_updates_numbers_and_table(open_view, watch, server):
     assert cell(page, MODELS[2], "state") == "UNAVAILABLE"
     assert cell(page, MODELS[2], "failed") == "3"
     assert "batch 8" in role(page, MODELS[0], "lane-text").text_content()
+
+
+def test_watch_sorts_its_table_by_click(open_view, watch):
+    page = open_view(watch)
+    page.evaluate("frame => put({ frame })", frame_text(watch))
+    names = page.locator(".nbt-watch-table tbody td:first-child")
+    assert names.all_inner_texts() == list(MODELS)
+    page.get_by_role("button", name="throughput").click()
+    page.mouse.move(0, 0)
+    assert page.locator("th[aria-sort='descending']").inner_text().startswith("throughput")
+    rates = [
+        float(text.replace("\u202f", ""))
+        for text in page.locator('td[data-column="throughput"]').all_inner_texts()
+    ]
+    assert rates == sorted(rates, reverse=True)
+    page.get_by_role("button", name="model", exact=True).click()
+    assert names.all_inner_texts() == sorted(MODELS)
 
 
 def test_watch_follows_models_that_come_and_go(open_view, watch, server):
@@ -414,7 +432,7 @@ def test_curve_says_its_finding(open_view, curve):
 def test_a_narrow_page_clips_nothing(open_view, views, name):
     page = open_view(views[name], width=420)
     svg = page.locator(f".nbt-{name} svg").bounding_box()
-    # A graph keeps the size of its text, and is moved sideways.
+    # A graph and a watch keep the size of their text, and are moved sideways.
     scrolls = page.locator(".nbt-root").evaluate("e => e.scrollWidth > e.clientWidth")
-    assert svg["x"] + svg["width"] <= 420 or (name == "dag" and scrolls)
+    assert svg["x"] + svg["width"] <= 420 or (name != "curve" and scrolls)
     assert page.evaluate("document.documentElement.scrollWidth") <= 420

@@ -8,7 +8,8 @@ from dataclasses import replace
 import pytest
 
 from nbtriton.engine import ServerHistory
-from nbtriton.widgets.activity import activities, covered_s, encode
+from nbtriton.engine.core.snapshot import Change
+from nbtriton.widgets.activity import activities, covered_s, encode, pipelines
 from tests.widgets.samples import SECOND, FakeServer, instance, loaded, model
 
 
@@ -122,7 +123,7 @@ def test_without_a_recorder_a_model_is_shown_as_it_is_now():
     (activity,) = activities(found)
     assert (activity.queued, activity.inference_count, activity.depths) == (7, 500, ())
     assert [lane.busy for lane in activity.lanes] == [(), ()]
-    assert covered_s(found) == 1
+    assert covered_s(found) == 3
 
 
 def test_a_frame_holds_what_its_layout_says():
@@ -131,12 +132,40 @@ def test_a_frame_holds_what_its_layout_says():
     numbers = struct.unpack(f"<{len(frame) // 8}d", frame)
     activity = models[0]
     samples, lanes, bins = len(activity.ages_s), len(activity.lanes), len(activity.bins)
-    assert numbers[:2] == (7, 1)
-    assert numbers[2:4] == (3, 4)
-    assert numbers[11:14] == (samples, lanes, bins)
-    assert len(numbers) == 14 + 2 * samples + lanes * (2 + samples) + bins
-    assert numbers[14 : 14 + samples] == activity.ages_s
+    assert numbers[:3] == (7, 30, 1)
+    assert numbers[3:5] == (3, 4)
+    assert numbers[12:17] == (samples, lanes, bins, 0, 0)
+    assert len(numbers) == 17 + 2 * samples + lanes * (2 + samples) + bins
+    assert numbers[17 : 17 + samples] == activity.ages_s
     assert numbers[-bins:] == tuple(n for _, n in activity.bins)
+
+
+def ensemble(at):
+    return replace(loaded("pipeline", at), platform="ensemble", instances=())
+
+
+def test_models_come_in_the_order_of_their_pipeline_with_shares_of_time():
+    models = (loaded("a", 0), ensemble(0), loaded("z", 0), loaded("b", 0))
+    order = pipelines(models, lambda name: {"pipeline": ["z", "a"]}[name])
+    assert [name for name, _ in order] == ["pipeline", "z", "a", "b"]
+    found = history(
+        seconds(4),
+        lambda at: (loaded("a", at), ensemble(at), loaded("z", at, rate=300), loaded("b", at)),
+    )
+    shown = activities(found, pipeline=order)
+    assert [one.name for one in shown] == ["pipeline", "z", "a", "b"]
+    assert shown[0].shares == (("z", pytest.approx(0.75)), ("a", pytest.approx(0.25)))
+    # Without the ensemble's steps on show their time is known all the same.
+    assert activities(found, ["pipeline"], pipeline=order)[0].shares == shown[0].shares
+
+
+def test_a_change_of_the_configuration_is_marked_where_it_was():
+    found = history(seconds(10), lambda at: loaded("m", at))
+    (one,) = found.models
+    changes = tuple(Change(found.now_ns - int(ago * SECOND), f"{ago} s") for ago in (70, 4))
+    found = replace(found, models=(replace(one, changes=changes),))
+    (shown,) = activities(found)
+    assert shown.changes == ((pytest.approx(4), "4 s"),)
 
 
 def test_a_frame_of_four_busy_models_is_small():
@@ -144,7 +173,7 @@ def test_a_frame_of_four_busy_models_is_small():
     assert len(encode(1, activities(found))) < 64_000
 
 
-@pytest.mark.parametrize(("upto", "covered"), [(0, 1), (6.5, 7), (100, 30)])
+@pytest.mark.parametrize(("upto", "covered"), [(0, 3), (6.5, 7), (100, 30)])
 def test_a_short_run_fills_the_picture(upto, covered):
     assert covered_s(history(seconds(upto), lambda at: model("m"))) == covered
 

@@ -35,6 +35,7 @@ from nbtriton.drawing.watch import (
     watch_html,
     watch_scene,
     watch_svg,
+    watch_table,
     watch_text,
 )
 
@@ -85,5 +86,6 @@ __all__ = [
     "watch_html",
     "watch_scene",
     "watch_svg",
+    "watch_table",
     "watch_text",
 ]

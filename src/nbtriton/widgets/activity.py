@@ -5,22 +5,33 @@ from __future__ import annotations
 import math
 import sys
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 from nbtriton.drawing import Lane, ModelActivity, batch_bins, bin_counts
 from nbtriton.engine import ModelHistorySnapshot, ModelSnapshot, Moment, ServerHistory
 
-__all__ = ["activities", "covered_s", "encode", "little_endian"]
+__all__ = ["Pipeline", "activities", "covered_s", "encode", "little_endian", "pipelines"]
 
 _NS = 1e9
 _RATE_OVER_NS = 2_000_000_000
+# The shortest time axis, in seconds.
+_LEAST_S = 3.0
+
+# Each model with the models of its steps, in the order in which they are shown.
+Pipeline = tuple[tuple[str, tuple[str, ...]], ...]
 
 # An instance: its name, kind and device. They come and go while a model serves.
 _Key = tuple[str, str, int]
 
 
 def activities(
-    history: ServerHistory, names: Sequence[str] = (), *, span_s: float = 30.0, whole: bool = False
+    history: ServerHistory,
+    names: Sequence[str] = (),
+    *,
+    pipeline: Pipeline = (),
+    span_s: float = 30.0,
+    whole: bool = False,
 ) -> tuple[ModelActivity, ...]:
     """Return what each model did.
 
@@ -29,16 +40,75 @@ def activities(
     history : ServerHistory
     names : sequence of str, optional
         The models to show; empty for all of them.
+    pipeline : tuple of (str, tuple of str), optional
+        The order in which they are shown, as `pipelines` returns it.
     span_s : float, optional
         How far back it reaches.
     whole : bool, optional
         Rates over the whole stretch in which a model worked, rather than the last two seconds.
     """
-    return tuple(
+    found = [
         _activity(one, history.now_ns, int(span_s * _NS), whole)
         for one in history.models
         if not names or one.model.name in names
+    ]
+    order = list(dict.fromkeys(name for name, _ in pipeline))
+    place = {name: at for at, name in enumerate(order)}
+    found.sort(key=lambda one: place.get(one.name, len(place)))
+    spent = {
+        one.model.name: _spent(one, history.now_ns, int(span_s * _NS)) for one in history.models
+    }
+    steps = dict(pipeline)
+    return tuple(
+        replace(one, shares=_shares(steps.get(one.name, ()), spent))
+        if one.platform == "ensemble"
+        else one
+        for one in found
     )
+
+
+def pipelines(models: Sequence[ModelSnapshot], steps: Callable[[str], Sequence[str]]) -> Pipeline:
+    """Return all models in the order of their pipelines: an ensemble, its steps, then what is left.
+
+    Parameters
+    ----------
+    models : sequence of ModelSnapshot
+    steps : callable
+        Returns the models of an ensemble's steps.
+
+    Returns
+    -------
+    tuple of (str, tuple of str)
+        Each model with its steps.
+    """
+    ensembles = {one.name: tuple(steps(one.name)) for one in models if one.platform == "ensemble"}
+    inner = {step for name in ensembles for step in ensembles[name]}
+    found: dict[str, tuple[str, ...]] = {}
+
+    def add(name: str) -> None:
+        if name not in found:
+            found[name] = ensembles.get(name, ())
+            for step in found[name]:
+                add(step)
+
+    for name in (*(one for one in ensembles if one not in inner), *(one.name for one in models)):
+        add(name)
+    return tuple(found.items())
+
+
+def _spent(one: ModelHistorySnapshot, now_ns: int, span_ns: int) -> int:
+    """Return how long its requests waited and computed within the span."""
+    moments = _within(one.moments, now_ns - span_ns)
+    if not moments:
+        return 0
+    first, last = moments[0], moments[-1]
+    return last.queue_ns + last.compute_ns - first.queue_ns - first.compute_ns
+
+
+def _shares(steps: Sequence[str], spent: Mapping[str, int]) -> tuple[tuple[str, float], ...]:
+    steps = tuple(dict.fromkeys(steps))
+    total = sum(spent.get(step, 0) for step in steps)
+    return tuple((step, spent.get(step, 0) / total if total else 0.0) for step in steps)
 
 
 def covered_s(history: ServerHistory, names: Sequence[str] = (), *, span_s: float = 30.0) -> float:
@@ -50,7 +120,7 @@ def covered_s(history: ServerHistory, names: Sequence[str] = (), *, span_s: floa
         if one.moments and (not names or one.model.name in names)
     ]
     oldest = min(begins, default=history.now_ns)
-    return min(span_s, max(1.0, float(math.ceil((history.now_ns - oldest) / _NS))))
+    return min(span_s, max(_LEAST_S, float(math.ceil((history.now_ns - oldest) / _NS))))
 
 
 def _activity(one: ModelHistorySnapshot, now_ns: int, span_ns: int, whole: bool) -> ModelActivity:
@@ -100,6 +170,11 @@ def _activity(one: ModelHistorySnapshot, now_ns: int, span_ns: int, whole: bool)
         inference_count=last.inferences if last else model.inference_count,
         execution_count=last.executions if last else model.execution_count,
         fail_count=last.failed if last else model.fail_count,
+        changes=tuple(
+            ((now_ns - change.at_ns) / _NS, change.summary)
+            for change in one.changes
+            if now_ns - change.at_ns <= span_ns
+        ),
     )
 
 
@@ -152,17 +227,18 @@ def _depth(model: ModelSnapshot) -> int:
     return model.executing if model.platform == "ensemble" else model.queued
 
 
-def encode(sequence: int, models: Sequence[ModelActivity]) -> bytes:
+def encode(sequence: int, models: Sequence[ModelActivity], span_s: float = 30.0) -> bytes:
     """Write what changes from moment to moment as one buffer of little-endian float64.
 
     ::
 
-        sequence, number of models; then for each model
+        sequence, seconds that are shown, number of models; then for each model
             queued now, executing, infer/s, queue ms, compute ms, inferences, executions, failed,
-            1 if the batch sizes are recent, S samples, L lanes, B bins,
-            ages[S], depths[S], L x (share, batch size, busy[S]), executions per bin[B]
+            1 if the batch sizes are recent, S samples, L lanes, B bins, C changes, H shares,
+            ages[S], depths[S], L x (share, batch size, busy[S]), executions per bin[B],
+            ages of changes[C], shares[H]
     """
-    numbers = array("d", (sequence, len(models)))
+    numbers = array("d", (sequence, span_s, len(models)))
     for model in models:
         numbers.extend(
             (
@@ -178,6 +254,8 @@ def encode(sequence: int, models: Sequence[ModelActivity]) -> bytes:
                 len(model.ages_s),
                 len(model.lanes),
                 len(model.bins),
+                len(model.changes),
+                len(model.shares),
             )
         )
         numbers.extend(model.ages_s)
@@ -186,6 +264,8 @@ def encode(sequence: int, models: Sequence[ModelActivity]) -> bytes:
             numbers.extend((lane.share, lane.batch_size))
             numbers.extend(lane.busy)
         numbers.extend(n for _, n in model.bins)
+        numbers.extend(age for age, _ in model.changes)
+        numbers.extend(share for _, share in model.shares)
     return little_endian(numbers)
 
 

@@ -144,6 +144,11 @@ class Shown:
         if movement is not None and movement != self._movement:
             self.renew()
 
+    @property
+    def frame(self) -> Any:
+        """The numbers of this moment as a DataFrame, of a view that has them."""
+        return self.view.to_frame()
+
     def stop(self) -> None:
         """Leave the static form in its place; idempotent."""
         with self._lock:

@@ -53,6 +53,11 @@ class LiveTable:
             lambda make: self._send(make()), clock=clock, hz=_HZ, forget_s=0.0
         )
 
+    @property
+    def frame(self) -> Any:
+        """The DataFrame as it is now."""
+        return self._source()
+
     def static(self) -> StaticView:
         """Return the table as it is now."""
         return frame_view(self._source(), caption=self._caption)

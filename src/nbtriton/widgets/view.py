@@ -12,6 +12,7 @@ from uuid import uuid4
 import anywidget
 import traitlets
 
+from nbtriton.errors import InvalidArgumentError
 from nbtriton.widgets.publisher import Hub, Publisher, hub
 from nbtriton.widgets.static import StaticView
 
@@ -246,6 +247,16 @@ class LiveView(anywidget.AnyWidget):
     def static(self) -> StaticView:
         """Return what it shows now as something that needs no script."""
         raise NotImplementedError
+
+    def to_frame(self) -> Any:
+        """Return the numbers of this moment as a DataFrame.
+
+        Raises
+        ------
+        InvalidArgumentError
+            It is no table.
+        """
+        raise InvalidArgumentError(f"{self!r} has no table of numbers")
 
     def widget_data(self) -> dict[str, Any]:
         """Return what a host with a widget manager shows."""

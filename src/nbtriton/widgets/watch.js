@@ -13,9 +13,6 @@ const COLUMNS = [
   ["executions", ""],
   ["failed", ""],
 ];
-// Numbers in a table that change faster than this cannot be read.
-const TABLE_MS = 500;
-
 /** The next 1, 2, 4, 5 or 8 times a power of ten: the top of a scale, as in Python.
  * @param {number} value */
 function ceiling(value) {
@@ -31,6 +28,8 @@ function readModel(next) {
   const samples = next();
   const lanes = next();
   const bins = next();
+  const changes = next();
+  const shares = next();
   const many = () => Array.from({ length: samples }, next);
   return {
     queued, executing, rate, queueMs, computeMs, inferences, executions, failed, recent,
@@ -38,6 +37,8 @@ function readModel(next) {
     depths: many(),
     lanes: Array.from({ length: lanes }, () => ({ share: next(), batch: next(), busy: many() })),
     bins: Array.from({ length: bins }, next),
+    changes: Array.from({ length: changes }, next),
+    shares: Array.from({ length: shares }, next),
   };
 }
 
@@ -63,7 +64,7 @@ function steps(ages, values, high, span, plot) {
 function render({ model, el }) {
   const root = make("div", "nbt-root nbt-watch");
   const picture = make("div", "nbt-watch-picture");
-  const table = make("table", "nbt-watch-table");
+  const table = /** @type {HTMLTableElement} */ (make("table", "nbt-watch-table"));
   const scroll = make("div", "nbt-watch-scroll");
   scroll.append(table);
   root.append(picture, scroll);
@@ -75,18 +76,31 @@ function render({ model, el }) {
   let cards = [];
   /** @type {HTMLElement[][]} */
   let cells = [];
-  let tabled = -Infinity;
+  let span = 30;
+  let high = 4;
+  // By which column the rows are sorted; as they come at first: in the order of the pipeline.
+  let sorted = { column: -1, up: true };
+  /** @type {(string | number)[][]} */
+  let values = [];
 
   const build_all = () => {
     picture.replaceChildren(build(model.get("scene")));
     cards = [...picture.querySelectorAll("[data-model]")];
     const head = make("tr", "");
-    for (const [name, unit] of COLUMNS) {
-      const cell = make("th", "", name);
+    COLUMNS.forEach(([name, unit], column) => {
+      const cell = make("th", "");
+      const button = /** @type {HTMLButtonElement} */ (make("button", "", name));
+      button.type = "button";
+      button.title = `sort by ${name}`;
+      button.addEventListener("click", () => {
+        sorted = sorted.column === column ? { column, up: !sorted.up } : { column, up: column < 3 };
+        arrange(true);
+      });
       cell.setAttribute("scope", "col");
+      cell.append(button);
       if (unit) cell.append(make("br", ""), make("small", "", unit));
       head.append(cell);
-    }
+    });
     const top = make("thead", "");
     top.append(head);
     const body = make("tbody", "");
@@ -107,7 +121,7 @@ function render({ model, el }) {
       return made;
     });
     table.replaceChildren(top, body);
-    tabled = -Infinity;
+    arrange(true);
   };
 
   const draw = () => {
@@ -118,30 +132,55 @@ function render({ model, el }) {
     const next = reader(model.get("frame"));
     if (!next.left()) return;
     next();
+    span = next();
     const all = Array.from({ length: next() }, () => readModel(next));
     if (all.length !== cards.length) return;
-    const now = performance.now();
-    const fill = now - tabled >= TABLE_MS;
-    if (fill) tabled = now;
+    // One scale for all, as in Python; cards and table are of one frame.
+    high = ceiling(Math.max(0, ...all.flatMap((data) => data.depths)));
+    for (const axis of picture.querySelectorAll('[data-role="axis"]')) write(axis, `${Math.round(span)} s ago`);
     all.forEach((data, i) => {
       draw_card(cards[i], data);
-      if (fill) draw_row(cells[i], data);
+      draw_row(cells[i], data);
     });
+    const shown = /** @type {Shown[]} */ (model.get("models"));
+    values = all.map((data, i) => [
+      shown[i].name, shown[i].version, shown[i].state, data.queued, data.executing, data.rate,
+      data.queueMs, data.computeMs, data.inferences, data.executions, data.failed,
+    ]);
+    arrange(false);
+  };
+
+  /** Sort the rows. None moves under the pointer. @param {boolean} asked */
+  const arrange = (asked) => {
+    const { column, up } = sorted;
+    table.querySelectorAll("th").forEach((head, at) => {
+      head.setAttribute("aria-sort", at !== column ? "none" : up ? "ascending" : "descending");
+    });
+    if (column < 0 || values.length !== cells.length || (!asked && table.matches(":hover"))) return;
+    const order = values.map((_, i) => i).sort((a, b) => {
+      const [one, other] = [values[a][column], values[b][column]];
+      return (one < other ? -1 : one > other ? 1 : a - b) * (up ? 1 : -1);
+    });
+    const body = table.tBodies[0];
+    const rows = order.map((i) => cells[i][0].parentElement);
+    if (rows.some((row, at) => body.rows[at] !== row)) body.append(.../** @type {Element[]} */ (rows));
   };
 
   /** @param {Element} card @param {ReturnType<typeof readModel>} data */
   const draw_card = (card, data) => {
     const part = (/** @type {string} */ role) => card.querySelector(`[data-role="${role}"]`);
-    const span = model.get("span_s");
     write(part("rate"), measure(data.rate));
-    write(part("times"), `wait ${measure(data.queueMs)} ms · compute ${measure(data.computeMs)} ms`);
+    // An ensemble has no queue: its steps have.
+    if (!data.shares.length) write(part("wait"), `wait ${measure(data.queueMs)} ms`);
+    write(part("compute"), `compute ${measure(data.computeMs)} ms`);
+    const busy = data.lanes.reduce((sum, lane) => sum + lane.share, 0) / Math.max(1, data.lanes.length);
+    write(part("busy"), `busy ${Math.round(busy * 100)} %`);
     write(part("done"), `${count(data.inferences)} done`);
     const failed = part("failed");
     write(failed, `${count(data.failed)} failed`);
     failed?.classList.toggle("nbt-f-t1", data.failed > 0);
     failed?.classList.toggle("nbt-f-muted", data.failed === 0);
     write(part("queue-now"), count(data.depths.at(-1) ?? 0));
-    const high = ceiling(Math.max(0, ...data.depths));
     write(part("queue-top"), `0 to ${count(high)}`);
     const queue = part("queue-area");
     if (queue) {
@@ -159,6 +198,18 @@ function render({ model, el }) {
       const doing = values.batch ? `batch ${values.batch}` : "idle";
       write(text, `${Math.round(values.share * 100)} % · ${doing}`);
     }
+    const marks = part("changes");
+    if (marks) {
+      const { x, y, width, height } = plot(marks);
+      marks.setAttribute("d", data.changes.filter((age) => age <= span)
+        .map((age) => `M${(x + (1 - age / span) * width).toFixed(1)} ${y}v${height}`).join(""));
+    }
+    card.querySelectorAll('[data-role="share"]').forEach((bar, k) => {
+      bar.setAttribute("width", (Number(bar.getAttribute("data-room")) * (data.shares[k] ?? 0)).toFixed(1));
+    });
+    card.querySelectorAll('[data-role="share-text"]').forEach((text, k) => {
+      write(text, `${Math.round((data.shares[k] ?? 0) * 100)} %`);
+    });
     const most = Math.max(0, ...data.bins);
     write(part("bar-title"), `batch sizes ${data.recent ? "in this time" : "since load"}`);
     write(part("bar-top"), count(most));

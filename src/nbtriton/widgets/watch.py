@@ -7,9 +7,19 @@ from typing import Any
 
 import traitlets
 
-from nbtriton.drawing import ModelActivity, to_json, watch_html, watch_scene, watch_svg, watch_text
+from nbtriton.drawing import (
+    ModelActivity,
+    to_json,
+    watch_html,
+    watch_scene,
+    watch_svg,
+    watch_table,
+    watch_text,
+)
 from nbtriton.engine import ServerHistory
-from nbtriton.widgets.activity import activities, covered_s, encode
+from nbtriton.errors import TritonError
+from nbtriton.packages import needed
+from nbtriton.widgets.activity import Pipeline, activities, covered_s, encode, pipelines
 from nbtriton.widgets.static import StaticView
 from nbtriton.widgets.view import LiveView, asset
 
@@ -42,6 +52,8 @@ class WatchView(LiveView):
         self._server = server
         self._names = tuple(names)
         self._structure: object = None
+        self._known: object = None
+        self._order: Pipeline = ()
         super().__init__(span_s=span_s, **options)
         self.refresh()
 
@@ -66,20 +78,49 @@ class WatchView(LiveView):
         return history
 
     def _send_state(self, state: ServerHistory) -> None:
-        models = activities(state, self._names, span_s=self.span_s)
+        models = activities(state, self._names, pipeline=self._pipeline(state), span_s=self.span_s)
+        covered = covered_s(state, self._names, span_s=self.span_s)
         structure = [_structure(model) for model in models]
         self.frames_sent += 1
         with self.hold_sync():
             if structure != self._structure:
                 self._structure = structure
-                self.scene = to_json(watch_scene(models, span_s=self.span_s))
+                self.scene = to_json(watch_scene(models, span_s=covered))
                 self.models = structure
-            self.frame = encode(self.frames_sent, models)
+            self.frame = encode(self.frames_sent, models, covered)
+
+    def _pipeline(self, history: ServerHistory) -> Pipeline:
+        """Return the order of the models; configurations are read only as models come and go."""
+        models = [one.model for one in history.models]
+        known = tuple((one.name, one.version, one.state) for one in models)
+        if known != self._known:
+            self._known, self._order = known, pipelines(models, self._steps)
+        return self._order
+
+    def _steps(self, ensemble: str) -> list[str]:
+        try:
+            config = self._server.config(ensemble)
+        except TritonError:  # it serves no more
+            return []
+        return [step.model_name for step in config.ensemble_scheduling.step]
+
+    def to_frame(self) -> Any:
+        """Return the table as it is now, as a DataFrame."""
+        with needed("a DataFrame"):
+            import pandas as pd
+
+        history = self._observe()
+        columns, rows = watch_table(
+            activities(history, self._names, pipeline=self._pipeline(history), span_s=self.span_s)
+        )
+        return pd.DataFrame(rows, columns=columns)
 
     def static(self) -> StaticView:
         """Return at most the last half minute; rates are means over the time with requests."""
         history = self._observe()
-        models = activities(history, self._names, span_s=self.span_s, whole=True)
+        models = activities(
+            history, self._names, pipeline=self._pipeline(history), span_s=self.span_s, whole=True
+        )
         span = covered_s(history, self._names, span_s=self.span_s)
         return StaticView(
             watch_html(models, span_s=span), watch_text(models), watch_svg(models, span_s=span)
@@ -95,4 +136,6 @@ def _structure(model: ModelActivity) -> dict[str, Any]:
         "reason": model.reason,
         "lanes": [lane.name for lane in model.lanes],
         "bins": [name for name, _ in model.bins],
+        "changes": [summary for _, summary in model.changes],
+        "steps": [name for name, _ in model.shares],
     }
