@@ -238,15 +238,13 @@ def test_settings_of_traces() -> None:
         (["--trace-config=level=TENSORS"], "trace file name is not given; nothing is traced"),
         (["--trace-config=level=TENSORS", "--trace-file=f", "--trace-config=rate=0"],
          "sample rate must be non-zero; nothing is traced"),
-        (["--trace-config=mode=OpenTelemetry", "--trace-config=level=TENSORS"],
-         "mode=opentelemetry has no effect here; nothing is traced"),
     ],
 )  # fmt: skip
 def test_trace_settings_without_effect_are_logged(
     flags: list[str], text: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.WARNING, "nbtriton"):
-        _, values = trace_settings(parse_flags(flags))
+        _, values, _ = trace_settings(parse_flags(flags))
     assert values.level == frozenset()
     assert text in caplog.text
 

@@ -117,6 +117,8 @@ ASKING = {
     "grpc": "nt.perf(None, 'double', url='grpc://127.0.0.1:1')",
     "env": "from pathlib import Path\nfrom nbtriton.repository.export.environments import _pack\n"
     "_pack(Path('environment'), Path('packed.tar.gz'), None)",
+    "otel": "from nbtriton.frontends import OpenTelemetry, serve\n"
+    "serve(nt.server(), http_port=0, opentelemetry=OpenTelemetry())",
     "gpu": "from nbtriton.tensors import to_kind\nto_kind(np.ones(1), 'cupy')",
 }
 

@@ -50,8 +50,16 @@ WAY_OUT = (
 
 
 class RequestTrace(Protocol):
-    """The trace of a request, as its model may use it."""
+    """The trace of a request, as its model may use it.
 
+    Attributes
+    ----------
+    context : str or None
+        Its OpenTelemetry context: JSON with ``traceparent``; None in Triton's own mode.
+    """
+
+    @property
+    def context(self) -> str | None: ...
     def child(self) -> RequestTrace:
         """Open the trace of a request that the model makes."""
 

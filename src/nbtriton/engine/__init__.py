@@ -17,7 +17,13 @@ from nbtriton.engine.core.snapshot import (
     ServerSnapshot,
 )
 from nbtriton.engine.describing import describe
-from nbtriton.engine.diagnostics.tracing import Activity, TensorActivity, Trace, TraceSample
+from nbtriton.engine.diagnostics.tracing import (
+    Activity,
+    SpanContext,
+    TensorActivity,
+    Trace,
+    TraceSample,
+)
 from nbtriton.engine.dispatch import ArrivalListener, Submission
 from nbtriton.engine.engine import Engine
 from nbtriton.engine.lifecycle.loading import CODE_TEXTS
@@ -47,6 +53,7 @@ __all__ = [
     "Server",
     "ServerHistory",
     "ServerSnapshot",
+    "SpanContext",
     "Submission",
     "TensorActivity",
     "Trace",

@@ -27,6 +27,7 @@ from nbtriton.frontends.metrics import Metrics, MetricsConfig
 from nbtriton.frontends.openai.endpoint import OpenAiHandlers, OpenAiOptions
 from nbtriton.frontends.serve.logs import LogSettings
 from nbtriton.frontends.service import Control, Limits, NoControl, Service
+from nbtriton.frontends.spans import OpenTelemetry, SpanExport
 from nbtriton.frontends.tls import Tls
 from nbtriton.frontends.tracing import TraceValues, Tracing
 
@@ -40,6 +41,7 @@ __all__ = [
     "LogSettings",
     "MetricsConfig",
     "OpenAiOptions",
+    "OpenTelemetry",
     "Service",
     "Tls",
     "TraceValues",
@@ -175,6 +177,7 @@ def serve(
     header_forward_pattern: str = "",
     trace_file: str = "",
     trace: TraceValues | None = None,
+    opentelemetry: OpenTelemetry | None = None,
     grpc_host: str | None = None,
     metrics_host: str | None = None,
     grpc_restricted: Mapping[str, tuple[str, str]] | None = None,
@@ -217,6 +220,8 @@ def serve(
         Triton's ``--trace-config triton,file=…``; clients can only read it.
     trace : TraceValues, optional
         Trace settings at the start, off by default; clients may change them.
+    opentelemetry : OpenTelemetry, optional
+        Triton's ``--trace-config mode=opentelemetry``: traces are sent as spans, not written to a file.
     grpc_host, metrics_host : str, optional
         Other addresses than `host` to listen on.
     grpc_restricted : mapping, optional
@@ -277,7 +282,9 @@ def serve(
     service = Service(
         server,
         NoControl(server) if control is None else control,
-        trace=Tracing(trace_file, trace),
+        trace=Tracing(
+            trace_file, trace, None if opentelemetry is None else SpanExport(opentelemetry)
+        ),
         log=log or LogSettings(),
         limits=limits or Limits(),
         strict_readiness=strict_readiness,

@@ -14,8 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from nbtriton.engine import Activity, TensorActivity, Trace, TraceSample
+from nbtriton.engine import Activity, SpanContext, TensorActivity, Trace, TraceSample
 from nbtriton.errors import InvalidArgumentError
+from nbtriton.frontends.spans import SpanExport, read_traceparent
 from nbtriton.tensors import Array
 
 __all__ = ["NOT_SEEN", "TRACE_LEVELS", "TraceValues", "Tracing", "check_values", "parse_number"]
@@ -95,6 +96,8 @@ class Tracing:
         The trace file; clients cannot change it, and without one tracing stays off.
     values : TraceValues, optional
         At the start; a general setting that is cleared returns to them.
+    spans : SpanExport, optional
+        Where traces go in place of a file.
 
     Attributes
     ----------
@@ -102,15 +105,18 @@ class Tracing:
         False while no request of any model is traced: the one check of a request.
     """
 
-    def __init__(self, file: str = "", values: TraceValues | None = None) -> None:
+    def __init__(
+        self, file: str = "", values: TraceValues | None = None, spans: SpanExport | None = None
+    ) -> None:
         self.on = False
+        self.spans = spans
         self._lock = threading.Lock()
         self._file = _TraceFile(file)
         self._start = values or TraceValues()
-        check_values(self._start, file)
+        check_values(self._start, file, spans=spans is not None)
         # Set by clients, and in force.
         self._given: dict[str, dict[str, Any]] = {"": {}}
-        self._sampling = {"": _Sampling(self._start, self._file)}
+        self._sampling = {"": _Sampling(self._start, self._file, spans)}
         self._look()
 
     def get(self, model: str = "") -> dict[str, Any]:
@@ -120,10 +126,15 @@ class Tracing:
         """
         with self._lock:
             found = self._of(model).values
-        return {
+        settings = {
             "trace_level": [level for level in TRACE_LEVELS if level in found.level] or ["OFF"],
             "trace_rate": str(found.rate),
             "trace_count": str(found.count),
+        }
+        if self.spans is not None:
+            return {**settings, "trace_mode": "opentelemetry", **self.spans.settings()}
+        return {
+            **settings,
             "log_frequency": str(found.log_frequency),
             "trace_file": self._file.path,
             "trace_mode": "triton",
@@ -159,11 +170,11 @@ class Tracing:
                     if other:
                         values[other] = replace(values[""], **self._still_given(other))
             for each in values.values():
-                check_values(each, self._file.path)
+                check_values(each, self._file.path, spans=self.spans is not None)
             self._given[model] = given
             ended = [self._sampling.pop(name) for name in values if name in self._sampling]
             for name, each in values.items():
-                self._sampling[name] = _Sampling(each, self._file)
+                self._sampling[name] = _Sampling(each, self._file, self.spans)
             if model and not given:  # no setting of its own is left
                 ended.append(self._sampling.pop(model))
                 del self._given[model]
@@ -171,15 +182,29 @@ class Tracing:
         for old in ended:
             old.retire()
 
-    def sample(self, model: str) -> Trace | None:
+    def parent(
+        self, traceparent: str | bytes | None, tracestate: str | bytes | None
+    ) -> SpanContext | None:
+        """Return the client's span by its header fields; None where traces are no spans."""
+        if self.spans is None or not traceparent:
+            return None
+        return read_traceparent(_latin(traceparent), _latin(tracestate or ""))
+
+    def sample(self, model: str, parent: SpanContext | None = None) -> Trace | None:
         """Return a trace for a request that is sampled.
 
         It is complete when the request has ended and `TraceSample.release` was called once: the response
         is sent.
+
+        Parameters
+        ----------
+        model : str
+        parent : SpanContext, optional
+            The client's span: such a request is sampled whatever rate and count are.
         """
         with self._lock:
             sampling = self._of(model)
-            sample = sampling.next_sample()
+            sample = sampling.next_sample(parent)
         if sample is None:
             return None
         sample.acquire()
@@ -193,6 +218,8 @@ class Tracing:
         for sampling in ended:
             sampling.retire()
         self._file.close()
+        if self.spans is not None:
+            self.spans.close()
 
     def _of(self, model: str) -> _Sampling:
         return self._sampling.get(model) or self._sampling[""]
@@ -208,8 +235,12 @@ class Tracing:
         self.on = any(each.active for each in self._sampling.values())
 
 
-def check_values(values: TraceValues, file: str) -> None:
-    """Refuse settings with a level that cannot trace anything.
+def _latin(text: str | bytes) -> str:
+    return text if isinstance(text, str) else text.decode("latin-1")
+
+
+def check_values(values: TraceValues, file: str, *, spans: bool = False) -> None:
+    """Refuse settings with a level that cannot trace anything; spans need no file.
 
     Raises
     ------
@@ -221,7 +252,7 @@ def check_values(values: TraceValues, file: str) -> None:
     reason = None
     if values.rate == 0:
         reason = "sample rate must be non-zero"
-    elif not file:
+    elif not file and not spans:
         reason = "trace file name is not given"
     elif values.count == 0:
         reason = ""  # Triton has no words for it
@@ -232,9 +263,10 @@ def check_values(values: TraceValues, file: str) -> None:
 class _Sampling:
     """Settings in force, and their traces that are not yet in a file."""
 
-    def __init__(self, values: TraceValues, file: _TraceFile) -> None:
+    def __init__(self, values: TraceValues, file: _TraceFile, spans: SpanExport | None) -> None:
         self.values = values
         self._file = file
+        self._spans = spans
         self._lock = threading.Lock()
         self._seen = self._taken = self._complete = 0
         self._texts: list[str] = []
@@ -243,19 +275,35 @@ class _Sampling:
     @property
     def active(self) -> bool:
         values = self.values
+        if self._spans is not None:  # a client's span may ask for the next one
+            return bool(values.level)
         return bool(values.level) and values.rate > 0 and values.count != 0
 
-    def next_sample(self) -> TraceSample | None:
+    def next_sample(self, parent: SpanContext | None) -> TraceSample | None:
         """Count a request; return its sample if it is traced. One thread at a time."""
         if not self.active:
             return None
-        self._seen += 1
-        if self._seen % self.values.rate:
+        if self._spans is not None:
+            if not self._counted() and parent is None:
+                return None
+            span = SpanContext.new() if parent is None else parent.child()
+            return TraceSample(self.values.level, partial(self._spans.export, remote=parent), span)
+        if not self._counted():
             return None
         self._taken += 1
-        if self.values.count > 0:
-            self.values = replace(self.values, count=self.values.count - 1)
         return TraceSample(self.values.level, self._keep)
+
+    def _counted(self) -> bool:
+        """Count a request; True if rate and count have it sampled."""
+        values = self.values
+        if values.rate == 0 or values.count == 0:
+            return False
+        self._seen += 1
+        if self._seen % values.rate:
+            return False
+        if values.count > 0:
+            self.values = replace(values, count=values.count - 1)
+        return True
 
     def retire(self) -> None:
         """End sampling by these settings."""

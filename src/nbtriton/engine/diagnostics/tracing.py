@@ -7,6 +7,8 @@ without a trace costs two checks for one.
 from __future__ import annotations
 
 import itertools
+import json
+import os
 import threading
 from collections.abc import Callable, Mapping
 from time import monotonic_ns
@@ -18,7 +20,7 @@ if TYPE_CHECKING:
     from nbtriton.backends.base import Response
     from nbtriton.engine.core.execution import Execution
 
-__all__ = ["Activity", "TensorActivity", "Trace", "TraceSample"]
+__all__ = ["Activity", "SpanContext", "TensorActivity", "Trace", "TraceSample"]
 
 _ids = itertools.count(1)
 
@@ -38,6 +40,43 @@ class TensorActivity(NamedTuple):
     datatype: str
     shape: tuple[int, ...]
     array: Any
+
+
+class SpanContext(NamedTuple):
+    """Which span of which trace: the identity that W3C's Trace Context passes on.
+
+    Parameters
+    ----------
+    trace_id, span_id : int
+        Of 128 and of 64 bits, neither of them 0.
+    flags : int
+        Bit 0: the trace is recorded.
+    state : str
+        Of other tracing systems, passed on as it came.
+    """
+
+    trace_id: int
+    span_id: int
+    flags: int = 1
+    state: str = ""
+
+    def child(self) -> SpanContext:
+        """Return the identity of a new span of the same trace."""
+        return self._replace(span_id=_random_id(8))
+
+    def headers(self) -> dict[str, str]:
+        """Return the fields ``traceparent`` and, where it is not empty, ``tracestate``."""
+        parent = f"00-{self.trace_id:032x}-{self.span_id:016x}-{self.flags:02x}"
+        return {"traceparent": parent, **({"tracestate": self.state} if self.state else {})}
+
+    @classmethod
+    def new(cls) -> SpanContext:
+        """Return the identity of the first span of a new trace."""
+        return cls(_random_id(16), _random_id(8))
+
+
+def _random_id(size: int) -> int:
+    return int.from_bytes(os.urandom(size), "big") or 1
 
 
 class TracedRequest(Protocol):
@@ -78,11 +117,23 @@ class TraceSample:
         ``"TIMESTAMPS"``, ``"TENSORS"`` or both.
     on_complete : callable
         Called once with the sample, on the thread that ended the last trace.
+    span : SpanContext, optional
+        The span of the client's request, if the traces become spans.
+
+    Attributes
+    ----------
+    start_ns : int
+        On the clock of `time.monotonic_ns`.
     """
 
     def __init__(
-        self, levels: frozenset[str], on_complete: Callable[[TraceSample], object]
+        self,
+        levels: frozenset[str],
+        on_complete: Callable[[TraceSample], object],
+        span: SpanContext | None = None,
     ) -> None:
+        self.span = span
+        self.start_ns = monotonic_ns()
         self.timestamps = "TIMESTAMPS" in levels
         self.tensors = "TENSORS" in levels
         self.traces: list[Trace] = []
@@ -125,15 +176,18 @@ class Trace:
         Set when the request has ended.
     before, activities, after : list
         Of the endpoint that received the request; of the request; of the endpoint that answers.
+    span : SpanContext or None
+        Of this request, if its sample has one.
     """
 
     __slots__ = (
         "_answered_ns", "_closing", "_delivered", "activities", "after", "before", "id", "model",
-        "parent_id", "request_id", "sample", "version",
+        "parent_id", "request_id", "sample", "span", "version",
     )  # fmt: skip
 
     def __init__(self, sample: TraceSample, number: int, parent_id: int) -> None:
         self.sample = sample
+        self.span = None if sample.span is None else sample.span.child()
         self.id = number
         self.parent_id = parent_id
         self.model = ""
@@ -152,6 +206,11 @@ class Trace:
         request.trace = self
         self.activities = []  # of a request that was not accepted: its version was just unloaded
         self.tensors("TENSOR_QUEUE_INPUT", request.inputs)
+
+    @property
+    def context(self) -> str | None:
+        """The request's span as JSON of the fields that pass it on; None without one."""
+        return None if self.span is None else json.dumps(self.span.headers())
 
     def child(self) -> Trace:
         """Open the trace of a request that this one makes: a step of an ensemble, a call."""

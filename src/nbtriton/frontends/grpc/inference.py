@@ -71,7 +71,7 @@ class GrpcInference:
             then = partial(self._put_unary, rpc, times)
             rpc.run_on_worker(partial(self.read_long, data, rpc.metadata, then, unary=True))
         else:
-            self.put(_Unary(self, found, rpc), times)
+            self.put(_Unary(self, found, rpc), times, rpc.metadata)
 
     def _put_unary(
         self, rpc: UnaryCall, times: tuple[int, int], found: _Read | TritonError
@@ -79,7 +79,7 @@ class GrpcInference:
         if isinstance(found, TritonError):
             rpc.fail(found)
         else:
-            self.put(_Unary(self, found, rpc), times)
+            self.put(_Unary(self, found, rpc), times, rpc.metadata)
 
     def now_ns(self) -> int:
         """Return what time it is if traces are taken, else 0."""
@@ -151,11 +151,18 @@ class GrpcInference:
             raise UnsupportedError(_DECOUPLED)
         return signature
 
-    def put(self, waiting: _Waiting, read_ns: tuple[int, int]) -> None:
+    def put(
+        self,
+        waiting: _Waiting,
+        read_ns: tuple[int, int],
+        metadata: Sequence[tuple[str, Any]],
+    ) -> None:
         """Keep a request for the next `submit`; since when it was waited for, and when it came."""
         tracing = self.service.trace
         if tracing.on:
-            trace = tracing.sample(waiting.signature.name)
+            found = dict(metadata)
+            parent = tracing.parent(found.get("traceparent"), found.get("tracestate"))
+            trace = tracing.sample(waiting.signature.name, parent)
             waiting.start_trace(trace, "GRPC_WAITREAD_START", "GRPC_WAITREAD_END", read_ns)
         self._ready.append(waiting)
 
@@ -343,7 +350,7 @@ class InferStream:
         request = _Streamed(self._inference, found, self, rpc)
         with self._lock:
             self._running.add(request)
-        self._inference.put(request, times)
+        self._inference.put(request, times, rpc.metadata)
 
     def on_half_close(self) -> None:
         """No more requests: the call ends with the last answer."""

@@ -102,7 +102,9 @@ class Inference:
         tracing = self.service.trace
         if tracing.on:
             for responder in ready:
-                trace = tracing.sample(responder.signature.name)
+                headers = responder.cycle.head.headers
+                parent = tracing.parent(headers.get(b"traceparent"), headers.get(b"tracestate"))
+                trace = tracing.sample(responder.signature.name, parent)
                 times = responder.cycle.received_ns
                 responder.start_trace(trace, "HTTP_RECV_START", "HTTP_RECV_END", times)
         try:

@@ -237,7 +237,7 @@ def _endpoint_options(arguments: SimpleNamespace) -> dict[str, Any]:
     grpc_port = _GRPC_PORT if arguments.grpc_port is None else arguments.grpc_port
     if arguments.allow_grpc is False:
         grpc_port = None
-    trace_path, trace_values = trace_settings(arguments)
+    trace_path, trace_values, spans = trace_settings(arguments)
     channel = [
         (name, int(value))
         for name, flag in _CHANNEL_ARGUMENTS.items()
@@ -276,6 +276,7 @@ def _endpoint_options(arguments: SimpleNamespace) -> dict[str, Any]:
         "grpc_header_forward_pattern": arguments.grpc_header_forward_pattern,
         "trace_file": trace_path,
         "trace": trace_values,
+        "opentelemetry": spans,
         "client_shm": arguments.allow_client_shm,
         "limits": _limits(arguments),
         "http_tls": _tls(arguments, "http"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Iterable
 from dataclasses import replace
 from types import SimpleNamespace
@@ -11,6 +12,7 @@ from typing import Any
 from nbtriton.backends import BACKEND_DIRECTORY
 from nbtriton.errors import InvalidArgumentError, nearest
 from nbtriton.frontends.metrics import MetricsConfig, parse_quantiles
+from nbtriton.frontends.spans import SPAN_NUMBERS, OpenTelemetry
 from nbtriton.frontends.tracing import TraceValues, check_values
 
 __all__ = [
@@ -81,8 +83,10 @@ def host_policies(arguments: SimpleNamespace) -> dict[str, dict[str, str]]:
     return found
 
 
-def trace_settings(arguments: SimpleNamespace) -> tuple[str, TraceValues]:
-    """Return the trace file, empty for none, and the trace settings at the start."""
+def trace_settings(
+    arguments: SimpleNamespace,
+) -> tuple[str, TraceValues, OpenTelemetry | None]:
+    """Return the trace file, empty for none, the trace settings at the start, and where spans go."""
     file = arguments.trace_file or ""
     levels = list(arguments.trace_level)
     numbers: dict[str, Any] = {
@@ -91,6 +95,12 @@ def trace_settings(arguments: SimpleNamespace) -> tuple[str, TraceValues]:
         "log_frequency": arguments.trace_log_frequency,
     }
     mode = "triton"
+    resource: dict[str, str] = {}
+    options: dict[str, Any] = {
+        name: int(os.environ[f"OTEL_{name.upper()}"])
+        for name in SPAN_NUMBERS
+        if os.environ.get(f"OTEL_{name.upper()}", "").isdecimal()
+    }
     for kind, name, value in arguments.trace_config:
         if (kind, name) == ("", "mode"):
             mode = value
@@ -100,20 +110,24 @@ def trace_settings(arguments: SimpleNamespace) -> tuple[str, TraceValues]:
             file = value
         elif (kind, name) in {("", "rate"), ("", "count"), ("triton", "log-frequency")}:
             numbers[name.replace("-", "_")] = value
+        elif (kind, name) == ("opentelemetry", "resource"):
+            key, _, text = value.partition("=")
+            resource[key] = text
+        elif kind == "opentelemetry" and name in ("url", *SPAN_NUMBERS):
+            options[name] = value
         else:
             _log.warning("--trace-config=%s%s has no effect here", kind and f"{kind},", name)
     level = frozenset[str]() if frozenset() in levels else frozenset[str]().union(*levels)
     given = {name: number for name, number in numbers.items() if number is not None}
     values = TraceValues(level=level, **given)
+    spans = OpenTelemetry(resource=resource, **options) if mode == "opentelemetry" else None
     try:
-        if mode != "triton":
-            raise InvalidArgumentError(f"--trace-config=mode={mode} has no effect here")
-        check_values(values, file)
+        check_values(values, file, spans=spans is not None)
     except InvalidArgumentError as error:
         # tritonserver starts too, and traces nothing.
         _log.warning("%s; nothing is traced", error.message)
         values = replace(values, level=frozenset())
-    return file, values
+    return file, values, spans
 
 
 def metrics_settings(arguments: SimpleNamespace) -> tuple[bool, MetricsConfig]:

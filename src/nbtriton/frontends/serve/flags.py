@@ -176,7 +176,8 @@ GROUPS: Mapping[str, tuple[Flag, ...]] = {
     ),
     "Tracing": (
         Flag("trace-config", kinds.TRACE_SETTING, None, "level (TIMESTAMPS, TENSORS, OFF; may be "
-             "repeated), rate, count; triton,file=PATH; triton,log-frequency=N", True),
+             "repeated), rate, count; triton,file=PATH; triton,log-frequency=N; mode=opentelemetry, "
+             "opentelemetry,url=URL, resource=KEY=VALUE, bsp_schedule_delay=MS", True),
     ),
     "Backends": (
         Flag("backend-directory", kinds.TEXT, None, "each NAME/model.py in it is a Python-based backend"),

@@ -266,6 +266,9 @@ _TRACE_READERS: Mapping[tuple[str, str], Callable[[str], Any]] = {
     ("", "rate"): _integer,
     ("", "count"): _integer,
     ("triton", "log-frequency"): _integer,
+    ("opentelemetry", "bsp_max_queue_size"): _integer,
+    ("opentelemetry", "bsp_schedule_delay"): _integer,
+    ("opentelemetry", "bsp_max_export_batch_size"): _integer,
 }
 
 

@@ -76,13 +76,17 @@ def encode_requests(
             extras[at] = plain((
                 request.request_id, request.correlation_id, request.flags, request.timeout_us,
                 request.priority, dict(request.parameters) if request.parameters else None,
-                request.trace is not None, request.is_cancelled(),
+                _encode_trace(request.trace), request.is_cancelled(),
             ))  # fmt: skip
     columns: list[Any] = []
     for name in names:
         arrays: list[Any] = [request.inputs.get(name) for request in requests]
         columns.append((_text(name), packer.column(arrays, sizes)))
     return sizes, columns, outputs, extras
+
+
+def _encode_trace(trace: Any) -> Any:
+    return None if trace is None else (trace.context,)
 
 
 def decode_requests(
@@ -105,7 +109,7 @@ def decode_requests(
         As `RemoteRequest` has them.
     all_outputs : frozenset of str
     traced : callable
-        ``traced(batch, index)`` is the trace of a request that has one.
+        ``traced(batch, index, context)`` is the trace of a request that has one.
     """
     sizes, columns, outputs, extras = body
     inputs: list[dict[str, Array]] = [{} for _ in sizes]
@@ -135,7 +139,7 @@ def decode_requests(
             if extra[5]:
                 request.parameters = extra[5]
             if extra[6]:
-                request.trace = traced(batch, at)
+                request.trace = traced(batch, at, extra[6][0])
             request.cancelled = extra[7]
         requests.append(request)
     return requests

@@ -29,6 +29,7 @@ class RemoteTrace:
 
     batch: int
     index: int
+    context: str | None = None
 
     def child(self) -> RemoteTrace:
         """Return what opens a trace of its own when it is submitted."""

@@ -47,6 +47,8 @@ class InferenceTrace:
 
     def get_context(self) -> str | None:
         """Return the OpenTelemetry context as JSON, or None."""
+        if self._context is None and self._trace is not None:
+            return self._trace.context
         return self._context
 
 
