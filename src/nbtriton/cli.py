@@ -117,6 +117,14 @@ def _add_perf(perf: argparse.ArgumentParser) -> None:
         help="in the process by default, http at a --url",
     )  # fmt: skip
     add(
+        "--shared-memory", choices=("none", "system", "cuda"), default="none",
+        help="over http and grpc: have all tensors in shared memory of this machine",
+    )  # fmt: skip
+    add(
+        "--output-shared-memory-size", type=int, default=102_400, metavar="BYTES",
+        help="room a row for an output of strings or of variable dims (102400)",
+    )  # fmt: skip
+    add(
         "-c",
         "--concurrency",
         "--concurrency-range",

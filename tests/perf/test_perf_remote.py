@@ -121,6 +121,7 @@ def check_levels(urls: dict[str, str], protocol: str) -> None:
         ({"concurrency": 4}, 1),
         ({"concurrency": 2, "batch_size": 3}, 3),
         ({"request_rate": 400.0}, 1),
+        ({"concurrency": 3, "batch_size": 2, "shared_memory": "system"}, 2),
     ):
         point = measure(url, **options)
         assert (point.request_count, point.error_count) == (40, 0), point.first_error
@@ -148,7 +149,7 @@ def test_the_real_server(real_urls, protocol):
 
 
 def check_streams_and_sequences(urls: dict[str, str]) -> None:
-    for options in ({}, {"concurrency": 4}):
+    for options in ({}, {"concurrency": 4}, {"shared_memory": "system"}):
         point = measure(f"grpc://{urls['grpc']}", "words", streaming=True, **options)
         assert (point.request_count, point.error_count) == (40, 0), point.first_error
         assert point.stream is not None

@@ -7,6 +7,7 @@ import pytest
 from nbtriton.errors import InvalidArgumentError, NotFoundError, UnsupportedError
 from nbtriton.perf.api import perf
 from nbtriton.simulate import EngineCosts, Profile, whatif
+from nbtriton.simulate.prediction import _PLACE
 from tests.simulate.profiles import chain, config, model_profile, profile
 
 
@@ -252,11 +253,7 @@ def test_it_takes_what_perf_takes():
     import inspect
 
     names = list(inspect.signature(whatif).parameters)
-    wanted = [
-        name
-        for name in inspect.signature(perf).parameters
-        if name not in ("server", "url", "protocol", "placement", "kind")
-    ]
+    wanted = [name for name in inspect.signature(perf).parameters if name not in _PLACE]
     assert names == ["profile", *wanted]
 
 

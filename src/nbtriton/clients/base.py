@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, InvalidStateError
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Any, ClassVar, Generic, Literal, Self, TypeVar
+from typing import Any, ClassVar, Generic, Literal, NamedTuple, Self, TypeVar
 
 import numpy as np
 
@@ -18,10 +18,12 @@ from nbtriton.tensors import datatype_of, deserialize_bytes, numpy_dtype, serial
 __all__ = [
     "Client",
     "InferResponse",
+    "Outputs",
     "Parameters",
     "PendingRequest",
     "Protocol",
     "ResponseListener",
+    "SharedTensor",
     "StreamResponse",
     "tensor_bytes",
     "tensor_of",
@@ -60,6 +62,40 @@ class StreamResponse:
     outputs: Mapping[str, Any]
     error: TritonError | None = None
     final: bool = False
+
+
+class SharedTensor(NamedTuple):
+    """A tensor in a registered region of shared memory: an input, or the room for an output.
+
+    Attributes
+    ----------
+    datatype : str
+    shape : tuple of int
+        Of an output empty: the server says it.
+    region : str
+        The region's name.
+    byte_size, offset : int
+        Where in it.
+    """
+
+    datatype: str
+    shape: tuple[int, ...]
+    region: str
+    byte_size: int
+    offset: int = 0
+
+    @property
+    def parameters(self) -> Mapping[str, str | int]:
+        """What a request says of it."""
+        found: dict[str, str | int] = {
+            "shared_memory_region": self.region,
+            "shared_memory_byte_size": self.byte_size,
+        }
+        return {**found, "shared_memory_offset": self.offset} if self.offset else found
+
+
+# The requested outputs: names, or where in shared memory each is to be.
+Outputs = Sequence[str] | Mapping[str, SharedTensor]
 
 
 # Called with each response of a request, and whether it is the last one, on a thread of the client.
@@ -129,9 +165,12 @@ class Client(ABC, Generic[EncodedT]):
 
     @abstractmethod
     def encode(
-        self, name: str, inputs: Mapping[str, Any], version: int = -1, outputs: Sequence[str] = ()
+        self, name: str, inputs: Mapping[str, Any], version: int = -1, outputs: Outputs = ()
     ) -> EncodedT:
-        """Return a request as it is sent; for all outputs where none is named."""
+        """Return a request as it is sent; for all outputs where none is named.
+
+        An input may be a `SharedTensor`.
+        """
 
     @abstractmethod
     def with_parameters(
@@ -193,6 +232,14 @@ class Client(ABC, Generic[EncodedT]):
     @abstractmethod
     def statistics(self, name: str = "", version: int = -1) -> dict[str, Any]:
         """Return the statistics of one model or of all, in the form of the HTTP endpoint's JSON."""
+
+    @abstractmethod
+    def register_memory(self, region: str, key: str, byte_size: int) -> None:
+        """Register POSIX shared memory with the server, which is on this machine."""
+
+    @abstractmethod
+    def unregister_memory(self, region: str) -> None:
+        """Unregister a region."""
 
     @abstractmethod
     def describe(self) -> str:

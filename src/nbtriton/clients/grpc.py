@@ -5,16 +5,18 @@ from __future__ import annotations
 import contextlib
 import queue
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from nbtriton.clients.base import (
     TIMEOUT_S,
     Client,
     InferResponse,
+    Outputs,
     Parameters,
     PendingRequest,
     ResponseListener,
+    SharedTensor,
     StreamResponse,
     tensor_bytes,
     tensor_of,
@@ -89,15 +91,21 @@ class GrpcClient(Client[bytes]):
         self._channel.close()
 
     def encode(
-        self, name: str, inputs: Mapping[str, Any], version: int = -1, outputs: Sequence[str] = ()
+        self, name: str, inputs: Mapping[str, Any], version: int = -1, outputs: Outputs = ()
     ) -> bytes:
         """Return a request as it is sent."""
         request = messages.ModelInferRequest(model_name=name, model_version=_version(version))
         for tensor, value in inputs.items():
+            if isinstance(value, SharedTensor):
+                added = request.inputs.add(name=tensor, datatype=value.datatype, shape=value.shape)
+                _set_parameters(added, value.parameters)
+                continue
             request.inputs.add(name=tensor, datatype=datatype_of(value), shape=shape_of(value))
             request.raw_input_contents.append(tensor_bytes(value))
         for output in outputs:
-            request.outputs.add(name=output)
+            named = request.outputs.add(name=output)
+            if isinstance(outputs, Mapping):
+                _set_parameters(named, outputs[output].parameters)
         data: bytes = request.SerializeToString()
         return data
 
@@ -108,10 +116,7 @@ class GrpcClient(Client[bytes]):
         if not parameters and not request_id:
             return request
         added = messages.ModelInferRequest(id=request_id)
-        for key, value in parameters.items():
-            # A bool is an int, too.
-            kind = {bool: "bool", int: "int64", str: "string"}[type(value)]
-            setattr(added.parameters[key], f"{kind}_param", value)
+        _set_parameters(added, parameters)
         encoded: bytes = added.SerializeToString()
         return request + encoded
 
@@ -193,6 +198,18 @@ class GrpcClient(Client[bytes]):
             always_print_fields_with_no_presence=True,
         )
         return statistics
+
+    def register_memory(self, region: str, key: str, byte_size: int) -> None:
+        """Register POSIX shared memory with the server, which is on this machine."""
+        request = messages.SystemSharedMemoryRegisterRequest(
+            name=region, key=key, offset=0, byte_size=byte_size
+        )
+        self._call("SystemSharedMemoryRegister", request)
+
+    def unregister_memory(self, region: str) -> None:
+        """Unregister a region."""
+        request = messages.SystemSharedMemoryUnregisterRequest(name=region)
+        self._call("SystemSharedMemoryUnregister", request)
 
     def describe(self) -> str:
         """Return the server's name and version."""
@@ -326,6 +343,13 @@ class _Stream:
             listener, self._listener = self._listener, None
         if listener is not None:
             listener(StreamResponse({}, error, final=True), True)
+
+
+def _set_parameters(message: Any, parameters: Parameters) -> None:
+    for key, value in parameters.items():
+        # A bool is an int, too.
+        kind = {bool: "bool", int: "int64", str: "string"}[type(value)]
+        setattr(message.parameters[key], f"{kind}_param", value)
 
 
 def _version(version: int) -> str:

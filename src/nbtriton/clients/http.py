@@ -7,7 +7,7 @@ import http.client
 import json
 import socket
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -18,8 +18,10 @@ from nbtriton.clients.base import (
     TIMEOUT_S,
     Client,
     InferResponse,
+    Outputs,
     Parameters,
     PendingRequest,
+    SharedTensor,
     tensor_bytes,
     tensor_of,
 )
@@ -88,27 +90,34 @@ class HttpClient(Client[EncodedRequest]):
             connection.close()
 
     def encode(
-        self, name: str, inputs: Mapping[str, Any], version: int = -1, outputs: Sequence[str] = ()
+        self, name: str, inputs: Mapping[str, Any], version: int = -1, outputs: Outputs = ()
     ) -> EncodedRequest:
         """Return a request with binary tensors both ways."""
-        tensors = {tensor: tensor_bytes(value) for tensor, value in inputs.items()}
-        described = [
-            {
-                "name": tensor,
-                "datatype": datatype_of(value),
-                "shape": list(shape_of(value)),
-                "parameters": {"binary_data_size": len(tensors[tensor])},
-            }
-            for tensor, value in inputs.items()
-        ]
+        tensors: list[bytes] = []
+        described = []
+        for tensor, value in inputs.items():
+            if isinstance(value, SharedTensor):
+                datatype, shape, parameters = value.datatype, value.shape, value.parameters
+            else:
+                datatype, shape = datatype_of(value), shape_of(value)
+                tensors.append(tensor_bytes(value))
+                parameters = {"binary_data_size": len(tensors[-1])}
+            described.append(
+                {"name": tensor, "datatype": datatype, "shape": [*shape], "parameters": parameters}
+            )
         document: dict[str, Any] = {
             "inputs": described,
             "parameters": {"binary_data_output": True},
         }
-        if outputs:
+        if isinstance(outputs, Mapping):
+            document["outputs"] = [
+                {"name": output, "parameters": place.parameters}
+                for output, place in outputs.items()
+            ]
+        elif outputs:
             document["outputs"] = [{"name": output} for output in outputs]
         path = _model_path(name, version) + "/infer"
-        return EncodedRequest.of(path, document, b"".join(tensors.values()))
+        return EncodedRequest.of(path, document, b"".join(tensors))
 
     def with_parameters(
         self, request: EncodedRequest, parameters: Parameters, request_id: str = ""
@@ -168,6 +177,15 @@ class HttpClient(Client[EncodedRequest]):
         path = _model_path(name, version) if name else "/v2/models"
         statistics: dict[str, Any] = self._call(f"{path}/stats")
         return statistics
+
+    def register_memory(self, region: str, key: str, byte_size: int) -> None:
+        """Register POSIX shared memory with the server, which is on this machine."""
+        document = {"key": key, "offset": 0, "byte_size": byte_size}
+        self._call(f"/v2/systemsharedmemory/region/{region}/register", document)
+
+    def unregister_memory(self, region: str) -> None:
+        """Unregister a region."""
+        self._call(f"/v2/systemsharedmemory/region/{region}/unregister", {})
 
     def describe(self) -> str:
         """Return the server's name and version."""

@@ -11,7 +11,7 @@ from IPython.core.magic_arguments import argument
 from nbtriton.magics.common import evaluate, int_list, name_list, unquoted
 
 __all__ = [
-    "DATA", "LOAD", "PLACE", "PLACEMENT", "RUN", "SEQUENCES", "SWEEP", "WINDOWS", "arguments", "only", "profile_option",
+    "DATA", "LOAD", "MEMORY", "PLACE", "PLACEMENT", "RUN", "SEQUENCES", "SWEEP", "WINDOWS", "arguments", "only", "profile_option",
     "read_options", "read_profile",
 ]  # fmt: skip
 
@@ -64,6 +64,23 @@ PLACE = (
         choices=("inproc", "http", "grpc"),
         help="how to ask: in the process by default, http at a --url; here over http or grpc at the "
         "port that %%triton_serve has open, or one for the run",
+    ),
+)
+
+# Over HTTP and gRPC, of a server on this machine.
+MEMORY = (
+    argument(
+        "--shared-memory",
+        choices=("none", "system", "cuda"),
+        default="none",
+        help="over http and grpc: have all tensors in shared memory of this machine",
+    ),
+    argument(
+        "--output-shared-memory-size",
+        type=int,
+        default=102_400,
+        metavar="BYTES",
+        help="room a row for an output of strings or of variable dims (102400)",
     ),
 )
 

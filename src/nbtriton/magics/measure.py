@@ -11,6 +11,7 @@ from nbtriton.api import server
 from nbtriton.magics.arguments import (
     DATA,
     LOAD,
+    MEMORY,
     PLACE,
     PLACEMENT,
     RUN,
@@ -32,7 +33,7 @@ class MeasureMagics(Magics):
     @output_can_be_silenced
     @magic_arguments()
     @argument("name", help="a model or an ensemble")
-    @arguments(LOAD, PLACE, DATA, SEQUENCES, SWEEP, PLACEMENT, WINDOWS, RUN)
+    @arguments(LOAD, PLACE, MEMORY, DATA, SEQUENCES, SWEEP, PLACEMENT, WINDOWS, RUN)
     @argument(
         "--bg", action="store_true",
         help="return at once with a handle: await it, or call its stop() or result()",

@@ -11,11 +11,12 @@ from nbtriton.errors import InvalidArgumentError, nearest
 from nbtriton.perf.data import STRING_LENGTH, Inputs
 from nbtriton.perf.loads import Distribution
 from nbtriton.perf.measure import MeasurementMode
-from nbtriton.perf.options import PROTOCOLS, PerfOptions, Protocol
+from nbtriton.perf.options import PROTOCOLS, PerfOptions, Protocol, SharedMemoryKind
 from nbtriton.perf.placement import Placement
 from nbtriton.perf.progress import Observer
 from nbtriton.perf.report import PerfReport
 from nbtriton.perf.run import run
+from nbtriton.perf.shared_memory import OUTPUT_BYTES
 from nbtriton.perf.traffic import NUM_OF_SEQUENCES
 
 if TYPE_CHECKING:
@@ -73,6 +74,8 @@ def perf(
     observer: Observer | None = None,
     url: str | None = None,
     protocol: Protocol | None = None,
+    shared_memory: SharedMemoryKind = "none",
+    output_shared_memory_size: int = OUTPUT_BYTES,
 ) -> PerfReport:
     """Measure a model's throughput and latency under load, as perf_analyzer does.
 
@@ -94,6 +97,11 @@ def perf(
         How requests reach the server: in the process by default, and over HTTP at a `url`. A server in
         this process is measured over HTTP or gRPC at the port where it serves, or at a free one
         that is opened for the run.
+    shared_memory : {"none", "system"}
+        Over HTTP and gRPC: have the tensors of requests and responses in POSIX shared memory, of
+        a server on this machine. The regions are registered before the load and taken back after it.
+    output_shared_memory_size : int
+        Bytes of room, a row, for each output of strings or with variable dimensions.
     concurrency : int, str, range or iterable of int
         Requests kept outstanding, one level each: ``8``, ``"1:32"`` (with 32), ``"1:32:4"``,
         ``"1:32:x2"`` (doubling), ``range(1, 33)``, ``[1, 8, 32]``. ``"1:0"`` goes on until

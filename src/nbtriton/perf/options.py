@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from nbtriton.errors import InvalidArgumentError, nearest
+from nbtriton.errors import InvalidArgumentError, UnsupportedError, nearest
 from nbtriton.perf.data import Inputs
 from nbtriton.perf.loads import (
     Distribution,
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 __all__ = ["PROTOCOLS", "PerfOptions", "Protocol", "check_choice"]
 
 Protocol = Literal["inproc", "http", "grpc"]
+SharedMemoryKind = Literal["none", "system", "cuda"]
 PROTOCOLS: tuple[str, ...] = get_args(Protocol)
 
 # perf_analyzer's 5000 ms are made for milliseconds across a network. In the kernel a request
@@ -65,6 +66,7 @@ _BOUNDS = (
     ("sequence_length", "--sequence-length", "> 0"),
     ("sequence_length_variation", "--sequence-length-variation", ">= 0.0"),
     ("num_of_sequences", "--num-of-sequences", "> 0"),
+    ("output_shared_memory_size", "--output-shared-memory-size", "> 0"),
 )
 
 
@@ -125,14 +127,21 @@ class PerfOptions:
     observer: Observer | None
     url: str | None
     protocol: Protocol | None
+    shared_memory: SharedMemoryKind
+    output_shared_memory_size: int
 
     def __post_init__(self) -> None:
         for name, allowed in (
             ("request_distribution", get_args(Distribution)),
             ("measurement_mode", get_args(MeasurementMode)),
             ("protocol", (None, *PROTOCOLS)),
+            ("shared_memory", ("system", "cuda", "none")),
         ):
             check_choice(name, getattr(self, name), allowed)
+        if self.shared_memory == "cuda":
+            raise UnsupportedError(
+                "requests in CUDA shared memory are not measured", hint="--shared-memory system"
+            )
         _check_numbers(self)
 
     def level_plan(self) -> LevelPlan:

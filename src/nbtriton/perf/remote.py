@@ -6,7 +6,7 @@ is about the server and the network.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
 from typing import Any, Protocol, Self, Unpack, get_args
 
@@ -17,6 +17,7 @@ from nbtriton.clients.http import HttpClient
 from nbtriton.config import ModelConfig
 from nbtriton.errors import InvalidArgumentError, nearest
 from nbtriton.perf.data import Request
+from nbtriton.perf.shared_memory import SharedMemory
 from nbtriton.perf.traffic import CallOptions
 
 __all__ = ["Pending", "RemoteServer", "Target", "remote_server"]
@@ -63,9 +64,9 @@ class RemoteServer:
         self.config = client.config
         self.statistics = client.statistics
         self.describe = client.describe
-        self.close = client.close
         self._client = client
         # A load sends few objects over and over; each is kept with its encoded form.
+        self._memory: SharedMemory | None = None
         self._encoded: dict[tuple[str, int, tuple[str, ...], int], tuple[Request, Any]] = {}
 
     def __enter__(self) -> Self:
@@ -78,6 +79,23 @@ class RemoteServer:
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+    def close(self) -> None:
+        """Take shared memory back, and close the connections."""
+        memory, self._memory = self._memory, None
+        try:
+            if memory is not None:
+                memory.close()
+        finally:
+            self._client.close()
+
+    def share(
+        self, config: ModelConfig, requests: Iterable[Request], *, rows: int, output_bytes: int
+    ) -> None:
+        """Put the tensors of these requests, and of their responses, into shared memory from now on."""
+        self._memory = SharedMemory(
+            self._client, config, requests, rows=rows, output_bytes=output_bytes
+        )
 
     def infer(self, name: str, inputs: Request, /, **options: Unpack[CallOptions]) -> None:
         """Send one request and wait for its response; raises its error."""
@@ -103,7 +121,12 @@ class RemoteServer:
         key = (name, version, outputs, id(inputs))
         cached = self._encoded.get(key)
         if cached is None:
-            encoded = self._client.encode(name, inputs, version, outputs)
+            memory = self._memory
+            encoded = (
+                self._client.encode(name, inputs, version, outputs)
+                if memory is None
+                else self._client.encode(name, memory.inputs(inputs), version, memory.outputs)
+            )
             cached = self._encoded[key] = (inputs, encoded)
         request = cached[1]
         if not options:

@@ -51,7 +51,7 @@ _LOOPBACK = ("127.0.0.1", "localhost", "0.0.0.0")  # noqa: S104 - compared, not 
 _SETTINGS = (
     "measurement_mode", "measurement_request_count", "stability_percentage", "percentile",
     "latency_threshold_ms", "binary_search", "request_distribution", "request_count", "seed",
-    "streaming", "priority", "timeout_us",
+    "streaming", "priority", "timeout_us", "shared_memory",
 )  # fmt: skip
 
 
@@ -207,6 +207,8 @@ def _prepare(
         min(c.get("max_batch_size", config.max_batch_size) for c in configurations),
     )  # fmt: skip
     found = [replace(workload, options=options.call_options()) for workload in found]
+    if options.shared_memory != "none":
+        _share(target, config, found, options.output_shared_memory_size)
     gpus = _simulated_gpus(target)
     swept = {name: target.config(name) for name in options.sweep_models if gpus is not None}
     placed = SweepPlan(ensembles, others, swept)
@@ -218,6 +220,23 @@ def _prepare(
         gpus,
         placed,
     )
+
+
+def _share(
+    target: Target, config: ModelConfig, found: Sequence[Workload], output_bytes: int
+) -> None:
+    """Put all tensors into shared memory."""
+    if not isinstance(target, RemoteServer):
+        raise InvalidArgumentError(
+            "in the process nothing is sent, so there is nothing to share",
+            hint="--protocol http or grpc, or a --url",
+        )
+    requests = [request for workload in found for request in workload.requests]
+    for workload in found:
+        if workload.sequences is not None:
+            requests += [step for steps in workload.sequences.streams for step in steps]
+    rows = max(workload.batch_size for workload in found)
+    target.share(config, requests, rows=rows, output_bytes=output_bytes)
 
 
 def _simulated(

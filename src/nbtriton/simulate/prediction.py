@@ -29,7 +29,9 @@ from nbtriton.simulate.model_profile import Profile
 __all__ = ["profile_under", "whatif"]
 
 # Of `perf`, what says where to measure.
-_PLACE = ("server", "url", "protocol", "placement", "kind")
+_PLACE = (
+    "server", "url", "protocol", "shared_memory", "output_shared_memory_size", "placement", "kind",
+)  # fmt: skip
 _DEFAULTS = {
     name: parameter.default
     for name, parameter in inspect.signature(perf).parameters.items()
@@ -153,7 +155,7 @@ def _options(profile: Profile, model: str | None, options: Mapping[str, Any]) ->
                 hint=nearest(name, _DEFAULTS),
             )
     for name in _PLACE[1:]:
-        if options.get(name) not in (None, "inproc"):
+        if options.get(name) not in (None, "inproc", _DEFAULTS[name]):
             raise InvalidArgumentError(
                 f"{name} has no meaning for a simulated server",
                 hint="a profile is of the devices where the instances ran; tune(placement='auto') measures all"
