@@ -56,6 +56,7 @@ if TYPE_CHECKING:
     from nbtriton.widgets.calls import dag as dag
     from nbtriton.widgets.calls import timeline as timeline
     from nbtriton.widgets.calls import watch as watch
+    from nbtriton.widgets.plots import plot as plot
     from nbtriton.workers.virtual_environment import environment as environment
 
     # Whether the core that runs is compiled.
@@ -94,6 +95,7 @@ _PUBLIC = {
     "last_batches": "nbtriton.teaching",
     "load_ipython_extension": "nbtriton.magics",
     "perf": "nbtriton.perf",
+    "plot": "nbtriton.widgets.plots",
     "profile": "nbtriton.simulate",
     "record": "nbtriton.recordings",
     "replay": "nbtriton.recordings",

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
-import re
 import xml.etree.ElementTree as ET
 from dataclasses import replace
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nbtriton.drawing import Point, Series, curve_finding, curve_svg, curve_text
-from nbtriton.drawing.curve import curve_scene
+from nbtriton.drawing import (
+    Point,
+    Series,
+    best_of,
+    curve_finding,
+    curve_limits,
+    curve_scene,
+    curve_svg,
+    curve_text,
+)
+from nbtriton.widgets import curve_view
 from tests.widgets.samples import sweep
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -20,29 +28,110 @@ def texts(svg):
     return ["".join(node.itertext()) for node in ET.fromstring(svg).iter(f"{SVG}text")]
 
 
-def test_each_percentile_has_its_own_dash_and_marker():
-    root = ET.fromstring(curve_svg(sweep()))
-    series = [g for g in root.iter(f"{SVG}g") if g.get("class") == "nbt-series"]
-    assert [g.get("data-series") for g in series] == [one.name for one in sweep()]
-    lines = [p for p in series[0].iter(f"{SVG}path") if "nbt-line" in p.get("class", "")]
-    assert len({line.get("stroke-dasharray") for line in lines}) == 3
-    assert len({line.get("stroke") for line in lines}) == 1
+def groups(svg, cls):
+    return [g for g in ET.fromstring(svg).iter(f"{SVG}g") if cls in (g.get("class") or "").split()]
 
 
-def test_loads_units_and_percentiles_are_written():
+def test_throughput_stands_above_latency_and_each_point_has_a_whisker():
+    svg = curve_svg(sweep())
+    series = groups(svg, "nbt-series")
+    assert [g.get("data-series") for g in series] == [one.name for one in sweep()] * 2
+    points = groups(svg, "nbt-point")
+    assert len(points) == 2 * sum(len(one.points) for one in sweep())
+    assert len(groups(svg, "nbt-hollow")) == 0
+    whiskers = [p for p in ET.fromstring(svg).iter(f"{SVG}path") if "nbt-whisker" in p.get("class", "")]  # fmt: skip
+    assert len(whiskers) == len(points) / 2
+
+
+def test_axes_have_their_loads_and_units():
     written = texts(curve_svg(sweep(), title="digits"))
     assert "digits" in written
-    assert "throughput, inferences per second" in written
-    assert any(text.startswith("latency, ms") for text in written)
-    assert written.count("16") == 2
-    assert {"p50", "p90", "p99"} <= set(written)
+    assert "throughput, infer/s, against concurrency" in written
+    assert "latency, ms (p50, whisker to p99, log scale), against concurrency" in written
+    assert all(written.count(load) >= 2 for load in ("1", "2", "4", "8", "16"))
+
+
+def test_latencies_below_a_millisecond_are_in_microseconds_everywhere():
+    short = Series("m", (Point(1, 10, {50: 0.25, 99: 0.5}), Point(2, 20, {50: 0.3, 99: 0.6})))
+    written = " ".join(texts(curve_svg([short])))
+    assert "latency, µs" in written
+    assert "p99 600 µs" in written
+    assert "p99 µs" in curve_text([short])
 
 
 def test_far_apart_latencies_get_a_log_axis_that_says_so():
     near = Series("m", (Point(1, 10, {50: 1.0}), Point(2, 20, {50: 2.0})))
     far = Series("m", (Point(1, 10, {50: 1.0}), Point(2, 20, {50: 200.0})))
-    assert "latency, ms" in texts(curve_svg([near]))
-    assert "latency, ms (log scale)" in texts(curve_svg([far]))
+    assert "latency, ms (p50), against concurrency" in texts(curve_svg([near]))
+    assert "latency, ms (p50, log scale), against concurrency" in texts(curve_svg([far]))
+
+
+def hollow():
+    points = (
+        Point(1, 100, {50: 2.0, 99: 3.0}, "stable", (99.0, 101.0)),
+        Point(2, 190, {50: 2.0, 99: 4.0}, "unstable", (150.0, 230.0)),
+        Point(4, 300, {50: 3.0, 99: 9.0}, "interrupted", (300.0,)),
+    )
+    return Series("m", points)
+
+
+def test_what_is_not_stable_is_hollow_and_never_the_best():
+    svg = curve_svg([hollow()])
+    assert [g.get("data-load") for g in groups(svg, "nbt-hollow")] == ["2", "4"] * 2
+    assert "range of its windows: 150 to 230 infer/s" in svg
+    assert "hollow: unstable or interrupted, with the range of its windows" in texts(svg)[-1]
+    assert best_of([hollow()])[1].load == 1
+    assert "2 of 3 levels not stable" in curve_finding([hollow()])
+
+
+def test_the_target_is_a_line_and_the_winner_keeps_it():
+    slow, fast = sweep()
+    assert best_of(sweep(), 20.0) == (fast, fast.points[-1])
+    assert best_of(sweep(), 8.0) == (fast, fast.points[2])
+    assert best_of(sweep(), 5.0) is None
+    assert "no level keeps p99 within 5.00 ms: the lowest is 5.50 ms" in curve_finding(sweep(), 5.0)
+    svg = curve_svg(sweep(), target_ms=20.0)
+    assert "nbt-target" in svg
+    assert "target 20.0 ms" in texts(svg)
+    assert svg.count("nbt-best") == 2
+    assert "within the target of 20.0 ms" in curve_finding(sweep(), 20.0)
+    assert slow.name in curve_finding(sweep(), 20.0)
+
+
+def test_predicted_is_dashed_in_the_colour_of_what_was_measured():
+    measured = sweep()[1]
+    root = ET.fromstring(curve_svg([measured, replace(measured, predicted=True)]))
+    lines = [p for p in root.iter(f"{SVG}path") if "nbt-line" in p.get("class", "")]
+    assert [bool(line.get("stroke-dasharray")) for line in lines] == [False, True] * 2
+    assert len({line.get("stroke") for line in lines}) == 1
+    assert f"{measured.name} (predicted)" in texts(ET.tostring(root))
+
+
+def test_more_than_four_configurations_have_panels_of_their_own_with_the_same_axes():
+    many = [replace(sweep()[0], name=f"instances={n}") for n in range(1, 6)]
+    assert len(groups(curve_svg(many[:4]), "nbt-panels")) == 1
+    five = curve_svg(many)
+    assert len(groups(five, "nbt-panels")) == 5
+    (ticks,) = {
+        tuple(node.text for node in group.iter(f"{SVG}text"))[1:]
+        for group in groups(five, "nbt-panels")
+    }
+    assert "16" in ticks
+
+
+def test_the_axes_stay_while_a_sweep_runs():
+    loads = (1, 2, 4, 8, 16)
+    begun = [replace(one, points=one.points[:3]) for one in sweep()[:1]]
+    first = curve_limits(begun, loads=loads)
+    assert first.loads == loads
+    further = [replace(sweep()[0], points=sweep()[0].points[:4])]
+    assert curve_limits(further, loads=loads, before=first) in (
+        first, replace(first, latency_ms=curve_limits(further, loads=loads, before=first).latency_ms),
+    )  # fmt: skip
+    # Never shorter, never back from a logarithmic scale.
+    last = curve_limits(sweep(), loads=loads, before=first)
+    again = curve_limits(begun, loads=loads, before=last)
+    assert again == last
 
 
 def test_the_finding_names_the_best_load_and_its_cost():
@@ -50,12 +139,18 @@ def test_the_finding_names_the_best_load_and_its_cost():
     assert "up to 1\u202f670 infer/s at concurrency 16" in said
     assert "p99 13.0 ms" in said
     assert said in ET.fromstring(curve_svg(sweep()[1:])).get("aria-label")
+    both = curve_finding(sweep())
+    assert both.startswith("2 instances + dynamic batching is best")
+    assert "4.9 times the throughput of 1 instance, no batching" in both
 
 
-def test_nothing_measured_yet():
+def test_nothing_measured_yet_is_a_sentence():
     for series in ((), (Series("m"),)):
-        assert "nothing measured yet" in texts(curve_svg(series))
+        svg = curve_svg(series)
+        assert texts(svg) == ["nothing measured yet"]
+        assert float(ET.fromstring(svg).get("height")) < 80
         assert curve_finding(series) == "nothing measured yet"
+        assert curve_view(series).html == '<p class="nbt-curve nbt-static">nothing measured yet</p>'
     assert curve_text(()) == "nothing measured yet"
 
 
@@ -89,18 +184,3 @@ def test_every_measurement_is_drawn_inside(series):
         if shape.tag == "circle":
             assert 0 <= attrs["cx"] <= width
             assert 0 <= attrs["cy"] <= height
-
-
-def test_labels_of_loads_do_not_lie_on_each_other():
-    one = sweep()[0]
-    crowded = replace(
-        one, points=tuple(replace(p, load=p.load + k) for p in one.points for k in (0, 100))
-    )
-    spots = []
-    for node in ET.fromstring(curve_svg([crowded])).iter(f"{SVG}text"):
-        if node.get("font-size") == "10" and re.fullmatch(r"\d+", node.text or ""):
-            spots.append((float(node.get("x")), float(node.get("y")), 6.4 * len(node.text)))
-    assert spots
-    for i, (x1, y1, w1) in enumerate(spots):
-        for x2, y2, w2 in spots[i + 1 :]:
-            assert x1 + w1 <= x2 or x2 + w2 <= x1 or abs(y1 - y2) >= 10

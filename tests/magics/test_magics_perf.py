@@ -217,8 +217,8 @@ def test_the_stop_button_interrupts_and_keeps_what_was_measured(page, monkeypatc
     views: list[CurveView] = []
     drawn = CurveView.update
 
-    def update(self, series):
-        drawn(self, series)
+    def update(self, series, **options):
+        drawn(self, series, **options)
         if series and self not in views:
             views.append(self)
             # What the page sends, heard on another thread as in a real kernel.

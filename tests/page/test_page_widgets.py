@@ -5,10 +5,11 @@ from __future__ import annotations
 import base64
 import math
 import re
+from dataclasses import replace
 
 import pytest
 
-from nbtriton.drawing import to_json, watch_scene
+from nbtriton.drawing import Point, Series, to_json, watch_scene
 from nbtriton.widgets import CurveView, DagView, Hub, WatchView, curve_view, dag_view, graph_of
 from nbtriton.widgets.activity import activities, covered_s, encode
 from tests.page.conftest import HOSTS, frame_text
@@ -397,15 +398,85 @@ def test_a_click_opens_a_model_of_a_chain(open_view):
 # -- curve ----------------------------------------------------------------------------------------
 
 
+def eight():
+    """As a sweep over three options finds them: long names, points close to each other."""
+    return [
+        replace(
+            sweep()[at % 2],
+            name=f"instances={1 + at // 4}, dynamic_batching={('off', 'on')[at % 2]}, "
+            f"max_queue_delay_us={100 * (at // 2 % 2)}",
+            points=tuple(
+                replace(
+                    p,
+                    throughput=p.throughput * (1 + at / 50),
+                    outcome=("stable", "unstable")[i % 2],
+                )
+                for i, p in enumerate(sweep()[at % 2].points)
+            ),
+        )
+        for at in range(8)
+    ]
+
+
+COLLISIONS = """() => {
+  const texts = [...document.querySelectorAll("svg text")].filter((t) => t.getClientRects().length);
+  const boxes = texts.map((text) => [text.textContent, text.getBoundingClientRect()]);
+  const found = [];
+  boxes.forEach(([one, a], i) => boxes.slice(i + 1).forEach(([two, b]) => {
+    const wide = Math.min(a.right, b.right) - Math.max(a.left, b.left);
+    // The box of a text has room for accents above and for tails below.
+    const high = Math.min(a.bottom, b.bottom) - Math.max(a.top, b.top);
+    if (wide > 0.5 && high > 4) found.push([one, two]);
+  }));
+  return found;
+}"""
+
+
+@pytest.mark.parametrize("count", [4, 8])
+def test_labels_do_not_collide_and_can_be_read(open_html, count):
+    page = open_html(curve_view(eight()[:count], title="pipeline", target_ms=20.0).html)
+    for width in PAGES:
+        sizes, fits = spread(page, width, script=False)
+        assert min(sizes) >= 10.99, width
+        assert fits, width
+        assert page.evaluate(COLLISIONS) == [], width
+
+
+def test_a_point_opens_its_configuration(open_view):
+    view = CurveView(title="pipeline", on_hub=Hub(threaded=False))
+    points = (
+        Point(1, 100, {50: 2.0, 99: 3.0}, details=(("instances", "2"),)),
+        Point(2, 150, {50: 3.0}),
+    )
+    view.update([Series("m", points)], loads=(1, 2, 4))
+    view.refresh()
+    page = open_view(view)
+    details = page.locator(".nbt-curve-details")
+    assert not details.is_visible()
+    page.locator(".nbt-point").first.click()
+    assert "instances" in details.inner_text()
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("Enter")
+    assert "150 infer/s" in details.inner_text()
+    page.keyboard.press("Escape")
+    assert not details.is_visible()
+
+
+def test_before_a_point_is_measured_there_is_a_sentence(open_view):
+    page = open_view(CurveView(title="pipeline", on_hub=Hub(threaded=False)))
+    assert page.locator("svg").count() == 0
+    assert page.locator(".nbt-curve-finding").inner_text() == "nothing measured yet"
+
+
 def test_curve_shows_progress_and_grows(open_view, curve):
     page = open_view(curve)
     assert page.locator(".nbt-curve-line").inner_text().startswith("concurrency 8 of 16")
     assert page.get_by_role("progressbar").get_attribute("aria-valuenow") == "40"
-    assert page.locator(".nbt-series").count() == 2
+    assert page.locator(".nbt-series").count() == 4
     curve.update((*sweep(), *sweep()[:1]))
     curve.refresh()
-    page.evaluate("state => put(state)", {"scene": curve.scene, "frame": frame_text(curve)})
-    page.wait_for_function("document.querySelectorAll('.nbt-series').length === 3")
+    page.evaluate("state => put(state)", {"scenes": curve.scenes, "frame": frame_text(curve)})
+    page.wait_for_function("document.querySelectorAll('.nbt-series').length === 6")
 
 
 def test_curve_stops_once(open_view, curve):
@@ -432,7 +503,7 @@ def test_curve_says_its_finding(open_view, curve):
 def test_a_narrow_page_clips_nothing(open_view, views, name):
     page = open_view(views[name], width=420)
     svg = page.locator(f".nbt-{name} svg").bounding_box()
-    # A graph and a watch keep the size of their text, and are moved sideways.
+    # Pictures keep the size of their text, and are moved sideways.
     scrolls = page.locator(".nbt-root").evaluate("e => e.scrollWidth > e.clientWidth")
-    assert svg["x"] + svg["width"] <= 420 or (name != "curve" and scrolls)
+    assert svg["x"] + svg["width"] <= 420 or scrolls
     assert page.evaluate("document.documentElement.scrollWidth") <= 420

@@ -11,8 +11,10 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
+import nbtriton as nt
 from nbtriton.errors import InvalidArgumentError, NotFoundError
 from nbtriton.perf import PerfPoint, PerfReport, ServerBreakdown, usage
+from nbtriton.perf.curves import series_of
 from nbtriton.perf.point import row_of
 from tests.children import run_python
 
@@ -92,9 +94,11 @@ def test_it_shows_itself_as_text_and_page_and_says_what_is_odd():
         assert "concurrency 4: 2 of 9 requests failed" in form
         assert "over the limit" in form
     lines = bundle["text/plain"].splitlines()
-    assert re.split(r"\s{2,}", lines[1].strip())[:3] == [
-        "concurrency", "throughput [infer/s]", "p50 [µs]",
+    assert lines[0].startswith("up to 100 infer/s at concurrency 1, p99 1.00 ms")
+    assert re.split(r"\s{2,}", lines[2].strip())[:5] == [
+        "concurrency", "throughput [infer/s]", "p50 [µs]", "p90 [µs]", "p99 [ms]",
     ]  # fmt: skip
+    assert bundle["image/svg+xml"].startswith("<svg")
     assert "<script" not in bundle["text/html"]
     ET.fromstring(bundle["text/html"].replace("<br>", "<br/>"))
 
@@ -171,6 +175,8 @@ def test_save_by_the_names_ending(tmp_path):
     page = (tmp_path / "r.html").read_text(encoding="utf-8")
     assert page.startswith("<!doctype html>")
     assert "http://" not in page.replace("http://www.w3.org/", "")
+    found.save(tmp_path / "r.png")
+    assert (tmp_path / "r.png").read_bytes().startswith(b"\x89PNG")
     with pytest.raises(InvalidArgumentError, match=r"\.xlsx"):
         found.save(tmp_path / "r.xlsx")
 
@@ -186,9 +192,46 @@ def test_plot_draws_a_line_a_configuration_and_leaves_no_figure_open():
     )
     before = plt.get_fignums()
     figure = found.plot()
-    assert [line.get_label() for line in figure.axes[0].lines] == ["instances=1", "instances=2"]
+    assert len(figure.axes) == 2
+    for axes in figure.axes:
+        assert [line.get_label() for line in axes.lines] == ["instances=1", "instances=2"]
     assert plt.get_fignums() == before
     assert found.plot(figure.axes[0]) is figure
+
+
+def test_options_are_written_as_they_are_typed_and_only_those_that_differ_name_a_curve():
+    found = report(
+        *(point(1, configuration={"instances": 2, "dynamic_batching": on}) for on in (False, True))
+    )
+    assert [one.name for one in series_of(found)] == ["dynamic_batching=off", "dynamic_batching=on"]
+    assert "instances=2, dynamic_batching=off" in repr(found.points[0])
+    assert found.frame["dynamic_batching"].tolist() == [False, True]
+    table = found._repr_mimebundle_()["text/plain"]
+    assert "off" in table
+    assert "False" not in table
+
+
+def test_several_reports_in_one_picture(tmp_path):
+    one = report(point(1), point(2, 190))
+    other = replace(one, points=(point(1, 150), point(2, 300)))
+    figure = nt.plot(before=one, after=other)
+    assert [series.name for series in figure.series] == ["before", "after"]
+    assert "after is best: up to 300 infer/s" in figure.text.splitlines()[0]
+    assert "1.6 times the throughput of before" in figure.text
+    assert [series.name for series in nt.plot(one, other).series] == ["m", "m [2]"]
+    predicted = nt.plot(one, replace(other, simulated=True))
+    assert [series.label for series in predicted.series] == ["m", "m (predicted)"]
+    assert "up to 190 infer/s" in predicted.text
+    for name, begin in (
+        ("a.svg", b"<svg"),
+        ("a.png", b"\x89PNG"),
+        ("a.csv", b"configuration,load"),
+    ):
+        assert figure.save(tmp_path / name).read_bytes().startswith(begin)
+    with pytest.raises(InvalidArgumentError, match="nothing to plot"):
+        nt.plot()
+    with pytest.raises(InvalidArgumentError, match="str is no report"):
+        nt.plot("before")
 
 
 @pytest.mark.parametrize("first", ["", "import nbtriton.perf", "nbtriton.perf"])

@@ -38,7 +38,8 @@ def test_a_curve_comes_with_its_numbers():
 
 
 def test_a_saved_curve_is_small():
-    assert len(curve_view(sweep()).html) < 40_000
+    # Of two pictures the page shows the one that fits.
+    assert len(curve_view(sweep()).html) < 50_000
 
 
 def test_save_by_ending(tmp_path):

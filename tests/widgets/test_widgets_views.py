@@ -241,7 +241,7 @@ def test_curve_grows_and_stops(hub, clock):
     hub.tick()
     assert view.progress == "concurrency 1 of 5"
     assert view.fraction == 0.2
-    assert "1 instance, no batching" in json.dumps(view.scene)
+    assert "1 instance, no batching" in json.dumps(view.scenes)
     before = view.frames_sent
     say(view, "ack")
     clock.pass_(1)
@@ -255,7 +255,7 @@ def test_curve_grows_and_stops(hub, clock):
     view.update(sweep())
     view.stop()
     assert not view.running
-    assert "2 instances + dynamic batching" in json.dumps(view.scene)
+    assert "2 instances + dynamic batching" in json.dumps(view.scenes)
     assert not hub.views
 
 

@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-from nbtriton.drawing.curve import Point, Series, curve_finding, curve_scene, curve_svg, curve_text
+from nbtriton.drawing.curve import (
+    Limits,
+    Point,
+    Series,
+    best_of,
+    curve_finding,
+    curve_limits,
+    curve_text,
+)
 from nbtriton.drawing.dag import (
     dag_scene,
     dag_svg,
@@ -14,8 +22,10 @@ from nbtriton.drawing.dag import (
 from nbtriton.drawing.graph import Edge, Graph, Node, Traffic, folded, topological
 from nbtriton.drawing.layering import Layout, layout
 from nbtriton.drawing.numbers import count, measure, sparkline
+from nbtriton.drawing.pages import fitting
+from nbtriton.drawing.panels import curve_scene, curve_scenes, curve_svg
 from nbtriton.drawing.scene import Shape, to_json, to_svg
-from nbtriton.drawing.table import Column, TableView, table_html, table_text
+from nbtriton.drawing.table import Column, TableView, in_units, table_html, table_text
 from nbtriton.drawing.timeline import (
     Bar,
     Mark,
@@ -46,6 +56,7 @@ __all__ = [
     "Graph",
     "Lane",
     "Layout",
+    "Limits",
     "Mark",
     "ModelActivity",
     "Node",
@@ -59,10 +70,13 @@ __all__ = [
     "Traffic",
     "Wait",
     "batch_bins",
+    "best_of",
     "bin_counts",
     "count",
     "curve_finding",
+    "curve_limits",
     "curve_scene",
+    "curve_scenes",
     "curve_svg",
     "curve_text",
     "dag_scene",
@@ -70,7 +84,9 @@ __all__ = [
     "dag_text",
     "details_of",
     "edge_width",
+    "fitting",
     "folded",
+    "in_units",
     "layout",
     "measure",
     "sparkline",

@@ -1,23 +1,20 @@
-"""Latency against throughput, one curve per configuration and percentile."""
+"""Throughput and latency against load: the points, their axes and the sentence about them."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from itertools import pairwise
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from nbtriton.drawing.numbers import log_ticks, measure, nice_ticks, plain, sparkline
-from nbtriton.drawing.scene import SERIES_ROLES, Shape, figure, ink, shape, text, text_width, to_svg
 
-__all__ = ["Point", "Series", "curve_finding", "curve_scene", "curve_svg", "curve_text"]
+__all__ = ["Limits", "Point", "Series", "best_of", "curve_finding", "curve_limits", "curve_text"]
 
-_WIDTH, _HEIGHT = 860.0, 440.0
-_LEFT, _RIGHT, _BOTTOM = 66.0, 78.0, 52.0
-# Percentiles differ by dash and marker, never by colour alone: lowest solid, highest finest.
-_DASHES = ("", "7 4", "2 3", "9 3 2 3")
+NOTHING = "nothing measured yet"
 # Beyond this ratio of the highest to the lowest latency a linear axis hides the low end.
 _LOG_FROM = 12.0
+# What is left above a point that makes an axis longer while a sweep runs.
+_HEADROOM = 1.6
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,308 +29,224 @@ class Point:
         Inferences per second.
     latency_ms : mapping of int to float
         Percentile to milliseconds: ``{50: 3.1, 90: 4.0, 99: 8.2}``.
+    outcome : str
+        ``"stable"``, or why the figures may not hold: ``"unstable"``, ``"interrupted"``, …
+    throughputs : tuple of float
+        Of the windows that count.
+    details : tuple of (str, str)
+        Its configuration.
     """
 
     load: float
     throughput: float
     latency_ms: Mapping[int, float] = field(default_factory=dict)
+    outcome: str = "stable"
+    throughputs: tuple[float, ...] = ()
+    details: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def firm(self) -> bool:
+        """False for a point that is drawn hollow."""
+        return self.outcome == "stable"
 
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """The measured loads of one configuration, in the order of measurement."""
+    """The loads of one configuration, measured or predicted."""
 
     name: str
     points: tuple[Point, ...] = ()
     load_name: str = "concurrency"
+    predicted: bool = False
+
+    @property
+    def label(self) -> str:
+        """Its name, and that it is predicted."""
+        return f"{self.name} (predicted)" if self.predicted else self.name
+
+    @property
+    def drawn(self) -> tuple[Point, ...]:
+        """The points with a latency, by load."""
+        return tuple(sorted((p for p in self.points if p.latency_ms), key=lambda p: p.load))
 
 
-def curve_svg(series: Sequence[Series], *, title: str = "") -> str:
-    """Draw latency against throughput as one SVG element.
+def best_of(
+    series: Sequence[Series], target_ms: float | None = None
+) -> tuple[Series, Point] | None:
+    """Return the point of the highest throughput whose highest percentile keeps the target.
 
-    Each configuration has a colour, each percentile a dash and a marker; every load is written
-    beside its highest percentile.
+    An unstable one wins only where no stable one qualifies, a predicted one where none was measured.
     """
-    return to_svg(curve_scene(series, title=title))
+    fit = [
+        (one, point)
+        for one in series
+        for point in one.drawn
+        if target_ms is None or point.latency_ms[max(point.latency_ms)] <= target_ms
+    ]
+    for wanted in (
+        [pair for pair in fit if not pair[0].predicted and pair[1].firm],
+        [pair for pair in fit if not pair[0].predicted],
+        fit,
+    ):
+        if wanted:
+            return max(wanted, key=lambda pair: pair[1].throughput)
+    return None
 
 
-def curve_finding(series: Sequence[Series]) -> str:
-    """Return the best throughput of each configuration in a sentence."""
-    sentences = []
-    for one in series:
-        points = [point for point in one.points if point.latency_ms]
-        if not points:
-            continue
-        best = max(points, key=lambda point: point.throughput)
-        top = max(best.latency_ms)
-        first = points[0]
-        sentence = (
-            f"{one.name}: up to {measure(best.throughput)} infer/s at {one.load_name} "
-            f"{plain(best.load)}, p{top} {measure(best.latency_ms[top])} ms"
+def curve_finding(series: Sequence[Series], target_ms: float | None = None) -> str:
+    """Return what the figures say: the best point, what it costs, and what it is compared with."""
+    everything = [(one, point) for one in series for point in one.drawn]
+    if not everything:
+        return NOTHING
+    best = best_of(series, target_ms)
+    if best is None:
+        one, low = min(everything, key=lambda pair: pair[1].latency_ms[max(pair[1].latency_ms)])
+        top = max(low.latency_ms)
+        return (
+            f"no level keeps p{top} within {_ms(target_ms or 0.0)}: the lowest is "
+            f"{_ms(low.latency_ms[top])} at {one.load_name} {plain(low.load)}"
         )
-        if best is not first and top in first.latency_ms:
-            sentence += (
-                f" (at {plain(first.load)}: {measure(first.throughput)} infer/s, "
-                f"{measure(first.latency_ms[top])} ms)"
-            )
-        sentences.append(sentence)
-    return "; ".join(sentences) or "nothing measured yet"
+    one, point = best
+    top = max(point.latency_ms)
+    names = {each.label for each in series if each.drawn}
+    said = f"{one.label} is best: " if len(names) > 1 else ""
+    said += (
+        f"up to {measure(point.throughput)} infer/s at {one.load_name} {plain(point.load)}, "
+        f"p{top} {_ms(point.latency_ms[top])}"
+    )
+    if target_ms is not None:
+        said += f", within the target of {_ms(target_ms)}"
+    said += _compared(series, one, point, top)
+    odd = sum(not point.firm for _, point in everything)
+    if odd:
+        said += f"; {odd} of {len(everything)} levels not stable"
+    return said
+
+
+def _compared(series: Sequence[Series], one: Series, best: Point, top: int) -> str:
+    """Compare the best point with the best of the weakest configuration, or with the lowest load."""
+    others = [
+        max(each.drawn, key=lambda p: p.throughput)
+        for each in series
+        if each.drawn and each is not one and not each.predicted
+    ]
+    weakest = min(others, key=lambda p: p.throughput, default=None)
+    if weakest is not None:
+        if not weakest.throughput or best.throughput <= weakest.throughput:
+            return ""
+        name = next(each.label for each in series if weakest in each.points)
+        return (
+            f"; {measure(best.throughput / weakest.throughput, 2)} times the throughput of {name}"
+        )
+    first = one.drawn[0]
+    if first is best or top not in first.latency_ms:
+        return ""
+    return (
+        f" (at {plain(first.load)}: {measure(first.throughput)} infer/s, "
+        f"{_ms(first.latency_ms[top])})"
+    )
+
+
+def _ms(value: float) -> str:
+    return f"{measure(value)} ms" if value >= 1 else f"{measure(value * 1000)} µs"
+
+
+def latency_unit(series: Sequence[Series]) -> tuple[str, float]:
+    """Return the unit of all latencies, and how much of it is a millisecond."""
+    values = [v for one in series for p in one.drawn for v in p.latency_ms.values()]
+    return ("ms", 1.0) if max(values, default=1.0) >= 1 else ("µs", 1000.0)
 
 
 def curve_text(series: Sequence[Series], *, title: str = "") -> str:
     """Write the measured loads as aligned columns, with a sparkline for each configuration."""
     lines = [title] if title else []
+    unit, per_ms = latency_unit(series)
     for one in series:
-        percentiles = _percentiles([one])
-        head = [one.load_name, "infer/s", *(f"p{p} ms" for p in percentiles)]
+        percentiles = sorted({p for point in one.points for p in point.latency_ms})
+        head = [one.load_name, "infer/s", *(f"p{p} {unit}" for p in percentiles)]
         body = [
             [
-                plain(point.load),
+                plain(point.load) + ("" if point.firm else f" {point.outcome}"),
                 measure(point.throughput),
-                *(measure(point.latency_ms.get(p, math.nan)) for p in percentiles),
+                *(measure(point.latency_ms.get(p, math.nan) * per_ms) for p in percentiles),
             ]
             for point in one.points
         ]
         widths = [max(map(len, column)) for column in zip(head, *body, strict=True)]
         lines.append(
-            f"{one.name}  {sparkline([point.throughput for point in one.points])}".rstrip()
+            f"{one.label}  {sparkline([point.throughput for point in one.points])}".rstrip()
         )
         for row in (head, *body):
             cells = (cell.rjust(width) for cell, width in zip(row, widths, strict=True))
             lines.append("  " + "  ".join(cells))
-    return "\n".join(lines) if lines else "nothing measured yet"
+    return "\n".join(lines) if lines else NOTHING
 
 
-@dataclass(slots=True)
-class _Axes:
-    """The scales of the axes, and the rectangles that are already written on."""
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """The ends of the axes.
 
-    x: Callable[[float], float]
-    y: Callable[[float], float]
-    top: float
-    taken: list[tuple[float, float, float, float]] = field(default_factory=list)
+    Attributes
+    ----------
+    loads : tuple of float
+        That are measured, or will be.
+    throughput : float
+        The top of its axis, which begins at 0.
+    latency_ms : tuple of float
+        The ticks of the latency axis.
+    log : bool
+        Whether the latency axis is logarithmic.
+    """
 
-    def place(self, x: float, y: float, width: float, height: float) -> tuple[float, float] | None:
-        """Find room for a text near a point: its left and baseline, or None without room."""
-        gap = 8.0
-        for left, low in (
-            (x - width / 2, y - gap),
-            (x + gap, y - gap / 2),
-            (x - width - gap, y - gap / 2),
-            (x - width / 2, y + gap + height),
-            (x + gap, y + gap + height / 2),
-            (x - width - gap, y + gap + height / 2),
-        ):
-            box = (left - 1, low - height, left + width + 1, low)
-            inside = left > _LEFT + 2 and low - height > self.top and low < _HEIGHT - _BOTTOM - 2
-            if inside and not any(_overlap(box, other) for other in self.taken):
-                self.taken.append(box)
-                return left, low
-        return None
+    loads: tuple[float, ...] = ()
+    throughput: float = 0.0
+    latency_ms: tuple[float, ...] = ()
+    log: bool = False
 
 
-def curve_scene(series: Sequence[Series], *, title: str = "") -> Shape:
-    """Return the picture of the curves as shapes."""
-    percentiles = _percentiles(series)
-    points = [point for one in series for point in one.points if point.latency_ms]
+def curve_limits(
+    series: Sequence[Series],
+    *,
+    target_ms: float | None = None,
+    loads: Sequence[float] = (),
+    before: Limits | None = None,
+) -> Limits:
+    """Return axes that show every point.
+
+    Parameters
+    ----------
+    series : sequence of Series
+    target_ms : float, optional
+        Shown as well.
+    loads : sequence of float, optional
+        That will be measured.
+    before : Limits, optional
+        The axes until now: they stay as they are while they show every point, and else become so
+        much longer that they stay for a while.
+    """
+    points = [point for one in series for point in one.drawn]
     values = [value for point in points for value in point.latency_ms.values() if value > 0]
-    parts: list[Shape] = []
-    top = _header(series, title, parts)
-    axes = _axes(points, values, top, parts)
-    loads: list[tuple[float, float, str]] = []
-    ends: list[tuple[float, float, str, str]] = []
-    for i, one in enumerate(series):
-        role = SERIES_ROLES[i % len(SERIES_ROLES)]
-        parts.extend(_curves(one, role, percentiles, axes, loads, ends))
-    parts.extend(_end_labels(ends, axes))
-    for x, y, load in loads:
-        spot = axes.place(x, y, text_width(load, 10), 10)
-        if spot:
-            parts.append(text(*spot, load, 10, "muted"))
-    if not points:
-        middle = (_LEFT + _WIDTH - _RIGHT) / 2
-        parts.append(
-            text(
-                middle, (top + _HEIGHT - _BOTTOM) / 2, "nothing measured yet", 13, "muted", "middle"
-            )
-        )
-    name = title or "Latency against throughput"
-    return figure(
-        _WIDTH,
-        _HEIGHT,
-        *parts,
-        label=f"{name}. {curve_finding(series)}",
-        title=name,
-        cls="nbt-curve-svg",
-    )
-
-
-def _percentiles(series: Sequence[Series]) -> list[int]:
-    return sorted({p for one in series for point in one.points for p in point.latency_ms})
-
-
-def _header(series: Sequence[Series], title: str, parts: list[Shape]) -> float:
-    """Write the title and a legend of the configurations; return the top of the plot."""
-    y = 28.0
-    if title:
-        parts.append(text(20, y, title, 14, "fg", bold=True))
-        y += 24
-    x = 20.0
-    for i, one in enumerate(series):
-        role = SERIES_ROLES[i % len(SERIES_ROLES)]
-        width = 26 + text_width(one.name, 12, bold=True)
-        if x > 20 and x + width > _WIDTH - 20:
-            x, y = 20.0, y + 20
-        parts.append(shape("rect", x=x, y=y - 9, width=14, height=10, rx=2, **ink(role)))
-        parts.append(text(x + 20, y, one.name, 12, "fg", bold=True))
-        x += width + 22
-    if not series:
-        y -= 20
-    names = {one.load_name for one in series if one.points}
-    if names:
-        note = f"numbers at the points: {' / '.join(sorted(names))}"
-        parts.append(text(_WIDTH - 20, _HEIGHT - 13, note, 11, "muted", "end"))
-    return y + 18
-
-
-def _axes(
-    points: Sequence[Point], values: Sequence[float], top: float, parts: list[Shape]
-) -> _Axes:
-    right, bottom = _WIDTH - _RIGHT, _HEIGHT - _BOTTOM
-    x_ticks = nice_ticks(0, max((point.throughput for point in points), default=1) or 1, 7)
+    values += [target_ms] if target_ms else []
+    rates = [rate for point in points for rate in (point.throughput, *point.throughputs)]
+    found = Limits(tuple(sorted({*loads, *(point.load for point in points)})))
+    grow = _HEADROOM if loads or before is not None else 1.0
+    top = max(rates, default=0.0)
+    kept = before if before is not None else Limits()
+    throughput = kept.throughput
+    if top > throughput:
+        throughput = nice_ticks(0, top * grow, 4)[-1]
     low, high = min(values, default=0.1), max(values, default=1.0)
     # Six decades are more than can be read; lower latencies are drawn on the axis.
     low = max(low, high / 1e6)
-    log = high / low > _LOG_FROM
-    y_ticks = log_ticks(low, high) if log else nice_ticks(0, high, 6)
-    x_top = x_ticks[-1]
-
-    def at_x(value: float) -> float:
-        return _LEFT + value / x_top * (right - _LEFT)
-
-    def at_y(value: float) -> float:
-        if log:
-            first, last = math.log(y_ticks[0]), math.log(y_ticks[-1])
-            share = (math.log(max(value, y_ticks[0])) - first) / (last - first)
-        else:
-            share = value / y_ticks[-1]
-        return bottom - share * (bottom - top)
-
-    for tick in y_ticks:
-        y = at_y(tick)
-        parts.append(shape("path", d=f"M{_LEFT} {y:.1f}H{right}", **ink(None, "line")))
-        parts.append(text(_LEFT - 9, y + 4, plain(tick), 11, "muted", "end"))
-    for tick in x_ticks:
-        x = at_x(tick)
-        parts.append(shape("path", d=f"M{x:.1f} {bottom}v5", **ink(None, "muted")))
-        parts.append(text(x, bottom + 19, plain(tick), 11, "muted", "middle"))
-    parts.append(shape("path", d=f"M{_LEFT} {bottom}H{right}", **ink(None, "muted")))
-    middle = (_LEFT + right) / 2
-    parts.append(
-        text(middle, _HEIGHT - 13, "throughput, inferences per second", 12, "fg", "middle")
-    )
-    y_name = "latency, ms (log scale)" if log else "latency, ms"
-    spot = (top + bottom) / 2
-    rotated = f"rotate(-90 20 {spot:.1f})"
-    parts.append(text(20, spot, y_name, 12, "fg", "middle", transform=rotated))
-    return _Axes(at_x, at_y, top)
-
-
-def _curves(
-    one: Series,
-    role: str,
-    percentiles: Sequence[int],
-    axes: _Axes,
-    loads: list[tuple[float, float, str]],
-    ends: list[tuple[float, float, str, str]],
-) -> list[Shape]:
-    parts: list[Shape] = []
-    lines: list[list[tuple[float, float]]] = []
-    for k, percentile in enumerate(percentiles):
-        line = [
-            (axes.x(point.throughput), axes.y(point.latency_ms[percentile]))
-            for point in one.points
-            if percentile in point.latency_ms
-        ]
-        if not line:
-            continue
-        lines.append(line)
-        path = "M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in line)
-        dash = _DASHES[k % len(_DASHES)]
-        parts.append(
-            shape(
-                "path",
-                d=path,
-                stroke_width=2,
-                stroke_dasharray=dash,
-                stroke_linejoin="round",
-                **ink(None, role, f"nbt-line nbt-p{percentile}"),
-            )
-        )
-        parts.extend(
-            _marker(k, x, y, role, _tooltip(one, point))
-            for (x, y), point in zip(line, one.points, strict=False)
-        )
-        axes.taken.extend((x - 5, y - 5, x + 5, y + 5) for x, y in line)
-        axes.taken.extend(_along(line))
-        ends.append((*line[-1], f"p{percentile}", role))
-    if lines:
-        loads.extend(
-            (x, y, plain(point.load)) for (x, y), point in zip(lines[-1], one.points, strict=False)
-        )
-    if len(lines) > 1:
-        around = [*lines[0], *reversed(lines[-1])]
-        band = "M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in around) + "z"
-        parts.insert(0, shape("path", d=band, opacity=0.1, **ink(role)))
-    return [shape("g", *parts, class_="nbt-series", data_series=one.name)]
-
-
-def _marker(k: int, x: float, y: float, role: str, tip: str) -> Shape:
-    title = shape("title", tip)
-    if k == 0:
-        return shape("circle", title, cx=x, cy=y, r=4, **ink(role))
-    square, triangle, diamond = "m-3.5 -3.5h7v7h-7z", "m0 -5l4.8 8.4h-9.6z", "m0 -5l5 5l-5 5l-5 -5z"
-    outline = (diamond, square, triangle)[k % 3]
-    return shape("path", title, d=f"M{x:.1f} {y:.1f}{outline}", stroke_width=1.6, **ink("bg", role))
-
-
-def _end_labels(ends: Sequence[tuple[float, float, str, str]], axes: _Axes) -> list[Shape]:
-    """Write each percentile at the end of its line, moved where two would touch."""
-    parts = []
-    size = 11
-    for x, y, name, role in sorted(ends, key=lambda end: (end[0], end[1])):
-        width = text_width(name, size, bold=True)
-        left = x + 10
-        for step in (0, 1, -1, 2, -2, 3, -3):
-            low = y + 4 + step * 7
-            box = (left - 2, low - size, left + width + 2, low + 1)
-            if not any(_overlap(box, other) for other in axes.taken):
-                break
-        axes.taken.append(box)
-        parts.append(text(left, low, name, size, f"t{role[1:]}", bold=True))
-    return parts
-
-
-def _along(line: Sequence[tuple[float, float]]) -> list[tuple[float, float, float, float]]:
-    """Cover a line with small boxes, so that no load is written across it."""
-    boxes = []
-    for (x0, y0), (x1, y1) in pairwise(line):
-        steps = max(1, int(math.hypot(x1 - x0, y1 - y0) / 6))
-        for i in range(1, steps):
-            x, y = x0 + (x1 - x0) * i / steps, y0 + (y1 - y0) * i / steps
-            boxes.append((x - 2, y - 2, x + 2, y + 2))
-    return boxes
-
-
-def _tooltip(one: Series, point: Point) -> str:
-    latencies = ", ".join(f"p{p} {measure(ms)} ms" for p, ms in sorted(point.latency_ms.items()))
-    return (
-        f"{one.name}\n{one.load_name} {plain(point.load)}: "
-        f"{measure(point.throughput)} infer/s, {latencies}"
-    )
-
-
-def _overlap(
-    one: tuple[float, float, float, float], two: tuple[float, float, float, float]
-) -> bool:
-    return one[0] < two[2] and two[0] < one[2] and one[1] < two[3] and two[1] < one[3]
+    ticks = kept.latency_ms
+    if ticks and ticks[0] <= low and high <= ticks[-1] and (kept.log or high / low <= _LOG_FROM):
+        return replace(
+            found, loads=tuple(sorted({*found.loads, *kept.loads})),
+            throughput=throughput, latency_ms=ticks, log=kept.log,
+        )  # fmt: skip
+    log = kept.log or high / low > _LOG_FROM
+    ticks = log_ticks(low / grow, high * grow) if log else nice_ticks(0, high * grow, 4)
+    return replace(
+        found, loads=tuple(sorted({*found.loads, *kept.loads})),
+        throughput=throughput, latency_ms=ticks, log=log,
+    )  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,7 +11,7 @@ from unicodedata import east_asian_width
 
 from nbtriton.drawing.numbers import MISSING, count, measure
 
-__all__ = ["Column", "TableView", "table_html", "table_text"]
+__all__ = ["Column", "TableView", "in_units", "table_html", "table_text"]
 
 Format = str | Callable[[object], str]
 
@@ -25,6 +26,7 @@ _UNITS = (
     ("_ns", "ns"),
     ("_s", "s"),
 )
+_MS_FROM_US = 1000.0
 _RULE = "1px solid rgba(128,128,128,.45)"
 _HAIR = "1px solid rgba(128,128,128,.22)"
 
@@ -45,6 +47,23 @@ class Column:
             if name.endswith(ending) and name != ending:
                 return cls(name.removesuffix(ending).replace("_", " "), unit)
         return cls(name.replace("_", " "))
+
+
+def in_units(
+    columns: Sequence[Column], rows: Sequence[Sequence[object]]
+) -> tuple[list[Column], list[list[object]]]:
+    """Return columns of microseconds in milliseconds, those whose longest time is 1 ms or more."""
+    columns, cells = list(columns), [list(row) for row in rows]
+    for at, column in enumerate(columns):
+        times = [row[at] for row in cells if isinstance(row[at], int | float)]
+        finite = [float(time) for time in times if math.isfinite(time)]  # type: ignore[arg-type]
+        if column.unit != "µs" or max(finite, default=0.0) < _MS_FROM_US:
+            continue
+        columns[at] = Column(column.label, "ms")
+        for row in cells:
+            value = row[at]
+            row[at] = value / _MS_FROM_US if isinstance(value, int | float) else value
+    return columns, cells
 
 
 class TableView(ABC):

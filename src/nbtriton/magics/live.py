@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from nbtriton.engine.interrupts import interrupts_deferred
 from nbtriton.perf import PerfProgress, PerfReport, PerfRun
+from nbtriton.perf.curves import series_of
 from nbtriton.perf.progress import TerminalLine, progress_line
-from nbtriton.perf.render import series_of
 from nbtriton.widgets import CurveView, Shown, show_live
 
 if TYPE_CHECKING:
@@ -112,7 +112,11 @@ class LiveRun:
                     return
                 self._show()
             assert self._view is not None
-            self._view.update(series_of(PerfReport(self._model, progress.points)))
+            self._view.update(
+                series_of(PerfReport(self._model, progress.points)),
+                loads=progress.loads,
+                target_ms=progress.target_ms,
+            )
             self._view.show_progress(*progress_line(progress))
         if self._view.stop_requested.is_set():
             self._stop_here()

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from nbtriton.drawing import Column, TableView
+from nbtriton.drawing import Column, TableView, in_units
 from nbtriton.errors import InvalidArgumentError
 from nbtriton.packages import needed
 from nbtriton.perf.api import options_of
@@ -111,7 +111,7 @@ class Comparison(TableView):
             ratios = [str(self.ratio(at, figure)) if at else "1" for figure in figures]
             rows.append([name, *medians, *ratios])
         caption = self.verdict + (" Interrupted." if self.interrupted and self.rounds else "")
-        return columns, rows, caption
+        return *in_units(columns, rows), caption
 
     def _median(self, at: int, figure: str) -> float | None:
         values = sorted(getattr(points[at], figure) for points in self.rounds)

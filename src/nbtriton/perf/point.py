@@ -17,7 +17,7 @@ from nbtriton.perf.windows import Outcome, StreamSummary
 if TYPE_CHECKING:
     from nbtriton.api import Server
 
-__all__ = ["COLUMNS", "LoadMode", "PerfPoint", "describe", "row_of"]
+__all__ = ["COLUMNS", "LoadMode", "PerfPoint", "describe", "option_text", "row_of"]
 
 LoadMode = Literal["concurrency", "request_rate", "intervals", "periodic", "replay"]
 
@@ -77,6 +77,8 @@ class PerfPoint:
         perf_analyzer's remarks on this level.
     simulated_gpus : str
         The simulated GPUs on which models ran, so that the times are simulated; empty without.
+    throughputs : tuple of float
+        Inferences per second in each of the windows that count.
     source : PointSource or None
         Where it was measured, for `apply`; None for a point that was made by hand.
     """
@@ -110,6 +112,7 @@ class PerfPoint:
     stream: StreamSummary | None = None
     notes: tuple[str, ...] = ()
     simulated_gpus: str = ""
+    throughputs: tuple[float, ...] = ()
     source: PointSource | None = field(default=None, compare=False)
 
     def apply(self, server: Server | None = None) -> AppliedConfiguration:
@@ -172,7 +175,7 @@ class PerfPoint:
 def describe(load: str, configuration: Mapping[str, Any], batch_size: int) -> str:
     """Name a level, or without `load` a configuration: ``concurrency 8, instances=2``."""
     words = [load] if load else []
-    words += [f"{key}={_short(value)}" for key, value in configuration.items()]
+    words += [f"{key}={option_text(value)}" for key, value in configuration.items()]
     if batch_size != 1:
         words.append(f"batch_size={batch_size}")
     return ", ".join(words)
@@ -248,6 +251,13 @@ def _server_columns(server: ServerBreakdown, prefix: str) -> dict[str, Any]:
         f"{prefix}inferences": server.inference_count,
         f"{prefix}mean_batch_size": server.mean_batch_size,
     }
+
+
+def option_text(value: object) -> object:
+    """Write the value of an option as it is typed: ``off``, ``4,8``."""
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    return _short(value)
 
 
 def _short(value: object) -> object:

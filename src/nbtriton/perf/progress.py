@@ -46,6 +46,10 @@ class PerfProgress:
         Inferences per second in the latest window, or since the latest report; 0 at the start.
     points : tuple of PerfPoint
         Levels that have ended.
+    loads : tuple of float
+        All levels that will be measured; empty where a search decides.
+    target_ms : float or None
+        The limit of the latency.
     """
 
     level: int
@@ -59,6 +63,8 @@ class PerfProgress:
     eta_s: float | None
     infer_per_s: float
     points: tuple[PerfPoint, ...]
+    loads: tuple[float, ...] = ()
+    target_ms: float | None = None
 
 
 Observer = Callable[[PerfProgress], None]

@@ -9,19 +9,26 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol
 
-from nbtriton.drawing import Column, Point, Series, curve_svg, measure, table_html, table_text
+from nbtriton.drawing import (
+    Column,
+    Shape,
+    curve_finding,
+    curve_scenes,
+    fitting,
+    in_units,
+    measure,
+    table_html,
+    table_text,
+    to_svg,
+)
 from nbtriton.errors import InvalidArgumentError
-from nbtriton.packages import needed
 from nbtriton.perf.breakdown import ServerBreakdown, network_us
-from nbtriton.perf.point import COLUMNS, PerfPoint, row_of
+from nbtriton.perf.curves import save_png, series_of, target_of
+from nbtriton.perf.point import PerfPoint, option_text, row_of
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-
-__all__ = ["html", "plot", "save", "series_of", "svg", "text", "write_csv"]
+__all__ = ["finding_of", "html", "save", "svg", "text", "write_csv"]
 
 
 class Report(Protocol):
@@ -33,6 +40,10 @@ class Report(Protocol):
     def model(self) -> str: ...
     @property
     def points(self) -> tuple[PerfPoint, ...]: ...
+    @property
+    def settings(self) -> Mapping[str, Any]: ...
+    @property
+    def simulated(self) -> bool: ...
     @property
     def notes(self) -> tuple[str, ...]: ...
     @property
@@ -86,25 +97,19 @@ _PLAIN: Mapping[str, object] = {
 }
 
 
-def series_of(report: Report) -> tuple[Series, ...]:
-    """Return a curve for each configuration and batch size: p50, p99 and the chosen percentile."""
-    groups: dict[str, list[PerfPoint]] = {}
-    for point in report.points:
-        if point.request_count:
-            groups.setdefault(point.label or report.model, []).append(point)
-    return tuple(
-        Series(
-            name=name,
-            points=tuple(Point(p.value, p.infer_per_s, _latency_ms(p)) for p in points),
-            load_name=COLUMNS.get(points[0].mode, "requests/s"),
-        )
-        for name, points in groups.items()
-    )
+def finding_of(report: Report) -> str:
+    """Return what the figures of a report say, in a sentence."""
+    return curve_finding(series_of(report), target_of(report))
 
 
 def svg(report: Report) -> str:
-    """Draw latency against throughput."""
-    return curve_svg(series_of(report), title=report.model)
+    """Draw throughput and latency against load."""
+    return to_svg(_scenes(report)[-1])
+
+
+def _scenes(report: Report) -> list[Shape]:
+    series, target_ms = series_of(report), target_of(report)
+    return curve_scenes(series, title=report.model, target_ms=target_ms)
 
 
 def text(report: Report) -> str:
@@ -112,7 +117,7 @@ def text(report: Report) -> str:
     columns, rows = _table(report)
     parts = [report.headline]
     if rows:
-        parts.append(table_text(columns, rows))
+        parts = [finding_of(report), report.headline, table_text(columns, rows)]
     parts += [f"note: {note}" for note in _notes(report)]
     return "\n".join(parts)
 
@@ -122,50 +127,14 @@ def html(report: Report) -> str:
     columns, rows = _table(report)
     parts = [f'<div class="nbt-perf"><p>{escape(report.headline)}</p>']
     if rows:
-        parts += [svg(report), table_html(columns, rows)]
+        # The picture begins with the finding.
+        parts += [fitting(_scenes(report)), table_html(columns, rows)]
     notes = _notes(report)
     if notes:
         items = "".join(f"<li>{escape(note)}</li>" for note in notes)
         parts.append(f"<ul>{items}</ul>")
     parts.append("</div>")
     return "".join(parts)
-
-
-def plot(report: Report, ax: Axes | None = None) -> Figure:
-    """Draw p99 latency over throughput with matplotlib."""
-    with needed("a plot"):
-        from matplotlib import pyplot as plt
-
-    if ax is None:
-        figure, ax = plt.subplots(figsize=(8, 4.5), layout="constrained")
-        # The caller shows the figure; else a notebook would show it a second time.
-        plt.close(figure)
-    for one in series_of(report):
-        points = one.points
-        (line,) = ax.plot(
-            [p.throughput for p in points],
-            [p.latency_ms[99] for p in points],
-            marker="o",
-            label=one.name,
-        )
-        for point in points:
-            ax.annotate(
-                f"{point.load:g}",
-                (point.throughput, point.latency_ms[99]),
-                textcoords="offset points",
-                xytext=(4, 4),
-                fontsize=8,
-                color=line.get_color(),
-            )
-    ax.set_xlabel("throughput (inferences/s)")
-    ax.set_ylabel("p99 latency (ms)")
-    ax.set_ylim(bottom=0)
-    ax.set_title(report.model)
-    if ax.lines:
-        ax.legend()
-    found = ax.get_figure(root=True)
-    assert found is not None
-    return found
 
 
 def save(report: Report, path: Path) -> None:
@@ -175,6 +144,8 @@ def save(report: Report, path: Path) -> None:
             path.write_text(_page(report), encoding="utf-8")
         case ".svg":
             path.write_text(svg(report), encoding="utf-8")
+        case ".png":
+            save_png(series_of(report), path, title=report.model, target_ms=target_of(report))
         case ".csv":
             write_csv(report, path)
         case ".json":
@@ -185,7 +156,7 @@ def save(report: Report, path: Path) -> None:
             path.write_text(document, encoding="utf-8")
         case other:
             raise InvalidArgumentError(
-                f"cannot save a report as '{other}'", hint="known: .html, .svg, .csv, .json"
+                f"cannot save a report as '{other}'", hint="known: .html, .svg, .png, .csv, .json"
             )
 
 
@@ -262,14 +233,6 @@ def _whole(us: float) -> int:
     return int(us) if math.isfinite(us) else 0
 
 
-def _latency_ms(point: PerfPoint) -> dict[int, float]:
-    found = {50: point.latency_p50_us / 1000, 99: point.latency_p99_us / 1000}
-    chosen = point.percentile
-    if chosen is not None and chosen == int(chosen) and point.percentile_us is not None:
-        found[int(chosen)] = point.percentile_us / 1000
-    return found
-
-
 def _table(report: Report) -> tuple[list[Column], list[list[object]]]:
     rows = []
     for point in report.points:
@@ -300,7 +263,12 @@ def _table(report: Report) -> tuple[list[Column], list[list[object]]]:
         if any(name in row for row in rows)
         and not all(row.get(name) == _PLAIN.get(name, _NEVER) for row in rows)
     ]
-    return [columns[name] for name in shown], [[row.get(name) for name in shown] for row in rows]
+    cells = [[_cell(row.get(name)) for name in shown] for row in rows]
+    return in_units([columns[name] for name in shown], cells)
+
+
+def _cell(value: object) -> object:
+    return option_text(value) if isinstance(value, bool) else value
 
 
 def _notes(report: Report) -> list[str]:

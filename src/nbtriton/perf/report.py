@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from nbtriton.drawing import measure
 from nbtriton.errors import InvalidArgumentError, NotFoundError, nearest
 from nbtriton.packages import needed
-from nbtriton.perf import render
+from nbtriton.perf import curves, render
 from nbtriton.perf.point import PerfPoint, row_of
 
 if TYPE_CHECKING:
@@ -136,16 +136,30 @@ class PerfReport:
         return max([p for p in fit if p.stable] or fit, key=_OBJECTIVES[objective])
 
     def plot(self, ax: Axes | None = None) -> Figure:
-        """Draw throughput over p99 latency with matplotlib, one line a configuration."""
-        return render.plot(self, ax)
+        """Draw it with matplotlib: throughput above latency, a line for each configuration.
+
+        Parameters
+        ----------
+        ax : Axes, optional
+            Gets the latency alone: p50, with a whisker to the highest percentile.
+        """
+        return curves.plot(
+            curves.series_of(self), title=self.model, ax=ax, target_ms=curves.target_of(self)
+        )
 
     def to_csv(self, path: str | Path) -> None:
         """Write perf_analyzer's CSV columns (microseconds), and one file a composing model."""
         render.write_csv(self, Path(path))
 
     def save(self, path: str | Path) -> None:
-        """Write the report as ``.html``, ``.svg``, ``.csv`` or ``.json``, by the name's ending."""
+        """Write the report as ``.html``, ``.svg``, ``.png``, ``.csv`` or ``.json``, by the name's ending.
+
+        A PNG file is drawn by matplotlib.
+        """
         render.save(self, Path(path))
 
     def _repr_mimebundle_(self, **_options: object) -> dict[str, str]:
-        return {"text/plain": render.text(self), "text/html": render.html(self)}
+        bundle = {"text/plain": render.text(self), "text/html": render.html(self)}
+        if self.points:
+            bundle["image/svg+xml"] = render.svg(self)
+        return bundle

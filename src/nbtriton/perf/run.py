@@ -72,7 +72,11 @@ def run(options: PerfOptions) -> PerfReport:
         if options.server is not None:  # also where it is reached over HTTP or gRPC
             waits = InterpreterWaits(options.server, plan.composing or (options.model,))
             measure = waits.around(measure)
-        session = Session(measure, total, options.observer)
+        session = Session(
+            measure, total, options.observer,
+            loads=() if levels.binary else tuple(map(float, level_values(levels.levels) or ())),
+            target_ms=options.latency_threshold_ms or None,
+        )  # fmt: skip
         source = PointSource(options.model, tuple(options.sweep_models), options.server)
         started_s = time.monotonic()
         interrupted = _measure(session, options, levels, configurations, plan, windows)

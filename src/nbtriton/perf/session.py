@@ -45,7 +45,11 @@ class Session:
         measure: Measure,
         total: int | None,
         observer: Observer | None,
+        *,
+        loads: tuple[float, ...] = (),
+        target_ms: float | None = None,
     ) -> None:
+        self._loads, self._target_ms = loads, target_ms
         self.points: list[PerfPoint] = []
         self.notes: list[str] = []
         self._measure_level = measure
@@ -121,6 +125,8 @@ class Session:
             eta_s=eta_s,
             infer_per_s=progress.requests_per_s * (level.workload.batch_size if level else 0),
             points=tuple(self.points),
+            loads=self._loads,
+            target_ms=self._target_ms,
         )
         try:
             self._observer(whole)

@@ -8,7 +8,7 @@ from typing import Any
 
 import traitlets
 
-from nbtriton.drawing import Series, curve_finding, curve_scene, to_json
+from nbtriton.drawing import Limits, Series, curve_finding, curve_limits, curve_scenes, to_json
 from nbtriton.widgets.static import StaticView, curve_view
 from nbtriton.widgets.view import LiveView, asset
 
@@ -36,7 +36,7 @@ class CurveView(LiveView):
     _esm = asset("curve.js")
     _css = asset("curve.css")
 
-    scene: Any = traitlets.List().tag(sync=True)
+    scenes: Any = traitlets.List().tag(sync=True)
     finding = traitlets.Unicode("").tag(sync=True)
     progress = traitlets.Unicode("").tag(sync=True)
     fraction = traitlets.Float(-1.0).tag(sync=True)
@@ -52,11 +52,32 @@ class CurveView(LiveView):
         self._series: tuple[Series, ...] = ()
         self._line = ("", -1.0)
         self._news = True
-        super().__init__(scene=to_json(curve_scene((), title=title)), **options)
+        self._target_ms: float | None = None
+        self._limits: Limits | None = None
+        super().__init__(finding=curve_finding(()), **options)
 
-    def update(self, series: Sequence[Series]) -> None:
-        """Show these curves: all that was measured so far."""
-        self._series = tuple(series)
+    def update(
+        self,
+        series: Sequence[Series],
+        *,
+        loads: Sequence[float] = (),
+        target_ms: float | None = None,
+    ) -> None:
+        """Show these curves.
+
+        Parameters
+        ----------
+        series : sequence of Series
+            All that was measured so far.
+        loads : sequence of float, optional
+            All that will be: the axes stay as they are while a sweep runs, as far as they can.
+        target_ms : float, optional
+            A limit of the latency.
+        """
+        self._series, self._target_ms = tuple(series), target_ms
+        self._limits = curve_limits(
+            self._series, target_ms=target_ms, loads=loads, before=self._limits
+        )
         self._news = True
 
     def show_progress(self, line: str, fraction: float | None = None) -> None:
@@ -87,12 +108,20 @@ class CurveView(LiveView):
         series, line, fraction = state
         self.frames_sent += 1
         with self.hold_sync():
-            self.scene = to_json(curve_scene(series, title=self._title))
-            self.finding = curve_finding(series)
+            self.scenes = self._scenes(series)
+            self.finding = curve_finding(series, self._target_ms)
             self.progress, self.fraction = line, fraction
             # A frame of its own number: every message is acknowledged, also an unchanged picture.
             self.frame = self.frames_sent.to_bytes(8, "little")
 
+    def _scenes(self, series: Sequence[Series]) -> list[Any]:
+        if not any(one.drawn for one in series):
+            return []  # the page writes a sentence
+        scenes = curve_scenes(
+            series, title=self._title, target_ms=self._target_ms, limits=self._limits
+        )
+        return [to_json(scene) for scene in scenes]
+
     def static(self) -> StaticView:
         """Return the curves as they are now."""
-        return curve_view(self._series, title=self._title)
+        return curve_view(self._series, title=self._title, target_ms=self._target_ms)

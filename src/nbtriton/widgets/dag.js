@@ -28,17 +28,6 @@ function render({ model, el }) {
   /** The node whose details are open. */
   let opened = "";
 
-  /** The widest picture that the page has room for: text keeps its size. */
-  const fitting = () => {
-    const scenes = model.get("scenes");
-    const room = root.clientWidth - 8;
-    let best = 0;
-    for (let i = 1; i < scenes.length; i++) {
-      if (Number(scenes[i][1].width) <= room) best = i;
-    }
-    return best;
-  };
-
   const build_all = () => {
     const focused = groups.findIndex((group) => group === document.activeElement);
     const before = focused >= 0 ? nodes[focused].id : "";
@@ -143,7 +132,7 @@ function render({ model, el }) {
   };
 
   const draw = () => {
-    const best = fitting();
+    const best = widest(model.get("scenes"), root);
     if (model.get("scenes") !== drawn || best !== scene) {
       drawn = model.get("scenes");
       scene = best;
@@ -225,7 +214,7 @@ function render({ model, el }) {
 
   const stop = follow(model, ["scenes", "traffic", "widths", "finding"], draw, root);
   const sizes = new ResizeObserver(() => {
-    if (fitting() !== scene) draw();
+    if (widest(model.get("scenes"), root) !== scene) draw();
   });
   sizes.observe(root);
   return () => {

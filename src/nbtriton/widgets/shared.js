@@ -236,6 +236,16 @@ function widget(render) {
   return { render, initialize: (/** @type {{model: Model}} */ { model }) => inPlace(model, render) };
 }
 
+/** The place of the widest picture that the page has room for: text keeps its size.
+ * @param {Spec[]} scenes @param {HTMLElement} root */
+function widest(scenes, root) {
+  let best = 0;
+  for (let i = 1; i < scenes.length; i++) {
+    if (Number(scenes[i][1].width) <= root.clientWidth - 8) best = i;
+  }
+  return best;
+}
+
 /** The numbers of a frame: little-endian float64, whatever the offset of the buffer.
  * @param {DataView | undefined} buffer @returns {(() => number) & {left: () => number}} */
 function reader(buffer) {

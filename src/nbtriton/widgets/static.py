@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
@@ -14,11 +13,12 @@ from nbtriton.drawing import (
     Series,
     Shape,
     curve_finding,
-    curve_svg,
+    curve_scenes,
     curve_text,
     dag_scene,
     dag_text,
     details_of,
+    fitting,
     table_html,
     table_text,
     to_svg,
@@ -28,10 +28,10 @@ from nbtriton.drawing import (
 
 __all__ = [
     "StaticView",
+    "curve_rows",
     "curve_view",
     "dag_scenes",
     "dag_view",
-    "fitting",
     "frame_view",
 ]
 
@@ -91,28 +91,6 @@ def dag_view(graph: Graph) -> StaticView:
     return StaticView(html, dag_text(graph), to_svg(scenes[-1]))
 
 
-def fitting(scenes: Sequence[Shape]) -> str:
-    """Return pictures of which a page shows the widest one that fits, and all of its text.
-
-    Where there is no style sheet it is the first, narrowest one.
-    """
-    if len(scenes) == 1:
-        return f'<div style="overflow-x:auto">{to_svg(scenes[0])}</div>'
-    widths = [math.ceil(float(dict(scene.attrs)["width"])) for scene in scenes]
-    rules, parts = [".nbt-fit{container-type:inline-size;overflow-x:auto}"], []
-    # The classes have the widths in their names, as figures of one page share their style sheets.
-    for at, (scene, width) in enumerate(zip(scenes, widths, strict=True)):
-        following = widths[at + 1] if at + 1 < len(widths) else None
-        name = f"nbt-fit-{width if at else 0}-{following or 'up'}"
-        least = f"(min-width:{width}px)" if at else ""
-        most = f"(max-width:{following - 0.02}px)" if following else ""
-        shown = " and ".join(filter(None, (least, most)))
-        rules.append(f".{name}{{display:none}}@container {shown}{{.{name}{{display:block}}}}")
-        hidden = " hidden" if at else ""
-        parts.append(f'<div class="{name}"{hidden}>{to_svg(scene)}</div>')
-    return f'<div class="nbt-fit"><style>{"".join(rules)}</style>{"".join(parts)}</div>'
-
-
 def _models(graph: Graph) -> str:
     """Return what is known of each model, to be opened without a script."""
     parts = []
@@ -126,28 +104,45 @@ def _models(graph: Graph) -> str:
     return f'<div class="nbt-dag-models" style="margin-top:4px">{"".join(parts)}</div>'
 
 
-def curve_view(series: Sequence[Series], *, title: str = "") -> StaticView:
-    """Return the static form of latency/throughput curves, the numbers in a table one click away."""
-    svg = curve_svg(series, title=title)
+def curve_view(
+    series: Sequence[Series], *, title: str = "", target_ms: float | None = None
+) -> StaticView:
+    """Return the static form of curves, the numbers in a table one click away."""
+    scenes = curve_scenes(series, title=title, target_ms=target_ms)
+    finding = curve_finding(series, target_ms)
+    words = "\n".join(dict.fromkeys((finding, curve_text(series, title=title))))
+    if not any(one.drawn for one in series):
+        return StaticView(f'<p class="nbt-curve nbt-static">{escape(finding)}</p>', finding)
+    table = table_html(*curve_rows(series), cls="nbt-curve-table")
+    html = (
+        f'<div class="nbt-curve nbt-static">{fitting(scenes)}'
+        f"<details><summary>the numbers as a table</summary>{table}</details></div>"
+    )
+    return StaticView(html, words, to_svg(scenes[-1]))
+
+
+def curve_rows(series: Sequence[Series]) -> tuple[list[str], list[list[object]]]:
+    """Return the points as a table: its columns, and a row for each point."""
     percentiles = sorted({p for one in series for point in one.points for p in point.latency_ms})
-    columns = ["configuration", "load", "infer_per_s", *(f"p{p}_ms" for p in percentiles)]
-    rows = [
+    columns = [
+        "configuration",
+        "load",
+        "infer_per_s",
+        *(f"p{p}_ms" for p in percentiles),
+        "outcome",
+    ]
+    rows: list[list[object]] = [
         [
-            one.name,
+            one.label,
             int(point.load) if point.load == int(point.load) else point.load,
             float(point.throughput),
             *(point.latency_ms.get(p) for p in percentiles),
+            point.outcome,
         ]
         for one in series
         for point in one.points
     ]
-    table = table_html(columns, rows, cls="nbt-curve-table")
-    html = (
-        f'<div class="nbt-curve nbt-static">{svg}'
-        f"<details><summary>the numbers as a table</summary>{table}</details></div>"
-    )
-    text = curve_text(series, title=title)
-    return StaticView(html, f"{text}\n{curve_finding(series)}", svg)
+    return columns, rows
 
 
 def frame_view(

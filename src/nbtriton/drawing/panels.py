@@ -1,0 +1,438 @@
+"""Throughput above latency, both against load, as an SVG picture."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+from nbtriton.drawing.curve import (
+    NOTHING,
+    Limits,
+    Point,
+    Series,
+    best_of,
+    curve_finding,
+    curve_limits,
+    latency_unit,
+)
+from nbtriton.drawing.numbers import measure, nice_ticks, plain
+from nbtriton.drawing.scene import (
+    SERIES_ROLES,
+    Shape,
+    figure,
+    ink,
+    shape,
+    text,
+    text_width,
+    to_svg,
+    wrapped,
+)
+
+__all__ = ["curve_scene", "curve_scenes", "curve_svg"]
+
+# More configurations than this have a pair of panels each.
+_TOGETHER = 4
+_WIDTH = 800.0
+# For a page of 600 pixels, and for wider ones.
+_WIDTHS = (540.0, _WIDTH)
+_LEFT, _RIGHT = 58.0, 14.0
+_CAPTION, _AXIS = 22.0, 20.0
+_LINE = 15.0
+_DODGE = 7.0
+_SMALL = 11.0
+_Box = tuple[float, float, float, float]
+
+
+def curve_svg(
+    series: Sequence[Series], *, title: str = "", width: float = _WIDTH,
+    target_ms: float | None = None,
+) -> str:  # fmt: skip
+    """Draw throughput and latency against load as one SVG element; see `curve_scene`."""
+    return to_svg(curve_scene(series, title=title, width=width, target_ms=target_ms))
+
+
+def curve_scenes(
+    series: Sequence[Series], *, title: str = "", target_ms: float | None = None,
+    limits: Limits | None = None,
+) -> list[Shape]:  # fmt: skip
+    """Return the picture for pages of different widths, narrowest first; see `curve_scene`."""
+    return [
+        curve_scene(series, title=title, width=width, target_ms=target_ms, limits=limits)
+        for width in _WIDTHS
+    ]
+
+
+def curve_scene(
+    series: Sequence[Series],
+    *,
+    title: str = "",
+    width: float = _WIDTH,
+    target_ms: float | None = None,
+    limits: Limits | None = None,
+) -> Shape:
+    """Return the picture as shapes; the size of its text does not change with the page.
+
+    The latency is a line through the lowest percentile and a whisker to the highest one. Points that
+    are not stable are hollow, with the range of their windows; what is predicted is dashed. Up to
+    four configurations share a pair of panels, more have one each, all with the same axes.
+
+    Parameters
+    ----------
+    series : sequence of Series
+    title : str, optional
+    width : float, optional
+        In pixels.
+    target_ms : float, optional
+        A limit of the latency, drawn as a line.
+    limits : Limits, optional
+        The ends of the axes; by default they follow from the points.
+    """
+    finding = curve_finding(series, target_ms)
+    parts, y = _heading(title, finding, width)
+    shown = [one for one in series if one.drawn]
+    if shown:
+        limits = limits or curve_limits(shown, target_ms=target_ms)
+        roles = _roles(series)
+        groups = _groups(shown)
+        picture = _Picture(limits, roles, target_ms, best_of(shown, target_ms), latency_unit(shown))
+        if len(groups) == 1 and len(shown) > 1:
+            legend, y = _legend(shown, roles, y, width)
+            parts += legend
+        columns = 1 if len(groups) == 1 else 2 if width < 700 else 3
+        wide = (width - 24 - (columns - 1) * 10) / columns
+        if columns > 1:
+            lines = max(len(_title_lines(group[0].name, wide)) for group in groups)
+            picture.titles = 4 + _LINE * lines
+        tall = (130.0, 190.0) if columns == 1 else (70.0, 100.0)
+        high = sum(tall) + 2 * (_CAPTION + _AXIS) + picture.titles
+        for at, group in enumerate(groups):
+            x = 12 + at % columns * (wide + 10)
+            top = y + at // columns * (high + 8)
+            parts.append(picture.pair(group, x, top, wide, tall, titled=columns > 1))
+        y += -(-len(groups) // columns) * (high + 8)
+        key = _key(shown, picture, y + 4, width)
+        parts += key
+        y += 2 + 14 * len(key)
+    name = title or "Throughput and latency against load"
+    return figure(
+        width, y + 10, *parts, label=f"{name}. {finding}", title=name, cls="nbt-curve-svg",
+        scales=False,
+    )  # fmt: skip
+
+
+def _heading(title: str, finding: str, width: float) -> tuple[list[Shape], float]:
+    parts, y = [], 26.0
+    if title:
+        parts.append(text(20, y, title, 13, "fg", bold=True))
+        y += 19
+    role = "muted" if finding == NOTHING else "fg"
+    for line in wrapped(finding, width - 40, 13):
+        parts.append(text(20, y, line, 13, role))
+        y += 18
+    return parts, y
+
+
+def _roles(series: Sequence[Series]) -> dict[str, int]:
+    """Return the place of each configuration: what is predicted has the colour of its measurement."""
+    names = dict.fromkeys(one.name for one in series)
+    return {name: at for at, name in enumerate(names)}
+
+
+def _groups(series: Sequence[Series]) -> list[list[Series]]:
+    names = dict.fromkeys(one.name for one in series)
+    if len(names) <= _TOGETHER:
+        return [list(series)]
+    return [[one for one in series if one.name == name] for name in names]
+
+
+def _legend(
+    series: Sequence[Series], roles: dict[str, int], y: float, width: float
+) -> tuple[list[Shape], float]:
+    parts: list[Shape] = []
+    x, y = 20.0, y + 4
+    for one in series:
+        at = roles[one.name]
+        label = _elided(one.label, width - 70)
+        wide = 26 + text_width(label, 12)
+        if x > 20 and x + wide > width - 20:
+            x, y = 20.0, y + 19
+        role = SERIES_ROLES[at % len(SERIES_ROLES)]
+        dash = "4 3" if one.predicted else None
+        parts.append(
+            shape(
+                "path",
+                d=f"M{x} {y - 4}h18",
+                stroke_width=2,
+                stroke_dasharray=dash,
+                **ink(None, role),
+            )
+        )
+        parts.append(_marker(at, x + 9, y - 4, role, firm=not one.predicted))
+        parts.append(text(x + 24, y, label, 12, "fg"))
+        x += wide + 20
+    return parts, y + 14
+
+
+def _title_lines(name: str, width: float) -> list[str]:
+    return wrapped(name, width - 24, 12)[:3]
+
+
+def _elided(line: str, room: float, size: float = 12, *, bold: bool = False) -> str:
+    while len(line) > 4 and text_width(line, size, bold=bold) > room:
+        line = line[:-2].rstrip("…") + "…"
+    return line
+
+
+@dataclass(slots=True)
+class _Picture:
+    """What all panels have in common."""
+
+    limits: Limits
+    roles: dict[str, int]
+    target_ms: float | None
+    best: tuple[Series, Point] | None
+    unit: tuple[str, float]
+    # The height of the titles of panels.
+    titles: float = 0.0
+    # The places that texts have taken.
+    taken: list[_Box] = field(default_factory=list)
+
+    def pair(
+        self, group: Sequence[Series], x: float, y: float, width: float,
+        tall: tuple[float, float], *, titled: bool,
+    ) -> Shape:  # fmt: skip
+        """Draw the two panels of some configurations."""
+        parts: list[Shape] = []
+        if titled:
+            role = SERIES_ROLES[self.roles[group[0].name] % len(SERIES_ROLES)]
+            parts.append(shape("rect", x=x, y=y + 3, width=10, height=10, rx=2, **ink(role)))
+            lines = _title_lines(group[0].name, width)
+            parts += [
+                text(
+                    x + 16,
+                    y + 12 + 15 * at,
+                    _elided(line, width - 24, bold=True),
+                    12,
+                    "fg",
+                    bold=True,
+                )
+                for at, line in enumerate(lines)
+            ]
+            y += self.titles
+        for panel, height in enumerate(tall):
+            parts += self._panel(group, panel == 1, x, y, width, height, small=titled)
+            y += height + _CAPTION + _AXIS
+        return shape("g", *parts, class_="nbt-panels")
+
+    def _panel(
+        self, group: Sequence[Series], latency: bool, x: float, y: float, width: float,
+        height: float, *, small: bool,
+    ) -> list[Shape]:  # fmt: skip
+        left, right = x + _LEFT, x + width - _RIGHT
+        top, bottom = y + _CAPTION, y + _CAPTION + height
+        unit, per_ms = self.unit
+        tops = sorted({max(p.latency_ms) for one in group for p in one.drawn})
+        lows = sorted({min(p.latency_ms) for one in group for p in one.drawn})
+        what = f"p{lows[0]}" + (f", whisker to p{tops[-1]}" if tops[-1] != lows[0] else "")
+        against = "" if small else f", against {group[0].load_name}"
+        log = ", log scale" if self.limits.log and not small else ""
+        caption = f"latency, {unit} ({what}{log})" if latency else "throughput, infer/s"
+        caption += against
+        parts = [text(x + 2, y + 11, _elided(caption, width - 4, _SMALL), _SMALL, "muted")]
+        ticks = self._ticks(latency, few=small)
+        for tick in ticks:
+            at = self._y(tick, latency, top, bottom)
+            parts.append(shape("path", d=f"M{left:.1f} {at:.1f}H{right:.1f}", **ink(None, "line")))
+            label = plain(tick * per_ms if latency else tick)
+            parts.append(text(left - 7, at + 4, label, _SMALL, "muted", "end"))
+        parts += self._loads(left, right, bottom)
+        if latency and self.target_ms:
+            at = self._y(self.target_ms, True, top, bottom)
+            parts.append(
+                shape("path", d=f"M{left:.1f} {at:.1f}H{right:.1f}", stroke_width=1.5,
+                      stroke_dasharray="6 4", **ink(None, "s1", "nbt-target"))
+            )  # fmt: skip
+            words = f"target {measure(self.target_ms * per_ms)} {unit}"
+            wide = text_width(words, _SMALL)
+            above = at - 4 if at - 16 > top else at + 13
+            self.taken.append((left, above - 11, left + wide + 4, above + 2))
+            parts.append(text(left + 3, above, words, _SMALL, "t1"))
+        for one in group:
+            parts.append(self._line(one, group, latency, left, right, top, bottom))
+        parts += self._winner(group, latency, left, right, top, bottom)
+        return parts
+
+    def _ticks(self, latency: bool, *, few: bool) -> tuple[float, ...]:
+        if not latency:
+            ticks = tuple(t for t in nice_ticks(0, self.limits.throughput, 2 if few else 4))
+            return tuple(t for t in ticks if t <= self.limits.throughput * 1.0001)
+        ticks = self.limits.latency_ms
+        most = 4 if few else 7
+        if len(ticks) > most:
+            step = -(-(len(ticks) - 1) // (most - 1))
+            ticks = (*ticks[:-1:step], ticks[-1]) if (len(ticks) - 1) % step == 0 else ticks[::step]
+        return ticks
+
+    def _y(self, value: float, latency: bool, top: float, bottom: float) -> float:
+        if not latency:
+            share = value / (self.limits.throughput or 1.0)
+        elif self.limits.log:
+            first, last = (
+                math.log(end) for end in (self.limits.latency_ms[0], self.limits.latency_ms[-1])
+            )
+            share = (math.log(max(value, self.limits.latency_ms[0])) - first) / (last - first)
+        else:
+            share = value / self.limits.latency_ms[-1]
+        return bottom - min(1.0, share) * (bottom - top)
+
+    def _x(self, load: float, left: float, right: float) -> float:
+        loads = self.limits.loads
+        inside = right - left - 36
+        if len(loads) < 2:
+            return left + 18 + inside / 2
+        low, high = loads[0], loads[-1]
+        if low > 0 and high / low >= 4:
+            share = (math.log(load) - math.log(low)) / (math.log(high) - math.log(low))
+        else:
+            share = (load - low) / (high - low)
+        return left + 18 + share * inside
+
+    def _loads(self, left: float, right: float, bottom: float) -> list[Shape]:
+        """Write the loads below the axis, those that fit; the highest one always."""
+        parts = [shape("path", d=f"M{left:.1f} {bottom:.1f}H{right:.1f}", **ink(None, "muted"))]
+        free = math.inf
+        for load in reversed(self.limits.loads):
+            at, label = self._x(load, left, right), plain(load)
+            half = text_width(label, _SMALL) / 2
+            parts.append(shape("path", d=f"M{at:.1f} {bottom:.1f}v4", **ink(None, "muted")))
+            if at + half + 5 <= free and at - half >= left - 14:
+                parts.append(text(at, bottom + 15, label, _SMALL, "muted", "middle"))
+                free = at - half
+        return parts
+
+    def _line(
+        self, one: Series, group: Sequence[Series], latency: bool, left: float, right: float,
+        top: float, bottom: float,
+    ) -> Shape:  # fmt: skip
+        number = self.roles[one.name]
+        role = SERIES_ROLES[number % len(SERIES_ROLES)]
+        # Beside each other, so that no whisker covers another one.
+        dodge = (group.index(one) - (len(group) - 1) / 2) * _DODGE
+        places = []
+        for point in one.drawn:
+            value = point.latency_ms[min(point.latency_ms)] if latency else point.throughput
+            places.append(
+                (self._x(point.load, left, right) + dodge, self._y(value, latency, top, bottom))
+            )
+        for (x0, y0), (x1, y1) in pairwise(places):  # no text is written across a line
+            for part in range(1, 12):
+                x, y = x0 + (x1 - x0) * part / 12, y0 + (y1 - y0) * part / 12
+                self.taken.append((x - 3, y - 3, x + 3, y + 3))
+        d = "M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in places)
+        line = shape(
+            "path", d=d, stroke_width=2, stroke_linejoin="round",
+            stroke_dasharray="5 4" if one.predicted else None, **ink(None, role, "nbt-line"),
+        )  # fmt: skip
+        marks = []
+        for (x, y), point in zip(places, one.drawn, strict=True):
+            parts = [shape("title", _tooltip(one, point))]
+            ends: tuple[float, float] | None = None
+            if latency and len(point.latency_ms) > 1:
+                ends = y, self._y(point.latency_ms[max(point.latency_ms)], True, top, bottom)
+            elif not latency and not point.firm and point.throughputs:
+                ends = (
+                    self._y(min(point.throughputs), False, top, bottom),
+                    self._y(max(point.throughputs), False, top, bottom),
+                )
+            if ends is not None:
+                d = f"M{x:.1f} {ends[0]:.1f}V{ends[1]:.1f}m-4 0h8"
+                if not latency:
+                    d += f"M{x - 4:.1f} {ends[0]:.1f}h8"
+                parts.append(shape("path", d=d, stroke_width=1.4, **ink(None, role, "nbt-whisker")))
+            parts.append(_marker(number, x, y, role, firm=point.firm and not one.predicted))
+            self.taken.append(
+                (x - 6, min(y, *(ends or (y,))) - 6, x + 6, max(y, *(ends or (y,))) + 6)
+            )
+            cls = "nbt-point" if point.firm else "nbt-point nbt-hollow"
+            marks.append(shape("g", *parts, class_=cls, data_load=plain(point.load)))
+        return shape("g", line, *marks, class_="nbt-series", data_series=one.label)
+
+    def _winner(
+        self, group: Sequence[Series], latency: bool, left: float, right: float, top: float,
+        bottom: float,
+    ) -> list[Shape]:  # fmt: skip
+        if self.best is None or not any(one is self.best[0] for one in group):
+            return []
+        one, point = self.best
+        dodge = (group.index(one) - (len(group) - 1) / 2) * _DODGE
+        value = point.latency_ms[min(point.latency_ms)] if latency else point.throughput
+        x = self._x(point.load, left, right) + dodge
+        y = self._y(value, latency, top, bottom)
+        parts = [
+            shape(
+                "circle",
+                cx=round(x, 1),
+                cy=round(y, 1),
+                r=9,
+                stroke_width=1.6,
+                **ink(None, "fg", "nbt-best"),
+            )
+        ]
+        if not latency:
+            words = f"best: {measure(point.throughput)}"
+            wide = text_width(words, _SMALL)
+            for place in (
+                (x - wide - 13, y + 4),
+                (x + 13, y + 4),
+                (x - wide / 2, y + 24),
+                (x - wide / 2, y - 13),
+            ):
+                box = (place[0] - 2, place[1] - 11, place[0] + wide + 2, place[1] + 3)
+                inside = box[0] > left and box[2] < right and box[1] > top - 4 and box[3] < bottom
+                if inside and not any(_overlap(box, other) for other in self.taken):
+                    parts.append(text(*place, words, _SMALL, "fg"))
+                    break
+        return parts
+
+
+def _key(series: Sequence[Series], picture: _Picture, y: float, width: float) -> list[Shape]:
+    """Say what the marks mean, those that are there."""
+    words = [f"against {series[0].load_name}"] if len(_groups(series)) > 1 else []
+    words += ["latency on a log scale"] if words and picture.limits.log else []
+    words += ["ring: best"] if picture.best is not None else []
+    outcomes = dict.fromkeys(p.outcome for one in series for p in one.drawn if not p.firm)
+    if outcomes:
+        words.append(f"hollow: {' or '.join(outcomes)}, with the range of its windows")
+    if any(one.predicted for one in series):
+        words.append("dashed and hollow: predicted")
+    lines = wrapped(" · ".join(words), width - 40, _SMALL, bold=False)
+    return [text(20, y + 14 * at, line, _SMALL, "muted") for at, line in enumerate(lines)]
+
+
+def _marker(number: int, x: float, y: float, role: str, *, firm: bool) -> Shape:
+    """Draw a mark of one of four outlines; one that is not firm is hollow."""
+    paint = ink(role, role) if firm else ink("bg", role)
+    if number % 4 == 0:
+        return shape("circle", cx=round(x, 1), cy=round(y, 1), r=4, stroke_width=1.6, **paint)
+    square, triangle, diamond = "m-3.5 -3.5h7v7h-7z", "m0 -5l4.8 8.4h-9.6z", "m0 -5l5 5l-5 5l-5 -5z"
+    outline = (square, triangle, diamond)[number % 4 - 1]
+    return shape("path", d=f"M{x:.1f} {y:.1f}{outline}", stroke_width=1.6, **paint)
+
+
+def _tooltip(one: Series, point: Point) -> str:
+    unit, per_ms = latency_unit((one,))
+    rows = [f"{one.label}", f"{one.load_name}: {plain(point.load)}"]
+    rows += [f"{name}: {value}" for name, value in point.details]
+    rows.append(f"throughput: {measure(point.throughput)} infer/s")
+    if point.throughputs and not point.firm:
+        low, high = min(point.throughputs), max(point.throughputs)
+        rows.append(f"range of its windows: {measure(low)} to {measure(high)} infer/s")
+    rows += [f"p{p}: {measure(ms * per_ms)} {unit}" for p, ms in sorted(point.latency_ms.items())]
+    rows.append(f"outcome: {'predicted' if one.predicted else point.outcome}")
+    return "\n".join(rows)
+
+
+def _overlap(one: _Box, two: _Box) -> bool:
+    return one[0] < two[2] and two[0] < one[2] and one[1] < two[3] and two[1] < one[3]
