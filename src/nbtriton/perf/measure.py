@@ -414,7 +414,7 @@ def measured_point(
         sequence_count=measured.sequence_count if sequences else None,
         stream=measured.stream,
         notes=_notes(measured, rate, verdict, server, steps),
-        throughputs=tuple(w.requests_per_s * level.workload.batch_size for w in verdict.windows),
+        throughputs=tuple(w.requests_per_s * batch_size for w in verdict.windows),
     )
 
 
