@@ -224,7 +224,7 @@ def test_settings_of_traces() -> None:
         "--trace-config=level=TENSORS", "--trace-rate=3", "--trace-config=rate=2",
         "--trace-config=count=-1", "--trace-config=triton,log-frequency=4",
     ]  # fmt: skip
-    file, values = trace_settings(parse_flags(flags))
+    file, values, _ = trace_settings(parse_flags(flags))
     assert file == "/tmp/t"
     assert values.level == {"TIMESTAMPS", "TENSORS"}
     assert (values.rate, values.count, values.log_frequency) == (2, -1, 4)

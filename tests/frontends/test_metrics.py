@@ -22,6 +22,7 @@ from hypothesis import strategies as st
 pytest.importorskip("tritonclient.grpc", reason="Triton's stubs need grpcio")
 
 import tritonclient.grpc as grpcclient
+from prometheus_client.parser import text_string_to_metric_families
 
 import nbtriton as nt
 from nbtriton.engine.core.summaries import Summary
@@ -324,6 +325,20 @@ def test_summaries_are_of_the_last_minute():
     later = summary.read(start + 1000 * SECOND)
     assert math.isnan(later.quantile(0.5))
     assert (later.count, later.total) == (2, 1000)
+
+
+def test_prometheus_s_own_parser_reads_all_families(repository: Path) -> None:
+    with nt.Server(gpus=(), summaries=True, cache_bytes=1 << 20) as server:
+        server.load_repository(repository)
+        for name in ("plain", "cached", "around"):
+            server.infer(name, {"IN": np.ones((2, 1), np.float32)})
+        text = Metrics(server, MetricsConfig()).text().decode()
+    families = {family.name: family for family in text_string_to_metric_families(text)}
+    counted = families["nv_inference_count"]
+    assert (counted.type, bool(counted.documentation)) == ("counter", True)
+    assert {s.labels["model"]: s.value for s in counted.samples}["plain"] == 4
+    assert len(families) == text.count("# TYPE ")
+    assert {family.type for family in families.values()} == {"counter", "gauge", "summary"}
 
 
 def test_a_family_appears_with_its_first_sample() -> None:
