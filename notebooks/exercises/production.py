@@ -9,11 +9,11 @@ import nbtriton as nt
     hint="Four leave at once. What do the others wait for, and how long?",
     mistakes={
         "[3, 6, 1]": "When four of the six are there, the preferred size is reached: they do not wait for the rest.",
-        "[4, 4, 2]": "The three wait 400 ms, and the next burst comes after 900 ms.",
+        "[4, 4, 2]": "The three wait 250 ms, and the next burst comes after 600 ms.",
     },
 )
 def three_bursts(answer, server):
-    """Bursts of 3, 6 and 1 requests, 0.9 s apart. `company` waits up to 400 ms and prefers batches of 4.
+    """Bursts of 3, 6 and 1 requests, 0.6 s apart. `company` waits up to 250 ms and prefers batches of 4.
 
     How many requests has each batch?
     """

@@ -59,6 +59,7 @@ class Lab:
             "JUPYTERLAB_SETTINGS_DIR": str(scratch / "settings"),
             "JUPYTERLAB_WORKSPACES_DIR": str(scratch / "workspaces"),
             "IPYTHONDIR": str(scratch / "ipython"),
+            "XDG_STATE_HOME": str(scratch / "state"),
             "OMP_NUM_THREADS": "1",
         }
         self._log = (scratch / "jupyterlab.log").open("wb")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import time
 from pathlib import Path
 from typing import Any
@@ -83,6 +84,7 @@ def test_the_lesson_runs_and_its_widgets_move(open_notebook):
     name = "ensembles.ipynb"
     opened = open_notebook(name, json.loads(LESSON.read_text()))
     page = opened.page
+    shutil.copytree(LESSON.parent / "exercises", opened.lab.root / "exercises", dirs_exist_ok=True)
     opened.run_all()
 
     # While the first sweep runs: the curve's progress and the watch's numbers change.
@@ -123,7 +125,7 @@ def test_the_lesson_runs_and_its_widgets_move(open_notebook):
     for text in ("watch = %triton_watch", "report = %triton_perf", "%triton_dag"):
         output = read.output(text)
         output.scroll_into_view_if_needed()
-        output.locator("svg").first.wait_for()
+        output.locator("svg:visible").first.wait_for()  # a graph has one for each width
     assert read.page.get_by_text("Error displaying widget").count() == 0
     screenshots_of_results(read, "dark")
 
