@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from time import monotonic_ns
@@ -48,6 +49,8 @@ MeasurementMode = Literal["time_windows", "count_windows"]
 
 # PA1: perf_analyzer sleeps for 1.2 intervals, so that is the real length of a window.
 _SLEEP_FACTOR = 1.2
+# A rate is reached from this share on.
+_REACHED = 0.95
 # Interval at which ended requests are counted (perf_analyzer: 1 s, for requests that cross a
 # network; here 50 of them can end in 5 ms).
 _COUNT_POLL_NS = 10_000_000
@@ -413,9 +416,28 @@ def measured_point(
         composing=steps,
         sequence_count=measured.sequence_count if sequences else None,
         stream=measured.stream,
-        notes=_notes(measured, rate, verdict, server, steps),
+        notes=(
+            *_notes(measured, rate, verdict, server, steps),
+            *_missed_rate(mode, value, measured),
+        ),
         throughputs=tuple(w.requests_per_s * batch_size for w in verdict.windows),
     )
+
+
+def _missed_rate(mode: LoadMode, value: float, measured: Measurement) -> tuple[str, ...]:
+    """Return a note if the server ended clearly fewer requests a second than were due."""
+    if mode not in ("request_rate", "intervals") or not measured.window_s:
+        return ()
+    due = value * measured.window_s
+    ended = measured.request_count + measured.error_count
+    # Beyond what a poisson schedule varies by itself.
+    if ended >= _REACHED * due - 3 * math.sqrt(due):
+        return ()
+    text = (
+        f"The request rate of {value:g}/s was not reached: {ended / measured.window_s:.0f} requests ended "
+        "in a second, and the others waited. More instances, larger batches or a lower rate would help."
+    )
+    return (text,)
 
 
 def _notes(

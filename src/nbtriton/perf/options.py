@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from numbers import Integral, Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
@@ -165,10 +166,14 @@ class PerfOptions:
             )
         binary, distribution = self.binary_search, self.request_distribution
         if self.intervals is not None:
-            gaps = tuple(int(gap) for gap in self.intervals)
+            try:
+                gaps = tuple(int(gap) for gap in self.intervals)
+            except (TypeError, ValueError):
+                gaps = ()
             if not gaps or min(gaps) < 0 or not sum(gaps):
                 raise InvalidArgumentError(
-                    "intervals must be a list of microseconds, none of them negative and not all 0"
+                    "intervals must be a list of microseconds, none of them negative and not all 0; "
+                    f"found {self.intervals!r}"
                 )
             value = RequestIntervals(gaps).value
             return LevelPlan("intervals", (value,), distribution, gaps, binary)
@@ -303,8 +308,20 @@ def _check_numbers(options: PerfOptions) -> None:
                 f"Failed to parse --{name.replace('_', '-')}. The value must be a number >= 0, or "
                 f"several; found {getattr(options, name)!r}."
             )
+    if not options.batch_sizes() or not all(
+        size is None or isinstance(size, Integral) for size in options.batch_sizes()
+    ):
+        raise InvalidArgumentError(
+            f"Failed to parse -b (batch size). The value must be > 0; found {options.batch_size!r}."
+        )
+    if not isinstance(options.seed, Integral):
+        raise InvalidArgumentError(f"seed must be a whole number; found {options.seed!r}")
     for name, option, bound in _BOUNDS:
         value = getattr(options, name)
+        if value is not None and not isinstance(value, Real):
+            raise InvalidArgumentError(
+                f"Failed to parse {option}. The value must be {bound}; found {value!r}."
+            )
         allowed = value is None or (value > 0 if bound.startswith("> ") else value >= 0)
         if not allowed:
             raise InvalidArgumentError(f"Failed to parse {option}. The value must be {bound}.")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import itertools
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from numbers import Integral
 from typing import TYPE_CHECKING, Any, Protocol
 
 from nbtriton.config import (
@@ -35,6 +36,15 @@ __all__ = [
 Configuration = Mapping[str, Any]
 # Options of a configuration that are the server's, and not a model's.
 SERVER_OPTIONS = ("rate_limit",)
+_KINDS: Mapping[str, tuple[type, str]] = {
+    "instances": (Integral, "a whole number"),
+    "max_batch_size": (Integral, "a whole number"),
+    "max_queue_delay_us": (Integral, "a whole number"),
+    "dynamic_batching": (bool, "True or False"),
+    "cache": (bool, "True or False"),
+    "isolation": (str, "a name"),
+    "kind": (str, "a name"),
+}
 RATE_LIMITS = ("off", "execution_count")
 
 
@@ -78,8 +88,14 @@ def combinations(
     }
     for name, value in given.items():
         if value is not None:
-            axes[name] = list(value) if isinstance(value, Sequence) else [value]
+            listed: Any = value  # an array of numpy's, too
+            one = isinstance(value, str) or not isinstance(value, Iterable)
+            axes[name] = _checked(name, [value] if one else list(listed))
     if preferred is not None:
+        if isinstance(preferred, str) or not isinstance(preferred, int | Iterable):
+            raise InvalidArgumentError(
+                f"preferred must be sizes such as [4, 8], or several lists of them; found {preferred!r}"
+            )
         sizes: list[Any] = [preferred] if isinstance(preferred, int) else list(preferred)
         nested = any(isinstance(size, Sequence) for size in sizes)
         axes["preferred"] = [tuple(size) for size in sizes] if nested else [tuple(sizes)]
@@ -92,6 +108,17 @@ def combinations(
         if options not in found:
             found.append(options)
     return tuple(found)
+
+
+def _checked(name: str, values: list[Any]) -> list[Any]:
+    """Return the values of a swept option, each of its kind."""
+    kind, words = _KINDS.get(name, (object, ""))
+    if not values:
+        raise InvalidArgumentError(f"{name} is an empty list", hint="leave it out to keep what is")
+    for value in values:
+        if not isinstance(value, kind) or (kind is Integral and isinstance(value, bool)):
+            raise InvalidArgumentError(f"{name} must be {words}, or a list; found {value!r}")
+    return [int(value) for value in values] if kind is Integral else values
 
 
 def with_options(config: ModelConfig, options: Configuration) -> ModelConfig:
