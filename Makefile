@@ -16,7 +16,7 @@ export PYTHONUNBUFFERED := 1
 export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo lab binder test-fast test-compiled test bench $(BENCHES:%=bench-%) bench-stages bench-history bench-page docs types test-lowest compiled examples fmt pin clean python
+.PHONY: gpu help demo lab binder test-fast test-compiled test bench $(BENCHES:%=bench-%) bench-stages bench-history bench-page docs types test-lowest compiled examples fmt pin clean python
 
 help:
 	@echo "make demo    run the notebook about ensembles, print its table, leave build/04_ensembles.html"
@@ -30,6 +30,7 @@ help:
 	@echo "             make $(BENCHES:%=bench-%) bench-stages"
 	@echo "             (BENCH_FLAGS=\"--rounds 9 --short\"; CORE=python for pure Python)"
 	@echo "             make bench-history shows the past, make bench-page writes docs/performance.md"
+	@echo "make gpu     checks and measures the path to a GPU, and writes bench/results/"
 	@echo "make compiled"
 	@echo "             the hot core as C extensions in build/compiled: its tests (make test-compiled) and figures"
 	@echo "make examples"
@@ -93,6 +94,10 @@ bench: $(BENCHES:%=bench-%) bench-stages
 
 $(BENCHES:%=bench-%): bench-%: $(VENV)/.test
 	@$(WITH_CORE) PYTHONPATH=$$core $(BIN)/python -m bench $* $(BENCH_FLAGS)
+
+# Says so where there is no GPU.
+gpu: $(VENV)/.test
+	@$(BIN)/python -m bench.gpu
 
 bench-stages: $(VENV)/.test
 	@$(BIN)/python -m bench.stages
