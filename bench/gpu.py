@@ -33,11 +33,11 @@ CPU = "max_batch_size: 64 dynamic_batching { } instance_group [ { kind: KIND_CPU
 ROWS = np.arange(8, dtype=np.float32).reshape(2, 4)
 
 
-def double(IN: "FP32[4]") -> {"OUT": "FP32[4]"}:
+def double(IN: "FP32[4]") -> {"OUT": "FP32[4]"}:  # type: ignore[name-defined,misc]
     return {"OUT": IN * 2}
 
 
-def in_place(IN: "FP32[4]") -> {"OUT": "FP32[4]"}:
+def in_place(IN: "FP32[4]") -> {"OUT": "FP32[4]"}:  # type: ignore[name-defined,misc]
     IN += 1
     return {"OUT": IN * 3}
 
@@ -114,7 +114,7 @@ def check_many_at_once(gpus: Any) -> None:
 def check_out_of_memory(gpus: Any) -> None:
     """A batch that does not fit fails alone, and gives everything back."""
 
-    def grow(IN: "FP32[1]") -> {"OUT": "FP32[1]"}:
+    def grow(IN: "FP32[1]") -> {"OUT": "FP32[1]"}:  # type: ignore[name-defined,misc]
         for _ in range(60):  # up to 2**60 elements
             IN = np.concatenate([IN, IN]) if hasattr(IN, "get") else IN.repeat(2, 1)
         return {"OUT": IN}
@@ -141,8 +141,8 @@ def check_too_large_a_model(gpus: Any) -> None:
             super().__init__()
             self.weight = torch.nn.Parameter(torch.empty(2**40, device="meta"))
 
-        def forward(self, IN: "FP32[4]") -> {"OUT": "FP32[4]"}:
-            return IN
+        def forward(self, IN: "FP32[4]") -> {"OUT": "FP32[4]"}:  # type: ignore[name-defined,misc]
+            return IN  # type: ignore[no-any-return]
 
     with _server(gpus) as server:
         try:
