@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from nbtriton.errors import InvalidArgumentError, NotFoundError, UnsupportedError
@@ -210,6 +212,19 @@ def test_it_says_where_it_goes_beyond_what_was_measured():
     )
     assert any("up to 4 executions" in note and "1 to 2 at once" in note for note in point.notes)
     assert whatif(profile(), concurrency=8).points[0].notes == ()
+
+
+def test_the_engine_takes_cores_from_executions_where_none_is_free():
+    costs = EngineCosts(submit_us=25, answer_us=25, loop_us=10)
+    found = profile({(1, 1): 1.0, (8, 1): 2.0, (8, 2): 2.0}, cores=1.0, costs=costs)
+    rates = [
+        whatif(replace(found, environment={"cpus": cpus}), concurrency=32, instances=2)
+        .points[0]
+        .infer_per_s
+        for cpus in (2, 4)
+    ]
+    # Eight requests of 60 us beside each batch of 2 ms: some of it is in both.
+    assert 0.75 * rates[1] < rates[0] < 0.95 * rates[1]
 
 
 def test_an_interrupt_leaves_the_levels_so_far():

@@ -53,7 +53,10 @@ class SimulatedServer:
     def __init__(
         self, profile: Profile, configs: Mapping[str, ModelConfig], *, seed: int = 0
     ) -> None:
-        self.world = World(_costs(profile), seed, shared_interpreter=profile.shared_interpreter)
+        self.world = World(
+            _costs(profile), seed, shared_interpreter=profile.shared_interpreter,
+            cores=profile.environment.get("cpus") or 0,
+        )  # fmt: skip
         self.runtimes: dict[str, Runtime] = {}
         self._profile = profile
         self._configs = configs

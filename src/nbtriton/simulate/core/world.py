@@ -17,6 +17,8 @@ __all__ = ["Calendar", "Costs", "Event", "Request", "Runtime", "Sink", "Thread",
 SWITCH_NS: Final = 5_000_000
 # A model whose executions hold the interpreter for at least this share keeps other threads waiting.
 HOLDS_FROM: Final = 0.5
+# One that keeps a core busy for at least this share loses it to the engine where no other is free.
+COMPUTES_FROM: Final = 0.5
 
 
 class Event:
@@ -238,19 +240,25 @@ class World:
         When the interpreter is free again.
     demand : float
         Cores that the running executions want, each if it were alone.
+    cores : int
+        Of the machine; 0 for as many as are wanted.
     """
 
     __slots__ = (
-        "_contending", "_holding", "calendar", "costs", "demand", "free_ns", "random", "shared_interpreter",
+        "_computing", "_contending", "_holding", "calendar", "cores", "costs", "demand", "free_ns", "random", "shared_interpreter",
     )  # fmt: skip
 
-    def __init__(self, costs: Costs, seed: int = 0, *, shared_interpreter: bool = True) -> None:
+    def __init__(
+        self, costs: Costs, seed: int = 0, *, shared_interpreter: bool = True, cores: int = 0
+    ) -> None:
         self.calendar = Calendar()
         self.costs = costs
         self.random = Random(seed)  # noqa: S311 - service times, not secrets
         self.shared_interpreter = shared_interpreter
         self.free_ns = 0
         self.demand = 0.0
+        self.cores = cores
+        self._computing: list[Instance] = []
         self._contending: list[Instance] = []
         self._holding: list[Instance] = []
 
@@ -258,6 +266,8 @@ class World:
         """Let a thread run Python for so long, once the interpreter is free."""
         if not cost_ns:
             return
+        if self.cores and len(self._computing) >= self.cores:
+            self._give_way(cost_ns)
         if not self.shared_interpreter:
             thread.now += cost_ns
             return
@@ -281,6 +291,8 @@ class World:
             self.demand += model.demand
             self._stretch(instance)
             self._contending.append(instance)
+        if model.demand >= COMPUTES_FROM:
+            self._computing.append(instance)
         if model.python >= HOLDS_FROM:
             self._holding.append(instance)
         return model.level()
@@ -289,6 +301,8 @@ class World:
         """Forget an execution that has ended."""
         model = instance.model
         model.running -= 1
+        if model.demand >= COMPUTES_FROM:
+            self._computing.remove(instance)
         if model.python >= HOLDS_FROM:
             self._holding.remove(instance)
         if model.contends:
@@ -298,6 +312,12 @@ class World:
                 self._stretch(instance)
             else:
                 self.demand = 0.0  # without the rounding errors of what came before
+
+    def _give_way(self, cost_ns: int) -> None:
+        """Put off the executions that compute: a thread of the engine takes a core from them."""
+        lost_ns = cost_ns // len(self._computing)
+        for instance in self._computing:
+            instance.due += lost_ns
 
     def _stretch(self, cause: Instance) -> None:
         """Let the running executions go on faster or slower, as one begins or ends."""
