@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from html import escape
 from typing import TYPE_CHECKING, Any
 
@@ -32,6 +33,7 @@ _PHASES = (
 _REST = ("elsewhere", "#999999")
 _SIDE_BY_SIDE = " (steps ran side by side)"
 _PREVIEWED = 4
+_MS_FROM_NS = 1_000_000
 
 
 def register(shell: InteractiveShell) -> None:
@@ -55,8 +57,10 @@ def unregister(shell: InteractiveShell) -> None:
 def show_result(result: InferenceResult, **_options: object) -> dict[str, str]:
     """Show the outputs of a request, and where its time went."""
     timing = result.timing
+    # One unit for the whole and its parts.
+    time = partial(_time, "ms" if timing.total_ns >= _MS_FROM_NS else "µs")
     head = (
-        f"{result.model_name} v{result.model_version}: {measure(timing.total_ns / 1000)} µs, "
+        f"{result.model_name} v{result.model_version}: {time(timing.total_ns / 1000)}, "
         f"batch of {timing.batch_size}"
     )
     columns = ("output", "datatype", "shape", "place", "values")
@@ -65,14 +69,14 @@ def show_result(result: InferenceResult, **_options: object) -> dict[str, str]:
         for name, datatype, shape, place in result.describe()
     ]
     spent = _spent(timing)
-    words = ", ".join(f"{name} {measure(us)} µs" for name, _, us in spent)
+    words = ", ".join(f"{name} {time(us)}" for name, _, us in spent)
     # Only steps that ran side by side add up to more than the whole took.
     note = _SIDE_BY_SIDE if sum(us for _, _, us in spent) > timing.total_ns / 1000 + 1 else ""
     return {
         "text/plain": f"{head}\n{table_text(columns, rows)}\n{words}{note}",
         "text/html": (
             f'<div class="nbt-result"><div style="font-weight:600;margin:.3em 0">{escape(head)}'
-            f"</div>{_bar(spent, note)}{table_html(columns, rows)}</div>"
+            f"</div>{_bar(spent, note, time)}{table_html(columns, rows)}</div>"
         ),
     }
 
@@ -183,18 +187,23 @@ def _spent(timing: RequestTiming) -> list[tuple[str, str, float]]:
     return spent
 
 
-def _bar(spent: list[tuple[str, str, float]], note: str) -> str:
+def _time(unit: str, us: float) -> str:
+    return f"{measure(us / 1000 if unit == 'ms' else us)} {unit}"
+
+
+def _bar(spent: list[tuple[str, str, float]], note: str, time: Callable[[float], str]) -> str:
     whole = sum(us for _, _, us in spent) or 1.0
     x, bars, words = 0.0, [], []
     for name, colour, us in spent:
         width = 460 * us / whole
         bars.append(f'<rect x="{x:.1f}" y="0" width="{width:.1f}" height="10" fill="{colour}"/>')
         words.append(
-            f'<span style="white-space:nowrap"><span aria-hidden="true" style="color:{colour}">'
-            f"\u25a0</span> {name} {measure(us)} µs</span>"
+            # A square that keeps its colour where a host strips styles.
+            '<span style="white-space:nowrap"><svg aria-hidden="true" width="9" height="9">'
+            f'<rect width="9" height="9" fill="{colour}"/></svg> {name} {time(us)}</span>'
         )
         x += width
-    label = ", ".join(f"{name} {measure(us)} µs" for name, _, us in spent)
+    label = ", ".join(f"{name} {time(us)}" for name, _, us in spent)
     return (
         f'<svg role="img" aria-label="{escape(label)}" width="460" height="10" '
         f'style="display:block;margin:.3em 0">{"".join(bars)}</svg>'

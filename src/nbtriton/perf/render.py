@@ -99,7 +99,10 @@ _PLAIN: Mapping[str, object] = {
 
 def finding_of(report: Report) -> str:
     """Return what the figures of a report say, in a sentence."""
-    return curve_finding(series_of(report), target_of(report))
+    series = series_of(report)
+    if report.points and not series:
+        return "no request succeeded"
+    return curve_finding(series, target_of(report))
 
 
 def svg(report: Report) -> str:
@@ -128,7 +131,8 @@ def html(report: Report) -> str:
     parts = [f'<div class="nbt-perf"><p>{escape(report.headline)}</p>']
     if rows:
         # The picture begins with the finding.
-        parts += [fitting(_scenes(report)), table_html(columns, rows)]
+        picture = fitting(_scenes(report)) if series_of(report) else f"<p>{finding_of(report)}</p>"
+        parts += [picture, table_html(columns, rows)]
     notes = _notes(report)
     if notes:
         items = "".join(f"<li>{escape(note)}</li>" for note in notes)
@@ -277,7 +281,8 @@ def _notes(report: Report) -> list[str]:
     for point in report.points:
         what = f"{point.value:g}" + (f" ({point.label})" if point.label else "")
         for note in point.notes[point.outcome == "unstable" :]:
-            levels.setdefault(note, []).append(what)
+            # The place in a model's file follows, which the error of one request shows better.
+            levels.setdefault(note.partition("\n\nAt:")[0], []).append(what)
     mode = report.points[0].mode.replace("_", " ") if report.points else ""
     notes = [f"{mode} {', '.join(at)}: {note}" for note, at in levels.items()]
     unstable = sum(point.outcome == "unstable" for point in report.points)

@@ -160,6 +160,6 @@ class PerfReport:
 
     def _repr_mimebundle_(self, **_options: object) -> dict[str, str]:
         bundle = {"text/plain": render.text(self), "text/html": render.html(self)}
-        if self.points:
+        if any(point.request_count for point in self.points):
             bundle["image/svg+xml"] = render.svg(self)
         return bundle
