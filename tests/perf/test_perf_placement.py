@@ -93,7 +93,7 @@ def kinds(server):
 def test_placements_are_swept_and_undone():
     seen = []
 
-    with nt.Server(gpus=[0, 1]) as server:
+    with nt.Server(gpus="simulated:2") as server:
         pipeline(server)
         before = kinds(server)
 
@@ -134,7 +134,7 @@ def test_what_the_server_cannot_place_is_refused_before_anything_is_measured():
 
 
 def test_kinds_are_swept_and_undone():
-    with nt.Server(gpus=[0]) as server:
+    with nt.Server(gpus="simulated:1") as server:
         pipeline(server)
         before = kinds(server)
         report = nt.perf(server, "before", request_count=3, kind=["gpu", "cpu"])

@@ -139,7 +139,11 @@ class PredictMagics(Magics):
         help="the p99 latency is to be at most this, in milliseconds",
     )  # fmt: skip
     @argument("--maximize", choices=("throughput",), help="the default")
-    @argument("--minimize", choices=("latency", "instances"), help="or this")
+    @argument("--minimize", choices=("latency", "instances", "cost"), help="or this")
+    @argument(
+        "--placement", choices=("auto",),
+        help="choose the device of each step instead: the least time of devices, within --p99",
+    )  # fmt: skip
     @argument("--min-throughput", type=float, metavar="N", help="at least so many inferences/s")
     @argument("-c", "--concurrency", type=int, metavar="N", help="requests kept outstanding")
     @argument("--request-rate", type=float, metavar="N", help="or requests per second")
@@ -151,6 +155,7 @@ class PredictMagics(Magics):
     @argument("--finalists", type=int, default=3, metavar="N", help="configurations to measure (3)")
     @argument("--seconds", type=float, default=30.0, metavar="S", help="longest search (30)")
     @argument("--seed", type=int, default=0, metavar="N")
+    @arguments(only(DATA, "--inputs", "--shape"))
     @keep_option
     @line_magic
     def triton_tune(self, line: str) -> Any:
@@ -162,6 +167,10 @@ class PredictMagics(Magics):
             best = %triton_tune double --p99 20ms
             best.apply()
             %triton_tune double --minimize instances --request-rate 500 --p99 50ms
+
+        With ``--placement auto`` each step is measured on the host and on each GPU, also on simulated
+        ones, and the cheapest assignment is looked for (``%triton_tune ensemble_all --p99 50ms
+        --placement auto``).
         """
         from nbtriton.magics.live import LiveRun
         from nbtriton.simulate import tune
@@ -169,6 +178,7 @@ class PredictMagics(Magics):
         options = vars(parse(self.triton_tune, line))
         name, out, given = (options.pop(each) for each in ("name", "out", "profile"))
         options["profile"] = None if given is None else read_profile(self.shell, given)
+        read_options(self.shell, options)
         run = LiveRun(self.shell, name, visible=not line.rstrip().endswith(";"))
         found = run.of(lambda: tune(server(), name, **options, observer=run.observe))
         return keep(self.shell, out, found)

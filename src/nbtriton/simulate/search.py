@@ -19,9 +19,10 @@ from nbtriton.perf.windows import STABLE_WINDOWS, StabilityRule
 from nbtriton.simulate.level import simulate_level
 from nbtriton.simulate.model_profile import Profile
 
-__all__ = ["OBJECTIVES", "Candidate", "Goal", "Search", "Space"]
+__all__ = ["OBJECTIVES", "Candidate", "Goal", "Ranked", "Search", "Space"]
 
-OBJECTIVES = ("throughput", "latency", "instances")
+# The last is for placements, which have a cost.
+OBJECTIVES = ("throughput", "latency", "instances", "cost")
 # A window of a level has so many requests, and more where more are outstanding.
 _REQUESTS = 100
 _GENERATIONS = 4
@@ -35,6 +36,8 @@ _MOST_OUTSTANDING = 512
 class Result(Protocol):
     """A configuration with what it does."""
 
+    @property
+    def options(self) -> Mapping[str, Mapping[str, Any]]: ...
     @property
     def result(self) -> PerfPoint: ...
     @property
@@ -50,8 +53,9 @@ class Goal:
 
     Parameters
     ----------
-    objective : {"throughput", "latency", "instances"}
-        The most throughput, the lowest p99 latency, or the fewest instances.
+    objective : {"throughput", "latency", "instances", "cost"}
+        The most throughput, the lowest p99 latency, the fewest instances, or of placements the least time
+        of devices.
     p99_ms : float or None
         The p99 latency is at most this.
     min_throughput : float or None
@@ -213,7 +217,16 @@ class Search:
         self._random = random.Random(seed)  # noqa: S311 - a search, not secrets
         self._refused: set[_Key] = set()
 
-    def run(self, seconds: float, on_step: Callable[[Candidate], None]) -> None:
+    def ordered(self, found: Sequence[Ranked]) -> list[Ranked]:
+        """Return what was measured, the best first."""
+        return self._goal.ordered(found)
+
+    def run(
+        self,
+        seconds: float,
+        on_step: Callable[[Candidate], None],
+        enough: int = 0,  # noqa: ARG002 - a search of placements stops there
+    ) -> None:
         """Search for a time, or until every configuration was tried.
 
         From a start it goes to the best neighbour as long as there is a better one; then from

@@ -14,11 +14,15 @@ from nbtriton.drawing import Column, measure, table_html, table_text
 from nbtriton.errors import InvalidArgumentError, NotFoundError
 from nbtriton.packages import needed
 from nbtriton.perf.api import perf
+from nbtriton.perf.data import Inputs
 from nbtriton.perf.point import PerfPoint
+from nbtriton.perf.prepare import Data
 from nbtriton.perf.progress import Observer, PerfProgress
 from nbtriton.perf.source import AppliedConfiguration
 from nbtriton.perf.sweep import Configurator, SweepPlan, model_tree
+from nbtriton.simulate.device_profiles import measure_devices
 from nbtriton.simulate.model_profile import Profile
+from nbtriton.simulate.placing import PlacementSearch
 from nbtriton.simulate.profiling import profile as measure_profile
 from nbtriton.simulate.search import Candidate, Goal, Search, Space
 
@@ -54,8 +58,8 @@ class Finalist:
 
     @property
     def instances(self) -> int:
-        """Instances of all models."""
-        return sum(each["instances"] for each in self.options.values())
+        """Instances of all models, where they are a part of the search."""
+        return sum(each.get("instances", 0) for each in self.options.values())
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -105,6 +109,9 @@ class Tuning:
         Of an ensemble whose models have options of their own only the load, for `apply` sets the rest.
         """
         options = list(self.models.values())
+        if all("placement" in each for each in options):
+            devices = {name: each["placement"] for name, each in self.models.items()}
+            return {"placement": devices, str(self.best.mode): self.best.value}
         same = all(each == options[0] for each in options)
         return {**(options[0] if same else {}), str(self.best.mode): self.best.value}
 
@@ -196,6 +203,9 @@ def tune(
     instances: Sequence[int] | None = None,
     max_batch_size: Sequence[int] | None = None,
     max_queue_delay_us: Sequence[int] | None = None,
+    placement: str | None = None,
+    inputs: Inputs | None = None,
+    shapes: Mapping[str, Sequence[int]] | None = None,
     profile: Profile | None = None,
     finalists: int = 3,
     seconds: float = 30.0,
@@ -218,8 +228,9 @@ def tune(
         The p99 latency is to be at most this many milliseconds.
     maximize : {"throughput"}, optional
         The default.
-    minimize : {"latency", "instances"}, optional
-        Or the lowest p99 latency, or the fewest instances of all models together.
+    minimize : {"latency", "instances", "cost"}, optional
+        Or the lowest p99 latency, or the fewest instances of all models together, or the cost of a
+        placement.
     min_throughput : float, optional
         At least this many inferences per second.
     concurrency, request_rate : int, float, optional
@@ -230,12 +241,19 @@ def tune(
     instances, max_batch_size, max_queue_delay_us : sequence of int, optional
         The values to choose from. By default 1 to the number of cores (at least 4), the powers of two
         up to the model's own ``max_batch_size`` (which the model is known to take), and 0 to 5 ms.
+    placement : {"auto"}, optional
+        Choose the device of each step instead, and leave the rest of the configuration: each step is
+        measured on the host and on each GPU, and so are the copies of the tensors between them. The
+        default is then to minimize the cost, the time that a request keeps devices and copies busy,
+        within `p99_ms`, and one request outstanding where no load is given.
+    inputs, shapes
+        What to send, as for `nbtriton.perf`.
     profile : Profile, optional
         One that was measured before.
     finalists : int
         Configurations to measure.
     seconds : float
-        Longest time of the search.
+        Longest time of the search. With a `placement` half of it goes to the measurement of the devices.
     seed : int
     observer : callable, optional
         Called with a `PerfProgress`.
@@ -258,20 +276,40 @@ def tune(
     """
     if maximize not in (None, "throughput") or (maximize and minimize):
         raise InvalidArgumentError(
-            "maximize is throughput; minimize is latency or instances; give one of them"
+            "maximize is throughput; minimize is latency, instances or cost; give one of them"
         )
-    goal = Goal(minimize or "throughput", p99_ms, min_throughput, concurrency, request_rate)
+    data = Data(inputs, shapes, seed=seed)
+    if placement is not None:
+        _check_placement(
+            placement, minimize, instances, max_batch_size, max_queue_delay_us, profile
+        )
+        objective = maximize or minimize or "cost"
+    elif minimize == "cost":
+        raise InvalidArgumentError("cost is that of a placement", hint='placement="auto"')
+    else:
+        objective = minimize or "throughput"
+    goal = Goal(objective, p99_ms, min_throughput, concurrency, request_rate)
     if finalists < 1 or seconds <= 0:
         raise InvalidArgumentError("finalists must be at least 1, and seconds > 0")
     started_s = time.monotonic()
     ensembles, others = model_tree(server, model)
     plan = SweepPlan(ensembles, others)
-    given = (instances, max_batch_size, max_queue_delay_us)
-    spaces = {name: _space(config, *given) for name, config in others.items()}
-    if profile is None:
-        most = max(space["instances"][-1] for space in spaces.values())
-        profile = measure_profile(server, model, at_once=most, observer=observer, seed=seed)
-    search = Search(profile, plan, spaces, goal, batch_size=batch_size, seed=seed)
+    notes: list[str] = []
+    search: Search | PlacementSearch
+    if placement is not None:
+        measured_devices, notes = measure_devices(
+            server, model, data, batch_size=batch_size, seconds=seconds / 2, seed=seed, observer=observer
+        )  # fmt: skip
+        search = PlacementSearch(measured_devices, plan, goal, batch_size=batch_size, seed=seed)
+    else:
+        given = (instances, max_batch_size, max_queue_delay_us)
+        spaces = {name: _space(config, *given) for name, config in others.items()}
+        if profile is None:
+            most = max(space["instances"][-1] for space in spaces.values())
+            profile = measure_profile(
+                server, model, inputs=inputs, shapes=shapes, at_once=most, observer=observer, seed=seed
+            )  # fmt: skip
+        search = Search(profile, plan, spaces, goal, batch_size=batch_size, seed=seed)
     interrupted = False
 
     def report(what: str, points: Sequence[PerfPoint]) -> None:
@@ -283,6 +321,7 @@ def tune(
         search.run(
             seconds,
             lambda best: report(f"{len(search.found)} configurations simulated", [best.point]),
+            enough=finalists,
         )
     except KeyboardInterrupt:
         interrupted = True
@@ -294,26 +333,42 @@ def tune(
     try:
         for at, candidate in enumerate(candidates[:finalists]):
             report(f"finalist {at + 1} of {min(finalists, len(candidates))}", [])
-            measured.append(_measure(server, model, configurator, candidate, batch_size, seed))
+            measured.append(_measure(server, model, configurator, candidate, batch_size, data))
     except KeyboardInterrupt:
         interrupted = True
         if not measured:
             raise
     finally:
         configurator.restore()
-    measured = goal.ordered(measured)
+    measured = search.ordered(measured)
     best = measured[0]
+    if best.measured.simulated_gpus:
+        notes.append(f"simulated GPUs ({best.measured.simulated_gpus}): the times are simulated")
     return Tuning(
         model=model,
         finalists=tuple(measured),
         candidates=tuple(candidates),
         configs=plan.target_of(best.options),
         simulated=search.simulated,
-        notes=_notes(goal, best, best.predicted),
+        notes=(*notes, *_notes(goal, best, best.predicted)),
         elapsed_s=time.monotonic() - started_s,
         interrupted=interrupted,
         server=server,
     )
+
+
+def _check_placement(placement: str, minimize: str | None, *others: object) -> None:
+    """Refuse what cannot be tuned together with a placement."""
+    if placement != "auto":
+        raise InvalidArgumentError(
+            f"placement is 'auto', found {placement!r}",
+            hint="nt.perf(…, placement=…) measures one that you choose",
+        )
+    if minimize == "instances" or any(each is not None for each in others):
+        raise InvalidArgumentError(
+            "with placement='auto' instances, batch sizes, delays and profiles are as they are",
+            hint="apply() the placement, then tune the rest: nt.tune(server, model)",
+        )
 
 
 def _space(
@@ -340,14 +395,16 @@ def _measure(
     configurator: Configurator,
     candidate: Candidate,
     batch_size: int,
-    seed: int,
+    data: Data,
 ) -> Finalist:
     configurator.apply_each(candidate.options)
     point = candidate.point
     load: dict[str, Any] = {"concurrency": int(point.value)}
     if point.mode != "concurrency":
         load = {"request_rate": point.value, "request_distribution": "poisson"}
-    report = perf(server, model, batch_size=batch_size, seed=seed, **load)
+    report = perf(
+        server, model, batch_size=batch_size, inputs=data.inputs, shapes=data.shapes, seed=data.seed, **load
+    )  # fmt: skip
     if not report.points or report.interrupted:
         raise KeyboardInterrupt
     return Finalist(

@@ -1,0 +1,248 @@
+"""Each step of a pipeline measured on each device, and the copies between devices."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from nbtriton.config import ModelConfig
+from nbtriton.errors import InvalidArgumentError, TritonError
+from nbtriton.perf.data import Request
+from nbtriton.perf.prepare import Data, workloads
+from nbtriton.perf.progress import Observer
+from nbtriton.perf.sweep import Configurator, model_tree
+from nbtriton.simulate.placing import HOST, Copies, Edge, Measured, edges_of
+from nbtriton.simulate.profiling import profile
+from nbtriton.simulate.steps import step_requests
+from nbtriton.tensors import to_numpy
+
+if TYPE_CHECKING:
+    from nbtriton.api import Server
+    from nbtriton.devices import Device
+
+__all__ = ["measure_devices"]
+
+# A copy is timed so often; the median counts.
+_TIMES = 7
+_READER = "tune"
+# Of one device: as long as `nbtriton.profile` measures by itself.
+_LONGEST_S = 4.0
+
+Times = dict[tuple[str, str], float]
+
+
+def measure_devices(
+    server: Server,
+    model: str,
+    data: Data,
+    *,
+    batch_size: int = 1,
+    seconds: float = 15.0,
+    seed: int = 0,
+    observer: Observer | None = None,
+) -> tuple[Measured, list[str]]:
+    """Measure a pipeline on the host and on each GPU of a server; return notes too.
+
+    The models have their own configurations again at the end.
+
+    Parameters
+    ----------
+    server : Server
+    model : str
+    data : Data
+        What to send.
+    batch_size : int
+        Rows per request; the largest batch is measured as well.
+    seconds : float
+        How long to measure on all devices together, about; on each at most as long as a profile.
+    seed : int
+    observer : callable, optional
+        Called with a `PerfProgress` before each point.
+
+    Raises
+    ------
+    InvalidArgumentError
+        The server has no GPU.
+    KeyboardInterrupt
+        Before everything was measured.
+    """
+    gpus = tuple(server.devices)
+    if not gpus:
+        raise InvalidArgumentError(
+            "there is one device, the host: nothing can be placed",
+            hint='nt.Server(gpus="simulated:1") has a simulated GPU',
+        )
+    ensembles, others = model_tree(server, model)
+    root = (ensembles | others)[model]
+    sizes = sorted({1, batch_size, max(1, root.max_batch_size)})
+    roots = {size: _request(root, size, data) for size in sizes}
+    profiles = {}
+    on_host: set[tuple[str, str, str]] = set()
+    notes: list[str] = []
+    devices = [HOST, *(f"gpu:{gpu}" for gpu in gpus)]
+    share_s = min(_LONGEST_S, seconds / len(devices))
+    configurator = Configurator(server, model, [])
+    try:
+        for device in devices:
+            placed = _place(configurator, others, device, notes)
+            found = profile(
+                server, model, inputs=data.inputs, shapes=data.shapes, input_data=data.input_data,
+                at_once=_at_once(others), batch_sizes=sizes, seconds=share_s, seed=seed, observer=observer,
+            )  # fmt: skip
+            if found.interrupted:
+                raise KeyboardInterrupt
+            models = {name: each for name, each in found.models.items() if name in placed}
+            profiles[device] = replace(found, models=models)
+            on_host |= _on_host(server, device, {name: others[name] for name in placed})
+        configurator.apply_each({name: {"placement": HOST} for name in others})
+        edges = edges_of(ensembles, model) if ensembles else _edges_of_one(root)
+        requests = (
+            step_requests(server, ensembles, model, roots) if ensembles else {model: dict(roots)}
+        )
+        copies = {
+            edge: Copies(times)
+            for edge in edges
+            if (times := _copy_times(server, edge, requests, gpus))
+        }
+    finally:
+        configurator.restore()
+    return Measured(profiles, edges, copies, frozenset(on_host)), notes
+
+
+def _on_host(server: Server, device: str, models: Mapping[str, Any]) -> set[tuple[str, str, str]]:
+    """Return the tensors that no copy was made of, while models ran on a simulated GPU with callers on the host."""
+    if device == HOST or server.devices.simulated is None:
+        return set()
+    place = f"GPU {device.partition(':')[2]}"
+    copied = {
+        name
+        for one in server.devices.ledger.copies()
+        for name, memory in ((one.reader, one.target), (one.writer, one.source))
+        if memory == place
+    }
+    return {
+        (device, name, tensor.name)
+        for name, config in models.items()
+        for tensor in (*config.input, *config.output)
+        if f"{name}.{tensor.name}" not in copied
+    }
+
+
+def _request(root: ModelConfig, size: int, data: Data) -> Request:
+    found, _ = workloads(root, [size], data, None, root.max_batch_size)
+    return found[0].requests[0]
+
+
+def _at_once(others: Mapping[str, ModelConfig]) -> int:
+    return max(sum(group.count for group in config.instance_group) for config in others.values())
+
+
+def _place(
+    configurator: Configurator, others: Mapping[str, ModelConfig], device: str, notes: list[str]
+) -> list[str]:
+    """Put all models that can go there on a device, the others on the host; return the former."""
+    options: dict[str, dict[str, Any]] = {name: {"placement": HOST} for name in others}
+    placed = []
+    for name in others:
+        try:
+            configurator.apply_each(options | {name: {"placement": device}})
+        except TritonError as error:
+            if device == HOST:
+                raise
+            notes.append(f"'{name}' cannot run on {device}: {error.message}")
+            continue
+        options[name] = {"placement": device}
+        placed.append(name)
+    configurator.apply_each(options)
+    return placed
+
+
+def _edges_of_one(config: ModelConfig) -> tuple[Edge, ...]:
+    name = config.name
+    return (
+        *(Edge("", "", name, each.name) for each in config.input),
+        *(Edge(name, each.name, "", "") for each in config.output),
+    )
+
+
+def _copy_times(
+    server: Server,
+    edge: Edge,
+    requests: Mapping[str, Mapping[int, Request]],
+    gpus: Sequence[int],
+) -> dict[int, Times]:
+    """Return the times of an edge's copies by rows; nothing for strings, which stay on the host."""
+    found: dict[int, Times] = {}
+    for rows, given in requests[edge.reader or edge.writer].items():
+        value: Any = given.get(edge.input)
+        if not edge.reader:
+            value = server.infer(edge.writer, given)[edge.output]
+        if value is None:  # an optional input
+            continue
+        array = np.ascontiguousarray(to_numpy(value))
+        if array.dtype.kind not in "OSU":
+            found[rows] = _times(server, array, gpus)
+    return found
+
+
+def _times(server: Server, array: np.ndarray[Any, Any], gpus: Sequence[int]) -> Times:
+    if server.devices.simulated is None:
+        return _cuda_times(array, gpus)
+    times: Times = {}
+
+    def put(device: Device) -> None:
+        device.wait_for(device.put(array, _READER))
+
+    def move(there: Any, device: Device) -> None:
+        device.wait_for(device.take(there, _READER))
+
+    devices = {gpu: server.devices[gpu] for gpu in gpus}
+    for gpu, device in devices.items():
+        there = device.put(array, _READER)
+        times[HOST, f"gpu:{gpu}"] = _us(partial(put, device))
+        times[f"gpu:{gpu}", HOST] = _us(partial(device.fetch, there, _READER))
+        for peer, other in devices.items():
+            if peer != gpu:
+                times[f"gpu:{gpu}", f"gpu:{peer}"] = _us(partial(move, there, other))
+    return times
+
+
+def _cuda_times(array: np.ndarray[Any, Any], gpus: Sequence[int]) -> Times:
+    """Return the times of copies between the host and GPUs that torch knows. Never run on hardware."""
+    import torch
+
+    times: Times = {}
+    host = torch.from_numpy(array)
+
+    def copied(source: torch.Tensor, target: str) -> Callable[[], None]:
+        def copy() -> None:
+            source.to(target)
+            torch.cuda.synchronize()
+
+        return copy
+
+    for gpu in gpus:
+        name = f"cuda:{gpu}"
+        there = host.to(name)
+        times[HOST, f"gpu:{gpu}"] = _us(copied(host, name))
+        times[f"gpu:{gpu}", HOST] = _us(copied(there, "cpu"))
+        for peer in gpus:
+            if peer != gpu:
+                times[f"gpu:{gpu}", f"gpu:{peer}"] = _us(copied(there, f"cuda:{peer}"))
+    return times
+
+
+def _us(call: Callable[[], object]) -> float:
+    """Return the median time of some calls, in microseconds."""
+    took = []
+    for _ in range(_TIMES):
+        began = time.perf_counter_ns()
+        call()
+        took.append(time.perf_counter_ns() - began)
+    return median(took) / 1000

@@ -1,0 +1,290 @@
+"""Where the steps of a pipeline run best: each is measured on each device, assignments are simulated.
+
+An assignment's simulated pipeline has each step's execution times on its device, and the copies of its inputs from
+where they were made. What counts is what a request costs: the time that it keeps devices and copies busy.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from nbtriton.engine.core.scheduler_settings import ensemble_plan
+from nbtriton.errors import InvalidArgumentError
+from nbtriton.perf.loads import Concurrency, RequestRate
+from nbtriton.perf.measure import Level, WindowPlan
+from nbtriton.perf.point import PerfPoint
+from nbtriton.perf.prepare import Workload
+from nbtriton.perf.sweep import SweepPlan
+from nbtriton.perf.windows import STABLE_WINDOWS, StabilityRule
+from nbtriton.simulate.level import simulate_level
+from nbtriton.simulate.model_profile import ModelProfile, Profile, ServicePoint
+from nbtriton.simulate.search import Candidate, Goal, Ranked
+
+__all__ = ["HOST", "Copies", "Edge", "Measured", "PlacementSearch", "edges_of"]
+
+# The device of callers, and of models on the host.
+HOST = "cpu"
+# More assignments than this are not looked through.
+_MOST = 100_000
+_LEAST_REQUESTS = 100
+_LONGEST_S = 60.0
+
+Assignment = Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Edge:
+    """A tensor that one model makes and another one reads.
+
+    Parameters
+    ----------
+    writer, reader : str
+        Models; empty for the caller.
+    output, input : str
+        The tensor's name in the writer, and in the reader; empty for the caller.
+    """
+
+    writer: str
+    output: str
+    reader: str
+    input: str
+
+
+def edges_of(ensembles: Mapping[str, Any], model: str) -> tuple[Edge, ...]:
+    """Return the edges of an ensemble, from and to the caller too; an ensemble within it is followed."""
+    found: list[Edge] = []
+
+    def walk(name: str, writers: Mapping[str, tuple[str, str]]) -> dict[str, tuple[str, str]]:
+        plan = ensemble_plan(ensembles[name])
+        made = dict(writers)
+        waiting = list(plan.steps)
+        while waiting:
+            ready = [s for s in waiting if set(s.input_map.values()) <= set(made)] or waiting[:1]
+            for step in ready:
+                waiting.remove(step)
+                inputs = {name: made.get(t, ("", t)) for name, t in step.input_map.items()}
+                if step.model_name in ensembles:
+                    outputs = walk(step.model_name, inputs)
+                else:
+                    found.extend(
+                        Edge(writer, output if writer else "", step.model_name, name)
+                        for name, (writer, output) in inputs.items()
+                    )
+                    outputs = {output: (step.model_name, output) for output in step.output_map}
+                for output, tensor in step.output_map.items():
+                    made[tensor] = outputs[output]
+        return {output: made[output] for output in plan.outputs}
+
+    inputs = {each.name: ("", each.name) for each in ensembles[model].input}
+    for writer, output in walk(model, inputs).values():
+        found.append(Edge(writer, output if writer else "", "", ""))
+    return tuple(found)
+
+
+@dataclass(frozen=True, slots=True)
+class Copies:
+    """What the copies of one edge's tensor take, in microseconds, by rows and by source and target."""
+
+    times_us: Mapping[int, Mapping[tuple[str, str], float]]
+
+    def us(self, rows: int, source: str, target: str) -> float:
+        """Return the time of a copy between two devices, on a line between and beyond measured sizes."""
+        if source == target:
+            return 0.0
+        sizes = sorted(self.times_us)
+        if not sizes:
+            return 0.0
+        known = [(size, self.times_us[size].get((source, target), 0.0)) for size in sizes]
+        if len(known) == 1:
+            return known[0][1]
+        at = max(0, min(sum(size <= rows for size in sizes) - 1, len(sizes) - 2))
+        (low, a), (high, b) = known[at], known[at + 1]
+        return max(0.0, a + (b - a) * (rows - low) / (high - low))
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What was measured of a pipeline.
+
+    Parameters
+    ----------
+    profiles : mapping of str to Profile
+        By device; each of all models that run there, with inputs from the host.
+    edges : tuple of Edge
+    copies : mapping of Edge to Copies
+        Without tensors that are never copied, such as strings.
+    on_host : set of tuple of str
+        Device, model and tensor: what stays in the host's memory although the model runs on that device, such
+        as the tensors of a model in Python whose inputs are brought to the host.
+    """
+
+    profiles: Mapping[str, Profile]
+    edges: tuple[Edge, ...]
+    copies: Mapping[Edge, Copies]
+    on_host: frozenset[tuple[str, str, str]] = frozenset()
+
+    def devices_of(self, model: str) -> list[str]:
+        """Return where a model was measured."""
+        return [device for device, found in self.profiles.items() if model in found.models]
+
+    def memory_of(self, model: str, tensor: str, device: str) -> str:
+        """Return the device in whose memory a model on a device has a tensor; the caller is on the host."""
+        return HOST if not model or (device, model, tensor) in self.on_host else device
+
+    def copying_us(self, model: str, rows: int, where: Assignment) -> float:
+        """Return what the copies of a step's execution take; those to the caller are its last steps'."""
+        total = 0.0
+        for edge, copies in self.copies.items():
+            written = self.memory_of(edge.writer, edge.output, where.get(edge.writer, HOST))
+            if edge.reader == model:
+                total += copies.us(rows, written, self.memory_of(model, edge.input, where[model]))
+            elif edge.writer == model and not edge.reader:
+                total += copies.us(rows, written, HOST)
+        return total
+
+    def model(self, name: str, where: Assignment) -> ModelProfile:
+        """Return a step's profile on its device, with the copies that this assignment needs."""
+        device = where[name]
+        found = self.profiles[device].models[name]
+        points = []
+        for point in found.points:
+            # It was measured with inputs from the host, and outputs that stayed where they were.
+            before = sum(
+                copies.us(point.rows, HOST, self.memory_of(name, edge.input, device))
+                for edge, copies in self.copies.items()
+                if edge.reader == name
+            )
+            change = self.copying_us(name, point.rows, where) - before
+            times = tuple(max(1.0, us + change) for us in point.times_us)
+            points.append(ServicePoint(point.rows, point.at_once, times, point.executions))
+        return replace(found, points=tuple(points))
+
+    def pipeline(self, where: Assignment) -> Profile:
+        """Return the profile of the whole pipeline in an assignment."""
+        first = next(iter(self.profiles.values()))
+        return replace(first, models={name: self.model(name, where) for name in where})
+
+    def cost_us(self, where: Assignment, rows: int) -> float:
+        """Return how long a request of so many rows keeps devices and copies busy, in microseconds."""
+        return sum(_mean_us(self.model(name, where), rows) for name in where)
+
+
+def _mean_us(model: ModelProfile, rows: int) -> float:
+    """Return the mean time of an execution alone, on a line between and beyond measured sizes."""
+    alone = sorted((p.rows, p.mean_us) for p in model.points if p.at_once == 1)
+    sizes = Copies({size: {("", "x"): us} for size, us in alone})
+    return sizes.us(rows, "", "x")
+
+
+class PlacementSearch:
+    """Simulates assignments, the cheapest first.
+
+    Parameters
+    ----------
+    measured : Measured
+    plan : SweepPlan
+    goal : Goal
+        Its limits hold; where its objective is ``"cost"``, the first ones within them are taken.
+    batch_size : int
+        Rows per request.
+    seed : int
+
+    Attributes
+    ----------
+    found : list of Candidate
+    simulated : int
+    """
+
+    def __init__(
+        self, measured: Measured, plan: SweepPlan, goal: Goal, *, batch_size: int = 1, seed: int = 0
+    ) -> None:
+        self.found: list[Candidate] = []
+        self.simulated = 0
+        self._measured = measured
+        self._plan = plan
+        self._goal = goal
+        self._batch_size = batch_size
+        self._seed = seed
+
+    def assignments(self) -> list[tuple[float, dict[str, str]]]:
+        """Return all assignments with their costs in microseconds, the cheapest first.
+
+        Raises
+        ------
+        InvalidArgumentError
+            There are too many to look through.
+        """
+        measured = self._measured
+        names = list(self._plan.swept)
+        choices = [measured.devices_of(name) for name in names]
+        count = 1
+        for devices in choices:
+            count *= len(devices)
+        if count > _MOST:
+            raise InvalidArgumentError(
+                f"{len(names)} steps on up to {max(map(len, choices))} devices can be placed in {count} "
+                f"ways; up to {_MOST} are looked through",
+                hint="place some of them yourself, and tune an ensemble of the others",
+            )
+        found = [dict(zip(names, devices, strict=True)) for devices in itertools.product(*choices)]
+        costs = [(measured.cost_us(where, self._batch_size), where) for where in found]
+        return sorted(costs, key=lambda one: one[0])
+
+    def run(self, seconds: float, on_step: Callable[[Candidate], None], enough: int = 1) -> None:
+        """Simulate for a time, or until so many of the cheapest are within the limits."""
+        end_s = time.monotonic() + seconds
+        kept = 0
+        for cost_us, where in self.assignments():
+            candidate = self._simulate(where, cost_us)
+            self.found.append(candidate)
+            on_step(candidate)
+            kept += candidate.rank[0] == 0.0
+            if (self._goal.objective == "cost" and kept >= enough) or time.monotonic() > end_s:
+                return
+
+    def best(self) -> list[Candidate]:
+        """Return the candidates, the best first."""
+        return sorted(self.found, key=lambda one: one.rank)
+
+    def ordered(self, found: Sequence[Ranked]) -> list[Ranked]:
+        """Return what was measured, the best first."""
+        rows = self._batch_size
+
+        def rank(one: Ranked) -> tuple[float, ...]:
+            where = {name: each["placement"] for name, each in one.options.items()}
+            return rank_of(self._goal, one.result, self._measured.cost_us(where, rows))
+
+        return sorted(found, key=rank)
+
+    def _simulate(self, where: Assignment, cost_us: float) -> Candidate:
+        goal = self._goal
+        options = {name: {"placement": device} for name, device in where.items()}
+        configs = self._plan.target_of(options)
+        load: Concurrency | RequestRate = Concurrency(goal.concurrency or 1)
+        if goal.request_rate is not None:
+            load = RequestRate(goal.request_rate, "poisson")
+        windows = WindowPlan(
+            "count_windows",
+            request_count=max(_LEAST_REQUESTS, 4 * (goal.concurrency or 1)),
+            longest_warm_up_s=_LONGEST_S,
+        )
+        rule = StabilityRule(max_trials=STABLE_WINDOWS)
+        level = Level(load, Workload(({},), self._batch_size), rule, windows, seed=self._seed)
+        profile = self._measured.pipeline(where)
+        models = (profile.model, *self._plan.swept) if self._plan.ensembles else (profile.model,)
+        self.simulated += 1
+        point, interrupted = simulate_level(profile, configs, models, level, lambda _: None)
+        if interrupted or point is None:
+            raise KeyboardInterrupt
+        return Candidate(options, point, rank_of(goal, point, cost_us))
+
+
+def rank_of(goal: Goal, point: PerfPoint, cost_us: float) -> tuple[float, ...]:
+    """Return a key of an assignment: the lowest is the best. Of equal ones the cheaper one."""
+    if goal.objective == "cost":
+        return (goal.misses(point), cost_us, point.latency_p99_us)
+    return (*goal.rank(point, 0), cost_us)
