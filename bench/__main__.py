@@ -20,6 +20,7 @@ BENCHES = {
     "ensemble": "ensemble",
     "bls": "bls",
     "recorder": "recorder",
+    "live": "live",
     "compiled": "compiled",
     "large": "large",
     "http": "over_http",

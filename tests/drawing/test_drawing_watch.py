@@ -58,8 +58,8 @@ def parts(role, **model):
 def test_the_queue_is_drawn_against_time():
     (line,) = parts("queue-line", span_s=4.0)
     # 0 at a quarter of the width, the newest at the right edge, the scale's top is 8.
-    assert line.get("d").startswith("M362.5 84.0")
-    assert line.get("d").endswith("H580.0V66.8")
+    assert line.get("d").startswith("M317.5 84.0")
+    assert line.get("d").endswith("H520.0V66.8")
 
 
 def test_each_instance_has_a_lane_with_its_batch():
@@ -149,5 +149,5 @@ def test_a_change_is_a_mark_in_the_strip_with_its_words():
         for e in ET.fromstring(watch_svg([changed], span_s=4.0)).iter()
         if e.get("data-role") == "changes"
     ]
-    assert mark.get("d").startswith("M435.0")
+    assert mark.get("d").startswith("M385.0")
     assert "2 instances" in words(changed)

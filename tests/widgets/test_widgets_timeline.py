@@ -53,6 +53,13 @@ def test_a_page_gets_everything_and_then_what_is_new(server, live):
     clock.pass_(0.3)
     hub.tick()
     assert head(view) == (0, 3, 3, 0)
+    # What comes too fast to be drawn is counted.
+    for _ in range(300):
+        server.infer("double", {"IN": ROW})
+    clock.pass_(0.3)
+    hub.tick()
+    assert head(view) == (0, 200, 200, 100)
+    view.handle_message({"kind": "ack", "view": "page"})
     # One more page needs all of it, and so does one that opens while nothing moves.
     view.handle_message({"kind": "open", "view": "another"})
     clock.pass_(0.3)

@@ -24,9 +24,10 @@ __all__ = [
     "watch_text",
 ]
 
-_WIDTH = 900.0
-_PLOT_X, _PLOT_W = 290.0, 290.0
-_BARS_X, _BARS_W = 706.0, 174.0
+# As wide as a notebook beside its files: what is wider would be moved sideways.
+_WIDTH = 800.0
+_PLOT_X, _PLOT_W = 250.0, 270.0
+_BARS_X, _BARS_W = 654.0, 130.0
 _STRIP_H, _LANE_H, _LANE_STEP = 46.0, 13.0, 19.0
 # More lanes make a card longer than a screen; the others are only counted.
 _MAX_LANES = 8
@@ -239,9 +240,9 @@ def _line(model: ModelActivity, y: float, height: float, span_s: float, high: fl
         shape("rect", x=10, y=y, width=_WIDTH - 20, height=height, rx=4, **ink("panel")),
         shape("title", " ".join(filter(None, (model.name, model.platform, model.reason)))),
         shape("circle", cx=22, cy=base - 4, r=4.5, **ink(STATE_ROLES.get(model.state, "muted"))),
-        text(33, base, _short(model.name, 140), 12, "fg", bold=True),
-        text(235, base, measure(model.infer_per_s), 12, "fg", "end", data_role="rate"),
-        text(239, base, "infer/s", 11, "muted"),
+        text(33, base, _short(model.name, 120), 12, "fg", bold=True),
+        text(_PLOT_X - 50, base, measure(model.infer_per_s), 12, "fg", "end", data_role="rate"),
+        text(_PLOT_X - 47, base, "infer/s", 11, "muted"),
         shape(
             "path",
             d=area,
@@ -261,7 +262,7 @@ def _line(model: ModelActivity, y: float, height: float, span_s: float, high: fl
             11,
             "muted",
         ),
-        text(right + 190, base, _busy_text(model.busy), 11, "muted", "end", data_role="busy"),
+        text(right + 165, base, _busy_text(model.busy), 11, "muted", "end", data_role="busy"),
         text(
             _WIDTH - 20,
             base,
@@ -326,7 +327,7 @@ def _short(name: str, room: float, size: float = 12, *, bold: bool = True) -> st
 
 def _counters(model: ModelActivity, y: float) -> list[Shape]:
     role = STATE_ROLES.get(model.state, "muted")
-    name = _short(model.name, 240, 14)
+    name = _short(model.name, 210, 14)
     failed = f"{count(model.fail_count)} failed"
     return [
         shape("title", " ".join(filter(None, (model.name, model.platform, model.reason)))),
@@ -341,7 +342,7 @@ def _counters(model: ModelActivity, y: float) -> list[Shape]:
         ),
         text(24, y + 134, f"{count(model.inference_count)} done", 11, "muted", data_role="done"),
         text(
-            130,
+            115,
             y + 134,
             failed,
             11,
@@ -436,7 +437,7 @@ def _time_axis(changes: Sequence[tuple[float, str]], y: float, span_s: float) ->
     return [
         text(_PLOT_X, y, f"{span_s:.0f} s ago", 11, "muted", data_role="axis"),
         text(
-            _PLOT_X + _PLOT_W / 2, y, _short(newest, _PLOT_W - 90, 11, bold=False), 11, "muted",
+            _PLOT_X + _PLOT_W / 2, y, _short(newest, _PLOT_W - 130, 11, bold=False), 11, "muted",
             "middle", data_role="change",
         ),
         text(_PLOT_X + _PLOT_W, y, "now", 11, "muted", "end"),

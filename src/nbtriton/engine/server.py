@@ -350,13 +350,13 @@ class Server:
         return self.engine.inspection.statistics(name, version)
 
     def batches(
-        self, name: str, version: int = -1, *, since_ns: int = 0
+        self, name: str, version: int = -1, *, since_ns: int = 0, most: int | None = None
     ) -> tuple[BatchRecord, ...]:
         """Return a model's recent executions, oldest first; none for an ensemble.
 
         Those of earlier loads of the same version are among them. For a model that is unloaded
         they are kept, too. ``since_ns``, on the clock of `time.monotonic_ns`, leaves out those that had
-        ended by then.
+        ended by then; ``most`` reads the newest so many of each version.
 
         Raises
         ------
@@ -365,17 +365,17 @@ class Server:
         UnavailableError
             The server has no recorder.
         """
-        return self.engine.inspection.batches(name, version, since_ns=since_ns)
+        return self.engine.inspection.batches(name, version, since_ns=since_ns, most=most)
 
     def requests(
-        self, name: str, version: int = -1, *, since_ns: int = 0
+        self, name: str, version: int = -1, *, since_ns: int = 0, most: int | None = None
     ) -> tuple[RequestRecord, ...]:
         """Return a model's recent answered requests, in the order of their answers; as `batches`.
 
         One that was alone in its batch is among them once the batch has ended, which for a
         decoupled model is after its last response.
         """
-        return self.engine.inspection.requests(name, version, since_ns=since_ns)
+        return self.engine.inspection.requests(name, version, since_ns=since_ns, most=most)
 
     def history(self) -> ServerHistory:
         """Return what all models did over the last minutes of activity, as counted by the recorder."""

@@ -98,9 +98,8 @@ function render({ model, el }) {
     if (whole) {
       batches = [];
       waits = [];
-      left_out = 0;
     }
-    left_out += more;
+    left_out = more;
     for (let i = 0; i < many_batches; i++) {
       batches.push({
         model: next(), lane: next(), begin: next(), end: next(), rows: next(), requests: next(),
@@ -208,7 +207,7 @@ function render({ model, el }) {
     });
     const heights = all.map(
       (one, at) =>
-        20 + (one.lanes.length ? rows[at] * SLOT + GAP + 14 : 0)
+        20 + (rows[at] ? rows[at] * SLOT + GAP + 14 : 0)
         + one.lanes.length * (LANE + GAP)
         + strips.filter(([owner]) => owner === at).length * (STRIP + GAP) + 8,
     );
@@ -237,7 +236,7 @@ function render({ model, el }) {
     let y = 6;
     all.forEach((one, at) => {
       letters(one.name, 8, y + 12, "fg", "left", true, wide - 20);
-      const lanes_top = y + 20 + (one.lanes.length ? rows[at] * SLOT + GAP + 14 : 0);
+      const lanes_top = y + 20 + (rows[at] ? rows[at] * SLOT + GAP + 14 : 0);
       let beyond = 0;
       for (const { one: wait, row } of slots[at]) {
         if (row >= MOST_SLOTS) {
@@ -317,7 +316,7 @@ function render({ model, el }) {
       sentence = `${model.get("title")}: ${count(inside.length)} batches with ${count(sum)} rows within `
         + `${measure(end - begin)} ms; of ${count(most[1])} the reason is: ${marks[most[0]][2]}`;
     }
-    if (left_out) sentence += `. ${count(left_out)} older ones are not drawn`;
+    if (left_out) sentence += `. ${count(left_out)} that came too fast are not drawn`;
     write(finding, sentence);
     const now = performance.now();
     if (now - spoken > SAY_TIMELINE_MS) {

@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from time import monotonic_ns
 from typing import Any, TypeVar
 
 import traitlets
@@ -24,10 +25,15 @@ from nbtriton.widgets.view import LiveView, asset, marked
 
 __all__ = ["LiveTimeline", "TimelineView", "live_timeline", "timeline_view"]
 
-# Of each model in one frame; the page says how many there were more.
-_MOST = 500
-# Of each model when a page opens: all that the recorder keeps by default.
-_MOST_AT_ONCE = 2048
+# In one frame, of all models together: five times a second more than a picture can show.
+_MOST = 200
+_LEAST = 30
+# How often strips are read, where there are any: all that is recorded has to be.
+_STRIPS_S = 1.0
+_NO_STRIPS_S = 5.0
+_MOST_SPANS = 500
+# Of each model when a page opens: more than the recorder keeps by default.
+_MOST_AT_ONCE = 4096
 # A batch that ended before one that was sent may be written down after it.
 _LATE_NS = 100_000_000
 # Timelines that do not change and can be zoomed; an older one is a picture.
@@ -70,11 +76,14 @@ class LiveTimeline(LiveView):
         self._timeline = timeline
         self._read = read
         self._server = server
-        self._begin_ns = timeline.begin_ns
+        # 0 where nothing is recorded yet.
+        self._begin_ns = timeline.begin_ns or monotonic_ns()
         self._whole = True
         self._newest_ns = 0
         self._sent: dict[tuple[str, int], int] = {}
+        self._counted = 0
         self._strips_s = -float("inf")
+        self._instances: dict[str, list[str]] = {}
         self._marks = {(mark.letter, mark.words): at for at, mark in enumerate(marks())}
         super().__init__(
             title=timeline.name,
@@ -125,20 +134,31 @@ class LiveTimeline(LiveView):
 
     def _send_state(self, state: bool) -> None:  # noqa: ARG002 -- all is read as it is sent
         with self.hold_sync():
-            if self._read is not None and (self._whole or self._clock() - self._strips_s >= 1.0):
-                self._strips_s = self._clock()
+            if self._read is not None and self._is_outdated():
                 self._timeline = timeline = self._read()
                 self.models = _structure(timeline.models)
                 shift = (timeline.begin_ns - self._begin_ns) / 1e6
                 self.strips = _strips(timeline.models, shift)
             self.frame = self._encoded()
 
+    def _is_outdated(self) -> bool:
+        """Return True if lanes have come or gone, or strips, where there are any, are old."""
+        now = self._clock()
+        instances = {one.name: [i.name for i in one.instances] for one in self._server.models()}
+        if instances == self._instances and (
+            now - self._strips_s < (_STRIPS_S if self.strips else _NO_STRIPS_S)
+        ):
+            return False
+        self._instances, self._strips_s = instances, now
+        return True
+
     def _encoded(self) -> bytes:
         """Write what was not sent yet, or everything, as one buffer of little-endian float64.
 
         ::
 
-            sequence, 1 if it replaces all before, batches, requests, left out; then for each batch
+            sequence, 1 if it replaces all before, batches, requests,
+            batches since then that were not sent; then for each batch
                 model, lane, begin, end, rows, requests, mark, longest wait, failed, number
             and for each request
                 model, lane or -1, arrival, left, answered, rows, failed, number
@@ -150,37 +170,54 @@ class LiveTimeline(LiveView):
         self.frames_sent += 1
         batches: list[float] = []
         requests: list[float] = []
-        counts = [0, 0, 0]
-        most = _MOST_AT_ONCE if whole else _MOST
-        for at, one in enumerate(self._records(since)):
+        counts = [0, 0]
+        most = _MOST_AT_ONCE if whole else max(_LEAST, _MOST // max(1, len(self.models)))
+        for at, one in enumerate(self._records(since, most)):
             lanes = {name: lane for lane, name in enumerate(self.models[at]["lanes"])}
-            for batch in self._unsent("batch", one.batches, most, counts):
+            for batch in self._unsent("batch", one.batches, most):
                 batches += self._batch(at, lanes, batch)
                 counts[0] += 1
-            for request in self._unsent("request", one.requests, most, counts):
+            for request in self._unsent("request", one.requests, most):
                 requests += self._request(at, lanes, request)
                 counts[1] += 1
         self._sent = {
             key: end for key, end in self._sent.items() if end > self._newest_ns - 2 * _LATE_NS
         }
-        return little_endian(array("d", (self.frames_sent, whole, *counts, *batches, *requests)))
+        executed = self._executed()
+        if whole:
+            self._counted = executed
+        else:
+            self._counted += counts[0]
+        missed = max(0, executed - self._counted)
+        return little_endian(
+            array("d", (self.frames_sent, whole, *counts, missed, *batches, *requests))
+        )
 
-    def _records(self, since_ns: int) -> Iterable[ModelRecords]:
+    def _executed(self) -> int:
+        """Return how many batches its models have executed, as the server counts them."""
+        if self._server is None:
+            return 0
+        names = {model["name"] for model in self.models}
+        return sum(
+            one.execution_count
+            for one in self._server.models()
+            if one.name in names and one.platform != "ensemble"
+        )
+
+    def _records(self, since_ns: int, most: int) -> Iterable[ModelRecords]:
         if self._server is None or self._read is None:
             return self._timeline.records
         return [
             ModelRecords(
                 model["name"],
-                self._server.requests(model["name"], since_ns=since_ns),
-                self._server.batches(model["name"], since_ns=since_ns),
+                self._server.requests(model["name"], since_ns=since_ns, most=most),
+                self._server.batches(model["name"], since_ns=since_ns, most=most),
             )
             for model in self.models
             if model["records"]
         ]
 
-    def _unsent(
-        self, kind: str, records: Sequence[_Record], most: int, counts: list[int]
-    ) -> list[_Record]:
+    def _unsent(self, kind: str, records: Sequence[_Record], most: int) -> list[_Record]:
         found = []
         for record in records:
             if isinstance(record, BatchRecord):
@@ -191,7 +228,6 @@ class LiveTimeline(LiveView):
                 self._sent[kind, number] = end
                 self._newest_ns = max(self._newest_ns, end)
                 found.append(record)
-        counts[2] += max(0, len(found) - most)
         return found[-most:]
 
     def _batch(self, at: int, lanes: Mapping[str, int], batch: BatchRecord) -> tuple[float, ...]:
@@ -247,7 +283,7 @@ def _strips(models: Sequence[TimelineLanes], shift_ms: float = 0.0) -> list[list
             strip.name,
             [
                 [span.begin_ms + shift_ms, span.end_ms + shift_ms, span.label, span.level]
-                for span in strip.spans[-_MOST:]
+                for span in strip.spans[-_MOST_SPANS:]
             ],
         ]
         for at, one in enumerate(models)

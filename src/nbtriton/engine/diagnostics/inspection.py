@@ -196,24 +196,24 @@ class Inspection:
         return ServerSnapshot(monotonic_ns(), self.models())
 
     def batches(
-        self, name: str, version: int = -1, *, since_ns: int = 0
+        self, name: str, version: int = -1, *, since_ns: int = 0, most: int | None = None
     ) -> tuple[BatchRecord, ...]:
         """Return a model's recent executions, oldest first; see `nbtriton.Server.batches`."""
         found = [
             batch
             for history in self.histories(name, version)
-            for batch in read_records(history, since_ns)[0]
+            for batch in read_records(history, since_ns, most)[0]
         ]
         return tuple(sorted(found, key=attrgetter("end_ns")))
 
     def requests(
-        self, name: str, version: int = -1, *, since_ns: int = 0
+        self, name: str, version: int = -1, *, since_ns: int = 0, most: int | None = None
     ) -> tuple[RequestRecord, ...]:
         """Return a model's recent answered requests; see `nbtriton.Server.requests`."""
         found = [
             request
             for history in self.histories(name, version)
-            for request in read_records(history, since_ns)[1]
+            for request in read_records(history, since_ns, most)[1]
         ]
         return tuple(sorted(found, key=attrgetter("answered_ns")))
 

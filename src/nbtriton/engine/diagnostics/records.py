@@ -10,7 +10,7 @@ __all__ = ["read_records"]
 
 
 def read_records(
-    history: ModelHistory, since_ns: int = 0
+    history: ModelHistory, since_ns: int = 0, most: int | None = None
 ) -> tuple[list[BatchRecord], list[RequestRecord]]:
     """Return the batches that have ended, and the requests that are answered, oldest first.
 
@@ -19,6 +19,8 @@ def read_records(
     history : ModelHistory
     since_ns : int, optional
         Only those that ended after this time; reading costs what they are.
+    most : int, optional
+        Only the newest so many batches, and requests of batches of several.
     """
     entries = history.requests()
     if since_ns:
@@ -26,6 +28,8 @@ def read_records(
         while at and entries[at - 1].answered_ns > since_ns:
             at -= 1
         entries = entries[at:]
+    if most is not None:
+        entries = entries[max(0, len(entries) - most) :]
     together: dict[Execution, list[int]] = {}
     for entry in entries:
         if entry.execution is not None:
@@ -36,6 +40,8 @@ def read_records(
         while at and executions[at - 1].end_ns > since_ns:
             at -= 1
         executions = executions[at:]
+    if most is not None:
+        executions = executions[max(0, len(executions) - most) :]
     # One that failed before its model saw it, or that the other ring has lost, is known by its requests.
     known = {
         execution: execution.record(

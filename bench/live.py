@@ -1,0 +1,224 @@
+"""What live views cost: the server whose four views are open, and the page that draws one.
+
+The server: one server in turns with four views that a page acknowledges, and with none, by the processor time
+of a request, all threads'. The page: Chromium's own count of what its main thread and its
+painting did while frames of a trickle of requests arrive, beside the same page without frames.
+"""
+
+from __future__ import annotations
+
+import base64
+import gc
+import os
+import shutil
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
+from statistics import median
+from typing import Any
+
+import nbtriton
+from bench.figures import Figure, Missing, Sides, ratio_at_least, together, value_at_most
+from bench.models import DOUBLE, NOOP, chain, load
+from bench.recorder import X, burst
+from bench.session import Session
+from nbtriton.widgets import DagView, Hub, LiveView, WatchView
+from nbtriton.widgets.timeline import live_timeline
+
+__all__ = ["FIGURES"]
+
+STEPS = 8
+PIPELINE = f"steps_{STEPS}"
+MODELS = (NOOP, DOUBLE, chain(PIPELINE, NOOP, STEPS))
+# Several frames are in a turn.
+TURN_S = 0.8
+TICK_S = 0.1
+# A page is looked at for so long; requests come this often meanwhile.
+LOOK_S = 8.0
+TRICKLE_S = 0.05
+FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--disable-background-networking"]
+
+_PAGE = """async ([esm, css, state]) => {
+  const style = document.createElement("style");
+  style.textContent = css;
+  document.head.append(style);
+  const subs = new Map();
+  const bytes = (text) => new DataView(Uint8Array.from(atob(text), (c) => c.charCodeAt(0)).buffer);
+  state.frame = bytes(state.frame);
+  const model = {
+    get: (name) => state[name],
+    on: (event, call) => subs.set(event, [...(subs.get(event) ?? []), call]),
+    off() {},
+    send() {},
+  };
+  window.put = (frame) => {
+    state.frame = bytes(frame);
+    for (const call of subs.get("change:frame") ?? []) call();
+  };
+  const url = URL.createObjectURL(new Blob([esm], { type: "text/javascript" }));
+  (await import(url)).default.render({ model, el: document.body });
+}"""
+
+
+class Pages:
+    """A thread that ticks views and acknowledges their frames, as pages do."""
+
+    def __init__(self, *views: LiveView) -> None:
+        self._views = views
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        while not self._over.wait(TICK_S):
+            for view in self._views:
+                view.tick()
+                view.handle_message({"kind": "ack", "view": "page"})
+
+    def close(self) -> None:
+        """Stop ticking."""
+        self._over.set()
+        self._thread.join()
+
+
+def views_of(server: nbtriton.Server) -> tuple[LiveView, ...]:
+    """Return the four views: of everything, of the pipeline, its graph and its timeline."""
+    hub = Hub(threaded=False)
+    return (
+        WatchView(server, on_hub=hub),
+        WatchView(server, [PIPELINE, "noop"], on_hub=hub),
+        DagView.of(server, PIPELINE, on_hub=hub),
+        live_timeline(server, PIPELINE, on_hub=hub),
+    )
+
+
+def spent_us(ask: Callable[[nbtriton.Server], int], server: nbtriton.Server) -> float:
+    """Return the processor time of a request over one turn."""
+    count, begin, ends = 0, time.process_time(), time.monotonic() + TURN_S
+    while time.monotonic() < ends:
+        count += ask(server)
+    return (time.process_time() - begin) / count * 1e6
+
+
+def beside(
+    ask: Callable[[nbtriton.Server], int],
+) -> Callable[[Session], AbstractContextManager[Sides]]:
+    @contextmanager
+    def sides(session: Session) -> Iterator[Sides]:
+        with nbtriton.Server(gpus=()) as server:
+            load(server, MODELS, session.folder())
+            for _ in range(50):
+                ask(server)
+            views = views_of(server)
+            for view in views:  # a page that opens is sent everything, once
+                view.handle_message({"kind": "open", "view": "page"})
+                view.tick()
+
+            def measure() -> tuple[float, float]:
+                gc.collect()
+                pairs = []
+                for _ in range(max(4, session.interval_ms // 80)):
+                    pages = Pages(*views)
+                    try:
+                        with_views = spent_us(ask, server)
+                    finally:
+                        pages.close()
+                    pairs.append((with_views, spent_us(ask, server)))
+                without = median(b for _, b in pairs)
+                return without * median(a / b for a, b in pairs), without
+
+            yield together(measure)
+
+    return sides
+
+
+def frames_of(view: LiveView, server: nbtriton.Server) -> list[str]:
+    """Return the frames of a second of a trickle of requests."""
+    found = []
+    for _ in range(10):
+        for _ in range(4):
+            server.infer(PIPELINE, X)
+            time.sleep(TRICKLE_S)
+        view.frame = b""
+        view._send_state(view._observe())  # noqa: SLF001 -- what a tick does
+        found.append(base64.b64encode(view.frame).decode())
+    return found
+
+
+def state_of(view: LiveView) -> dict[str, Any]:
+    """Return what a page is sent of a view."""
+    names = [name for name in view.keys if not name.startswith("_")]
+    state = {name: getattr(view, name) for name in names}
+    plain = {k: v for k, v in state.items() if isinstance(v, str | int | float | bool | list)}
+    return plain | {"frame": base64.b64encode(view.frame).decode()}
+
+
+def page_percent(view: LiveView, server: nbtriton.Server) -> float:
+    """Return the share of a core that a page's tasks take while frames come, in percent."""
+    path = os.environ.get("NBTRITON_CHROMIUM") or shutil.which("chromium")
+    with suppress(ImportError):
+        from playwright.sync_api import sync_playwright
+    if path is None or "sync_playwright" not in locals():
+        raise Missing("no Chromium or no Playwright here")
+    frames = frames_of(view, server)
+    gap_s = 1.0 / 5
+    with sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=path, args=FLAGS)
+        page = browser.new_page(viewport={"width": 1100, "height": 900})
+        page.evaluate(_PAGE, [view._esm, view._css, state_of(view)])  # noqa: SLF001 -- what a host is sent
+        client = page.context.new_cdp_session(page)
+        client.send("Performance.enable", {"timeDomain": "threadTicks"})
+        page.evaluate(
+            "([frames, gap]) => { let at = 0; setInterval(() => put(frames[at++ % frames.length]), gap); }",
+            [frames, gap_s * 1000],
+        )
+
+        def spent() -> float:
+            metrics = client.send("Performance.getMetrics")["metrics"]
+            return next(m["value"] for m in metrics if m["name"] == "TaskDuration")
+
+        time.sleep(1.0)
+        begin, at = spent(), time.monotonic()
+        time.sleep(LOOK_S)
+        share = (spent() - begin) / (time.monotonic() - at)
+        browser.close()
+    return share * 100
+
+
+def drawn(
+    make: Callable[[nbtriton.Server], LiveView],
+) -> Callable[[Session], AbstractContextManager[Sides]]:
+    @contextmanager
+    def sides(session: Session) -> Iterator[Sides]:
+        with nbtriton.Server(gpus=()) as server:
+            load(server, MODELS, session.folder())
+            view = make(server)
+            yield Sides(lambda: page_percent(view, server), None, "nothing to compare with")
+
+    return sides
+
+
+FIGURES = (
+    *(
+        Figure(
+            f"live.{name}", f"{title}: processor time of a request", "us", "lower", "no view",
+            (ratio_at_least(0.97),), beside(ask), first="four views open",
+        )
+        for name, title, ask in (
+            ("one", "one 8-step ensemble after another", burst(PIPELINE)),
+            ("many", "in flight, dynamic batching", burst("double")),
+        )
+    ),
+    *(
+        Figure(
+            f"live.page_{name}", f"page with {title}, a trickle of requests", "%", "lower", "",
+            (value_at_most(5),), drawn(make), first="of a core",
+        )
+        for name, title, make in (
+            ("watch", "the live view", lambda server: WatchView(server, on_hub=Hub(threaded=False))),
+            ("timeline", "the timeline", lambda server: live_timeline(server, PIPELINE, on_hub=Hub(threaded=False))),
+            ("graph", "the graph", lambda server: DagView.of(server, PIPELINE, on_hub=Hub(threaded=False))),
+        )
+    ),
+)  # fmt: skip
