@@ -183,7 +183,7 @@ def page_percent(view: LiveView, server: nbtriton.Server) -> float:
         time.sleep(LOOK_S)
         share = (spent() - begin) / (time.monotonic() - at)
         browser.close()
-    return share * 100
+    return float(share * 100)
 
 
 def drawn(
