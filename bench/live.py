@@ -176,7 +176,7 @@ def page_percent(view: LiveView, server: nbtriton.Server) -> float:
 
         def spent() -> float:
             metrics = client.send("Performance.getMetrics")["metrics"]
-            return next(m["value"] for m in metrics if m["name"] == "TaskDuration")
+            return float(next(m["value"] for m in metrics if m["name"] == "TaskDuration"))
 
         time.sleep(1.0)
         begin, at = spent(), time.monotonic()
