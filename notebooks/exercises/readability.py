@@ -19,13 +19,12 @@ def tensors_that_cross(answer, server):
 
     How many tensors of one request cross between host and GPU? (The check counts them.)
     """
-    ledger = server.devices.ledger
-    ledger.clear()
+    nt.copies(server, clear=True)
     texts = np.array([[b"The cat sat on the mat."]], dtype=object)
     one = {"excerpt": texts, "BERT_WEIGHT": np.full((1, 1), 0.5, np.float32)}
     nt.perf(server, "ensemble_all", inputs=one, placement="models-on-gpu", request_count=2)
-    edges = {(copy.writer, copy.reader) for copy in ledger.copies() if copy.requests}
-    ledger.clear()
+    copies = nt.copies(server, clear=True).query("requests > 0")  # without the weights
+    edges = set(zip(copies["writer"], copies["reader"], strict=True))
     assert edges, "Nothing crossed: has the server a GPU? (%triton_server --gpus simulated:1)"
-    assert answer == len(edges), f"The ledger says {len(edges)}: {sorted(edges)}."
+    assert answer == len(edges), f"There were {len(edges)}: {sorted(edges)}."
     return "Three on the way there, two on the way back."
