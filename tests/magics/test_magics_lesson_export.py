@@ -17,7 +17,9 @@ NOTEBOOK = Path(__file__).parents[2] / "notebooks" / "04_ensembles.ipynb"
 @pytest.fixture
 def lesson(notebook, monkeypatch):
     """The notebook's cells up to the ensemble."""
-    monkeypatch.syspath_prepend(NOTEBOOK.parent)  # as in its own kernel: the exercises are beside it
+    monkeypatch.syspath_prepend(
+        NOTEBOOK.parent
+    )  # as in its own kernel: the exercises are beside it
     notebook.ok("import matplotlib; matplotlib.use('agg')")
     for cell in json.loads(NOTEBOOK.read_text())["cells"]:
         source = "".join(cell["source"])
