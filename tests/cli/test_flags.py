@@ -228,7 +228,7 @@ def test_settings_of_traces() -> None:
     assert file == "/tmp/t"
     assert values.level == {"TIMESTAMPS", "TENSORS"}
     assert (values.rate, values.count, values.log_frequency) == (2, -1, 4)
-    _, off = trace_settings(parse_flags([*flags, "--trace-level=off"]))
+    _, off, _ = trace_settings(parse_flags([*flags, "--trace-level=off"]))
     assert off.level == frozenset()
 
 
