@@ -10,9 +10,9 @@ from tests.devices.walk import Walk
 def test_random_ensembles_failures_and_cancellations_keep_the_books():
     walk = Walk(7)
     try:
-        for _ in range(25):
+        for _ in range(15):
             walk.round()
-        assert walk.answered > 20
+        assert walk.answered > 10
         assert walk.failed > 0
         assert walk.cancelled > 0
     finally:
