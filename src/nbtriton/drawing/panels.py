@@ -306,8 +306,8 @@ class _Picture:
         for load in reversed(self.limits.loads):
             at, label = self._x(load, left, right), plain(load)
             half = text_width(label, _SMALL) / 2
-            parts.append(shape("path", d=f"M{at:.1f} {bottom:.1f}v4", **ink(None, "muted")))
             if at + half + 5 <= free and at - half >= left - 14:
+                parts.append(shape("path", d=f"M{at:.1f} {bottom:.1f}v4", **ink(None, "muted")))
                 parts.append(text(at, bottom + 15, label, _SMALL, "muted", "middle"))
                 free = at - half
         return parts
