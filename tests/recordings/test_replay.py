@@ -201,6 +201,44 @@ def test_an_interrupt_leaves_a_partial_report_and_ends_its_sequences(server):
     assert server.statistics("sums")["model_stats"][0]["inference_count"] == 2
 
 
+MODEL = """
+import triton_python_backend_utils as pb_utils
+
+class TritonPythonModel:
+    def execute(self, requests):
+        return [
+            pb_utils.InferenceResponse(
+                [pb_utils.Tensor("OUT", pb_utils.get_input_tensor_by_name(r, "IN").as_numpy() * 2)]
+            )
+            for r in requests
+        ]
+"""
+
+
+@pytest.mark.reference
+@pytest.mark.slow
+def test_the_real_server_gets_the_same_requests(reference, tmp_path):
+    (tmp_path / "double" / "1").mkdir(parents=True)
+    (tmp_path / "double" / "config.pbtxt").write_text(
+        """backend: "python" max_batch_size: 8 dynamic_batching { }
+        input { name: "IN" data_type: TYPE_FP32 dims: 4 }
+        output { name: "OUT" data_type: TYPE_FP32 dims: 4 }"""
+    )
+    (tmp_path / "double" / "1" / "model.py").write_text(MODEL)
+    played = recording(
+        *[
+            (n, 1 + n % 3, {"priority": n % 2, "request_id": f"r{n}", "outputs": ["OUT"]})
+            for n in range(20)
+        ]
+    )
+    with reference.server(tmp_path) as real:
+        for url in (real.http_url, f"grpc://{real.grpc_url}"):
+            (point,) = nt.replay(played, url, speed=2).points
+            assert (point.request_count, point.error_count) == (20, 0), point.first_error
+            # It counts a request just after its response: the last ones may be missing.
+            assert {1, 2, 3} & set(point.server.batch_sizes)
+
+
 # -- the simulator -----------------------------------------------------------------------------------
 
 
