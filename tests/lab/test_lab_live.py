@@ -35,6 +35,7 @@ def test_a_notebook_saved_while_live_opens_with_a_picture_and_a_dead_kernel_is_t
             "%load_ext nbtriton\nimport numpy as np, nbtriton as nt\nserver = nt.server()",
             MODEL,
             "watch = %triton_watch slow",
+            "stream = %triton_timeline slow --live",
             TRAFFIC,
         ),
     )
@@ -46,6 +47,29 @@ def test_a_notebook_saved_while_live_opens_with_a_picture_and_a_dead_kernel_is_t
     opened.wait_done()
     opened.screenshot("live-watch-light", watch)
 
+    # The timeline is zoomed and walked through while it moves.
+    stream = opened.output("%triton_timeline")
+    stream.locator("canvas").wait_for()
+    finding = stream.locator(".nbt-timeline-finding")
+    assert len(distinct(page, lambda: first_text(finding), 3)) == 3
+    stream.get_by_role("button", name="zoom in").click()
+    still = finding.inner_text()
+    stream.locator("canvas").focus()
+    page.keyboard.press("ArrowRight")
+    assert "it rode in a batch of" in stream.locator(".nbt-timeline-life").inner_text()
+    assert finding.inner_text() == still
+    opened.screenshot("live-timeline-light", stream)
+    # JupyterLab's other theme, and back: the ink on the canvas changes with it.
+    for theme, scheme in (("JupyterLab Dark", "dark"), ("JupyterLab Light", "light")):
+        page.keyboard.press("Control+Shift+C")
+        page.locator("input.lm-CommandPalette-input:visible").fill(theme)
+        page.locator(".lm-CommandPalette-item:visible", has_text=theme).first.click()
+        page.wait_for_function(
+            "scheme => document.querySelector('.nbt-timeline.nbt-root').style.colorScheme === scheme",
+            arg=scheme,
+        )
+        opened.screenshot(f"live-timeline-{scheme}", stream)
+
     opened.save()
     saved = json.loads((opened.lab.root / name).read_text())
     assert WIDGET not in json.dumps(saved["cells"])
@@ -55,6 +79,7 @@ def test_a_notebook_saved_while_live_opens_with_a_picture_and_a_dead_kernel_is_t
     assert "READY" in picture.inner_text()
     assert read.page.get_by_text("Error displaying widget").count() == 0
     read.screenshot("live-watch-reopened", picture)
+    assert "slow" in read.output("%triton_timeline").locator("svg").first.text_content()
 
     page.get_by_role("button", name="Restart the kernel", exact=True).click()
     page.get_by_role("button", name="Confirm Kernel Restart").click()
