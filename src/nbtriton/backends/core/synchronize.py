@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
-from nbtriton.devices import cuda
 from nbtriton.tensors import Array, copy_of, is_on_device, kind_of
 
 __all__ = ["copies_of", "to_host", "wait_for_outputs"]
@@ -16,11 +15,18 @@ __all__ = ["copies_of", "to_host", "wait_for_outputs"]
 _ndarray: Final = np.ndarray
 
 
+def _cuda() -> Any:
+    """Return the module of real GPUs, which nobody without one imports."""
+    from nbtriton.devices import cuda
+
+    return cuda
+
+
 def copies_of(arrays: Mapping[str, Array]) -> dict[str, Array]:
     """Return copies that are complete: their receiver may use any stream, or the host."""
     for array in arrays.values():
         if type(array) is not _ndarray and is_on_device(array) and kind_of(array) != "simulated":
-            cuda.order_behind(array)  # a simulated GPU orders this thread's stream itself
+            _cuda().order_behind(array)  # a simulated GPU orders this thread's stream itself
     copies = {name: copy_of(array) for name, array in arrays.items()}
     wait_for_outputs(copies.values())
     return copies
@@ -38,7 +44,7 @@ def wait_for_outputs(arrays: Iterable[Array]) -> None:
         if kind_of(array) == "simulated":
             array.device.wait_for(array)
         else:
-            cuda.wait_for(array)
+            _cuda().wait_for(array)
 
 
 def to_host(array: Array, reader: str = "") -> Array:
@@ -48,4 +54,4 @@ def to_host(array: Array, reader: str = "") -> Array:
     """
     if kind_of(array) == "simulated":
         return array.device.fetch(array, reader)
-    return cuda.fetch(array, reader)
+    return _cuda().fetch(array, reader)
