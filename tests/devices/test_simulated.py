@@ -121,7 +121,7 @@ class TestOrder:
             device.hand_over([x], ["first.OUT"])
             x += 1  # behind its event
         with second, pytest.raises(UnorderedError, match=r"reads first\.OUT"):
-            device.take(x, "second.IN") + 1
+            device.to_device(x, "second.IN") + 1
 
 
 class TestMemory:
@@ -192,7 +192,7 @@ def test_copies_between_devices_are_counted():
     ledger = CopyLedger()
     devices = [SimulatedDevice(n, SimulatedGPUs(2), ledger) for n in range(2)]
     x = put(devices[0], ROWS)
-    moved = devices[1].take(x, "b.IN")
+    moved = devices[1].to_device(x, "b.IN")
     np.testing.assert_array_equal(moved.get(), ROWS)
     with pytest.raises(ValueError, match="simulated GPU 0 and simulated GPU 1"):
         x + moved

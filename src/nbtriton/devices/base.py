@@ -146,7 +146,7 @@ class Device(ABC):
         """
 
     @abstractmethod
-    def take(self, array: Array, reader: str, requests: int = 1) -> Array:
+    def to_device(self, array: Array, reader: str, requests: int = 1) -> Array:
         """Return an array from any device here: the same memory, or a copy from another device.
 
         What comes next in the current stream waits for whoever writes it; the calling thread does not.

@@ -241,7 +241,7 @@ class CudaDevice(Device):
             with self._timed((HOST, reader), ("CPU", self.name), staged.nbytes, requests):
                 return staged.to(self.place, non_blocking=True)
 
-    def take(self, array: Array, reader: str, requests: int = 1) -> Array:
+    def to_device(self, array: Array, reader: str, requests: int = 1) -> Array:
         """Return an array from any GPU here, as torch's: the same memory, or a copy from another GPU."""
         torch = self._torch
         current = torch.cuda.current_stream(self.place)

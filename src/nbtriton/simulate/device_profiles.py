@@ -200,7 +200,7 @@ def _times(server: Server, array: np.ndarray[Any, Any], gpus: Sequence[int]) -> 
         device.wait_for(device.put(array, _READER))
 
     def move(there: Any, device: Device) -> None:
-        device.wait_for(device.take(there, _READER))
+        device.wait_for(device.to_device(there, _READER))
 
     devices = {gpu: server.devices[gpu] for gpu in gpus}
     for gpu, device in devices.items():

@@ -93,7 +93,7 @@ class Place:
             if kind_of(array) == "cupy":
                 self._held.append(array)
         placed = [
-            self.device.take(array, reader)
+            self.device.to_device(array, reader)
             if is_on_device(array)
             else self.device.put(array, reader)
             for array in arrays

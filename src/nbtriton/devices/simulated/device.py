@@ -158,7 +158,7 @@ class SimulatedDevice(Device):
         )  # fmt: skip
         return SimulatedArray(self, data, allocation)
 
-    def take(self, array: Array, reader: str, requests: int = 1) -> SimulatedArray:
+    def to_device(self, array: Array, reader: str, requests: int = 1) -> SimulatedArray:
         """Return an array from any simulated device here."""
         stream, source = self.current(), array.device
         ready: SimulatedEvent | None = array.allocation.access.ready
