@@ -24,8 +24,8 @@ if [ -n "$compiled" ]; then
         -n logical --dist loadfile tests/engine \
         tests/workers/test_transport.py tests/workers/test_instances.py tests/workers/test_kinds.py
 fi
-# More than there are processors: four tenths of the time a test waits for another process.
-processes=$((($(getconf _NPROCESSORS_ONLN) * 3 + 1) / 2))
+# Two for each processor: half of its time a test waits for another process.
+processes=$(($(getconf _NPROCESSORS_ONLN) * 2))
 step pytest "$bin/python" -m pytest -n "$processes" --dist loadfile --no-loadscope-reorder "$@"
 
 if [ -n "$failed" ]; then

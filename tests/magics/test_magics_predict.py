@@ -38,7 +38,10 @@ def test_whatif_has_the_options_of_perf(notebook):
         vars(parse_argstring(notebook.shell.find_line_magic(f"triton_{name}"), "m"))
         for name in ("perf", "whatif", "profile")
     )
-    assert whatif.keys() == perf.keys() - {"url", "protocol", "placement", "bg"} | {"profile"}
+    real = {
+        "url", "protocol", "shared_memory", "output_shared_memory_size", "kind", "placement", "bg",
+    }  # fmt: skip
+    assert whatif.keys() == perf.keys() - real | {"profile"}
     assert {name: whatif[name] for name in whatif if name != "profile"}.items() <= perf.items()
     assert {"inputs", "shapes", "input_data", "url", "protocol", "out"} < profile.keys()
     shown = notebook.ok("%triton_whatif?").out

@@ -84,8 +84,9 @@ class DeviceSet(Mapping[int, "Device"]):
         """The devices whose copies and order are kept here."""
         if self.simulated is not None:
             return self
-        # Without torch, models that bring CuPy or onnxruntime with CUDA manage for themselves.
-        return self if self.ids and find_spec("torch") is not None else {}
+        # Without torch, models that bring CuPy or onnxruntime with CUDA manage for themselves; and ids may be
+        # given where there is no GPU.
+        return self if self.ids and find_spec("torch") is not None and visible_gpus() else {}
 
     def close(self) -> None:
         """Give back what the devices hold."""
