@@ -18,7 +18,10 @@ NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
 LAST = """
 import json, resource, threading
 get_ipython().run_line_magic("unload_ext", "nbtriton")
-left = [t.name for t in threading.enumerate() if t.name.startswith("nbtriton")]
+own = [t for t in threading.enumerate() if t.name.startswith("nbtriton")]
+for thread in own:
+    thread.join(30)  # it may be on its way out
+left = [t.name for t in own if t.is_alive()]
 print(json.dumps({"mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024, "left": left}))
 """
 # A task is solved by the cell that its solution is, an answer by its expression.
