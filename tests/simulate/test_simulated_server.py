@@ -33,6 +33,13 @@ def test_a_full_closed_loop_runs_full_batches():
     assert point.latency_p50_us == 4000
 
 
+@pytest.mark.parametrize("beside", [{(1, 2): 1.0}, {(1, 2): 1.0, (8, 2): 2.0}])
+def test_a_size_that_was_never_measured_alone_lies_between_those_that_were(beside):
+    point = only(whatif(profile({(4, 1): 1.0, (8, 1): 2.0, **beside}), concurrency=16))
+    assert point.server.batch_sizes.keys() == {8}
+    assert point.server.compute_infer_us == 2000
+
+
 def test_batching_that_is_switched_on_batches():
     off, on = whatif(profile(more=""), concurrency=16, dynamic_batching=[False, True]).points
     assert off.server.batch_sizes.keys() == {1}

@@ -176,15 +176,19 @@ def service_times(measured: ModelProfile) -> ServiceTimes:
     """Return the service times of a model, complete in batch sizes and executions at once.
 
     A batch size that was not measured with so many executions at once is slowed down by them as its
-    nearest neighbours that were.
+    nearest neighbours that were. One that was never measured alone, as a step of an ensemble may see it,
+    lies between those that were.
     """
     points = {(point.at_once, point.rows): point.times_us for point in measured.points}
     length = max(len(times) for times in points.values())
-    rows, levels = list(measured.rows), list(measured.levels)
+    rows, levels = [size for size in measured.rows if (1, size) in points], list(measured.levels)
     alone = [_resampled(points[1, size], length) for size in rows]
     quantiles = [alone]
     for level in levels[1:]:
         known = [at for at, size in enumerate(rows) if (level, size) in points]
+        if not known:  # sizes that nobody has seen alone: as the level below
+            quantiles.append(quantiles[-1])
+            continue
         found: list[list[float]] = []
         for at, size in enumerate(rows):
             if (level, size) in points:
