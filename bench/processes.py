@@ -18,7 +18,8 @@ def family(pid: int) -> dict[int, int]:
         with suppress(OSError):
             fields = (path / "stat").read_text().rpartition(")")[2].split()
             if int(path.name) == pid or int(fields[1]) in found:
-                found[int(path.name)] = int(fields[11]) + int(fields[12])
+                # utime, stime, and those of children that have ended: what they took stays counted.
+                found[int(path.name)] = sum(map(int, fields[11:15]))
     return found
 
 

@@ -228,8 +228,7 @@ def open_notebook(labs, browser_context) -> Iterator[Callable[..., Opened]]:
             notebook.lab.call("DELETE", f"sessions/{session['id']}")
     for context in contexts:
         context.close()
-    # JupyterLab says "Cannot send" of a message to a kernel that is being restarted: a view cannot know.
-    assert not [error for error in errors if error != "Cannot send"], errors
+    assert not errors, errors
 
 
 def _free_port() -> int:

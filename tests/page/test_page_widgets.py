@@ -156,6 +156,17 @@ def test_shown_twice_and_taken_down_without_a_trace(open_view, views, name):
     assert len(opened) == 2
 
 
+def test_a_view_whose_kernel_restarts_says_so_and_throws_nothing(open_view, watch):
+    page = open_view(watch)
+    page.evaluate("() => { model.send = () => { throw new Error('Cannot send'); }; }")
+    frame = frame_text(watch)
+    for _ in range(3):  # a page answers every third frame
+        page.evaluate("([frame]) => put({frame})", [frame])
+        page.evaluate("new Promise(requestAnimationFrame)")
+    page.get_by_text("kernel gone, stopped at").wait_for()
+    page.evaluate("cleanup()")
+
+
 @pytest.mark.parametrize("name", ["watch", "dag", "curve"])
 def test_every_third_frame_is_acknowledged_by_the_view_that_drew_it(open_view, views, name):
     page = open_view(views[name])
@@ -315,7 +326,7 @@ def test_dag_shows_details_on_enter_and_hides_them_on_escape(open_view, dag):
     page = open_view(dag)
     page.keyboard.press("Tab")
     page.keyboard.press("ArrowRight")
-    details = page.locator(".nbt-dag-details")
+    details = page.locator(".nbt-details")
     assert not details.is_visible()
     page.keyboard.press("Enter")
     assert details.is_visible()
@@ -402,10 +413,10 @@ def test_text_of_a_graph_is_11_pixels_or_more_at_any_width(open_view, open_html,
 def test_a_click_opens_a_model_of_a_chain(open_view):
     page = open_view(DagView(graph_of(*chain(12)), on_hub=Hub(threaded=False)))
     page.locator('[data-node="step:7"]').click()
-    assert "stage_07" in page.locator(".nbt-dag-details").inner_text()
+    assert "stage_07" in page.locator(".nbt-details").inner_text()
     page.keyboard.press("ArrowRight")
     page.keyboard.press("Enter")
-    assert "stage_08" in page.locator(".nbt-dag-details").inner_text()
+    assert "stage_08" in page.locator(".nbt-details").inner_text()
     # Another width builds the picture anew; what was open stays open, what had the focus keeps it.
     spread(page, 600)
     assert focused(page) == "step:8"
@@ -468,7 +479,7 @@ def test_a_point_opens_its_configuration(open_view):
     view.update([Series("m", points)], loads=(1, 2, 4))
     view.refresh()
     page = open_view(view)
-    details = page.locator(".nbt-curve-details")
+    details = page.locator(".nbt-details")
     assert not details.is_visible()
     page.locator(".nbt-point").first.click()
     assert "instances" in details.inner_text()

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from nbtriton.devices.ledger import CopyLedger
     from nbtriton.tensors import Array
 
-__all__ = ["Device", "Event", "Memory", "Reservation", "Stream"]
+__all__ = ["Device", "Event", "Memory", "Reservation", "Stream", "Weights"]
 
 
 class Event(ABC):
@@ -78,14 +78,41 @@ class Memory:
         return self.total_bytes - self.used_bytes
 
 
-class Reservation(ABC):
-    """Memory that is accounted to a model for as long as it is loaded: its weights."""
+class Weights:
+    """The weights of one version of a model, which its instances on one device share.
 
-    nbytes: int
+    Attributes
+    ----------
+    owner : str
+        Whose they are.
+    nbytes : int
+        Their size.
+    shared : object
+        What the instances have in common; alive here as long as its id is in use.
+    holders : int
+        How many instances share them.
+    """
 
-    @abstractmethod
+    def __init__(self, owner: str, nbytes: int, shared: object) -> None:
+        self.owner = owner
+        self.nbytes = nbytes
+        self.shared = shared
+        self.holders = 0
+
+
+class Reservation:
+    """One instance's share of a model's weights, for as long as the instance is loaded."""
+
+    def __init__(self, device: Device, weights: Weights) -> None:
+        self._device: Device | None = device
+        self._weights = weights
+        self.nbytes = weights.nbytes
+
     def release(self) -> None:
         """Give it back; may be called twice."""
+        device, self._device = self._device, None
+        if device is not None:
+            device.release(self._weights)
 
 
 class Device(ABC):
@@ -125,6 +152,10 @@ class Device(ABC):
         OutOfMemoryError
             They do not fit.
         """
+
+    @abstractmethod
+    def release(self, weights: Weights) -> None:
+        """Give back one instance's share of a model's weights."""
 
     @abstractmethod
     def put(self, array: Array, reader: str, requests: int = 1) -> Array:

@@ -18,7 +18,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from nbtriton.devices.base import Device, Event, Memory, Reservation, Stream
+from nbtriton.devices.base import Device, Event, Memory, Reservation, Stream, Weights
 from nbtriton.devices.errors import OutOfMemoryError
 from nbtriton.devices.ledger import HOST, CopyLedger
 from nbtriton.errors import InternalError
@@ -184,7 +184,7 @@ class CudaDevice(Device):
         self.place: Any = torch.device("cuda", index)
         self.name = f"GPU {index}"
         self._lock = threading.Lock()
-        self._weights: dict[int, _Weights] = {}
+        self._weights: dict[int, Weights] = {}
 
     def __repr__(self) -> str:
         return f"<{self.name}: {self._torch.cuda.get_device_name(self.index)}>"
@@ -219,11 +219,11 @@ class CudaDevice(Device):
             if nbytes > memory.free_bytes:
                 raise OutOfMemoryError(self.name, nbytes, memory)
         with self._lock:
-            weights = self._weights.setdefault(id(shared), _Weights(owner, nbytes, shared))
+            weights = self._weights.setdefault(id(shared), Weights(owner, nbytes, shared))
             weights.holders += 1
-        return _Reservation(self, weights)
+        return Reservation(self, weights)
 
-    def release(self, weights: _Weights) -> None:
+    def release(self, weights: Weights) -> None:
         """Give back one instance's share of a model's weights."""
         with self._lock:
             weights.holders -= 1
@@ -354,28 +354,3 @@ class CudaDevice(Device):
 
 def _between_ns(begin: Any, end: Any) -> int:
     return int(begin.elapsed_time(end) * 1e6)
-
-
-class _Weights:
-    """The weights of one version of a model, which its instances on the device share."""
-
-    def __init__(self, owner: str, nbytes: int, shared: object) -> None:
-        self.owner = owner
-        self.nbytes = nbytes
-        self.shared = shared  # alive as long as its id is in use
-        self.holders = 0
-
-
-class _Reservation(Reservation):
-    """One instance's share of a model's weights."""
-
-    def __init__(self, device: CudaDevice, weights: _Weights) -> None:
-        self._device: CudaDevice | None = device
-        self._weights = weights
-        self.nbytes = weights.nbytes
-
-    def release(self) -> None:
-        """Give it back; may be called twice."""
-        device, self._device = self._device, None
-        if device is not None:
-            device.release(self._weights)

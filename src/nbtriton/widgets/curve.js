@@ -12,7 +12,7 @@ function render({ model, el }) {
   const said = make("div", "nbt-hidden-text");
   const finding = make("p", "nbt-curve-finding");
   const picture = make("div", "nbt-curve-picture");
-  const details = make("div", "nbt-curve-details");
+  const details = make("div", "nbt-details");
   details.hidden = true;
   details.setAttribute("aria-live", "polite");
   button.type = "button";
@@ -139,7 +139,7 @@ function render({ model, el }) {
   const onStop = () => {
     button.disabled = true;
     write(button, "Stopping");
-    model.send({ kind: "stop" });
+    send(model, { kind: "stop" });
   };
   button.addEventListener("click", onStop);
   const stop = follow(model, ["scenes", "finding", "progress", "fraction", "running", "stopping"], draw, root);

@@ -8,7 +8,7 @@ function render({ model, el }) {
   const root = make("div", "nbt-root nbt-dag");
   const finding = make("p", "nbt-dag-finding");
   const picture = make("div", "nbt-dag-picture");
-  const details = make("div", "nbt-dag-details");
+  const details = make("div", "nbt-details");
   details.hidden = true;
   details.setAttribute("aria-live", "polite");
   finding.setAttribute("aria-live", "polite");

@@ -80,6 +80,17 @@ function onDark(element) {
     && matchMedia("(prefers-color-scheme: dark)").matches;
 }
 
+/** Send to the kernel, and return whether that was possible: a host throws where the kernel restarts or has died.
+ * @param {Model} model @param {object} content */
+function send(model, content) {
+  try {
+    model.send(content);
+    return true;
+  } catch {
+    return false;
+  }
+}
+
 /** Draw after the named traits change, once per animation frame, and acknowledge frames.
  * Also says below the picture whether it rests, and when the kernel has gone.
  * A page in the background gets no animation frames; it draws on a (slow) timer instead.
@@ -106,7 +117,7 @@ function follow(model, names, draw, root) {
     draw();
     if (owed >= ACK_EVERY) {
       owed = 0;
-      model.send({ kind: "ack", view });
+      say("ack");
     }
   };
   const later = () => {
@@ -149,7 +160,7 @@ function follow(model, names, draw, root) {
     if (missed) later();
   }, 1000);
   const here = setInterval(() => {
-    if (root.isConnected && !gone) model.send({ kind: "here", view });
+    if (root.isConnected && !gone) say("here");
   }, HERE_MS);
   const onTheme = () => {
     dark();
@@ -164,6 +175,10 @@ function follow(model, names, draw, root) {
     gone = true;
     tell();
   };
+  /** @param {string} kind */
+  const say = (kind) => {
+    if (!send(model, { kind, view })) onGone();
+  };
   for (const name of names) model.on(`change:${name}`, later);
   model.on("change:frame", onFrame);
   model.on("change:beat", hear);
@@ -174,7 +189,7 @@ function follow(model, names, draw, root) {
   dark();
   draw();
   tell();
-  model.send({ kind: "open", view });
+  say("open");
   return () => {
     over = true;
     clearInterval(beat);
@@ -186,7 +201,7 @@ function follow(model, names, draw, root) {
     model.off("change:resting", onRest);
     model.off("comm_live_update", onGone);
     document.removeEventListener("visibilitychange", run);
-    model.send({ kind: "close", view });
+    if (!gone) send(model, { kind: "close", view });
   };
 }
 

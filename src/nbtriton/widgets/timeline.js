@@ -507,7 +507,7 @@ function render({ model, el }) {
   button("▸", "later", () => pan(0.25));
   button("All", "all that is recorded", all_of_it);
   const follows = button("Newest", "follow the newest", newest);
-  button("Trace", "save a trace, which Perfetto opens", () => model.send({ kind: "trace" }));
+  button("Trace", "save a trace, which Perfetto opens", () => send(model, { kind: "trace" }));
 
   const onCustom = (/** @type {any} */ content, /** @type {DataView[]} */ buffers) => {
     if (content.kind !== "trace") return;

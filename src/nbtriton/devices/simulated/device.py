@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from nbtriton.devices.base import Device, Event, Memory, Reservation
+from nbtriton.devices.base import Device, Event, Memory, Reservation, Weights
 from nbtriton.devices.errors import OutOfMemoryError
 from nbtriton.devices.ledger import HOST, CopyLedger
 from nbtriton.devices.settings import SimulatedGPUs
@@ -57,7 +57,7 @@ class SimulatedDevice(Device):
         self.freed: deque[tuple[str, int]] = deque()
         self.faults: list[Exception] = []
         self._used: Counter[str] = Counter()
-        self._weights: dict[int, _Weights] = {}
+        self._weights: dict[int, Weights] = {}
         # As in torch and CuPy: which stream a thread's operations go to is the thread's own.
         self._local = threading.local()
         self._default = SimulatedStream(self, "the default stream", default=True)
@@ -119,16 +119,16 @@ class SimulatedDevice(Device):
             weights = self._weights.get(id(shared))
             if weights is None:
                 self.charge(owner, nbytes)
-                weights = self._weights[id(shared)] = _Weights(owner, nbytes, shared)
+                weights = self._weights[id(shared)] = Weights(owner, nbytes, shared)
                 if nbytes:
                     self.ledger.copied(
                         (HOST, f"{owner}: weights"), ("CPU", f"GPU {self.index}"), nbytes,
                         self.settings.copy_ns(nbytes), requests=0, simulated=True,
                     )  # fmt: skip
             weights.holders += 1
-            return _Reservation(self, weights)
+            return Reservation(self, weights)
 
-    def release(self, weights: _Weights) -> None:
+    def release(self, weights: Weights) -> None:
         """Give back one instance's share of a model's weights."""
         with self.timeline.lock:
             weights.holders -= 1
@@ -270,28 +270,3 @@ class SimulatedDevice(Device):
 
     def close(self) -> None:
         """Nothing is held."""
-
-
-class _Weights:
-    """The weights of one version of a model, which its instances on the device share."""
-
-    def __init__(self, owner: str, nbytes: int, shared: object) -> None:
-        self.owner = owner
-        self.nbytes = nbytes
-        self.shared = shared  # alive as long as its id is in use
-        self.holders = 0
-
-
-class _Reservation(Reservation):
-    """One instance's share of a model's weights."""
-
-    def __init__(self, device: SimulatedDevice, weights: _Weights) -> None:
-        self._device: SimulatedDevice | None = device
-        self._weights = weights
-        self.nbytes = weights.nbytes
-
-    def release(self) -> None:
-        """Give it back; may be called twice."""
-        device, self._device = self._device, None
-        if device is not None:
-            device.release(self._weights)
