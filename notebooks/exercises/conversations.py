@@ -13,6 +13,14 @@ def conversations_of(server, requests):
     return [sorted(numbers.index(number) % 3 + 1 for number in batch.requests) for batch in batches]
 
 
+def the_third_began(answer, server):
+    """Compare an answer with the execution in which conversation 3 began, 1 for the first, and say what was seen."""
+    executions = conversations_of(server, 9)
+    happened = next(i for i, members in enumerate(executions, 1) if 3 in members)
+    assert answer == happened, f"The executions had the conversations {executions}."
+    return f"The executions had the conversations {executions}."
+
+
 @nt.exercise(
     example="1",
     solution="4",
@@ -25,10 +33,7 @@ def conversations_of(server, requests):
 )
 def the_third_begins(answer, server):
     """Two slots, three conversations of three words each. In which execution (1 is the first) does number 3 begin?"""
-    executions = conversations_of(server, 9)
-    happened = next(i for i, members in enumerate(executions, 1) if 3 in members)
-    assert answer == happened, f"The executions had the conversations {executions}."
-    return f"The executions had the conversations {executions}."
+    return the_third_began(answer, server)
 
 
 @nt.exercise(
@@ -42,10 +47,7 @@ def the_third_begins(answer, server):
 )
 def the_third_begins_with_oldest(answer, server):
     """The oldest strategy, four candidates, the same words. In which execution does number 3 begin?"""
-    executions = conversations_of(server, 9)
-    happened = next(i for i, members in enumerate(executions, 1) if 3 in members)
-    assert answer == happened, f"The executions had the conversations {executions}."
-    return f"The executions had the conversations {executions}."
+    return the_third_began(answer, server)
 
 
 @nt.exercise(

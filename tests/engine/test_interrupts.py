@@ -7,7 +7,8 @@ import asyncio
 import json
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from nbtriton.engine.interrupts import INTERRUPTS, interrupts_deferred
 from nbtriton.errors import CancelledError, InternalError
 from tests.children import run_python
 from tests.engine.support import WAIT_S, Gate, echo, ensemble_text, fields, gated, ones, row, waited
+from tests.until import until
 
 FP32 = "FP32[4]"
 
@@ -28,6 +30,22 @@ def usual_handler() -> Iterator[None]:
     yield
     assert signal.signal(signal.SIGINT, before) is signal.default_int_handler
     assert INTERRUPTS.depth == 0
+
+
+@contextmanager
+def interrupted(when: Callable[[], object]) -> Iterator[None]:
+    """Send SIGINT to this thread as soon as `when` returns on another one; it has to end the block."""
+    this = threading.get_ident()
+
+    def press() -> None:
+        when()
+        signal.pthread_kill(this, signal.SIGINT)
+
+    presser = threading.Thread(target=press)
+    with pytest.raises(KeyboardInterrupt):
+        presser.start()
+        yield
+    presser.join(WAIT_S)
 
 
 @pytest.mark.slow
@@ -62,18 +80,8 @@ def test_an_interrupt_of_a_wait_cancels_the_request(server: Server, gate: Gate):
     )
     busy = server.submit("m", {"IN": ones(8)}, request_id="busy")
     gate.wait_entered()
-    main = threading.get_ident()
-
-    def press() -> None:
-        # Only the snapshot shows that the call below was accepted.
-        for _ in range(30_000):
-            if server.models()[0].queued:
-                break
-            threading.Event().wait(0.001)
-        signal.pthread_kill(main, signal.SIGINT)
-
-    threading.Thread(target=press).start()
-    with pytest.raises(KeyboardInterrupt):
+    # Only the snapshot shows that the call below was accepted.
+    with interrupted(lambda: until(lambda: server.models()[0].queued)):
         server.infer("m", {"IN": ones()}, request_id="given up")
     gate.open()
     busy.result(WAIT_S)
@@ -144,16 +152,8 @@ def test_a_keyboard_interrupt_on_an_instances_thread_fails_the_request(server: S
 
 def test_an_interrupt_in_a_stream_cancels_it(server: Server, gate: Gate):
     server.load(echo(), gated(gate), name="m")
-    main = threading.get_ident()
-
-    def press() -> None:
-        gate.wait_entered()
-        signal.pthread_kill(main, signal.SIGINT)
-
-    presser = threading.Thread(target=press)
-    presser.start()
     responses = []
-    with pytest.raises(KeyboardInterrupt):
+    with interrupted(gate.wait_entered):
         for response in server.stream("m", {"IN": ones()}):
             responses.append(response)
     assert responses == []
@@ -165,14 +165,8 @@ def test_result_can_be_interrupted_and_called_again(server: Server, gate: Gate):
     server.load(echo(), gated(gate), name="m")
     future = server.submit("m", {"IN": row(5)})
     gate.wait_entered()
-    main, ready = threading.get_ident(), threading.Event()
-
-    def press() -> None:
-        waited(ready)
-        signal.pthread_kill(main, signal.SIGINT)
-
-    threading.Thread(target=press).start()
-    with pytest.raises(KeyboardInterrupt):
+    ready = threading.Event()
+    with interrupted(lambda: waited(ready)):
         ready.set()
         future.result()
     gate.open()
@@ -182,27 +176,17 @@ def test_result_can_be_interrupted_and_called_again(server: Server, gate: Gate):
 def test_an_interrupt_just_before_a_wait_is_not_lost(server: Server, gate: Gate):
     """The signal comes while another thread holds the GIL and the main thread is about to block."""
     server.load(echo(), gated(gate), name="m")
-    main = threading.get_ident()
-
-    def press() -> None:
-        gate.wait_entered()
-        signal.pthread_kill(main, signal.SIGINT)
-
     for turn in range(200):
-        presser = threading.Thread(target=press)
-        presser.start()
-        with pytest.raises(KeyboardInterrupt):
+        with interrupted(gate.wait_entered):
             if turn % 2:
                 list(server.stream("m", {"IN": ones()}))
             else:
                 server.submit("m", {"IN": ones()}).result()
         gate.let(1)
-        presser.join(WAIT_S)
 
 
 def test_an_interrupted_load_keeps_the_served_version(server: Server):
     entered, go_on, ended = threading.Event(), threading.Event(), threading.Event()
-    main = threading.get_ident()
 
     class Slow:
         def initialize(self, args):
@@ -215,13 +199,8 @@ def test_an_interrupted_load_keeps_the_served_version(server: Server):
         def finalize(self):
             ended.set()
 
-    def press() -> None:
-        waited(entered)
-        signal.pthread_kill(main, signal.SIGINT)
-
     server.load(echo(), lambda IN: {"OUT": IN + 1}, name="m")
-    threading.Thread(target=press).start()
-    with pytest.raises(KeyboardInterrupt):
+    with interrupted(lambda: waited(entered)):
         server.load(echo(), Slow, name="m")
     assert server.infer("m", {"IN": row(1)})["OUT"][0, 0] == 2
     go_on.set()
@@ -234,14 +213,8 @@ def test_an_interrupted_wait_for_an_unload_unloads(server: Server, gate: Gate):
     server.load(echo(), gated(gate), name="m")
     future = server.submit("m", {"IN": row(3)})
     gate.wait_entered()
-    main, ready = threading.get_ident(), threading.Event()
-
-    def press() -> None:
-        waited(ready)
-        signal.pthread_kill(main, signal.SIGINT)
-
-    threading.Thread(target=press).start()
-    with pytest.raises(KeyboardInterrupt):
+    ready = threading.Event()
+    with interrupted(lambda: waited(ready)):
         ready.set()
         server.unload("m", timeout_s=None)
     gate.open()
