@@ -9,8 +9,9 @@ from nbtriton.config import format_pbtxt
 from nbtriton.errors import InvalidArgumentError
 from nbtriton.perf.sweep import SweepPlan, model_tree
 from nbtriton.simulate import Profile
+from nbtriton.simulate.memory import InstanceMemory, measure_memory
 from nbtriton.simulate.search import Goal, Search
-from tests.simulate.profiles import chain, model_profile, profile
+from tests.simulate.profiles import chain, config, model_profile, profile
 
 SLEEPS = """name: "sleeps" backend: "identity" max_batch_size: 4 dynamic_batching {}
     input { name: "INPUT0" data_type: TYPE_FP32 dims: 2 }
@@ -18,11 +19,28 @@ SLEEPS = """name: "sleeps" backend: "identity" max_batch_size: 4 dynamic_batchin
     instance_group { count: 1 kind: KIND_CPU }
     parameters { key: "execute_delay_ms" value { string_value: "3" } }"""
 FOREVER_S = 600.0
+MEGABYTES = 24
+HUNGRY = f"""
+import time
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+class TritonPythonModel:
+    def initialize(self, args):
+        self.kept = np.ones({MEGABYTES} * 10**6 // 8)
+
+    def execute(self, requests):
+        time.sleep(0.002)
+        return [
+            pb_utils.InferenceResponse([pb_utils.Tensor("OUT", r.inputs()[0].as_numpy())])
+            for r in requests
+        ]
+"""
 
 
-def search(found, goal, spaces, seconds=FOREVER_S):
+def search(found, goal, spaces, seconds=FOREVER_S, memory=None):
     ensembles, others = model_tree(found, found.model)
-    one = Search(found, SweepPlan(ensembles, others), spaces, goal)
+    one = Search(found, SweepPlan(ensembles, others), spaces, goal, memory=memory)
     one.run(seconds, lambda _: None)
     return one
 
@@ -65,6 +83,82 @@ def test_the_fewest_instances_for_a_rate():
     assert best.best()[0].options["m"]["instances"] == 2
 
 
+def test_a_rate_that_is_served_is_no_miss_where_few_of_its_random_gaps_were_short():
+    # Two instances serve 900 a second; whether some 300 of such requests come in 1/3 s is chance.
+    for seed in range(5):
+        found = profile({(1, 1): 1.0, (8, 1): 2.0, (8, 2): 2.0})
+        one = Search(
+            found, SweepPlan(*model_tree(found, "m")), {"m": SPACE}, Goal("instances", request_rate=900),
+            seed=seed,
+        )  # fmt: skip
+        one.run(FOREVER_S, lambda _: None)
+        assert one.best()[0].instances == 1
+
+
+def test_a_batcher_that_a_candidate_adds_forms_batches_as_a_loaded_one():
+    # Without a batcher in its own configuration; one instance needs batches for 1500 a second.
+    found = profile({(1, 1): 1.0, (8, 1): 2.0, (8, 2): 2.0}, more="")
+    best = search(found, Goal("instances", request_rate=1500), {"m": SPACE}).best()[0]
+    assert best.options["m"]["instances"] == 1
+    assert best.point.mean_batch_size > 1
+
+
+def test_the_least_memory_for_a_rate():
+    # Both steps need two instances of one or the other for the rate; those of b are the small ones.
+    space = {"instances": [1, 2, 3]}
+    memory = {"a": InstanceMemory(100.0), "b": InstanceMemory(1.0, shared_mb=30.0)}
+    goal = Goal("memory", request_rate=400)
+    found = search(chain({"a": 2, "b": 4}, rows=1), goal, {"a": space, "b": space}, memory=memory)
+    best = found.best()[0]
+    assert {name: each["instances"] for name, each in best.options.items()} == {"a": 1, "b": 2}
+    assert best.memory_mb == 100 + 30 + 2
+    # Of those that take too little to be measured the fewest.
+    nothing = search(profile(), Goal("memory"), {"m": SPACE}, memory={"m": InstanceMemory(0.0)})
+    assert nothing.best()[0].instances == 1
+
+
+def test_the_memory_of_further_instances_is_measured_and_minimized(tmp_path):
+    path = tmp_path / "model.py"
+    path.write_text(HUNGRY)
+    text = config("hungry")
+    with nt.Server() as server:
+        server.load(text, path)
+        found = Profile("hungry", {"hungry": model_profile(text, {(1, 1): 2.0, (8, 4): 2.0})})
+        best = nt.tune(
+            server, "hungry", minimize="memory", concurrency=1, instances=[1, 2], seconds=1,
+            finalists=1, max_batch_size=[8], max_queue_delay_us=[0], profile=found,
+        )  # fmt: skip
+        assert best.models["hungry"]["instances"] == 1
+        assert best.finalists[0].memory_mb == pytest.approx(MEGABYTES, rel=0.4)
+        assert "memory [MB]" in best._repr_mimebundle_()["text/plain"]
+        assert any(note.startswith("hungry: an instance takes") for note in best.notes)
+        assert server.config("hungry").instance_group[0].count == 1
+
+
+def test_a_worker_takes_what_its_model_keeps_and_an_interpreter(tmp_path):
+    path = tmp_path / "model.py"
+    path.write_text(HUNGRY)
+    with nt.Server(isolation="process") as server:
+        server.load(config("hungry"), path)
+        others = {"hungry": server.config("hungry")}
+        found = measure_memory(server, "hungry", others, lambda: None, lambda _: None)
+    assert 0.8 * MEGABYTES < found["hungry"].each_mb < 10 * MEGABYTES
+
+
+def test_weights_on_a_device_are_shared(tmp_path):
+    torch = pytest.importorskip("torch", reason="weights are those of a torch model")
+    module = torch.nn.Linear(1000, 1000, bias=False)
+    text = (
+        config("linear", group="").replace("KIND_CPU", "KIND_GPU").replace("dims: 1", "dims: 1000")
+    )
+    with nt.Server(gpus="simulated:1") as server:
+        server.load(text.replace('"python"', '"pytorch"'), module)
+        others = {"linear": server.config("linear")}
+        found = measure_memory(server, "linear", others, lambda: None, lambda _: None)
+    assert found["linear"].shared_mb == pytest.approx(4.0)
+    assert found["linear"].of(3) - found["linear"].of(1) == pytest.approx(0, abs=4)
+
+
 def test_the_steps_of_an_ensemble_have_options_of_their_own():
     space = {"instances": [1, 2, 3, 4]}
     found = search(chain({"a": 1, "b": 3}, rows=1), Goal(concurrency=16), {"a": space, "b": space})
@@ -78,7 +172,8 @@ def test_the_steps_of_an_ensemble_have_options_of_their_own():
     ("options", "text"),
     [
         ({"maximize": "profit"}, "maximize is throughput"),
-        ({"minimize": "memory"}, "unknown objective 'memory'"),
+        ({"minimize": "memori"}, "unknown objective 'memori'"),
+        ({"minimize": "memory", "placement": "auto"}, "instances with their memory"),
         ({"minimize": "latency"}, "the lowest latency is that of no load"),
         ({"p99_ms": 0}, "p99_ms must be > 0"),
         ({"concurrency": 1, "request_rate": 5}, "not both"),

@@ -139,7 +139,7 @@ class PredictMagics(Magics):
         help="the p99 latency is to be at most this, in milliseconds",
     )  # fmt: skip
     @argument("--maximize", choices=("throughput",), help="the default")
-    @argument("--minimize", choices=("latency", "instances", "cost"), help="or this")
+    @argument("--minimize", choices=("latency", "instances", "memory", "cost"), help="or this")
     @argument(
         "--placement", choices=("auto",),
         help="choose the device of each step instead: the least time of devices, within --p99",

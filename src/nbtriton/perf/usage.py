@@ -14,12 +14,12 @@ from nbtriton.perf.point import PerfPoint
 from nbtriton.perf.progress import LevelProgress
 from nbtriton.perf.session import Measure
 
-__all__ = ["with_usage"]
+__all__ = ["process_tree_mb", "with_usage"]
 
 # One interpreter runs one thread's Python code at a time: what sends at this share of a processor
 # has no time left.
 _BUSY_PERCENT = 90.0
-_STATM = Path("/proc/self/statm")
+_PROC = Path("/proc")
 
 
 def with_usage(measure: Measure, *, remote: bool) -> Measure:
@@ -53,10 +53,43 @@ def with_usage(measure: Measure, *, remote: bool) -> Measure:
     return measured
 
 
+def process_tree_mb() -> float:
+    """Return the memory of this process and of all its children, in megabytes; nan where it cannot be read.
+
+    Of this process the resident memory; of the children, which share pages that they have not written to,
+    the proportional set size, which counts such a page once.
+    """
+    children: list[int] = []
+    _add_children(os.getpid(), children)
+    return _memory_mb() + sum(map(_proportional_mb, children))
+
+
 def _memory_mb() -> float:
     """Return the resident memory of this process in megabytes; nan where it cannot be read."""
     try:
-        pages = int(_STATM.read_text().split()[1])
+        pages = int((_PROC / "self" / "statm").read_text().split()[1])
     except (OSError, ValueError, IndexError):
         return math.nan
     return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
+
+
+def _add_children(pid: int, found: list[int]) -> None:
+    """Add the children of a process, and theirs; a process that ends meanwhile has none."""
+    try:
+        lists = [
+            task.joinpath("children").read_text() for task in (_PROC / f"{pid}/task").iterdir()
+        ]
+    except OSError:
+        return
+    for child in map(int, " ".join(lists).split()):
+        found.append(child)
+        _add_children(child, found)
+
+
+def _proportional_mb(pid: int) -> float:
+    try:
+        text = (_PROC / str(pid) / "smaps_rollup").read_text()
+    except OSError:  # it has ended
+        return 0.0
+    sizes = (line.split() for line in text.splitlines())
+    return sum(int(words[1]) for words in sizes if words[0] == "Pss:") * 1024 / 1e6

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import random
 import time
@@ -9,25 +10,29 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
+from nbtriton.config import normalize
 from nbtriton.errors import InvalidArgumentError, TritonError, nearest
-from nbtriton.perf.loads import Concurrency, RequestRate
+from nbtriton.perf.loads import Concurrency, RequestRate, send_times_ns
 from nbtriton.perf.measure import Level, WindowPlan
 from nbtriton.perf.point import PerfPoint
 from nbtriton.perf.prepare import Workload
 from nbtriton.perf.sweep import SweepPlan
 from nbtriton.perf.windows import STABLE_WINDOWS, StabilityRule
 from nbtriton.simulate.level import simulate_level
+from nbtriton.simulate.memory import InstanceMemory
 from nbtriton.simulate.model_profile import Profile
 
 __all__ = ["OBJECTIVES", "Candidate", "Goal", "Ranked", "Search", "Space"]
 
 # The last is for placements, which have a cost.
-OBJECTIVES = ("throughput", "latency", "instances", "cost")
+OBJECTIVES = ("throughput", "latency", "instances", "memory", "cost")
 # A window of a level has so many requests, and more where more are outstanding.
 _REQUESTS = 100
 _GENERATIONS = 4
 # Virtual time until a load is steady, at most.
 _LONGEST_S = 60.0
+# A rate is served from this share on of the requests that were due.
+_SERVED = 0.95
 # More load that brings less than this is not tried further.
 _GAIN = 0.02
 _MOST_OUTSTANDING = 512
@@ -42,6 +47,10 @@ class Result(Protocol):
     def result(self) -> PerfPoint: ...
     @property
     def instances(self) -> int: ...
+    @property
+    def memory_mb(self) -> float: ...
+    @property
+    def due(self) -> float | None: ...
 
 
 Ranked = TypeVar("Ranked", bound=Result)
@@ -53,9 +62,9 @@ class Goal:
 
     Parameters
     ----------
-    objective : {"throughput", "latency", "instances", "cost"}
-        The most throughput, the lowest p99 latency, the fewest instances, or of placements the least time
-        of devices.
+    objective : {"throughput", "latency", "instances", "memory", "cost"}
+        The most throughput, the lowest p99 latency, the fewest instances, the least memory, or of
+        placements the least time of devices.
     p99_ms : float or None
         The p99 latency is at most this.
     min_throughput : float or None
@@ -94,8 +103,16 @@ class Goal:
                 hint="give a concurrency, a request_rate or min_throughput",
             )
 
-    def misses(self, point: PerfPoint) -> float:
-        """Return by how much, relatively, a point is outside of the limits; 0 inside."""
+    def misses(self, point: PerfPoint, due: float | None = None) -> float:
+        """Return by how much, relatively, a point is outside of the limits; 0 inside.
+
+        Parameters
+        ----------
+        point : PerfPoint
+        due : float, optional
+            Requests of a `request_rate` that were due in its windows. Where it is unknown it is what the
+            rate is sure to bring: random gaps vary.
+        """
         missed = 0.0
         if not point.request_count:
             return math.inf
@@ -104,18 +121,28 @@ class Goal:
         if self.min_throughput is not None:
             missed += max(0.0, 1 - point.infer_per_s / self.min_throughput)
         if self.request_rate is not None:  # an open loop that is not served grows without end
-            wanted = self.request_rate * point.batch_size
-            missed += max(0.0, 0.97 - point.infer_per_s / wanted)
+            if due is None:
+                mean = self.request_rate * point.window_s
+                due = mean - 2 * math.sqrt(mean)
+            missed += max(0.0, _SERVED - point.request_count / max(1.0, due))
         return missed + point.error_count / (point.error_count + point.request_count)
 
-    def rank(self, point: PerfPoint, instances: int) -> tuple[float, ...]:
+    def rank(
+        self,
+        point: PerfPoint,
+        instances: int,
+        memory_mb: float = 0.0,
+        due: float | None = None,
+    ) -> tuple[float, ...]:
         """Return a key: the lowest is the best."""
-        missed = self.misses(point)
+        missed = self.misses(point, due)
         p99_us, rate = point.latency_p99_us, point.infer_per_s
         if self.objective == "latency":
             return (missed, p99_us, float(instances))
         if self.objective == "instances":
             return (missed, float(instances), -rate)
+        if self.objective == "memory":  # instances that take none to speak of are none the better
+            return (missed, memory_mb, float(instances), -rate)
         return (missed, -rate, float(instances), p99_us)
 
     def ordered(self, found: Sequence[Ranked]) -> list[Ranked]:
@@ -124,16 +151,18 @@ class Goal:
         Of those with nearly the most throughput the one with the fewest instances, and then with
         the lowest latency: a fiftieth is within the error of a prediction.
         """
-        ranked = sorted(found, key=lambda one: self.rank(one.result, one.instances))
+        ranked = sorted(
+            found, key=lambda one: self.rank(one.result, one.instances, one.memory_mb, one.due)
+        )
         if self.objective != "throughput" or not ranked:
             return ranked
         first = ranked[0].result
         least = first.infer_per_s * (1 - _GAIN)
-        missed = self.misses(first)
+        missed = self.misses(first, ranked[0].due)
         near = [
             one
             for one in ranked
-            if self.misses(one.result) <= missed and one.result.infer_per_s >= least
+            if self.misses(one.result, one.due) <= missed and one.result.infer_per_s >= least
         ]
         near.sort(key=lambda one: (one.instances, one.result.latency_p99_us))
         return [*near, *(one for one in ranked if one not in near)]
@@ -154,11 +183,17 @@ class Candidate:
     point : PerfPoint
         Predicted.
     rank : tuple of float
+    memory_mb : float
+        Of all instances; 0 where it is not asked for.
+    due : float or None
+        Requests of a rate that were due in the windows of the point, where that is known.
     """
 
     options: Mapping[str, Mapping[str, Any]]
     point: PerfPoint
     rank: tuple[float, ...]
+    memory_mb: float = 0.0
+    due: float | None = None
 
     @property
     def result(self) -> PerfPoint:
@@ -187,6 +222,8 @@ class Search:
     batch_size : int
         Rows per request.
     seed : int
+    memory : mapping of str to InstanceMemory, optional
+        What the instances of each model take.
 
     Attributes
     ----------
@@ -205,6 +242,7 @@ class Search:
         *,
         batch_size: int = 1,
         seed: int = 0,
+        memory: Mapping[str, InstanceMemory] | None = None,
     ) -> None:
         self.found: dict[_Key, Candidate] = {}
         self.simulated = 0
@@ -214,6 +252,7 @@ class Search:
         self._goal = goal
         self._batch_size = batch_size
         self._seed = seed
+        self._memory = memory or {}
         self._random = random.Random(seed)  # noqa: S311 - a search, not secrets
         self._refused: set[_Key] = set()
 
@@ -318,16 +357,28 @@ class Search:
             return self.found[key]
         if key in self._refused:
             return None
-        options = self._options(key)
+        options, goal = self._options(key), self._goal
         try:
-            configs = self._plan.target_of(options)
-            self._plan.check_configs(configs)
+            target = self._plan.target_of(options)
+            self._plan.check_configs(target)
+            # As a load would: a batcher that is new has its preferred sizes only then.
+            configs = {name: normalize(config, name=name) for name, config in target.items()}
         except TritonError:
             self._refused.add(key)
             return None
         instances = sum(each["instances"] for each in options.values())
         point = self._best_point(configs, options, instances)
-        candidate = Candidate(options, point, self._goal.rank(point, instances))
+        memory_mb = sum(each.of(options[name]["instances"]) for name, each in self._memory.items())
+        due = None
+        if goal.request_rate is not None:
+            load = RequestRate(goal.request_rate, "poisson")
+            times_ns = send_times_ns(load, seed=self._seed)
+            end_ns = point.window_s * 1e9
+            due = float(
+                sum(1 for _ in itertools.takewhile(lambda at_ns: at_ns <= end_ns, times_ns))
+            )
+        rank = goal.rank(point, instances, memory_mb, due)
+        candidate = Candidate(options, point, rank, memory_mb, due)
         self.found[key] = candidate
         return candidate
 
@@ -372,7 +423,8 @@ class Search:
         windows = WindowPlan(
             "count_windows",
             request_count=max(_REQUESTS, int(_GENERATIONS * outstanding)),
-            longest_warm_up_s=_LONGEST_S,
+            # The windows of a rate begin with its first request, so that it is known what was due.
+            longest_warm_up_s=_LONGEST_S if outstanding else 0.0,
         )
         rule = StabilityRule(max_trials=STABLE_WINDOWS)
         workload = Workload(({},), self._batch_size)

@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from html import escape
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,7 @@ from nbtriton.perf.progress import Observer, PerfProgress
 from nbtriton.perf.source import AppliedConfiguration
 from nbtriton.perf.sweep import Configurator, SweepPlan, model_tree
 from nbtriton.simulate.device_profiles import measure_devices
+from nbtriton.simulate.memory import INSTANCES, InstanceMemory, measure_memory
 from nbtriton.simulate.model_profile import Profile
 from nbtriton.simulate.placing import PlacementSearch
 from nbtriton.simulate.profiling import profile as measure_profile
@@ -34,6 +36,9 @@ if TYPE_CHECKING:
 __all__ = ["Finalist", "Tuning", "tune"]
 
 _DELAYS_US = (0, 100, 500, 1000, 2000, 5000)
+# The load under which memory is measured: twice as much as keeps all instances busy, and so many requests.
+_BUSY = 2 * INSTANCES
+_LOAD = 8 * INSTANCES
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,16 +50,23 @@ class Finalist:
     options : mapping of str to mapping
         By model.
     predicted, measured : PerfPoint
+    memory_mb : float
+        Megabytes of all instances, from what one was measured to take; 0 where it was not asked for.
     """
 
     options: Mapping[str, Mapping[str, Any]]
     predicted: PerfPoint
     measured: PerfPoint
+    memory_mb: float = 0.0
 
     @property
     def result(self) -> PerfPoint:
         """What ranks it."""
         return self.measured
+
+    @property
+    def due(self) -> None:
+        """How many requests of a rate were due in the measured windows is not known."""
 
     @property
     def instances(self) -> int:
@@ -131,7 +143,7 @@ class Tuning:
             if one.point.latency_p99_us < lowest:
                 lowest = one.point.latency_p99_us
                 kept.append(one)
-        return pd.DataFrame([_row(one.options, one.point) for one in reversed(kept)])
+        return pd.DataFrame([_row(one, one.point) for one in reversed(kept)])
 
     def apply(self, server: Server | None = None) -> AppliedConfiguration:
         """Load the models with the best configuration.
@@ -163,13 +175,14 @@ class Tuning:
     def _repr_mimebundle_(self, **_options: object) -> dict[str, str]:
         rows = [
             {
-                **_row(one.options, one.measured),
+                **_row(one, one.measured),
                 "predicted": one.predicted.infer_per_s,
                 "predicted_p99_us": one.predicted.latency_p99_us,
             }
             for one in self.finalists
         ]
         titles = {
+            "memory_mb": Column("memory", "MB"),
             "infer_per_s": Column("measured", "infer/s"),
             "latency_p50_us": Column("p50", "µs"),
             "latency_p99_us": Column("p99", "µs"),
@@ -228,9 +241,9 @@ def tune(
         The p99 latency is to be at most this many milliseconds.
     maximize : {"throughput"}, optional
         The default.
-    minimize : {"latency", "instances", "cost"}, optional
-        Or the lowest p99 latency, or the fewest instances of all models together, or the cost of a
-        placement.
+    minimize : {"latency", "instances", "memory", "cost"}, optional
+        Or the lowest p99 latency, or the fewest instances of all models together, or the memory that
+        these take, which is measured first, or the cost of a placement.
     min_throughput : float, optional
         At least this many inferences per second.
     concurrency, request_rate : int, float, optional
@@ -271,12 +284,18 @@ def tune(
 
     Notes
     -----
-    An ensemble's steps are tuned together: each has options of its own. Memory is not known to the
-    profile; bound `instances` instead.
+    An ensemble's steps are tuned together: each has options of its own.
+
+    The memory of a configuration is that of its instances: what a further instance of each model takes,
+    times their number, and the weights that they share on devices. A further instance is measured
+    after it has answered requests: the growth of this process's resident memory, of that of its workers
+    and of the memory in use on the devices from one instance to three. What all configurations have in
+    common, such as weights that instances in this process share, is not in it, nor is what a batch
+    takes while it runs.
     """
     if maximize not in (None, "throughput") or (maximize and minimize):
         raise InvalidArgumentError(
-            "maximize is throughput; minimize is latency, instances or cost; give one of them"
+            "maximize is throughput; minimize is latency, instances, memory or cost; give one of them"
         )
     data = Data(inputs, shapes, seed=seed)
     if placement is not None:
@@ -295,6 +314,12 @@ def tune(
     ensembles, others = model_tree(server, model)
     plan = SweepPlan(ensembles, others)
     notes: list[str] = []
+
+    def report(what: str, points: Sequence[PerfPoint]) -> None:
+        if observer is not None:
+            elapsed_s = time.monotonic() - started_s
+            observer(PerfProgress(1, None, what, 0, 0, 0, 0, elapsed_s, None, 0.0, tuple(points)))
+
     search: Search | PlacementSearch
     if placement is not None:
         measured_devices, notes = measure_devices(
@@ -309,13 +334,18 @@ def tune(
             profile = measure_profile(
                 server, model, inputs=inputs, shapes=shapes, at_once=most, observer=observer, seed=seed
             )  # fmt: skip
-        search = Search(profile, plan, spaces, goal, batch_size=batch_size, seed=seed)
+        memory = None
+        if objective == "memory":
+            load = partial(
+                perf, server, model, concurrency=_BUSY, request_count=_LOAD, batch_size=batch_size,
+                inputs=inputs, shapes=shapes, seed=seed,
+            )  # fmt: skip
+            memory = measure_memory(server, model, others, load, lambda what: report(what, []))
+            notes += _memory_notes(memory)
+        search = Search(
+            profile, plan, spaces, goal, batch_size=batch_size, seed=seed, memory=memory
+        )
     interrupted = False
-
-    def report(what: str, points: Sequence[PerfPoint]) -> None:
-        if observer is not None:
-            elapsed_s = time.monotonic() - started_s
-            observer(PerfProgress(1, None, what, 0, 0, 0, 0, elapsed_s, None, 0.0, tuple(points)))
 
     try:
         search.run(
@@ -364,9 +394,9 @@ def _check_placement(placement: str, minimize: str | None, *others: object) -> N
             f"placement is 'auto', found {placement!r}",
             hint="nt.perf(…, placement=…) measures one that you choose",
         )
-    if minimize == "instances" or any(each is not None for each in others):
+    if minimize in ("instances", "memory") or any(each is not None for each in others):
         raise InvalidArgumentError(
-            "with placement='auto' instances, batch sizes, delays and profiles are as they are",
+            "with placement='auto' instances with their memory, batch sizes, delays and profiles are as they are",
             hint="apply() the placement, then tune the rest: nt.tune(server, model)",
         )
 
@@ -408,8 +438,20 @@ def _measure(
     if not report.points or report.interrupted:
         raise KeyboardInterrupt
     return Finalist(
-        candidate.options, point, replace(report.points[0], configuration=_flat(candidate.options))
+        candidate.options,
+        point,
+        replace(report.points[0], configuration=_flat(candidate.options)),
+        candidate.memory_mb,
     )
+
+
+def _memory_notes(memory: Mapping[str, InstanceMemory]) -> list[str]:
+    return [
+        f"{name}: an instance takes "
+        + (f"{measure(one.each_mb)} MB" if one.each_mb else "too little memory to be measured")
+        + (f", and {measure(one.shared_mb)} MB of devices are shared" if one.shared_mb else "")
+        for name, one in memory.items()
+    ]
 
 
 def _notes(goal: Goal, best: Finalist, predicted: PerfPoint) -> tuple[str, ...]:
@@ -432,9 +474,10 @@ def _flat(options: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     }
 
 
-def _row(options: Mapping[str, Mapping[str, Any]], point: PerfPoint) -> dict[str, Any]:
+def _row(one: Candidate | Finalist, point: PerfPoint) -> dict[str, Any]:
     return {
-        **_flat(options),
+        **_flat(one.options),
+        **({"memory_mb": one.memory_mb} if one.memory_mb else {}),
         point.mode: point.value,
         "infer_per_s": point.infer_per_s,
         "latency_p50_us": point.latency_p50_us,
