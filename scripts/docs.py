@@ -83,7 +83,7 @@ def magic_page(name: str, method: Any) -> str:
     parser = method.parser
     signs = "%%" if f"%%{name}" in parser.description else "%"
     usage = parser.format_usage().removeprefix("usage: ").replace("::\n\n", "").strip("\n")
-    usage = inspect.cleandoc(f"  {usage.lstrip()}").removeprefix("%")
+    usage = inspect.cleandoc(f"  {usage.lstrip()}").lstrip("%")
     page = _title(f"{signs}{name}") + inspect.cleandoc(parser.description) + "\n\n"
     page += _title("Usage", "-") + "::\n\n"
     page += "".join(f"    {line}\n" for line in f"{signs}{usage}".splitlines()) + "\n"

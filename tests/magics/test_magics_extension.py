@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import sys
 import threading
+from argparse import SUPPRESS
 
 import pytest
 
 from nbtriton.api import server
+from nbtriton.magics import magic_methods
 from tests.children import run_python
 from tests.magics.cells import DOUBLE
 from tests.magics.conftest import Notebook
@@ -105,6 +107,21 @@ def test_help_starts_with_the_usage_and_one_sentence(notebook, name):
     assert f"triton_{name.removeprefix('triton_')}" in method.__doc__
     assert first.split(";")[0] in method.__doc__
     assert len(examples(method)) >= 2
+
+
+@pytest.mark.parametrize("name", sorted(MAGICS["cell"]))
+def test_the_usage_is_written_as_it_is_typed(notebook, name):
+    assert notebook.shell.find_magic(name, "cell").__doc__.split()[1] == f"%%{name}"
+
+
+@pytest.mark.parametrize(("name", "method"), sorted(magic_methods().items()))
+def test_every_option_says_what_it_does_and_what_holds_without_it(name, method):
+    for action in method.parser._actions:
+        assert action.help, action.option_strings
+        default = action.default
+        if default and default != SUPPRESS and action.nargs != 0:
+            value = f"{default:g}" if isinstance(default, float) else str(default)
+            assert f"({value})" in action.help or "by default" in action.help, action.option_strings
 
 
 @pytest.mark.slow

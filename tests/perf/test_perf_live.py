@@ -535,11 +535,21 @@ def test_V117_MA8_options_of_an_ensemble_go_to_its_steps_and_its_batch_size_foll
 
 
 def test_sweep_models_names_whose_options_change(ensemble):
-    nt.perf(ensemble, "both", request_count=5, instances=2, sweep_models=["second"])
+    report = nt.perf(ensemble, "both", request_count=5, instances=2, sweep_models=["second"])
     assert ensemble.loads == [("second", 8, 2), ("second", 8, 1)]
+    assert "the configurations are those of 'second'" in report.notes
+    assert not any("ran 0 times" in note for note in report.notes)
     with pytest.raises(NotFoundError) as error:
         nt.perf(ensemble, "both", request_count=5, instances=2, sweep_models=["secnd"])
     assert "second" in error.value.hint
+
+
+def test_a_swept_model_that_never_ran_is_named(ensemble):
+    report = nt.perf(ensemble, "first", request_count=5, instances=[1, 2], sweep_models=["second"])
+    assert report.notes[-2:] == (
+        "the configurations are those of 'second'",
+        "'second' ran 0 times: its configuration made no difference to 'first'",
+    )
 
 
 # --- interrupts ----------------------------------------------------------------------------------

@@ -164,7 +164,13 @@ def test_PA7_growing_latency_is_accepted_only_for_asynchronous_senders():
     meter = LevelMeter(StabilityRule(asynchronous=True), "request rate 50/s")
     _, verdict = feed(meter, windows)
     assert verdict.outcome == "stable"
-    assert verdict.message.startswith("Warning: Request latency is not stabilizing.")
+    warning = "Warning: Request latency is not stabilizing."
+    assert verdict.message == f"{warning} Please try lowering the request rate."
+    # Where there is no request rate to be lowered.
+    closed = LevelMeter(StabilityRule(asynchronous=True), "concurrency 2")
+    _, verdict = feed(closed, windows)
+    assert verdict.outcome == "stable"
+    assert verdict.message == f"{warning} The level is stable in throughput only."
     _, verdict = feed(LevelMeter(StabilityRule(), "concurrency 1"), windows)
     assert verdict.outcome == "unstable"
 

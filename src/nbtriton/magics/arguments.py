@@ -73,7 +73,7 @@ MEMORY = (
         "--shared-memory",
         choices=("none", "system", "cuda"),
         default="none",
-        help="over http and grpc: have all tensors in shared memory of this machine",
+        help="over http and grpc: have all tensors in shared memory of this machine (none)",
     ),
     argument(
         "--output-shared-memory-size",
@@ -93,7 +93,7 @@ LOAD = (
         type=unquoted,
         default=1,
         metavar="LEVELS",
-        help="requests kept outstanding: 8, 1:32, 1:32:4, 1:32:x2 (doubling) or 1,8,32",
+        help="requests kept outstanding (1): 8, 1:32, 1:32:4, 1:32:x2 (doubling) or 1,8,32",
     ),
     argument(
         "--request-rate",
@@ -106,7 +106,7 @@ LOAD = (
         "--request-distribution",
         choices=("constant", "poisson"),
         default="constant",
-        help="gaps between the requests of a rate",
+        help="gaps between the requests of a rate (constant)",
     ),
     argument(
         "--intervals",
@@ -132,7 +132,7 @@ LOAD = (
     argument(
         "--request-count", type=int, default=0, metavar="N", help="exactly N requests a level"
     ),
-    argument("-b", "--batch-size", type=int_list, metavar="LIST", help="rows per request"),
+    argument("-b", "--batch-size", type=int_list, metavar="LIST", help="rows per request (1)"),
     argument(
         "--streaming",
         action="store_true",
@@ -175,7 +175,7 @@ DATA = (
         type=unquoted,
         default="random",
         metavar="random|zero|FILE",
-        help="without --inputs; a JSON file of perf_analyzer's, or a directory of files",
+        help="without --inputs (random); a JSON file of perf_analyzer's, or a directory of files",
     ),
     argument(
         "-z",
@@ -185,7 +185,9 @@ DATA = (
         const="zero",
         help="the same as --input-data zero",
     ),
-    argument("--string-length", type=int, default=128, metavar="N", help="of generated strings"),
+    argument(
+        "--string-length", type=int, default=128, metavar="N", help="of generated strings (128)"
+    ),
     argument("--string-data", type=unquoted, metavar="TEXT", help="or the string itself"),
 )
 
@@ -202,7 +204,7 @@ SEQUENCES = (
         type=float,
         default=20.0,
         metavar="PERCENT",
-        help="by which lengths vary to either side",
+        help="by which lengths vary to either side (20)",
     ),
     argument(
         "--sequence-id-range", metavar="START[:END]", help="correlation ids, END excluded; from 1"
@@ -212,7 +214,7 @@ SEQUENCES = (
         type=int,
         default=4,
         metavar="N",
-        help="live sequences that share a request rate",
+        help="live sequences that share a request rate (4)",
     ),
     argument(
         "--serial-sequences",
@@ -261,7 +263,10 @@ PLACEMENT = (
 # How long to measure, and when it is enough.
 WINDOWS = (
     argument(
-        "--measurement-mode", choices=("time_windows", "count_windows"), default="time_windows"
+        "--measurement-mode",
+        choices=("time_windows", "count_windows"),
+        default="time_windows",
+        help="whether a window ends after a time or a number of requests (time_windows)",
     ),
     argument(
         "-p",
@@ -269,12 +274,25 @@ WINDOWS = (
         dest="measurement_interval_ms",
         type=float,
         metavar="MS",
-        help="length of a window",
+        help="length of a window (250; longer by itself where requests are slow)",
     ),
-    argument("--measurement-request-count", type=int, default=50, metavar="N"),
-    argument("-s", "--stability-percentage", type=float, default=10.0, metavar="PERCENT"),
     argument(
-        "-r", "--max-trials", type=int, default=10, metavar="N", help="windows a level at most"
+        "--measurement-request-count",
+        type=int,
+        default=50,
+        metavar="N",
+        help="least requests of a window of count_windows (50)",
+    ),
+    argument(
+        "-s",
+        "--stability-percentage",
+        type=float,
+        default=10.0,
+        metavar="PERCENT",
+        help="by which the last three windows of a stable level differ at most (10)",
+    ),
+    argument(
+        "-r", "--max-trials", type=int, default=10, metavar="N", help="windows a level at most (10)"
     ),
     argument("--percentile", type=float, metavar="N", help="judge by it instead of the mean"),
     argument(
@@ -290,7 +308,7 @@ WINDOWS = (
 
 # The run as a whole.
 RUN = (
-    argument("--seed", type=int, default=0, metavar="N"),
+    argument("--seed", type=int, default=0, metavar="N", help="of random data and gaps (0)"),
     argument("--quick", action="store_true", help="short windows: a look within 3 s"),
 )
 

@@ -60,8 +60,14 @@ class AskMagics(Magics):
     )
     @argument("--version", type=int, default=-1, metavar="N", help="by default the highest")
     @argument("--outputs", type=name_list, default=[], metavar="NAMES", help="by default all")
-    @argument("--request-id", default="", metavar="ID")
-    @argument("--priority", type=int, default=0, metavar="N")
+    @argument("--request-id", default="", metavar="ID", help="comes back with the response")
+    @argument(
+        "--priority",
+        type=int,
+        default=0,
+        metavar="N",
+        help="1 is the highest; 0: the model's default",
+    )
     @argument("--timeout-us", type=int, default=0, metavar="US", help="longest wait in the queue")
     @argument(
         "--sequence-id", dest="correlation_id", type=_sequence_id, default=0, metavar="ID",

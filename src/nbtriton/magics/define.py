@@ -68,7 +68,7 @@ class DefineMagics(Magics):
     _configured: ClassVar[WeakKeyDictionary[Server, dict[str, set[str]]]] = WeakKeyDictionary()
 
     @output_can_be_silenced
-    @magic_arguments()
+    @magic_arguments("%triton_model")  # the help has two signs
     @argument("name", help="the model's name")
     @scheduling_options
     @argument(
@@ -181,7 +181,7 @@ class DefineMagics(Magics):
             )
 
     @output_can_be_silenced
-    @magic_arguments()
+    @magic_arguments("%triton_config")  # the help has two signs
     @argument("name", help="a model that is loaded")
     @keep_option
     @cell_magic
@@ -222,7 +222,7 @@ class DefineMagics(Magics):
         return keep(self.shell, options.out, handle)
 
     @output_can_be_silenced
-    @magic_arguments()
+    @magic_arguments("%triton_ensemble")  # the help has two signs
     @argument("name", help="the ensemble's name")
     @argument(
         "--output",

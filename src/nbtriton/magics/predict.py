@@ -147,14 +147,16 @@ class PredictMagics(Magics):
     @argument("--min-throughput", type=float, metavar="N", help="at least so many inferences/s")
     @argument("-c", "--concurrency", type=int, metavar="N", help="requests kept outstanding")
     @argument("--request-rate", type=float, metavar="N", help="or requests per second")
-    @argument("-b", "--batch-size", type=int, default=1, metavar="N", help="rows per request")
+    @argument("-b", "--batch-size", type=int, default=1, metavar="N", help="rows per request (1)")
     @argument("--instances", type=int_list, metavar="LIST", help="numbers to choose from")
     @argument("--max-batch-size", type=int_list, metavar="LIST", help="likewise")
     @argument("--max-queue-delay-us", type=int_list, metavar="LIST", help="likewise")
     @profile_option("one that was measured before, or a file of Profile.save")
     @argument("--finalists", type=int, default=3, metavar="N", help="configurations to measure (3)")
     @argument("--seconds", type=float, default=30.0, metavar="S", help="longest search (30)")
-    @argument("--seed", type=int, default=0, metavar="N")
+    @argument(
+        "--seed", type=int, default=0, metavar="N", help="of random inputs and of the search (0)"
+    )
     @arguments(only(DATA, "--inputs", "--shape"))
     @keep_option
     @line_magic

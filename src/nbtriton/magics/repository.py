@@ -53,13 +53,13 @@ class RepositoryMagics(Magics):
     @argument("directory", nargs="+", metavar="REPO", help="a model repository, or several")
     @argument(
         "--control", choices=("none", "explicit", "poll"), default="none",
-        help="load all models now, those that are asked for, or all and again what changes",
+        help="load all models now (none), those that are asked for, or all and again what changes",
     )  # fmt: skip
     @argument(
         "--load-model", action="append", default=[], metavar="NAME",
         help="with --control explicit: load it now; '*' for all",
     )  # fmt: skip
-    @argument("--poll-s", type=float, default=15.0, metavar="S", help="seconds between polls")
+    @argument("--poll-s", type=float, default=15.0, metavar="S", help="seconds between polls (15)")
     @argument(
         "--disable-auto-complete-config", action="store_true",
         help="take the configurations as they are",
@@ -106,7 +106,7 @@ class RepositoryMagics(Magics):
     @argument("--carry-all", action="store_true", help="all variables that the models use")
     @argument(
         "--torch", choices=("torchscript", "export", "python"), default="torchscript",
-        help="torch modules for Triton's pytorch backend, or for its python backend",
+        help="torch modules for Triton's pytorch backend (torchscript), or for its python backend",
     )  # fmt: skip
     @argument("--overwrite", action="store_true", help="replace models that no export has written")
     @argument(
@@ -161,7 +161,7 @@ class RepositoryMagics(Magics):
     @magic_arguments()
     @argument("--http-port", type=_port, default=SUPPRESS, metavar="N", help="0: any that is free")
     @argument("--grpc-port", type=_port, default=SUPPRESS, metavar="N", help="'none': not at all")
-    @argument("--metrics-port", type=_port, default=SUPPRESS, metavar="N")
+    @argument("--metrics-port", type=_port, default=SUPPRESS, metavar="N", help="likewise")
     @argument(
         "--openai-port", type=_port, default=SUPPRESS, metavar="N",
         help="OpenAI's completions and chat over text models",

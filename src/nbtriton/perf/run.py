@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from nbtriton import __version__
@@ -36,6 +37,7 @@ from nbtriton.perf.search import LevelPlan
 from nbtriton.perf.session import Measure, Session
 from nbtriton.perf.source import PointSource
 from nbtriton.perf.sweep import Configuration, Configurator, SweepPlan, model_tree
+from nbtriton.perf.swept import SweptModels
 from nbtriton.perf.traffic import SequencePlan
 from nbtriton.perf.usage import with_usage
 
@@ -68,10 +70,11 @@ def run(options: PerfOptions) -> PerfReport:
         windows = options.window_plan(total)
         measure: Measure = partial(measure_level, target, options.model, plan.composing)
         measure = with_usage(measure, remote=options.server is None)
-        waits = None
+        waits = swept = None
         if options.server is not None:  # also where it is reached over HTTP or gRPC
             waits = InterpreterWaits(options.server, plan.composing or (options.model,))
-            measure = waits.around(measure)
+            swept = SweptModels(options.server, options.model, options.sweep_models)
+            measure = swept.around(waits.around(measure))
         session = Session(
             measure, total, options.observer,
             loads=() if levels.binary else tuple(map(float, level_values(levels.levels) or ())),
@@ -80,6 +83,7 @@ def run(options: PerfOptions) -> PerfReport:
         source = PointSource(options.model, tuple(options.sweep_models), options.server)
         started_s = time.monotonic()
         interrupted = _measure(session, options, levels, configurations, plan, windows)
+        observed = [each.notes() for each in (swept, waits) if each is not None]
         return PerfReport(
             model=options.model,
             points=tuple(
@@ -90,7 +94,7 @@ def run(options: PerfOptions) -> PerfReport:
             ),
             settings={**settings_of(options, plan.sequences, windows), **place_of(target)},
             environment=environment_of(target),
-            notes=(*plan.notes, *session.notes, *(waits.notes() if waits is not None else ())),
+            notes=(*plan.notes, *session.notes, *chain.from_iterable(observed)),
             elapsed_s=time.monotonic() - started_s,
             interrupted=interrupted,
             quick=options.quick,

@@ -294,8 +294,7 @@ class LevelMeter:
             return self._within_limit(
                 "stable",
                 last,
-                "Warning: Request latency is not stabilizing. "
-                "Please try lowering the request rate.",
+                "Warning: Request latency is not stabilizing. " + self._remedy(),
             )
         return self._within_limit("unstable", last, self._unstable_message())
 
@@ -321,6 +320,12 @@ class LevelMeter:
     def _limit_message(self) -> str:
         limit = self.rule.latency_threshold_ms
         return f"Measured latency went over the set limit of {limit:g} msec."
+
+    def _remedy(self) -> str:
+        """perf_analyzer's sentence, which is about a request rate; at a concurrency there is none."""
+        if not self.label.startswith("concurrency"):
+            return "Please try lowering the request rate."
+        return "The level is stable in throughput only."
 
     def _unstable_message(self) -> str:
         if not self.label.startswith("concurrency"):
