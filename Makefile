@@ -16,7 +16,7 @@ export PYTHONUNBUFFERED := 1
 export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: gpu help demo lab binder test-fast test-compiled test bench $(BENCHES:%=bench-%) bench-stages bench-history bench-page docs types test-lowest compiled examples fmt pin clean python
+.PHONY: gpu help demo lab binder test-fast test-compiled test bench $(BENCHES:%=bench-%) bench-stages bench-history bench-page docs types scripts test-lowest compiled examples fmt pin clean python
 
 help:
 	@echo "make demo    run the notebook about ensembles, print its table, leave build/04_ensembles.html"
@@ -37,6 +37,7 @@ help:
 	@echo "             Triton's client and python backend examples against nbtriton serve, a line each"
 	@echo "             (EXAMPLES_FLAGS=\"--client-source DIR --python-backend-source DIR\" or --real)"
 	@echo "make types   pyright, strict, on a user's program (mypy is part of make test)"
+	@echo "make scripts types and style of the widgets' JavaScript (needs node and npm)"
 	@echo "make test-lowest"
 	@echo "             the tests with the lowest version of each dependency (Python 3.11, in build/lowest)"
 	@echo "make docs    the documentation site in build/docs/html"
@@ -140,6 +141,9 @@ $(PYRIGHT)/bin/basedpyright: | python
 
 types: $(VENV)/.test $(PYRIGHT)/bin/basedpyright
 	@$(PYRIGHT)/bin/basedpyright -p tests/typed/pyrightconfig.json --pythonpath $(BIN)/python
+
+scripts: | python
+	@$(PYTHON) scripts/javascript/check.py
 
 # In an environment of its own. tritonclient is left out: it wants a newer protobuf than nbtriton does, and the tests
 # that play a client skip without it.

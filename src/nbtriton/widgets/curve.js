@@ -58,7 +58,7 @@ function render({ model, el }) {
   /** @param {number} i */
   const focus = (i) => {
     if (i < 0 || i >= points.length) return;
-    points.forEach((point, k) => point.setAttribute("tabindex", k === i ? "0" : "-1"));
+    for (const [k, point] of points.entries()) point.setAttribute("tabindex", k === i ? "0" : "-1");
     points[i].focus();
   };
   /** Open the configuration and the figures of a point, or close them. @param {number} i */

@@ -100,7 +100,9 @@ function render({ model, el }) {
     const next = reader(model.get("frame"));
     if (!next.left()) return;
     if (!badges.size) {
-      groups.forEach((group, i) => nodes[i].live >= 0 && badges.set(i, badge(group)));
+      groups.forEach((group, i) => {
+        if (nodes[i].live >= 0) badges.set(i, badge(group));
+      });
     }
     next();
     const live = Array.from({ length: next() }, () => [next(), next(), next()]);
@@ -169,7 +171,7 @@ function render({ model, el }) {
   /** @param {number} i */
   const focus = (i) => {
     if (i < 0 || i >= groups.length) return;
-    groups.forEach((group, k) => group.setAttribute("tabindex", k === i ? "0" : "-1"));
+    for (const [k, group] of groups.entries()) group.setAttribute("tabindex", k === i ? "0" : "-1");
     groups[i].focus();
   };
 

@@ -2,8 +2,7 @@
 // @ts-check
 
 /** @typedef {[string, Record<string, string>, (Spec | string)[]]} Spec a shape as Python sends it */
-/** @typedef {{get(name: string): any, on(event: string, call: (...args: any[]) => void): void,
- *   off(event: string, call: (...args: any[]) => void): void, send(content: object): void}} Model */
+/** @typedef {import("@anywidget/types").AnyModel} Model */
 
 const SVG = "http://www.w3.org/2000/svg";
 

@@ -78,7 +78,7 @@ function render({ model, el }) {
   /** @type {{at: number, begin: number, end: number} | null} */
   let drag = null;
   /** @type {Record<string, string>} */
-  let colours = {};
+  const colours = {};
   let plot = { x: 0, width: 1, bottom: 0 };
   let spoken = -Infinity;
   let legend_text = "";

@@ -232,7 +232,7 @@ function render({ model, el }) {
       count(data.queued), count(data.executing), measure(data.rate), measure(data.queueMs),
       measure(data.computeMs), count(data.inferences), count(data.executions), count(data.failed),
     ];
-    texts.forEach((text, k) => write(row[k + 3], text));
+    for (const [k, text] of texts.entries()) write(row[k + 3], text);
   };
 
   const stop = follow(model, ["scene"], draw, root);
