@@ -144,6 +144,8 @@ def _add_perf(perf: argparse.ArgumentParser) -> None:
         help="or, of a decoupled model, STEP more requests each time the last have had some responses",
     )  # fmt: skip
     add("--request-period", type=int, default=10, metavar="N", help="so many responses of each")
+    add("--recording", metavar="FILE", help="or when the requests came in a recording of nt.record")
+    add("--speed", type=_floats, default=1.0, metavar="LIST", help="how many times as fast (1)")
     add("--request-count", type=int, default=0, metavar="N", help="so many requests a level")
     add("-b", "--batch-size", type=_numbers, metavar="LIST", help="rows per request")
     add(
@@ -329,6 +331,13 @@ def _numbers(text: str) -> list[int]:
         return [int(part) for part in text.split(",")]
     except ValueError:
         raise argparse.ArgumentTypeError(f"'{text}' is not a list such as 1,2,4") from None
+
+
+def _floats(text: str) -> list[float]:
+    try:
+        return [float(part) for part in text.split(",")]
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"'{text}' is not a list such as 1,2.5,10") from None
 
 
 def _shape(text: str) -> tuple[str, list[int]]:

@@ -12,8 +12,8 @@ import pytest
 
 import nbtriton as nt
 from nbtriton.errors import InvalidArgumentError, NotFoundError
+from nbtriton.perf.recording import RecordedRequest, RecordedTensor
 from nbtriton.recordings import Recording
-from nbtriton.recordings.recording import RecordedRequest, RecordedTensor
 
 ONES = np.ones((2, 4), np.float32)
 SUMS = """

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 import nbtriton as nt
-from nbtriton.errors import InvalidArgumentError, NotFoundError, UnavailableError
+from nbtriton.errors import InvalidArgumentError, NotFoundError, TritonError, UnavailableError
+from nbtriton.perf.recording import RecordedRequest, RecordedTensor
 from nbtriton.recordings import Recording
-from nbtriton.recordings.recording import RecordedRequest, RecordedTensor
 from tests.simulate.profiles import chain, profile
 from tests.until import PATIENCE_S
 
@@ -290,6 +290,48 @@ def test_an_ensemble_and_sequences_are_simulated():
 
 
 # -- what is refused ---------------------------------------------------------------------------------
+
+
+def test_the_times_of_a_recording_are_a_load_of_perf_and_whatif(server, tmp_path):
+    bursts = recording(*((at, 2, {}) for at in (0, 0, 0, 0, 40, 40, 80)))
+    path = tmp_path / "bursts.jsonl"
+    bursts.save(path)
+    report = nt.perf(server, "double", recording=path, speed=[1, 2], batch_size=4)
+    assert [(p.mode, p.value, p.request_count) for p in report.points] == [
+        ("replay", 1, 7), ("replay", 2, 7),
+    ]  # fmt: skip
+    assert list(report.frame["speed"]) == [1, 2]
+    assert report.points[0].window_s >= 0.08
+    assert report.settings["recording"] == str(path)
+    # One instance, 1 ms a request: of four at once the last waits for three.
+    alone = profile({(1, 1): 1.0}, rows=0, more="")
+    times = recording(*((at, 1, {}) for at in (0, 0, 0, 0, 40, 40, 80)), name="m")
+    (once,) = nt.whatif(alone, recording=times).points
+    assert sorted(round(each) for each in (once.latency_p50_us, once.latency_p99_us)) == [
+        2000,
+        4000,
+    ]
+    (again,) = nt.whatif(alone, recording=times, request_count=14).points
+    assert again.window_s > 2 * once.window_s - 0.01
+    replayed = nt.replay(times, alone).points[0]
+    assert (once.latency_avg_us, once.window_s) == (replayed.latency_avg_us, replayed.window_s)
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"recording": "/nowhere"}, "there is no recording '/nowhere'"),
+        ({"recording": recording((5, 1, {}), name="other")}, "no requests for model 'double'"),
+        ({"recording": recording((0, 1, {}))}, "came at once"),
+        ({"recording": recording((5, 1, {})), "concurrency": 2}, "more then one inference load"),
+        ({"recording": recording((5, 1, {})), "speed": 0}, "speed must be a number above 0"),
+        ({"recording": recording((5, 1, {})), "binary_search": True, "latency_threshold_ms": 1}, "a range"),
+        ({"speed": 2}, "speed is that of a recording"),
+    ],
+)  # fmt: skip
+def test_a_load_of_recorded_times_that_makes_no_sense(server, options, text):
+    with pytest.raises(TritonError, match=text):
+        nt.perf(server, "double", **options)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from IPython.core.magic_arguments import argument
 
-from nbtriton.magics.common import evaluate, int_list, name_list, unquoted
+from nbtriton.magics.common import evaluate, float_list, int_list, name_list, unquoted
 
 __all__ = [
     "DATA", "LOAD", "MEMORY", "PLACE", "PLACEMENT", "RUN", "SEQUENCES", "SWEEP", "WINDOWS", "arguments", "only", "profile_option",
@@ -128,6 +128,19 @@ LOAD = (
         default=10,
         metavar="N",
         help="so many responses of each (10)",
+    ),
+    argument(
+        "--recording",
+        type=unquoted,
+        metavar="FILE",
+        help="or when the requests for this model came in a file of %%triton_record",
+    ),
+    argument(
+        "--speed",
+        type=float_list,
+        default=1.0,
+        metavar="LIST",
+        help="how many times as fast as they came (1)",
     ),
     argument(
         "--request-count", type=int, default=0, metavar="N", help="exactly N requests a level"

@@ -57,6 +57,14 @@ def int_list(text: str) -> list[int]:
         raise ArgumentTypeError(f"'{text}' is not a list of whole numbers such as 4,8") from None
 
 
+def float_list(text: str) -> list[float]:
+    """Read ``1,2.5,10`` (an argparse type)."""
+    try:
+        return [float(part) for part in unquoted(text).split(",")]
+    except ValueError:
+        raise ArgumentTypeError(f"'{text}' is not a list of numbers such as 1,2,10") from None
+
+
 def name_list(text: str) -> list[str]:
     """Read ``A,B`` (an argparse type)."""
     return [part for part in unquoted(text).split(",") if part]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from argparse import ArgumentTypeError
 from typing import Any
 
 from IPython.core.error import UsageError
@@ -12,6 +11,7 @@ from IPython.core.magic_arguments import argument, magic_arguments
 from nbtriton.api import server
 from nbtriton.magics.arguments import (
     DATA,
+    LOAD,
     PLACE,
     PLACEMENT,
     RUN,
@@ -26,13 +26,6 @@ from nbtriton.magics.arguments import (
 from nbtriton.magics.common import keep, keep_option, name_list, parse, unquoted
 
 __all__ = ["RecordingMagics"]
-
-
-def _speeds(text: str) -> list[float]:
-    try:
-        return [float(part) for part in unquoted(text).split(",")]
-    except ValueError:
-        raise ArgumentTypeError(f"'{text}' is not a list of numbers such as 1,2,10") from None
 
 
 def _models(text: str) -> list[str] | dict[str, str]:
@@ -103,10 +96,7 @@ class RecordingMagics(Magics):
         "--models", type=_models, metavar="LIST",
         help="only the requests for these; A:X sends those for A to X",
     )  # fmt: skip
-    @argument(
-        "--speed", type=_speeds, default=1.0, metavar="LIST",
-        help="how many times as fast as they came (1)",
-    )  # fmt: skip
+    @arguments(only(LOAD, "--speed"))
     @profile_option("simulate it, with this profile or a file of Profile.save")
     @arguments(
         PLACE,

@@ -14,6 +14,7 @@ from nbtriton.perf.measure import MeasurementMode
 from nbtriton.perf.options import PROTOCOLS, PerfOptions, Protocol, SharedMemoryKind
 from nbtriton.perf.placement import Placement
 from nbtriton.perf.progress import Observer
+from nbtriton.perf.recording import Recording
 from nbtriton.perf.report import PerfReport
 from nbtriton.perf.run import run
 from nbtriton.perf.shared_memory import OUTPUT_BYTES
@@ -35,6 +36,8 @@ def perf(
     intervals: Sequence[int] | None = None,
     periodic_concurrency: str | None = None,
     request_period: int = 10,
+    recording: str | Path | Recording | None = None,
+    speed: float | Sequence[float] = 1.0,
     request_count: int = 0,
     batch_size: int | Sequence[int] | None = None,
     inputs: Inputs | None = None,
@@ -119,6 +122,12 @@ def perf(
         in all. One window, without stability: the responses of streams that crowd each other.
     request_period : int
         Responses of each request before the next are sent, or its end if it has fewer.
+    recording : path or Recording, optional
+        Or the times at which the requests for this model came in recorded traffic (`nbtriton.record`).
+        A level is the whole recording once, or `request_count` requests of it, over and over. What is
+        sent is what `inputs` and the other options say: `nbtriton.replay` sends the recorded requests.
+    speed : float or sequence of float
+        How many times as fast as it was recorded; one level each.
     request_count : int
         Requests to send a level, without windows or stability; 0 for windows.
     batch_size : int or sequence of int, optional

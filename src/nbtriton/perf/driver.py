@@ -21,9 +21,8 @@ from nbtriton.engine.interrupts import wait_in_slices
 from nbtriton.perf.loads import (
     Concurrency,
     Load,
+    OpenLoad,
     PeriodicConcurrency,
-    RequestIntervals,
-    RequestRate,
     send_times_ns,
 )
 from nbtriton.perf.records import Slot, StreamRecord, collect
@@ -312,7 +311,7 @@ class ClosedLoop(Submitting):
 class OpenLoop(Submitting):
     """Requests are sent at their due times, whether or not those before have ended."""
 
-    def __init__(self, spec: LoadSpec, load: RequestRate | RequestIntervals) -> None:
+    def __init__(self, spec: LoadSpec, load: OpenLoad) -> None:
         super().__init__(spec)
         self._due = send_times_ns(load, seed=spec.seed)
         self._idle: SimpleQueue[Slot] = SimpleQueue()
@@ -449,7 +448,7 @@ def make_load(spec: LoadSpec) -> LoadRun:
             return OneCaller(spec)
         case Concurrency(value=concurrency):
             return ClosedLoop(spec, concurrency)
-        case RequestRate() | RequestIntervals():
-            return OpenLoop(spec, spec.load)
         case PeriodicConcurrency():
             return PeriodicLoop(spec, spec.load)
+        case _:
+            return OpenLoop(spec, spec.load)

@@ -8,8 +8,9 @@ from __future__ import annotations
 import itertools
 import math
 import random
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from numbers import Real
 from typing import Literal
 
 from nbtriton.errors import InvalidArgumentError
@@ -20,12 +21,15 @@ __all__ = [
     "LevelRange",
     "Levels",
     "Load",
+    "OpenLoad",
     "PeriodicConcurrency",
+    "RecordedArrivals",
     "RequestIntervals",
     "RequestRate",
     "level_values",
     "parse_levels",
     "parse_periodic",
+    "read_speeds",
     "send_times_ns",
 ]
 
@@ -97,15 +101,40 @@ class PeriodicConcurrency:
         return f"periodic concurrency {self.start}:{self.end}:{self.step}"
 
 
-Load = Concurrency | RequestRate | RequestIntervals | PeriodicConcurrency
+@dataclass(frozen=True, slots=True)
+class RecordedArrivals:
+    """Open loop: the times of a recording's requests, at so many times its speed, over and over.
+
+    Parameters
+    ----------
+    arrivals_ns : tuple of int
+        In nanoseconds since the recording began.
+    period_ns : int
+        How long it took.
+    value : float
+        The speed.
+    """
+
+    arrivals_ns: tuple[int, ...]
+    period_ns: int
+    value: float = 1.0
+
+    @property
+    def label(self) -> str:
+        """The name of this level in messages."""
+        return f"recording at speed {self.value:g}"
 
 
-def send_times_ns(load: RequestRate | RequestIntervals, *, seed: int = 0) -> Iterator[int]:
+OpenLoad = RequestRate | RequestIntervals | RecordedArrivals
+Load = Concurrency | PeriodicConcurrency | OpenLoad
+
+
+def send_times_ns(load: OpenLoad, *, seed: int = 0) -> Iterator[int]:
     """Yield the due time of each request, in nanoseconds after the start, without end.
 
     The k-th time is the sum of the first k gaps: 1/rate each (``constant``), exponential with mean
     1/rate (``poisson``, reproducible by `seed`), or the given intervals in a cycle. Constant times
-    are multiples of the exact period, so rounding never adds up.
+    are multiples of the exact period, so rounding never adds up. Those of a recording are its own.
     """
     match load:
         case RequestRate(value=rate, distribution="poisson"):
@@ -122,6 +151,10 @@ def send_times_ns(load: RequestRate | RequestIntervals, *, seed: int = 0) -> Ite
             for gap in itertools.cycle(gaps):
                 t_ns += gap * 1000
                 yield t_ns
+        case RecordedArrivals(arrivals_ns=arrivals_ns, period_ns=period_ns, value=speed):
+            for round_ns in itertools.count(0, period_ns):
+                for at_ns in arrivals_ns:
+                    yield round((round_ns + at_ns) / speed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,6 +222,22 @@ def parse_periodic(value: str, period: int) -> PeriodicConcurrency:
     if (end - start) % step:
         raise fail("The <step> value must be a factor of the range size (<end> - <start>).")
     return PeriodicConcurrency(start, end, step, period)
+
+
+def read_speeds(speed: float | Sequence[float]) -> tuple[float, ...]:
+    """Read how many times as fast as it was recorded traffic is to be sent: a number, or several.
+
+    Raises
+    ------
+    InvalidArgumentError
+    """
+    speeds = tuple(speed) if isinstance(speed, Sequence) else (speed,)
+    for each in speeds:
+        if isinstance(each, bool) or not isinstance(each, Real) or not 0 < each < math.inf:
+            raise InvalidArgumentError(f"speed must be a number above 0, found {each!r}")
+    if not speeds:
+        raise InvalidArgumentError("speed is an empty list", hint="1 is the speed of the recording")
+    return tuple(float(each) for each in speeds)
 
 
 def parse_levels(

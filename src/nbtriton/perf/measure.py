@@ -16,7 +16,13 @@ from nbtriton.perf.breakdown import (
     with_composing,
 )
 from nbtriton.perf.driver import LoadRun, LoadSpec, make_load
-from nbtriton.perf.loads import Concurrency, Load, PeriodicConcurrency, RequestIntervals
+from nbtriton.perf.loads import (
+    Concurrency,
+    Load,
+    PeriodicConcurrency,
+    RecordedArrivals,
+    RequestIntervals,
+)
 from nbtriton.perf.point import LoadMode, PerfPoint
 from nbtriton.perf.prepare import Workload
 from nbtriton.perf.progress import LevelProgress
@@ -364,6 +370,8 @@ def point_of(
         mode = "intervals"
     elif isinstance(level.load, PeriodicConcurrency):
         mode = "periodic"
+    elif isinstance(level.load, RecordedArrivals):
+        mode = "replay"
     return measured_point(
         mode, level.load.value, rule, verdict, statistics, models,
         configuration=level.configuration,

@@ -14,13 +14,16 @@ from nbtriton.perf.data import Inputs
 from nbtriton.perf.loads import (
     Distribution,
     PeriodicConcurrency,
+    RecordedArrivals,
     RequestIntervals,
     parse_levels,
     parse_periodic,
+    read_speeds,
 )
 from nbtriton.perf.measure import MeasurementMode, WindowPlan
 from nbtriton.perf.placement import Placement
 from nbtriton.perf.progress import Observer
+from nbtriton.perf.recording import Recording
 from nbtriton.perf.search import LevelPlan, check_search
 from nbtriton.perf.sweep import Configuration, combinations
 from nbtriton.perf.traffic import CallOptions, SequencePlan, read_id_range
@@ -89,6 +92,8 @@ class PerfOptions:
     intervals: Sequence[int] | None
     periodic_concurrency: str | None
     request_period: int
+    recording: str | Path | Recording | None
+    speed: float | Sequence[float]
     request_count: int
     batch_size: int | Sequence[int] | None
     inputs: Inputs | None
@@ -144,6 +149,8 @@ class PerfOptions:
                 "requests in CUDA shared memory are not measured", hint="--shared-memory system"
             )
         _check_numbers(self)
+        if self.recording is None and read_speeds(self.speed) != (1.0,):
+            raise InvalidArgumentError("speed is that of a recording", hint="give a recording")
 
     def level_plan(self) -> LevelPlan:
         """Read the load options; only one kind of load may be given."""
@@ -156,13 +163,13 @@ class PerfOptions:
     def _level_plan(self) -> LevelPlan:
         chosen = [
             self.concurrency != 1, self.request_rate is not None, self.intervals is not None,
-            self.periodic_concurrency is not None,
+            self.periodic_concurrency is not None, self.recording is not None,
         ]  # fmt: skip
         if sum(chosen) > 1:
             raise InvalidArgumentError(
                 "Cannot specify more then one inference load mode. Please choose only one of the "
-                "following modes: --concurrency, --periodic-concurrency-range, --request-rate, or "
-                "--intervals.",
+                "following modes: --concurrency, --periodic-concurrency-range, --request-rate, "
+                "--intervals, or --recording.",
             )
         binary, distribution = self.binary_search, self.request_distribution
         if self.intervals is not None:
@@ -180,6 +187,8 @@ class PerfOptions:
         if self.periodic_concurrency is not None:
             periodic = self._periodic(self.periodic_concurrency)
             return LevelPlan("periodic", (periodic.end,), distribution, periodic=periodic)
+        if self.recording is not None:
+            return self._recorded(self.recording)
         if self.request_rate is not None:
             levels = parse_levels(self.request_rate, option="--request-rate-range", integral=False)
             return LevelPlan("request_rate", levels, distribution, (), binary)
@@ -199,12 +208,21 @@ class PerfOptions:
             )
         return parse_periodic(given, self.request_period)
 
-    @property
-    def requests_per_level(self) -> int:
-        """Requests to send a level; 0 for windows."""
-        if self.periodic_concurrency is None:
-            return self.request_count
-        return parse_periodic(self.periodic_concurrency, self.request_period).end
+    def _recorded(self, given: str | Path | Recording) -> LevelPlan:
+        if self.binary_search:
+            raise InvalidArgumentError(
+                "binary search needs a range of levels with a start and an end",
+                hint="a recording has a list of speeds",
+            )
+        recording = given if isinstance(given, Recording) else Recording.load(given)
+        arrivals_ns = recording.arrivals_ns(self.model)
+        if not recording.duration_ns:
+            raise InvalidArgumentError(
+                "all requests of the recording came at once: it has no times",
+                hint="nbtriton.replay sends it",
+            )
+        recorded = RecordedArrivals(arrivals_ns, recording.duration_ns)
+        return LevelPlan("recording", read_speeds(self.speed), recorded=recorded)
 
     def configurations(self) -> tuple[Configuration, ...]:
         """Return the combinations of the swept options."""

@@ -31,6 +31,7 @@ from nbtriton.perf.prepare import (
     sequence_plan,
     workloads,
 )
+from nbtriton.perf.recording import Recording
 from nbtriton.perf.remote import RemoteServer, Target, remote_server
 from nbtriton.perf.report import PerfReport
 from nbtriton.perf.search import LevelPlan
@@ -324,7 +325,7 @@ def _measure(
                     streaming=options.streaming,
                     rule=options.stability_rule(),
                     plan=windows,
-                    request_count=options.requests_per_level,
+                    request_count=options.request_count or levels.whole,
                     seed=options.seed,
                     configuration=configuration,
                 )
@@ -347,6 +348,9 @@ def settings_of(
         "max_trials": options.stability_rule().max_trials,
         "input_data": str(options.input_data) if options.inputs is None else "given",
     }
+    if options.recording is not None:
+        given = isinstance(options.recording, Recording)
+        settings["recording"] = "given" if given else str(options.recording)
     if sequences is not None:
         settings["sequences"] = asdict(sequences)
     return settings

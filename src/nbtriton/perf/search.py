@@ -7,7 +7,7 @@ that passed or did not, and the end of the generator is the end of the search.
 from __future__ import annotations
 
 from collections.abc import Generator, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from nbtriton.errors import InvalidArgumentError
@@ -18,6 +18,7 @@ from nbtriton.perf.loads import (
     Levels,
     Load,
     PeriodicConcurrency,
+    RecordedArrivals,
     RequestIntervals,
     RequestRate,
     level_values,
@@ -32,12 +33,20 @@ Search = Generator[float, bool, None]
 class LevelPlan:
     """The levels of every configuration and batch size, and the search through them."""
 
-    mode: Literal["concurrency", "request_rate", "intervals", "periodic"]
+    mode: Literal["concurrency", "request_rate", "intervals", "periodic", "recording"]
     levels: Levels
     distribution: Distribution = "constant"
     intervals_us: tuple[int, ...] = ()
     binary: bool = False
     periodic: PeriodicConcurrency | None = None
+    recorded: RecordedArrivals | None = None
+
+    @property
+    def whole(self) -> int:
+        """The requests of a level that says itself how many it has; 0 for another one."""
+        if self.periodic is not None:
+            return self.periodic.end
+        return 0 if self.recorded is None else len(self.recorded.arrivals_ns)
 
     @property
     def count(self) -> int | None:
@@ -64,6 +73,9 @@ class LevelPlan:
             case "periodic":
                 assert self.periodic is not None
                 return self.periodic
+            case "recording":
+                assert self.recorded is not None
+                return replace(self.recorded, value=value)
 
 
 def linear_search(levels: Iterable[float]) -> Search:

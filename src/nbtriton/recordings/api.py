@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -13,9 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 from nbtriton.config import normalize
 from nbtriton.errors import InvalidArgumentError
+from nbtriton.perf.loads import read_speeds
 from nbtriton.perf.options import PROTOCOLS, Protocol, check_choice
 from nbtriton.perf.point import PerfPoint, describe
 from nbtriton.perf.progress import LevelProgress, Observer, PerfProgress
+from nbtriton.perf.recording import Recording
 from nbtriton.perf.remote import RemoteServer, Target
 from nbtriton.perf.report import PerfReport
 from nbtriton.perf.run import environment_of, open_target, place_of
@@ -29,7 +30,6 @@ from nbtriton.perf.sweep import (
 )
 from nbtriton.perf.windows import StabilityRule
 from nbtriton.recordings.live import Played, Playing, play_live
-from nbtriton.recordings.recording import Recording
 from nbtriton.recordings.simulated import play_simulated
 from nbtriton.recordings.traffic import Planned, chosen_models, due_times_ns, planned_traffic
 from nbtriton.simulate import Profile
@@ -127,7 +127,7 @@ def replay(
     requests arrive when they are due exactly, so two replays are the same in every number.
     """
     read = recording if isinstance(recording, Recording) else Recording.load(recording)
-    speeds = _speeds(speed)
+    speeds = read_speeds(speed)
     check_choice("protocol", protocol, (None, *PROTOCOLS))
     if percentile is not None and not 0 < percentile < 100:
         raise InvalidArgumentError("percentile must be between 0 and 100, both excluded")
@@ -189,16 +189,6 @@ def replay(
             interrupted=run.interrupted,
             simulated=isinstance(target, Profile),
         )  # fmt: skip
-
-
-def _speeds(speed: float | Sequence[float]) -> tuple[float, ...]:
-    speeds = tuple(speed) if isinstance(speed, Sequence) else (speed,)
-    for each in speeds:
-        if isinstance(each, str | bool) or not 0 < float(each) < math.inf:
-            raise InvalidArgumentError(f"speed must be a number above 0, found {each!r}")
-    if not speeds:
-        raise InvalidArgumentError("speed is an empty list", hint="1 is the speed of the recording")
-    return tuple(float(each) for each in speeds)
 
 
 class _Session:

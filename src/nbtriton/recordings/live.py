@@ -12,10 +12,10 @@ from nbtriton.perf.breakdown import StatisticsDocument
 from nbtriton.perf.measure import measured_point
 from nbtriton.perf.point import PerfPoint
 from nbtriton.perf.progress import LevelProgress
+from nbtriton.perf.recording import RecordedRequest
 from nbtriton.perf.remote import Target
 from nbtriton.perf.windows import LevelMeter, StabilityRule, Verdict, Window
 from nbtriton.recordings.player import Player
-from nbtriton.recordings.recording import RecordedRequest
 from nbtriton.recordings.traffic import Planned
 
 __all__ = ["Played", "Playing", "play_live", "points_of"]

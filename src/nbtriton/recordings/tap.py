@@ -21,7 +21,7 @@ from nbtriton.config import format_pbtxt
 from nbtriton.engine import InferenceRequest, RequestRecord
 from nbtriton.engine.interrupts import wait_in_slices
 from nbtriton.errors import InvalidArgumentError, NotFoundError, TritonError, nearest
-from nbtriton.recordings.recording import (
+from nbtriton.perf.recording import (
     RecordedInputs,
     RecordedRequest,
     RecordedTensor,

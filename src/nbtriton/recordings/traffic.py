@@ -10,11 +10,11 @@ import numpy as np
 
 from nbtriton.clients.base import tensor_of
 from nbtriton.config import ModelConfig, TensorSpec
-from nbtriton.errors import InvalidArgumentError, NotFoundError, nearest
+from nbtriton.errors import InvalidArgumentError
 from nbtriton.perf.data import STRING_LENGTH, Request, fill, generate
+from nbtriton.perf.recording import RecordedInputs, RecordedRequest, RecordedTensor, Recording
 from nbtriton.perf.sweep import Configured
 from nbtriton.perf.traffic import Call, CallOptions
-from nbtriton.recordings.recording import RecordedInputs, RecordedRequest, RecordedTensor, Recording
 
 __all__ = ["Planned", "chosen_models", "due_times_ns", "planned_traffic"]
 
@@ -61,10 +61,7 @@ def chosen_models(
     if not chosen:
         raise InvalidArgumentError("models names none", hint="leave it out for all")
     for name in chosen:
-        if name not in counts:
-            raise NotFoundError(
-                f"the recording has no requests for model '{name}'", hint=nearest(name, counts)
-            )
+        recording.arrivals_ns(name)
     return chosen
 
 
@@ -131,7 +128,7 @@ def due_times_ns(planned: Sequence[Planned], speed: float) -> list[int]:
 
     Examples
     --------
-    >>> from nbtriton.recordings.recording import RecordedRequest
+    >>> from nbtriton.perf.recording import RecordedRequest
     >>> from nbtriton.perf.traffic import Call
     >>> planned = [Planned(RecordedRequest(at, "m", 0, 1, {}), Call({}), None) for at in (0, 3000)]
     >>> due_times_ns(planned, 1.5)

@@ -56,7 +56,7 @@ def whatif(profile: Profile, model: str | None = None, **options: Any) -> PerfRe
         The profiled model by default; or another one that the profile has.
     **options
         Those of `nbtriton.perf`, with the same meanings and defaults: `concurrency`,
-        `request_rate`, `intervals`, `instances`, `max_batch_size` and so on. `seed` is also that of
+        `request_rate`, `intervals`, `recording`, `instances`, `max_batch_size` and so on. `seed` is also that of
         the service times.
 
     Returns
@@ -111,7 +111,7 @@ def whatif(profile: Profile, model: str | None = None, **options: Any) -> PerfRe
                     workload=workload,
                     rule=given.stability_rule(),
                     plan=windows,
-                    request_count=given.request_count,
+                    request_count=given.request_count or levels.whole,
                     seed=given.seed,
                     configuration=configuration,
                 )

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, NamedTuple, Self, cast
 
 from nbtriton.drawing import measure
-from nbtriton.errors import InvalidArgumentError, NotFoundError
+from nbtriton.errors import InvalidArgumentError, NotFoundError, nearest
 from nbtriton.packages import needed
 
 if TYPE_CHECKING:
@@ -164,6 +164,22 @@ class Recording:
                     written += 1
                 writer.add(request)
             writer.end(self.duration_ns)
+
+    def arrivals_ns(self, model: str) -> tuple[int, ...]:
+        """Return when the requests for a model came, in nanoseconds since the recording began.
+
+        Raises
+        ------
+        NotFoundError
+            It has none for this model.
+        """
+        found = tuple(request.at_ns for request in self.requests if request.model == model)
+        if not found:
+            raise NotFoundError(
+                f"the recording has no requests for model '{model}'",
+                hint=nearest(model, self.counts),
+            )
+        return found
 
     @property
     def counts(self) -> dict[str, int]:
