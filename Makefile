@@ -16,7 +16,7 @@ export PYTHONUNBUFFERED := 1
 export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: gpu help demo lab binder test-fast test-compiled test bench $(BENCHES:%=bench-%) bench-stages bench-history bench-page docs types scripts test-lowest compiled examples fmt pin clean python
+.PHONY: gpu help demo lab binder test-fast test-compiled test-fil-gpu test bench $(BENCHES:%=bench-%) bench-stages bench-history bench-page docs types scripts test-lowest compiled examples fmt pin clean python
 
 help:
 	@echo "make demo    run the notebook about ensembles, print its table, leave build/04_ensembles.html"
@@ -30,6 +30,8 @@ help:
 	@echo "             make $(BENCHES:%=bench-%) bench-stages"
 	@echo "             (BENCH_FLAGS=\"--rounds 9 --short\"; CORE=python for pure Python)"
 	@echo "             make bench-history shows the past, make bench-page writes docs/performance.md"
+	@echo "make test-fil-gpu"
+	@echo "             the GPU's kernel of the fil backend, by Triton's interpreter on the processor (fetches 290 MB)"
 	@echo "make gpu     checks and measures the path to a GPU, and writes bench/results/"
 	@echo "make compiled"
 	@echo "             the hot core as C extensions in build/compiled: its tests (make test-compiled) and figures"
@@ -126,6 +128,16 @@ COUNTS_CALLS := tests/scheduling/test_queue_policy.py::test_a_batch_costs_the_sa
 test-compiled: build/compiled
 	@PYTHONPATH=$< $(BIN)/python -m pytest -q -n auto --dist loadfile tests/engine tests/scheduling tests/backends tests/workers \
 		-m "not reference" --deselect $(COUNTS_CALLS) $(PYTEST_FLAGS)
+
+# The Triton language is 1 GB, in a folder of its own: its interpreter needs no GPU.
+TRITON_LANGUAGE := build/triton-language
+$(TRITON_LANGUAGE)/.installed: $(VENV)/.test
+	@rm -rf $(TRITON_LANGUAGE)
+	@$(BIN)/python -m pip install -q --disable-pip-version-check --no-deps --target $(TRITON_LANGUAGE) triton==3.9.0
+	@touch $@
+
+test-fil-gpu: $(TRITON_LANGUAGE)/.installed
+	@TRITON_INTERPRET=1 PYTHONPATH=$(TRITON_LANGUAGE) $(BIN)/python -m pytest -q -n0 tests/backends/test_fil_gpu.py $(PYTEST_FLAGS)
 
 compiled: test-compiled
 	@$(BIN)/python -m bench compiled $(BENCH_FLAGS)

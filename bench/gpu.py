@@ -176,6 +176,22 @@ def check_torch_module(gpus: Any) -> None:
                 np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-4)
 
 
+def check_forest(gpus: Any) -> None:
+    """A forest gives what treelite gives on the host."""
+    import treelite
+    from sklearn.ensemble import RandomForestRegressor
+
+    random = np.random.default_rng(0)
+    x = random.standard_normal((64, 8)).astype(np.float32)
+    forest = RandomForestRegressor(30, max_depth=10, random_state=0).fit(x, x[:, 0] * x[:, 1])
+    expected = treelite.gtil.predict(treelite.sklearn.import_model(forest), x)[:, 0, 0]
+    with _server(gpus) as server:
+        server.load(GPU + ' backend: "fil"', forest, name="forest")
+        result = server.infer("forest", {"input__0": x})
+        assert type(result.raw("output__0")) is not np.ndarray, "the output left the device"
+        np.testing.assert_allclose(result["output__0"], expected, rtol=1e-6, atol=1e-6)
+
+
 CHECKS: tuple[Callable[[Any], None], ...] = (
     check_function,
     check_steps_stay_on_the_device,
@@ -184,6 +200,7 @@ CHECKS: tuple[Callable[[Any], None], ...] = (
     check_out_of_memory,
     check_too_large_a_model,
     check_torch_module,
+    check_forest,
 )
 
 

@@ -291,6 +291,23 @@ def test_a_gpu_is_refused_in_the_words_of_a_build_without_one(binary):
     assert "Unsupported: KIND_GPU cannot be used in CPU-only build" in caught.value.message
 
 
+def test_on_a_simulated_gpu_it_is_of_its_own_class_and_accounted_there(binary, data):
+    """The host computes; copies, memory and time are the device's."""
+    with nt.Server(gpus="simulated:1,trees=4") as running:
+        text = config(**BINARY) + "instance_group { kind: KIND_GPU }"
+        running.load(text, binary[0], name="m")
+        found = predict(running, data[0])
+        operations = {one.operation for one in running.devices.ledger.computations()}
+        copied = {one.reader for one in running.devices.ledger.copies()}
+        memory = running.devices[0].memory().by_owner["m"]
+    with nt.Server(gpus=()) as host:
+        host.load(config(**BINARY), binary[0], name="m")
+        assert found.tolist() == predict(host, data[0]).tolist()
+    assert operations == {"trees"}
+    assert copied == {"m: weights", "m.input__0", "host"}
+    assert memory > 1000  # 5 trees, flat
+
+
 def test_an_estimator_that_is_no_forest(data):
     from sklearn.linear_model import LinearRegression
 

@@ -324,6 +324,9 @@ class Backend(ABC):
     needs_source: ClassVar[bool] = True
     # Packages that it imports with its first model.
     packages: ClassVar[tuple[str, ...]] = ()
+    # The class of operations, of those of simulated GPUs, that a batch counts as there where the backend does not
+    # know them.
+    operation: ClassVar[str] = "module"
     # Of a stand-in: what is missing.
     stand_in: ClassVar[str] = ""
 

@@ -56,7 +56,8 @@ def create_instance(backend: Backend, context: InstanceContext) -> BackendInstan
             inner = backend.create_instance(context)
             return _Weighted(inner, weights)
         inner = backend.create_instance(replace(context, kind="KIND_CPU"))
-        return HostedInstance(inner, Place(device, context.model.name), weights)
+        place = Place(device, context.model.name)
+        return HostedInstance(inner, place, weights, backend.operation)
     except BaseException:
         weights.release()
         raise
@@ -116,11 +117,16 @@ class HostedInstance(_Wrapped):
     place : Place
         On the simulated GPU.
     weights : Reservation
+    operation : str
+        The class of operations that a batch counts as.
     """
 
-    def __init__(self, inner: BackendInstance, place: Place, weights: Reservation) -> None:
+    def __init__(
+        self, inner: BackendInstance, place: Place, weights: Reservation, operation: str
+    ) -> None:
         super().__init__(inner, weights)
         self._place = place
+        self._operation = operation
 
     def execute(
         self, requests: Sequence[BackendRequest], timer: BatchTimer
@@ -135,7 +141,7 @@ class HostedInstance(_Wrapped):
                 _Staged(request, inputs, place)
                 for request, inputs in zip(requests, placed, strict=True)
             ]
-            with place.computing(held):
+            with place.computing(held, self._operation):
                 responses = self._inner.execute(staged, timer)
             return _adopted(place, responses, requests)
 

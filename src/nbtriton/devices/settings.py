@@ -9,9 +9,9 @@ from nbtriton.errors import InvalidArgumentError, nearest
 __all__ = ["OPERATIONS", "SIMULATED", "SimulatedGPUs", "parse_simulated"]
 
 SIMULATED = "simulated"
-# The classes of operations that have a speed of their own; "module" is a whole call of a model whose parts
-# the device does not see.
-OPERATIONS = ("elementwise", "reduction", "matmul", "module")
+# The classes of operations that have a speed of their own; "trees" is a batch of a forest, "module" a whole call of
+# any other model whose parts the device does not see.
+OPERATIONS = ("elementwise", "reduction", "matmul", "trees", "module")
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class SimulatedGPUs:
         What every copy takes beside its bytes.
     launch_us : float
         What every operation takes beside its computing.
-    elementwise, reduction, matmul, module : float
+    elementwise, reduction, matmul, trees, module : float
         Speed of a class of operations, as a factor on this machine's processor: with ``matmul=20`` a
         product that takes 2 ms here takes 100 us on the device's clock.
 
@@ -55,6 +55,7 @@ class SimulatedGPUs:
     elementwise: float = 1.0
     reduction: float = 1.0
     matmul: float = 1.0
+    trees: float = 1.0
     module: float = 1.0
 
     def __post_init__(self) -> None:

@@ -59,6 +59,7 @@ class WorkerBackend(Backend):
         self.platform = inner.platform  # type: ignore[misc]
         self.runtime = inner.runtime  # type: ignore[misc]
         self.stand_in = inner.stand_in  # type: ignore[misc]
+        self.operation = inner.operation  # type: ignore[misc]
         self.inner = inner
         self._settings = settings
         self._waiting = waiting

@@ -117,9 +117,9 @@ class Place:
             return array
         return self.device.adopt(to_numpy(array))
 
-    def computing(self, reads: Sequence[Array] = ()) -> Any:
+    def computing(self, reads: Sequence[Array] = (), operation: str = "module") -> Any:
         """Return the context of a call whose parts the device does not see."""
-        return self.device.computing("module", self.model, reads)
+        return self.device.computing(operation, self.model, reads)
 
     def leave(
         self, outputs: Iterable[tuple[str, Array]], requests: Sequence[BackendRequest]

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import threading
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, ClassVar
 
 from nbtriton.backends.base import Backend, BackendInstance, InstanceContext, ModelContext
+from nbtriton.backends.core.place import Place
 from nbtriton.backends.fil.check import check, complete, describe_object, row_width
 from nbtriton.backends.fil.core.instance import ForestInstance
+from nbtriton.backends.fil.flatten import FlatForest, flatten
 from nbtriton.backends.fil.forest import Forest, is_forest, load, model_file, treelite_model
 from nbtriton.backends.fil.parameters import forest_parameters, model_type
 from nbtriton.config import ModelConfig
+from nbtriton.devices import CopyLedger
 from nbtriton.errors import InternalError, UnsupportedError
 
 __all__ = ["FilBackend"]
@@ -19,17 +24,22 @@ _SUFFIXES = (".tl", ".ubj")
 
 
 class FilBackend(Backend):
-    """Runs tree models on the host by treelite, as Triton's Forest Inference Library backend does.
+    """Runs tree models as Triton's Forest Inference Library backend does: on the host by treelite, on a GPU by a kernel.
 
-    Instances of a version share one model.
+    Instances of a version share one model on each device.
     """
 
     name: ClassVar[str] = "fil"
     packages: ClassVar[tuple[str, ...]] = ("treelite",)
+    operation: ClassVar[str] = "trees"
 
     def __init__(self) -> None:
         self._model: Any = None
         self._forest: Forest | None = None
+        self._flat: FlatForest | None = None
+        # Instances are created on threads of their own.
+        self._lock = threading.Lock()
+        self._by_device: dict[int, Any] = {}
 
     @classmethod
     def accepts(cls, source: object) -> bool:
@@ -46,8 +56,8 @@ class FilBackend(Backend):
         return super().missing(source, config)
 
     def prefers_gpu(self) -> bool:
-        """Return False: trees run on the host here."""
-        return False
+        """Return whether a GPU can walk trees here."""
+        return not _lacks_for_gpu(0)
 
     def complete_config(self, context: ModelContext) -> ModelConfig:
         """Fill input and output, and of an object its parameters; see `nbtriton.backends.fil.check`."""
@@ -61,22 +71,33 @@ class FilBackend(Backend):
         check(context.config, self._open(context, context.config))
 
     def create_instance(self, context: InstanceContext) -> BackendInstance:
-        """Create one instance.
+        """Create one instance; on a GPU it never ran on hardware so far.
 
         Raises
         ------
         UnsupportedError
-            Any kind but KIND_CPU, with the text of a FIL backend that was built without CUDA.
+            A GPU that is not there, or lacks a package, with the text of a FIL backend that was built
+            without CUDA.
         """
-        if context.kind == "KIND_GPU":
+        model = context.model
+        forest, width = self._open(model, model.config), row_width(model.config)
+        if context.kind != "KIND_GPU":
+            return ForestInstance(model.config, forest, width)
+        lacks = _lacks_for_gpu(context.device_id)
+        if lacks:
             raise UnsupportedError(
                 "KIND_GPU cannot be used in CPU-only build",
-                hint="KIND_CPU runs the trees on the host",
+                hint=f"{lacks}; KIND_CPU runs the trees on the host",
             )
-        model = context.model
-        return ForestInstance(
-            model.config, self._open(model, model.config), row_width(model.config)
-        )
+        from nbtriton.devices.cuda import CudaDevice
+
+        gpu: Any = context.device or CudaDevice(context.device_id, CopyLedger())
+        place = Place(gpu, model.name)
+        return ForestInstance(model.config, self._on(model, gpu), width, place)
+
+    def weights_bytes(self, context: ModelContext) -> int:
+        """Return the size of the flat trees."""
+        return self._flattened(context).nbytes
 
     def served(self, context: ModelContext) -> object:
         """Return the path, or treelite's model of an object."""
@@ -85,13 +106,31 @@ class FilBackend(Backend):
 
     def close(self) -> None:
         """Release the model."""
-        self._model = self._forest = None
+        self._model = self._forest = self._flat = None
+        self._by_device.clear()
 
     def _open(self, context: ModelContext, config: ModelConfig) -> Forest:
         if self._forest is None:
             parameters = forest_parameters(config)
             self._forest = Forest(self._read(context, config), parameters)
         return self._forest
+
+    def _flattened(self, context: ModelContext) -> FlatForest:
+        with self._lock:
+            if self._flat is None:
+                self._open(context, context.config)  # sets what probabilities are made by
+                self._flat = flatten(self._model)
+            return self._flat
+
+    def _on(self, context: ModelContext, gpu: Any) -> Any:
+        from nbtriton.backends.fil.gpu import GpuForest
+
+        flat = self._flattened(context)
+        with self._lock:
+            if gpu.index not in self._by_device:
+                parameters = forest_parameters(context.config)
+                self._by_device[gpu.index] = GpuForest(flat, parameters, gpu.place)
+            return self._by_device[gpu.index]
 
     def _read(self, context: ModelContext, config: ModelConfig) -> Any:
         if self._model is None:
@@ -103,3 +142,14 @@ class FilBackend(Backend):
             else:
                 raise InternalError(f"the fil backend cannot run {source!r}")
         return self._model
+
+
+def _lacks_for_gpu(device_id: int) -> str:
+    """Return what keeps a GPU from walking trees here; empty if nothing does."""
+    for package in ("triton", "torch"):
+        if find_spec(package) is None:
+            return f"the package '{package}' is not installed (extra fil-gpu)"
+    import torch
+
+    count = torch.cuda.device_count()
+    return "" if device_id < count else f"torch finds {count} GPUs, not GPU {device_id}"

@@ -7,9 +7,10 @@ from typing import Any
 
 from nbtriton.backends.base import BackendRequest, BatchTimer, Response
 from nbtriton.backends.core.batching import BatchInstance, gather_inputs
+from nbtriton.backends.core.place import Place
 from nbtriton.config import ModelConfig
 from nbtriton.errors import InternalError, TritonError
-from nbtriton.tensors import to_numpy
+from nbtriton.tensors import Array, to_numpy, to_torch
 
 __all__ = ["INPUT", "OUTPUT", "ForestInstance"]
 
@@ -23,31 +24,55 @@ class ForestInstance(BatchInstance):
     Parameters
     ----------
     config : ModelConfig
-    forest : nbtriton.backends.fil.forest.Forest
+    forest : nbtriton.backends.fil.forest.Forest or nbtriton.backends.fil.gpu.GpuForest
     width : int
         Elements of a row's output; with 1 the output has the batch dimension alone (FL6).
+    place : Place, optional
+        On a GPU, where the forest is one for it.
     """
 
-    def __init__(self, config: ModelConfig, forest: Any, width: int) -> None:
+    def __init__(
+        self, config: ModelConfig, forest: Any, width: int, place: Place | None = None
+    ) -> None:
         super().__init__(config)
         self._forest = forest
         self._width = width
+        self._place = place
 
     def finalize(self) -> None:
         """Release the forest."""
         self._forest = None
+        if self._place is not None:
+            self._place.close()
 
     def run(self, requests: Sequence[BackendRequest], timer: BatchTimer) -> Sequence[Response]:
         """Run requests of which a model that does not batch gets one."""
-        rows = to_numpy(gather_inputs(requests, (INPUT,), self._layout, copy=False)[INPUT])
+        place = self._place
+        if place is None:
+            found = self._predict(requests, timer)
+        else:
+            place.begin()
+            with place.stream:
+                found = self._predict(requests, timer)
+                place.leave([(OUTPUT, found)], requests)
+        timer.infer_done()
+        return self.scatter(requests, {OUTPUT: found})
+
+    def _predict(self, requests: Sequence[BackendRequest], timer: BatchTimer) -> Array:
+        place = self._place
+        gathered = gather_inputs(
+            requests, (INPUT,), self._layout, copy=False, model=self._name, place=place
+        )
+        rows: Array = gathered[INPUT]
         timer.inputs_ready()
         try:
-            found = self._forest.predict(rows, self._width)
+            if place is None:
+                found: Array = self._forest.predict(to_numpy(rows), self._width)
+            else:
+                with place.computing():
+                    found = self._forest.predict(to_torch(rows), self._width)
         except TritonError:
             raise
         except Exception as error:
             raise InternalError(str(error).strip()) from error
-        timer.infer_done()
-        if self._width == 1:
-            found = found.reshape(-1)
-        return self.scatter(requests, {OUTPUT: found})
+        return found.reshape(-1) if self._width == 1 else found
