@@ -95,17 +95,14 @@ def _split(builder, random, left, right):
     if random.random() < 0.3:
         listed = random.choice(CATEGORIES, int(random.integers(0, 5)), replace=False)
         builder.categorical_test(
-            at,
-            default_left,
-            sorted(int(one) for one in listed),
-            bool(random.integers(2)),
-            **children,
-        )
+            at, default_left=default_left, category_list=sorted(int(one) for one in listed),
+            category_list_right_child=bool(random.integers(2)), **children,
+        )  # fmt: skip
     else:
-        operator = str(random.choice(["<", "<=", "==", ">", ">="]))
         builder.numerical_test(
-            at, float(random.choice(THRESHOLDS)), default_left, operator, **children
-        )
+            at, float(random.choice(THRESHOLDS)), default_left=default_left,
+            opname=str(random.choice(["<", "<=", "==", ">", ">="])), **children,
+        )  # fmt: skip
 
 
 def _parameters(*, proba=False, classes=False):
