@@ -36,7 +36,7 @@ def walk(
     category_at, category_bits, categories,
     sums, classes,
     WIDTH: tl.constexpr, BY_CATEGORY: tl.constexpr, ROWS: tl.constexpr, TREES: tl.constexpr,
-):  # type: ignore[no-untyped-def] # fmt: skip
+):  # fmt: skip
     """Add up the leaves that a block of rows reaches in a block of trees.
 
     `rows` is (row_count, feature_count) of float32, `sums` (blocks of trees, row_count, classes) of
