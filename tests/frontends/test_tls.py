@@ -23,8 +23,8 @@ import tritonclient.http as http_client
 from nbtriton.engine import Server
 from nbtriton.errors import InvalidArgumentError
 from nbtriton.frontends import Endpoints, Tls, serve
-from nbtriton.frontends.serve.command import _endpoint_options
 from nbtriton.frontends.serve.flags import parse_flags
+from nbtriton.frontends.serve.options import endpoint_options
 from tests.frontends.certificates import openssl, write_keys
 from tests.frontends.raw import Client, post
 from tests.frontends.starving import BODY, CONFIG, LIVE
@@ -210,12 +210,12 @@ def test_the_flags(protocol: str) -> None:
     files.append(f"--{protocol}-root-cert=root")
 
     def read(*flags: str) -> Tls | None:
-        return _endpoint_options(parse_flags([*files, *flags]))[f"{protocol}_tls"]
+        return endpoint_options(parse_flags([*files, *flags]))[f"{protocol}_tls"]
 
     assert read() is None
     assert read(f"--{protocol}-use-ssl=true") == Tls("cert", "key", "root")
     assert read(f"--{protocol}-use-ssl-mutual=true") == Tls("cert", "key", "root", mutual=True)
-    size = _endpoint_options(parse_flags(["--max-decompressed-size=5"]))["limits"]
+    size = endpoint_options(parse_flags(["--max-decompressed-size=5"]))["limits"]
     assert size.decompressed_bytes == 5
     with pytest.raises(InvalidArgumentError, match="must be greater than 0"):
-        _endpoint_options(parse_flags(["--max-decompressed-size=0"]))
+        endpoint_options(parse_flags(["--max-decompressed-size=0"]))

@@ -19,21 +19,10 @@ from typing import TYPE_CHECKING, Any
 from nbtriton.backends import SETTINGS_OF_ALL, find_backend
 from nbtriton.engine import CODE_TEXTS
 from nbtriton.errors import InternalError, InvalidArgumentError, TritonError
-from nbtriton.frontends.openai.chat import chat_template_of
-from nbtriton.frontends.openai.endpoint import OpenAiOptions
-from nbtriton.frontends.serve.flag_settings import (
-    backend_config,
-    cache_bytes,
-    check_ports,
-    host_policies,
-    metrics_settings,
-    restricted_apis,
-    trace_settings,
-)
 from nbtriton.frontends.serve.flags import FLAGS, HELP, parse_flags, usage
 from nbtriton.frontends.serve.logs import LogSettings
-from nbtriton.frontends.service import FailedControl, Limits
-from nbtriton.frontends.tls import Tls
+from nbtriton.frontends.serve.options import endpoint_options, server_options, start_log
+from nbtriton.frontends.service import FailedControl
 
 if TYPE_CHECKING:
     from nbtriton.api import Server
@@ -43,7 +32,6 @@ __all__ = ["model_table", "serve_command"]
 
 _log = logging.getLogger("nbtriton.serve")
 
-_GRPC_PORT = 8001
 # Longest delay of a signal that comes just before the main thread waits: it sets a flag that is checked
 # between bytecodes, and interrupts only a wait that has begun. One in 50 did, on a busy machine.
 _SLICE_S = 0.2
@@ -51,18 +39,6 @@ _SLICE_S = 0.2
 _POLL_S = 0.02
 # Time for the last responses, which say that the server stops.
 _LAST_RESPONSES_S = 0.5
-_COMPRESSION = ("none", "low", "medium", "high")
-_CHANNEL_ARGUMENTS = {
-    "grpc.keepalive_time_ms": "grpc_keepalive_time",
-    "grpc.keepalive_timeout_ms": "grpc_keepalive_timeout",
-    "grpc.keepalive_permit_without_calls": "grpc_keepalive_permit_without_calls",
-    "grpc.http2.max_pings_without_data": "grpc_http2_max_pings_without_data",
-    "grpc.http2.min_ping_interval_without_data_ms":
-        "grpc_http2_min_recv_ping_interval_without_data",
-    "grpc.http2.max_ping_strikes": "grpc_http2_max_ping_strikes",
-    "grpc.max_connection_age_ms": "grpc_max_connection_age",
-    "grpc.max_connection_age_grace_ms": "grpc_max_connection_age_grace",
-}  # fmt: skip
 
 
 def serve_command(make_server: Callable[..., Server], argv: Sequence[str]) -> int:
@@ -91,7 +67,7 @@ def serve_command(make_server: Callable[..., Server], argv: Sequence[str]) -> in
         raise InvalidArgumentError(
             "Error: Use of '--load-model' requires setting '--model-control-mode=explicit' as well."
         )
-    log = _start_log(arguments)
+    log = start_log(arguments)
     try:
         return _run(make_server, arguments, directories, log)
     finally:
@@ -107,24 +83,11 @@ def _run(
     for name in sorted(arguments.given):
         if not FLAGS[name].effect:
             _log.warning("--%s has no effect here: %s", name, FLAGS[name].help)
-    settings = backend_config(arguments)
-    _log_without_effect(settings)
-    size = cache_bytes(arguments)
-    summaries, metrics = metrics_settings(arguments)
-    options = {**_endpoint_options(arguments), "log": log, "metrics": metrics}
+    options = server_options(arguments)
+    _log_without_effect(options["backend_config"])
+    ports = {**endpoint_options(arguments), "log": log}
     ended = _on_signals()
-    server = make_server(
-        cache_bytes=size,
-        summaries=summaries,
-        rate_limit=arguments.rate_limit,
-        rate_limit_resources=arguments.rate_limit_resource,
-        backend_config=settings,
-        isolation=arguments.isolation,
-        worker_timeout_s=arguments.worker_timeout,
-        host_policies=host_policies(arguments),
-        stand_in=arguments.stand_in,
-        gpus=arguments.gpus,
-    )
+    server = make_server(**options)
     try:
         error = _set_up(server, arguments, directories)
         if error is not None:
@@ -134,8 +97,8 @@ def _run(
                 return 1
             _log.error("%s", what)
         if server.engine.model_control is None:
-            options["control"] = FailedControl(server)
-        return 0 if ended.is_set() else _serve(server, arguments, options, ended)
+            ports["control"] = FailedControl(server)
+        return 0 if ended.is_set() else _serve(server, arguments, ports, ended)
     finally:
         server.close(timeout_s=max(0, arguments.exit_timeout_secs))
         _log.info("server stopped")
@@ -233,83 +196,6 @@ def _wait_for_requests(server: Server, deadline: float) -> bool:
         sleep(min(_POLL_S, left))
 
 
-def _endpoint_options(arguments: SimpleNamespace) -> dict[str, Any]:
-    grpc_port = _GRPC_PORT if arguments.grpc_port is None else arguments.grpc_port
-    if arguments.allow_grpc is False:
-        grpc_port = None
-    trace_path, trace_values, spans = trace_settings(arguments)
-    channel = [
-        (name, int(value))
-        for name, flag in _CHANNEL_ARGUMENTS.items()
-        if (value := getattr(arguments, flag)) is not None
-    ]
-    level = _COMPRESSION.index(arguments.grpc_infer_response_compression_level)
-    channel.append(("grpc.default_compression_level", level))
-    http_port = arguments.http_port if arguments.allow_http else None
-    metrics_port = arguments.metrics_port if arguments.allow_metrics else None
-    host = arguments.http_address
-    grpc_host = arguments.grpc_address or host
-    metrics_host = arguments.metrics_address or host
-    check_ports(
-        ("HTTP", host, http_port),
-        ("GRPC", grpc_host, grpc_port),
-        ("metrics", metrics_host, metrics_port),
-        ("OpenAI", host, arguments.openai_port),
-    )
-    return {
-        "http_port": http_port,
-        "grpc_port": grpc_port,
-        "metrics_port": metrics_port,
-        "openai_port": arguments.openai_port,
-        "openai": _openai(arguments),
-        "host": host,
-        "grpc_host": grpc_host,
-        "metrics_host": metrics_host,
-        "name": arguments.id,
-        "strict_readiness": arguments.strict_readiness,
-        "restricted": restricted_apis(arguments.http_restricted_api, "http-restricted-api", "api"),
-        "grpc_restricted": restricted_apis(
-            arguments.grpc_restricted_protocol, "grpc-restricted-protocol", "protocol"
-        ),
-        "grpc_options": channel,
-        "header_forward_pattern": arguments.http_header_forward_pattern,
-        "grpc_header_forward_pattern": arguments.grpc_header_forward_pattern,
-        "trace_file": trace_path,
-        "trace": trace_values,
-        "opentelemetry": spans,
-        "client_shm": arguments.allow_client_shm,
-        "limits": _limits(arguments),
-        "http_tls": _tls(arguments, "http"),
-        "grpc_tls": _tls(arguments, "grpc"),
-    }
-
-
-def _openai(arguments: SimpleNamespace) -> OpenAiOptions | None:
-    if arguments.openai_port is None:
-        return None
-    template = chat_template_of(arguments.tokenizer, arguments.chat_template)
-    return OpenAiOptions(template, arguments.default_max_tokens)
-
-
-def _limits(arguments: SimpleNamespace) -> Limits:
-    size = arguments.max_decompressed_size
-    if size <= 0:
-        raise InvalidArgumentError(f"--max-decompressed-size={size}: it must be greater than 0")
-    return Limits(decompressed_bytes=size)
-
-
-def _tls(arguments: SimpleNamespace, protocol: str) -> Tls | None:
-    """Return the TLS settings of a protocol; None without TLS."""
-
-    def given(name: str) -> Any:
-        return getattr(arguments, f"{protocol}_{name}")
-
-    mutual = given("use_ssl_mutual")
-    if not (mutual or given("use_ssl")):
-        return None
-    return Tls(given("server_cert"), given("server_key"), given("root_cert"), mutual)
-
-
 def model_table(index: Sequence[dict[str, str]]) -> str:
     """Return the table of models that tritonserver prints at its start."""
     rows = [("Model", "Version", "Status")]
@@ -351,14 +237,3 @@ def _log_without_effect(settings: Mapping[str, Mapping[str, str]]) -> None:
             if name not in known:
                 where = f"{backend},{name}" if backend else name
                 _log.info("--backend-config=%s has no effect here", where)
-
-
-def _start_log(arguments: SimpleNamespace) -> LogSettings:
-    try:
-        file = arguments.log_file
-        handler = logging.FileHandler(file) if file else logging.StreamHandler(sys.stderr)
-    except OSError as error:
-        raise InvalidArgumentError(f"--log-file {file}: {error.strerror}") from None
-    names = ("log_file", "log_info", "log_warning", "log_error", "log_format")
-    values = {name: getattr(arguments, name) for name in names}
-    return LogSettings(handler, log_verbose_level=arguments.log_verbose, **values)
