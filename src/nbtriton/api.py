@@ -107,6 +107,16 @@ class Server(EngineServer):  # noqa: D101 - the docstring of what it extends
         self.engine.model_control = control
         return control
 
+    def control_of(self, name: str) -> ModelControl | None:
+        """Return the control of the repository from which a model serves; None of any other model.
+
+        Examples
+        --------
+        >>> server.control_of("double") is None
+        True
+        """
+        return next((one for one in reversed(self._controls) if one.holds(name)), None)
+
     def export(
         self,
         directory: str | Path,

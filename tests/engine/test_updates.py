@@ -341,6 +341,61 @@ def test_L16_L17_a_new_version_policy_alone_is_an_update_too(server: Server, jou
     assert executed(server) == 2
 
 
+def times(factor: float):
+    def execute(IN: "FP32[4]") -> {"OUT": "FP32[4]"}:  # noqa: F821, N803, UP037
+        return {"OUT": IN * factor}
+
+    return execute
+
+
+def versions_of(server: Server) -> dict[int, tuple[int, float]]:
+    """Return the instances of each version, and the sum that it makes of four ones."""
+    return {
+        model.version: (
+            len(model.instances),
+            float(server.infer("m", {"IN": ones()}, version=model.version)["OUT"].sum()),
+        )
+        for model in server.models()
+    }
+
+
+def test_L16_L17_a_configuration_without_code_is_that_of_all_versions(server: Server):
+    all_of_them = "version_policy { all { } }"
+    for version in (1, 2, 3):
+        source = times(version)
+        server.load(count(1) + all_of_them, source, name="m", version=version)
+    assert versions_of(server) == {1: (1, 4.0), 2: (1, 8.0), 3: (1, 12.0)}
+    server.load(count(2) + all_of_them, name="m")  # other instances alone: each goes on
+    assert versions_of(server) == {1: (2, 4.0), 2: (2, 8.0), 3: (2, 12.0)}
+    assert [fields(server.statistics(), "m", v)["success"] for v in (1, 2, 3)] == [2, 2, 2]
+    server.load(echo(all_of_them, max_batch_size=4), name="m")
+    assert versions_of(server) == {1: (1, 4.0), 2: (1, 8.0), 3: (1, 12.0)}
+    assert [server.config("m", v).max_batch_size for v in (1, 2, 3)] == [4, 4, 4]
+    for wanted, left in (("latest { num_versions: 2 }", {2, 3}), ("specific { versions: 2 }", {2})):
+        server.load(echo(f"version_policy {{ {wanted} }}"), name="m")
+        assert set(versions_of(server)) == left
+    assert versions_of(server) == {2: (1, 8.0)}
+
+
+def test_L2_a_policy_without_versions_leaves_all_of_them(server: Server):
+    for version in (1, 2):
+        server.load(echo("version_policy { all { } }"), times(version), name="m", version=version)
+    with pytest.raises(ConfigError, match="at least one version must be available"):
+        server.load(echo("version_policy { specific { versions: 7 } }"), name="m")
+    assert versions_of(server) == {1: (1, 4.0), 2: (1, 8.0)}
+
+
+def test_of_versions_of_which_one_fails_none_is_replaced(server: Server, journal: Journal):
+    every = "version_policy { all { } }"
+    server.load(echo(every), times(1), name="m", version=1)
+    server.load(echo(every), journal.model(), name="m", version=2)
+    journal.may_begin = False
+    with pytest.raises(LoadError, match="not now"):
+        server.load(echo(every, max_batch_size=4), name="m")
+    assert versions_of(server) == {1: (1, 4.0), 2: (1, 4.0)}
+    assert [server.config("m", v).max_batch_size for v in (1, 2)] == [8, 8]
+
+
 def test_L16_the_limiter_follows_added_and_removed_instances(journal: Journal):
     need = "rate_limiter { resources { name: 'R' count: 3 } }"
     with Server(gpus=(), rate_limit="execution_count") as server:

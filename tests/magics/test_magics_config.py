@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from nbtriton.api import server
-from nbtriton.errors import ConfigError, NotFoundError, TritonError
+from nbtriton.errors import ConfigError, LoadError, NotFoundError, TritonError
 from tests.magics.cells import DOUBLE
+from tests.repository.models import add
 
 PBTXT = """\
 max_batch_size: 8
@@ -43,6 +44,65 @@ def test_L16_other_instances_are_no_new_model(doubled):
     doubled.ok("%%triton_config double\nmax_batch_size: 4\ninstance_group { count: 3 }\n")
     (model,) = server().models()
     assert (len(model.instances), model.success_count) == (3, 0)
+
+
+VERSIONED = """\
+%%triton_model m --max-batch-size 8 --version {0} --config "version_policy {{ all {{ }} }}"
+def m(IN: "FP32[4]") -> {{"OUT": "FP32[4]"}}:
+    return {{"OUT": IN * {0}}}
+"""
+
+
+def versions(name: str) -> dict[int, tuple[int, float]]:
+    """Return what each version allows, and its answer to ones."""
+    return {
+        model.version: (
+            server().config(name, model.version).max_batch_size,
+            float(server().infer(name, {"IN": ones()}, version=model.version)["OUT"][0, 0]),
+        )
+        for model in server().models()
+        if model.name == name
+    }
+
+
+def test_L17_a_configuration_is_that_of_all_versions(notebook):
+    for version in (1, 2, 3):
+        notebook.ok(VERSIONED.format(version))
+    notebook.ok("%%triton_config m\nmax_batch_size: 4\n")
+    assert versions("m") == {1: (4, 1.0), 2: (4, 2.0), 3: (4, 3.0)}
+    notebook.ok("%%triton_config m\nversion_policy { latest { num_versions: 2 } }\n")
+    assert versions("m") == {2: (4, 2.0), 3: (4, 3.0)}
+    # The code of a cell went with its version.
+    ran = notebook.ok("%%triton_config m\nversion_policy { specific { versions: [ 1, 3 ] } }\n")
+    assert versions("m") == {3: (4, 3.0)}
+    assert "m: the version policy wants version 1 too" in ran.out
+    notebook.ok(VERSIONED.format(1).replace("{ all { } }", "{ specific { versions: [ 1, 3 ] } }"))
+    assert versions("m") == {1: (8, 1.0), 3: (4, 3.0)}
+    failed = notebook("%%triton_config m\nversion_policy { specific { versions: 7 } }\n")
+    assert isinstance(failed.error, ConfigError)
+    assert set(versions("m")) == {1, 3}
+
+
+@pytest.mark.parametrize("control", ["none", "explicit"])
+def test_L2_a_version_policy_brings_versions_of_a_repository_back(notebook, tmp_path, control):
+    text = 'backend: "python" version_policy { all { } }'
+    add(tmp_path, "m", config=text, versions=("1", "2", "3"))
+    options = f"--control {control}" + (" --load-model m" if control == "explicit" else "")
+    notebook.ok(f"%triton_load {tmp_path} {options}")
+    for policy, left in (
+        ("latest { num_versions: 2 }", {2, 3}),
+        ("specific { versions: [ 1, 3 ] }", {1, 3}),
+        ("all { }", {1, 2, 3}),
+    ):
+        ran = notebook.ok(f"%%triton_config m\nversion_policy {{ {policy} }}\n")
+        assert versions("m") == {version: (8, version) for version in left}
+        assert "version policy" not in ran.out
+    failed = notebook("%%triton_config m\nversion_policy { specific { versions: 7 } }\n")
+    assert isinstance(failed.error, LoadError)
+    assert set(versions("m")) == {1, 2, 3}
+    # A version that a cell defines is no longer the repository's.
+    notebook.ok(VERSIONED.format(2))
+    assert server().control_of("m") is None
 
 
 # What the tutorials show, after `%%triton_model double --max-batch-size 8`.

@@ -29,6 +29,7 @@ from nbtriton.config import (
     parse_dataflow,
     parse_pbtxt,
 )
+from nbtriton.engine import ModelHandle
 from nbtriton.errors import ConfigWarning
 from nbtriton.magics.ask import check_known
 from nbtriton.magics.cells import cell_name, find_model, in_cell, run_body, torch_modules
@@ -46,8 +47,6 @@ from nbtriton.magics.environments import CellFile, environment_folder
 
 if TYPE_CHECKING:
     from argparse import Namespace
-
-    from nbtriton.engine import ModelHandle
 
 __all__ = ["DefineMagics"]
 
@@ -188,6 +187,9 @@ class DefineMagics(Magics):
     def triton_config(self, line: str, cell: str) -> Any:
         """Change the configuration of a loaded model by this cell's config.pbtxt text.
 
+        All versions get it. A version that the version policy unloads comes back with a policy that
+        wants it from a repository; of a cell it takes the code along, and its cell has to run again.
+
         A fragment changes what it names and keeps the rest; lists are replaced as a whole. A text
         with a name, platform or backend, or with input and output, is a whole configuration and
         replaces all; what is no longer set then is named. Both may also be JSON.
@@ -208,7 +210,7 @@ class DefineMagics(Magics):
         before = server().engine.inspection.user_config(options.name)
         with in_cell(cell) as text:
             config = amend(before, text, source=cell_name(self.shell))
-        handle = _load(config, name=options.name)
+        handle = _reload(config, options.name)
         unset = {field.name for field, _ in before.ListFields()}
         unset -= {field.name for field, _ in config.ListFields()} | {"name"}
         why = "this is a whole configuration"
@@ -303,9 +305,29 @@ def _load(config: ModelConfig, model: object = None, *, name: str, **options: An
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConfigWarning)  # said below, without a place in our code
         handle = server().load(config, model, name=name, **options)
+    _say_ignored(name)
+    return handle
+
+
+def _reload(config: ModelConfig, name: str) -> ModelHandle:
+    """Load the versions of a model with another configuration, and say which of them are missing."""
+    control = server().control_of(name)
+    if control is not None:
+        control.reconfigure(name, config)
+        _say_ignored(name)
+        return ModelHandle(server(), name)
+    handle = _load(config, name=name)
+    for version in server().engine.inspection.missing_versions(name):
+        _say(
+            f"{name}: the version policy wants version {version} too, which is not loaded any more: "
+            "run its cell again"
+        )
+    return handle
+
+
+def _say_ignored(name: str) -> None:
     for path, reason in server().ignored(name).items():
         _say(f"{name}: {path} has no effect here: {reason}")
-    return handle
 
 
 def _say(text: str) -> None:

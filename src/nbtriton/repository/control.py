@@ -14,8 +14,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from nbtriton.config import ModelConfig, to_json
 from nbtriton.drawing import TableView
 from nbtriton.engine import Server
+from nbtriton.engine.core.model_runtime import ModelRuntime
 from nbtriton.errors import (
     InternalError,
     InvalidArgumentError,
@@ -185,6 +187,41 @@ class ModelControl(TableView):
         override = Override.of(parameters or {})
         self._check_explicit()
         errors = self._loader.load([name], {} if override is None else {name: override})
+        if name in errors:
+            raise errors[name]
+
+    def holds(self, name: str) -> bool:
+        """Return True if the versions of a model that serve are those of its repository."""
+        record = self._records.get(name)
+        if record is None or record.loaded is None:
+            return False
+        entry = self.server.engine.registry.entries.get(name)
+        sources = (
+            slot.runtime.source
+            for slot in (() if entry is None else entry.slots.values())
+            if isinstance(slot.runtime, ModelRuntime)  # an ensemble has no code
+        )
+        return entry is not None and all(
+            isinstance(source, Path) and source.is_relative_to(record.loaded.directory)
+            for source in sources
+        )
+
+    def reconfigure(self, name: str, config: ModelConfig) -> None:
+        """Load a model again with a configuration in place of its file's, in any mode.
+
+        All versions get it, and those that its version policy wants are loaded from the directory.
+
+        Parameters
+        ----------
+        name : str
+        config : ModelConfig
+
+        Raises
+        ------
+        InternalError, InvalidArgumentError, LoadError
+            As `load`; what served before still does.
+        """
+        errors = self._loader.load([name], {name: Override(to_json(config))})
         if name in errors:
             raise errors[name]
 

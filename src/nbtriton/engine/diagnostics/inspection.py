@@ -15,7 +15,7 @@ from nbtriton.engine.core.history import ModelHistory, Recorder
 from nbtriton.engine.core.limiter import Limiter
 from nbtriton.engine.core.model_runtime import ModelRuntime
 from nbtriton.engine.core.model_signature import ModelSignature
-from nbtriton.engine.core.registry import Registry
+from nbtriton.engine.core.registry import Registry, versions_to_keep
 from nbtriton.engine.core.runtime import Runtime
 from nbtriton.engine.core.snapshot import (
     BatchRecord,
@@ -73,6 +73,13 @@ class Inspection:
     def has_no_version(self, name: str) -> bool:
         """Return True if the version policy of a model left none, from its first load on."""
         return name not in self._registry.entries and self._registry.absent.get(name) == {}
+
+    def missing_versions(self, name: str) -> list[int]:
+        """Return the versions that a model's version policy wants and that were loaded once, not now."""
+        entry, absent = self._registry.entry(name), self._registry.absent.get(name, {})
+        config = self._registry.resolve(name, -1).config
+        wanted = versions_to_keep(config, {*entry.slots, *absent})
+        return sorted(wanted - set(entry.slots))
 
     def is_ready(self, name: str, version: int = -1) -> bool:
         """Return True if a request to this version would be accepted."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from time import monotonic
 from typing import Any, TypeVar
 
@@ -89,27 +89,44 @@ class ModelLifecycle:
             wanted.name = name
             user_config = ModelConfig()
             user_config.CopyFrom(wanted)
-            number = version or (max(entry.slots) if entry is not None else 1)
-            serving = entry.slots.get(number) if entry is not None else None
-            request = LoadRequest(
-                wanted,
-                model,
-                number,
-                example,
-                batching,
-                serving.runtime if serving is not None else None,
-                entry.latest if entry is not None else None,
-            )
+            slots = {} if entry is None else entry.slots
+            latest = None if entry is None else entry.latest
+            if model is None and version is None and len(slots) > 1:
+                # A configuration is that of the model: each version gets it, with its own code.
+                kept = sorted(versions_to_keep(wanted, slots))
+                if not kept:
+                    raise _no_version(name)
+                requests = [
+                    LoadRequest(wanted, None, number, example, batching, runtime, runtime)
+                    for number in kept
+                    for runtime in (slots[number].runtime,)
+                ]
+            else:
+                number = version or max(slots, default=1)
+                serving = slots[number].runtime if number in slots else None
+                requests = [LoadRequest(wanted, model, number, example, batching, serving, latest)]
         # Not under the lock: the model's own code may load others, or close the server.
-        update = None
-        if request.updatable(self.builder) is not None:
-            update = self.prepare_update(name, number, wanted)
-            runtime: Runtime = update.runtime
-        else:
-            runtime = request.build(self.builder)
+        runtimes, updates = self._make(requests)
         with self._lock, interrupts_deferred():  # all of it or nothing
-            self._put(name, user_config, runtime, update)
+            self._put(name, user_config, runtimes, updates)
             return name, self._registry.entries[name].ignored
+
+    def _make(self, requests: Sequence[LoadRequest]) -> tuple[list[Runtime], list[InstanceUpdate]]:
+        """Make new versions, or the instances of those that go on; all of them or none."""
+        runtimes: list[Runtime] = []
+        updates: list[InstanceUpdate] = []
+        try:
+            for request in requests:
+                if request.updatable(self.builder) is not None:
+                    updates.append(
+                        self.prepare_update(request.config.name, request.version, request.config)
+                    )
+                else:
+                    runtimes.append(request.build(self.builder))
+        except BaseException:
+            _discard(runtimes, updates)
+            raise
+        return runtimes, updates
 
     def set_options(self, **changes: Any) -> tuple[str, ...]:
         """Change options and load the models anew; see `nbtriton.Server.set_options`."""
@@ -205,23 +222,27 @@ class ModelLifecycle:
             self._publish(name, user_config, slots, runtimes, updates, agents=True)
 
     def _put(
-        self, name: str, user_config: ModelConfig, runtime: Runtime, update: InstanceUpdate | None
+        self,
+        name: str,
+        user_config: ModelConfig,
+        runtimes: Sequence[Runtime],
+        updates: Sequence[InstanceUpdate],
     ) -> None:
-        """Let a version serve, or go on with other instances, as its version policy allows."""
-        runtimes, updates = ([runtime], []) if update is None else ([], [update])
+        """Let versions serve, or go on with other instances, as the version policy allows."""
         self._check_updates(name, runtimes, updates)
-        slots = {**self._slots(name), runtime.version: Slot(runtime)}
-        kept = versions_to_keep(runtime.config if update is None else update.config, slots)
-        if update is None and runtime.version not in kept:
-            self._unpublish(runtime)
-            self._registry.record_unwanted(name, runtime.version)
+        slots = {
+            **self._slots(name),
+            **{made.version: Slot(made) for made in (*runtimes, *(u.runtime for u in updates))},
+        }
+        config = runtimes[0].config if runtimes else updates[0].config
+        kept = versions_to_keep(config, slots)
+        for runtime in runtimes:
+            if runtime.version not in kept:
+                self._unpublish(runtime)
+                self._registry.record_unwanted(name, runtime.version)
         if not kept:
-            if update is not None:
-                update.runtime.discard_update(update)
-            raise ConfigError(
-                f"at least one version must be available under the version policy of model '{name}'",
-                field="version_policy",
-            )
+            _discard((), updates)
+            raise _no_version(name)
         slots = {number: slot for number, slot in slots.items() if number in kept}
         self._publish(name, user_config, slots, runtimes, updates, agents=False)
 
@@ -238,10 +259,7 @@ class ModelLifecycle:
             self._registry.check_open()
             return {update.runtime.version: _updated(before, update) for update in updates}
         except TritonError:  # another load was faster, perhaps the model's own
-            for runtime in runtimes:
-                runtime.drain()
-            for update in updates:
-                update.runtime.discard_update(update)
+            _discard(runtimes, updates)
             raise
 
     def _publish(
@@ -385,3 +403,18 @@ def _updated(slots: Mapping[int, Slot], update: InstanceUpdate) -> Slot:
             hint="another caller loaded or unloaded the model meanwhile",
         )
     return slot
+
+
+def _discard(runtimes: Iterable[Runtime], updates: Iterable[InstanceUpdate]) -> None:
+    """Release versions and instances that will not serve."""
+    for runtime in runtimes:
+        runtime.drain()
+    for update in updates:
+        update.runtime.discard_update(update)
+
+
+def _no_version(name: str) -> ConfigError:
+    return ConfigError(
+        f"at least one version must be available under the version policy of model '{name}'",
+        field="version_policy",
+    )
