@@ -6,6 +6,7 @@ import os
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 
 import nbtriton
@@ -23,9 +24,9 @@ COLUMNS = {
     "gpu": "all on the GPU",
 }
 # What a GPU that is simulated computes with, on its own clock.
-SIMULATED = "simulated:1,module=20,copy_gb_per_s=12"
-# Models that run on the host in every placement of a real GPU: their backend knows none.
-ON_HOST = ("cuml",)
+SIMULATED = "simulated:1,module=20,trees=20,copy_gb_per_s=12"
+# What runs on a real GPU by this package alone.
+FOREST, KERNEL = "cuml", "triton"
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +114,10 @@ def measure(
             "nothing here says how fast a GPU is"
         )
     else:
-        notes.append(f"{', '.join(ON_HOST)} on the host in every column: backend fil knows no GPU")
+        notes += [
+            f"{name} on the host in every column: the package '{KERNEL}' is not installed"
+            for name in _on_host()
+        ]
     return Measured(
         pipeline,
         text if simulated else ", ".join(names),
@@ -191,9 +195,14 @@ def _gpus() -> list[str]:
     return [torch.cuda.get_device_name(at) for at in range(torch.cuda.device_count())]
 
 
+def _on_host() -> tuple[str, ...]:
+    """Return the models that cannot run on a real GPU here."""
+    return () if find_spec(KERNEL) is not None else (FOREST,)
+
+
 def _placed(placement: str, steps: Sequence[str], *, simulated: bool) -> str | dict[str, str]:
     """Return a placement; on a real GPU without the models that cannot go there."""
     if simulated or placement == "cpu":
         return placement
     code = ("preprocess", "postprocess") if placement == "models-on-gpu" else ()
-    return {step: "cpu" if step in (*code, *ON_HOST) else "gpu" for step in steps}
+    return {step: "cpu" if step in (*code, *_on_host()) else "gpu" for step in steps}

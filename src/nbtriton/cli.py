@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from nbtriton import __version__
-from nbtriton.errors import TritonError, nearest
+from nbtriton.errors import InvalidArgumentError, TritonError, nearest
 from nbtriton.packages import core_is_compiled
 
 __all__ = ["main"]
@@ -93,11 +93,20 @@ def _parser() -> argparse.ArgumentParser:
         metavar="DIR",
         help="each NAME/model.py in it is a Python-based backend",
     )
+    _add_stand_in(validate)
     validate.set_defaults(run=_validate)
     _add_perf(commands.add_parser("perf", help="measure a model of a repository under load"))
     _add_export(commands.add_parser("export", help="write a repository anew, and verify it"))
     _add_env(commands.add_parser("env", help="make an environment for models"))
     return parser
+
+
+def _add_stand_in(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--stand-in",
+        action="store_true",
+        help="a model whose backend or file is missing runs as a stand-in of its shapes",
+    )
 
 
 def _add_perf(perf: argparse.ArgumentParser) -> None:
@@ -185,6 +194,7 @@ def _add_perf(perf: argparse.ArgumentParser) -> None:
     add("--binary-search", action="store_true", help="search the highest level below it")
     add("--quick", action="store_true", help="short windows: a look within 3 s")
     add("-f", "--csv", metavar="FILE", help="also write perf_analyzer's table there")
+    _add_stand_in(perf)
     perf.set_defaults(run=_perf)
 
 
@@ -206,6 +216,7 @@ def _add_export(export: argparse.ArgumentParser) -> None:
     add("--torch", choices=("torchscript", "export", "python"), default="torchscript")
     add("--verify", action="store_true", help="compare with the real tritonserver")
     add("--reference", metavar="PATH|install", help="the real server, by default found on PATH")
+    _add_stand_in(export)
     export.set_defaults(run=_export)
 
 
@@ -245,6 +256,7 @@ def _validate(arguments: argparse.Namespace) -> int:
         auto_complete=not arguments.disable_auto_complete_config,
         config_name=arguments.model_config_name,
         settings={} if directory is None else {"": {BACKEND_DIRECTORY: directory}},
+        stand_in=arguments.stand_in,
     ):
         failed = failed or finding.error is not None
         print(finding, flush=True)
@@ -262,10 +274,15 @@ def _perf(arguments: argparse.Namespace) -> int:
     from nbtriton.perf import perf
     from nbtriton.perf.progress import TerminalLine
 
+    if arguments.stand_in and arguments.url is not None:
+        raise InvalidArgumentError(
+            "--stand-in is an option of models in this process, not of a server at a URL",
+            hint="nbtriton serve --stand-in there",
+        )
     with contextlib.ExitStack() as stack:
         server = None
         if arguments.url is None:
-            server = stack.enter_context(Server())
+            server = stack.enter_context(Server(stand_in=arguments.stand_in))
             control = server.load_repository(
                 arguments.model_repository, control_mode="explicit", load_models=[arguments.model]
             )
@@ -283,7 +300,7 @@ def _perf(arguments: argparse.Namespace) -> int:
 def _perf_options(arguments: argparse.Namespace) -> dict[str, Any]:
     """Return the options of `nbtriton.perf`: the parser has them by the same names."""
     options = vars(arguments).copy()
-    for name in ("run", "model", "model_repository", "csv"):
+    for name in ("run", "model", "model_repository", "csv", "stand_in"):
         del options[name]
     return options | {"shapes": dict(arguments.shapes) or None}
 
@@ -292,7 +309,7 @@ def _export(arguments: argparse.Namespace) -> int:
     from nbtriton.api import Server
     from nbtriton.repository.verify.verification import Verification
 
-    with Server() as server:
+    with Server(stand_in=arguments.stand_in) as server:
         control = server.load_repository(arguments.repository)
         for name, error in control.errors.items():
             print(f"{name}: {error.message.strip()}", file=sys.stderr)

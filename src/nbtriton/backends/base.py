@@ -45,7 +45,7 @@ SETTINGS_OF_ALL = ("default-max-batch-size", BACKEND_DIRECTORY)
 # What an error says where a stand-in would do.
 WAY_OUT = (
     "to study it without, let a stand-in of its shapes run: nt.Server(stand_in=True), "
-    "%triton_server --stand-in on, nbtriton serve --stand-in"
+    "%triton_server --stand-in on, --stand-in of nbtriton serve, validate, perf and export"
 )
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from nbtriton.backends import BackendSettings, find_backend
-from nbtriton.config import ModelConfig, ignored_fields, is_ensemble
+from nbtriton.config import ModelConfig, ignored_fields, is_ensemble, stand_in_reason
 from nbtriton.devices import visible_gpus
 from nbtriton.engine.core.registry import versions_to_keep
 from nbtriton.engine.lifecycle.loading import check_ensemble, check_model, complete_model
@@ -32,8 +32,16 @@ class Finding:
     error: TritonError | None = None
     ignored: Sequence[tuple[str, str]] = ()  # fields without effect here, and the reasons
 
+    @property
+    def stand_in(self) -> str:
+        """What is missing of a model that only a stand-in could run; empty for one that is whole."""
+        return "" if self.config is None else stand_in_reason(self.config)
+
     def __str__(self) -> str:
-        return f"{self.name}: {'OK' if self.error is None else self.error.message}"
+        if self.error is not None:
+            return f"{self.name}: {self.error.message}"
+        mark = f" as a stand-in ({self.stand_in})" if self.stand_in else ""
+        return f"{self.name}: OK{mark}"
 
 
 def validate_repository(
@@ -42,6 +50,7 @@ def validate_repository(
     auto_complete: bool = True,
     config_name: str = "",
     settings: BackendSettings = MappingProxyType({}),
+    stand_in: bool = False,
 ) -> Iterator[Finding]:
     """Complete and check every model of a repository; an error of one does not hide the others.
 
@@ -56,6 +65,8 @@ def validate_repository(
         ``--model-config-name``.
     settings : mapping of str to mapping
         ``--backend-config``, as `nbtriton.Server` takes it.
+    stand_in : bool
+        A model whose backend, package or file is missing is checked as the stand-in of its shapes.
 
     Yields
     ------
@@ -68,16 +79,21 @@ def validate_repository(
         The directory does not exist.
     """
     with closing(Environments()) as environments:
-        yield from _findings(directory, auto_complete, config_name, settings, environments)
+        how = _How(auto_complete, settings, stand_in, environments)
+        yield from _findings(directory, config_name, how)
 
 
-def _findings(
-    directory: str | Path,
-    auto_complete: bool,
-    config_name: str,
-    settings: BackendSettings,
-    environments: Environments,
-) -> Iterator[Finding]:
+@dataclass(frozen=True, slots=True)
+class _How:
+    """How models are completed."""
+
+    auto_complete: bool
+    settings: BackendSettings
+    stand_in: bool
+    environments: Environments
+
+
+def _findings(directory: str | Path, config_name: str, how: _How) -> Iterator[Finding]:
     models = read_repository(directory, config_name=config_name)
     by_name = {model.name: model for model in models}
     read: dict[str, ModelConfig] = {}
@@ -85,15 +101,13 @@ def _findings(
     done: dict[str, ModelConfig] = {}
     for model in models:
         try:
-            read[model.name] = read_config(model, auto_complete=auto_complete)
+            read[model.name] = read_config(model, auto_complete=how.auto_complete)
         except TritonError as error:
             failed[model.name] = error
     for model in models:
         if model.name in read and not is_ensemble(read[model.name]):
             try:
-                done[model.name] = _check(
-                    model, read[model.name], auto_complete, settings, environments
-                )
+                done[model.name] = _check(model, read[model.name], how)
             except TritonError as error:
                 failed[model.name] = error
             yield _finding(model.name, read, done, failed)
@@ -131,30 +145,24 @@ def _finding(
     return Finding(name, done.get(name), failed.get(name), ignored_fields(read[name]))
 
 
-def _check(
-    model: RepositoryModel,
-    config: ModelConfig,
-    auto_complete: bool,
-    settings: BackendSettings,
-    environments: Environments,
-) -> ModelConfig:
+def _check(model: RepositoryModel, config: ModelConfig, how: _How) -> ModelConfig:
     kept = versions_to_keep(config, model.versions)
     _check_versions(model.name, kept, model.versions)
-    if config.backend:
-        find_backend(config.backend, settings)
+    if config.backend and not how.stand_in:
+        find_backend(config.backend, how.settings)
     completed = config
     for version in sorted(kept):
         filename = config.default_model_filename or _DEFAULT_FILES.get(config.backend, "")
         source = model.version_directory(version) / filename
-        if filename and not source.exists():
+        if filename and not source.exists() and not how.stand_in:
             raise InternalError(
                 f"load failed for model '{model.name}': version {version} is at UNAVAILABLE "
                 f"state: Internal: model file '{source}' does not exist;"
             )
         _, completed = complete_model(
             config, source, version,
-            gpus=visible_gpus(), auto_complete=auto_complete, settings=settings,
-            environments=environments,
+            gpus=visible_gpus(), auto_complete=how.auto_complete, settings=how.settings,
+            stand_in=how.stand_in, environments=how.environments,
         )  # fmt: skip
         check_model(completed, source, version)
     return completed

@@ -167,14 +167,9 @@ class ModelWriter:
             )
         completed = self._server.config(name, version)
         reason = stand_in_reason(completed)
-        if reason:
-            (place / ".keep").touch()
-            self._notes.append(
-                f"model '{name}' is a stand-in ({reason}): its file is not written, put it into "
-                f"'{name}/{version}'"
-            )
-            return "stand-in", ModelFile()
         source = self._inspection.served(name, version)
+        if reason:
+            return self._write_stand_in(reason, source, version, place), ModelFile()
         if isinstance(source, Path):
             if completed.runtime == "model.py":
                 self._notes.append(
@@ -244,6 +239,25 @@ class ModelWriter:
         if self._torch == "torchscript":
             return "TorchScript", ModelFile()
         return "TorchScript in model.py", self._write_python(torch_file("model.pt"), place)
+
+    def _write_stand_in(self, reason: str, source: object, version: int, place: Path) -> str:
+        """Copy what a stand-in's directory has, the model's file too where only its backend is missing."""
+        name = self._name
+        is_there = isinstance(source, Path) and source.exists()
+        if is_there or (isinstance(source, Path) and source.parent.name == place.name):
+            _copy_files(source if is_there else source.parent, place, self._config)
+        has_file = is_there and any(place.iterdir())
+        if not any(place.iterdir()):
+            (place / ".keep").touch()
+        self._notes.append(
+            f"model '{name}' is a stand-in here ({reason}): "
+            + (
+                "its files are written as they are"
+                if has_file
+                else f"its file is not written, put it into '{name}/{version}'"
+            )
+        )
+        return "stand-in"
 
     def _call_notes(self, names: Collection[str]) -> list[str]:
         """Return notes about the models that a model calls by business logic scripting, as far as known."""
