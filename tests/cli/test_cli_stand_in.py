@@ -8,6 +8,7 @@ import pytest
 
 from nbtriton.cli import main
 from nbtriton.config import parse_pbtxt
+from nbtriton.repository.export.writer import ExportWarning
 
 PLAN = """name: "plan" platform: "tensorrt_plan" max_batch_size: 8
 input { name: "IN" data_type: TYPE_FP32 dims: 4 }
@@ -75,7 +76,7 @@ def test_perf_says_of_which_models_no_time_was_measured(
 def test_export_writes_what_is_there_and_names_what_is_not(
     repository: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with pytest.warns(UserWarning) as caught:
+    with pytest.warns(ExportWarning) as caught:
         assert main(["export", str(repository), str(tmp_path / "out"), "--stand-in"]) == 0
     said = [str(one.message) for one in caught]
     assert f"model 'plan' is a stand-in here ({UNKNOWN}): its files are written as they are" in said
