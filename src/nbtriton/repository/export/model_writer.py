@@ -243,10 +243,12 @@ class ModelWriter:
     def _write_stand_in(self, reason: str, source: object, version: int, place: Path) -> str:
         """Copy what a stand-in's directory has, the model's file too where only its backend is missing."""
         name = self._name
-        is_there = isinstance(source, Path) and source.exists()
-        if is_there or (isinstance(source, Path) and source.parent.name == place.name):
-            _copy_files(source if is_there else source.parent, place, self._config)
-        has_file = is_there and any(place.iterdir())
+        has_file = False
+        if isinstance(source, Path):
+            is_there = source.exists()
+            if is_there or source.parent.name == place.name:
+                _copy_files(source if is_there else source.parent, place, self._config)
+            has_file = is_there and any(place.iterdir())
         if not any(place.iterdir()):
             (place / ".keep").touch()
         self._notes.append(
