@@ -219,3 +219,32 @@ def test_a_sequence_is_one_request_a_line(notebook, key):
     assert "must specify the START flag" in ran.out
     assert "begins with --sequence-id ID --sequence-start" in ran.out
     assert "begins with --sequence-id" in notebook("%triton_infer add_up X=[[1]]").out
+
+
+def test_an_output_of_another_shape_than_declared_is_said(notebook):
+    notebook.ok("""%%triton_model short
+def short(IN: "FP32[4]") -> {"OUT": "FP32[4]", "REST": "FP32[-1]"}:
+    return {"OUT": IN[:2], "REST": IN[2:]}
+""")
+    ran = notebook.ok("%triton_infer short IN=[1, 2, 3, 4]")
+    assert ran.value["OUT"].shape == (2,)
+    assert "OUT has the shape [2], where the configuration says [4]: Triton passes it on" in ran.out
+    assert ran.out.count("has the shape") == 1  # -1 is any number
+
+
+def test_an_output_as_declared_needs_no_words(doubled):
+    assert "has the shape" not in doubled.ok("%triton_infer double IN=[[1, 2, 3, 4]]").out
+
+
+def test_results_handles_and_options_have_their_form_without_the_extension(doubled):
+    # marimo and any other notebook without IPython's formatters ask the value itself.
+    result = doubled.ok("%triton_infer double IN=[[1, 2, 3, 4]]").value
+    for value, words in (
+        (result, "compute infer"),
+        (server().load(name="double"), "max_batch_size 8"),
+        (server().options, "rate_limit"),
+    ):
+        forms = value._repr_mimebundle_()
+        assert words in forms["text/plain"]
+        assert words in forms["text/html"]
+        assert "<table" in forms["text/html"]

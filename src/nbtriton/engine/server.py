@@ -590,6 +590,11 @@ class ModelHandle:
         """Unload the model; see `Server.unload`."""
         return self.server.unload(self.name)
 
+    def _repr_mimebundle_(self, **_options: object) -> dict[str, str]:
+        from nbtriton.engine.shown import show_handle
+
+        return show_handle(self)
+
     def __repr__(self) -> str:
         if not self.server.is_ready(self.name):
             return f"<model '{self.name}': not ready>"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -17,6 +18,8 @@ from IPython.core.magic import (
 from IPython.core.magic_arguments import argument, magic_arguments
 
 from nbtriton.api import server
+from nbtriton.config import output_specs
+from nbtriton.engine import InferenceResult
 from nbtriton.engine.diagnostics.interpreter import advice
 from nbtriton.engine.status import status
 from nbtriton.errors import InvalidArgumentError, NotFoundError, nearest
@@ -32,6 +35,7 @@ from nbtriton.magics.inputs import split_inputs
 from nbtriton.magics.responses import Responses
 from nbtriton.magics.views import views
 from nbtriton.packages import needed
+from nbtriton.tensors import format_shape, shape_of
 
 __all__ = ["AskMagics", "check_known"]
 
@@ -108,6 +112,9 @@ class AskMagics(Magics):
             if not error.hint and "requires a batch dimension to be prepended" in error.message:
                 error.hint = "add the batch dimension: x[None] is a batch of one"
             raise
+        if isinstance(result, InferenceResult):
+            for sentence in _undeclared_shapes(result):
+                print(sentence)  # noqa: T201 - a cell's own output
         return keep(self.shell, options.out, result)
 
     @output_can_be_silenced
@@ -191,6 +198,29 @@ class AskMagics(Magics):
         return keep(
             self.shell, options.out, views.show(self.shell, WatchView(server(), options.names))
         )
+
+
+def _undeclared_shapes(result: InferenceResult) -> list[str]:
+    """Return a sentence for each output whose shape is not the configuration's."""
+    config = server().config(result.model_name, result.model_version)
+    declared = output_specs(config)
+    batched = config.max_batch_size > 0
+    found = []
+    for name in result:
+        shape = shape_of(result.raw(name))[1 if batched else 0 :]
+        spec = declared.get(name)
+        if spec is not None and not _fits(shape, spec.dims):
+            found.append(
+                f"{name} has the shape {format_shape(shape)}{' a row' if batched else ''}, where the configuration "
+                f"says {format_shape(spec.dims)}: Triton passes it on as it is, and so does nbtriton"
+            )
+    return found
+
+
+def _fits(shape: Sequence[int], dims: Sequence[int]) -> bool:
+    return len(shape) == len(dims) and all(
+        dim in (-1, size) for size, dim in zip(shape, dims, strict=True)
+    )
 
 
 def check_known(name: str) -> None:

@@ -7,8 +7,8 @@ from time import perf_counter_ns
 from typing import TYPE_CHECKING, overload
 
 from nbtriton.drawing import Column, measure, table_html, table_text
+from nbtriton.engine.shown import preview
 from nbtriton.errors import TritonError
-from nbtriton.magics.display import preview
 
 if TYPE_CHECKING:
     import pandas as pd

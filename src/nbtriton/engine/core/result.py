@@ -135,6 +135,11 @@ class InferenceResult(Mapping[str, Array]):
             for name, value in self._outputs.items()
         ]
 
+    def _repr_mimebundle_(self, **_options: object) -> dict[str, str]:
+        from nbtriton.engine.shown import show_result
+
+        return show_result(self)
+
     def __repr__(self) -> str:
         tensors = ", ".join(f"{name}: {kind}{shape}" for name, kind, shape, _ in self.describe())
         return (

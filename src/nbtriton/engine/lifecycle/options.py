@@ -98,6 +98,11 @@ class ServerOptions:
                 )
         return replace(self, **changes)
 
+    def _repr_mimebundle_(self, **_options: object) -> dict[str, str]:
+        from nbtriton.engine.shown import show_options
+
+        return show_options(self)
+
     def make_cache(self) -> ResponseCache | None:
         """Return an empty response cache of this size, None without one."""
         return None if self.cache_bytes is None else ResponseCache(self.cache_bytes)
