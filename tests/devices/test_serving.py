@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import nbtriton as nt
+from nbtriton.engine.copies import bounces
 from nbtriton.errors import LoadError, TritonError
 
 ROWS = np.arange(8, dtype=np.float32).reshape(2, 4)
@@ -108,8 +109,37 @@ def test_the_ledger_names_the_step_that_causes_a_bounce(server):
     assert frame.loc["host", "cause"] == "the caller reads it"
     assert set(frame["clock"]) == {"simulated"}
     assert (frame["us_per_copy"] >= 10).all()  # the latency
+    (sentence,) = bounces(nt.copies(server))
+    assert sentence.startswith("'c' takes a.OUT to the host and b.IN back to a GPU: 64 bytes and ")
+    assert sentence.endswith("'c' runs on the CPU: instance_group { kind: KIND_CPU }")
     assert len(nt.copies(server, clear=True)) == 4
     assert len(nt.copies(server)) == 0
+
+
+def test_the_ledger_names_the_line_of_code_that_causes_a_bounce(server):
+    def clip(IN: "FP32[4]") -> {"OUT": "FP32[4]"}:
+        on_host = IN.get()
+        return {"OUT": np.asarray(on_host.clip(0, 3), like=IN)}
+
+    server.load(GPU % 0, clip, name="clip")
+    np.testing.assert_array_equal(server.infer("clip", {"IN": ROWS})["OUT"], ROWS.clip(0, 3))
+    frame = nt.copies(server)
+    moved = frame[frame["bounce"] == "clip"]
+    there, back = moved["reader"]
+    assert there.startswith("clip: line ")
+    assert there.endswith(": on_host = IN.get()")
+    assert "np.asarray(on_host" in back
+    assert (
+        moved["cause"].iloc[0]
+        == f"the code of 'clip' takes it to the host in line {there.removeprefix('clip: line ')}"
+    )
+    (sentence,) = bounces(frame)
+    assert sentence.startswith(
+        "'clip' takes what it reads to the host and its result back to a GPU: 64 "
+    )
+    assert "(simulated) a request, as the code of 'clip' takes it" in sentence
+    assert set(frame["bounce"]) == {"", "clip"}  # not what the caller sends and reads
+    server.unload("clip", timeout_s=None)
 
 
 def test_a_step_on_another_gpu_copies_once(server):

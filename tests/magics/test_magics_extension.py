@@ -18,7 +18,7 @@ MAGICS = {
     "cell": {"triton_model", "triton_config", "triton_ensemble"},
     "line": {
         "triton_infer", "triton_status", "triton_dag", "triton_watch", "triton_perf",
-        "triton_unload", "triton_server", "triton_events", "triton_why", "triton_timeline", "triton_doctor",
+        "triton_unload", "triton_server", "triton_events", "triton_copies", "triton_why", "triton_timeline", "triton_doctor",
         "triton_check",
     },
 }  # fmt: skip
@@ -133,7 +133,8 @@ def test_the_examples_in_the_help_run_as_they_stand(notebook):
     with server().serve(http_port=None, grpc_port=0, metrics_port=None) as endpoints:
         for name in (
             "triton_infer", "triton_status", "triton_dag", "triton_watch", "triton_perf",
-            "triton_server", "triton_events", "triton_why", "triton_timeline", "triton_doctor",
+            "triton_server", "triton_events", "triton_copies", "triton_why", "triton_timeline",
+            "triton_doctor",
         ):  # fmt: skip
             for cell in examples(shell.find_magic(name, "line")):
                 # The machine that the help speaks of is this one.

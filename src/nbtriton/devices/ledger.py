@@ -7,10 +7,12 @@ from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
-__all__ = ["HOST", "Computed", "Copied", "CopyLedger"]
+__all__ = ["BY_LINE", "HOST", "Computed", "Copied", "CopyLedger"]
 
 # The writer or reader of a copy that no model asked for: a caller.
 HOST = "host"
+# What stands between a model and the line of its own code that reads or writes the device's memory.
+BY_LINE = ": line "
 # So much may wait to be counted.
 _PENDING = 256
 
@@ -24,7 +26,8 @@ class Copied:
     writer : str
         Who made the tensor, as ``model.OUTPUT``; ``"host"`` for one that came from host memory.
     reader : str
-        Who needed it, as ``model.INPUT``; ``"host"`` for a caller.
+        Who needed it, as ``model.INPUT``; ``"host"`` for a caller; ``model: line 3: y = IN.get()`` for the code of
+        a model.
     source, target : str
         The memories, such as ``"CPU"`` and ``"GPU 0"``.
     copies, requests, nbytes, time_ns : int

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from nbtriton.backends.parameters import text_parameter
 from nbtriton.config import ModelConfig, enum_name, is_ensemble
 from nbtriton.devices import Copied
-from nbtriton.devices.ledger import HOST
+from nbtriton.devices.ledger import BY_LINE, HOST
 from nbtriton.engine.server import Server
 from nbtriton.errors import TritonError
 from nbtriton.packages import needed
@@ -17,7 +17,7 @@ from nbtriton.packages import needed
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["copies"]
+__all__ = ["bounces", "copies"]
 
 _COLUMNS = (
     "ensemble", "tensor", "writer", "reader", "source", "target", "copies", "requests", "bytes",
@@ -38,7 +38,8 @@ def copies(server: Server, *, clear: bool = False) -> pd.DataFrame:
     -------
     pandas.DataFrame
         ``writer`` and ``reader`` are ``model.TENSOR``, or ``host`` for a caller; ``tensor`` is the edge's
-        name in the ensembles that have it. Times are the device's own; ``clock`` says whether they are
+        name in the ensembles that have it. What the code of a model copies itself has
+        ``model: line 3: y = IN.get()`` there. Times are the device's own; ``clock`` says whether they are
         measured or simulated. ``cause`` says why the tensor had to move, and ``bounce`` names the step
         because of which it leaves a GPU only to come back.
 
@@ -56,6 +57,29 @@ def copies(server: Server, *, clear: bool = False) -> pd.DataFrame:
         ledger.clear()
     graph = _Graph(_configs(server))
     return pd.DataFrame([_row(one, found, graph) for one in found], columns=_COLUMNS)
+
+
+def bounces(frame: pd.DataFrame) -> list[str]:
+    """Return a sentence for each step because of which tensors leave a GPU only to come back.
+
+    Parameters
+    ----------
+    frame : pandas.DataFrame
+        Of `copies`.
+    """
+    found = []
+    for step, rows in frame[frame["bounce"] != ""].groupby("bounce", sort=False):
+        out, back = rows[rows["target"] == "CPU"], rows[rows["target"] != "CPU"]
+        requests = max(1, rows["requests"].max())
+        us = (rows["copies"] * rows["us_per_copy"]).sum() / requests
+        left = ", ".join(one for one in dict.fromkeys(out["writer"]) if one != HOST)
+        came = ", ".join(one for one in dict.fromkeys(back["reader"]) if BY_LINE not in one)
+        found.append(
+            f"'{step}' takes {left or 'what it reads'} to the host and {came or 'its result'} back to a GPU: "
+            f"{rows['bytes'].sum() / requests:,.0f} bytes and {us:,.0f} us ({rows['clock'].iloc[0]}) a request, as "
+            + "; ".join(dict.fromkeys(out["cause"]))
+        )
+    return found
 
 
 def _row(one: Copied, found: Sequence[Copied], graph: _Graph) -> tuple[Any, ...]:
@@ -122,6 +146,10 @@ class _Graph:
         reader, writer = one.reader.partition(".")[0], one.writer.partition(".")[0]
         if one.reader.endswith(": weights"):
             return "the model is loaded"
+        owner, by_line, line = one.reader.partition(BY_LINE)
+        if by_line:
+            does = "puts it there" if one.source == "CPU" else "takes it to the host"
+            return f"the code of '{owner}' {does} in line {line}"
         if one.reader == HOST:
             return "the caller reads it"
         if not one.source.startswith("CPU") and not one.target.startswith("CPU"):
@@ -136,8 +164,11 @@ class _Graph:
 
     def bounce(self, one: Copied, found: Collection[Copied]) -> str:
         """Return the step because of which a tensor leaves a GPU and its result comes back to one."""
+        owner, by_line, _ = one.reader.partition(BY_LINE)
+        if by_line and any(self._comes_back(owner, one.target, other) for other in found):
+            return owner
         if one.target == "CPU":
-            between = one.reader.partition(".")[0]
+            between = owner if by_line else one.reader.partition(".")[0]
             back = {edge.reader for edge in self._edges if edge.writer == between}
             comes = any(
                 other.source == "CPU" and other.reader.partition(".")[0] in back for other in found
@@ -152,6 +183,11 @@ class _Graph:
             ):
                 return edge.writer
         return ""
+
+    def _comes_back(self, owner: str, memory: str, other: Copied) -> bool:
+        """Return whether a copy by the code of the same model is the other way."""
+        same = other.reader.partition(BY_LINE)
+        return same[0] == owner and bool(same[1]) and other.source == memory
 
     def _why_on_host(self, model: str, *, takes: bool) -> str:
         config = self._configs.get(model)

@@ -10,6 +10,7 @@ from IPython.core.magic import Magics, line_magic, magics_class, output_can_be_s
 from IPython.core.magic_arguments import argument, magic_arguments
 
 from nbtriton.api import server
+from nbtriton.engine.copies import bounces, copies
 from nbtriton.engine.events import events
 from nbtriton.explain import doctor, why
 from nbtriton.magics.arguments import profile_option, read_profile
@@ -22,7 +23,7 @@ __all__ = ["ExplainMagics"]
 
 @magics_class
 class ExplainMagics(Magics):
-    """``%triton_events``, ``%triton_why``, ``%triton_timeline``, ``%triton_doctor``."""
+    """``%triton_events``, ``%triton_copies``, ``%triton_why``, ``%triton_timeline``, ``%triton_doctor``."""
 
     @output_can_be_silenced
     @magic_arguments()
@@ -44,6 +45,27 @@ class ExplainMagics(Magics):
         """
         options = parse(self.triton_events, line)
         return keep(self.shell, options.out, events(server(), options.name, by=options.by))
+
+    @output_can_be_silenced
+    @magic_arguments()
+    @argument("--clear", action="store_true", help="begin to count anew, after this table")
+    @keep_option
+    @line_magic
+    def triton_copies(self, line: str) -> Any:
+        """Return the copies between host and GPUs, a row for each edge and direction, as a DataFrame.
+
+        Who wrote and who read the tensor, bytes, and the device's time, for each copy and each request.
+        A step because of which a tensor leaves a GPU only to come back is named above the table, with
+        the line of the configuration or of the model's code that causes it::
+
+            %triton_copies
+            frame = %triton_copies --clear
+        """
+        options = parse(self.triton_copies, line)
+        frame = copies(server(), clear=options.clear)
+        for sentence in bounces(frame):
+            print(sentence)  # noqa: T201
+        return keep(self.shell, options.out, frame)
 
     @output_can_be_silenced
     @magic_arguments()

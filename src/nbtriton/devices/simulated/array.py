@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import numpy as np
 from numpy.lib.mixins import NDArrayOperatorsMixin
 
+from nbtriton.devices.ledger import HOST
 from nbtriton.devices.simulated.timeline import Access
 
 if TYPE_CHECKING:
@@ -170,7 +171,7 @@ class SimulatedArray(NDArrayOperatorsMixin):
 
     def get(self, reader: str = "") -> np.ndarray[Any, Any]:
         """Copy to the host, and wait until the copy is there."""
-        found: np.ndarray[Any, Any] = self.device.fetch(self, reader)
+        found: np.ndarray[Any, Any] = self.device.fetch(self, reader or self.device.line_of_code())
         return found
 
     def item(self) -> Any:
@@ -291,7 +292,7 @@ class SimulatedArray(NDArrayOperatorsMixin):
             value = args[0]
             if isinstance(value, SimulatedArray):
                 return value
-            return self.device.put(func(*args, **kwargs), f"{self.device.current().owner}: asarray")
+            return self.device.put(func(*args, **kwargs), self.device.line_of_code() or HOST)
         name = func.__name__
         operation = (
             "matmul" if name in _PRODUCTS else "reduction" if name in _REDUCTIONS else "elementwise"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import linecache
+import sys
 import threading
 import time
 from collections import Counter, deque
@@ -13,7 +15,7 @@ import numpy as np
 
 from nbtriton.devices.base import Device, Event, Memory, Reservation, Weights
 from nbtriton.devices.errors import OutOfMemoryError
-from nbtriton.devices.ledger import HOST, CopyLedger
+from nbtriton.devices.ledger import BY_LINE, HOST, CopyLedger
 from nbtriton.devices.settings import SimulatedGPUs
 from nbtriton.devices.simulated.array import Allocation, SimulatedArray
 from nbtriton.devices.simulated.timeline import SimulatedEvent, SimulatedStream, Timeline
@@ -22,6 +24,8 @@ from nbtriton.tensors import Array, to_numpy
 __all__ = ["SimulatedDevice"]
 
 # Units of a device that work side by side.
+# Modules whose frames stand between a model's code and the device.
+_BETWEEN = ("nbtriton.devices.simulated", "numpy")
 _COMPUTE, _IN, _OUT = "compute", "copies in", "copies out"
 
 
@@ -75,6 +79,17 @@ class SimulatedDevice(Device):
         """Return the stream of the calling thread."""
         stack: list[SimulatedStream] = getattr(self._local, "stack", [])
         return stack[-1] if stack else self._default
+
+    def line_of_code(self) -> str:
+        """Return the model whose code calls a method of an array, and the line; empty for a caller's."""
+        stream = self.current()
+        if stream is self._default:
+            return ""
+        frame = sys._getframe(1)  # noqa: SLF001 - inspect's frames read all source files
+        while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith(_BETWEEN):
+            frame = frame.f_back
+        text = linecache.getline(frame.f_code.co_filename, frame.f_lineno).strip()
+        return f"{stream.owner}{BY_LINE}{frame.f_lineno}: {text}"
 
     def push(self, stream: SimulatedStream) -> None:
         """Make a stream the calling thread's."""
