@@ -195,7 +195,7 @@ def test_python_models_get_host_inputs_unless_they_say_no(server):
     server.unload("py", timeout_s=None)
 
 
-def test_a_model_that_does_not_fit_is_refused_in_tritons_words():
+def test_DM1_a_model_that_does_not_fit_is_refused_in_tritons_words():
     torch = pytest.importorskip("torch")
 
     class Large(torch.nn.Module):
@@ -214,9 +214,11 @@ def test_a_model_that_does_not_fit_is_refused_in_tritons_words():
             "model loading is rejected." in error.value.message
         )
         assert "1.38 MiB" in error.value.hint
+        server.load(GPU % 0, double, name="small")  # nothing is kept of the large one
+        np.testing.assert_array_equal(server.infer("small", {"IN": ROWS})["OUT"], ROWS * 2)
 
 
-def test_torch_modules_are_accounted_and_run_out_of_memory_alone():
+def test_DM2_DM3_torch_modules_are_accounted_and_run_out_of_memory_alone():
     torch = pytest.importorskip("torch")
 
     class Small(torch.nn.Module):

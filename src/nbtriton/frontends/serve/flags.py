@@ -215,7 +215,7 @@ GROUPS: Mapping[str, tuple[Flag, ...]] = {
         _idle("cuda-virtual-address-size", kinds.NUMBER_BY_DEVICE, _POOLS, repeated=True),
         _idle("min-supported-compute-capability", kinds.FLOAT, "PyTorch decides which GPUs it can use"),
         _idle("buffer-manager-thread-count", kinds.INTEGER, "instances copy for themselves"),
-        _idle("model-load-gpu-limit", kinds.FRACTION_BY_DEVICE, "a GPU's memory is not watched",
+        _idle("model-load-gpu-limit", kinds.FRACTION_BY_DEVICE, "a model is refused that does not fit into what is left",
               repeated=True),
     ),
     "Old names": (
