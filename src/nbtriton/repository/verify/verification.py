@@ -23,6 +23,7 @@ from nbtriton.engine import Server
 from nbtriton.errors import TritonError, UnsupportedError
 from nbtriton.repository.control import ModelControl
 from nbtriton.repository.export.modelfile import torch_file
+from nbtriton.repository.parallel import in_parallel
 from nbtriton.repository.verify.difference import Difference
 from nbtriton.repository.verify.find_server import RealServer, find_server
 from nbtriton.repository.verify.traffic import BothServers, Inputs, Traffic
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Checked", "Verification", "verify_repository"]
 
+# Models that the reference loads at a time: its own number.
+_LOADS = 4
 _NO_BACKEND = "unable to find backend library for backend"
 
 
@@ -172,10 +175,10 @@ def verify_repository(
         traffic = Traffic(server, requests or {}, count)
         comparison = _Comparison(server, client, copied, both, traffic, rtol, atol, stand_in)
         # All of them first: a model may call another one.
-        loaded = {name: comparison.load(name) for name in names}
+        loaded = comparison.load_all(names)
         checked = (
             comparison.compare(name, note) if isinstance(note, str) else note
-            for name, note in loaded.items()
+            for name, note in ((name, loaded[name]) for name in names)
         )
         return Verification(root, client.describe(), tuple(checked))
 
@@ -193,6 +196,24 @@ class _Comparison:
     atol: float
     stand_in: bool
     replaced: set[str] = field(default_factory=set)
+
+    def load_all(self, names: Sequence[str]) -> dict[str, Checked | str]:
+        """Load models in the reference, several at a time, and then the ensembles of them."""
+        loaded: dict[str, Checked | str] = {}
+        ensembles = [
+            name
+            for name in names
+            if self.server.is_ready(name)
+            and self.server.config(name).HasField("ensemble_scheduling")
+        ]
+
+        def load(name: str) -> None:
+            loaded[name] = self.load(name)
+
+        in_parallel(load, [name for name in names if name not in ensembles], _LOADS)
+        for name in ensembles:
+            load(name)
+        return loaded
 
     def load(self, name: str) -> Checked | str:
         """Load a model in the reference; return a note about it, or the verdict without a comparison."""
