@@ -16,13 +16,13 @@ from nbtriton.config import (
     normalize,
     output_specs,
     parse_annotation,
-    parse_dataflow,
     parse_pbtxt,
     to_dict,
     validate,
     validate_ensemble,
     validate_io,
 )
+from nbtriton.config.dataflow import parse_dataflow
 from nbtriton.config.signature import add_input, add_output
 from nbtriton.errors import ConfigError
 

@@ -16,7 +16,6 @@ from nbtriton.config.convert import (
     to_json,
     to_reported_dict,
 )
-from nbtriton.config.dataflow import parse_dataflow
 from nbtriton.config.fragment import amend, is_whole
 from nbtriton.config.ignored import EXECUTION_ENV_PATH, field_effects, ignored_fields
 from nbtriton.config.isolation import (
@@ -91,7 +90,6 @@ __all__ = [
     "output_specs",
     "output_types",
     "parse_annotation",
-    "parse_dataflow",
     "parse_pbtxt",
     "plan_instances",
     "reads_only",

@@ -26,9 +26,9 @@ from nbtriton.config import (
     as_config,
     is_whole,
     looks_like_pbtxt,
-    parse_dataflow,
     parse_pbtxt,
 )
+from nbtriton.config.dataflow import parse_dataflow
 from nbtriton.engine import ModelHandle
 from nbtriton.errors import ConfigWarning
 from nbtriton.magics.ask import check_known
