@@ -53,9 +53,12 @@ if TYPE_CHECKING:
     from nbtriton.teaching import check as check
     from nbtriton.teaching import exercise as exercise
     from nbtriton.teaching import last_batches as last_batches
+    from nbtriton.teaching import predict_batches as predict_batches
+    from nbtriton.teaching import scenario as scenario
     from nbtriton.widgets.calls import dag as dag
     from nbtriton.widgets.calls import timeline as timeline
     from nbtriton.widgets.calls import watch as watch
+    from nbtriton.widgets.figure import figure as figure
     from nbtriton.widgets.plots import plot as plot
     from nbtriton.workers.virtual_environment import environment as environment
 
@@ -92,13 +95,16 @@ _PUBLIC = {
     "doctor": "nbtriton.explain",
     "events": "nbtriton.engine.events",
     "exercise": "nbtriton.teaching",
+    "figure": "nbtriton.widgets.figure",
     "last_batches": "nbtriton.teaching",
     "load_ipython_extension": "nbtriton.magics",
     "perf": "nbtriton.perf",
     "plot": "nbtriton.widgets.plots",
+    "predict_batches": "nbtriton.teaching",
     "profile": "nbtriton.simulate",
     "record": "nbtriton.recordings",
     "replay": "nbtriton.recordings",
+    "scenario": "nbtriton.teaching",
     "server": "nbtriton.api",
     "status": "nbtriton.engine.status",
     "timeline": "nbtriton.widgets.calls",

@@ -19,7 +19,7 @@ MAGICS = {
     "line": {
         "triton_infer", "triton_status", "triton_dag", "triton_watch", "triton_perf",
         "triton_unload", "triton_server", "triton_events", "triton_copies", "triton_why", "triton_timeline", "triton_doctor",
-        "triton_check",
+        "triton_check", "triton_figure",
     },
 }  # fmt: skip
 

@@ -19,7 +19,7 @@ from IPython.core.completer import (
 from nbtriton.api import server
 from nbtriton.errors import TritonError
 from nbtriton.magics.environments import environment_names
-from nbtriton.teaching import Exercise
+from nbtriton.teaching import SCENARIOS, Exercise
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -81,6 +81,8 @@ def _completer(name: str, method: Any) -> Any:
         if name == "triton_check":
             values = shell.user_ns.values()
             return [] if words else [one.name for one in values if isinstance(one, Exercise)]
+        if name == "triton_figure":
+            return [] if words else [*SCENARIOS, *_models()]
         return [*_models(), *_tensors(name, words)]
 
     return complete

@@ -1,4 +1,4 @@
-"""The magic that marks answers: ``%triton_check``."""
+"""The magics of lessons: ``%triton_check`` marks answers, ``%triton_figure`` draws the scheduler at work."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from IPython.core.magic_arguments import argument, magic_arguments
 
 from nbtriton.api import server
 from nbtriton.errors import nearest
-from nbtriton.magics.common import evaluate, parse
-from nbtriton.teaching import Exercise, Overview, Progress, check
+from nbtriton.magics.common import evaluate, int_list, keep, keep_option, parse, unquoted
+from nbtriton.teaching import SCENARIOS, Exercise, Overview, Progress, Scenario, check
 
 __all__ = ["TeachMagics"]
 
 
 @magics_class
 class TeachMagics(Magics):
-    """``%triton_check``."""
+    """``%triton_check`` and ``%triton_figure``."""
 
     @no_var_expand
     @output_can_be_silenced
@@ -73,6 +73,63 @@ class TeachMagics(Magics):
             return _Text(exercise.hint if options.hint else exercise.solution)
         answer = evaluate(self.shell, rest, f"%triton_check {name} ") if is_answer else ...
         return check(server(), exercise, answer)
+
+    @output_can_be_silenced
+    @magic_arguments()
+    @argument(
+        "name",
+        help="a figure, a variable with a scenario or an exercise, or a model with recorded requests: "
+        + ", ".join(SCENARIOS),
+    )
+    @argument("--arrivals", metavar="TIMES", help="milliseconds, in quotes: '0 0 5x2 10@m 20#A'")
+    @argument("--instances", type=int, metavar="N", help="instances of each model")
+    @argument("--max-batch-size", type=int, metavar="N", help="largest batch")
+    @argument("--dynamic-batching", choices=("on", "off"), help="with or without the dynamic batcher")
+    @argument("--max-queue-delay-us", type=int, metavar="US", help="max_queue_delay_microseconds")
+    @argument("--preferred", type=int_list, metavar="SIZES", help="preferred batch sizes, such as 2,4")
+    @argument("--execution-ms", type=float, metavar="MS", help="how long an execution takes")
+    @argument(
+        "--requests", type=int, default=12, metavar="N",
+        help="of a model: how many of its newest requests (default 12)",
+    )  # fmt: skip
+    @keep_option
+    @line_magic
+    def triton_figure(self, line: str) -> Any:
+        """Draw what the scheduler does with a few requests, to be played, stepped through and changed.
+
+        The figures that explain Triton's scheduling, run by the very schedulers in virtual time. On a page
+        requests, instances and settings can be changed; the picture stays in the file. Of a loaded model it
+        shows what happened to its newest requests::
+
+            %triton_figure batch_forms
+            %triton_figure batch_forms --instances 2
+            figure = %triton_figure one_instance --dynamic-batching on --max-queue-delay-us 5000
+            figure.batches
+        """
+        from nbtriton.widgets.figure import Figure, figure
+
+        options = parse(self.triton_figure, line)
+        changes = {
+            "arrivals": unquoted(options.arrivals) if options.arrivals else None,
+            "instances": options.instances,
+            "max_batch_size": options.max_batch_size,
+            "dynamic_batching": options.dynamic_batching and options.dynamic_batching == "on",
+            "max_queue_delay_us": options.max_queue_delay_us,
+            "preferred": options.preferred,
+            "execution_ms": options.execution_ms,
+        }
+        changes = {name: value for name, value in changes.items() if value is not None}
+        name = options.name
+        found = self.shell.user_ns.get(name)
+        if isinstance(found, Figure):
+            made = found.change(**changes) if changes else found
+        elif isinstance(found, Scenario | Exercise):
+            made = figure(found, **changes)
+        elif name not in SCENARIOS and name in server().engine.inspection.model_names():
+            made = figure(server(), name, requests=options.requests, **changes)
+        else:
+            made = figure(name, **changes)
+        return keep(self.shell, options.out, made)
 
     def _exercises(self) -> dict[str, Exercise]:
         names = self.shell.user_ns

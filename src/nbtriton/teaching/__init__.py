@@ -1,10 +1,25 @@
-"""Exercises: a question, a check that asks the scheduler what it did, and the reader's progress."""
+"""Figures and exercises: scenarios that the schedulers run; questions, checks that ask what they did; progress."""
 
 from __future__ import annotations
 
 from nbtriton.teaching.checking import Mark, check
 from nbtriton.teaching.definition import Exercise, exercise
+from nbtriton.teaching.predicting import predict_batches
 from nbtriton.teaching.progress import Overview, Progress
 from nbtriton.teaching.records import last_batches
+from nbtriton.teaching.scenarios import SCENARIOS, Arrival, Scenario, scenario
 
-__all__ = ["Exercise", "Mark", "Overview", "Progress", "check", "exercise", "last_batches"]
+__all__ = [
+    "SCENARIOS",
+    "Arrival",
+    "Exercise",
+    "Mark",
+    "Overview",
+    "Progress",
+    "Scenario",
+    "check",
+    "exercise",
+    "last_batches",
+    "predict_batches",
+    "scenario",
+]

@@ -72,14 +72,19 @@ class Mark:
 
 
 def check(
-    server: Server, exercise: Exercise, answer: object = ..., *, progress: Progress | None = None
+    server: Server | None,
+    exercise: Exercise,
+    answer: object = ...,
+    *,
+    progress: Progress | None = None,
 ) -> Mark:
     """Mark the answer to an exercise, and remember it.
 
     Parameters
     ----------
-    server : Server
-        Where the reader's models are; the check asks it what it did.
+    server : Server or None
+        Where the reader's models are; the check asks it what it did. None serves for a prediction of
+        `predict_batches`, which has its own models.
     exercise : Exercise
         Of the decorator `exercise`.
     answer : object

@@ -8,11 +8,14 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from html import escape
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from nbtriton.errors import InvalidArgumentError
 
-__all__ = ["Exercise", "exercise", "lines_html"]
+if TYPE_CHECKING:
+    from nbtriton.teaching.scenarios import Scenario
+
+__all__ = ["Exercise", "exercise", "lesson_of", "lines_html", "one_line_paragraphs"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +39,8 @@ class Exercise:
         Wrong answers, as expressions, with what to say about each.
     check : callable
         The function itself.
+    scenario : Scenario or None
+        What is to be predicted, of an exercise of `predict_batches`.
     """
 
     name: str
@@ -46,6 +51,7 @@ class Exercise:
     example: str
     mistakes: Mapping[str, str]
     check: Callable[..., object] = field(repr=False)
+    scenario: Scenario | None = field(default=None, repr=False)
 
     @property
     def key(self) -> str:
@@ -128,11 +134,10 @@ def exercise(
             )
         for text in [example, *(mistakes or {})]:
             _check_literal(name, text)
-        module = function.__module__.rpartition(".")[2]
         return Exercise(
             name=name,
-            lesson="notebook" if module == "__main__" else module,
-            question=_one_line_paragraphs(question),
+            lesson=lesson_of(function),
+            question=one_line_paragraphs(question),
             hint=hint,
             solution=inspect.cleandoc(solution),
             example=example,
@@ -141,6 +146,12 @@ def exercise(
         )
 
     return make
+
+
+def lesson_of(function: Callable[..., object]) -> str:
+    """Return under which name the progress of a function's exercise is kept."""
+    module = function.__module__.rpartition(".")[2]
+    return "notebook" if module == "__main__" else module
 
 
 def lines_html(text: str) -> str:
@@ -163,6 +174,6 @@ def _check_literal(name: str, text: str) -> Any:
         ) from None
 
 
-def _one_line_paragraphs(text: str) -> str:
+def one_line_paragraphs(text: str) -> str:
     """Join the lines of each paragraph."""
     return "\n\n".join(" ".join(part.split()) for part in text.split("\n\n"))

@@ -109,6 +109,9 @@ class _Execution(Sink):
             ensemble.inferences += self._request.size
             ensemble.executions += 1
             ensemble.total_ns += thread.now - self._request.accepted_ns
+            trace = ensemble.world.trace
+            if trace is not None:
+                trace.answers.append((ensemble.name, self._request, thread.now, "", ""))
             self._request.sink.answered(thread, self._request)
         if advance.starts:
             self._start(thread, advance.starts)
@@ -122,6 +125,11 @@ class _Execution(Sink):
             ensemble = self._ensemble
             ensemble.failures += 1
             text = f"in ensemble '{ensemble.name}', {message}"
+            trace = ensemble.world.trace
+            if trace is not None:
+                trace.answers.append(
+                    (ensemble.name, self._request, thread.now, "failed_step", text)
+                )
             self._request.sink.failed(thread, self._request, text)
         self._ensemble.left(thread, request)
 

@@ -282,6 +282,10 @@ class Model(Runtime):
         # Refused ones were not accepted, and do not count (Q4).
         if decision.reason not in ("queue_full", "sequence_rule"):
             self.failures += 1
+        trace = self.world.trace
+        if trace is not None:
+            answer = (self.name, request, thread.now, decision.reason, decision.message)
+            trace.answers.append(answer)
         request.sink.failed(thread, request, decision.message)
 
     # -- executions ------------------------------------------------------------------------------
@@ -367,10 +371,16 @@ class Model(Runtime):
     def _deliver(self, thread: Thread, request: Request) -> None:
         order = self._order
         if order is None:
-            request.sink.answered(thread, request)
+            self._respond(thread, request)
             return
         for ready in order.respond(request.number, request, final=True):
-            ready.sink.answered(thread, ready)
+            self._respond(thread, ready)
+
+    def _respond(self, thread: Thread, request: Request) -> None:
+        trace = self.world.trace
+        if trace is not None:
+            trace.answers.append((self.name, request, thread.now, "", ""))
+        request.sink.answered(thread, request)
 
     def _free(self, thread: Thread, instance: Instance, requests: list[Request]) -> None:
         limiter = self.limiter
@@ -392,6 +402,9 @@ class Model(Runtime):
         start = instance.start_ns
         end = instance.ended_ns
         took = end - start
+        trace = self.world.trace
+        if trace is not None:
+            trace.executions.append((self.name, instance.index, run, start, end))
         for request in requests:
             self.successes += 1
             self.inferences += request.size

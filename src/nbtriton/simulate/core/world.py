@@ -11,7 +11,9 @@ from nbtriton.scheduling import RunBatch, Ticket
 if TYPE_CHECKING:
     from nbtriton.simulate.core.instance import Instance
 
-__all__ = ["Calendar", "Costs", "Event", "Request", "Runtime", "Sink", "Thread", "World"]
+__all__ = [
+    "Calendar", "Costs", "Event", "Request", "Runtime", "Sink", "Thread", "Trace", "World",
+]  # fmt: skip
 
 # A thread that waits for the interpreter gets it after this time (`sys.getswitchinterval`).
 SWITCH_NS: Final = 5_000_000
@@ -229,11 +231,31 @@ class Thread:
         self.gathered: list[tuple[Runtime, Request]] | None = None
 
 
+class Trace:
+    """Everything that happened, for those who want to look at each request; times in nanoseconds.
+
+    Attributes
+    ----------
+    executions : list of (str, int, RunBatch, int, int)
+        Model, instance, batch, begin and end, in the order of their ends.
+    answers : list of (str, Request, int, str, str)
+        Of models and ensembles: who answered, when, and with an error the reason and the message.
+    """
+
+    __slots__ = ("answers", "executions")
+
+    def __init__(self) -> None:
+        self.executions: list[tuple[str, int, RunBatch, int, int]] = []
+        self.answers: list[tuple[str, Request, int, str, str]] = []
+
+
 class World:
     """What all simulated models share: time, the interpreter, and the cores of the machine.
 
     Attributes
     ----------
+    trace : Trace or None
+        Where each execution and each answer is written down; None by default, as it only grows.
     shared_interpreter : bool
         One thread at a time runs Python (false in a free-threaded build).
     free_ns : int
@@ -245,7 +267,8 @@ class World:
     """
 
     __slots__ = (
-        "_computing", "_contending", "_holding", "calendar", "cores", "costs", "demand", "free_ns", "random", "shared_interpreter",
+        "_computing", "_contending", "_holding", "calendar", "cores", "costs", "demand", "free_ns",
+        "random", "shared_interpreter", "trace",
     )  # fmt: skip
 
     def __init__(
@@ -253,6 +276,7 @@ class World:
     ) -> None:
         self.calendar = Calendar()
         self.costs = costs
+        self.trace: Trace | None = None
         self.random = Random(seed)  # noqa: S311 - service times, not secrets
         self.shared_interpreter = shared_interpreter
         self.free_ns = 0

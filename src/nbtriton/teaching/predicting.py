@@ -1,0 +1,162 @@
+"""Predict the batches, then run: an exercise whose answer is found by the schedulers themselves."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+
+from nbtriton.config import is_ensemble
+from nbtriton.engine import BatchRecord
+from nbtriton.errors import InvalidArgumentError
+from nbtriton.teaching.definition import Exercise, lesson_of, one_line_paragraphs
+from nbtriton.teaching.running import Happened, run
+from nbtriton.teaching.scenarios import SCENARIOS, Scenario, preferred_of
+from nbtriton.teaching.sentences import labels_of, listed, why
+
+__all__ = ["predict_batches", "sizes_of"]
+
+
+def predict_batches(function: Callable[[], object]) -> Exercise:
+    """Make an exercise of a function that returns a scenario: which batches leave is the question.
+
+    The answer is the rows of each batch, in the order in which they leave; of two that leave at the
+    same moment the one with the earlier request is first. The scenario is run by the very schedulers,
+    which mark the answer: a wrong one is told its first wrong batch, and why that one left as it did.
+
+    Parameters
+    ----------
+    function : callable
+        Returns a `Scenario`, or the name of one. Its docstring begins the question.
+
+    Raises
+    ------
+    InvalidArgumentError
+        There is no question, or what is returned is no scenario.
+
+    Examples
+    --------
+    >>> @nt.predict_batches
+    ... def three_in_a_row():
+    ...     "Three requests come while the instance is busy with the first. Which batches leave?"
+    ...     return nt.scenario('name: "m" max_batch_size: 2 dynamic_batching { }', "0 1 2 3")
+    >>> nt.check(None, three_in_a_row, [1, 3]).feedback  # doctest: +ELLIPSIS
+    'Batch 2 left with 2 rows (requests 2 and 3), not 3: because it was full...'
+    >>> nt.check(None, three_in_a_row, [1, 2, 1]).correct
+    True
+    """
+    name = function.__name__
+    question = inspect.getdoc(function) or ""
+    if not question:
+        raise InvalidArgumentError(
+            f"exercise '{name}' has no question", hint="its docstring begins the question"
+        )
+    scenario = function()
+    if isinstance(scenario, str) and scenario in SCENARIOS:
+        scenario = SCENARIOS[scenario]()
+    if not isinstance(scenario, Scenario):
+        raise InvalidArgumentError(
+            f"exercise '{name}' returns {scenario!r:.80}, which is no scenario",
+            hint=f"nt.scenario(config, arrivals), or one of {', '.join(SCENARIOS)}",
+        )
+    happened = run(scenario)
+
+    def check(answer: list[int], _server: object) -> str:
+        assert answer == sizes_of(happened), _first_difference(happened, answer)
+        return _story(happened)
+
+    return Exercise(
+        name=name,
+        lesson=lesson_of(function),
+        question=f"{one_line_paragraphs(question)}\n\n{_what_comes(scenario)}",
+        hint=_hint(scenario),
+        solution=str(sizes_of(happened)),
+        example="[1, 1]",
+        mistakes={},
+        check=check,
+        scenario=scenario,
+    )
+
+
+def sizes_of(happened: Happened) -> list[int]:
+    """Return the rows of each batch in the order in which they left, without padding."""
+    return [_rows(happened, batch) for batch in happened.batches]
+
+
+def _rows(happened: Happened, batch: BatchRecord) -> int:
+    return sum(
+        request.size
+        for one in happened.records
+        if one.name == batch.model
+        for request in one.requests
+        if request.number in batch.requests
+    )
+
+
+def _first_difference(happened: Happened, answer: list[int]) -> str:
+    batches, sizes = happened.batches, sizes_of(happened)
+    rows = sum(sizes)
+    remark = f" In all they carry {rows} rows, yours {sum(answer)}." if sum(answer) != rows else ""
+    for at, batch in enumerate(batches):
+        if at < len(answer) and answer[at] == sizes[at]:
+            continue
+        said = f"Batch {at + 1} left with {_who(happened, batch)}"
+        said += f", not {answer[at]}" if at < len(answer) else ", which is missing in yours"
+        return f"{said}: {why(happened, batch)}.{remark}"
+    last = _who(happened, batches[-1])
+    return f"Batch {len(batches)} was the last one; it left with {last}.{remark}"
+
+
+def _who(happened: Happened, batch: BatchRecord) -> str:
+    labels, rows = labels_of(happened), _rows(happened, batch)
+    who = listed([labels[batch.model, number] for number in batch.requests])
+    noun = "request" if len(batch.requests) == 1 else "requests"
+    return f"{rows} {'row' if rows == 1 else 'rows'} ({noun} {who})"
+
+
+def _story(happened: Happened) -> str:
+    return "\n".join(
+        f"Batch {at} had {_who(happened, batch)}: {why(happened, batch)}."
+        for at, batch in enumerate(happened.batches, 1)
+    )
+
+
+def _what_comes(scenario: Scenario) -> str:
+    said = []
+    for model in scenario.models:
+        if is_ensemble(model.config):
+            continue
+        config = model.config
+        count = sum(group.count for group in config.instance_group)
+        parts = [f"max_batch_size {config.max_batch_size}", f"{count} instance{'s' * (count > 1)}"]
+        if config.HasField("dynamic_batching"):
+            batching = config.dynamic_batching
+            parts.append("dynamic_batching")
+            if batching.max_queue_delay_microseconds:
+                parts.append(f"a queue delay of {batching.max_queue_delay_microseconds} us")
+            if preferred_of(config):
+                sizes = listed([str(size) for size in preferred_of(config)])
+                parts.append(f"preferred sizes {sizes}")
+        elif config.HasField("sequence_batching"):
+            parts.append("sequence_batching")
+        times = listed(
+            [f"{ms:g} ms" + f" ({rows} rows)" * (rows > 1) for rows, ms in model.times_ms]
+        )
+        said.append(f"`{model.name}` has {', '.join(parts)}; an execution takes {times}.")
+    said.append(f"Requests come at {scenario.arrivals_text} ms (`5x2` is one of 2 rows at 5 ms).")
+    said.append("The answer is the rows of each batch, in the order in which they leave.")
+    return " ".join(said)
+
+
+def _hint(scenario: Scenario) -> str:
+    config = next(one.config for one in scenario.models if not is_ensemble(one.config))
+    batching = config.dynamic_batching
+    if config.HasField("sequence_batching"):
+        return "A sequence needs a slot, and each slot gives at most one request to a batch."
+    if not config.HasField("dynamic_batching"):
+        return "Without dynamic_batching every request runs alone."
+    if batching.max_queue_delay_microseconds:
+        return (
+            "A batch leaves when it is full, when it has a preferred size, or when its oldest request has "
+            "waited for the delay; and not before an instance is free."
+        )
+    return "Without a delay an idle instance takes at once what is there. What comes while it runs?"

@@ -1,0 +1,263 @@
+"""What happens in a scenario, by the very schedulers, and what happened in a server: the same records."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from nbtriton.config import ModelConfig, format_pbtxt, is_ensemble, plan_instances
+from nbtriton.engine import BatchRecord, RequestRecord
+from nbtriton.errors import InvalidArgumentError, UnsupportedError
+from nbtriton.explain.trace import ModelRecords
+from nbtriton.perf.traffic import Call
+from nbtriton.simulate import ModelProfile, Profile, ServicePoint
+from nbtriton.simulate.core.replay import Replay
+from nbtriton.simulate.core.world import Request, Trace
+from nbtriton.simulate.server import SimulatedServer
+from nbtriton.teaching.scenarios import MOST_REQUESTS, Arrival, Scenario, SimulatedModel
+
+if TYPE_CHECKING:
+    from nbtriton.engine import Server
+
+__all__ = ["Happened", "run", "traced"]
+
+# Events of one figure: a scenario that goes on after that has no end.
+_MOST_EVENTS = 100_000
+
+
+@dataclass(frozen=True, slots=True)
+class Happened:
+    """What became of the requests of a scenario.
+
+    Attributes
+    ----------
+    scenario : Scenario
+    records : tuple of ModelRecords
+        In the order of the scenario's models, on one clock.
+    begin_ns : int
+        The time that is 0 ms.
+    simulated : bool
+        By the schedulers in virtual time; else recorded in a server.
+    """
+
+    scenario: Scenario
+    records: tuple[ModelRecords, ...]
+    begin_ns: int = 0
+    simulated: bool = True
+
+    @property
+    def batches(self) -> list[BatchRecord]:
+        """All of them, in the order in which they left."""
+        found = [batch for one in self.records for batch in one.batches]
+        return sorted(found, key=lambda batch: (batch.start_ns, batch.requests))
+
+    @property
+    def span_ms(self) -> float:
+        """From the begin to the last answer."""
+        ends = [batch.end_ns for one in self.records for batch in one.batches]
+        ends += [request.answered_ns for one in self.records for request in one.requests]
+        return (max(ends, default=self.begin_ns) - self.begin_ns) / 1e6
+
+    def ms(self, at_ns: int) -> float:
+        """Return a time in milliseconds since the begin."""
+        return (at_ns - self.begin_ns) / 1e6
+
+
+def run(scenario: Scenario) -> Happened:
+    """Run a scenario in virtual time; the engine itself takes no time in it.
+
+    Raises
+    ------
+    UnsupportedError
+        A model that cannot be simulated.
+    """
+    configs = {model.name: model.config for model in scenario.models}
+    server = SimulatedServer(_profile(scenario), configs)
+    server.world.trace = trace = Trace()
+    first = scenario.models[0].name
+    lengths = Counter((one.model or first, one.sequence) for one in scenario.arrivals)
+    seen: Counter[tuple[str, int | str]] = Counter()
+    planned = []
+    for one in scenario.arrivals:
+        key = (one.model or first, one.sequence)
+        seen[key] += 1
+        options: dict[str, Any] = {}
+        if one.sequence:
+            options = {
+                "correlation_id": one.sequence,
+                "sequence_start": seen[key] == 1,
+                "sequence_end": seen[key] == lengths[key],
+            }
+        call = Call({}, options)  # type: ignore[arg-type]
+        planned.append((round(one.at_ms * 1e6), server.runtime(key[0]), one.rows, 0, call))
+    replay = Replay(server.world, planned)
+    replay.start()
+    if server.world.calendar.run(2**62, _MOST_EVENTS) == _MOST_EVENTS:
+        raise UnsupportedError(f"the scenario '{scenario.title}' does not come to an end")
+    return Happened(scenario, _records(scenario, configs, trace))
+
+
+def _profile(scenario: Scenario) -> Profile:
+    """Return a profile without any cost but that of executions."""
+    models, ensembles = {}, {}
+    for model in scenario.models:
+        text = format_pbtxt(model.config)
+        if is_ensemble(model.config):
+            ensembles[model.name] = text
+            continue
+        points = [ServicePoint(rows, 1, (ms * 1000,), 1) for rows, ms in model.times_ms]
+        models[model.name] = ModelProfile(text, "process", tuple(points))
+    return Profile(scenario.models[0].name, models, ensembles)
+
+
+def _records(
+    scenario: Scenario, configs: Mapping[str, ModelConfig], trace: Trace
+) -> tuple[ModelRecords, ...]:
+    numbers = _numbers(trace)
+    batches: dict[str, list[BatchRecord]] = {name: [] for name in configs}
+    carried: dict[int, BatchRecord] = {}
+    instances = {
+        name: tuple(plan.name for plan in plan_instances(config, gpus=None) if not plan.passive)
+        for name, config in configs.items()
+        if not is_ensemble(config)
+    }
+    for name, at, ran, start, end in trace.executions:
+        arrived = min(_request(ticket).accepted_ns for ticket in ran.tickets)
+        batch = BatchRecord(
+            name, 1, instances[name][at], tuple(numbers[id(ticket)] for ticket in ran.tickets),
+            ran.size, ran.reason, start - arrived, start, end,
+            False, ran.formed_ns, ran.waiting, start, end,
+        )  # fmt: skip
+        batches[name].append(batch)
+        carried.update((id(ticket), batch) for ticket in ran.tickets)
+    requests: dict[str, list[RequestRecord]] = {name: [] for name in configs}
+    for name, request, answered, reason, message in trace.answers:
+        root = request.root
+        requests[name].append(
+            RequestRecord(
+                name, 1, numbers[id(request)], "", numbers[id(root)] if root is not None else 0,
+                request.step, request.size, request.accepted_ns, request.enqueued_ns, answered,
+                answered, 1, carried.get(id(request)), reason,
+                "UNAVAILABLE" if message else "", message, request.correlation_id,
+            )
+        )  # fmt: skip
+    return tuple(
+        ModelRecords(
+            model.name,
+            sorted(requests[model.name], key=lambda one: one.number),
+            sorted(batches[model.name], key=lambda one: one.start_ns),
+            instances.get(model.name, ()),
+        )
+        for model in scenario.models
+    )
+
+
+def _request(ticket: object) -> Request:
+    assert isinstance(ticket, Request)
+    return ticket
+
+
+def _numbers(trace: Trace) -> dict[int, int]:
+    """Return the number of each request by its identity: clients' from 1, then those of steps."""
+    found: dict[int, Request] = {id(request): request for _, request, _, _, _ in trace.answers}
+    clients = [request for request in found.values() if request.root is None]
+    steps = [request for request in found.values() if request.root is not None]
+    numbers = {id(request): request.lane + 1 for request in clients}
+    following = max(numbers.values(), default=0) + 1
+    steps.sort(key=lambda request: (request.accepted_ns, request.step))
+    numbers.update((id(request), following + at) for at, request in enumerate(steps))
+    return numbers
+
+
+def traced(server: Server, name: str, *, requests: int = 12) -> Happened:
+    """Return the newest requests that a server has recorded of a model, or of an ensemble and its steps.
+
+    Its scenario repeats them: the same arrivals, configurations, and the mean execution time of each
+    batch size.
+
+    Parameters
+    ----------
+    server : Server
+    name : str
+    requests : int
+        How many of the clients' newest ones.
+
+    Raises
+    ------
+    NotFoundError
+        Nothing was ever recorded under this name.
+    InvalidArgumentError
+        Nothing that a figure can show, or too much for it.
+    """
+    if not 1 <= requests <= MOST_REQUESTS:
+        raise InvalidArgumentError(f"requests={requests}; a figure has 1 to {MOST_REQUESTS}")
+    newest = [one for one in server.requests(name) if one.answered_ns][-requests:]
+    if not newest:
+        raise InvalidArgumentError(
+            f"no request to '{name}' is recorded", hint="send some, then draw the figure"
+        )
+    numbers = {one.number for one in newest}
+    config = server.config(name)
+    names = [name, *dict.fromkeys(s.model_name for s in config.ensemble_scheduling.step)]
+    records, models = [], []
+    for at, each in enumerate(names):
+        if at and is_ensemble(server.config(each)):
+            raise UnsupportedError(
+                f"'{each}' is an ensemble in an ensemble, which a figure does not show",
+                hint=f"nt.timeline(server, '{name}') does",
+            )
+        own = newest if not at else [one for one in server.requests(each) if one.caller in numbers]
+        batches = {one.batch.requests[0]: one.batch for one in own if one.batch is not None}
+        found = [plan.name for plan in plan_instances(server.config(each), gpus=None)]
+        instances = () if is_ensemble(server.config(each)) else tuple(found)
+        seen = sorted(batches.values(), key=lambda batch: batch.start_ns)
+        records.append(ModelRecords(each, own, seen, instances))
+        models.append(SimulatedModel(server.config(each), _measured(seen)))
+    begin = min(one.arrival_ns for one in newest)
+    arrivals = tuple(
+        Arrival(round((one.arrival_ns - begin) / 1e6, 3), max(1, one.size), "", one.sequence)
+        for one in newest
+    )
+    title = f"{name}: recorded"
+    subject = "ensemble" if is_ensemble(config) else "gathering"
+    subject = "slots" if config.HasField("sequence_batching") else subject
+    scenario = Scenario(title, tuple(models), arrivals, subject)
+    return Happened(scenario, _renumbered(records, newest), begin, simulated=False)
+
+
+def _measured(batches: Sequence[BatchRecord]) -> tuple[tuple[int, float], ...]:
+    sizes: dict[int, list[int]] = {}
+    for batch in batches:
+        sizes.setdefault(batch.batch_size, []).append(batch.end_ns - batch.start_ns)
+    return tuple((rows, max(sum(ns) / len(ns) / 1e6, 1e-3)) for rows, ns in sorted(sizes.items()))
+
+
+def _renumbered(
+    records: Sequence[ModelRecords], clients: Sequence[RequestRecord]
+) -> tuple[ModelRecords, ...]:
+    """Return records in which the clients' requests are numbered from 1."""
+    rest = sorted({request.number for one in records for request in one.requests})
+    ordered = [one.number for one in clients]
+    known = set(ordered)
+    ordered += [number for number in rest if number not in known]
+    numbers = {number: at for at, number in enumerate(ordered, 1)}
+    found = []
+    for one in records:
+        batches = {
+            batch.requests[0]: batch._replace(
+                requests=tuple(numbers[n] for n in batch.requests if n in numbers)
+            )
+            for batch in one.batches
+        }
+        requests = [
+            request._replace(
+                number=numbers[request.number],
+                caller=numbers.get(request.caller, 0),
+                batch=batches[request.batch.requests[0]] if request.batch is not None else None,
+            )
+            for request in one.requests
+        ]
+        found.append(replace(one, requests=requests, batches=list(batches.values())))
+    return tuple(found)

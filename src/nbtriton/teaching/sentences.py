@@ -1,0 +1,422 @@
+"""What happened, in words: the moments of a figure, one sentence about it, and why a batch was as it was.
+
+Every figure in a sentence is counted in the records.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from nbtriton.config import ModelConfig, is_ensemble
+from nbtriton.drawing.numbers import plain
+from nbtriton.engine import BatchRecord
+from nbtriton.explain.timeline import mark_of
+from nbtriton.teaching.running import Happened
+
+__all__ = [
+    "SUBJECTS",
+    "Moments",
+    "finding_of",
+    "labels_of",
+    "listed",
+    "moments_of",
+    "ms",
+    "slots_of",
+    "slots_per_instance",
+    "why",
+]
+
+# Of the whole time: what a server records of one moment is some microseconds apart.
+_TOGETHER = 1 / 400
+
+
+@dataclass(frozen=True, slots=True)
+class Moments:
+    """The times at which something happens.
+
+    Attributes
+    ----------
+    at_ms : tuple of float
+    words : tuple of str
+    arrive, leave, end : mapping of (str, int) to int
+        The moment of each request, by model and number.
+    """
+
+    at_ms: tuple[float, ...]
+    words: tuple[str, ...]
+    arrive: dict[tuple[str, int], int]
+    leave: dict[tuple[str, int], int]
+    end: dict[tuple[str, int], int]
+
+
+@dataclass(frozen=True, slots=True)
+class _Event:
+    """What one thing does; those of one moment that do the same are said in one clause.
+
+    ``kind`` is "end", "arrive" or "leave". ``form`` is the clause for one and for several of them.
+    """
+
+    at_ms: float
+    kind: str
+    model: str
+    numbers: tuple[int, ...]
+    form: tuple[str, str]
+    who: str = ""
+    where: str = ""
+
+
+def moments_of(happened: Happened) -> Moments:
+    """Return the moments of a figure: arrivals, batches that leave and batches that end."""
+    # Of one time: an end makes room, requests come, a batch leaves. A response follows from the last end.
+    order = ("end", "respond", "arrive", "leave")
+    events = sorted(_events(happened), key=lambda one: (one.at_ms, order.index(one.kind)))
+    groups: list[list[_Event]] = []
+    together = 1e-9 if happened.simulated else happened.span_ms * _TOGETHER
+    for event in events:
+        first = groups[-1][0] if groups else None
+        same = first is not None and (first.kind, event.kind) in _ONE_MOMENT
+        if first is not None and same and event.at_ms - first.at_ms <= together:
+            groups[-1].append(event)
+        else:
+            groups.append([event])
+    places: dict[str, dict[tuple[str, int], int]] = {
+        kind: {} for kind in ("arrive", "leave", "end")
+    }
+    for k, group in enumerate(groups):
+        for event in group:
+            kind = "end" if event.kind == "respond" else event.kind
+            places[kind].update(((event.model, n), k) for n in event.numbers)
+    # A step comes and leaves in one moment where nothing keeps it.
+    for key, k in places["leave"].items():
+        places["arrive"].setdefault(key, k)
+    return Moments(
+        tuple(group[0].at_ms for group in groups),
+        tuple(_sentence(group) for group in groups),
+        places["arrive"],
+        places["leave"],
+        places["end"],
+    )
+
+
+_ONE_MOMENT = (("arrive", "arrive"), ("leave", "leave"), ("end", "end"), ("end", "respond"))
+
+
+def _events(happened: Happened) -> Iterable[_Event]:
+    several = len(happened.records) > 1
+    configs = {model.name: model.config for model in happened.scenario.models}
+    labels = labels_of(happened)
+    for one in happened.records:
+        ensemble = is_ensemble(configs[one.name])
+        for request in one.requests:
+            name, numbers = one.name, (request.number,)
+            at, ended = happened.ms(request.arrival_ns), happened.ms(request.answered_ns)
+            who, batch = labels[name, request.number], request.batch
+            if not request.caller:
+                place = f" at {name}" if several else ""
+                form = (f"request {{who}} arrives{place}", f"requests {{who}} arrive{place}")
+                rows = f" ({request.size} rows)" if request.size > 1 else ""
+                yield _Event(at, "arrive", name, numbers, form, who + rows)
+            elif batch is None or batch.start_ns > request.arrival_ns:
+                form = ("a request goes to {who} and waits", "requests go to {who} and wait")
+                yield _Event(at, "arrive", name, numbers, form, name)
+            if ensemble and not request.status:
+                clause = f"all outputs are there, and the response leaves, {ms(ended - at)} ms after its request"
+                yield _Event(ended, "respond", name, numbers, (clause, clause))
+            elif batch is None:
+                clause = f"request {who} gets no answer but an error: {request.error}"
+                yield _Event(ended, "end", name, numbers, (clause, clause))
+        for batch in one.batches:
+            who = listed([labels[one.name, number] for number in batch.requests])
+            begin, end = happened.ms(batch.start_ns), happened.ms(batch.end_ns)
+            yield _leaves(happened, batch, begin, who)
+            yield _ends(happened, batch, end, who)
+
+
+def _leaves(happened: Happened, batch: BatchRecord, at: float, who: str) -> _Event:
+    mark = mark_of(batch)
+    reason = f"({mark.letter}: {mark.words})"
+    where = batch.instance
+    step = _step_of(happened, batch)
+    if step is not None:
+        ensemble, tensor, _ = step
+        one = f"{ensemble} has {tensor}, all that {{who}} reads: a request goes to {{where}}"
+        form = (one, one.replace("reads: a request goes", "read: requests go"))
+        who = batch.model
+    elif len(batch.requests) == 1:
+        end = f"for {{where}} {reason}"
+        form = (f"request {{who}} leaves {end}", f"requests {{who}} leave {end}")
+    else:
+        clause = f"requests {who} leave as one batch for {where} {reason}"
+        form = (clause, clause)
+    return _Event(at, "leave", batch.model, batch.requests, form, who, where)
+
+
+def _ends(happened: Happened, batch: BatchRecord, at: float, who: str) -> _Event:
+    step = _step_of(happened, batch)
+    where = batch.instance
+    if step is not None:
+        ensemble, _, where = step
+        form = (
+            f"{{who}} is done, and {ensemble} has {{where}}",
+            f"{{who}} are done, and {ensemble} has {{where}}",
+        )
+        who = batch.model
+    elif len(batch.requests) == 1:
+        form = (
+            "request {who} is answered, and {where} is free",
+            "requests {who} are answered, and {where} are free",
+        )
+    else:
+        clause = f"requests {who} are answered, and {where} is free"
+        form = (clause, clause)
+    return _Event(at, "end", batch.model, batch.requests, form, who, where)
+
+
+def _step_of(happened: Happened, batch: BatchRecord) -> tuple[str, str, str] | None:
+    """Return the ensemble whose step a batch ran, and the tensors that the step reads and writes."""
+    for model in happened.scenario.models:
+        for step in model.config.ensemble_scheduling.step:
+            if step.model_name == batch.model:
+                reads, writes = sorted(step.input_map.values()), sorted(step.output_map.values())
+                return model.name, listed(reads), listed(writes)
+    return None
+
+
+def _sentence(group: Sequence[_Event]) -> str:
+    clauses: dict[tuple[str, str], list[_Event]] = {}
+    for event in group:
+        clauses.setdefault(event.form, []).append(event)
+    words = [
+        form[len(events) > 1]
+        .replace("{who}", listed([event.who for event in events]))
+        .replace("{where}", listed([event.where for event in events]))
+        for form, events in clauses.items()
+    ]
+    line = "; ".join(words)
+    # A name stays as it is.
+    starts = ("request ", "requests ", "a request ", "all outputs ")
+    return line[0].upper() + line[1:] if line.startswith(starts) else line
+
+
+def labels_of(happened: Happened) -> dict[tuple[str, int], str]:
+    """Return what stands in the token of each request: its number, or its sequence and its place in it."""
+    found: dict[tuple[str, int], str] = {}
+    seen: dict[tuple[str, int | str], int] = defaultdict(int)
+    for one in happened.records:
+        for request in one.requests:
+            label = str(request.caller or request.number)
+            if request.sequence:
+                key = (one.name, request.sequence)
+                seen[key] += 1
+                dot = "." if str(request.sequence)[-1].isdecimal() else ""
+                label = f"{request.sequence}{dot}{seen[key]}"
+            found[one.name, request.number] = label
+    return found
+
+
+# -- one sentence ----------------------------------------------------------------------------------
+
+
+def finding_of(happened: Happened) -> str:
+    """Return one sentence about a figure."""
+    return SUBJECTS[happened.scenario.subject](happened)
+
+
+def _waiting(happened: Happened) -> str:
+    name = happened.scenario.models[0].name
+    records = happened.records[0]
+    requests = [one for one in records.requests if one.batch is not None]
+    waits = [(one.batch.start_ns - one.arrival_ns) / 1e6 for one in requests if one.batch]
+    late = [ms for ms in waits if ms > happened.span_ms * _TOGETHER]
+    instances = _count(len(records.instances), "instance")
+    most = _most_at_once(records.batches)
+    at_once = "one batch ran at a time" if most == 1 else f"up to {most} batches ran at once"
+    said = f"{name} has {instances}, and {at_once}: "
+    if not late:
+        return said + f"none of {_count(len(waits), 'request')} waited."
+    longest = ms(max(late))
+    if len(late) == 1:
+        return said + f"1 of {len(waits)} requests waited, for {longest} ms."
+    return said + f"{len(late)} of {len(waits)} requests waited, the longest for {longest} ms."
+
+
+def _models(happened: Happened) -> str:
+    names = [one.name for one in happened.records if one.batches]
+    if len(names) < 2:
+        return _waiting(happened)
+    both = _overlap_ms(happened.records[0].batches, happened.records[1].batches)
+    if not both:
+        return f"{listed(names)} have an instance each, and here they never ran at the same time."
+    return (
+        f"{listed(names)} have instances of their own: for {ms(both)} of "
+        f"{ms(happened.span_ms)} ms they ran at the same time, and neither waited for the other."
+    )
+
+
+def _gathering(happened: Happened) -> str:
+    batches = happened.records[0].batches
+    largest = max(batches, key=lambda one: len(one.requests), default=None)
+    if largest is None or len(largest.requests) < 2:
+        return f"No two requests left together: {_count(len(batches), 'batch', 'batches')} of one request each."
+    labels = labels_of(happened)
+    who = listed([labels[largest.model, number] for number in largest.requests])
+    left = ms(happened.ms(largest.start_ns))
+    came = [
+        one.arrival_ns for one in happened.records[0].requests if one.number in largest.requests
+    ]
+    for one in batches:
+        if one is not largest and one.start_ns <= min(came) and max(came) <= one.end_ns:
+            busy = listed([labels[one.model, number] for number in one.requests])
+            noun = "request" if len(one.requests) == 1 else "requests"
+            return (
+                f"While {noun} {busy} ran, requests {who} gathered: they left together at {left} ms, "
+                "as one batch."
+            )
+    return f"Requests {who} left together at {left} ms: {mark_of(largest).words}."
+
+
+def _slots(happened: Happened) -> str:
+    records = happened.records[0]
+    held = slots_of(happened)
+    number = len(records.instances) * slots_per_instance(happened.scenario.models[0].config)
+    sequences = list(dict.fromkeys(one.sequence for one in records.requests))
+    said = f"{_count(number, 'slot')} for {_count(len(sequences), 'sequence')}: "
+    late = []
+    for sequence in sequences:
+        came = min(one.arrival_ns for one in records.requests if one.sequence == sequence)
+        since = held.get(sequence, (0, 0, came))[2]
+        if since > came:
+            late.append((sequence, (since - came) / 1e6, since))
+    if not late:
+        return said + "each found one free when it began."
+    sequence, waited, since = max(late, key=lambda one: one[1])
+    return said + (
+        f"sequence {sequence} waited {ms(waited)} ms, until another one had ended and its slot "
+        f"was free at {ms(happened.ms(since))} ms."
+    )
+
+
+def _ensemble(happened: Happened) -> str:
+    records = happened.records[0]
+    steps = [one for one in happened.records[1:] if one.batches]
+    internal = sum(len(one.requests) for one in steps)
+    took = [(one.answered_ns - one.arrival_ns) / 1e6 for one in records.requests if not one.status]
+    if not took:
+        return f"No request to {records.name} was answered."
+    pairs = [
+        (both, one.name, other.name)
+        for at, one in enumerate(steps)
+        for other in steps[at + 1 :]
+        if (both := _overlap_ms(one.batches, other.batches))
+    ]
+    requests = "One request" if len(took) == 1 else f"{len(took)} requests"
+    said = f"{requests} to {records.name} became {internal} internal ones"
+    if pairs:
+        both, one_name, other_name = max(pairs)
+        said += f"; {one_name} and {other_name} ran side by side for {ms(both)} ms"
+    what = "the response left" if len(took) == 1 else "the slowest response left"
+    return f"{said}, and {what} after {ms(max(took))} ms."
+
+
+SUBJECTS: dict[str, Callable[[Happened], str]] = {
+    "waiting": _waiting,
+    "models": _models,
+    "gathering": _gathering,
+    "slots": _slots,
+    "ensemble": _ensemble,
+}
+
+
+def slots_per_instance(config: ModelConfig) -> int:
+    """Return how many sequences an instance holds at once, 0 for a model without sequences."""
+    if not config.HasField("sequence_batching"):
+        return 0
+    if config.sequence_batching.HasField("oldest"):
+        return max(1, config.sequence_batching.oldest.max_candidate_sequences)
+    return max(1, config.max_batch_size)
+
+
+def slots_of(happened: Happened) -> dict[int | str, tuple[int, int, int]]:
+    """Return the instance, the slot and the begin of each sequence of the first model.
+
+    A sequence has the lowest free slot of its instance from its first request on, or, where none was
+    free, from the end of the sequence that had it before.
+    """
+    records = happened.records[0]
+    slots = slots_per_instance(happened.scenario.models[0].config)
+    lives: dict[int | str, list[int]] = {}
+    for request in records.requests:
+        if request.sequence and request.batch is not None:
+            lane = records.instances.index(request.batch.instance)
+            life = lives.setdefault(
+                request.sequence, [request.arrival_ns, request.answered_ns, lane]
+            )
+            life[0] = min(life[0], request.arrival_ns)
+            life[1] = max(life[1], request.answered_ns)
+    free: dict[int, list[int]] = {}
+    found: dict[int | str, tuple[int, int, int]] = {}
+    for sequence, (came, ended, lane) in sorted(lives.items(), key=lambda item: item[1][0]):
+        ends = free.setdefault(lane, [0] * max(1, slots))
+        slot = next((at for at, end in enumerate(ends) if end <= came), ends.index(min(ends)))
+        found[sequence] = (lane, slot, max(came, ends[slot]))
+        ends[slot] = ended
+    return found
+
+
+def why(happened: Happened, batch: BatchRecord) -> str:
+    """Return why a batch left then and with these requests, with the figures of the configuration."""
+    config = next(one.config for one in happened.scenario.models if one.name == batch.model)
+    batching = config.dynamic_batching
+    at = f"at {ms(happened.ms(batch.start_ns))} ms"
+    if batch.reason == "max_queue_delay":
+        oldest_ns = batch.start_ns - batch.queue_ns
+        delay_us = batching.max_queue_delay_microseconds
+        over_ns = oldest_ns + delay_us * 1000
+        said = (
+            f"because its oldest request had come at {ms(happened.ms(oldest_ns))} ms, and "
+            f"max_queue_delay_microseconds ({delay_us} us) ran out at {ms(happened.ms(over_ns))} ms"
+        )
+        late = batch.start_ns - over_ns > happened.span_ms * 1e6 * _TOGETHER
+        return f"{said}; an instance was free {at}" if late else said
+    if batch.reason == "max_batch_size":
+        return f"because it was full, or the next request no longer fits into {config.max_batch_size} rows, {at}"
+    if batch.reason in ("preferred_batch_size", "preferred_exceeded"):
+        sizes = listed([str(size) for size in batching.preferred_batch_size])
+        return f"because {mark_of(batch).words} ({sizes}), {at}"
+    return f"{at}, {mark_of(batch).words}"
+
+
+# -- parts -----------------------------------------------------------------------------------------
+
+
+def ms(value: float) -> str:
+    """Write milliseconds with three digits, and no zeros at the end."""
+    return plain(float(f"{value:.3g}"))
+
+
+def listed(words: Sequence[str]) -> str:
+    """Return ``a, b and c``."""
+    if len(words) < 2:
+        return "".join(words)
+    return f"{', '.join(words[:-1])} and {words[-1]}"
+
+
+def _count(number: int, thing: str, things: str = "") -> str:
+    return f"{number} {thing if number == 1 else things or thing + 's'}"
+
+
+def _most_at_once(batches: Sequence[BatchRecord]) -> int:
+    return max(
+        (sum(one.start_ns <= other.start_ns < one.end_ns for one in batches) for other in batches),
+        default=0,
+    )
+
+
+def _overlap_ms(one: Sequence[BatchRecord], other: Sequence[BatchRecord]) -> float:
+    """Return for how long batches of two models ran at the same time; one model's do not overlap."""
+    both = sum(
+        max(0, min(a.end_ns, b.end_ns) - max(a.start_ns, b.start_ns)) for a in one for b in other
+    )
+    return both / 1e6
