@@ -85,3 +85,26 @@ def test_the_example_of_the_help_runs(doubled, monkeypatch, tmp_path):
     cell = inspect.cleandoc(method.parser.description.partition("::\n")[2])
     doubled.ok(cell)
     assert doubled.names["mark"].correct
+
+
+def test_a_figure_is_drawn_changed_and_predicted(lesson):
+    figure = lesson.ok("%triton_figure one_instance --instances 2 -o two").value
+    assert figure.finding.startswith("slow has 2 instances")
+    assert lesson.ok("%triton_figure two --arrivals '0 5 5'").value is figure
+    assert lesson.ok("two.batches").value["at_ms"].tolist() == [0, 5, 20]
+    cell = """\
+@nt.predict_batches
+def leave():
+    "Which batches leave?"
+    return nt.scenario('name: "m" max_batch_size: 2 dynamic_batching { }', "0 1 2 3")
+"""
+    lesson.ok(cell)
+    assert "1 instance, dynamic_batching" in repr(lesson.ok("%triton_figure leave").value)
+    assert lesson.ok("%triton_check leave [1, 3]").value.correct is False
+    assert lesson.ok("%triton_check leave [1, 2, 1]").value.correct
+    # Once it is solved its figure shows what happens.
+    assert "left together" in lesson.ok("%triton_figure leave").value.finding
+    lesson.ok("%triton_infer double IN=[[1, 2, 3, 4]]")
+    assert len(lesson.ok("%triton_figure double --requests 1").value.batches) == 1
+    assert "did you mean 'batch_forms'" in lesson("%triton_figure batch_form").text
+    assert lesson.complete("%triton_figure two_") == ["two_models"]

@@ -130,7 +130,7 @@ def test_text_of_a_picture_is_never_small_and_never_outside(name):
     for scene in figure_scenes(picture_of(run(SCENARIOS[name]()))):
         sizes = [dict(one.attrs)["font-size"] for one in scene.walk() if one.tag == "text"]
         assert min(sizes) >= 11
-        assert all(0 <= dict(one.attrs)["x"] for one in scene.walk() if one.tag == "text")
+        assert all(dict(one.attrs)["x"] >= 0 for one in scene.walk() if one.tag == "text")
 
 
 def test_errors_name_what_is_allowed():
@@ -259,15 +259,15 @@ def test_the_schedulers_mark_a_prediction(tmp_path):
     assert right.correct
     assert "Batch 3 had 2 rows (requests 5 and 6)" in right.feedback
     for answer, feedback in (
-        ([4, 2, 1], "Batch 1 left with 3 rows (requests 1, 2 and 3), not 4: because a preferred size was "
-         "reached (3), at 2 ms."),
-        ([3, 3, 1], "Batch 2 left with 1 row (request 4), not 3: because its oldest request had come at 2 "
-         "ms, and max_queue_delay_microseconds (3000 us) ran out at 5 ms; an instance was free at 7 ms."),
-        ([3, 1], "Batch 3 left with 2 rows (requests 5 and 6), which is missing in yours: because its "
+        ([4, 2, 1], ("Batch 1 left with 3 rows (requests 1, 2 and 3), not 4: because a preferred size was "
+         "reached (3), at 2 ms.")),
+        ([3, 3, 1], ("Batch 2 left with 1 row (request 4), not 3: because its oldest request had come at 2 "
+         "ms, and max_queue_delay_microseconds (3000 us) ran out at 5 ms; an instance was free at 7 ms.")),
+        ([3, 1], ("Batch 3 left with 2 rows (requests 5 and 6), which is missing in yours: because its "
          "oldest request had come at 10 ms, and max_queue_delay_microseconds (3000 us) ran out at 13 ms. "
-         "In all they carry 7 rows, yours 4."),
-        ([3, 1, 2, 1, 1], "Batch 4 was the last one; it left with 1 row (request 7). In all they carry 7 "
-         "rows, yours 8."),
+         "In all they carry 7 rows, yours 4.")),
+        ([3, 1, 2, 1, 1], ("Batch 4 was the last one; it left with 1 row (request 7). In all they carry 7 "
+         "rows, yours 8.")),
     ):  # fmt: skip
         wrong = mark(answer, tmp_path)
         assert wrong.correct is False

@@ -33,7 +33,7 @@ def test_what_is_changed_on_the_page_is_run_anew():
     assert figure.batches["requests"].tolist() == [["1"], ["2"], ["3", "4"]]
     assert widget.stages != before
     assert widget.finding == figure.finding
-    assert dict((name, value) for name, _, _, value in widget.fields)["instances"] == "2"
+    assert {name: value for name, _, _, value in widget.fields}["instances"] == "2"
     assert "requests 3 and 4 gathered" in figure.static().text
     widget.handle_message({"kind": "edit", "changes": {"dynamic_batching": False}})
     assert figure.batches["rows"].tolist() == [1, 1, 1, 1]

@@ -84,13 +84,17 @@ class TeachMagics(Magics):
     @argument("--arrivals", metavar="TIMES", help="milliseconds, in quotes: '0 0 5x2 10@m 20#A'")
     @argument("--instances", type=int, metavar="N", help="instances of each model")
     @argument("--max-batch-size", type=int, metavar="N", help="largest batch")
-    @argument("--dynamic-batching", choices=("on", "off"), help="with or without the dynamic batcher")
+    @argument(
+        "--dynamic-batching", choices=("on", "off"), help="with or without the dynamic batcher"
+    )
     @argument("--max-queue-delay-us", type=int, metavar="US", help="max_queue_delay_microseconds")
-    @argument("--preferred", type=int_list, metavar="SIZES", help="preferred batch sizes, such as 2,4")
+    @argument(
+        "--preferred", type=int_list, metavar="SIZES", help="preferred batch sizes, such as 2,4"
+    )
     @argument("--execution-ms", type=float, metavar="MS", help="how long an execution takes")
     @argument(
         "--requests", type=int, default=12, metavar="N",
-        help="of a model: how many of its newest requests (default 12)",
+        help="of a model: how many of its newest requests (12)",
     )  # fmt: skip
     @keep_option
     @line_magic

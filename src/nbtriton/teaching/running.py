@@ -16,7 +16,7 @@ from nbtriton.simulate import ModelProfile, Profile, ServicePoint
 from nbtriton.simulate.core.replay import Replay
 from nbtriton.simulate.core.world import Request, Trace
 from nbtriton.simulate.server import SimulatedServer
-from nbtriton.teaching.scenarios import MOST_REQUESTS, Arrival, Scenario, SimulatedModel
+from nbtriton.teaching.scenarios import MOST_REQUESTS, Arrival, Scenario, SimulatedModel, subject_of
 
 if TYPE_CHECKING:
     from nbtriton.engine import Server
@@ -221,9 +221,7 @@ def traced(server: Server, name: str, *, requests: int = 12) -> Happened:
         for one in newest
     )
     title = f"{name}: recorded"
-    subject = "ensemble" if is_ensemble(config) else "gathering"
-    subject = "slots" if config.HasField("sequence_batching") else subject
-    scenario = Scenario(title, tuple(models), arrivals, subject)
+    scenario = Scenario(title, tuple(models), arrivals, subject_of(config))
     return Happened(scenario, _renumbered(records, newest), begin, simulated=False)
 
 

@@ -19,7 +19,16 @@ from nbtriton.config import (
 )
 from nbtriton.errors import InvalidArgumentError, NotFoundError, nearest
 
-__all__ = ["MOST_REQUESTS", "SCENARIOS", "Arrival", "Scenario", "SimulatedModel", "preferred_of", "scenario"]
+__all__ = [
+    "MOST_REQUESTS",
+    "SCENARIOS",
+    "Arrival",
+    "Scenario",
+    "SimulatedModel",
+    "preferred_of",
+    "scenario",
+    "subject_of",
+]
 
 # A picture in which each request has a row and a number of its own is not longer than a screen.
 MOST_REQUESTS = 32
@@ -188,7 +197,18 @@ def scenario(
     if not models:
         raise InvalidArgumentError("a scenario has at least one model", hint=_FORM)
     models = _with_times(models, execution_ms)
-    return Scenario(title or models[0].name, models, _arrivals(arrivals, models))
+    return Scenario(
+        title or models[0].name, models, _arrivals(arrivals, models), subject_of(models[0].config)
+    )
+
+
+def subject_of(config: ModelConfig) -> str:
+    """Return what is to be said first about a model."""
+    if is_ensemble(config):
+        return "ensemble"
+    if config.HasField("sequence_batching"):
+        return "slots"
+    return "gathering" if config.HasField("dynamic_batching") else "waiting"
 
 
 def preferred_of(config: ModelConfig) -> tuple[int, ...]:
@@ -230,9 +250,7 @@ def _with_times(
 def _times(given: object) -> tuple[tuple[int, float], ...]:
     if isinstance(given, tuple):
         return given
-    pairs: Iterable[tuple[Any, Any]] = (
-        given.items() if isinstance(given, Mapping) else [(1, given)]
-    )
+    pairs: Iterable[tuple[Any, Any]] = given.items() if isinstance(given, Mapping) else [(1, given)]
     try:
         found = tuple(sorted((int(rows), float(ms)) for rows, ms in pairs))
     except (TypeError, ValueError):

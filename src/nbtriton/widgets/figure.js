@@ -221,7 +221,10 @@ function render({ model, el }) {
       };
       life.addEventListener("pointermove", onMove);
       life.addEventListener("pointerup", onUp, { once: true });
-      life.addEventListener("pointercancel", () => (life.style.transform = ""), { once: true });
+      const onCancel = () => {
+        life.style.transform = "";
+      };
+      life.addEventListener("pointercancel", onCancel, { once: true });
     });
   };
 
