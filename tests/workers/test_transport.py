@@ -79,6 +79,35 @@ def test_messages_of_any_size_arrive_in_order(channels):
     thread.join()
 
 
+def test_who_looks_before_sleeping_misses_no_message(channels):
+    here, there = channels
+
+    def answer() -> None:
+        for _ in range(500):
+            there.spin()
+            message, behind = there.receive()
+            there.send(message, bytes(behind))
+
+    thread = threading.Thread(target=answer)
+    thread.start()
+    for number in range(0, 500, 2):
+        here.send((number,), b"x")
+        here.send((number + 1,), b"y")
+        for expected, behind in ((number, b"x"), (number + 1, b"y")):
+            here.spin()
+            message, found = here.receive()
+            assert (message, bytes(found)) == ((expected,), behind)
+    thread.join()
+
+
+def test_a_closed_end_is_no_reason_to_look(channels):
+    here, there = channels
+    there.close()
+    here.spin()
+    with pytest.raises(ChannelClosed):
+        here.receive()
+
+
 def test_numbers_and_texts_of_numpy_become_plain():
     found = plain((np.int64(3), {"a": np.float32(0.5)}, np.bool_(True), np.str_("s"), [None, b"b"]))
     assert repr(found) == "(3, {'a': 0.5}, True, 's', (None, b'b'))"

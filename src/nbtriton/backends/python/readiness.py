@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 import logging
 import threading
@@ -69,6 +68,8 @@ class Readiness:
     def _checked(self) -> bool:
         found = self._is_ready()
         if inspect.iscoroutine(found):
+            import asyncio
+
             found = asyncio.run(found)
         if not isinstance(found, bool):
             raise TypeError("is_ready() must return a boolean value")

@@ -154,6 +154,8 @@ def isolated(
     # A stand-in has no code that a process could isolate.
     if backend.stand_in or in_threads:
         return backend
+    if not own:
+        start_early("process")  # while the rest is imported and the model is read
     # Where no model has processes, nothing of them is imported.
     from nbtriton.workers.backend import WorkerBackend
     from nbtriton.workers.waiting import Waiting

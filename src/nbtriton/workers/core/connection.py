@@ -240,7 +240,7 @@ class Connection:
         try:
             lane.send(message, behind)
             while True:
-                if not lane.has_more:
+                if not lane.spin():
                     try:
                         if get_ident() == self._main:
                             self._waiting.interruptible(self._readable)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import mmap
 import os
-import tempfile
 import threading
 import weakref
 from bisect import insort
@@ -231,6 +230,8 @@ def _make_file(size: int) -> int:
     if hasattr(os, "memfd_create"):
         fd = os.memfd_create("nbtriton", os.MFD_CLOEXEC)
     else:
+        import tempfile
+
         with tempfile.TemporaryFile() as file:
             fd = os.dup(file.fileno())
     try:

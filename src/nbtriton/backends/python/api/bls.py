@@ -3,11 +3,10 @@
 # ruff: noqa: SLF001 - the public names of these classes are Triton's own, the others are ours
 from __future__ import annotations
 
-import asyncio
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from queue import Empty, SimpleQueue
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from nbtriton.backends.base import RequestOptions, RequestTrace, Response, ServerHandle
 from nbtriton.backends.python.api.errors import TritonError, TritonErrorCode, TritonModelException
@@ -19,6 +18,9 @@ from nbtriton.backends.python.isolation.running import current, current_server, 
 from nbtriton.errors import CancelledError
 from nbtriton.errors import TritonError as EngineError
 from nbtriton.tensors import Array
+
+if TYPE_CHECKING:
+    import asyncio
 
 __all__ = [
     "SEQUENCE_FLAGS",
@@ -210,6 +212,8 @@ def execute_async(request: ModelCall, decoupled: bool) -> asyncio.Future[Any]:
 
     An iterator is the result with its first response: nothing blocks the loop.
     """
+    import asyncio  # no earlier than a model needs it: it takes 30 ms of a worker's start
+
     loop = asyncio.get_running_loop()
     server = _server(request)
     answer: asyncio.Future[Any] = loop.create_future()

@@ -3,13 +3,13 @@
 # ruff: noqa: SLF001 - the public names of these classes are Triton's own, the others are ours
 from __future__ import annotations
 
-import asyncio
 import logging
+import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from functools import partial
 from types import CoroutineType
-from typing import Any, Final, TypeGuard, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeGuard, TypeVar
 
 import numpy as np
 
@@ -20,7 +20,6 @@ from nbtriton.backends.python.api.requests import ReceivedRequest
 from nbtriton.backends.python.api.sender import SECOND_RESPONSE, stop_answering_abandoned
 from nbtriton.backends.python.core.responses import InferenceResponse, to_engine_response
 from nbtriton.backends.python.core.tensor import Tensor
-from nbtriton.backends.python.isolation.loop import LoopThread, Outcome, wait_for_outcome
 from nbtriton.backends.python.isolation.running import Running, any_live, enter_live, leave_live
 from nbtriton.backends.python.readiness import Readiness
 from nbtriton.backends.read_only import explain_write
@@ -28,6 +27,9 @@ from nbtriton.backends.tracebacks import describe, execute_error, user_code
 from nbtriton.errors import ModelError
 from nbtriton.errors import TritonError as EngineError
 from nbtriton.tensors import Array, datatype_of, is_on_device, kind_of, own, read_only, to_numpy
+
+if TYPE_CHECKING:
+    from nbtriton.backends.python.isolation.loop import LoopThread, Outcome
 
 __all__ = ["PythonInstance", "without_running_loop"]
 
@@ -40,7 +42,7 @@ _log = logging.getLogger("nbtriton.python")
 _ndarray: Final = np.ndarray
 _received: Final = ReceivedRequest
 _new: Final = Tensor.__new__
-_running_loop: Final = asyncio._get_running_loop
+_modules: Final = sys.modules
 
 
 class PythonInstance(BackendInstance):
@@ -179,6 +181,8 @@ class PythonInstance(BackendInstance):
     def _await(
         self, coroutine: CoroutineType[Any, Any, object], received: list[ReceivedRequest]
     ) -> object:
+        from nbtriton.backends.python.isolation.loop import LoopThread, wait_for_outcome
+
         if self._loop is None:
             self._loop = LoopThread(f"nbtriton-loop-{self._running.instance_name}")
         future = self._loop.start(coroutine)
@@ -347,8 +351,11 @@ def without_running_loop(call: Callable[[_Argument], _Result], argument: _Argume
     loop is running already and `asyncio.run` would refuse. (asyncio has no other way to set the
     running loop.)
     """
-    running = _running_loop()
-    if running is None:
+    # Not imported here: that takes 30 ms of a worker's start, and who runs a loop has done so.
+    asyncio = _modules.get("asyncio")
+    find_running = getattr(asyncio, "_get_running_loop", None)  # none while it is being imported
+    running = None if find_running is None else find_running()
+    if asyncio is None or running is None:
         return call(argument)
     asyncio._set_running_loop(None)
     try:

@@ -105,6 +105,7 @@ class Worker:
         threading.Thread(target=self._read, name="nbtriton-calls", daemon=True).start()
         with suppress(ChannelClosed):
             while not self._ending:
+                self._lane.spin()
                 message, behind = self._lane.receive()
                 self._converse(message, behind)
 
@@ -274,6 +275,7 @@ class Worker:
         self._guards += 1
         try:
             self._lane.send(message, behind)
+            self._lane.spin()
             answer, behind_it = self._lane.receive()
             _, _, good, value, place = answer
             if good and message[0] == protocol.CALL:
