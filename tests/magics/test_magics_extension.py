@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 from argparse import SUPPRESS
+from contextlib import suppress
+from pathlib import Path
 
 import pytest
 
 from nbtriton.api import server
 from nbtriton.magics import magic_methods
+from nbtriton.workers.process import end_idle_servers
 from tests.children import run_python
 from tests.magics.cells import DOUBLE
 from tests.magics.conftest import Notebook
+from tests.until import until
+from tests.workers.support import is_alive, workers
 
 MAGICS = {
     "cell": {"triton_model", "triton_config", "triton_ensemble"},
@@ -95,6 +101,47 @@ def test_reloading_keeps_the_server_and_its_models(doubled):
     assert "closed" in repr(doubled.names["server"])
     doubled.ok("%load_ext nbtriton")
     assert server() is not doubled.names["server"]
+
+
+COUNTING = """
+import os
+import numpy as np
+
+calls = []
+
+def execute(IN: "INT64[1]") -> {"OUT": "INT64[2]"}:
+    calls.append(IN)
+    return {"OUT": np.array([os.getpid(), len(calls)])}
+"""
+
+
+def test_reloading_keeps_processes_and_unloading_ends_them(plain_shell):
+    notebook = Notebook(plain_shell)
+    end_idle_servers()
+    others, threads, files = {*workers()}, {*threading.enumerate()}, _opened()
+    notebook.ok("%load_ext nbtriton")
+    notebook.ok(f"%%triton_model counting --isolation process --instances 1\n{COUNTING}")
+    ask = "%triton_infer counting IN=[1]"
+    started, _ = notebook.ok(ask).value["OUT"].tolist()
+    assert started in {*workers()} - others
+    notebook.ok("%reload_ext nbtriton")
+    assert notebook.ok(ask).value["OUT"].tolist() == [started, 2]
+    notebook.ok("%unload_ext nbtriton")
+    assert until(lambda: not is_alive(started))
+    assert until(lambda: {*workers()} <= others)
+    left = {*threading.enumerate()} - threads
+    assert until(lambda: not [one.name for one in left if one.is_alive()]), left
+    assert until(lambda: _opened() <= files), _opened() - files
+
+
+def _opened() -> set[str]:
+    """The sockets, pipes and segments of this process."""
+    found = set()
+    for descriptor in Path("/proc/self/fd").iterdir():
+        with suppress(FileNotFoundError):  # closed meanwhile
+            found.add(os.readlink(descriptor))
+    maps = Path("/proc/self/maps").read_text().split()
+    return {one for one in found if ":[" in one} | {one for one in maps if "memfd:nbtriton" in one}
 
 
 @pytest.mark.parametrize("name", sorted(MAGICS["cell"] | MAGICS["line"]))
