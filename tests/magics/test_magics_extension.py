@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import threading
 from argparse import SUPPRESS
@@ -139,7 +138,7 @@ def _opened() -> set[str]:
     found = set()
     for descriptor in Path("/proc/self/fd").iterdir():
         with suppress(FileNotFoundError):  # closed meanwhile
-            found.add(os.readlink(descriptor))
+            found.add(str(descriptor.readlink()))
     maps = Path("/proc/self/maps").read_text().split()
     return {one for one in found if ":[" in one} | {one for one in maps if "memfd:nbtriton" in one}
 

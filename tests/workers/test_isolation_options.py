@@ -140,3 +140,55 @@ def test_L24_policies_are_checked_when_they_are_set():
         nt.Server(host_policies={"near": {"cpu-cores": "1"}})
     with pytest.raises(InvalidArgumentError, match="worker_timeout_s=0 is not a time above 0"):
         nt.Server(worker_timeout_s=0)
+
+
+ONE_EACH = """
+import triton_python_backend_utils as pb_utils
+
+class TritonPythonModel:
+    def execute(self, requests):
+        found = [pb_utils.get_input_tensor_by_name(request, "IN").as_numpy() for request in requests]
+        return [pb_utils.InferenceResponse([pb_utils.Tensor("OUT", one * len(found))]) for one in found]
+"""
+BATCHING = """
+    @staticmethod
+    def model_batcher_initialize(model): return None
+    @staticmethod
+    def model_batcher_finalize(batcher): pass
+    @staticmethod
+    def model_batch_initialize(batcher): return []
+    @staticmethod
+    def model_batch_finalize(batch): pass
+    @staticmethod
+    def model_batch_include_request(request, batch):
+        batch.append(request)
+        return len(batch) == 1
+"""
+# Without the functions, four requests are one batch.
+FULL = """
+backend: "python" max_batch_size: 4
+input { name: "IN" data_type: TYPE_INT64 dims: [ 1 ] }
+output { name: "OUT" data_type: TYPE_INT64 dims: [ 1 ] }
+dynamic_batching { max_queue_delay_microseconds: 10000000 }
+instance_group { kind: KIND_CPU count: 1 }
+"""
+
+
+def test_custom_batching_is_called_in_this_process_or_refused(tmp_path):
+    file = tmp_path / "1" / "model.py"
+    file.parent.mkdir()
+    given: dict[str, type] = {}
+    exec(ONE_EACH + BATCHING, given)
+    with nt.Server(gpus=(), isolation="process") as server:
+        file.write_text(ONE_EACH)
+        server.load(FULL, file, name="given", batching=given["TritonPythonModel"])
+        server.load(FULL, given["TritonPythonModel"], name="own")
+        for name in ("given", "own"):
+            futures = [server.submit(name, {"IN": ONE}) for _ in range(4)]
+            futures.pop().cancel()  # which waits for others
+            assert [future.result()["OUT"].item() for future in futures] == [1, 1, 1]
+        file.write_text(ONE_EACH + BATCHING)
+        server.load(FULL.replace("dynamic_batching", "# "), file, name="not_asked")
+        with pytest.raises(LoadError, match="'apart' defines model_batch_include_request, which"):
+            server.load(FULL, file, name="apart")
+        assert "apart" not in {model.name for model in server.models() if model.state == "READY"}

@@ -66,6 +66,7 @@ class WorkerBackend(Backend):
         self._options = options
         self._environments = environments
         self._environment: Environment | None = None
+        self._batches = True
         self._instances: list[WorkerInstance] = []
         # The worker that has completed the configuration: the first instance's, where that keeps what
         # it has loaded.
@@ -104,12 +105,19 @@ class WorkerBackend(Backend):
         return self.inner.prefers_gpu()
 
     def batching(self, context: ModelContext) -> object:
-        """Return what may define the five functions of custom batching, which the scheduler calls."""
+        """Return what may define the five functions of custom batching, which the scheduler calls.
+
+        A class of the notebook is here too. That of a file is in the worker alone, which refuses it if it
+        defines them.
+        """
+        self._batches = not (
+            isinstance(context.source, Path) and context.config.HasField("dynamic_batching")
+        )
         return self.inner.batching(context)
 
     def create_instance(self, context: InstanceContext) -> BackendInstance:
         """Start a worker and create the instance in it."""
-        model = describe_model(context.model, self.inner, self._settings)
+        model = describe_model(context.model, self.inner, self._settings, batches=self._batches)
         instance = WorkerInstance(partial(self._start, context, model), frozenset(model["outputs"]))
         self._instances.append(instance)
         return instance

@@ -24,7 +24,11 @@ def is_python_model(backend: Backend, source: object) -> bool:
 
 
 def describe_model(
-    context: ModelContext, backend: Backend, settings: Mapping[str, Mapping[str, str]]
+    context: ModelContext,
+    backend: Backend,
+    settings: Mapping[str, Mapping[str, str]],
+    *,
+    batches: bool = True,
 ) -> dict[str, Any]:
     """Return the description of a model.
 
@@ -34,6 +38,8 @@ def describe_model(
     backend : Backend
     settings : mapping
         Of all backends, among which a Python-based backend is looked up.
+    batches : bool
+        See `PythonModel.batches`.
 
     Raises
     ------
@@ -55,7 +61,7 @@ def describe_model(
             field.name: _portable(getattr(model, field.name))
             for field in fields(model)
             if field.name not in ("source", "directory")
-        }
+        } | {"batches": batches}
         return described
     return described | {
         "backend": backend.name,

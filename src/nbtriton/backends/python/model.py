@@ -19,7 +19,7 @@ from nbtriton.backends.python.core.instance import PythonInstance
 from nbtriton.backends.python.isolation.imports import LocalModules
 from nbtriton.backends.python.isolation.running import Running
 from nbtriton.backends.tracebacks import user_code
-from nbtriton.errors import InternalError
+from nbtriton.errors import InternalError, UnsupportedError
 
 if TYPE_CHECKING:
     from nbtriton.backends.base import ServerHandle
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 __all__ = ["PythonModel", "install_pb_utils"]
 
 _CLASS = "TritonPythonModel"
+# One of the five functions of custom batching: who has it means to have them all.
+_BATCHING = "model_batch_include_request"
 
 
 def install_pb_utils() -> None:
@@ -57,6 +59,9 @@ class PythonModel:
         The ``model.py`` of a Python-based backend, which all its models run.
     decoupled, force_cpu, reads_only : bool
         What the configuration says; of a completed one.
+    batches : bool
+        Whether the batcher can call what the class may define of custom batching. It cannot call code of a
+        file that another process has imported.
     """
 
     name: str
@@ -68,6 +73,7 @@ class PythonModel:
     decoupled: bool = False
     force_cpu: bool = True
     reads_only: bool = False
+    batches: bool = True
 
     @property
     def file(self) -> Path | None:
@@ -210,7 +216,15 @@ class _Code:
         if file is None or self._modules is None:
             return self._model.source
         self._module = self._modules.load(file)
-        return getattr(self._module, _CLASS)
+        found = getattr(self._module, _CLASS)
+        if not self._model.batches and hasattr(found, _BATCHING):
+            raise UnsupportedError(
+                f"model '{self._model.name}' defines {_BATCHING}, which the batcher cannot call in a process of "
+                "the model's own",
+                hint="keep it in a thread: INSTANCE_ISOLATION thread; or give the five functions to the server: "
+                "server.load(…, batching=STRATEGY)",
+            )
+        return found
 
     def close(self) -> None:
         """Forget the module of a file; a class's is the notebook's."""

@@ -203,7 +203,9 @@ class ModelBuilder:
             self.devices.managed,
         )
         try:
-            strategy = find_strategy(context, batching, backend.batching(context))
+            # Where the caller gives functions, those of the model are not asked for.
+            own = backend.batching(context) if batching is None else None
+            strategy = find_strategy(context, batching, own)
             backend.open(context)
             runtime = ModelRuntime(
                 context, backend, plan_instances(completed, gpus=gpus), self.scheduler_thread,
