@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import nbtriton as nt
+from nbtriton.backends.python import install_pb_utils
 from nbtriton.engine.diagnostics.interpreter import has_interpreter_lock, is_waiting
 from nbtriton.errors import ConfigError, ConfigWarning, InvalidArgumentError, LoadError
 from nbtriton.workers.resources import kernel_threads
@@ -178,6 +179,7 @@ def test_custom_batching_is_called_in_this_process_or_refused(tmp_path):
     file = tmp_path / "1" / "model.py"
     file.parent.mkdir()
     given: dict[str, type] = {}
+    install_pb_utils()
     exec(ONE_EACH + BATCHING, given)
     with nt.Server(gpus=(), isolation="process") as server:
         file.write_text(ONE_EACH)
