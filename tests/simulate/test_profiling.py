@@ -4,13 +4,18 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 
 import numpy as np
 import pytest
 
 import nbtriton as nt
+from nbtriton.engine.core.snapshot import BatchRecord
 from nbtriton.errors import InvalidArgumentError, NotFoundError, TritonError, UnsupportedError
+from nbtriton.perf.sample import descendants_s
+from nbtriton.simulate.executions import gaps_of
 
 SLEEPS = """name: "sleeps" backend: "identity" max_batch_size: 4 dynamic_batching {}
     input { name: "INPUT0" data_type: TYPE_FP32 dims: 2 }
@@ -42,6 +47,8 @@ def server():
 
 
 def test_a_model_is_measured_by_batch_size_and_executions_at_once(server):
+    # An instance has a response thread from the first time that a batch waits behind another.
+    nt.perf(server, "sleeps", concurrency=16, request_count=64)
     threads = threading.active_count()
     seen = []
     found = nt.profile(server, "sleeps", seconds=0.5, at_once=2, observer=seen.append)
@@ -56,6 +63,7 @@ def test_a_model_is_measured_by_batch_size_and_executions_at_once(server):
     assert measured.output_bytes == 8
     assert measured.lookup_us > 0
     assert found.costs.wake_us > 0
+    assert (found.costs.wait_us > 0) == (sys.platform == "linux")
     assert [progress.level for progress in seen] == list(range(1, len(seen) + 1))
     # The instances are its own again, and no thread is left.
     assert server.config("sleeps").instance_group[0].count == 1
@@ -168,3 +176,58 @@ def test_what_is_sent_may_be_given(server):
         server, "sleeps", seconds=0.1, at_once=1, inputs={"INPUT0": rows}, batch_sizes=[2]
     )
     assert found.models["sleeps"].rows == (1, 2)
+
+
+def test_processor_time_of_a_model_in_a_process_is_its_own(server):
+    def spin(IN: "FP32[2]") -> {"OUT": "FP32[2]"}:
+        total = 0
+        for number in range(60_000):
+            total += number * number % 7
+        return {"OUT": IN + np.float32(total % 2)}
+
+    server.load(
+        """max_batch_size: 2 parameters { key: "INSTANCE_ISOLATION" value { string_value: "process" } }""",
+        model=spin, name="spins",
+    )  # fmt: skip
+    measured = nt.profile(server, "spins", seconds=0.1, at_once=1, batch_sizes=[1]).models["spins"]
+    server.unload("spins", timeout_s=None)
+    assert measured.place == "process"
+    # This process only waits for it. (A busy machine may give it a part of a core.)
+    assert measured.cores > 0.1
+    assert measured.interpreter_share == 0
+
+
+def test_gaps_are_known_by_rows_where_the_recorder_has_forgotten_the_requests():
+    def record(start_us, end_us, requests):
+        return BatchRecord(
+            "m",
+            1,
+            "m_0",
+            requests,
+            4,
+            "batch_full",
+            0,
+            start_us * 1000,
+            end_us * 1000,
+            failed=False,
+        )
+
+    found = gaps_of([record(0, 100, (1,)), record(150, 250, (5, 6, 7, 8)), record(310, 400, (9,))])
+    assert found == {4: [50_000, 60_000]}
+
+
+def test_processor_time_of_children_counts():
+    code = """import sys, time
+while time.process_time() < 0.3: pass
+print("done", flush=True)
+sys.stdin.read()"""
+    before = descendants_s()
+    if before != before:
+        assert sys.platform != "linux"
+        return
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as child:
+        assert child.stdout.readline() == "done\n"
+        assert descendants_s() - before >= 0.25
+        child.stdin.close()

@@ -8,8 +8,12 @@ import pytest
 
 from nbtriton.errors import InvalidArgumentError, NotFoundError, UnsupportedError
 from nbtriton.perf.api import perf
+from nbtriton.perf.loads import RequestIntervals, send_times_ns
+from nbtriton.perf.traffic import Repeated
 from nbtriton.simulate import EngineCosts, Profile, whatif
+from nbtriton.simulate.core.loads import OpenLoop
 from nbtriton.simulate.prediction import _PLACE
+from nbtriton.simulate.server import SimulatedServer
 from tests.simulate.profiles import chain, config, model_profile, profile
 
 
@@ -221,17 +225,74 @@ def test_it_says_where_it_goes_beyond_what_was_measured():
     assert whatif(profile(), concurrency=8).points[0].notes == ()
 
 
-def test_the_engine_takes_cores_from_executions_where_none_is_free():
-    costs = EngineCosts(submit_us=25, answer_us=25, loop_us=10)
-    found = profile({(1, 1): 1.0, (8, 1): 2.0, (8, 2): 2.0}, cores=1.0, costs=costs)
-    rates = [
-        whatif(replace(found, environment={"cpus": cpus}), concurrency=32, instances=2)
-        .points[0]
-        .infer_per_s
-        for cpus in (2, 4)
-    ]
-    # Eight requests of 60 us beside each batch of 2 ms: some of it is in both.
-    assert 0.75 * rates[1] < rates[0] < 0.95 * rates[1]
+def latencies(found, *, instances=1, requests=3, seed=0):
+    """Return the latencies of requests that are sent a millisecond after each other, in order."""
+    config = found.config("m")
+    config.instance_group[0].count = instances
+    world = SimulatedServer(found, {"m": config}, seed=seed)
+    load = OpenLoop(
+        world.world, world.runtime("m"), Repeated([{}]), 1, requests,
+        send_times_ns(RequestIntervals((1000,))),
+    )  # fmt: skip
+    load.start()
+    world.world.calendar.run(10**12, 10**6)
+    ends = load.recorder.end_ns
+    starts = [end - took for end, took in zip(ends, load.recorder.latency_ns, strict=True)]
+    return [took / 1000 for _, took in sorted(zip(starts, load.recorder.latency_ns, strict=True))]
+
+
+# One row of 10 ms at a time; the engine takes 400 us to take a request.
+SLOW = {"times_ms": {(1, 1): 10.0}, "rows": 0, "more": "", "costs": EngineCosts(submit_us=400)}
+
+
+def test_the_engine_s_work_puts_off_an_execution_beside_it():
+    assert latencies(profile(**SLOW), requests=2) == [10_400, 19_400]
+    # The second is submitted while the first executes, which waits for half of that time.
+    half = profile(**SLOW, gives_way=((1, 0.5),))
+    assert latencies(half, requests=2) == [10_600, 19_600]
+    # A shared interpreter or not: the share was measured with what there is.
+    free = replace(half, shared_interpreter=False)
+    assert latencies(free, requests=2) == [10_600, 19_600]
+
+
+def test_executions_lose_what_was_measured_with_as_many_at_once():
+    # In processes on two cores, one execution leaves a core to the engine, two leave none.
+    found = profile(**SLOW, gives_way=((1, 0.0), (2, 0.5)))
+    # The second is submitted beside one execution, the third beside two.
+    assert latencies(found, instances=2) == [10_600, 10_600, 18_600]
+    # Between numbers that were measured lies what lies between; beyond them nothing changes.
+    wide = profile(**SLOW, gives_way=((1, 0.0), (3, 1.0)))
+    assert latencies(wide, instances=2) == [10_600, 10_600, 18_600]
+    assert latencies(found, instances=3, requests=4)[:3] == [10_800, 10_800, 10_600]
+
+
+def test_some_executions_lose_more_than_others():
+    found = profile(**SLOW, gives_way=((1, 0.5),), uneven=(0.0, 2.0))
+    first = {latencies(found, requests=2, seed=seed)[0] for seed in range(12)}
+    assert first == {10_400, 10_800}
+
+
+def test_a_queue_delay_wakes_the_scheduler_which_takes_a_core_where_none_is_free():
+    costs = EngineCosts(wait_us=100)
+    found = profile({(1, 1): 10.0, (8, 1): 10.0}, costs=costs, cores=1.0, instances=1)
+    # The second waits for its delay while the first executes: the scheduler's thread is woken for it,
+    # and wakes up at its end. A sender wakes up at 2 and 3 ms, and the first ends later by all four.
+    delayed = replace(found, environment={"cpus": 1})
+    assert latencies(delayed, requests=2)[0] == 10_200
+    text = found.models["m"].config.replace(
+        "dynamic_batching {}", "dynamic_batching { max_queue_delay_microseconds: 500 }"
+    )
+    models = {"m": replace(found.models["m"], config=text)}
+    assert latencies(replace(delayed, models=models), requests=2)[0] == 10_900
+
+
+def test_a_sender_that_wakes_up_takes_a_core_where_none_is_free():
+    sender = replace(SLOW["costs"], wait_us=100)
+    found = profile(**{**SLOW, "costs": sender}, gives_way=((1, 0.5),), cores=1.0)
+    two, one = (replace(found, environment={"cpus": cpus}) for cpus in (2, 1))
+    assert latencies(two, requests=2) == [10_600, 19_600]
+    # It wakes up for the second request, and once more before it knows that there is no third.
+    assert latencies(one, requests=2) == [10_800, 19_800]
 
 
 def test_an_interrupt_leaves_the_levels_so_far():
@@ -280,13 +341,22 @@ def test_it_takes_what_perf_takes():
 
 
 def test_a_profile_is_kept_in_a_file(tmp_path):
-    found = profile({(1, 1): [0.5, 1.0], (8, 1): 2.0}, costs=EngineCosts(wake_us=17))
+    found = profile(
+        {(1, 1): [0.5, 1.0], (8, 1): 2.0},
+        costs=EngineCosts(wake_us=17, wait_us=40),
+        gives_way=((1, 0.5), (2, 0.25)),
+        uneven=(0.5, 1.5),
+    )
     path = tmp_path / "m.json"
     found.save(path)
     assert Profile.load(path) == found
     assert list(found.frame["mean_us"]) == [750, 2000]
     assert "1: 2 points" in repr(found).replace("m", "1", 1) or "2 points" in repr(found)
     assert "wakes up in 17" in found._repr_mimebundle_()["text/plain"]
+    # Format 1 had wrong times of requests.
+    path.write_text(path.read_text("utf-8").replace('"format": 2', '"format": 1'))
+    with pytest.raises(InvalidArgumentError, match="format 1 instead of 2: measure it again"):
+        Profile.load(path)
     path.write_text("[]")
     with pytest.raises(InvalidArgumentError, match="is not a profile that this version"):
         Profile.load(path)

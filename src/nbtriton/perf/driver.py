@@ -8,7 +8,9 @@ so that nothing recurses and no instance's thread is kept from its other respons
 from __future__ import annotations
 
 import itertools
+import math
 import threading
+import time
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -108,6 +110,16 @@ class LoadRun(ABC):
     def start(self) -> None:
         """Begin to send."""
         self._thread.start()
+
+    def sender_s(self) -> float:
+        """Return the processor time that its own thread has taken so far; nan where nobody tells."""
+        number = self._thread.ident
+        if number is None or not self._thread.is_alive():
+            return math.nan
+        try:
+            return time.clock_gettime(time.pthread_getcpuclockid(number))
+        except (AttributeError, OSError):  # not Linux, or it has just ended
+            return math.nan
 
     def collect(self, start_ns: int, end_ns: int) -> Window:
         """Return the window between two moments; each request is in one window only."""

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import math
+import os
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from time import monotonic_ns
 
 import numpy as np
@@ -14,9 +18,10 @@ from nbtriton.engine.interrupts import wait_in_slices
 from nbtriton.perf.breakdown import ServerBreakdown, breakdown
 from nbtriton.perf.driver import LoadSpec, make_load
 
-__all__ = ["Sample", "measure_sample"]
+__all__ = ["Sample", "descendants_s", "measure_sample"]
 
 _POLL_S = 0.01
+_PROC = Path("/proc")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -33,6 +38,10 @@ class Sample:
     first_error : str
     cpu_s : float
         Seconds for which this process kept cores busy meanwhile.
+    workers_s : float
+        Seconds for which processes that it started did; nan where the system does not tell.
+    sender_s : float
+        Seconds for which the load's own thread did; nan where the system does not tell.
     servers : tuple of ServerBreakdown or None
         The server's statistics of each model that was asked for, between the two times.
     """
@@ -43,6 +52,8 @@ class Sample:
     errors: int
     first_error: str
     cpu_s: float
+    workers_s: float
+    sender_s: float
     servers: tuple[ServerBreakdown | None, ...]
 
     @property
@@ -92,16 +103,20 @@ def measure_sample(
         while run.completed() < warm_up and monotonic_ns() < limit_ns:
             wait_in_slices(run.finished.wait, _POLL_S / 10)
         before = {name: target.statistics(name) for name in models}
+        workers_s, sender_s = descendants_s(), run.sender_s()
         start_ns, cpu_s, first = monotonic_ns(), time.process_time(), run.completed()
         wait_in_slices(run.finished.wait, seconds)
         while run.completed() - first < least and monotonic_ns() < limit_ns:
             wait_in_slices(run.finished.wait, _POLL_S)
         end_ns, cpu_s = monotonic_ns(), time.process_time() - cpu_s
+        sender_s = run.sender_s() - sender_s
         run.collect(0, start_ns)
         window = run.collect(start_ns, end_ns)
         after = {name: target.statistics(name) for name in models}
     finally:
         run.stop()
+    # It takes milliseconds, in which a load that went on would push its executions out of the recorder.
+    workers_s = descendants_s() - workers_s
     return Sample(
         start_ns,
         end_ns,
@@ -109,5 +124,27 @@ def measure_sample(
         window.errors,
         window.first_error,
         cpu_s,
+        workers_s,
+        sender_s,
         tuple(breakdown(before[name], after[name], name) for name in models),
     )
+
+
+def descendants_s() -> float:
+    """Return the processor time of all processes that this one started, and those started.
+
+    Those that have ended are counted with their parents. nan where there is no /proc.
+    """
+    if not (_PROC / "self" / "stat").exists():
+        return math.nan
+    ticks = 0
+    known = {os.getpid()}
+    # A parent's number is nearly always lower than its children's.
+    for number in sorted(int(path.name) for path in _PROC.glob("[0-9]*")):
+        with suppress(OSError):  # it has ended
+            fields = (_PROC / str(number) / "stat").read_text().rpartition(")")[2].split()
+            if int(fields[1]) in known:
+                known.add(number)
+                # utime, stime, cutime, cstime
+                ticks += sum(map(int, fields[11:15]))
+    return ticks / os.sysconf("SC_CLK_TCK")

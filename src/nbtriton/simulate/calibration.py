@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from statistics import fmean
+from statistics import fmean, stdev
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any, Self
 
@@ -23,7 +23,7 @@ from nbtriton.perf.loads import Concurrency, RequestRate
 from nbtriton.perf.remote import Target
 from nbtriton.perf.sample import Sample, measure_sample
 from nbtriton.perf.traffic import Repeated
-from nbtriton.simulate.executions import executions_of, gaps_of, thinned
+from nbtriton.simulate.executions import executions_of, gaps_of, thinned, times_of
 from nbtriton.simulate.model_profile import EngineCosts, ModelProfile, Profile, ServicePoint
 from nbtriton.tensors import nbytes_of
 
@@ -33,11 +33,24 @@ if TYPE_CHECKING:
 __all__ = ["Calibration"]
 
 _LEAST = 30
+_FEWEST = 8
 _LONGEST_S = 1.0
 # Idle times after which executions are measured: caches and the processor cool down meanwhile.
 _IDLE_US = (1000, 4000, 16000)
 # The cache is asked so often to know what that takes.
 _LOOK_UPS = 20
+# A sender is measured at this share of what a model can do, at most at so many requests a second. A thread
+# that wakes up on an idle core takes twice as long, and takes it from nobody.
+_SENT = 0.8
+_MOST_SENT = 8000.0
+# Two loads are compared in so many turns.
+_TURNS = 2
+# A difference counts from so many standard errors.
+_ERRORS = 2.0
+# So many factors say how unevenly.
+_PARTS = 40
+# Executions lose at most so many times the work beside them: the rest is another program's.
+_MOST_LOST = 8.0
 
 
 class Calibration:
@@ -72,6 +85,8 @@ class Calibration:
         self._loop: list[float] = []
         self._wake: list[float] = []
         self._gaps: dict[int, list[int]] = {}
+        self._sending: list[float] = []
+        self._yields: dict[str, dict[int, float]] = {name: {} for name in configs}
         self._alone: dict[tuple[str, int], float] = {}
         self._details: dict[str, dict[str, Any]] = {name: {} for name in configs}
         self._whole: tuple[str, int, float] | None = None
@@ -107,8 +122,11 @@ class Calibration:
         busy_s = took * len(executions) / 1e9
         if busy_s:
             own_s = (around_ns + queued + self._loop[-1]) * len(executions) / 1e9
+            used_s = sample.cpu_s
+            if self._place(name) == "process" and not math.isnan(sample.workers_s):
+                used_s += sample.workers_s
             # The last one, of the largest batch, counts.
-            kept_busy = max(0.0, (sample.cpu_s - own_s) / busy_s)
+            kept_busy = max(0.0, (used_s - own_s) / busy_s)
             self._details[name]["cores"] = min(kept_busy, float(os.cpu_count() or 1))
         if served is not None and served.accounted_us:
             compute_us = served.accounted_us - served.queue_us
@@ -125,8 +143,11 @@ class Calibration:
         first = requests[sizes[0]]
         delay_us = config.dynamic_batching.max_queue_delay_microseconds
         at_once = config.max_batch_size and config.HasField("dynamic_batching")
-        largest = sizes[-1] if at_once else 2
-        yield f"{largest} requests at a time", lambda s: self._together(name, first, largest, s)
+        largest = sizes[-1] // sizes[0] if at_once else 2
+        yield (
+            f"{largest} requests at a time",
+            lambda s: self._together(name, first, sizes[0], largest, s),
+        )
         full = requests[sizes[-1]]
         # A full batch waits for no delay.
         rows = sizes[-1] if delay_us else sizes[0]
@@ -168,6 +189,8 @@ class Calibration:
         request_ns, batch_ns = _line(self._gaps)
         if not self._gaps:
             request_ns, batch_ns = around + loop, inline
+        else:
+            loop = min(loop, request_ns)
         # A request from one execution to the next: answered, the client's turn, submitted.
         settle = min(batch_ns / 2, around / 2)
         submit = max(0.0, request_ns - loop) / 2
@@ -183,16 +206,22 @@ class Calibration:
             answer_us=answer / 1000,
             loop_us=loop / 1000,
             timer_us=_timer_late_ns() / 1000,
+            wait_us=max(0.0, _middle(self._sending) - submit) / 1000,
         )
 
     def model_profile(self, name: str, config: str, points: Sequence[ServicePoint]) -> ModelProfile:
         """Return the profile of one model."""
-        place = "remote"
-        if self._server is not None:
-            place = "process" if isolation_of(self._configs[name]) == "process" else "thread"
         ordered = sorted(points, key=lambda point: (point.at_once, point.rows))
+        gives_way = tuple(sorted(self._yields[name].items()))
         details = self._details[name]
-        return ModelProfile(config, place, tuple(ordered), **details)
+        return ModelProfile(
+            config, self._place(name), tuple(ordered), gives_way=gives_way, **details
+        )
+
+    def _place(self, name: str) -> str:
+        if self._server is None:
+            return "remote"
+        return "process" if isolation_of(self._configs[name]) == "process" else "thread"
 
     def fitted(self, profile: Profile) -> Profile:
         """Return the profile with what an ensemble needs beside its steps."""
@@ -211,18 +240,21 @@ class Calibration:
 
     # -- loads -----------------------------------------------------------------------------------
 
-    def _together(self, name: str, request: Request, concurrency: int, seconds: float) -> None:
+    def _together(
+        self, name: str, request: Request, rows: int, concurrency: int, seconds: float
+    ) -> None:
         """Learn from batches of several requests: the time between them, and to gather them."""
         sample = self._sample(name, request, Concurrency(concurrency), seconds)
         assert self._server is not None
         executions = executions_of(self._server, name, sample)
-        for count, gaps in gaps_of(executions).items():
-            self._gaps.setdefault(count, []).extend(gaps)
+        # By rows: of a batch that is not among the latest the recorder has forgotten the requests.
+        for size, gaps in gaps_of(executions).items():
+            self._gaps.setdefault(max(1, size // rows), []).extend(gaps)
         gathered = [
             (record.end_ns - record.start_ns - self._alone[name, record.batch_size])
-            / (len(record.requests) - 1)
+            / (record.batch_size // rows - 1)
             for record in executions
-            if len(record.requests) > 1 and (name, record.batch_size) in self._alone
+            if record.batch_size > rows and (name, record.batch_size) in self._alone
         ]
         if gathered:
             # To gather a request takes no longer than to execute it alone.
@@ -231,8 +263,67 @@ class Calibration:
         # The smallest batches too: a line needs two points.
         if concurrency > 2:
             sample = self._sample(name, request, Concurrency(2), seconds / 2)
-            for count, gaps in gaps_of(executions_of(self._server, name, sample)).items():
-                self._gaps.setdefault(count, []).extend(gaps)
+            for size, gaps in gaps_of(executions_of(self._server, name, sample)).items():
+                self._gaps.setdefault(max(1, size // rows), []).extend(gaps)
+
+    def beside(
+        self, name: str, rows: int, requests: Mapping[int, Request], level: int, seconds: float
+    ) -> None:
+        """Learn by how much executions are put off by the engine's work beside them.
+
+        Full batches of many requests keep the engine and the clients busy while the next ones execute;
+        those of one request each do not. Both are measured in turns.
+
+        Parameters
+        ----------
+        rows : int
+            Of a full batch.
+        requests : mapping of int to Request
+            Of one row, and of a full batch.
+        level : int
+            Executions at once: all instances.
+        """
+        request_ns = _line(self._gaps)[0]
+        batches = rows > 1 and self._configs[name].HasField("dynamic_batching")
+        if self._server is None or not batches or 1 not in requests:
+            return
+        plain: list[int] = []
+        crowded: list[int] = []
+        gaps: list[int] = []
+        for _ in range(_TURNS):
+            # One more batch is ready for each instance.
+            sample = self._sample(name, requests[rows], Concurrency(2 * level), seconds / 2)
+            plain += times_of(executions_of(self._server, name, sample), rows)
+            sample = self._sample(name, requests[1], Concurrency(2 * level * rows), seconds / 2)
+            executions = executions_of(self._server, name, sample)
+            crowded += times_of(executions, rows)
+            gaps += gaps_of(executions).get(rows, [])
+        if min(len(plain), len(crowded), len(gaps)) < _FEWEST:
+            return
+        # Means: a thread that waits for the interpreter now and then waits for long.
+        took_ns = _mean(_trimmed(plain))
+        # What is done between two executions of an instance is not beside its own.
+        own_ns = min(_middle(gaps), rows * request_ns)
+        work_ns = level * rows * request_ns - own_ns
+        gather_ns = self._details[name].get("gather_us", 0.0) * 1000 * (rows - 1)
+        crowded_ns = _mean(_trimmed(crowded))
+        lost_ns = crowded_ns - took_ns - gather_ns
+        rate = _SENT * level * rows * 1e9 / crowded_ns
+        self._waiting(name, requests[1], min(rate, _MOST_SENT), seconds)
+        # What might be chance is nothing, and so is what little is done beside executions that answer
+        # before the next one begins.
+        certain = lost_ns > _ERRORS * math.hypot(_error(plain), _error(crowded))
+        counts = certain and work_ns > rows * request_ns / 2
+        share = lost_ns / work_ns if counts else 0.0
+        self._yields[name][level] = round(min(share, _MOST_LOST), 3)
+        if share:
+            self._details[name]["uneven"] = _uneven(plain, crowded, gather_ns)
+
+    def _waiting(self, name: str, request: Request, rate: float, seconds: float) -> None:
+        """Learn what it takes an open loop's sender to wait for the next request, on a busy machine."""
+        sample = self._sample(name, request, RequestRate(rate), seconds)
+        if len(sample.latencies_ns) and not math.isnan(sample.sender_s):
+            self._sending.append(sample.sender_s * 1e9 / len(sample.latencies_ns))
 
     def _idle(self, name: str, request: Request, rows: int, seconds: float) -> None:
         """Learn how long a sleeping instance takes to begin, and how much longer to execute."""
@@ -270,7 +361,8 @@ class Calibration:
         details = self._details[name]
         took_ns = self._alone.get((name, rows), 0.0)
         # Shorter ones keep nobody waiting, and what needs no core needs no interpreter.
-        if details.get("cores", 0.0) < 0.2 or took_ns < 100_000 or not self.shared_interpreter:
+        apart = not self.shared_interpreter or self._place(name) != "thread"
+        if apart or details.get("cores", 0.0) < 0.2 or took_ns < 100_000:
             details["interpreter_share"] = 0.0
             return
         idle_ns = _lateness_ns(max(0.05, seconds / 3))
@@ -361,6 +453,22 @@ def _trimmed(values: Sequence[float]) -> list[float]:
     """Leave out the highest hundredth: what other programs of the machine did."""
     ordered = sorted(values)
     return ordered[: max(1, len(ordered) - len(ordered) // 100)]
+
+
+def _error(values: Sequence[int]) -> float:
+    """Return the standard error of a mean."""
+    return stdev(values) / math.sqrt(len(values))
+
+
+def _uneven(plain: Sequence[int], crowded: Sequence[int], gather_ns: float) -> tuple[float, ...]:
+    """Return equally likely factors, 1 on average, of what the crowded ones lost against the plain ones."""
+    at = (np.arange(_PARTS) + 0.5) / _PARTS
+    lost = np.quantile(crowded, at) - np.quantile(plain, at) - gather_ns
+    lost = np.maximum(lost, 0.0)
+    mean = float(lost.mean())
+    if not mean:
+        return (1.0,)
+    return tuple(round(float(each) / mean, 3) for each in np.sort(lost))
 
 
 def _line(gaps: Mapping[int, Sequence[int]]) -> tuple[float, float]:

@@ -14,7 +14,7 @@ from nbtriton.simulate.model_profile import ServicePoint
 if TYPE_CHECKING:
     from nbtriton.api import Server
 
-__all__ = ["executions_of", "gaps_of", "points_of", "thinned"]
+__all__ = ["executions_of", "gaps_of", "points_of", "thinned", "times_of"]
 
 # Times kept of a point: its 99th percentile is then that of the executions.
 _TIMES = 200
@@ -23,12 +23,12 @@ _FEWEST = 8
 
 
 def executions_of(server: Server, model: str, sample: Sample) -> list[BatchRecord]:
-    """Return the executions that began while a sample counted, in the order of their begin."""
-    found = [
-        record
-        for record in server.batches(model)
-        if sample.start_ns <= record.start_ns and record.end_ns <= sample.end_ns
-    ]
+    """Return the executions of the load of a sample, since it counts, in the order of their begin.
+
+    Of short ones the recorder keeps the last milliseconds only. Those behind the sample's end count
+    too, then: its load was the same until it had stopped.
+    """
+    found = [record for record in server.batches(model) if sample.start_ns <= record.start_ns]
     return sorted(found, key=lambda record: record.start_ns)
 
 
@@ -50,6 +50,15 @@ def points_of(executions: Sequence[BatchRecord], rows: int, at_once: int) -> lis
     return [ServicePoint(rows, at_once, thinned(times_ns), len(times_ns))]
 
 
+def times_of(executions: Sequence[BatchRecord], rows: int) -> list[int]:
+    """Return the times of the executions of a batch size, in ns."""
+    return [
+        record.end_ns - record.start_ns
+        for record in executions
+        if max(1, record.batch_size) == rows and not record.failed
+    ]
+
+
 def thinned(times_ns: Sequence[int]) -> tuple[float, ...]:
     """Return equally likely times in microseconds, ascending; at most 200."""
     ordered = sorted(times_ns)
@@ -60,12 +69,12 @@ def thinned(times_ns: Sequence[int]) -> tuple[float, ...]:
 
 
 def gaps_of(executions: Sequence[BatchRecord]) -> dict[int, list[int]]:
-    """Return the times between executions of an instance, in ns, by the requests of the one before."""
+    """Return the times between executions of an instance, in ns, by the rows of the one before."""
     last: dict[str, BatchRecord] = {}
     found: dict[int, list[int]] = defaultdict(list)
     for record in executions:
         before = last.get(record.instance)
         if before is not None:
-            found[len(before.requests)].append(record.start_ns - before.end_ns)
+            found[max(1, before.batch_size)].append(record.start_ns - before.end_ns)
         last[record.instance] = record
     return found

@@ -18,8 +18,9 @@ if TYPE_CHECKING:
 
 __all__ = ["EngineCosts", "ModelProfile", "Profile", "ServicePoint"]
 
-# Of a file; another number is refused.
-_FORMAT = 1
+# Of a file; another number is refused. 2: what executions lose to the work beside them, and what it takes
+# to wait; files of format 1 have wrong times of requests.
+_FORMAT = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +79,9 @@ class EngineCosts:
         A further step of an ensemble, beside its execution.
     timer_us : float
         By which a timer is late.
+    wait_us : float
+        Of a core, for a thread to wait until a time and wake up: the sender of an open loop, the
+        scheduler for a queue delay.
     """
 
     submit_us: float = 0.0
@@ -89,6 +93,7 @@ class EngineCosts:
     loop_us: float = 0.0
     step_us: float = 0.0
     timer_us: float = 0.0
+    wait_us: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +115,13 @@ class ModelProfile:
         what it adds, ascending. Caches and the processor have cooled down.
     cores : float
         Cores that an execution keeps busy while it is alone.
+    gives_way : tuple of (int, float)
+        By how much executions are put off by the work of the engine and of clients beside them: for
+        numbers of executions at once, ascending, the share of that work's time. In a thread they wait
+        for the interpreter meanwhile; in a process they lose a core where no other is free.
+    uneven : tuple of float
+        Equally likely factors of what an execution loses so, ascending, 1 on average: most lose less,
+        and some wait for long.
     interpreter_share : float
         Share of its time in which it holds Python's interpreter lock.
     input_share, output_share : float
@@ -126,6 +138,8 @@ class ModelProfile:
     gather_us: float = 0.0
     idle_us: tuple[tuple[float, float], ...] = ()
     cores: float = 0.0
+    gives_way: tuple[tuple[int, float], ...] = ()
+    uneven: tuple[float, ...] = (1.0,)
     interpreter_share: float = 0.0
     input_share: float = 0.0
     output_share: float = 0.0
@@ -222,8 +236,9 @@ class Profile:
         """
         try:
             data = json.loads(Path(path).read_text("utf-8"))
-            if data.pop("format") != _FORMAT:
-                raise ValueError("another format")
+            written = data.pop("format")
+            if written != _FORMAT:
+                raise ValueError(f"format {written} instead of {_FORMAT}: measure it again")
             data["models"] = {name: _model(entry) for name, entry in data["models"].items()}
             data["costs"] = EngineCosts(**data["costs"])
             data["notes"] = tuple(data["notes"])
@@ -314,4 +329,7 @@ def _model(entry: dict[str, Any]) -> ModelProfile:
     if not points or not set(entry) <= known:
         raise ValueError("a model without points, or with unknown fields")
     idle_us = tuple((float(idle), float(adds)) for idle, adds in entry.get("idle_us", ()))
-    return ModelProfile(**{**entry, "points": points, "idle_us": idle_us})
+    gives_way = tuple((int(level), float(share)) for level, share in entry.get("gives_way", ()))
+    uneven = tuple(map(float, entry.get("uneven", (1.0,)))) or (1.0,)
+    more = {"points": points, "idle_us": idle_us, "gives_way": gives_way, "uneven": uneven}
+    return ModelProfile(**{**entry, **more})

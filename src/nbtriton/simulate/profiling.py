@@ -285,7 +285,9 @@ class _Work:
             2 if len(plan.sizes[name]) > 1 else 1 for name in plan.others for _ in plan.levels[1:]
         )
         # Points alone, those beside others, and what the calibration measures of each model.
-        self._total = sum(map(len, plan.sizes.values())) + higher + 3 * len(plan.others) + 1
+        # Of a model: several requests at a time, an idle instance, the interpreter, and twice the work of
+        # many requests.
+        self._total = sum(map(len, plan.sizes.values())) + higher + 5 * len(plan.others) + 1
         self._done = 0
         self._seconds = seconds
         self._share_s = max(_SHORTEST_S, seconds / self._total)
@@ -386,6 +388,16 @@ class _Work:
                 request = self._plan.requests[name][rows]
                 sample = self._sample(name, request, level * (rows if serial else waiting))
                 self._keep(name, sample, rows, level)
+        self._crowd(name, self._plan.levels[-1])
+
+    def _crowd(self, name: str, level: int) -> None:
+        """Measure executions on all instances beside the work of many requests."""
+        plan = self._plan
+        if self._server is None or name in plan.sequences:
+            return
+        rows = plan.sizes[name][-1]
+        self._step(f"{name}: {_rows(rows)} of as many requests, {level} at once")
+        self._calibration.beside(name, rows, plan.requests[name], level, self._share_s)
 
     def _calibrate(self) -> None:
         plan = self._plan
@@ -395,6 +407,7 @@ class _Work:
             ):
                 self._step(f"{name}: {what}")
                 measure(self._share_s)
+            self._crowd(name, 1)
         if plan.ensembles:
             self._step(f"{plan.model}: the whole ensemble")
             rows = min(plan.roots)

@@ -125,6 +125,8 @@ class SimulatedServer:
             demand=measured.cores,
             python=measured.interpreter_share if measured.place == "thread" else 0.0,
             contends=slowest > _CONTENDS_FROM,
+            gives_way=[(float(level), share) for level, share in measured.gives_way],
+            uneven=list(measured.uneven),
             ordered=preserves_order(config),
         )
         if self._cache is not None and config.response_cache.enable:
@@ -216,7 +218,8 @@ def _costs(profile: Profile) -> Costs:
         *(
             round(getattr(costs, f"{name}_us") * 1000)
             for name in (
-                "submit", "inline", "start", "wake", "settle", "answer", "loop", "step", "timer"
+                "submit", "inline", "start", "wake", "settle", "answer", "loop", "step", "timer",
+                "wait",
             )
         )
     )  # fmt: skip

@@ -67,7 +67,7 @@ class Ensemble(Runtime):
             self._submit(thread, gate.waiting.popleft())
 
     def _submit(self, thread: Thread, step: Request) -> None:
-        self.world.work(thread, self.world.costs.step_ns)
+        self.world.serve(thread, self.world.costs.step_ns)
         runtime = self.steps[step.step]
         if thread.gathered is not None:
             thread.gathered.append((runtime, step))

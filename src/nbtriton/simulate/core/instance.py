@@ -33,7 +33,7 @@ class Instance(Event):
     """
 
     __slots__ = (
-        "_pace", "_queued", "_since", "answering_until", "due", "ended_ns", "holds", "index", "inline",
+        "_loses", "_lost", "_pace", "_queued", "_since", "answering_until", "due", "ended_ns", "holds", "index", "inline",
         "model", "run", "start_ns", "thread",
     )  # fmt: skip
 
@@ -52,6 +52,9 @@ class Instance(Event):
         self._queued = -1
         self._pace = 1.0  # mean execution time now, relative to none beside it
         self._since = 0
+        # What executions of the model had lost to other threads when it last counted that.
+        self._lost = 0
+        self._loses = 1.0  # how much of that
 
     def begin(self, now: int, run: RunBatch, inline: Thread | None) -> None:
         """Begin to execute a batch."""
@@ -67,8 +70,20 @@ class Instance(Event):
         if model.contends:
             self._pace = model.pace(run.size, level)
         model.highest_level = max(model.highest_level, level)
+        self._lost = model.lost_ns
+        uneven = model.uneven
+        if len(uneven) > 1:
+            self._loses = uneven[int(world.random.random() * len(uneven))]
         self.due = self._queued = now + took
         world.calendar.at(self.due, self)
+
+    def ends_at(self) -> int:
+        """Return when the execution will end: later by what other threads took from it."""
+        lost = self.model.lost_ns
+        if lost != self._lost:
+            self.due += int(self._loses * (lost - self._lost))
+            self._lost = lost
+        return self.due
 
     def set_pace(self, now: int) -> None:
         """Go on faster or slower: others began or ended."""
@@ -78,7 +93,7 @@ class Instance(Event):
         pace = self.model.pace(run.size, self.model.level())
         if pace == self._pace:
             return
-        left = self.due - (max(self._since, now))
+        left = self.ends_at() - (max(self._since, now))
         if left > 0:
             self.due = now + int(left * pace / self._pace)
             if self.due < self._queued:
@@ -91,7 +106,7 @@ class Instance(Event):
         run = self.run
         if run is None or now != self._queued:  # an end that was put forward
             return
-        if self.due > now:  # it was put off meanwhile
+        if self.ends_at() > now:  # it was put off meanwhile
             self._queued = self.due
             self.model.world.calendar.at(self.due, self)
             return

@@ -113,7 +113,7 @@ class Load(Sink):
 
     def _send(self, thread: Thread, request: Request) -> None:
         request.sent_ns = thread.now
-        self.world.work(thread, self.world.costs.submit_ns)
+        self.world.serve(thread, self.world.costs.submit_ns)
         self.target.submit(thread, request)
 
 
@@ -167,7 +167,7 @@ class OneCaller(Load):
                     self.recorder.error(own.now, root, self._message)
                 else:
                     self.recorder.success(own.now, root)
-                world.work(own, world.costs.loop_ns)
+                world.serve(own, world.costs.loop_ns)
                 own.root = None
             request = self._next(0)
             if request is None:
@@ -231,7 +231,7 @@ class ClosedLoop(Load):
         if request is self._sending:
             self._inbox.append(request.lane)
             return
-        self.world.work(thread, self.world.costs.loop_ns)
+        self.world.serve(thread, self.world.costs.loop_ns)
         outer = self._sending
         self._advance(thread, request.lane)
         self._sending = outer
@@ -242,7 +242,7 @@ class ClosedLoop(Load):
         while self._inbox:
             lane = self._inbox.popleft()
             self.world.resume(thread, self.world.free_ns)
-            self.world.work(thread, self.world.costs.loop_ns)
+            self.world.serve(thread, self.world.costs.loop_ns)
             self._advance(thread, lane)
 
     def _advance(self, thread: Thread, lane: int) -> None:
@@ -321,6 +321,7 @@ class OpenLoop(Load):
             return
         if own.now < now:
             self.world.resume(own, now)
+            self.world.occupy(self.world.costs.wait_ns)
         lane = self._turns.popleft()
         request = self._next(lane)
         if request is None:

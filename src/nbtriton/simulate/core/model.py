@@ -125,14 +125,27 @@ class Model(Runtime):
         holds the interpreter.
     contends : bool
         Its executions slow each other down.
+    gives_way : list of (float, float), optional
+        By how many executions share the machine, ascending: the share of other threads' work by
+        which each is put off.
+    uneven : list of float, optional
+        Equally likely factors of what an execution loses so.
     ordered : bool
         Responses leave in the order of their requests.
+
+    Attributes
+    ----------
+    yields : float
+        That share now.
+    lost_ns : int
+        What an execution that ran all the time would have lost to other threads.
     """
 
     __slots__ = (
         "_count", "_order", "_sequences", "_timer", "_woken_at", "any_thread", "batcher", "cache",
-        "contends", "demand", "entry_bytes", "highest_level", "insert_ns", "instances", "largest",
-        "limiter", "lookup_cost_ns", "offloads", "python", "reasons", "running", "service", "world",
+        "contends", "demand", "entry_bytes", "gives_way", "highest_level", "insert_ns", "instances",
+        "largest", "limiter", "lookup_cost_ns", "lost_ns", "offloads", "python", "reasons", "running",
+        "service", "uneven", "world", "yields",
     )  # fmt: skip
 
     def __init__(
@@ -146,6 +159,8 @@ class Model(Runtime):
         demand: float = 0.0,
         python: float = 0.0,
         contends: bool = False,
+        gives_way: list[tuple[float, float]] | None = None,
+        uneven: list[float] | None = None,
         ordered: bool = False,
         any_thread: bool = True,
     ) -> None:
@@ -156,6 +171,10 @@ class Model(Runtime):
         self.demand = demand
         self.python = python
         self.contends = contends
+        self.gives_way = gives_way or []
+        self.uneven = uneven or [1.0]
+        self.yields = 0.0
+        self.lost_ns = 0
         self.any_thread = any_thread
         # A model that keeps the interpreter is not helped by a second thread.
         self.offloads = python < 0.5
@@ -189,6 +208,17 @@ class Model(Runtime):
         """Return how much longer an execution takes at a level than alone."""
         return self.service.mean(rows, level) / self.service.mean(rows, 1.0)
 
+    def yields_at(self, level: float) -> float:
+        """Return the share of other threads' work by which an execution is put off at a level."""
+        if not self.gives_way:
+            return 0.0
+        below, found = 0.0, self.gives_way[0][1]
+        for measured, share in self.gives_way:
+            if level < measured:
+                return found + (share - found) * (level - below) / (measured - below)
+            below, found = measured, share
+        return found
+
     # -- requests --------------------------------------------------------------------------------
 
     def submit(self, thread: Thread, request: Request) -> None:
@@ -198,7 +228,7 @@ class Model(Runtime):
         cache = self.cache
         if cache is not None:
             looked_up = thread.now
-            self.world.work(thread, self.lookup_cost_ns)
+            self.world.serve(thread, self.lookup_cost_ns)
             if cache.look_up(self.name, request.key):
                 self.hits += 1
                 self.successes += 1
@@ -239,6 +269,8 @@ class Model(Runtime):
         if wake is not None and (self._woken_at < 0 or wake < self._woken_at):
             self._woken_at = wake
             late = self.world.costs.timer_ns
+            # The scheduler's thread is woken to wait until then.
+            self.world.occupy(self.world.costs.wait_ns)
             self.world.calendar.at((max(thread.now, wake)) + late, self._timer)
         for decision in decisions:
             if isinstance(decision, RunBatch):
@@ -360,10 +392,10 @@ class Model(Runtime):
         world = self.world
         cost = world.costs.answer_ns
         for request in requests:
-            world.work(thread, cost)
+            world.serve(thread, cost)
             cache = self.cache
             if cache is not None and request.missed:
-                world.work(thread, self.insert_ns)
+                world.serve(thread, self.insert_ns)
                 if cache.insert(self.name, request.key, self.entry_bytes * request.size):
                     self.misses += 1
             self._deliver(thread, request)
@@ -429,7 +461,9 @@ class _Timer(Event):
         self._own = Thread()
 
     def fire(self, now: int) -> None:
-        self._model.world.resume(self._own, now)
+        world = self._model.world
+        world.resume(self._own, now)
+        world.occupy(world.costs.wait_ns)
         self._model.tick(self._own)
 
 

@@ -82,7 +82,7 @@ class Replay(Sink):
         thread = Thread()
         self.world.resume(thread, now)
         request.sent_ns = due
-        self.world.work(thread, self.world.costs.submit_ns)
+        self.world.serve(thread, self.world.costs.submit_ns)
         target.submit(thread, request)
 
     def answered(self, thread: Thread, request: Request) -> None:

@@ -10,6 +10,7 @@ from nbtriton.scheduling import RunBatch, Ticket
 
 if TYPE_CHECKING:
     from nbtriton.simulate.core.instance import Instance
+    from nbtriton.simulate.core.model import Model
 
 __all__ = [
     "Calendar", "Costs", "Event", "Request", "Runtime", "Sink", "Thread", "Trace", "World",
@@ -19,8 +20,10 @@ __all__ = [
 SWITCH_NS: Final = 5_000_000
 # A model whose executions hold the interpreter for at least this share keeps other threads waiting.
 HOLDS_FROM: Final = 0.5
-# One that keeps a core busy for at least this share loses it to the engine where no other is free.
+# One that keeps a core busy for at least this share loses it to other threads where none is free,
 COMPUTES_FROM: Final = 0.5
+# which is where less than this part of a core is.
+FREE_FROM: Final = 0.5
 
 
 class Event:
@@ -67,7 +70,7 @@ class Costs:
 
     __slots__ = (
         "answer_ns", "inline_ns", "loop_ns", "settle_ns", "start_ns", "step_ns", "submit_ns",
-        "timer_ns", "wake_ns",
+        "timer_ns", "wait_ns", "wake_ns",
     )  # fmt: skip
 
     def __init__(
@@ -81,6 +84,7 @@ class Costs:
         loop_ns: int = 0,
         step_ns: int = 0,
         timer_ns: int = 0,
+        wait_ns: int = 0,
     ) -> None:
         self.submit_ns = submit_ns
         self.inline_ns = inline_ns
@@ -91,6 +95,7 @@ class Costs:
         self.loop_ns = loop_ns
         self.step_ns = step_ns
         self.timer_ns = timer_ns
+        self.wait_ns = wait_ns
 
 
 class Request(Ticket):
@@ -261,14 +266,16 @@ class World:
     free_ns : int
         When the interpreter is free again.
     demand : float
-        Cores that the running executions want, each if it were alone.
+        Cores that the running executions of models that contend want, each if it were alone.
+    busy : float
+        Cores that all running executions want.
     cores : int
         Of the machine; 0 for as many as are wanted.
     """
 
     __slots__ = (
-        "_computing", "_contending", "_holding", "calendar", "cores", "costs", "demand", "free_ns",
-        "random", "shared_interpreter", "trace",
+        "_beside", "_contending", "_holding", "busy", "calendar", "cores", "costs", "demand",
+        "free_ns", "random", "shared_interpreter", "trace",
     )  # fmt: skip
 
     def __init__(
@@ -281,28 +288,49 @@ class World:
         self.shared_interpreter = shared_interpreter
         self.free_ns = 0
         self.demand = 0.0
+        self.busy = 0.0
         self.cores = cores
-        self._computing: list[Instance] = []
         self._contending: list[Instance] = []
         self._holding: list[Instance] = []
+        # Models with executions that other work puts off.
+        self._beside: list[Model] = []
 
     def work(self, thread: Thread, cost_ns: int) -> None:
         """Let a thread run Python for so long, once the interpreter is free."""
         if not cost_ns:
             return
-        if self.cores and len(self._computing) >= self.cores:
-            self._give_way(cost_ns)
         if not self.shared_interpreter:
             thread.now += cost_ns
             return
         start = max(self.free_ns, thread.now)
         thread.now = self.free_ns = start + cost_ns
 
+    def serve(self, thread: Thread, cost_ns: int) -> None:
+        """Let a thread work for a request: executions beside it are put off by what was measured.
+
+        (What a batch costs is in the times that executions take beside others.)
+        """
+        for model in self._beside:
+            model.lost_ns += int(model.yields * cost_ns)
+        self.work(thread, cost_ns)
+
+    def occupy(self, cost_ns: int) -> None:
+        """Let a core work for so long for a thread that needs no interpreter meanwhile.
+
+        Where no core is free, all executions that compute lose as much of theirs.
+        """
+        if not self.cores or self.busy <= self.cores - FREE_FROM:
+            return
+        lost_ns = cost_ns // self.cores
+        for model in self._beside:
+            if model.demand >= COMPUTES_FROM:
+                model.lost_ns += lost_ns
+
     def resume(self, thread: Thread, now: int) -> None:
         """Let a thread that slept or computed without the interpreter go on at a time."""
         holding = self._holding
         if holding and self.shared_interpreter:
-            left = min([instance.due for instance in holding]) - now
+            left = min([instance.ends_at() for instance in holding]) - now
             if left > 0:
                 now += min(SWITCH_NS, left)
         thread.now = now
@@ -311,22 +339,23 @@ class World:
         """Count an execution that begins; return how many executions it shares the machine with."""
         model = instance.model
         model.running += 1
+        self.busy += model.demand
         if model.contends:
             self.demand += model.demand
             self._stretch(instance)
             self._contending.append(instance)
-        if model.demand >= COMPUTES_FROM:
-            self._computing.append(instance)
         if model.python >= HOLDS_FROM:
             self._holding.append(instance)
+        if model.running == 1 and (model.gives_way or model.demand >= COMPUTES_FROM):
+            self._beside.append(model)
+        self._share()
         return model.level()
 
     def leave(self, instance: Instance) -> None:
         """Forget an execution that has ended."""
         model = instance.model
         model.running -= 1
-        if model.demand >= COMPUTES_FROM:
-            self._computing.remove(instance)
+        self.busy -= model.demand
         if model.python >= HOLDS_FROM:
             self._holding.remove(instance)
         if model.contends:
@@ -336,12 +365,14 @@ class World:
                 self._stretch(instance)
             else:
                 self.demand = 0.0  # without the rounding errors of what came before
+        if not model.running and model in self._beside:
+            self._beside.remove(model)
+        self._share()
 
-    def _give_way(self, cost_ns: int) -> None:
-        """Put off the executions that compute: a thread of the engine takes a core from them."""
-        lost_ns = cost_ns // len(self._computing)
-        for instance in self._computing:
-            instance.due += lost_ns
+    def _share(self) -> None:
+        """Tell each model what its executions lose to other threads from here on."""
+        for model in self._beside:
+            model.yields = model.yields_at(model.level())
 
     def _stretch(self, cause: Instance) -> None:
         """Let the running executions go on faster or slower, as one begins or ends."""
