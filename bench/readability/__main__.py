@@ -1,4 +1,4 @@
-"""Write the repository of the readability pipeline, or measure it in three placements.
+"""Write the repository of the readability pipeline, check it, or measure it in three placements.
 
 ``python -m bench.readability write DIR`` and then ``nbtriton serve --model-repository DIR``.
 """
@@ -12,6 +12,7 @@ from pathlib import Path
 
 from bench.figures import Missing
 from bench.readability.build import Pipeline, build
+from bench.readability.check import check
 from bench.readability.table import figure, measure, table
 
 __all__ = ["main"]
@@ -38,9 +39,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     columns.add_argument(
         "--figure", type=Path, metavar="FILE", help="draw it: a .svg, .png or .pdf"
     )
+    beside = commands.add_parser("check", help="compare a request with the frameworks themselves")
+    _pipeline_options(beside)
+    beside.add_argument("--rows", type=int, default=1, metavar="N", help="excerpts of it (1)")
     asked = parser.parse_args(argv)
+    run = {"write": _write, "table": _table, "check": _check}[asked.command]
     try:
-        return _write(asked) if asked.command == "write" else _table(asked)
+        return run(asked)
     except Missing as error:
         parser.exit(1, f"{error}\n")
 
@@ -79,6 +84,13 @@ def _table(asked: argparse.Namespace) -> int:
     if asked.figure is not None:
         figure(found, asked.figure)
         print(f"Written: {asked.figure}")
+    return 0
+
+
+def _check(asked: argparse.Namespace) -> int:
+    print(
+        check(_pipeline(asked), asked.rows, lambda text: print(text, file=sys.stderr, flush=True))
+    )
     return 0
 
 

@@ -10,6 +10,7 @@ import nbtriton as nt
 from bench.readability.__main__ import main
 from bench.readability.bert import SIZES, Bert, seeded
 from bench.readability.build import Pipeline, build, column, requests, train_forest
+from bench.readability.check import Direct
 from bench.readability.corpus import excerpts, grade, texts
 from bench.readability.figures import overlap
 from nbtriton.errors import InvalidArgumentError, TritonError
@@ -33,22 +34,12 @@ def server(repository):
 
 
 def test_the_score_is_that_of_the_frameworks_called_directly(server, repository, tmp_path):
-    from tokenizers import Tokenizer
-
     chosen = excerpts(400)[::40]
     weight = np.linspace(0, 1, len(chosen), dtype=np.float32)[:, None]
     given = {"excerpt": column(chosen), "BERT_WEIGHT": weight}
     score = server.infer("ensemble_all", given)["SCORE"]
 
-    tokenizer = Tokenizer.from_file(str(repository / "preprocess" / "1" / "tokenizer.json"))
-    tokenizer.enable_truncation(SMALL.tokens)
-    tokenizer.enable_padding(length=SMALL.tokens)
-    encoded = tokenizer.encode_batch(list(chosen))
-    with torch.inference_mode():
-        bert = seeded(SMALL.bert)(
-            torch.tensor([each.ids for each in encoded]),
-            torch.tensor([each.attention_mask for each in encoded]),
-        ).numpy()
+    bert = Direct(repository, SMALL).bert(chosen)
     training = excerpts(SMALL.training)
 
     def features(of):
@@ -178,12 +169,14 @@ def test_requests_have_different_excerpts_and_the_law_is_harder_to_read_than_ali
         excerpts(10**6)
 
 
-def test_the_table_has_the_published_rows_and_says_simulated(tmp_path, capsys):
+def test_it_is_checked_and_the_table_has_the_published_rows_and_says_simulated(tmp_path, capsys):
     for package in ("tokenizers", "treelite", "sklearn", "matplotlib"):
         pytest.importorskip(
             package, reason=f"{package} is not installed (extras readability, plot)"
         )
     drawn = tmp_path / "figure.svg"
+    assert main(["check", "--tokens", "16", "--trees", "4", "--rows", "2"]) == 0
+    assert "called directly, within 0.0001" in capsys.readouterr().out
     line = "table --tokens 16 --trees 4 --batch-sizes 1:2 --requests 2 --gpus simulated:1,module=50"
     assert main([*line.split(), "--figure", str(drawn)]) == 0
     text = capsys.readouterr().out

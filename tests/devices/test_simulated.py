@@ -1,6 +1,7 @@
 """The simulated GPU alone: arrays, order, memory, time."""
 
 import gc
+import time
 
 import numpy as np
 import pytest
@@ -177,6 +178,15 @@ class TestTime:
         with first, device.computing("module", "model"):
             pass
         assert first.ready_ns - second.ready_ns >= 1e15
+
+    def test_the_device_begins_with_the_processor_and_not_after_it(self):
+        device = SimulatedDevice(0, SimulatedGPUs(launch_us=0), CopyLedger())
+        stream = device.stream("model")
+        until = time.monotonic_ns() + 2_000_000
+        with stream, device.computing("module", "model"):
+            while time.monotonic_ns() < until:
+                pass
+        assert stream.ready_ns <= time.monotonic_ns()  # at the same speed both are done
 
     def test_an_event_is_reached_when_the_stream_has_come_so_far(self):
         device = SimulatedDevice(0, SimulatedGPUs(copy_latency_us=1e12), CopyLedger())

@@ -272,14 +272,19 @@ class SimulatedDevice(Device):
         self, operation: str, owner: str, reads: Sequence[SimulatedArray] = ()
     ) -> Iterator[None]:
         """Return the context of one operation whose parts the device does not see."""
-        began = time.perf_counter_ns()
+        began = time.monotonic_ns()
         try:
             yield
         finally:
             stream = self.current()
-            duration = self.settings.compute_ns(operation, time.perf_counter_ns() - began)
+            duration = self.settings.compute_ns(operation, time.monotonic_ns() - began)
+            # The device has begun with the host, not after it.
             stream.launch(
-                _COMPUTE, [array.allocation.access for array in reads], (), lambda: duration
+                _COMPUTE,
+                [array.allocation.access for array in reads],
+                (),
+                lambda: duration,
+                began,
             )
             self.ledger.computed(owner, self.name, operation, duration, simulated=True)
 

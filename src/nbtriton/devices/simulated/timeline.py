@@ -169,10 +169,12 @@ class SimulatedStream(Stream):
         reads: Iterable[Access],
         writes: Iterable[Access],
         duration_ns: Callable[[], int],
+        began_ns: int | None = None,
     ) -> int:
         """Add work to the stream; return how long it takes on the device's clock.
 
-        `duration_ns` does the work and returns that.
+        `duration_ns` does the work and returns that; what was done before has `began_ns`, on the device's
+        clock.
 
         Raises
         ------
@@ -200,7 +202,7 @@ class SimulatedStream(Stream):
                 access.written = (self.number, self.position)
                 access.read = {}
                 access.ready = None
-        began = time.monotonic_ns()
+        began = time.monotonic_ns() if began_ns is None else began_ns
         # Not under the lock: it computes. Nobody else gives work to this stream meanwhile.
         duration = duration_ns()
         with timeline.lock:
