@@ -279,7 +279,9 @@ def listen(host: str, port: int) -> socket.socket:
     except OSError as error:
         raise UnavailableError(f"'{host}' is no address to listen on: {error}") from None
     try:
-        found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        # On Windows SO_REUSEADDR would let two servers share a port.
+        option = getattr(socket, "SO_EXCLUSIVEADDRUSE", socket.SO_REUSEADDR)
+        found.setsockopt(socket.SOL_SOCKET, option, 1)
         found.bind(address)
         found.setblocking(False)
     except OSError:

@@ -28,7 +28,7 @@ import socket
 import struct
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -172,16 +172,31 @@ class _Server:
 
     def _report_ended(self) -> None:
         while self._workers:
-            # The group is killed before its leader is reaped: its number cannot be another one's yet.
-            found = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            found = _end_one(self._workers)
             if found is None:
                 return
-            _kill_group(found.si_pid)
-            _, status = os.waitpid(found.si_pid, 0)
-            number = self._workers.pop(found.si_pid, None)
+            pid, status = found
+            number = self._workers.pop(pid, None)
             if number is not None:
                 code = os.waitstatus_to_exitcode(status)
                 send_message(self._connection, {"ended": number, "code": code})
+
+
+def _end_one(pids: Iterable[int]) -> tuple[int, int] | None:
+    """Reap a worker that has ended, and kill its group; return its number and status, or None."""
+    if hasattr(os, "waitid"):
+        # The group is killed before its leader is reaped: its number cannot be another one's yet.
+        ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        if ended is None:
+            return None
+        _kill_group(ended.si_pid)
+        return os.waitpid(ended.si_pid, 0)
+    for pid in pids:  # Python has no waitid on macOS before 3.13
+        found = os.waitpid(pid, os.WNOHANG)
+        if found[0]:
+            _kill_group(pid)
+            return found
+    return None
 
 
 def _ignore(*_: object) -> None:

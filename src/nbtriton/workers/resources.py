@@ -17,13 +17,15 @@ from typing import Final
 
 from nbtriton.backends.parameters import integer_parameter
 from nbtriton.config import ModelConfig
-from nbtriton.errors import InvalidArgumentError, nearest
+from nbtriton.errors import InvalidArgumentError, UnsupportedError, nearest
 
 __all__ = [
     "POLICY_SETTINGS",
     "HostPolicy",
     "ThreadBudget",
     "ThreadShare",
+    "can_fork",
+    "check_fork",
     "fixed_threads",
     "kernel_threads",
     "parse_cores",
@@ -35,6 +37,26 @@ POLICY_SETTINGS: Final = ("cpu-cores", "numa-node")
 _THREAD_PARAMETERS: Final = (
     "INTRA_OP_THREAD_COUNT", "intra_op_thread_count", "INFERENCE_NUM_THREADS",
 )  # fmt: skip
+
+
+def check_fork() -> None:
+    """Check that this system can have workers, which are forked.
+
+    Raises
+    ------
+    UnsupportedError
+        It is Windows.
+    """
+    if not can_fork():
+        raise UnsupportedError(
+            "an instance in a process of its own needs a system that forks processes: Linux or macOS",
+            hint="INSTANCE_ISOLATION thread",
+        )
+
+
+def can_fork() -> bool:
+    """Return True where workers can be: not on Windows."""
+    return hasattr(os, "fork")
 
 
 def usable_cores() -> int:

@@ -17,7 +17,7 @@ from nbtriton.engine.interrupts import interrupts_allowed, interrupts_deferred, 
 from nbtriton.errors import UnsupportedError
 from nbtriton.workers.environment import Environments
 from nbtriton.workers.options import WorkerOptions
-from nbtriton.workers.resources import usable_cores
+from nbtriton.workers.resources import can_fork, check_fork, usable_cores
 
 if TYPE_CHECKING:
     from nbtriton.backends.python.isolation.imports import LocalModules
@@ -75,6 +75,8 @@ def choose_isolation(
     asked = isolation_of(config) or default
     if asked != "auto":
         return Isolation(asked, asked)
+    if not can_fork():
+        return Isolation(asked, "thread")
     groups = [group for group in config.instance_group if not group.passive]
     several = sum(max(1, group.count) for group in groups) > 1
     on_gpu = any(enum_name(group, "kind") == "KIND_GPU" for group in groups)
@@ -119,6 +121,7 @@ def _can_be_carried(name: str, source: object) -> bool:
 def start_early(isolation: str) -> None:
     """Start the process that forks workers ahead of the first model, where a server wants processes."""
     if isolation == "process":
+        check_fork()
         from nbtriton.workers.launching import Interpreter, fork_server_of
 
         fork_server_of(Interpreter())
@@ -148,12 +151,18 @@ def isolated(
     workers : WorkerOptions
     chosen : {"thread", "process"}, optional
         By default what the configuration says.
+
+    Raises
+    ------
+    UnsupportedError
+        It is a process, and this system cannot fork any.
     """
     own = bool(text_parameter(config, EXECUTION_ENV_PATH)) and _is_python(backend)
     in_threads = not own and (chosen or isolation_of(config)) != "process"
     # A stand-in has no code that a process could isolate.
     if backend.stand_in or in_threads:
         return backend
+    check_fork()
     if not own:
         start_early("process")  # while the rest is imported and the model is read
     # Where no model has processes, nothing of them is imported.

@@ -386,7 +386,8 @@ def _open(key: str) -> int:
     name = key.lstrip("/")
     # As shm_open: one name in one folder, nothing that leads out of it.
     fits = 0 < len(os.fsencode(name)) <= _NAME_MAX and name not in (".", "..")
-    if fits and "/" not in name and "\0" not in name:
+    here = _ROOT.is_dir()
+    if here and fits and "/" not in name and "\0" not in name:
         try:
             descriptor = os.open(
                 _ROOT / name, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
@@ -397,9 +398,7 @@ def _open(key: str) -> int:
             if stat.S_ISREG(os.fstat(descriptor).st_mode):
                 return descriptor
             os.close(descriptor)
-    hint = (
-        "" if _ROOT.is_dir() else f"regions of clients are opened in {_ROOT}, which only Linux has"
-    )
+    hint = "" if here else f"regions of clients are opened in {_ROOT}, which only Linux has"
     raise InternalError(f"Unable to open shared memory region: '{key}'", hint=hint)
 
 
