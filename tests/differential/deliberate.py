@@ -169,6 +169,12 @@ NAMES = {
     "openvino-padding": "tests/backends/test_openvino.py::test_OV4_a_batch_is_whole_or_padded",
     "shape-tensors": "tests/backends/test_stand_in.py::test_G9_the_documented_batch_of_three_requests",
     "stand-ins": "tests/backends/test_stand_in.py::test_a_model_without_backend_answers_zeros_of_its_shapes",
+    "unstable-levels": (
+        "tests/perf/test_perf_live.py::test_time_windows_measure_until_stable_or_out_of_trials"
+    ),
+    "recorded-requests": (
+        "tests/recordings/test_recording.py::test_requests_for_other_models_and_refused_ones_are_not_in_it"
+    ),
     "chat-without-tokenizer": "tests/frontends/test_openai.py::test_a_chat_is_a_prompt_by_the_template",
 }
 

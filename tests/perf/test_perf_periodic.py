@@ -87,6 +87,16 @@ def test_a_request_with_fewer_responses_counts_when_it_ends(server):
     assert report.points[0].request_count == 4
 
 
+def test_it_is_a_load_of_sweeps_too(server):
+    report = nt.perf(
+        server, "words", inputs=N, streaming=True, periodic_concurrency="1:3", request_period=2,
+        instances=[1, 2],
+    )  # fmt: skip
+    assert [(p.label, p.request_count) for p in report.points] == [
+        ("instances=1", 3), ("instances=2", 3),
+    ]  # fmt: skip
+
+
 def test_an_interrupt_ends_it(server):
     Words.barrier = barrier = threading.Barrier(2)  # of which one never comes
 

@@ -80,6 +80,15 @@ def test_a_level_is_measured_and_nothing_is_left(server, protocol):
     assert not left()
 
 
+def test_sweeps_share_memory_too(server):
+    report = nt.perf(
+        server, "both", protocol="grpc", request_count=4, batch_size=[1, 2], instances=[1, 2],
+        max_batch_size=[2, 4], shared_memory="system",
+    )  # fmt: skip
+    assert [(p.request_count, p.error_count) for p in report.points] == [(4, 0)] * 8
+    assert not left()
+
+
 def test_room_that_is_too_small_is_the_servers_error(server):
     (point,) = nt.perf(
         server, "both", protocol="http", request_count=3, shared_memory="system",
