@@ -232,7 +232,7 @@ def test_processes_are_killed_and_come_back():
         ({"seconds": 0}, "seconds must be"),
         ({"count": 0}, "count must be"),
         ({"slow_ms": -1}, "slow_ms must be"),
-        ({"concurrency": -1}, "must not be negative"),
+        ({"concurrency": -1}, "must be a whole number from 0 on"),
         ({"concurrency": 0, "count": 5}, "of its own clients"),
     ],
 )

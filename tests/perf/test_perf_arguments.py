@@ -43,7 +43,7 @@ def server():
         ({"preferred": "4,8"}, "preferred must be sizes"),
         ({"isolation": "proces"}, "unknown isolation 'proces'"),
         ({"intervals": "soon"}, "intervals must be a list of microseconds"),
-        ({"seed": "x"}, "seed must be a whole number; found 'x'"),
+        ({"seed": "x"}, "seed must be a whole number from 0 on; found 'x'"),
         ({"max_trials": "3"}, "Failed to parse --max-trials"),
         ({"request_count": -1}, "Failed to parse --request-count"),
     ],

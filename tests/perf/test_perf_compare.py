@@ -143,7 +143,7 @@ def test_an_interrupt_keeps_whole_rounds(server):
     ("variants", "options", "text"),
     [
         (["double"], {}, "1 variants, not 2 or more"),
-        (["double", "twin"], {"rounds": 0}, "rounds must be 1 or more"),
+        (["double", "twin"], {"rounds": 0}, "rounds must be a whole number from 1 on"),
         (["double", "twin"], {"concurrency": "1:8"}, "one level of load"),
         (["double", {"model": "twin", "instances": [1, 2]}], {}, "one configuration"),
         ([{"instances": 1}, {"instances": 2}], {}, "no model to compare"),

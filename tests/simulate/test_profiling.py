@@ -133,7 +133,7 @@ def test_what_cannot_be_profiled_is_refused(server):
         nt.profile(server, "sleeps", batch_sizes=[8])
     with pytest.raises(InvalidArgumentError, match="give a server or a url"):
         nt.profile(None, "sleeps")
-    with pytest.raises(InvalidArgumentError, match="seconds must be > 0"):
+    with pytest.raises(InvalidArgumentError, match="seconds must be a number above 0"):
         nt.profile(server, "sleeps", seconds=0)
 
     class Picky:

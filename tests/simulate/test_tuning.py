@@ -177,7 +177,7 @@ def test_the_steps_of_an_ensemble_have_options_of_their_own():
         ({"minimize": "latency"}, "the lowest latency is that of no load"),
         ({"p99_ms": 0}, "p99_ms must be > 0"),
         ({"concurrency": 1, "request_rate": 5}, "not both"),
-        ({"finalists": 0}, "finalists must be at least 1"),
+        ({"finalists": 0}, "finalists must be a whole number from 1"),
     ],
 )
 def test_goals_that_make_no_sense_are_refused(options, text):

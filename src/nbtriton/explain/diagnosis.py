@@ -22,6 +22,7 @@ from nbtriton.drawing import table_html, table_text
 from nbtriton.errors import InvalidArgumentError, NotFoundError, TritonError, nearest
 from nbtriton.explain.model_tests import model_findings
 from nbtriton.explain.settings_rules import Finding, settings_findings
+from nbtriton.perf.checks import MAPPING, SWITCH, Kind, check, optional
 from nbtriton.repository.validation import validate_repository
 
 if TYPE_CHECKING:
@@ -127,6 +128,14 @@ def doctor(
     >>> nt.doctor(server)
     1 model looked at: nothing wrong
     """
+    check(
+        {"name": name, "test": test, "inputs": inputs},
+        {
+            "name": Kind(lambda value: isinstance(value, str), "a name"),
+            "test": SWITCH,
+            "inputs": optional(Kind(lambda value: MAPPING.accepts(value) and value, MAPPING.words)),
+        },
+    )
     if hasattr(target, "engine"):
         return _of_server(target, name, test=test, inputs=inputs)
     if test or name or inputs is not None:
@@ -135,6 +144,11 @@ def doctor(
         )
     if isinstance(target, ModelConfig | Mapping):
         return _diagnosis(*_of_config(as_config(target)))
+    if not isinstance(target, str | Path):
+        raise InvalidArgumentError(
+            "doctor looks at a server, a directory, a file or a configuration; found "
+            f"{type(target).__name__}"
+        )
     path = Path(target)
     if isinstance(target, str) and ("\n" in target or "{" in target or ":" in target):
         return _diagnosis(*_of_text(target))

@@ -18,6 +18,7 @@ from nbtriton.explain.parts import PARTS, BusyTimes, parts_of, path_parts
 from nbtriton.explain.record import ModelRecord, Settings
 from nbtriton.explain.slow import SlowRequests, compare_slowest
 from nbtriton.explain.traffic import bottleneck_sentence
+from nbtriton.perf.checks import NAME, SERVER, Kind, check
 from nbtriton.scheduling import REASONS
 
 if TYPE_CHECKING:
@@ -147,6 +148,14 @@ def why(server: Server, name: str, *, profile: Profile | None = None) -> Explana
     >>> print(nt.why(server, "double"))  # doctest: +ELLIPSIS
     double: 1 requests in 1 batches within ...
     """
+    check({"server": server, "name": name}, {"server": SERVER, "name": NAME})
+    if profile is not None:
+        from nbtriton.simulate import Profile
+
+        check(
+            {"profile": profile},
+            {"profile": Kind(lambda given: isinstance(given, Profile), "one of nt.profile")},
+        )
     settings = Settings.of(server.config(name))
     children: dict[int, list[RequestRecord]] = {}
     members: dict[str, ModelRecord] = {}

@@ -21,6 +21,20 @@ from nbtriton.engine.interrupts import interrupts_deferred, wait_in_slices
 from nbtriton.errors import InvalidArgumentError, UnavailableError, UnsupportedError, nearest
 from nbtriton.explain.injection import FAULTS, Arrivals, FaultyInstance, Injected
 from nbtriton.packages import needed
+from nbtriton.perf.checks import (
+    CALL,
+    MAPPING,
+    NAME,
+    NAMES,
+    SEED,
+    SERVER,
+    Kind,
+    check,
+    is_number,
+    number,
+    optional,
+    whole,
+)
 from nbtriton.perf.data import Inputs
 from nbtriton.perf.driver import LoadRun, LoadSpec, make_load
 from nbtriton.perf.loads import Concurrency
@@ -43,6 +57,17 @@ _log = logging.getLogger("nbtriton.explain")
 
 # Of the executions, and of the requests for a full queue, where only the names of faults are given.
 _SHARE = 0.05
+_KINDS: Mapping[str, Kind] = {
+    "server": SERVER,
+    "name": NAME,
+    "seconds": number(above=0),
+    "count": optional(whole(1)),
+    "slow_ms": Kind(lambda value: is_number(value) and 0 <= value <= 60_000, "from 0 to 60000 ms"),
+    "concurrency": whole(0),
+    "shapes": optional(MAPPING),
+    "seed": SEED,
+    "observer": optional(CALL),
+}
 # Between two looks at what is answered, and two reports of progress.
 _POLL_S = 0.1
 # A lost instance is back after its restart, which waits for at most some seconds.
@@ -197,11 +222,18 @@ def chaos(
     >>> report.frame[["fault", "status", "count"]].values.tolist()
     [['raise', 'INTERNAL', 20]]
     """
+    check(
+        {
+            "server": server, "name": name, "seconds": seconds, "count": count, "slow_ms": slow_ms,
+            "concurrency": concurrency, "shapes": shapes, "seed": seed, "observer": observer,
+        },
+        _KINDS,
+    )  # fmt: skip
     config = server.config(name)
     ensembles, others = model_tree(server, name)
     models = ensembles | others
     shares = _shares(faults, models)
-    _check(server, seconds, count, slow_ms, concurrency)
+    _check(server, count, concurrency)
     load = None
     if concurrency:
         load = _load(server, config, models, concurrency, count, inputs, shapes, seed)
@@ -251,13 +283,15 @@ def _shares(
     elif isinstance(faults, Mapping):
         shares = dict(faults)
     else:
-        shares = dict.fromkeys([faults] if isinstance(faults, str) else faults, _SHARE)
+        listed = [faults] if isinstance(faults, str) else faults
+        check({"faults": listed}, {"faults": NAMES})
+        shares = dict.fromkeys(listed, _SHARE)
     if not shares:
         raise InvalidArgumentError("faults names none", hint=", ".join(FAULTS))
     for fault, share in shares.items():
         if fault not in FAULTS:
-            raise InvalidArgumentError(f"unknown fault '{fault}'", hint=nearest(fault, FAULTS))
-        if isinstance(share, bool | str) or not 0 <= share <= 1:
+            raise InvalidArgumentError(f"unknown fault '{fault}'", hint=nearest(str(fault), FAULTS))
+        if not is_number(share) or not 0 <= share <= 1:
             raise InvalidArgumentError(
                 f"the share of '{fault}' must be a number from 0 to 1, found {share!r}"
             )
@@ -275,19 +309,7 @@ def _shares(
     return shares
 
 
-def _check(
-    server: Server, seconds: float, count: int | None, slow_ms: float, concurrency: int
-) -> None:
-    for what, value, allowed in (
-        ("seconds", seconds, 0 < seconds < math.inf),
-        ("slow_ms", slow_ms, 0 <= slow_ms < math.inf),
-    ):
-        if not allowed:
-            raise InvalidArgumentError(f"{what} must be a number above 0, found {value!r}")
-    if count is not None and count < 1:
-        raise InvalidArgumentError(f"count must be a whole number above 0, found {count!r}")
-    if concurrency < 0:
-        raise InvalidArgumentError(f"concurrency must not be negative, found {concurrency!r}")
+def _check(server: Server, count: int | None, concurrency: int) -> None:
     if count is not None and not concurrency:
         raise InvalidArgumentError("count is of its own clients, of which concurrency=0 has none")
     if not server.options.recorder:

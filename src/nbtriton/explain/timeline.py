@@ -13,6 +13,7 @@ from nbtriton.errors import InvalidArgumentError
 from nbtriton.explain.findings import had_idle_instance
 from nbtriton.explain.strips import resource_strips, sequence_strips
 from nbtriton.explain.trace import ModelRecords, chrome_trace
+from nbtriton.perf.checks import NAME, SERVER, check, is_number
 from nbtriton.scheduling import REASONS
 
 if TYPE_CHECKING:
@@ -90,8 +91,9 @@ def read_timeline(server: Server, name: str, span_ms: float | None = None) -> Ti
     UnavailableError
         The server has no recorder.
     """
-    if span_ms is not None and not span_ms > 0:
-        raise InvalidArgumentError(f"span_ms={span_ms} is no length of time", hint="such as 50")
+    check({"server": server, "name": name}, {"server": SERVER, "name": NAME})
+    if span_ms is not None and not (is_number(span_ms) and span_ms > 0):
+        raise InvalidArgumentError(f"span_ms={span_ms!r} is no length of time", hint="such as 50")
     records = tuple(
         ModelRecords(model, server.requests(model), server.batches(model), instances)
         for model, instances in _pipeline(server, name).items()

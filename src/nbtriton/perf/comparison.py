@@ -11,6 +11,7 @@ from nbtriton.drawing import Column, TableView, in_units
 from nbtriton.errors import InvalidArgumentError
 from nbtriton.packages import needed
 from nbtriton.perf.api import options_of
+from nbtriton.perf.checks import check, whole
 from nbtriton.perf.options import PerfOptions
 from nbtriton.perf.paired import PairedRatio, paired_ratio
 from nbtriton.perf.point import PerfPoint, row_of
@@ -163,8 +164,7 @@ def compare(
     """
     if len(variants) < 2:
         raise InvalidArgumentError(f"nothing to compare: {len(variants)} variants, not 2 or more")
-    if rounds < 1:
-        raise InvalidArgumentError(f"rounds must be 1 or more, not {rounds}")
+    check({"rounds": rounds}, {"rounds": whole(1)})
     common = {"max_trials": _WINDOWS, "server": server, "model": model, **options}
     made = [_options(variant, common) for variant in variants]
     names = _names(variants, made)
@@ -190,6 +190,11 @@ def _options(variant: Variant, common: Mapping[str, Any]) -> PerfOptions:
     if isinstance(variant, PerfPoint):
         own = _repeated(variant)
     else:
+        if not isinstance(variant, str | Mapping):
+            raise InvalidArgumentError(
+                "a variant is a mapping of options, the name of a model, a point or a report; "
+                f"found {variant!r}"
+            )
         own = {"model": variant} if isinstance(variant, str) else dict(variant)
     given = {name: value for name, value in common.items() if value is not None} | own
     if "model" not in given:

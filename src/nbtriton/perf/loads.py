@@ -10,10 +10,10 @@ import math
 import random
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from numbers import Real
-from typing import Literal
+from typing import Any, Literal
 
 from nbtriton.errors import InvalidArgumentError
+from nbtriton.perf.checks import is_number
 
 __all__ = [
     "Concurrency",
@@ -34,6 +34,9 @@ __all__ = [
 ]
 
 Distribution = Literal["constant", "poisson"]
+# Each outstanding request has its own record, and each level its own second.
+MOST_OUTSTANDING = 100_000
+MOST_LEVELS = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,9 +234,10 @@ def read_speeds(speed: float | Sequence[float]) -> tuple[float, ...]:
     ------
     InvalidArgumentError
     """
-    speeds = tuple(speed) if isinstance(speed, Sequence) else (speed,)
+    several = isinstance(speed, Sequence) and not isinstance(speed, str | bytes)
+    speeds: tuple[Any, ...] = tuple(speed) if several else (speed,)  # type: ignore[arg-type]
     for each in speeds:
-        if isinstance(each, bool) or not isinstance(each, Real) or not 0 < each < math.inf:
+        if not is_number(each) or each <= 0:
             raise InvalidArgumentError(f"speed must be a number above 0, found {each!r}")
     if not speeds:
         raise InvalidArgumentError("speed is an empty list", hint="1 is the speed of the recording")
@@ -269,8 +273,10 @@ def parse_levels(
 
     def number(item: object) -> float:
         try:
+            if isinstance(item, bool | bytes):
+                raise TypeError
             read = float(item)  # type: ignore[arg-type]
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):
             raise fail("The value does not match <start:end:step>.") from None
         if not math.isfinite(read) or (integral and read != int(read)):
             raise fail("The value does not match <start:end:step>.")
@@ -292,13 +298,21 @@ def parse_levels(
         levels = LevelRange(value[0], value[-1], value.step)
     elif isinstance(value, str):
         levels = tuple(number(item) for item in value.split(","))
-    elif isinstance(value, Iterable):
+    elif isinstance(value, Iterable) and not isinstance(value, bytes):
         levels = tuple(number(item) for item in value)
     else:
         levels = (number(value),)
     if not isinstance(levels, LevelRange) and not levels:
         raise fail("The value does not match <start:end:step>.")
-    first = levels.start if isinstance(levels, LevelRange) else min(levels)
+    if isinstance(levels, LevelRange):
+        first, last = levels.start, levels.end
+        count = 0 if levels.geometric else (last - first) / levels.step
+    else:
+        first, last, count = min(levels), max(levels), len(levels)
     if first <= 0:
         raise fail("The start of the search range must be > 0.")
+    if integral and max(first, last) > MOST_OUTSTANDING:
+        raise fail(f"At most {MOST_OUTSTANDING} requests can be outstanding.")
+    if count >= MOST_LEVELS:
+        raise fail(f"The search range has {MOST_LEVELS} levels or more.")
     return levels

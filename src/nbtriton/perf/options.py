@@ -5,11 +5,25 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from numbers import Integral, Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from nbtriton.errors import InvalidArgumentError, UnsupportedError, nearest
+from nbtriton.perf.checks import (
+    CALL,
+    MAPPING,
+    NAME,
+    NAMES,
+    PATH,
+    SEED,
+    SERVER,
+    SWITCH,
+    Kind,
+    check,
+    is_number,
+    is_whole,
+    optional,
+)
 from nbtriton.perf.data import Inputs
 from nbtriton.perf.loads import (
     Distribution,
@@ -72,6 +86,27 @@ _BOUNDS = (
     ("num_of_sequences", "--num-of-sequences", "> 0"),
     ("output_shared_memory_size", "--output-shared-memory-size", "> 0"),
 )
+_OPTIONAL = ("measurement_interval_ms", "latency_threshold_ms", "sequence_length")
+_REAL = (
+    "measurement_interval_ms", "stability_percentage", "latency_threshold_ms",
+    "sequence_length_variation",
+)  # fmt: skip
+_KINDS: Mapping[str, Kind] = {
+    "server": optional(SERVER),
+    "model": NAME,
+    "recording": optional(Kind(lambda value: isinstance(value, Recording) or PATH.accepts(value), PATH.words)),
+    "shapes": optional(MAPPING),
+    "input_data": Kind(PATH.accepts, "random, zero or the name of a file"),
+    "string_data": optional(Kind(lambda value: isinstance(value, str), "a string")),
+    "streaming": SWITCH,
+    "serial_sequences": SWITCH,
+    "binary_search": SWITCH,
+    "quick": SWITCH,
+    "sweep_models": NAMES,
+    "seed": SEED,
+    "observer": optional(CALL),
+    "url": optional(NAME),
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,15 +208,19 @@ class PerfOptions:
             )
         binary, distribution = self.binary_search, self.request_distribution
         if self.intervals is not None:
-            try:
-                gaps = tuple(int(gap) for gap in self.intervals)
-            except (TypeError, ValueError):
-                gaps = ()
-            if not gaps or min(gaps) < 0 or not sum(gaps):
+            given: Any = self.intervals  # an array of numpy's, too
+            listed = isinstance(given, Iterable) and not isinstance(given, str | bytes)
+            gaps = tuple(given) if listed else ()
+            if (
+                not all(map(is_number, gaps))
+                or min(gaps, default=-1) < 0
+                or not sum(map(int, gaps))
+            ):
                 raise InvalidArgumentError(
                     "intervals must be a list of microseconds, none of them negative and not all 0; "
                     f"found {self.intervals!r}"
                 )
+            gaps = tuple(map(int, gaps))
             value = RequestIntervals(gaps).value
             return LevelPlan("intervals", (value,), distribution, gaps, binary)
         if self.periodic_concurrency is not None:
@@ -266,7 +305,7 @@ class PerfOptions:
     def batch_sizes(self) -> list[int | None]:
         """Return the rows per request of each workload; None for those of the data."""
         size = self.batch_size
-        return list(size) if isinstance(size, Sequence) else [size]
+        return list(size) if isinstance(size, Sequence) and not isinstance(size, str) else [size]
 
     def window_plan(self, levels: int | None) -> WindowPlan:
         """Return the plan of windows, for a run of `levels` levels in all; None if unknown."""
@@ -297,8 +336,8 @@ class PerfOptions:
         )
 
 
-def _numbers(value: int | Sequence[int]) -> Sequence[int]:
-    return value if isinstance(value, Sequence) else [value]
+def _numbers(value: Any) -> Sequence[Any]:
+    return value if isinstance(value, Sequence) and not isinstance(value, str | bytes) else [value]
 
 
 def check_choice(name: str, value: str | None, allowed: Sequence[Any]) -> None:
@@ -314,32 +353,31 @@ def check_choice(name: str, value: str | None, allowed: Sequence[Any]) -> None:
 
 def _check_numbers(options: PerfOptions) -> None:
     """Refuse numbers that mean nothing, with perf_analyzer's texts."""
+    check({name: getattr(options, name) for name in _KINDS}, _KINDS)
     percentile = options.percentile
-    if percentile is not None and not 0 < percentile < 100:
+    if percentile is not None and not (is_number(percentile) and 0 < percentile < 100):
         raise InvalidArgumentError(
             "Failed to parse --percentile. The value must be -1 for not reporting or in range (0, 100)."
         )
     for name in ("priority", "timeout_us"):
         given = _numbers(getattr(options, name))
-        if not given or not all(isinstance(each, int) and each >= 0 for each in given):
+        if not given or not all(is_whole(each) and 0 <= each < 2**64 for each in given):
             raise InvalidArgumentError(
                 f"Failed to parse --{name.replace('_', '-')}. The value must be a number >= 0, or "
                 f"several; found {getattr(options, name)!r}."
             )
     if not options.batch_sizes() or not all(
-        size is None or isinstance(size, Integral) for size in options.batch_sizes()
+        size is None or (is_whole(size) and 0 < size < 2**31) for size in options.batch_sizes()
     ):
         raise InvalidArgumentError(
             f"Failed to parse -b (batch size). The value must be > 0; found {options.batch_size!r}."
         )
-    if not isinstance(options.seed, Integral):
-        raise InvalidArgumentError(f"seed must be a whole number; found {options.seed!r}")
     for name, option, bound in _BOUNDS:
         value = getattr(options, name)
-        if value is not None and not isinstance(value, Real):
+        if value is None and name in _OPTIONAL:
+            continue
+        is_kind = is_number if name in _REAL else is_whole
+        if not is_kind(value) or not (value > 0 if bound.startswith("> ") else value >= 0):
             raise InvalidArgumentError(
                 f"Failed to parse {option}. The value must be {bound}; found {value!r}."
             )
-        allowed = value is None or (value > 0 if bound.startswith("> ") else value >= 0)
-        if not allowed:
-            raise InvalidArgumentError(f"Failed to parse {option}. The value must be {bound}.")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from nbtriton.config import ModelConfig
@@ -35,7 +35,8 @@ def placement_list(given: Placement | Sequence[Placement]) -> list[Placement]:
     InvalidArgumentError
         An unknown name or device.
     """
-    found = [given] if isinstance(given, str | Mapping) else list(given)
+    listed = isinstance(given, Iterable) and not isinstance(given, str | bytes | Mapping)
+    found: list[Any] = list(given) if listed else [given]
     for one in found:
         check_placement(one)
     return found
@@ -48,6 +49,11 @@ def check_placement(placement: Placement) -> None:
     ------
     InvalidArgumentError
     """
+    if not isinstance(placement, str | Mapping):
+        raise InvalidArgumentError(
+            f"placement must be {', '.join(PLACEMENTS)}, gpu:N, a device for each model, or a list of them; "
+            f"found {placement!r}"
+        )
     if isinstance(placement, str):
         if placement not in PLACEMENTS and not _DEVICE.fullmatch(placement):
             raise InvalidArgumentError(

@@ -19,6 +19,7 @@ from typing import IO, TYPE_CHECKING, Any, NamedTuple, Self, cast
 from nbtriton.drawing import measure
 from nbtriton.errors import InvalidArgumentError, NotFoundError, nearest
 from nbtriton.packages import needed
+from nbtriton.perf.checks import PATH, check
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -115,6 +116,7 @@ class Recording:
         >>> nt.Recording.load(path).counts
         {'double': 1}
         """
+        check({"recording": path}, {"recording": PATH})
         place = Path(path).expanduser()
         try:
             content = place.read_bytes()

@@ -17,6 +17,7 @@ from nbtriton.config import (
     validate_instance_groups,
 )
 from nbtriton.errors import ConfigWarning, InvalidArgumentError, NotFoundError, nearest
+from nbtriton.perf.checks import is_whole
 from nbtriton.perf.placement import Placement, placed, placement_list
 
 if TYPE_CHECKING:
@@ -69,7 +70,8 @@ def combinations(
     axes: dict[str, list[Any]] = {}
     if kind is not None and placement is not None:
         raise InvalidArgumentError("kind and placement both say where models run: give one of them")
-    limits = [rate_limit] if isinstance(rate_limit, str) else rate_limit
+    limits = rate_limit if isinstance(rate_limit, Sequence | None) else [rate_limit]
+    limits = [limits] if isinstance(limits, str) else limits
     for limit in limits or ():
         if limit not in RATE_LIMITS:
             raise InvalidArgumentError(
@@ -89,16 +91,25 @@ def combinations(
     for name, value in given.items():
         if value is not None:
             listed: Any = value  # an array of numpy's, too
-            one = isinstance(value, str) or not isinstance(value, Iterable)
+            one = isinstance(value, str | bytes) or not isinstance(value, Iterable)
             axes[name] = _checked(name, [value] if one else list(listed))
     if preferred is not None:
-        if isinstance(preferred, str) or not isinstance(preferred, int | Iterable):
+        sizes: list[Any] = [preferred] if is_whole(preferred) else []
+        given_sizes: Any = preferred  # an array of numpy's, too
+        if isinstance(given_sizes, Iterable) and not isinstance(given_sizes, str | bytes | Mapping):
+            sizes = list(given_sizes)
+        nested = any(isinstance(size, Sequence) for size in sizes)
+        lists = sizes if nested else [sizes]
+        known = is_whole(preferred) or isinstance(preferred, Iterable)
+        if (
+            isinstance(preferred, str | bytes | Mapping)
+            or not known
+            or not all(isinstance(each, Sequence) and all(map(is_whole, each)) for each in lists)
+        ):
             raise InvalidArgumentError(
                 f"preferred must be sizes such as [4, 8], or several lists of them; found {preferred!r}"
             )
-        sizes: list[Any] = [preferred] if isinstance(preferred, int) else list(preferred)
-        nested = any(isinstance(size, Sequence) for size in sizes)
-        axes["preferred"] = [tuple(size) for size in sizes] if nested else [tuple(sizes)]
+        axes["preferred"] = [tuple(each) for each in lists]
     found: list[Configuration] = []
     for values in itertools.product(*axes.values()):
         options = dict(zip(axes, values, strict=True))

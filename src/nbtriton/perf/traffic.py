@@ -165,11 +165,11 @@ def read_id_range(value: int | str | Sequence[int] | None) -> tuple[int, int | N
     if value is None:
         return 1, None
     words: Sequence[Any] = value.split(":") if isinstance(value, str) else [value]
-    if isinstance(value, Sequence) and not isinstance(value, str):
+    if isinstance(value, Sequence) and not isinstance(value, str | bytes):
         words = value
     try:
-        numbers = [int(word) for word in words]
-    except (TypeError, ValueError):
+        numbers = [] if isinstance(value, bytes) else [int(word) for word in words]
+    except (TypeError, ValueError, OverflowError):
         numbers = []
     what = ""
     if not 1 <= len(numbers) <= 2:

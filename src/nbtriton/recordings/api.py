@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from nbtriton.config import normalize
 from nbtriton.errors import InvalidArgumentError
+from nbtriton.perf.checks import CALL, MAPPING, NAMES, PATH, SEED, check, is_number, optional
 from nbtriton.perf.loads import read_speeds
 from nbtriton.perf.options import PROTOCOLS, Protocol, check_choice
 from nbtriton.perf.point import PerfPoint, describe
@@ -126,10 +127,17 @@ def replay(
     could overtake each other, each waits for the answer of the one before. In the simulator
     requests arrive when they are due exactly, so two replays are the same in every number.
     """
+    check(
+        {"shapes": shapes, "sweep_models": sweep_models, "seed": seed, "observer": observer, "record": record},
+        {
+            "shapes": optional(MAPPING), "sweep_models": NAMES, "seed": SEED, "observer": optional(CALL),
+            "record": optional(PATH),
+        },
+    )  # fmt: skip
     read = recording if isinstance(recording, Recording) else Recording.load(recording)
     speeds = read_speeds(speed)
     check_choice("protocol", protocol, (None, *PROTOCOLS))
-    if percentile is not None and not 0 < percentile < 100:
+    if percentile is not None and not (is_number(percentile) and 0 < percentile < 100):
         raise InvalidArgumentError("percentile must be between 0 and 100, both excluded")
     configurations = combinations(
         instances=instances,

@@ -21,6 +21,7 @@ from nbtriton.config import format_pbtxt
 from nbtriton.engine import InferenceRequest, RequestRecord
 from nbtriton.engine.interrupts import wait_in_slices
 from nbtriton.errors import InvalidArgumentError, NotFoundError, TritonError, nearest
+from nbtriton.perf.checks import NAMES, PATH, SERVER, SWITCH, check, number, optional, whole
 from nbtriton.perf.recording import (
     RecordedInputs,
     RecordedRequest,
@@ -101,6 +102,12 @@ def record(
     {'priority': 1}
     """
     chosen = [models] if isinstance(models, str) else models
+    check(
+        {"server": server, "path": path, "models": chosen, "inputs": inputs, "past": past},
+        {
+            "server": SERVER, "path": PATH, "models": optional(NAMES), "inputs": SWITCH, "past": SWITCH,
+        },
+    )  # fmt: skip
     _check(server, chosen, seconds, count, past=past, inputs=inputs)
     requests = _past_requests(server, chosen) if past else []  # before the file is replaced
     tap = TrafficTap(server, path, chosen, inputs=inputs, limit=count)
@@ -133,10 +140,10 @@ def _check(
                 f"model '{name}' is not loaded, so its requests cannot be recorded",
                 hint=nearest(name, known),
             )
-    if seconds is not None and not 0 < seconds < math.inf:
-        raise InvalidArgumentError(f"seconds must be a number above 0, found {seconds!r}")
-    if count is not None and count < 1:
-        raise InvalidArgumentError(f"count must be a whole number above 0, found {count!r}")
+    check(
+        {"seconds": seconds, "count": count},
+        {"seconds": optional(number(above=0)), "count": optional(whole(1))},
+    )
     if past and (seconds is not None or count is not None):
         raise InvalidArgumentError(
             "past=True records nothing that is to come: leave seconds and count out"

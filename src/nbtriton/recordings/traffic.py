@@ -11,6 +11,7 @@ import numpy as np
 from nbtriton.clients.base import tensor_of
 from nbtriton.config import ModelConfig, TensorSpec
 from nbtriton.errors import InvalidArgumentError
+from nbtriton.perf.checks import NAMES, check
 from nbtriton.perf.data import STRING_LENGTH, Request, fill, generate
 from nbtriton.perf.recording import RecordedInputs, RecordedRequest, RecordedTensor, Recording
 from nbtriton.perf.sweep import Configured
@@ -57,7 +58,9 @@ def chosen_models(
     elif isinstance(models, Mapping):
         chosen = dict(models)
     else:
-        chosen = {name: name for name in ([models] if isinstance(models, str) else models)}
+        listed = [models] if isinstance(models, str) else models
+        check({"models": listed}, {"models": NAMES})
+        chosen = {name: name for name in listed}
     if not chosen:
         raise InvalidArgumentError("models names none", hint="leave it out for all")
     for name in chosen:

@@ -12,6 +12,7 @@ from nbtriton.config import ModelConfig, normalize, normalize_instance_groups, p
 from nbtriton.drawing import Column, measure, table_html, table_text
 from nbtriton.errors import InvalidArgumentError, NotFoundError, nearest
 from nbtriton.packages import needed
+from nbtriton.perf.checks import PATH, check
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -234,6 +235,7 @@ class Profile:
         InvalidArgumentError
             Not such a file.
         """
+        check({"profile": path}, {"profile": PATH})
         try:
             data = json.loads(Path(path).read_text("utf-8"))
             written = data.pop("format")

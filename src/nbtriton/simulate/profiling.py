@@ -14,9 +14,24 @@ from typing import TYPE_CHECKING, Any
 from nbtriton.config import ModelConfig, format_pbtxt
 from nbtriton.engine import Server as EngineServer
 from nbtriton.errors import InvalidArgumentError, TritonError, UnsupportedError
+from nbtriton.perf.checks import (
+    CALL,
+    MAPPING,
+    NAME,
+    PATH,
+    SEED,
+    SERVER,
+    Kind,
+    check,
+    listed,
+    number,
+    optional,
+    whole,
+)
 from nbtriton.perf.data import Inputs, Request
 from nbtriton.perf.driver import LoadSpec
 from nbtriton.perf.loads import Concurrency
+from nbtriton.perf.options import PROTOCOLS, check_choice
 from nbtriton.perf.prepare import Data, sequence_plan, workloads
 from nbtriton.perf.progress import Observer, PerfProgress
 from nbtriton.perf.remote import RemoteServer, Target, remote_server
@@ -115,8 +130,25 @@ def profile(
     """
     if (server is None) == (url is None):
         raise InvalidArgumentError("give a server or a url, not both and not neither")
-    if seconds <= 0:
-        raise InvalidArgumentError(f"seconds must be > 0, found {seconds}")
+    numbers = optional(
+        Kind(
+            lambda given: whole(1).accepts(given) or listed(whole(1)).accepts(given),
+            "a whole number from 1 on, or a list of them",
+        )
+    )
+    check(
+        {
+            "server": server, "model": model, "shapes": shapes, "input_data": input_data,
+            "at_once": at_once, "batch_sizes": batch_sizes, "seconds": seconds, "seed": seed,
+            "observer": observer, "url": url,
+        },
+        {
+            "server": optional(SERVER), "model": NAME, "shapes": optional(MAPPING), "input_data": PATH,
+            "at_once": numbers, "batch_sizes": optional(listed(whole(1))),
+            "seconds": number(above=0), "seed": SEED, "observer": optional(CALL), "url": optional(NAME),
+        },
+    )  # fmt: skip
+    check_choice("protocol", protocol, (None, *PROTOCOLS))
     started_s = time.monotonic()
     with ExitStack() as stack:
         target: Target = (

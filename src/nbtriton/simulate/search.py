@@ -12,7 +12,8 @@ from typing import Any, Protocol, TypeVar
 
 from nbtriton.config import normalize
 from nbtriton.errors import InvalidArgumentError, TritonError, nearest
-from nbtriton.perf.loads import Concurrency, RequestRate, send_times_ns
+from nbtriton.perf.checks import is_number, is_whole
+from nbtriton.perf.loads import MOST_OUTSTANDING, Concurrency, RequestRate, send_times_ns
 from nbtriton.perf.measure import Level, WindowPlan
 from nbtriton.perf.point import PerfPoint
 from nbtriton.perf.prepare import Workload
@@ -88,8 +89,14 @@ class Goal:
             )
         for name in ("p99_ms", "min_throughput", "concurrency", "request_rate"):
             value = getattr(self, name)
-            if value is not None and not value > 0:
-                raise InvalidArgumentError(f"{name} must be > 0, found {value}")
+            if value is not None and not (is_number(value) and value > 0):
+                raise InvalidArgumentError(f"{name} must be > 0, found {value!r}")
+        if self.concurrency is not None and not (
+            is_whole(self.concurrency) and self.concurrency <= MOST_OUTSTANDING
+        ):
+            raise InvalidArgumentError(
+                f"concurrency must be a whole number from 1 to {MOST_OUTSTANDING}, found {self.concurrency!r}"
+            )
         if self.concurrency is not None and self.request_rate is not None:
             raise InvalidArgumentError("give a concurrency or a request_rate, not both")
         if (

@@ -15,6 +15,19 @@ from nbtriton.drawing import Column, measure, table_html, table_text
 from nbtriton.errors import InvalidArgumentError, NotFoundError
 from nbtriton.packages import needed
 from nbtriton.perf.api import perf
+from nbtriton.perf.checks import (
+    CALL,
+    MAPPING,
+    NAME,
+    SEED,
+    SERVER,
+    Kind,
+    check,
+    listed,
+    number,
+    optional,
+    whole,
+)
 from nbtriton.perf.data import Inputs
 from nbtriton.perf.point import PerfPoint
 from nbtriton.perf.prepare import Data
@@ -26,7 +39,7 @@ from nbtriton.simulate.memory import INSTANCES, InstanceMemory, measure_memory
 from nbtriton.simulate.model_profile import Profile
 from nbtriton.simulate.placing import PlacementSearch
 from nbtriton.simulate.profiling import profile as measure_profile
-from nbtriton.simulate.search import Candidate, Goal, Search, Space
+from nbtriton.simulate.search import OBJECTIVES, Candidate, Goal, Search, Space
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -35,6 +48,18 @@ if TYPE_CHECKING:
 
 __all__ = ["Finalist", "Tuning", "tune"]
 
+_KINDS: Mapping[str, Kind] = {
+    "batch_size": whole(1),
+    "shapes": optional(MAPPING),
+    "profile": optional(Kind(lambda value: isinstance(value, Profile), "a profile of nt.profile")),
+    "finalists": whole(1),
+    "seconds": number(above=0),
+    "seed": SEED,
+    "observer": optional(CALL),
+    "instances": optional(listed(whole(1))),
+    "max_batch_size": optional(listed(whole(1))),
+    "max_queue_delay_us": optional(listed(whole(0))),
+}
 _DELAYS_US = (0, 100, 500, 1000, 2000, 5000)
 # The load under which memory is measured: twice as much as keeps all instances busy, and so many requests.
 _BUSY = 2 * INSTANCES
@@ -293,10 +318,21 @@ def tune(
     common, such as weights that instances in this process share, is not in it, nor is what a batch
     takes while it runs.
     """
-    if maximize not in (None, "throughput") or (maximize and minimize):
+    check(
+        {
+            "batch_size": batch_size, "shapes": shapes,
+            "profile": profile, "finalists": finalists, "seconds": seconds, "seed": seed,
+            "observer": observer, "instances": instances, "max_batch_size": max_batch_size,
+            "max_queue_delay_us": max_queue_delay_us,
+        },
+        _KINDS,
+    )  # fmt: skip
+    if maximize not in (None, "throughput") or (maximize is not None and minimize is not None):
         raise InvalidArgumentError(
             "maximize is throughput; minimize is latency, instances, memory or cost; give one of them"
         )
+    if not isinstance(minimize, str | None):
+        raise InvalidArgumentError(f"unknown objective {minimize!r}: it is {', '.join(OBJECTIVES)}")
     data = Data(inputs, shapes, seed=seed)
     if placement is not None:
         _check_placement(
@@ -306,10 +342,9 @@ def tune(
     elif minimize == "cost":
         raise InvalidArgumentError("cost is that of a placement", hint='placement="auto"')
     else:
-        objective = minimize or "throughput"
+        objective = "throughput" if minimize is None else minimize
     goal = Goal(objective, p99_ms, min_throughput, concurrency, request_rate)
-    if finalists < 1 or seconds <= 0:
-        raise InvalidArgumentError("finalists must be at least 1, and seconds > 0")
+    check({"server": server, "model": model}, {"server": SERVER, "model": NAME})
     started_s = time.monotonic()
     ensembles, others = model_tree(server, model)
     plan = SweepPlan(ensembles, others)
