@@ -137,3 +137,9 @@ def two_full_batches(server):
     sizes, said = sizes_of(server, 8)
     assert sizes == [4, 4], said
     return said
+
+
+@nt.predict_batches
+def while_another_runs():
+    """Requests come while a batch runs, and one comes later. Which batches leave?"""
+    return "batch_forms"

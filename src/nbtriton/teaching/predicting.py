@@ -59,9 +59,13 @@ def predict_batches(function: Callable[[], object]) -> Exercise:
             hint=f"nt.scenario(config, arrivals), or one of {', '.join(SCENARIOS)}",
         )
     happened = run(scenario)
+    sizes = sizes_of(happened)
+    # What a reader might think who knows half of it: all together, each request alone.
+    rows = sum(sizes)
+    guesses = [[rows], [one.rows for one in scenario.arrivals]]
 
     def check(answer: list[int], _server: object) -> str:
-        assert answer == sizes_of(happened), _first_difference(happened, answer)
+        assert answer == sizes, _first_difference(happened, answer)
         return _story(happened)
 
     return Exercise(
@@ -69,9 +73,9 @@ def predict_batches(function: Callable[[], object]) -> Exercise:
         lesson=lesson_of(function),
         question=f"{one_line_paragraphs(question)}\n\n{_what_comes(scenario)}",
         hint=_hint(scenario),
-        solution=str(sizes_of(happened)),
+        solution=str(sizes),
         example="[1, 1]",
-        mistakes={},
+        mistakes={str(one): _first_difference(happened, one) for one in guesses if one != sizes},
         check=check,
         scenario=scenario,
     )

@@ -8,6 +8,11 @@ const SHORTEST_S = 0.9;
 const LONGEST_S = 2.4;
 const WHOLE_S = 9;
 
+/** Milliseconds as the sentences have them: three digits, and no zeros at the end. @param {number} value */
+function ms_text(value) {
+  return `${Number(value.toPrecision(3))} ms`;
+}
+
 /** @param {{model: Model, el: HTMLElement}} context */
 function render({ model, el }) {
   const root = make("div", "nbt-root nbt-figure");
@@ -87,8 +92,8 @@ function render({ model, el }) {
     drawn.line.style.visibility = all.length ? "" : "hidden";
     slider.value = String(at);
     const [when, what] = all[at] ?? [0, ""];
-    slider.setAttribute("aria-valuetext", `${measure(when)} ms: ${what}`);
-    write(clock_, all.length ? `${at + 1} of ${all.length}: ${measure(when)} ms` : "");
+    slider.setAttribute("aria-valuetext", `${ms_text(when)}: ${what}`);
+    write(clock_, all.length ? `${at + 1} of ${all.length}: ${ms_text(when)}` : "");
     write(words, what);
     back.disabled = first.disabled = at <= 0;
     forth.disabled = at >= last();
@@ -200,7 +205,7 @@ function render({ model, el }) {
     life.setAttribute("aria-valuemin", "0");
     life.setAttribute("aria-valuemax", String(Math.max(span, came)));
     life.setAttribute("aria-valuenow", String(came));
-    life.setAttribute("aria-valuetext", `${measure(came)} ms`);
+    life.setAttribute("aria-valuetext", ms_text(came));
     life.addEventListener("keydown", (event) => {
       const by = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
       if (!by || event.ctrlKey || event.metaKey || event.altKey) return;
