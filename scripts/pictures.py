@@ -1,12 +1,16 @@
 """Make the pictures of the README: a pipeline is built, asked and measured, and its views are saved.
 
     python scripts/pictures.py
+    python scripts/pictures.py --screens build/screens [--lessons build/lessons]
 
+The second form saves screenshots of every view and lesson instead, light and dark, wide and narrow: for eyes, no test
+compares them.
 The models wait as long as theirs would compute, so that the pictures are alike on every machine.
 """
 
 from __future__ import annotations
 
+import argparse
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -56,16 +60,81 @@ def load(server: nt.Server) -> None:
     )
 
 
+def measured(server: nt.Server) -> Any:
+    """Ask the pipeline, and return a report of it."""
+    server.infer("pipeline", {"IMAGE": np.ones((1, 64), np.float32)})
+    return nt.perf(
+        server, "pipeline", concurrency=[1, 2, 4, 8, 16], dynamic_batching=[False, True],
+        measurement_interval_ms=400,
+    )  # fmt: skip
+
+
+def screens(server: nt.Server, report: Any, folder: Path, lessons: Path | None) -> None:
+    """Save what a person sees of each view, resting and live, and of each lesson, light and dark."""
+    from nbtriton.perf.curves import series_of
+    from nbtriton.widgets import CurveView, DagView, Hub, WatchView
+    from nbtriton.widgets.timeline import live_timeline
+    from screens import Screens
+
+    hub = Hub(threaded=False)
+    watch = WatchView(server, on_hub=hub)
+    nt.perf(server, "pipeline", concurrency=8, measurement_interval_ms=400)
+    curve = CurveView(title="pipeline", on_hub=hub)
+    curve.update(series_of(report))
+    curve.show_progress("concurrency 8 of 16 · window 2/3 · about 14 s left", 0.4)
+    live = {
+        "watch": watch,
+        "dag": DagView.of(server, "pipeline", on_hub=hub),
+        "timeline": live_timeline(server, "pipeline", span_ms=200, on_hub=hub),
+        "curve": curve,
+    }
+    result = server.infer("pipeline", {"IMAGE": np.ones((2, 64), np.float32)})
+    rest = {
+        "report": report,
+        "dag": nt.dag(server, "pipeline"),
+        "watch": watch.static(),
+        "timeline": nt.timeline(server, "pipeline", span_ms=60),
+        "why": nt.why(server, "pipeline"),
+        "doctor": nt.doctor(server),
+        "result": result,
+        "handle": server.load(name="pipeline"),
+        "options": server.options,
+    }
+    with Screens(folder) as made:
+        for name, view in live.items():
+            view.refresh()
+            made.live(f"live-{name}", view)
+        for name, value in rest.items():
+            bundle = getattr(value, "_repr_mimebundle_", None)
+            html = bundle()["text/html"] if bundle is not None else value._repr_html_()
+            made.html(f"rest-{name}", html)
+        for path in sorted(lessons.glob("*.ipynb")) if lessons is not None else ():
+            made.notebook(path)
+
+
 def main() -> None:
     """Write the pictures."""
-    PICTURES.mkdir(parents=True, exist_ok=True)
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument(
+        "--screens",
+        type=Path,
+        metavar="DIR",
+        help="save what every view looks like, to be looked at",
+    )
+    parser.add_argument(
+        "--lessons",
+        type=Path,
+        metavar="DIR",
+        help="and executed notebooks, such as run_notebook.py writes",
+    )
+    asked = parser.parse_args()
     with nt.Server(gpus=()) as server:
         load(server)
-        server.infer("pipeline", {"IMAGE": np.ones((1, 64), np.float32)})
-        report = nt.perf(
-            server, "pipeline", concurrency=[1, 2, 4, 8, 16], dynamic_batching=[False, True],
-            measurement_interval_ms=400,
-        )  # fmt: skip
+        report = measured(server)
+        if asked.screens is not None:
+            screens(server, report, asked.screens, asked.lessons)
+            return
+        PICTURES.mkdir(parents=True, exist_ok=True)
         report.save(PICTURES / "curves.svg")
         nt.perf(server, "pipeline", concurrency=8, measurement_interval_ms=400)
         nt.dag(server, "pipeline").save(PICTURES / "graph.svg")

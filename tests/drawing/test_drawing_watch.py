@@ -57,9 +57,16 @@ def parts(role, **model):
 
 def test_the_queue_is_drawn_against_time():
     (line,) = parts("queue-line", span_s=4.0)
-    # 0 at a quarter of the width, the newest at the right edge, the scale's top is 8.
-    assert line.get("d").startswith("M317.5 84.0")
-    assert line.get("d").endswith("H520.0V66.8")
+    # From a quarter of the width to the right edge; the scale's top is 8.
+    assert line.get("d") == "M317.5 72.5V72.5H385.0V38.0H452.5V66.8H520.0"
+
+
+def test_a_burst_is_not_drawn_across_the_pause_after_it():
+    # Of a pause the recorder keeps its first and its last moment: the burst was before the first.
+    paused = replace(ACTIVE, ages_s=(4.0, 3.0, 1.0, 0.0), depths=(0.0, 8.0, 0.0, 4.0))
+    root = ET.fromstring(watch_svg([paused], span_s=4.0))
+    (line,) = [node for node in root.iter() if node.get("data-role") == "queue-line"]
+    assert line.get("d") == "M250.0 38.0V38.0H317.5V84.0H452.5V61.0H520.0"
 
 
 def test_each_instance_has_a_lane_with_its_batch():

@@ -122,6 +122,7 @@ def timeline_scene(models: Sequence[TimelineLanes], *, span_ms: float, finding: 
         label=f"Timeline: {finding}",
         title="Timeline",
         cls="nbt-timeline-svg",
+        scales=False,
     )
 
 

@@ -65,7 +65,7 @@ class ModelActivity:
     queued, executing : int
         Requests that wait, and that run, now.
     depths : tuple of float
-        Waiting requests per sample; for an ensemble, which has no queue, those in flight.
+        Most waiting requests since the sample before; for an ensemble, which has no queue, those in flight.
     bins : tuple of (str, int)
         Batch sizes and their executions.
     bins_since : str
@@ -497,7 +497,10 @@ def _steps(
     tall: float,
     span: float,
 ) -> tuple[str, str]:
-    """Return the outline and the area of values over time, newest at the right edge."""
+    """Return the outline and the area of values over time, newest at the right edge.
+
+    A value is that of the time since the sample before it: none is drawn across a pause that follows it.
+    """
     pairs = [(a, v) for a, v in zip(ages, values, strict=True) if a <= span]
     if not pairs:
         return "", ""
@@ -506,13 +509,10 @@ def _steps(
         (_PLOT_X + (1 - age / span) * _PLOT_W, base - min(value / high, 1.0) * tall)
         for age, value in pairs
     ]
-    line = f"M{spots[0][0]:.1f} {spots[0][1]:.1f}" + "".join(
-        f"H{x:.1f}V{y:.1f}" for x, y in spots[1:]
-    )
-    area = f"M{spots[0][0]:.1f} {base:.1f}V{spots[0][1]:.1f}" + line[line.find("H") :]
-    if len(spots) == 1:
-        area = f"M{spots[0][0]:.1f} {base:.1f}V{spots[0][1]:.1f}"
-    return line, f"{area}V{base:.1f}z"
+    left = spots[0][0]
+    first = spots[min(1, len(spots) - 1)][1]
+    on = "".join(f"V{y:.1f}H{x:.1f}" for x, y in spots[1:])
+    return f"M{left:.1f} {first:.1f}{on}", f"M{left:.1f} {base:.1f}{on}V{base:.1f}z"
 
 
 def _plot(top: float, tall: float) -> str:

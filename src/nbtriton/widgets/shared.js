@@ -2,7 +2,6 @@
 // @ts-check
 
 /** @typedef {[string, Record<string, string>, (Spec | string)[]]} Spec a shape as Python sends it */
-/** @typedef {import("@anywidget/types").AnyModel} Model */
 
 const SVG = "http://www.w3.org/2000/svg";
 

@@ -337,5 +337,5 @@ def timeline_view(timeline: Timeline) -> TimelineView:
     models, span_ms, finding = timeline.models, timeline.span_ms, timeline.finding
     svg = timeline_svg(models, span_ms=span_ms, finding=finding)
     words = timeline_text(models, span_ms=span_ms, finding=finding)
-    html = f'<div class="nbt-timeline nbt-static">{svg}</div>'
+    html = f'<div class="nbt-timeline nbt-static" style="overflow-x:auto">{svg}</div>'
     return TimelineView(html, words, svg, timeline=timeline)

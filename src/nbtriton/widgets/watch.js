@@ -42,22 +42,25 @@ function readModel(next) {
   };
 }
 
-/** The outline and the area of values over time inside a plot.
+/** The outline and the area of values over time inside a plot. A value is that of the time since the
+ * sample before it: none is drawn across a pause that follows it.
  * @param {number[]} ages @param {number[]} values @param {number} high @param {number} span
  * @param {{x: number, y: number, width: number, height: number}} plot */
 function steps(ages, values, high, span, plot) {
   const bottom = plot.y + plot.height;
   const base = bottom.toFixed(1);
-  let line = "";
-  let area = "";
+  let left = "";
+  let first = base;
+  let on = "";
   for (let i = 0; i < ages.length; i++) {
     if (ages[i] > span) continue;
     const x = (plot.x + (1 - ages[i] / span) * plot.width).toFixed(1);
     const y = (bottom - Math.min(values[i] / high, 1) * plot.height).toFixed(1);
-    area += area ? `H${x}V${y}` : `M${x} ${base}V${y}`;
-    line += line ? `H${x}V${y}` : `M${x} ${y}`;
+    if (!on) first = y;
+    if (left) on += `V${y}H${x}`;
+    else left = x;
   }
-  return { line, area: area && `${area}V${base}z` };
+  return left ? { line: `M${left} ${first}${on}`, area: `M${left} ${base}${on}V${base}z` } : { line: "", area: "" };
 }
 
 /** @param {{model: Model, el: HTMLElement}} context */
