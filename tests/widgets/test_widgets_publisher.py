@@ -135,6 +135,17 @@ def test_one_thread_serves_all_and_ends_with_the_last():
     assert not hub.running
 
 
+def test_nothing_is_sent_once_the_interpreter_exits():
+    hub, view = Hub(), View()
+    hub.open(view)
+    assert view.ticked.wait(10)
+    (mine,) = [thread for thread in view_threads() if thread is hub._thread]
+    hub.stop()
+    assert not mine.is_alive()
+    assert not hub.running
+    assert hub.views == ()
+
+
 def test_the_thread_starts_again_when_there_is_something_to_show():
     hub = Hub()
     for _ in range(3):

@@ -6,6 +6,7 @@ views, which runs only while there are any.
 
 from __future__ import annotations
 
+import atexit
 import logging
 import threading
 import time
@@ -25,6 +26,8 @@ _TICKS_PER_S = 10.0
 _IN_FLIGHT = 3
 # A page that went away never acknowledges what it was sent.
 _FORGET_S = 2.0
+# For what the thread sends as the interpreter exits.
+_EXIT_S = 5.0
 
 _log = logging.getLogger("nbtriton.widgets")
 # Without a handler the logging module would print to the cell that ran last.
@@ -168,6 +171,21 @@ class Hub:
             if not self._views:
                 self._wake.set()
 
+    def stop(self) -> None:
+        """Tick no view any longer, and wait for the thread; for the interpreter's exit.
+
+        ipykernel closes the sockets of all threads there, and ends with an assertion of ZeroMQ's where one of
+        them still sends.
+        """
+        # Of a forked child another thread may have had the lock, for good.
+        if self._lock.acquire(timeout=_EXIT_S):
+            self._views.clear()
+            thread = self._thread
+            self._lock.release()
+            self._wake.set()
+            if thread is not None:
+                thread.join(_EXIT_S)
+
     def tick(self) -> None:
         """Tick every view once."""
         for view in self.views:
@@ -197,6 +215,7 @@ class Hub:
 
 
 _hub = Hub()
+atexit.register(_hub.stop)
 
 
 def hub() -> Hub:

@@ -192,9 +192,9 @@ class ForkServer:
 
     def _close(self) -> None:
         self._connection.close()
-        if self._errors >= 0:
-            os.close(self._errors)
-            self._errors = -1
+        errors, self._errors = self._errors, -1  # first: a fork in between would close it twice
+        if errors >= 0:
+            os.close(errors)
 
     def _live(self) -> None:
         try:

@@ -196,11 +196,13 @@ class Connection:
     def close(self) -> None:
         """End the process; it may be dead already."""
         self._closing = True
+        self.process.end()
+        if get_ident() != self._reader.ident:
+            self._reader.join()
+        # Not before: it reads from a descriptor whose number could be another file's by then.
         self.process.close()
         if self.limits is not None:
             self.limits.release()
-        if get_ident() != self._reader.ident:
-            self._reader.join()
 
     def cancel(self, request: BackendRequest) -> None:
         """Tell the worker of a request that was cancelled, if it has it."""
