@@ -127,6 +127,14 @@ def test_points_and_reports_are_measured_again_as_they_were(server):
     assert found.names == ("double, batch_size=2", "twin, max_batch_size=4")
 
 
+def test_variants_are_named_by_what_differs(server):
+    both = {"model": "double", "protocol": "inproc", "server": server}
+    found = nt.compare(
+        {**both, "batch_size": 1}, {**both, "batch_size": 2}, rounds=1, request_count=1
+    )
+    assert found.names == ("batch_size=1", "batch_size=2")
+
+
 def test_an_interrupt_keeps_whole_rounds(server):
     def stop(progress):
         if progress.what.startswith("round 2"):

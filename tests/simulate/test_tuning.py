@@ -185,6 +185,30 @@ def test_goals_that_make_no_sense_are_refused(options, text):
         nt.tune(None, "m", **options)
 
 
+@pytest.mark.parametrize("during", ["2 rows", "configurations simulated", "finalist 1"])
+def test_an_interrupt_leaves_what_was_predicted(during):
+    def stop(progress):
+        if during in progress.what:
+            raise KeyboardInterrupt
+
+    with nt.Server() as server:
+        server.load(SLEEPS)
+        found = Profile(
+            "sleeps",
+            {"sleeps": model_profile(format_pbtxt(server.config("sleeps")), {(1, 1): 3.0})},
+        )
+        best = nt.tune(
+            server, "sleeps", instances=[1], max_queue_delay_us=[0], concurrency=2, observer=stop,
+            profile=None if during == "2 rows" else found,
+        )  # fmt: skip
+        assert best.interrupted
+        assert best.best is best.finalists[0].predicted
+        assert best.finalists[0].measured is None
+        assert "figures are predicted" in best._repr_mimebundle_()["text/plain"]
+        assert "0 measured" in best.headline
+        assert server.config("sleeps").instance_group[0].count == 1
+
+
 def test_a_model_is_tuned_and_the_best_applied():
     with nt.Server() as server:
         server.load(SLEEPS)

@@ -233,13 +233,25 @@ def _repeated(point: PerfPoint) -> dict[str, Any]:
 
 def _names(variants: Sequence[Variant], made: Sequence[PerfOptions]) -> tuple[str, ...]:
     """Name the variants by what they do not have in common."""
+    mappings = [dict(each) for each in variants if isinstance(each, Mapping)]
+    common = (
+        {
+            key
+            for key in mappings[0]
+            if len(mappings) == len(variants)
+            and all(_same(each, mappings[0], key) for each in mappings)
+        }
+        if mappings
+        else set()
+    )
     names = []
     for variant, options in zip(variants, made, strict=True):
         if isinstance(variant, str):
             names.append(variant)
         elif isinstance(variant, Mapping):
             names.append(
-                ", ".join(f"{key}={value}" for key, value in variant.items()) or "as it is"
+                ", ".join(f"{key}={value}" for key, value in variant.items() if key not in common)
+                or "as it is"
             )
         else:
             point = variant.best() if isinstance(variant, PerfReport) else variant
@@ -247,6 +259,14 @@ def _names(variants: Sequence[Variant], made: Sequence[PerfOptions]) -> tuple[st
     return tuple(
         name if names.count(name) == 1 else f"{name} [{at}]" for at, name in enumerate(names, 1)
     )
+
+
+def _same(one: Mapping[str, Any], other: Mapping[str, Any], key: str) -> bool:
+    """Return whether two variants have the same of an option: the same object, or an equal plain value."""
+    if key not in one:
+        return False
+    value = one[key]
+    return value is other[key] or (isinstance(value, str | int | float) and value == other[key])
 
 
 def _renamed(observer: Observer, what: str, progress: PerfProgress) -> None:

@@ -6,7 +6,6 @@ import os
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from html import escape
 from typing import TYPE_CHECKING, Any
 
@@ -61,6 +60,9 @@ _KINDS: Mapping[str, Kind] = {
     "max_queue_delay_us": optional(listed(whole(0))),
 }
 _DELAYS_US = (0, 100, 500, 1000, 2000, 5000)
+_MEASURED = ("infer_per_s", "latency_p50_us", "latency_p99_us")
+# After an interrupt of the profile: long enough for a first look at the configurations.
+_LOOK_S = 1.0
 # The load under which memory is measured: twice as much as keeps all instances busy, and so many requests.
 _BUSY = 2 * INSTANCES
 _LOAD = 8 * INSTANCES
@@ -74,20 +76,22 @@ class Finalist:
     ----------
     options : mapping of str to mapping
         By model.
-    predicted, measured : PerfPoint
+    predicted : PerfPoint
+    measured : PerfPoint or None
+        None after an interrupt before it was measured.
     memory_mb : float
         Megabytes of all instances, from what one was measured to take; 0 where it was not asked for.
     """
 
     options: Mapping[str, Mapping[str, Any]]
     predicted: PerfPoint
-    measured: PerfPoint
+    measured: PerfPoint | None
     memory_mb: float = 0.0
 
     @property
     def result(self) -> PerfPoint:
         """What ranks it."""
-        return self.measured
+        return self.predicted if self.measured is None else self.measured
 
     @property
     def due(self) -> None:
@@ -131,8 +135,8 @@ class Tuning:
 
     @property
     def best(self) -> PerfPoint:
-        """The best point, as it was measured."""
-        return self.finalists[0].measured
+        """The best point, as it was measured, or predicted after an interrupt before that."""
+        return self.finalists[0].result
 
     @property
     def models(self) -> Mapping[str, Mapping[str, Any]]:
@@ -190,7 +194,7 @@ class Tuning:
         """What was done, in one line."""
         words = (
             f"{self.model}: {len(self.candidates)} configurations simulated, "
-            f"{len(self.finalists)} measured in {measure(self.elapsed_s)} s"
+            f"{sum(one.measured is not None for one in self.finalists)} measured in {measure(self.elapsed_s)} s"
         )
         return words + (", interrupted" if self.interrupted else "")
 
@@ -200,7 +204,8 @@ class Tuning:
     def _repr_mimebundle_(self, **_options: object) -> dict[str, str]:
         rows = [
             {
-                **_row(one, one.measured),
+                **_row(one, one.result),
+                **({} if one.measured else dict.fromkeys(_MEASURED)),
                 "predicted": one.predicted.infer_per_s,
                 "predicted_p99_us": one.predicted.latency_p99_us,
             }
@@ -299,6 +304,8 @@ def tune(
     Returns
     -------
     Tuning
+        After a KeyboardInterrupt, of what was measured until then; before a finalist was measured, of
+        what was predicted, with ``interrupted=True``.
 
     Raises
     ------
@@ -306,6 +313,8 @@ def tune(
         Options that make no sense.
     NotFoundError
         No such model, or no configuration could be simulated.
+    KeyboardInterrupt
+        Before there was anything to predict from.
 
     Notes
     -----
@@ -356,6 +365,7 @@ def tune(
             observer(PerfProgress(1, None, what, 0, 0, 0, 0, elapsed_s, None, 0.0, tuple(points)))
 
     search: Search | PlacementSearch
+    interrupted = False
     if placement is not None:
         measured_devices, notes = measure_devices(
             server, model, data, batch_size=batch_size, seconds=seconds / 2, seed=seed, observer=observer
@@ -369,46 +379,55 @@ def tune(
             profile = measure_profile(
                 server, model, inputs=inputs, shapes=shapes, at_once=most, observer=observer, seed=seed
             )  # fmt: skip
+            interrupted = profile.interrupted
         memory = None
         if objective == "memory":
-            load = partial(
-                perf, server, model, concurrency=_BUSY, request_count=_LOAD, batch_size=batch_size,
-                inputs=inputs, shapes=shapes, seed=seed,
-            )  # fmt: skip
+
+            def load() -> None:
+                if perf(
+                    server, model, concurrency=_BUSY, request_count=_LOAD, batch_size=batch_size,
+                    inputs=inputs, shapes=shapes, seed=seed,
+                ).interrupted:  # fmt: skip
+                    raise KeyboardInterrupt
+
             memory = measure_memory(server, model, others, load, lambda what: report(what, []))
             notes += _memory_notes(memory)
         search = Search(
             profile, plan, spaces, goal, batch_size=batch_size, seed=seed, memory=memory
         )
-    interrupted = False
-
     try:
         search.run(
-            seconds,
+            min(seconds, _LOOK_S) if interrupted else seconds,
             lambda best: report(f"{len(search.found)} configurations simulated", [best.point]),
             enough=finalists,
         )
     except KeyboardInterrupt:
         interrupted = True
     candidates = search.best()
+    if not candidates and interrupted:
+        raise KeyboardInterrupt
     if not candidates:
         raise NotFoundError(f"no configuration of '{model}' could be simulated")
     measured: list[Finalist] = []
     configurator = Configurator(server, model, [])
     try:
-        for at, candidate in enumerate(candidates[:finalists]):
+        for at, candidate in enumerate([] if interrupted else candidates[:finalists]):
             report(f"finalist {at + 1} of {min(finalists, len(candidates))}", [])
             measured.append(_measure(server, model, configurator, candidate, batch_size, data))
     except KeyboardInterrupt:
         interrupted = True
-        if not measured:
-            raise
     finally:
         configurator.restore()
+    if not measured:
+        notes.append("interrupted before a configuration was measured: the figures are predicted")
+        measured = [
+            Finalist(each.options, each.point, None, each.memory_mb)
+            for each in candidates[:finalists]
+        ]
     measured = search.ordered(measured)
     best = measured[0]
-    if best.measured.simulated_gpus:
-        notes.append(f"simulated GPUs ({best.measured.simulated_gpus}): the times are simulated")
+    if best.result.simulated_gpus:
+        notes.append(f"simulated GPUs ({best.result.simulated_gpus}): the times are simulated")
     return Tuning(
         model=model,
         finalists=tuple(measured),
@@ -491,7 +510,7 @@ def _memory_notes(memory: Mapping[str, InstanceMemory]) -> list[str]:
 
 def _notes(goal: Goal, best: Finalist, predicted: PerfPoint) -> tuple[str, ...]:
     notes = [note for note in predicted.notes if note.startswith("not to be trusted")]
-    if goal.misses(best.measured) > 0:
+    if best.measured is not None and goal.misses(best.measured) > 0:
         notes.append(
             f"no configuration was measured within the limits; the closest has a p99 latency of "
             f"{best.measured.latency_p99_us / 1000:.3g} ms at {measure(best.measured.infer_per_s)} "
