@@ -8,6 +8,7 @@ import pytest
 import nbtriton as nt
 from nbtriton.drawing.figure import figure_scenes, stage_scenes
 from nbtriton.errors import ConfigError, InvalidArgumentError, NotFoundError
+from nbtriton.explain.strips import sequence_strips
 from nbtriton.teaching import SCENARIOS, Progress
 from nbtriton.teaching.figures import batch_rows, picture_of
 from nbtriton.teaching.predicting import sizes_of
@@ -109,6 +110,14 @@ def test_other_sentences_where_what_a_figure_is_about_does_not_happen():
     assert "each found one free" in finding_of(
         run(SCENARIOS["sequence_slots"]().changed(max_batch_size=3))
     )
+
+
+def test_a_sequence_that_waits_has_no_slot_of_its_own():
+    requests = run(SCENARIOS["sequence_slots"]()).records[0].requests
+    strips = sequence_strips(requests, 0, slots=2)
+    assert [strip.name for strip in strips] == ["chat_0_0 slot 0", "chat_0_0 slot 1"]
+    spans = [[(one.label, one.begin_ms, one.end_ms) for one in strip.spans] for strip in strips]
+    assert spans == [[("A", 0, 45), ("C", 45, 75)], [("B", 0, 60)]]
 
 
 def test_every_token_has_its_place_at_every_moment():

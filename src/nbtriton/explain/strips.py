@@ -3,29 +3,50 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
+from nbtriton.config import ModelConfig
 from nbtriton.drawing import Span, Strip
 from nbtriton.engine import BatchRecord, RequestRecord
 
 if TYPE_CHECKING:
     from nbtriton.engine import Server
 
-__all__ = ["resource_strips", "sequence_strips"]
+__all__ = ["SlotLife", "resource_strips", "sequence_strips", "slot_lives", "slots_per_instance"]
 
 
-def sequence_strips(requests: Sequence[RequestRecord], begin: int) -> tuple[Strip, ...]:
-    """Return a strip for each slot that sequences had, by instance.
+class SlotLife(NamedTuple):
+    """A sequence in its slot; times as in the records."""
 
-    A sequence holds its slot from the arrival of its first recorded request to the answer of its last
-    one. The lowest free slot of its instance is its own, as the scheduler assigns them.
+    sequence: int | str
+    instance: str
+    slot: int
+    begin_ns: int
+    end_ns: int
+
+
+def slots_per_instance(config: ModelConfig) -> int:
+    """Return how many sequences an instance holds at once, 0 for a model without sequences (SQ4)."""
+    if not config.HasField("sequence_batching"):
+        return 0
+    if config.sequence_batching.HasField("oldest"):
+        return max(1, config.sequence_batching.oldest.max_candidate_sequences)
+    return max(1, config.max_batch_size)
+
+
+def slot_lives(requests: Sequence[RequestRecord], slots: int = 0) -> tuple[SlotLife, ...]:
+    """Return which sequence had which slot, in the order of their first requests.
+
+    A sequence holds the lowest free slot of its instance from the arrival of its first recorded request
+    to the answer of its last one. Where none was free it waited in the backlog, and began when the first
+    one was.
 
     Parameters
     ----------
     requests : sequence of RequestRecord
         Of one model.
-    begin : int
-        The time that is 0 ms.
+    slots : int
+        Of each instance; 0 where nobody knows.
     """
     lives: dict[tuple[str, int | str], list[int]] = {}
     for request in requests:
@@ -34,19 +55,39 @@ def sequence_strips(requests: Sequence[RequestRecord], begin: int) -> tuple[Stri
             life = lives.setdefault(key, [request.arrival_ns, request.answered_ns])
             life[0] = min(life[0], request.arrival_ns)
             life[1] = max(life[1], request.answered_ns)
-    slots: dict[str, list[list[Span]]] = {}
+    ends: dict[str, list[int]] = {}
+    found = []
     for (instance, sequence), (first, last) in sorted(lives.items(), key=lambda item: item[1]):
-        span = Span((first - begin) / 1e6, (last - begin) / 1e6, str(sequence))
-        rows = slots.setdefault(instance, [])
-        free = next((row for row in rows if row[-1].end_ms <= span.begin_ms), None)
-        if free is None:
-            rows.append([span])
-        else:
-            free.append(span)
+        rows = ends.setdefault(instance, [])
+        free = next((at for at, end in enumerate(rows) if end <= first), len(rows))
+        if slots and free >= slots:
+            free = rows.index(min(rows))
+        if free == len(rows):
+            rows.append(first)
+        found.append(SlotLife(sequence, instance, free, max(first, rows[free]), last))
+        rows[free] = last
+    return tuple(found)
+
+
+def sequence_strips(
+    requests: Sequence[RequestRecord], begin: int, slots: int = 0
+) -> tuple[Strip, ...]:
+    """Return a strip for each slot that sequences had, by instance, from their `slot_lives`.
+
+    Parameters
+    ----------
+    requests, slots
+        As of `slot_lives`.
+    begin : int
+        The time that is 0 ms.
+    """
+    rows: dict[tuple[str, int], list[Span]] = {}
+    for life in slot_lives(requests, slots):
+        span = Span((life.begin_ns - begin) / 1e6, (life.end_ns - begin) / 1e6, str(life.sequence))
+        rows.setdefault((life.instance, life.slot), []).append(span)
     return tuple(
-        Strip(f"{instance} slot {at}", tuple(row))
-        for instance, rows in sorted(slots.items())
-        for at, row in enumerate(rows)
+        Strip(f"{instance} slot {slot}", tuple(spans))
+        for (instance, slot), spans in sorted(rows.items())
     )
 
 

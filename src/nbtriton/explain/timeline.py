@@ -11,7 +11,7 @@ from nbtriton.drawing import Bar, Mark, TimelineLanes, Wait, measure
 from nbtriton.engine import BatchRecord, RequestRecord
 from nbtriton.errors import InvalidArgumentError
 from nbtriton.explain.findings import had_idle_instance
-from nbtriton.explain.strips import resource_strips, sequence_strips
+from nbtriton.explain.strips import resource_strips, sequence_strips, slots_per_instance
 from nbtriton.explain.trace import ModelRecords, chrome_trace
 from nbtriton.perf.checks import NAME, SERVER, check, is_number
 from nbtriton.scheduling import REASONS
@@ -99,7 +99,16 @@ def read_timeline(server: Server, name: str, span_ms: float | None = None) -> Ti
         for model, instances in _pipeline(server, name).items()
     )
     begin, end = _stretch(records, span_ms)
-    models = tuple(_lanes(one, begin, end) for one in records)
+    loaded = {model.name for model in server.models()}
+    models = tuple(
+        _lanes(
+            one,
+            begin,
+            end,
+            slots_per_instance(server.config(one.name)) if one.name in loaded else 0,
+        )
+        for one in records
+    )
     resources = resource_strips(server, begin)
     if resources:
         models = (*models, TimelineLanes("rate limiter", (), (), (), resources))
@@ -141,7 +150,7 @@ def _stretch(records: Sequence[ModelRecords], span_ms: float | None) -> tuple[in
     return min(begins, default=0), end
 
 
-def _lanes(model: ModelRecords, begin: int, end: int) -> TimelineLanes:
+def _lanes(model: ModelRecords, begin: int, end: int, slots: int) -> TimelineLanes:
     batches = [batch for batch in model.batches if batch.end_ns > begin and batch.start_ns < end]
     lanes = tuple(dict.fromkeys([*model.instances, *(batch.instance for batch in batches)]))
     bars = tuple(
@@ -162,7 +171,7 @@ def _lanes(model: ModelRecords, begin: int, end: int) -> TimelineLanes:
         for request in model.requests
         if request.answered_ns > begin and request.arrival_ns < end and _left(request) > begin
     )
-    strips = sequence_strips(model.requests, begin)
+    strips = sequence_strips(model.requests, begin, slots)
     return TimelineLanes(model.name, lanes, bars, waits, strips)
 
 

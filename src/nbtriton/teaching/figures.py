@@ -13,6 +13,7 @@ from nbtriton.drawing.figure import (
     FigureRequest,
 )
 from nbtriton.engine import BatchRecord, RequestRecord
+from nbtriton.explain.strips import SlotLife, slots_per_instance
 from nbtriton.explain.timeline import mark_of
 from nbtriton.packages import needed
 from nbtriton.teaching.running import Happened
@@ -23,7 +24,6 @@ from nbtriton.teaching.sentences import (
     moments_of,
     ms,
     slots_of,
-    slots_per_instance,
 )
 
 if TYPE_CHECKING:
@@ -80,13 +80,13 @@ def _request(
     at: int,
     one: RequestRecord,
     labels: dict[tuple[str, int], str],
-    slots: dict[int | str, tuple[int, int, int]],
+    slots: dict[int | str, SlotLife],
     moments: Moments,
 ) -> FigureRequest:
     batch, key = one.batch, (one.model, one.number)
     left_ns = batch.start_ns if batch is not None else one.answered_ns
     instances = happened.records[at].instances
-    _, slot, since = slots.get(one.sequence, (0, -1, 0)) if one.sequence else (0, -1, 0)
+    life = slots.get(one.sequence) if one.sequence and batch is not None else None
     waited, took = (left_ns - one.arrival_ns) / 1e6, (one.answered_ns - one.arrival_ns) / 1e6
     title = f"request {labels[key]}, rows {one.size}: came at {ms(happened.ms(one.arrival_ns))} ms"
     if moments.words:
@@ -104,8 +104,8 @@ def _request(
         happened.ms(one.answered_ns),
         title,
         bool(one.status),
-        slot if batch is not None else -1,
-        happened.ms(since) if slot >= 0 else 0.0,
+        life.slot if life is not None else -1,
+        happened.ms(life.begin_ns) if life is not None else 0.0,
         moments.arrive.get(key, 0),
         moments.leave.get(key, end),
         end,

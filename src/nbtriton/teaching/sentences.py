@@ -9,9 +9,10 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from nbtriton.config import ModelConfig, is_ensemble
+from nbtriton.config import is_ensemble
 from nbtriton.drawing.numbers import plain
 from nbtriton.engine import BatchRecord
+from nbtriton.explain.strips import SlotLife, slot_lives, slots_per_instance
 from nbtriton.explain.timeline import mark_of
 from nbtriton.teaching.running import Happened
 
@@ -24,7 +25,6 @@ __all__ = [
     "moments_of",
     "ms",
     "slots_of",
-    "slots_per_instance",
     "why",
 ]
 
@@ -286,7 +286,7 @@ def _slots(happened: Happened) -> str:
     late = []
     for sequence in sequences:
         came = min(one.arrival_ns for one in records.requests if one.sequence == sequence)
-        since = held.get(sequence, (0, 0, came))[2]
+        since = held[sequence].begin_ns if sequence in held else came
         if since > came:
             late.append((sequence, (since - came) / 1e6, since))
     if not late:
@@ -329,40 +329,11 @@ SUBJECTS: dict[str, Callable[[Happened], str]] = {
 }
 
 
-def slots_per_instance(config: ModelConfig) -> int:
-    """Return how many sequences an instance holds at once, 0 for a model without sequences."""
-    if not config.HasField("sequence_batching"):
-        return 0
-    if config.sequence_batching.HasField("oldest"):
-        return max(1, config.sequence_batching.oldest.max_candidate_sequences)
-    return max(1, config.max_batch_size)
-
-
-def slots_of(happened: Happened) -> dict[int | str, tuple[int, int, int]]:
-    """Return the instance, the slot and the begin of each sequence of the first model.
-
-    A sequence has the lowest free slot of its instance from its first request on, or, where none was
-    free, from the end of the sequence that had it before.
-    """
+def slots_of(happened: Happened) -> dict[int | str, SlotLife]:
+    """Return the slot of each sequence of the first model."""
     records = happened.records[0]
     slots = slots_per_instance(happened.scenario.models[0].config)
-    lives: dict[int | str, list[int]] = {}
-    for request in records.requests:
-        if request.sequence and request.batch is not None:
-            lane = records.instances.index(request.batch.instance)
-            life = lives.setdefault(
-                request.sequence, [request.arrival_ns, request.answered_ns, lane]
-            )
-            life[0] = min(life[0], request.arrival_ns)
-            life[1] = max(life[1], request.answered_ns)
-    free: dict[int, list[int]] = {}
-    found: dict[int | str, tuple[int, int, int]] = {}
-    for sequence, (came, ended, lane) in sorted(lives.items(), key=lambda item: item[1][0]):
-        ends = free.setdefault(lane, [0] * max(1, slots))
-        slot = next((at for at, end in enumerate(ends) if end <= came), ends.index(min(ends)))
-        found[sequence] = (lane, slot, max(came, ends[slot]))
-        ends[slot] = ended
-    return found
+    return {life.sequence: life for life in slot_lives(records.requests, slots)}
 
 
 def why(happened: Happened, batch: BatchRecord) -> str:
