@@ -270,6 +270,11 @@ def test_some_executions_lose_more_than_others():
     found = profile(**SLOW, gives_way=((1, 0.5),), uneven=(0.0, 2.0))
     first = {latencies(found, requests=2, seed=seed)[0] for seed in range(12)}
     assert first == {10_400, 10_800}
+    # A core that a thread takes is taken from all alike: two wake-ups here.
+    costs = replace(SLOW["costs"], wait_us=100)
+    alike = profile(**{**SLOW, "costs": costs}, uneven=(0.0, 2.0), cores=1.0)
+    alike = replace(alike, environment={"cpus": 1})
+    assert {latencies(alike, requests=2, seed=seed)[0] for seed in range(12)} == {10_600}
 
 
 def test_a_queue_delay_wakes_the_scheduler_which_takes_a_core_where_none_is_free():
@@ -284,6 +289,10 @@ def test_a_queue_delay_wakes_the_scheduler_which_takes_a_core_where_none_is_free
     )
     models = {"m": replace(found.models["m"], config=text)}
     assert latencies(replace(delayed, models=models), requests=2)[0] == 10_900
+    # In a thread it has to wait for the interpreter where a core is free as well.
+    free = replace(found, models=models, environment={"cpus": 2})
+    assert latencies(free, requests=2)[0] == 10_700
+    assert latencies(replace(free, shared_interpreter=False), requests=2)[0] == 10_500
 
 
 def test_a_sender_that_wakes_up_takes_a_core_where_none_is_free():

@@ -127,6 +127,7 @@ class SimulatedServer:
             contends=slowest > _CONTENDS_FROM,
             gives_way=[(float(level), share) for level, share in measured.gives_way],
             uneven=list(measured.uneven),
+            threaded=measured.place == "thread",
             ordered=preserves_order(config),
         )
         if self._cache is not None and config.response_cache.enable:

@@ -33,8 +33,8 @@ class Instance(Event):
     """
 
     __slots__ = (
-        "_loses", "_lost", "_pace", "_queued", "_since", "answering_until", "due", "ended_ns", "holds", "index", "inline",
-        "model", "run", "start_ns", "thread",
+        "_loses", "_lost", "_pace", "_queued", "_since", "_taken", "answering_until", "due",
+        "ended_ns", "holds", "index", "inline", "model", "run", "start_ns", "thread",
     )  # fmt: skip
 
     def __init__(self, model: Model, index: int) -> None:
@@ -52,9 +52,9 @@ class Instance(Event):
         self._queued = -1
         self._pace = 1.0  # mean execution time now, relative to none beside it
         self._since = 0
-        # What executions of the model had lost to other threads when it last counted that.
-        self._lost = 0
-        self._loses = 1.0  # how much of that
+        # What executions of the model had lost to other work, and to threads, when it last counted that.
+        self._lost = self._taken = 0
+        self._loses = 1.0  # how much of the first
 
     def begin(self, now: int, run: RunBatch, inline: Thread | None) -> None:
         """Begin to execute a batch."""
@@ -70,7 +70,7 @@ class Instance(Event):
         if model.contends:
             self._pace = model.pace(run.size, level)
         model.highest_level = max(model.highest_level, level)
-        self._lost = model.lost_ns
+        self._lost, self._taken = model.lost_ns, model.taken_ns
         uneven = model.uneven
         if len(uneven) > 1:
             self._loses = uneven[int(world.random.random() * len(uneven))]
@@ -79,10 +79,9 @@ class Instance(Event):
 
     def ends_at(self) -> int:
         """Return when the execution will end: later by what other threads took from it."""
-        lost = self.model.lost_ns
-        if lost != self._lost:
-            self.due += int(self._loses * (lost - self._lost))
-            self._lost = lost
+        lost, taken = self.model.lost_ns, self.model.taken_ns
+        self.due += int(self._loses * (lost - self._lost)) + taken - self._taken
+        self._lost, self._taken = lost, taken
         return self.due
 
     def set_pace(self, now: int) -> None:

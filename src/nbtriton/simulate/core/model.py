@@ -130,6 +130,8 @@ class Model(Runtime):
         which each is put off.
     uneven : list of float, optional
         Equally likely factors of what an execution loses so.
+    threaded : bool
+        Its instances are threads of the server's process.
     ordered : bool
         Responses leave in the order of their requests.
 
@@ -138,14 +140,16 @@ class Model(Runtime):
     yields : float
         That share now.
     lost_ns : int
-        What an execution that ran all the time would have lost to other threads.
+        What an execution that ran all the time would have lost to the work for requests.
+    taken_ns : int
+        And to threads that woke up.
     """
 
     __slots__ = (
         "_count", "_order", "_sequences", "_timer", "_woken_at", "any_thread", "batcher", "cache",
         "contends", "demand", "entry_bytes", "gives_way", "highest_level", "insert_ns", "instances",
         "largest", "limiter", "lookup_cost_ns", "lost_ns", "offloads", "python", "reasons", "running",
-        "service", "uneven", "world", "yields",
+        "service", "taken_ns", "threaded", "uneven", "world", "yields",
     )  # fmt: skip
 
     def __init__(
@@ -161,6 +165,7 @@ class Model(Runtime):
         contends: bool = False,
         gives_way: list[tuple[float, float]] | None = None,
         uneven: list[float] | None = None,
+        threaded: bool = True,
         ordered: bool = False,
         any_thread: bool = True,
     ) -> None:
@@ -173,8 +178,10 @@ class Model(Runtime):
         self.contends = contends
         self.gives_way = gives_way or []
         self.uneven = uneven or [1.0]
+        self.threaded = threaded
         self.yields = 0.0
         self.lost_ns = 0
+        self.taken_ns = 0
         self.any_thread = any_thread
         # A model that keeps the interpreter is not helped by a second thread.
         self.offloads = python < 0.5
@@ -270,7 +277,7 @@ class Model(Runtime):
             self._woken_at = wake
             late = self.world.costs.timer_ns
             # The scheduler's thread is woken to wait until then.
-            self.world.occupy(self.world.costs.wait_ns)
+            self.world.disturb(self.world.costs.wait_ns)
             self.world.calendar.at((max(thread.now, wake)) + late, self._timer)
         for decision in decisions:
             if isinstance(decision, RunBatch):
@@ -463,7 +470,7 @@ class _Timer(Event):
     def fire(self, now: int) -> None:
         world = self._model.world
         world.resume(self._own, now)
-        world.occupy(world.costs.wait_ns)
+        world.disturb(world.costs.wait_ns)
         self._model.tick(self._own)
 
 

@@ -321,10 +321,26 @@ class World:
         """
         if not self.cores or self.busy <= self.cores - FREE_FROM:
             return
-        lost_ns = cost_ns // self.cores
         for model in self._beside:
             if model.demand >= COMPUTES_FROM:
-                model.lost_ns += lost_ns
+                model.taken_ns += cost_ns // self.cores
+
+    def disturb(self, cost_ns: int) -> None:
+        """Let the scheduler's thread wake up, which runs Python, for so long.
+
+        An execution in a thread finds the interpreter taken, and has to be woken up itself.
+        """
+        if not self.shared_interpreter:
+            self.occupy(cost_ns)
+            return
+        full = self.cores > 0 and self.busy > self.cores - FREE_FROM
+        for model in self._beside:
+            if model.demand < COMPUTES_FROM:
+                continue
+            if model.threaded:
+                model.taken_ns += cost_ns
+            elif full:
+                model.taken_ns += cost_ns // self.cores
 
     def resume(self, thread: Thread, now: int) -> None:
         """Let a thread that slept or computed without the interpreter go on at a time."""
