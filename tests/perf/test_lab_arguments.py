@@ -106,3 +106,11 @@ def test_variants_that_are_none(server):
     ):
         with pytest.raises(TritonError, match=text):
             nt.compare(*variants, server=server, model="double", **options)
+
+
+def test_a_profile_that_is_not_there(tmp_path):
+    with pytest.raises(TritonError, match="there is no profile"):
+        Profile.load(tmp_path / "none.json")
+    (tmp_path / "bytes.json").write_bytes(b"\xff\xfe")
+    with pytest.raises(TritonError, match="is not a profile"):
+        Profile.load(tmp_path / "bytes.json")

@@ -234,10 +234,21 @@ class Profile:
         ------
         InvalidArgumentError
             Not such a file.
+        NotFoundError
+            There is none, or it cannot be opened.
         """
         check({"profile": path}, {"profile": PATH})
         try:
-            data = json.loads(Path(path).read_text("utf-8"))
+            text = Path(path).expanduser().read_text("utf-8")
+        except OSError as error:
+            raise NotFoundError(
+                f"there is no profile '{path}': {error.strerror}",
+                hint="nt.profile makes one, and its save writes it",
+            ) from None
+        except ValueError as error:
+            raise _unreadable(path, error) from None
+        try:
+            data = json.loads(text)
             written = data.pop("format")
             if written != _FORMAT:
                 raise ValueError(f"format {written} instead of {_FORMAT}: measure it again")
@@ -246,10 +257,7 @@ class Profile:
             data["notes"] = tuple(data["notes"])
             return cls(**data)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise InvalidArgumentError(
-                f"'{path}' is not a profile that this version of nbtriton can read ({error})",
-                hint="profiles are written by Profile.save",
-            ) from None
+            raise _unreadable(path, error) from None
 
     @property
     def headline(self) -> str:
@@ -321,6 +329,13 @@ class Profile:
         items = "".join(f"<li>{escape(each)}</li>" for each in remarks)
         html = f'<div class="nbt-perf"><p>{escape(self.headline)}</p>{table_html(columns, rows)}'
         return {"text/plain": "\n".join(text), "text/html": f"{html}<ul>{items}</ul></div>"}
+
+
+def _unreadable(path: str | Path, error: Exception) -> InvalidArgumentError:
+    return InvalidArgumentError(
+        f"'{path}' is not a profile that this version of nbtriton can read ({error})",
+        hint="profiles are written by Profile.save",
+    )
 
 
 def _model(entry: dict[str, Any]) -> ModelProfile:
