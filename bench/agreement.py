@@ -96,7 +96,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _measure(session: Session, server: RunningServer, level: Level, rounds: int) -> bool:
     """Print one load; return whether the throughputs agree."""
     watch = Watch()
-    pairs = []
+    pairs: list[tuple[Measured, Measured]] = []
     for number in range(_MORE * rounds):
         if number >= rounds and not _is_open([ours / theirs for theirs, ours in _rates(pairs)]):
             break
