@@ -48,7 +48,7 @@ _TURNS = 2
 # A difference counts from so many standard errors.
 _ERRORS = 2.0
 # So many factors say how unevenly.
-_PARTS = 40
+_PARTS = 100
 # Executions lose at most so many times the work beside them: the rest is another program's.
 _MOST_LOST = 8.0
 
@@ -283,7 +283,7 @@ class Calibration:
         level : int
             Executions at once: all instances.
         """
-        request_ns = _line(self._gaps)[0]
+        request_ns, batch_ns = _line(self._gaps)
         batches = rows > 1 and self._configs[name].HasField("dynamic_batching")
         if self._server is None or not batches or 1 not in requests:
             return
@@ -302,8 +302,8 @@ class Calibration:
             return
         # Means: a thread that waits for the interpreter now and then waits for long.
         took_ns = _mean(_trimmed(plain))
-        # What is done between two executions of an instance is not beside its own.
-        own_ns = min(_middle(gaps), rows * request_ns)
+        # Requests that are answered between two executions of an instance are not beside its own.
+        own_ns = min(max(0.0, _middle(gaps) - batch_ns), rows * request_ns)
         work_ns = level * rows * request_ns - own_ns
         gather_ns = self._details[name].get("gather_us", 0.0) * 1000 * (rows - 1)
         crowded_ns = _mean(_trimmed(crowded))
