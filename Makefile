@@ -16,7 +16,7 @@ export PYTHONUNBUFFERED := 1
 export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: gpu help demo lab binder test-fast test-compiled test-fil-gpu test bench $(BENCHES:%=bench-%) bench-stages bench-history bench-page docs types scripts test-lowest compiled examples fmt pin clean python
+.PHONY: gpu help demo lab binder test-fast test-compiled test-fil-gpu test bench $(BENCHES:%=bench-%) bench-stages bench-history bench-page docs lite lite-check types scripts test-lowest compiled examples fmt pin clean python
 
 help:
 	@echo "make demo    run the notebook about ensembles, print its table, leave build/04_ensembles.html"
@@ -43,6 +43,8 @@ help:
 	@echo "make test-lowest"
 	@echo "             the tests with the lowest version of each dependency (Python 3.11, in build/lowest)"
 	@echo "make docs    the documentation site in build/docs/html"
+	@echo "make lite    the pages that run in a browser alone, in build/lite/html (make docs then has them too);"
+	@echo "             make lite-check opens them in a headless Chromium"
 	@echo "make fmt     format and fix what can be fixed"
 	@echo "make pin     resolve constraints.txt anew from pyproject.toml"
 	@echo "make clean   remove .venv/ and build/"
@@ -176,6 +178,18 @@ $(VENV)/.docs: $(VENV)/.test
 
 docs: $(VENV)/.docs
 	@$(BIN)/python scripts/docs.py
+
+# Its own stamp: neither the tests nor the site need it.
+$(VENV)/.lite: $(VENV)/.test
+	@$(PYTHON) scripts/environment.py $(VENV) lite,test
+	@touch $@
+
+lite: $(VENV)/.lite
+	@$(BIN)/python scripts/lite.py
+
+# A minute or two of a processor: `make test` runs the same notebooks without a browser.
+lite-check: lite $(VENV)/.browser
+	@NBTRITON_CHROMIUM="$$(cat $(VENV)/.browser)" $(BIN)/python scripts/lite_check.py
 
 fmt: $(VENV)/.test
 	@$(BIN)/ruff format .

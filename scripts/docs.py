@@ -19,6 +19,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 BUILD = ROOT / "build" / "docs"
+LITE = ROOT / "build" / "lite" / "html"
 PAGES = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")
 # What is public: the names in their `__all__`.
 MODULES = {
@@ -151,6 +152,10 @@ def main() -> int:
         check=False,
     )  # fmt: skip
     if done.returncode == 0:
+        target = BUILD / "html" / "lite"
+        shutil.rmtree(target, ignore_errors=True)
+        if LITE.is_dir():  # of `make lite`
+            shutil.copytree(LITE, target)
         print(f"Look at {BUILD / 'html' / 'index.html'}")
     return done.returncode
 

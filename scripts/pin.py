@@ -1,4 +1,4 @@
-"""Resolve constraints.txt anew from pyproject.toml: what pip would install today for tests and documentation.
+"""Resolve constraints.txt anew from pyproject.toml: what pip would install today for tests, documentation and its pages.
 
 Resolved for Debian 12's Python, the oldest that `make test` must work with: some packages need a
 later patch release of 3.11.
@@ -32,7 +32,7 @@ def main() -> None:
         subprocess.run(
             [sys.executable, "-m", "pip", "install", "--dry-run", "--ignore-installed", "-q",
              "--python-version", OLDEST, "--only-binary", ":all:", "--target", scratch,
-             "--report", str(report), "-c", str(pins), f"{ROOT}[docs,test]"],
+             "--report", str(report), "-c", str(pins), f"{ROOT}[docs,lite,test]"],
             check=True,
         )  # fmt: skip
         found = [item["metadata"] for item in json.loads(report.read_text())["install"]]

@@ -34,6 +34,10 @@ if TYPE_CHECKING:
     from nbtriton.explain import chaos as chaos
     from nbtriton.explain import doctor as doctor
     from nbtriton.explain import why as why
+    from nbtriton.explain.trial_curve import TrialCurve as TrialCurve
+    from nbtriton.explain.trial_curve import trial_curve as trial_curve
+    from nbtriton.explain.trial_run import Trial as Trial
+    from nbtriton.explain.trial_run import trial as trial
     from nbtriton.magics import load_ipython_extension as load_ipython_extension
     from nbtriton.magics import unload_ipython_extension as unload_ipython_extension
     from nbtriton.perf import Comparison as Comparison
@@ -84,6 +88,8 @@ _PUBLIC = {
     "Server": "nbtriton.api",
     "SimulatedGPUs": "nbtriton.devices",
     "TrafficTap": "nbtriton.recordings",
+    "Trial": "nbtriton.explain.trial_run",
+    "TrialCurve": "nbtriton.explain.trial_curve",
     "TritonError": "nbtriton.errors",
     "Tuning": "nbtriton.simulate",
     "check": "nbtriton.teaching",
@@ -108,6 +114,8 @@ _PUBLIC = {
     "server": "nbtriton.api",
     "status": "nbtriton.engine.status",
     "timeline": "nbtriton.widgets.calls",
+    "trial": "nbtriton.explain.trial_run",
+    "trial_curve": "nbtriton.explain.trial_curve",
     "tune": "nbtriton.simulate",
     "unload_ipython_extension": "nbtriton.magics",
     "watch": "nbtriton.widgets.calls",

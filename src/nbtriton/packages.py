@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from importlib import import_module
 from importlib.util import find_spec
+from typing import Any
 
 from nbtriton.errors import UnsupportedError
 
-__all__ = ["DISTRIBUTIONS", "EXTRAS", "core_is_compiled", "needed"]
+__all__ = ["DISTRIBUTIONS", "EXTRAS", "core_is_compiled", "needed", "on_first_use"]
 
 # The extra of pyproject.toml that brings a package.
 EXTRAS = {
@@ -72,6 +74,28 @@ def needed(what: str, *, package: str = "") -> Iterator[None]:
         raise UnsupportedError(
             f"{what} needs the package '{name}'{reason}", hint=f"pip install {wanted}"
         ) from None
+
+
+def on_first_use(package: str, places: Mapping[str, str]) -> Callable[[str], Any]:
+    """Return a package's ``__getattr__``: a public name is imported when it is first asked for.
+
+    What of a package needs neither threads nor NumPy can then be imported without the rest.
+
+    Parameters
+    ----------
+    package : str
+        Its ``__name__``.
+    places : mapping of str to str
+        Module of each public name, within the package.
+    """
+
+    def getattribute(name: str) -> Any:
+        module = places.get(name)
+        if module is None:
+            raise AttributeError(f"module '{package}' has no attribute '{name}'")
+        return getattr(import_module(f"{package}.{module}"), name)
+
+    return getattribute
 
 
 def core_is_compiled() -> bool:

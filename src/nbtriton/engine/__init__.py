@@ -1,63 +1,73 @@
 """The live runtime: models, instances, ensembles and the scheduler thread, in this process."""
 
-from nbtriton.engine.core.completion import Completion
-from nbtriton.engine.core.future import InferenceFuture
-from nbtriton.engine.core.model_signature import ModelSignature
-from nbtriton.engine.core.request import BARE_FINAL, InferenceRequest, JoinBatch
-from nbtriton.engine.core.result import InferenceResult, RequestTiming
-from nbtriton.engine.core.snapshot import (
-    BatchRecord,
-    Change,
-    InstanceSnapshot,
-    ModelHistorySnapshot,
-    ModelSnapshot,
-    Moment,
-    RequestRecord,
-    ServerHistory,
-    ServerSnapshot,
-)
-from nbtriton.engine.describing import describe
-from nbtriton.engine.diagnostics.tracing import (
-    Activity,
-    SpanContext,
-    TensorActivity,
-    Trace,
-    TraceSample,
-)
-from nbtriton.engine.dispatch import ArrivalListener, Submission
-from nbtriton.engine.engine import Engine
-from nbtriton.engine.lifecycle.loading import CODE_TEXTS
-from nbtriton.engine.server import ModelHandle, Server
+from __future__ import annotations
 
-__all__ = [
-    "BARE_FINAL",
-    "CODE_TEXTS",
-    "Activity",
-    "ArrivalListener",
-    "BatchRecord",
-    "Change",
-    "Completion",
-    "Engine",
-    "InferenceFuture",
-    "InferenceRequest",
-    "InferenceResult",
-    "InstanceSnapshot",
-    "JoinBatch",
-    "ModelHandle",
-    "ModelHistorySnapshot",
-    "ModelSignature",
-    "ModelSnapshot",
-    "Moment",
-    "RequestRecord",
-    "RequestTiming",
-    "Server",
-    "ServerHistory",
-    "ServerSnapshot",
-    "SpanContext",
-    "Submission",
-    "TensorActivity",
-    "Trace",
-    "TraceSample",
-]
+from typing import TYPE_CHECKING
 
-describe(InferenceFuture, InferenceResult)
+from nbtriton.packages import on_first_use
+
+if TYPE_CHECKING:
+    from nbtriton.engine.core.completion import Completion as Completion
+    from nbtriton.engine.core.future import InferenceFuture as InferenceFuture
+    from nbtriton.engine.core.model_signature import ModelSignature as ModelSignature
+    from nbtriton.engine.core.request import BARE_FINAL as BARE_FINAL
+    from nbtriton.engine.core.request import InferenceRequest as InferenceRequest
+    from nbtriton.engine.core.request import JoinBatch as JoinBatch
+    from nbtriton.engine.core.result import InferenceResult as InferenceResult
+    from nbtriton.engine.core.result import RequestTiming as RequestTiming
+    from nbtriton.engine.core.snapshot import BatchRecord as BatchRecord
+    from nbtriton.engine.core.snapshot import Change as Change
+    from nbtriton.engine.core.snapshot import InstanceSnapshot as InstanceSnapshot
+    from nbtriton.engine.core.snapshot import ModelHistorySnapshot as ModelHistorySnapshot
+    from nbtriton.engine.core.snapshot import ModelSnapshot as ModelSnapshot
+    from nbtriton.engine.core.snapshot import Moment as Moment
+    from nbtriton.engine.core.snapshot import RequestRecord as RequestRecord
+    from nbtriton.engine.core.snapshot import ServerHistory as ServerHistory
+    from nbtriton.engine.core.snapshot import ServerSnapshot as ServerSnapshot
+    from nbtriton.engine.diagnostics.tracing import Activity as Activity
+    from nbtriton.engine.diagnostics.tracing import SpanContext as SpanContext
+    from nbtriton.engine.diagnostics.tracing import TensorActivity as TensorActivity
+    from nbtriton.engine.diagnostics.tracing import Trace as Trace
+    from nbtriton.engine.diagnostics.tracing import TraceSample as TraceSample
+    from nbtriton.engine.dispatch import ArrivalListener as ArrivalListener
+    from nbtriton.engine.dispatch import Submission as Submission
+    from nbtriton.engine.engine import Engine as Engine
+    from nbtriton.engine.lifecycle.loading import CODE_TEXTS as CODE_TEXTS
+    from nbtriton.engine.server import ModelHandle as ModelHandle
+    from nbtriton.engine.server import Server as Server
+
+# Where each public name lives.
+_PLACES = {
+    "Activity": "diagnostics.tracing",
+    "ArrivalListener": "dispatch",
+    "BARE_FINAL": "core.request",
+    "BatchRecord": "core.snapshot",
+    "CODE_TEXTS": "lifecycle.loading",
+    "Change": "core.snapshot",
+    "Completion": "core.completion",
+    "Engine": "engine",
+    "InferenceFuture": "server",
+    "InferenceRequest": "core.request",
+    "InferenceResult": "server",
+    "InstanceSnapshot": "core.snapshot",
+    "JoinBatch": "core.request",
+    "ModelHandle": "server",
+    "ModelHistorySnapshot": "core.snapshot",
+    "ModelSignature": "core.model_signature",
+    "ModelSnapshot": "core.snapshot",
+    "Moment": "core.snapshot",
+    "RequestRecord": "core.snapshot",
+    "RequestTiming": "core.result",
+    "Server": "server",
+    "ServerHistory": "core.snapshot",
+    "ServerSnapshot": "core.snapshot",
+    "SpanContext": "diagnostics.tracing",
+    "Submission": "dispatch",
+    "TensorActivity": "diagnostics.tracing",
+    "Trace": "diagnostics.tracing",
+    "TraceSample": "diagnostics.tracing",
+}
+
+__all__ = list(_PLACES)
+if not TYPE_CHECKING:  # which would take any name for one of ours
+    __getattr__ = on_first_use(__name__, _PLACES)

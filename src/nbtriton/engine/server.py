@@ -20,6 +20,7 @@ from nbtriton.engine.core.snapshot import (
     ServerHistory,
     ServerSnapshot,
 )
+from nbtriton.engine.describing import describe
 from nbtriton.engine.diagnostics.tracing import Trace
 from nbtriton.engine.engine import Engine
 from nbtriton.engine.lifecycle.closing import close_at_exit
@@ -29,6 +30,8 @@ from nbtriton.errors import ConfigWarning
 from nbtriton.scheduling import SEQUENCE_END, SEQUENCE_START
 
 __all__ = ["ModelHandle", "Server"]
+
+describe(InferenceFuture, InferenceResult)
 
 
 class Server:

@@ -2,25 +2,40 @@
 
 from __future__ import annotations
 
-from nbtriton.explain.diagnosis import Diagnosis, doctor
-from nbtriton.explain.explanation import Explanation, why
-from nbtriton.explain.findings import Proposal
-from nbtriton.explain.planned_faults import ChaosReport, chaos
-from nbtriton.explain.settings_rules import Finding
-from nbtriton.explain.timeline import Timeline, read_timeline
-from nbtriton.explain.traffic import PipelineTraffic, read_traffic
+from typing import TYPE_CHECKING
 
-__all__ = [
-    "ChaosReport",
-    "Diagnosis",
-    "Explanation",
-    "Finding",
-    "PipelineTraffic",
-    "Proposal",
-    "Timeline",
-    "chaos",
-    "doctor",
-    "read_timeline",
-    "read_traffic",
-    "why",
-]
+from nbtriton.packages import on_first_use
+
+if TYPE_CHECKING:
+    from nbtriton.explain.diagnosis import Diagnosis as Diagnosis
+    from nbtriton.explain.diagnosis import doctor as doctor
+    from nbtriton.explain.explanation import Explanation as Explanation
+    from nbtriton.explain.explanation import why as why
+    from nbtriton.explain.findings import Proposal as Proposal
+    from nbtriton.explain.planned_faults import ChaosReport as ChaosReport
+    from nbtriton.explain.planned_faults import chaos as chaos
+    from nbtriton.explain.settings_rules import Finding as Finding
+    from nbtriton.explain.timeline import Timeline as Timeline
+    from nbtriton.explain.timeline import read_timeline as read_timeline
+    from nbtriton.explain.traffic import PipelineTraffic as PipelineTraffic
+    from nbtriton.explain.traffic import read_traffic as read_traffic
+
+# Where each public name lives.
+_PLACES = {
+    "ChaosReport": "planned_faults",
+    "Diagnosis": "diagnosis",
+    "Explanation": "explanation",
+    "Finding": "settings_rules",
+    "PipelineTraffic": "traffic",
+    "Proposal": "findings",
+    "Timeline": "timeline",
+    "chaos": "planned_faults",
+    "doctor": "diagnosis",
+    "read_timeline": "timeline",
+    "read_traffic": "traffic",
+    "why": "explanation",
+}
+
+__all__ = list(_PLACES)
+if not TYPE_CHECKING:  # which would take any name for one of ours
+    __getattr__ = on_first_use(__name__, _PLACES)

@@ -11,8 +11,6 @@ from typing import TYPE_CHECKING
 
 from nbtriton.drawing import Column, measure, table_html, table_text
 from nbtriton.engine import RequestRecord
-from nbtriton.engine.diagnostics.interpreter import advice
-from nbtriton.explain.effect import Effect, predict_effect
 from nbtriton.explain.findings import Proposal, batch_findings, proposal, refusal_findings
 from nbtriton.explain.parts import PARTS, BusyTimes, parts_of, path_parts
 from nbtriton.explain.record import ModelRecord, Settings
@@ -23,6 +21,7 @@ from nbtriton.scheduling import REASONS
 
 if TYPE_CHECKING:
     from nbtriton.engine import Server
+    from nbtriton.explain.effect import Effect
     from nbtriton.simulate import Profile
 
 __all__ = ["Explanation", "explain", "why"]
@@ -170,6 +169,8 @@ def why(server: Server, name: str, *, profile: Profile | None = None) -> Explana
     found = explain(record, members)
     if profile is None or found.proposal is None:
         return found
+    from nbtriton.explain.effect import predict_effect  # which measures; the rest needs no NumPy
+
     return replace(found, effect=predict_effect(profile, name, found.proposal, record.answered))
 
 
@@ -188,6 +189,8 @@ def _members(server: Server, name: str) -> list[str]:
 def _record(
     server: Server, settings: Settings, children: Mapping[int, Sequence[RequestRecord]]
 ) -> ModelRecord:
+    from nbtriton.engine.diagnostics.interpreter import advice  # of threads, which a trial has not
+
     models = [one for one in server.history().models if one.model.name == settings.name]
     since = max((one.changes[-1].at_ns for one in models if one.changes), default=0)
     latest = max(models, key=lambda one: one.model.version)

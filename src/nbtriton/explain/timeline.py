@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from nbtriton.drawing import Bar, Mark, TimelineLanes, Wait, measure
@@ -19,7 +19,7 @@ from nbtriton.scheduling import REASONS
 if TYPE_CHECKING:
     from nbtriton.engine import Server
 
-__all__ = ["Timeline", "read_timeline"]
+__all__ = ["Timeline", "check_span", "read_timeline", "timeline_of"]
 
 # The newest batches that a picture shows where no span is given: each still has its letter.
 _BATCHES = 40
@@ -92,26 +92,40 @@ def read_timeline(server: Server, name: str, span_ms: float | None = None) -> Ti
         The server has no recorder.
     """
     check({"server": server, "name": name}, {"server": SERVER, "name": NAME})
-    if span_ms is not None and not (is_number(span_ms) and span_ms > 0):
-        raise InvalidArgumentError(f"span_ms={span_ms!r} is no length of time", hint="such as 50")
+    check_span(span_ms)
     records = tuple(
         ModelRecords(model, server.requests(model), server.batches(model), instances)
         for model, instances in _pipeline(server, name).items()
     )
+    configs = {model.name: server.config(model.name) for model in server.models()}
+    found = timeline_of(name, records, configs, span_ms)
+    resources = resource_strips(server, found.begin_ns)
+    if not resources:
+        return found
+    limiter = TimelineLanes("rate limiter", (), (), (), resources)
+    return replace(found, models=(*found.models, limiter))
+
+
+def check_span(span_ms: float | None) -> None:
+    """Refuse what is no length of time."""
+    if span_ms is not None and not (is_number(span_ms) and span_ms > 0):
+        raise InvalidArgumentError(f"span_ms={span_ms!r} is no length of time", hint="such as 50")
+
+
+def timeline_of(
+    name: str,
+    records: tuple[ModelRecords, ...],
+    configs: Mapping[str, ModelConfig],
+    span_ms: float | None = None,
+) -> Timeline:
+    """Make a timeline of records, with the configurations of those models that are known; see `read_timeline`."""
     begin, end = _stretch(records, span_ms)
-    loaded = {model.name for model in server.models()}
     models = tuple(
         _lanes(
-            one,
-            begin,
-            end,
-            slots_per_instance(server.config(one.name)) if one.name in loaded else 0,
+            one, begin, end, slots_per_instance(configs[one.name]) if one.name in configs else 0
         )
         for one in records
     )
-    resources = resource_strips(server, begin)
-    if resources:
-        models = (*models, TimelineLanes("rate limiter", (), (), (), resources))
     finding = _finding(name, records, begin, end)
     return Timeline(name, models, (end - begin) / 1e6, finding, records, begin)
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+import sys
+from typing import TYPE_CHECKING, Any
 
 from IPython.core.error import UsageError
 from IPython.core.magic import (
@@ -14,10 +15,12 @@ from IPython.core.magic import (
 )
 from IPython.core.magic_arguments import argument, magic_arguments
 
-from nbtriton.api import server
 from nbtriton.errors import nearest
 from nbtriton.magics.common import evaluate, int_list, keep, keep_option, parse, unquoted
 from nbtriton.teaching import SCENARIOS, Exercise, Overview, Progress, Scenario, check
+
+if TYPE_CHECKING:
+    from nbtriton.api import Server
 
 __all__ = ["TeachMagics"]
 
@@ -72,7 +75,7 @@ class TeachMagics(Magics):
         if options.hint or options.solution:
             return _Text(exercise.hint if options.hint else exercise.solution)
         answer = evaluate(self.shell, rest, f"%triton_check {name} ") if is_answer else ...
-        return check(server(), exercise, answer)
+        return check(_server(), exercise, answer)
 
     @output_can_be_silenced
     @magic_arguments()
@@ -151,6 +154,15 @@ class TeachMagics(Magics):
         known = self._exercises()
         hint = nearest(name, known) or "@nt.exercise makes one, or import it from its file"
         raise UsageError(f"there is no exercise '{name}' ({hint})")
+
+
+def _server() -> Server | None:
+    """Return the server of the magics; None in a browser, where an exercise makes a trial."""
+    if sys.platform == "emscripten":
+        return None
+    from nbtriton.api import server
+
+    return server()
 
 
 class _Text(str):

@@ -8,7 +8,15 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nbtriton.config import ModelConfig, normalize, normalize_instance_groups, parse_pbtxt
+from nbtriton.config import (
+    ModelConfig,
+    amend,
+    format_pbtxt,
+    normalize,
+    normalize_instance_groups,
+    parse_pbtxt,
+    validate,
+)
 from nbtriton.drawing import Column, measure, table_html, table_text
 from nbtriton.errors import InvalidArgumentError, NotFoundError, nearest
 from nbtriton.packages import needed
@@ -22,6 +30,8 @@ __all__ = ["EngineCosts", "ModelProfile", "Profile", "ServicePoint"]
 # Of a file; another number is refused. 2: what executions lose to the work beside them, and what it takes
 # to wait; files of format 1 have wrong times of requests.
 _FORMAT = 2
+# Declared times hold for so many executions at once.
+_AT_ONCE = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,8 +204,67 @@ class Profile:
     elapsed_s: float = 0.0
     interrupted: bool = False
 
+    @classmethod
+    def declared(
+        cls,
+        takes_ms: Mapping[str, float | Mapping[int, float]],
+        configs: Mapping[str, str | Mapping[str, Any]] | None = None,
+    ) -> Profile:
+        """Make a profile without a measurement: say how long an execution takes.
+
+        Every execution of a batch size takes the same time, executions at once do not slow each other
+        down, and the engine takes no time: what is then seen is the scheduler alone.
+
+        Parameters
+        ----------
+        takes_ms : mapping
+            Milliseconds of an execution by model; a number, or a mapping of rows to numbers, between
+            which and beyond which it is a straight line.
+        configs : mapping of str to str, optional
+            What else is to be in a model's configuration, as ``config.pbtxt`` text. By default it has
+            one instance, and ``max_batch_size`` is the largest number of rows.
+
+        Raises
+        ------
+        InvalidArgumentError
+            No model, a time that is not positive, or a configuration of another model.
+        ConfigError
+            A configuration that cannot be.
+
+        Examples
+        --------
+        >>> profile = nt.Profile.declared(
+        ...     {"bert": {1: 10, 8: 24}}, {"bert": "dynamic_batching { }"}
+        ... )
+        >>> profile.config("bert").max_batch_size
+        8
+        """
+        for name in configs or {}:
+            if name not in takes_ms:
+                raise InvalidArgumentError(
+                    f"there is a configuration of '{name}', and no time",
+                    hint=nearest(name, takes_ms),
+                )
+        if not takes_ms:
+            raise InvalidArgumentError("a profile needs a model", hint="such as {'bert': 10}")
+        models = {
+            name: _declared(name, times, (configs or {}).get(name, ""))
+            for name, times in takes_ms.items()
+        }
+        return cls(next(iter(models)), models, notes=("declared, not measured",))
+
     def config(self, name: str, version: int = -1) -> ModelConfig:  # noqa: ARG002
         """Return the configuration of a profiled model.
+
+        Raises
+        ------
+        NotFoundError
+            The profile has no such model.
+        """
+        return normalize_instance_groups(normalize(self.written(name), name=name), gpus=None)
+
+    def written(self, name: str) -> ModelConfig:
+        """Return the configuration as the profile has it, without what follows from it.
 
         Raises
         ------
@@ -211,8 +280,7 @@ class Profile:
                 f"the profile has no model '{name}'; it has {', '.join(known)}",
                 hint=nearest(name, known),
             )
-        config = normalize(parse_pbtxt(text), name=name)
-        return normalize_instance_groups(config, gpus=None)
+        return parse_pbtxt(text)
 
     @property
     def frame(self) -> pd.DataFrame:
@@ -263,6 +331,8 @@ class Profile:
     def headline(self) -> str:
         """What was measured, in one line."""
         count = sum(len(model.points) for model in self.models.values())
+        if self._is_declared:
+            return f"{self.model}: {count} points, declared"
         words = f"{self.model}: {count} points measured in {measure(self.elapsed_s)} s"
         return words + (", interrupted" if self.interrupted else "")
 
@@ -287,7 +357,13 @@ class Profile:
             for point in model.points
         ]
 
+    @property
+    def _is_declared(self) -> bool:
+        return not any(point.executions for one in self.models.values() for point in one.points)
+
     def _remarks(self) -> list[str]:
+        if self._is_declared:
+            return [*self.notes]
         costs = self.costs
         first = (
             f"the engine and the client take {costs.submit_us + costs.answer_us + costs.loop_us:.1f} "
@@ -336,6 +412,32 @@ def _unreadable(path: str | Path, error: Exception) -> InvalidArgumentError:
         f"'{path}' is not a profile that this version of nbtriton can read ({error})",
         hint="profiles are written by Profile.save",
     )
+
+
+def _declared(
+    name: str, takes_ms: float | Mapping[int, float], config: str | Mapping[str, Any]
+) -> ModelProfile:
+    times = takes_ms if isinstance(takes_ms, Mapping) else {1: takes_ms}
+    for rows, took_ms in times.items():
+        if not (isinstance(rows, int) and rows > 0 and took_ms > 0):
+            raise InvalidArgumentError(
+                f"model '{name}': {took_ms!r} ms for {rows!r} rows is no execution time",
+                hint="such as {1: 10, 8: 24}",
+            )
+    base = parse_pbtxt(
+        f'name: "{name}" backend: "python" max_batch_size: {max(times)} '
+        'input { name: "IN" data_type: TYPE_FP32 dims: 1 } '
+        'output { name: "OUT" data_type: TYPE_FP32 dims: 1 }'
+    )
+    points = tuple(
+        ServicePoint(rows, at_once, (times[rows] * 1000.0,), 0)
+        for at_once in (1, _AT_ONCE)
+        for rows in sorted(times)
+    )
+    whole = amend(base, config)
+    validate(normalize(whole, name=name))
+    # As it is written: a fragment of a trial is laid over it, and defaults follow from the whole.
+    return ModelProfile(format_pbtxt(whole), "process", points)
 
 
 def _model(entry: dict[str, Any]) -> ModelProfile:

@@ -84,7 +84,7 @@ def check(
     ----------
     server : Server or None
         Where the reader's models are; the check asks it what it did. None serves for a prediction of
-        `predict_batches`, which has its own models.
+        `predict_batches` and for one that makes a `nbtriton.trial`: they have their own models.
     exercise : Exercise
         Of the decorator `exercise`.
     answer : object

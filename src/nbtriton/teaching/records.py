@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nbtriton.engine import BatchRecord
-
 if TYPE_CHECKING:
-    from nbtriton.engine import Server
+    from nbtriton.engine import BatchRecord, Server
 
 __all__ = ["last_batches"]
 

@@ -10,7 +10,7 @@ from nbtriton.engine.core.instance import Instance
 from nbtriton.errors import InvalidArgumentError
 from nbtriton.scheduling import RateLimiter, ResourceNeed, ResourceShortage
 
-__all__ = ["Limiter", "parse_resources"]
+__all__ = ["Limiter"]
 
 
 class Limiter:
@@ -19,7 +19,7 @@ class Limiter:
     Parameters
     ----------
     limits : mapping
-        As `parse_resources` returns it.
+        As `scheduler_settings.parse_resources` returns it.
     """
 
     def __init__(self, limits: dict[tuple[str, int | None], int]) -> None:
@@ -104,28 +104,3 @@ class Limiter:
         """Start instances; without the lock, as that may stage others."""
         for start in starts:
             start()
-
-
-def parse_resources(texts: Sequence[str]) -> dict[tuple[str, int | None], int]:
-    """Read ``--rate-limit-resource`` values: ``name:count`` or ``name:count:device``.
-
-    Raises
-    ------
-    InvalidArgumentError
-        With Triton's text (R4).
-    """
-    limits: dict[tuple[str, int | None], int] = {}
-    for text in texts:
-        parts = text.split(":")
-        try:
-            name, count = parts[0], int(parts[1])
-            device = int(parts[2]) if len(parts) == 3 else None
-        except (IndexError, ValueError):
-            name = ""
-        if not name or len(parts) > 3:
-            raise InvalidArgumentError(
-                "--rate-limit-resource option format is '<resource_name>:<count>:<device>' or "
-                f"'<resource_name>:<count>'. Got {text}"
-            )
-        limits[name.lower(), device] = count
-    return limits

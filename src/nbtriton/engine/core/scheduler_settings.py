@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from nbtriton.config import ModelConfig
+from nbtriton.errors import InvalidArgumentError
 from nbtriton.scheduling import (
     BatcherSettings,
     EnsemblePlan,
@@ -14,7 +16,9 @@ from nbtriton.scheduling import (
     TimeoutAction,
 )
 
-__all__ = ["batcher_settings", "ensemble_plan", "preserves_order", "sequence_settings"]
+__all__ = [
+    "batcher_settings", "ensemble_plan", "parse_resources", "preserves_order", "sequence_settings",
+]  # fmt: skip
 
 # What a request takes in Triton from its arrival to the scheduler's first look at it, where the model
 # is idle: timeouts of 1 to 10 us had always expired by then, of 20 us mostly, of 100 us never.
@@ -98,3 +102,28 @@ def _policy(policy: Any) -> QueuePolicy:
         allow_timeout_override=policy.allow_timeout_override,
         max_queue_size=policy.max_queue_size,
     )
+
+
+def parse_resources(texts: Sequence[str]) -> dict[tuple[str, int | None], int]:
+    """Read ``--rate-limit-resource`` values: ``name:count`` or ``name:count:device``.
+
+    Raises
+    ------
+    InvalidArgumentError
+        With Triton's text (R4).
+    """
+    limits: dict[tuple[str, int | None], int] = {}
+    for text in texts:
+        parts = text.split(":")
+        try:
+            name, count = parts[0], int(parts[1])
+            device = int(parts[2]) if len(parts) == 3 else None
+        except (IndexError, ValueError):
+            name = ""
+        if not name or len(parts) > 3:
+            raise InvalidArgumentError(
+                "--rate-limit-resource option format is '<resource_name>:<count>:<device>' or "
+                f"'<resource_name>:<count>'. Got {text}"
+            )
+        limits[name.lower(), device] = count
+    return limits

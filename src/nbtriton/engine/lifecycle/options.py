@@ -10,7 +10,8 @@ from nbtriton.config import check_isolation
 from nbtriton.devices import DeviceSet, SimulatedGPUs, checked_gpus
 from nbtriton.engine.core.cache import ResponseCache
 from nbtriton.engine.core.history import Recorder
-from nbtriton.engine.core.limiter import Limiter, parse_resources
+from nbtriton.engine.core.limiter import Limiter
+from nbtriton.engine.core.scheduler_settings import parse_resources
 from nbtriton.errors import InvalidArgumentError, nearest
 from nbtriton.workers.options import WorkerOptions
 from nbtriton.workers.resources import HostPolicy, ThreadBudget, usable_cores

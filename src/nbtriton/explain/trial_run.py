@@ -1,0 +1,327 @@
+"""One experiment in virtual time, with the record of every request: who waited for whom, and why.
+
+`nbtriton.whatif` measures a load as `nbtriton.perf` does; a trial looks at single requests. It needs no server,
+no thread and no NumPy, so it runs in a browser too.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from html import escape
+from statistics import fmean
+from typing import Any
+
+from nbtriton.config import (
+    ModelConfig,
+    amend,
+    is_ensemble,
+    normalize,
+    normalize_instance_groups,
+    validate,
+)
+from nbtriton.drawing import measure, table_html, table_text, timeline_svg, timeline_text
+from nbtriton.engine import BatchRecord, RequestRecord
+from nbtriton.errors import InvalidArgumentError, NotFoundError, UnsupportedError, nearest
+from nbtriton.explain.explanation import Explanation, explain
+from nbtriton.explain.record import ModelRecord, Settings
+from nbtriton.explain.timeline import Timeline, check_span, timeline_of
+from nbtriton.explain.trace import ModelRecords
+from nbtriton.scheduling import REASONS
+from nbtriton.simulate import Profile
+from nbtriton.simulate.core.recorded import Arrival, Clients, RecordedModel
+from nbtriton.simulate.server import SimulatedServer
+
+__all__ = ["Trial", "trial"]
+
+# Events between two looks at signals: compiled code does not look at them itself.
+_EVENTS = 20_000
+# Of one experiment: more fit into no picture, and `whatif` keeps no records.
+_MOST_REQUESTS = 100_000
+_FOREVER_NS = 2**62
+_COLUMNS = ("reason", "batches", "mean rows", "meaning")
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Trial:
+    """What happened in an experiment; shows itself as a timeline, with the reasons of the batches.
+
+    Attributes
+    ----------
+    model : str
+        The one that was asked about.
+    configs : mapping of str to ModelConfig
+        In force, by model.
+    records : tuple of ModelRecords
+        The requests and batches of each model, as the recorder of a live server has them; times in
+        nanoseconds since the first request was due.
+    """
+
+    model: str
+    configs: Mapping[str, ModelConfig]
+    records: tuple[ModelRecords, ...] = field(repr=False)
+
+    def requests(self, name: str | None = None) -> tuple[RequestRecord, ...]:
+        """Return the requests of a model, in the order of their answers."""
+        return tuple(self._of(name).requests)
+
+    def batches(self, name: str | None = None) -> tuple[BatchRecord, ...]:
+        """Return the batches of a model, in the order in which they ended."""
+        return tuple(self._of(name).batches)
+
+    def config(self, name: str | None = None) -> ModelConfig:
+        """Return the configuration that was in force."""
+        return self.configs[self._of(name).name]
+
+    @property
+    def reasons(self) -> dict[str, int]:
+        """Batches by why they left: keys of `nbtriton.scheduling.REASONS`."""
+        return dict(Counter(batch.reason for batch in self.batches()).most_common())
+
+    @property
+    def latencies_ms(self) -> tuple[float, ...]:
+        """Of the answered requests, from the arrival to the answer, in the order of their arrival."""
+        answered = [one for one in self.requests() if not one.status]
+        answered.sort(key=lambda one: one.number)
+        return tuple((one.answered_ns - one.arrival_ns) / 1e6 for one in answered)
+
+    @property
+    def refused(self) -> tuple[RequestRecord, ...]:
+        """The requests that were answered with an error."""
+        return tuple(one for one in self.requests() if one.status)
+
+    @property
+    def throughput(self) -> float:
+        """Rows per second, from the first arrival to the last answer."""
+        answered = [one for one in self.requests() if not one.status]
+        if not answered:
+            return 0.0
+        first = min(one.arrival_ns for one in answered)
+        took_ns = max(one.answered_ns for one in answered) - first
+        return sum(one.size for one in answered) / took_ns * 1e9
+
+    def percentile_ms(self, percent: float) -> float:
+        """Return a percentile of the latencies in milliseconds, 0 without any."""
+        found = sorted(self.latencies_ms)
+        return found[int(percent / 100 * (len(found) - 1) + 0.5)] if found else 0.0
+
+    def timeline(self, span_ms: float | None = None) -> Timeline:
+        """Return the last milliseconds, by default as far as the newest 40 batches reach."""
+        check_span(span_ms)
+        return timeline_of(self.model, self.records, span_ms)
+
+    def why(self) -> Explanation:
+        """Explain the batches and the slowest requests, as `nbtriton.why` does for a live model."""
+        record = self._of(None)
+        settings = Settings.of(self.configs[self.model])
+        return explain(ModelRecord(settings, list(record.requests), list(record.batches), {}, ""))
+
+    @property
+    def headline(self) -> str:
+        """The figures in a sentence."""
+        latencies = self.latencies_ms
+        said = f"{self.model}: {len(latencies)} answered"
+        if self.refused:
+            said += f", {len(self.refused)} refused ({self.refused[0].error})"
+        if latencies:
+            said += (
+                f", {measure(self.throughput)} rows/s; latency {measure(fmean(latencies))} ms in the "
+                f"mean, p50 {measure(self.percentile_ms(50))} ms, p99 {measure(self.percentile_ms(99))} ms"
+            )
+        return said
+
+    def __repr__(self) -> str:
+        shown = self.timeline()
+        picture = timeline_text(shown.models, span_ms=shown.span_ms, finding=shown.finding)
+        return "\n".join([self.headline, "", picture, "", table_text(_COLUMNS, self._rows())])
+
+    def _repr_html_(self) -> str:
+        shown = self.timeline()
+        picture = timeline_svg(shown.models, span_ms=shown.span_ms, finding=shown.finding)
+        table = table_html(_COLUMNS, self._rows())
+        return f'<div class="nbt-trial nbt-static"><p>{escape(self.headline)}</p>{picture}{table}</div>'
+
+    def _rows(self) -> list[list[object]]:
+        batches = self.batches()
+        return [
+            [reason, count, fmean([b.batch_size for b in batches if b.reason == reason]), REASONS[reason]]
+            for reason, count in self.reasons.items()
+        ]  # fmt: skip
+
+    def _of(self, name: str | None) -> ModelRecords:
+        wanted = name or self.model
+        for one in self.records:
+            if one.name == wanted:
+                return one
+        known = [one.name for one in self.records]
+        raise NotFoundError(
+            f"the trial has no model '{wanted}'; it has {', '.join(known)}",
+            hint=nearest(wanted, known),
+        )
+
+
+def trial(
+    profile: Profile,
+    model: str | None = None,
+    *,
+    config: str | Mapping[str, Any] = "",
+    arrivals_ms: Sequence[float] | Mapping[str, Sequence[float]] | None = None,
+    request_rate: float | None = None,
+    concurrency: int | None = None,
+    requests: int = 100,
+    rows: int = 1,
+    priority: int | Sequence[int] = 0,
+    timeout_us: int = 0,
+    seed: int = 0,
+) -> Trial:
+    """Send requests to the models of a profile in virtual time, and keep the record of each.
+
+    The engine's own schedulers decide; executions only let time pass. A hundred requests take
+    milliseconds, whatever time they would take.
+
+    Parameters
+    ----------
+    profile : Profile
+        Of `nbtriton.profile`, or `nbtriton.Profile.declared`.
+    model : str, optional
+        The profiled one by default.
+    config : str or mapping, optional
+        A fragment of ``config.pbtxt`` changes the model's configuration, a whole one replaces it.
+    arrivals_ms : sequence of float, or mapping of str to such
+        When each request is sent; by model to send to several at once.
+    request_rate : float, optional
+        Or so many requests per second, at random (a Poisson process).
+    concurrency : int, optional
+        Or so many clients, each of which sends again when it has its answer.
+    requests : int
+        How many in all, with a rate or clients.
+    rows : int
+        Of each request.
+    priority : int or sequence of int
+        Of the requests; a sequence has one for each.
+    timeout_us : int
+        Queue timeout of each request, 0 for that of the configuration.
+    seed : int
+        Of the random arrivals and the drawn service times.
+
+    Returns
+    -------
+    Trial
+
+    Raises
+    ------
+    InvalidArgumentError
+        Not one load, or one that cannot be.
+    ConfigError
+        A configuration that cannot be.
+    NotFoundError
+        The profile has no such model.
+    UnsupportedError
+        A model that cannot be simulated, or one whose requests follow from others: an ensemble, sequences.
+
+    Examples
+    --------
+    >>> profile = nt.Profile.declared({"bert": {1: 10, 8: 10}}, {"bert": "dynamic_batching { }"})
+    >>> run = nt.trial(profile, arrivals_ms=[0, 1, 2, 3])
+    >>> [(batch.batch_size, batch.reason) for batch in run.batches()]
+    [(1, 'no_delay'), (3, 'joined')]
+    >>> run.latencies_ms
+    (10.0, 19.0, 18.0, 17.0)
+    """
+    if not isinstance(profile, Profile):
+        raise InvalidArgumentError(
+            f"a trial needs a profile, found {type(profile).__name__}",
+            hint="nt.Profile.declared({'bert': 10}) makes one",
+        )
+    name = model or profile.model
+    configs = {one: profile.config(one) for one in [*profile.ensembles, *profile.models]}
+    changed = normalize(amend(profile.written(name), config), name=name)
+    validate(changed)
+    configs[name] = normalize_instance_groups(changed, gpus=None)
+    due, again = _load(name, arrivals_ms, request_rate, concurrency, requests, seed)
+    for one in due:
+        _check(profile, profile.config(one) if one != name else configs[one], rows)
+    count = sum(map(len, due.values()))
+    priorities = [priority] * count if isinstance(priority, int) else list(priority)
+    if len(priorities) != count:
+        raise InvalidArgumentError(
+            f"there are {count} requests and {len(priorities)} priorities",
+            hint="one number serves for all",
+        )
+    server = SimulatedServer(profile, configs, seed=seed, recorded=True)
+    clients = Clients(server.world, again)
+    order = iter(priorities)
+    for one, times_ms in due.items():
+        target = server.runtime(one)
+        assert isinstance(target, RecordedModel)
+        for at_ms in times_ms:
+            arrival = Arrival(clients, target, rows, next(order), timeout_us * 1000)
+            server.world.calendar.at(round(at_ms * 1e6), arrival)
+    while server.world.calendar.run(_FOREVER_NS, _EVENTS) == _EVENTS:
+        pass
+    records = []
+    for one in due:
+        found = server.runtime(one)
+        assert isinstance(found, RecordedModel)
+        instances = tuple(found.names)
+        records.append(ModelRecords(one, clients.records.get(one, []), found.batches, instances))
+    return Trial(name if name in due else next(iter(due)), configs, tuple(records))
+
+
+def _load(
+    model: str,
+    arrivals_ms: Sequence[float] | Mapping[str, Sequence[float]] | None,
+    request_rate: float | None,
+    concurrency: int | None,
+    requests: int,
+    seed: int,
+) -> tuple[dict[str, list[float]], int]:
+    """Return when requests are sent, by model, and how many follow an answer."""
+    given = [one for one in (arrivals_ms, request_rate, concurrency) if one is not None]
+    if len(given) != 1:
+        raise InvalidArgumentError(
+            "a trial needs one of arrivals_ms, request_rate and concurrency, "
+            f"found {len(given) or 'none'}"
+        )
+    if arrivals_ms is not None:
+        by_model = arrivals_ms if isinstance(arrivals_ms, Mapping) else {model: arrivals_ms}
+        due = {one: sorted(map(float, times)) for one, times in by_model.items()}
+        if not any(due.values()) or any(at < 0 for times in due.values() for at in times):
+            raise InvalidArgumentError(
+                "arrivals_ms needs times from 0 on", hint="such as [0, 0, 5.5]"
+            )
+        return due, 0
+    if not 0 < requests <= _MOST_REQUESTS:
+        raise InvalidArgumentError(f"requests={requests}: a trial has 1 to {_MOST_REQUESTS}")
+    if request_rate is not None:
+        if not request_rate > 0:
+            raise InvalidArgumentError(f"request_rate={request_rate} is no rate")
+        draw = random.Random(seed)  # noqa: S311 - traffic, not secrets
+        at_ms, times = 0.0, []
+        for _ in range(requests):
+            at_ms += draw.expovariate(request_rate) * 1000
+            times.append(at_ms)
+        return {model: times}, 0
+    assert concurrency is not None
+    if not 0 < concurrency <= requests:
+        raise InvalidArgumentError(
+            f"concurrency={concurrency}: there are 1 to {requests} clients", hint="requests=…"
+        )
+    return {model: [0.0] * concurrency}, requests - concurrency
+
+
+def _check(profile: Profile, config: ModelConfig, rows: int) -> None:
+    if is_ensemble(config) or config.HasField("sequence_batching"):
+        what = "an ensemble" if is_ensemble(config) else "a model of sequences"
+        raise UnsupportedError(
+            f"'{config.name}' is {what}, which a trial does not send to",
+            hint="nt.whatif predicts it",
+        )
+    if not 0 < rows <= max(1, config.max_batch_size):
+        raise InvalidArgumentError(
+            f"rows={rows} is not possible: max_batch_size of '{config.name}' is {config.max_batch_size}"
+        )
+    if config.name not in profile.models:
+        raise NotFoundError(f"the profile has no model '{config.name}'")

@@ -1,0 +1,90 @@
+"""All magics, and what comes and goes with them."""
+
+from __future__ import annotations
+
+import sys
+from traceback import walk_stack
+from typing import TYPE_CHECKING, Any
+
+from nbtriton.api import close_server
+from nbtriton.backends.python import install_pb_utils
+from nbtriton.magics import completion, display
+from nbtriton.magics.ask import AskMagics
+from nbtriton.magics.chaos import ChaosMagics
+from nbtriton.magics.define import DefineMagics
+from nbtriton.magics.environments import EnvironmentMagics
+from nbtriton.magics.explain import ExplainMagics
+from nbtriton.magics.measure import MeasureMagics
+from nbtriton.magics.options import OptionsMagics
+from nbtriton.magics.predict import PredictMagics
+from nbtriton.magics.recordings import RecordingMagics
+from nbtriton.magics.repository import RepositoryMagics
+from nbtriton.magics.teach import TeachMagics
+from nbtriton.magics.views import views
+
+if TYPE_CHECKING:
+    from IPython.core.interactiveshell import InteractiveShell
+
+__all__ = ["load_ipython_extension", "magic_methods", "unload_ipython_extension"]
+
+_CLASSES = (
+    DefineMagics,
+    AskMagics,
+    MeasureMagics,
+    ExplainMagics,
+    PredictMagics,
+    RecordingMagics,
+    ChaosMagics,
+    RepositoryMagics,
+    OptionsMagics,
+    EnvironmentMagics,
+    TeachMagics,
+)
+
+
+def load_ipython_extension(shell: InteractiveShell) -> None:
+    """Add the magics; called by ``%load_ext nbtriton``."""
+    shell.register_magics(*_CLASSES)
+    install_pb_utils()
+    completion.register(shell, magic_methods())
+    display.register(shell)
+
+
+def unload_ipython_extension(shell: InteractiveShell) -> None:
+    """Close the server and leave nothing behind; called by ``%unload_ext nbtriton``.
+
+    ``%reload_ext nbtriton`` calls it too, and then the server, its models and the live views stay.
+    """
+    if not _reloads(shell):
+        views.stop()
+        close_server()
+    completion.unregister(shell, magic_methods())
+    display.unregister(shell)
+    # IPython has no call that takes magics away.
+    for kind in shell.magics_manager.magics.values():
+        for name in magic_methods():
+            kind.pop(name, None)
+    for cls in _CLASSES:
+        shell.magics_manager.registry.pop(cls.__name__, None)
+    if not _reloads(shell):
+        for module in ("triton_python_backend_utils", "c_python_backend_utils"):
+            sys.modules.pop(module, None)
+
+
+def _reloads(shell: InteractiveShell) -> bool:
+    """Return True if the extension is being unloaded only to be loaded again.
+
+    IPython does not say which it is; its method for reloading is then among the callers.
+    """
+    reload = type(shell.extension_manager).reload_extension.__code__
+    return any(frame.f_code is reload for frame, _ in walk_stack(None))
+
+
+def magic_methods() -> dict[str, Any]:
+    """Return the functions of all magics by name."""
+    return {
+        name: getattr(cls, method)
+        for cls in _CLASSES
+        for kind in cls.magics.values()
+        for name, method in kind.items()
+    }
