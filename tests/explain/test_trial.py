@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 import nbtriton as nt
 from nbtriton.backends.python import install_pb_utils
 from nbtriton.errors import ConfigError, InvalidArgumentError, NotFoundError, UnsupportedError
-from tests.engine.support import WAIT_S, Gate, echo, gated, ones
+from tests.engine.support import WAIT_S, Gate, echo, ensemble_text, gated, ones
 
 SLOW = nt.Profile.declared({"slow": {1: 40, 8: 40}})
 
@@ -157,3 +159,16 @@ def test_a_declared_profile_serves_for_what_if(tmp_path):
     SLOW.save(tmp_path / "slow.json")
     assert nt.Profile.load(tmp_path / "slow.json") == SLOW
     assert "declared, not measured" in str(SLOW._repr_mimebundle_())
+
+
+def test_a_trial_of_an_ensemble_keeps_its_steps():
+    profile = nt.Profile.declared({"m": 10})
+    text = ensemble_text(
+        ("m", {"IN": "A"}, {"OUT": "B"}), ("m", {"IN": "B"}, {"OUT": "C"}),
+        inputs={"A": "FP32[1]"}, outputs={"C": "FP32[1]"}, max_batch_size=1,
+    )  # fmt: skip
+    run = nt.trial(replace(profile, ensembles={"e": text}), "e", arrivals_ms=[0, 0])
+    assert run.latencies_ms == (30, 40)
+    assert len(run.batches("m")) == 4
+    assert {one.caller for one in run.requests("m")} == {1, 2}
+    assert "m" in run.why().bottleneck

@@ -17,7 +17,6 @@ from typing import Any
 from nbtriton.config import (
     ModelConfig,
     amend,
-    is_ensemble,
     normalize,
     normalize_instance_groups,
     validate,
@@ -27,11 +26,13 @@ from nbtriton.engine import BatchRecord, RequestRecord
 from nbtriton.errors import InvalidArgumentError, NotFoundError, UnsupportedError, nearest
 from nbtriton.explain.explanation import Explanation, explain
 from nbtriton.explain.record import ModelRecord, Settings
+from nbtriton.explain.simulated import records_of
 from nbtriton.explain.timeline import Timeline, check_span, timeline_of
 from nbtriton.explain.trace import ModelRecords
 from nbtriton.scheduling import REASONS
 from nbtriton.simulate import Profile
-from nbtriton.simulate.core.recorded import Arrival, Clients, RecordedModel
+from nbtriton.simulate.core.clients import Arrival, Clients
+from nbtriton.simulate.core.world import Trace
 from nbtriton.simulate.server import SimulatedServer
 
 __all__ = ["Trial", "trial"]
@@ -64,11 +65,11 @@ class Trial:
     records: tuple[ModelRecords, ...] = field(repr=False)
 
     def requests(self, name: str | None = None) -> tuple[RequestRecord, ...]:
-        """Return the requests of a model, in the order of their answers."""
+        """Return the requests of a model, in the order in which they were sent."""
         return tuple(self._of(name).requests)
 
     def batches(self, name: str | None = None) -> tuple[BatchRecord, ...]:
-        """Return the batches of a model, in the order in which they ended."""
+        """Return the batches of a model, in the order in which they began."""
         return tuple(self._of(name).batches)
 
     def config(self, name: str | None = None) -> ModelConfig:
@@ -83,9 +84,9 @@ class Trial:
     @property
     def latencies_ms(self) -> tuple[float, ...]:
         """Of the answered requests, from the arrival to the answer, in the order of their arrival."""
-        answered = [one for one in self.requests() if not one.status]
-        answered.sort(key=lambda one: one.number)
-        return tuple((one.answered_ns - one.arrival_ns) / 1e6 for one in answered)
+        return tuple(
+            (one.answered_ns - one.arrival_ns) / 1e6 for one in self.requests() if not one.status
+        )
 
     @property
     def refused(self) -> tuple[RequestRecord, ...]:
@@ -114,9 +115,20 @@ class Trial:
 
     def why(self) -> Explanation:
         """Explain the batches and the slowest requests, as `nbtriton.why` does for a live model."""
-        record = self._of(None)
-        settings = Settings.of(self.configs[self.model])
-        return explain(ModelRecord(settings, list(record.requests), list(record.batches), {}, ""))
+        children: dict[int, list[RequestRecord]] = {}
+        for each in self.records:
+            for request in each.requests:
+                if request.caller:
+                    children.setdefault(request.caller, []).append(request)
+        found = {
+            each.name: ModelRecord(
+                Settings.of(self.configs[each.name]), each.requests, each.batches,
+                children if each.name == self.model else {},
+            )
+            for each in self.records
+        }  # fmt: skip
+        record = found.pop(self.model)
+        return explain(record, found if record.settings.ensemble else {})
 
     @property
     def headline(self) -> str:
@@ -219,7 +231,7 @@ def trial(
     NotFoundError
         The profile has no such model.
     UnsupportedError
-        A model that cannot be simulated, or one whose requests follow from others: an ensemble, sequences.
+        A model that cannot be simulated, or one of sequences.
 
     Examples
     --------
@@ -242,7 +254,7 @@ def trial(
     configs[name] = normalize_instance_groups(changed, gpus=None)
     due, again = _load(name, arrivals_ms, request_rate, concurrency, requests, seed)
     for one in due:
-        _check(profile, profile.config(one) if one != name else configs[one], rows)
+        _check(profile.config(one) if one != name else configs[one], rows)
     count = sum(map(len, due.values()))
     priorities = [priority] * count if isinstance(priority, int) else list(priority)
     if len(priorities) != count:
@@ -250,24 +262,19 @@ def trial(
             f"there are {count} requests and {len(priorities)} priorities",
             hint="one number serves for all",
         )
-    server = SimulatedServer(profile, configs, seed=seed, recorded=True)
+    server = SimulatedServer(profile, configs, seed=seed)
+    server.world.trace = trace = Trace()
     clients = Clients(server.world, again)
     order = iter(priorities)
     for one, times_ms in due.items():
         target = server.runtime(one)
-        assert isinstance(target, RecordedModel)
         for at_ms in times_ms:
             arrival = Arrival(clients, target, rows, next(order), timeout_us * 1000)
             server.world.calendar.at(round(at_ms * 1e6), arrival)
     while server.world.calendar.run(_FOREVER_NS, _EVENTS) == _EVENTS:
         pass
-    records = []
-    for one in due:
-        found = server.runtime(one)
-        assert isinstance(found, RecordedModel)
-        instances = tuple(found.names)
-        records.append(ModelRecords(one, clients.records.get(one, []), found.batches, instances))
-    return Trial(name if name in due else next(iter(due)), configs, tuple(records))
+    used = {one: configs[one] for one in [*due, *configs] if one in server.runtimes}
+    return Trial(name if name in due else next(iter(due)), used, records_of(used, trace))
 
 
 def _load(
@@ -312,16 +319,13 @@ def _load(
     return {model: [0.0] * concurrency}, requests - concurrency
 
 
-def _check(profile: Profile, config: ModelConfig, rows: int) -> None:
-    if is_ensemble(config) or config.HasField("sequence_batching"):
-        what = "an ensemble" if is_ensemble(config) else "a model of sequences"
+def _check(config: ModelConfig, rows: int) -> None:
+    if config.HasField("sequence_batching"):
         raise UnsupportedError(
-            f"'{config.name}' is {what}, which a trial does not send to",
+            f"'{config.name}' is a model of sequences, which a trial does not send",
             hint="nt.whatif predicts it",
         )
     if not 0 < rows <= max(1, config.max_batch_size):
         raise InvalidArgumentError(
             f"rows={rows} is not possible: max_batch_size of '{config.name}' is {config.max_batch_size}"
         )
-    if config.name not in profile.models:
-        raise NotFoundError(f"the profile has no model '{config.name}'")

@@ -113,6 +113,7 @@ class TeachMagics(Magics):
             figure = %triton_figure one_instance --dynamic-batching on --max-queue-delay-us 5000
             figure.batches
         """
+        from nbtriton.api import server
         from nbtriton.widgets.figure import Figure, figure
 
         options = parse(self.triton_figure, line)

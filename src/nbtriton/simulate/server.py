@@ -23,7 +23,6 @@ from nbtriton.scheduling import (
 )
 from nbtriton.simulate.core.ensemble import Ensemble
 from nbtriton.simulate.core.model import Cache, Limiter, Model
-from nbtriton.simulate.core.recorded import RecordedModel
 from nbtriton.simulate.core.service import ServiceTimes
 from nbtriton.simulate.core.world import Costs, Runtime, World
 from nbtriton.simulate.model_profile import ModelProfile, Profile
@@ -32,8 +31,6 @@ __all__ = ["SimulatedServer"]
 
 # Executions that slow each other down by less than this are taken for independent.
 _CONTENDS_FROM = 1.03
-# Requests of one model that can be told from those of the next.
-_NUMBERS = 1_000_000_000
 
 
 class SimulatedServer:
@@ -46,8 +43,6 @@ class SimulatedServer:
         Of all models: those of the profile, or changed ones.
     seed : int
         Of the service times that are drawn.
-    recorded : bool
-        Keep the records of all batches: its models are then `RecordedModel`.
 
     Raises
     ------
@@ -56,12 +51,7 @@ class SimulatedServer:
     """
 
     def __init__(
-        self,
-        profile: Profile,
-        configs: Mapping[str, ModelConfig],
-        *,
-        seed: int = 0,
-        recorded: bool = False,
+        self, profile: Profile, configs: Mapping[str, ModelConfig], *, seed: int = 0
     ) -> None:
         self.world = World(
             _costs(profile), seed, shared_interpreter=profile.shared_interpreter,
@@ -70,7 +60,6 @@ class SimulatedServer:
         self.runtimes: dict[str, Runtime] = {}
         self._profile = profile
         self._configs = configs
-        self._recorded = recorded
         options = profile.server
         size_bytes = options.get("cache_bytes")
         self._cache = Cache(size_bytes) if size_bytes else None
@@ -127,7 +116,7 @@ class SimulatedServer:
         slowest = max(
             service.mean(rows, highest) / service.mean(rows, 1.0) for rows in measured.rows
         )
-        model = (RecordedModel if self._recorded else Model)(
+        model = Model(
             self.world,
             config.name,
             batcher,
@@ -141,8 +130,6 @@ class SimulatedServer:
             threaded=measured.place == "thread",
             ordered=preserves_order(config),
         )
-        if isinstance(model, RecordedModel):
-            model.keep([plan.name for plan in plans], len(self.runtimes) * _NUMBERS)
         if self._cache is not None and config.response_cache.enable:
             model.cache = self._cache
             model.lookup_cost_ns = round(measured.lookup_us * 1000)

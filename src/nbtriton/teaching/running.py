@@ -7,14 +7,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from nbtriton.config import ModelConfig, format_pbtxt, is_ensemble, plan_instances
+from nbtriton.config import format_pbtxt, is_ensemble, plan_instances
 from nbtriton.engine import BatchRecord, RequestRecord
 from nbtriton.errors import InvalidArgumentError, UnsupportedError
+from nbtriton.explain.simulated import records_of
 from nbtriton.explain.trace import ModelRecords
-from nbtriton.perf.traffic import Call
 from nbtriton.simulate import ModelProfile, Profile, ServicePoint
 from nbtriton.simulate.core.replay import Replay
-from nbtriton.simulate.core.world import Request, Trace
+from nbtriton.simulate.core.world import Trace
 from nbtriton.simulate.server import SimulatedServer
 from nbtriton.teaching.scenarios import MOST_REQUESTS, Arrival, Scenario, SimulatedModel, subject_of
 
@@ -65,6 +65,14 @@ class Happened:
         return (at_ns - self.begin_ns) / 1e6
 
 
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """What a replay needs of `nbtriton.perf.traffic.Call`, which has tensors and needs NumPy."""
+
+    options: Mapping[str, Any]
+    ends: bool = False
+
+
 def run(scenario: Scenario) -> Happened:
     """Run a scenario in virtual time; the engine itself takes no time in it.
 
@@ -90,13 +98,13 @@ def run(scenario: Scenario) -> Happened:
                 "sequence_start": seen[key] == 1,
                 "sequence_end": seen[key] == lengths[key],
             }
-        call = Call({}, options)  # type: ignore[arg-type]
+        call = _Call(options)
         planned.append((round(one.at_ms * 1e6), server.runtime(key[0]), one.rows, 0, call))
     replay = Replay(server.world, planned)
     replay.start()
     if server.world.calendar.run(2**62, _MOST_EVENTS) == _MOST_EVENTS:
         raise UnsupportedError(f"the scenario '{scenario.title}' does not come to an end")
-    return Happened(scenario, _records(scenario, configs, trace))
+    return Happened(scenario, records_of(configs, trace))
 
 
 def _profile(scenario: Scenario) -> Profile:
@@ -110,65 +118,6 @@ def _profile(scenario: Scenario) -> Profile:
         points = [ServicePoint(rows, 1, (ms * 1000,), 1) for rows, ms in model.times_ms]
         models[model.name] = ModelProfile(text, "process", tuple(points))
     return Profile(scenario.models[0].name, models, ensembles)
-
-
-def _records(
-    scenario: Scenario, configs: Mapping[str, ModelConfig], trace: Trace
-) -> tuple[ModelRecords, ...]:
-    numbers = _numbers(trace)
-    batches: dict[str, list[BatchRecord]] = {name: [] for name in configs}
-    carried: dict[int, BatchRecord] = {}
-    instances = {
-        name: tuple(plan.name for plan in plan_instances(config, gpus=None) if not plan.passive)
-        for name, config in configs.items()
-        if not is_ensemble(config)
-    }
-    for name, at, ran, start, end in trace.executions:
-        arrived = min(_request(ticket).accepted_ns for ticket in ran.tickets)
-        batch = BatchRecord(
-            name, 1, instances[name][at], tuple(numbers[id(ticket)] for ticket in ran.tickets),
-            ran.size, ran.reason, start - arrived, start, end,
-            False, ran.formed_ns, ran.waiting, start, end,
-        )  # fmt: skip
-        batches[name].append(batch)
-        carried.update((id(ticket), batch) for ticket in ran.tickets)
-    requests: dict[str, list[RequestRecord]] = {name: [] for name in configs}
-    for name, request, answered, reason, message in trace.answers:
-        root = request.root
-        requests[name].append(
-            RequestRecord(
-                name, 1, numbers[id(request)], "", numbers[id(root)] if root is not None else 0,
-                request.step, request.size, request.accepted_ns, request.enqueued_ns, answered,
-                answered, 1, carried.get(id(request)), reason,
-                "UNAVAILABLE" if message else "", message, request.correlation_id,
-            )
-        )  # fmt: skip
-    return tuple(
-        ModelRecords(
-            model.name,
-            sorted(requests[model.name], key=lambda one: one.number),
-            sorted(batches[model.name], key=lambda one: one.start_ns),
-            instances.get(model.name, ()),
-        )
-        for model in scenario.models
-    )
-
-
-def _request(ticket: object) -> Request:
-    assert isinstance(ticket, Request)
-    return ticket
-
-
-def _numbers(trace: Trace) -> dict[int, int]:
-    """Return the number of each request by its identity: clients' from 1, then those of steps."""
-    found: dict[int, Request] = {id(request): request for _, request, _, _, _ in trace.answers}
-    clients = [request for request in found.values() if request.root is None]
-    steps = [request for request in found.values() if request.root is not None]
-    numbers = {id(request): request.lane + 1 for request in clients}
-    following = max(numbers.values(), default=0) + 1
-    steps.sort(key=lambda request: (request.accepted_ns, request.step))
-    numbers.update((id(request), following + at) for at, request in enumerate(steps))
-    return numbers
 
 
 def traced(server: Server, name: str, *, requests: int = 12) -> Happened:
