@@ -8,6 +8,7 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from nbtriton.checks import MAPPING, SWITCH, Kind, check, optional
 from nbtriton.config import (
     ModelConfig,
     as_config,
@@ -22,7 +23,6 @@ from nbtriton.drawing import table_html, table_text
 from nbtriton.errors import InvalidArgumentError, NotFoundError, TritonError, nearest
 from nbtriton.explain.model_tests import model_findings
 from nbtriton.explain.settings_rules import Finding, settings_findings
-from nbtriton.perf.checks import MAPPING, SWITCH, Kind, check, optional
 from nbtriton.repository.validation import validate_repository
 
 if TYPE_CHECKING:

@@ -9,6 +9,7 @@ from html import escape
 from statistics import fmean
 from typing import TYPE_CHECKING
 
+from nbtriton.checks import NAME, SERVER, Kind, check
 from nbtriton.drawing import Column, measure, table_html, table_text
 from nbtriton.engine import RequestRecord
 from nbtriton.explain.findings import Proposal, batch_findings, proposal, refusal_findings
@@ -16,7 +17,6 @@ from nbtriton.explain.parts import PARTS, BusyTimes, parts_of, path_parts
 from nbtriton.explain.record import ModelRecord, Settings
 from nbtriton.explain.slow import SlowRequests, compare_slowest
 from nbtriton.explain.traffic import bottleneck_sentence
-from nbtriton.perf.checks import NAME, SERVER, Kind, check
 from nbtriton.scheduling import REASONS
 
 if TYPE_CHECKING:

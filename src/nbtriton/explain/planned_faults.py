@@ -14,14 +14,7 @@ from threading import Event
 from typing import TYPE_CHECKING, Any
 
 from nbtriton.backends.base import BackendInstance
-from nbtriton.drawing import Column, measure, table_html, table_text
-from nbtriton.engine.core.instance import Instance
-from nbtriton.engine.core.model_runtime import ModelRuntime
-from nbtriton.engine.interrupts import interrupts_deferred, wait_in_slices
-from nbtriton.errors import InvalidArgumentError, UnavailableError, UnsupportedError, nearest
-from nbtriton.explain.injection import FAULTS, Arrivals, FaultyInstance, Injected
-from nbtriton.packages import needed
-from nbtriton.perf.checks import (
+from nbtriton.checks import (
     CALL,
     MAPPING,
     NAME,
@@ -35,6 +28,13 @@ from nbtriton.perf.checks import (
     optional,
     whole,
 )
+from nbtriton.drawing import Column, measure, table_html, table_text
+from nbtriton.engine.core.instance import Instance
+from nbtriton.engine.core.model_runtime import ModelRuntime
+from nbtriton.engine.interrupts import interrupts_deferred, wait_in_slices
+from nbtriton.errors import InvalidArgumentError, UnavailableError, UnsupportedError, nearest
+from nbtriton.explain.injection import FAULTS, Arrivals, FaultyInstance, Injected
+from nbtriton.packages import needed
 from nbtriton.perf.data import Inputs
 from nbtriton.perf.driver import LoadRun, LoadSpec, make_load
 from nbtriton.perf.loads import Concurrency

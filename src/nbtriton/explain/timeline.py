@@ -7,16 +7,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from nbtriton.checks import NAME, SERVER, check, is_number
 from nbtriton.drawing import Bar, Mark, TimelineLanes, Wait, measure
 from nbtriton.engine import BatchRecord, RequestRecord
 from nbtriton.errors import InvalidArgumentError
 from nbtriton.explain.findings import had_idle_instance
 from nbtriton.explain.strips import resource_strips, sequence_strips, slots_per_instance
 from nbtriton.explain.trace import ModelRecords, chrome_trace
-from nbtriton.perf.checks import NAME, SERVER, check, is_number
 from nbtriton.scheduling import REASONS
 
 if TYPE_CHECKING:
+    from nbtriton.config import ModelConfig
     from nbtriton.engine import Server
 
 __all__ = ["Timeline", "check_span", "read_timeline", "timeline_of"]
@@ -121,9 +122,7 @@ def timeline_of(
     """Make a timeline of records, with the configurations of those models that are known; see `read_timeline`."""
     begin, end = _stretch(records, span_ms)
     models = tuple(
-        _lanes(
-            one, begin, end, slots_per_instance(configs[one.name]) if one.name in configs else 0
-        )
+        _lanes(one, begin, end, slots_per_instance(configs[one.name]) if one.name in configs else 0)
         for one in records
     )
     finding = _finding(name, records, begin, end)

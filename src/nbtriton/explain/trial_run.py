@@ -111,7 +111,7 @@ class Trial:
     def timeline(self, span_ms: float | None = None) -> Timeline:
         """Return the last milliseconds, by default as far as the newest 40 batches reach."""
         check_span(span_ms)
-        return timeline_of(self.model, self.records, span_ms)
+        return timeline_of(self.model, self.records, self.configs, span_ms)
 
     def why(self) -> Explanation:
         """Explain the batches and the slowest requests, as `nbtriton.why` does for a live model."""

@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from nbtriton.checks import check, whole
 from nbtriton.drawing import Column, TableView, in_units
 from nbtriton.errors import InvalidArgumentError
 from nbtriton.packages import needed
 from nbtriton.perf.api import options_of
-from nbtriton.perf.checks import check, whole
 from nbtriton.perf.options import PerfOptions
 from nbtriton.perf.paired import PairedRatio, paired_ratio
 from nbtriton.perf.point import PerfPoint, row_of

@@ -12,8 +12,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from nbtriton.checks import is_number
 from nbtriton.errors import InvalidArgumentError
-from nbtriton.perf.checks import is_number
 
 __all__ = [
     "Concurrency",

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from nbtriton.errors import InvalidArgumentError, UnsupportedError, nearest
-from nbtriton.perf.checks import (
+from nbtriton.checks import (
     CALL,
     MAPPING,
     NAME,
@@ -24,6 +23,7 @@ from nbtriton.perf.checks import (
     is_whole,
     optional,
 )
+from nbtriton.errors import InvalidArgumentError, UnsupportedError, nearest
 from nbtriton.perf.data import Inputs
 from nbtriton.perf.loads import (
     Distribution,

@@ -16,10 +16,10 @@ from html import escape
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, NamedTuple, Self, cast
 
+from nbtriton.checks import PATH, check
 from nbtriton.drawing import measure
 from nbtriton.errors import InvalidArgumentError, NotFoundError, nearest
 from nbtriton.packages import needed
-from nbtriton.perf.checks import PATH, check
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from numbers import Integral
 from typing import TYPE_CHECKING, Any, Protocol
 
+from nbtriton.checks import is_whole
 from nbtriton.config import (
     ModelConfig,
     apply_options,
@@ -17,7 +18,6 @@ from nbtriton.config import (
     validate_instance_groups,
 )
 from nbtriton.errors import ConfigWarning, InvalidArgumentError, NotFoundError, nearest
-from nbtriton.perf.checks import is_whole
 from nbtriton.perf.placement import Placement, placed, placement_list
 
 if TYPE_CHECKING:

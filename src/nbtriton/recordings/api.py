@@ -10,9 +10,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from nbtriton.checks import CALL, MAPPING, NAMES, PATH, SEED, check, is_number, optional
 from nbtriton.config import normalize
 from nbtriton.errors import InvalidArgumentError
-from nbtriton.perf.checks import CALL, MAPPING, NAMES, PATH, SEED, check, is_number, optional
 from nbtriton.perf.loads import read_speeds
 from nbtriton.perf.options import PROTOCOLS, Protocol, check_choice
 from nbtriton.perf.point import PerfPoint, describe

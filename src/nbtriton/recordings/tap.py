@@ -16,12 +16,12 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from nbtriton.backends.base import RequestOptions
+from nbtriton.checks import NAMES, PATH, SERVER, SWITCH, check, number, optional, whole
 from nbtriton.clients.base import tensor_bytes
 from nbtriton.config import format_pbtxt
 from nbtriton.engine import InferenceRequest, RequestRecord
 from nbtriton.engine.interrupts import wait_in_slices
 from nbtriton.errors import InvalidArgumentError, NotFoundError, TritonError, nearest
-from nbtriton.perf.checks import NAMES, PATH, SERVER, SWITCH, check, number, optional, whole
 from nbtriton.perf.recording import (
     RecordedInputs,
     RecordedRequest,

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from nbtriton.checks import NAMES, check
 from nbtriton.clients.base import tensor_of
 from nbtriton.config import ModelConfig, TensorSpec
 from nbtriton.errors import InvalidArgumentError
-from nbtriton.perf.checks import NAMES, check
 from nbtriton.perf.data import STRING_LENGTH, Request, fill, generate
 from nbtriton.perf.recording import RecordedInputs, RecordedRequest, RecordedTensor, Recording
 from nbtriton.perf.sweep import Configured

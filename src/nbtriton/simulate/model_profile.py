@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from nbtriton.checks import PATH, check
 from nbtriton.config import (
     ModelConfig,
     amend,
@@ -20,7 +21,6 @@ from nbtriton.config import (
 from nbtriton.drawing import Column, measure, table_html, table_text
 from nbtriton.errors import InvalidArgumentError, NotFoundError, nearest
 from nbtriton.packages import needed
-from nbtriton.perf.checks import PATH, check
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -11,10 +11,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nbtriton.config import ModelConfig, format_pbtxt
-from nbtriton.engine import Server as EngineServer
-from nbtriton.errors import InvalidArgumentError, TritonError, UnsupportedError
-from nbtriton.perf.checks import (
+from nbtriton.checks import (
     CALL,
     MAPPING,
     NAME,
@@ -28,6 +25,9 @@ from nbtriton.perf.checks import (
     optional,
     whole,
 )
+from nbtriton.config import ModelConfig, format_pbtxt
+from nbtriton.engine import Server as EngineServer
+from nbtriton.errors import InvalidArgumentError, TritonError, UnsupportedError
 from nbtriton.perf.data import Inputs, Request
 from nbtriton.perf.driver import LoadSpec
 from nbtriton.perf.loads import Concurrency

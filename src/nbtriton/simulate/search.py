@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
+from nbtriton.checks import is_number, is_whole
 from nbtriton.config import normalize
 from nbtriton.errors import InvalidArgumentError, TritonError, nearest
-from nbtriton.perf.checks import is_number, is_whole
 from nbtriton.perf.loads import MOST_OUTSTANDING, Concurrency, RequestRate, send_times_ns
 from nbtriton.perf.measure import Level, WindowPlan
 from nbtriton.perf.point import PerfPoint

@@ -9,12 +9,7 @@ from dataclasses import dataclass, field, replace
 from html import escape
 from typing import TYPE_CHECKING, Any
 
-from nbtriton.config import ModelConfig
-from nbtriton.drawing import Column, measure, table_html, table_text
-from nbtriton.errors import InvalidArgumentError, NotFoundError
-from nbtriton.packages import needed
-from nbtriton.perf.api import perf
-from nbtriton.perf.checks import (
+from nbtriton.checks import (
     CALL,
     MAPPING,
     NAME,
@@ -27,6 +22,11 @@ from nbtriton.perf.checks import (
     optional,
     whole,
 )
+from nbtriton.config import ModelConfig
+from nbtriton.drawing import Column, measure, table_html, table_text
+from nbtriton.errors import InvalidArgumentError, NotFoundError
+from nbtriton.packages import needed
+from nbtriton.perf.api import perf
 from nbtriton.perf.data import Inputs
 from nbtriton.perf.point import PerfPoint
 from nbtriton.perf.prepare import Data
