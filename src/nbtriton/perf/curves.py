@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["overlay", "plot", "save_png", "series_of", "target_of"]
+__all__ = ["Curves", "overlay", "plot", "save_png", "series_of", "target_of"]
 
 
 class Curves(Protocol):

@@ -48,6 +48,8 @@ __all__ = [
     "measured_point",
     "point_of",
     "rule_of",
+    "statistics_of",
+    "stop_load",
     "traffic_of",
 ]
 
@@ -180,7 +182,7 @@ def measure_level(
     statistics: dict[int, StatisticsDocument] = {}
 
     def bound() -> int:
-        document = _statistics(server, (model, *composing))
+        document = statistics_of(server, (model, *composing))
         now_ns = monotonic_ns()
         statistics[now_ns] = document
         return now_ns
@@ -215,7 +217,7 @@ def measure_level(
             if verdict is None:
                 verdict = meter.cut(run.collect(start_ns, bound()) if start_ns else None)
     finally:
-        interrupted = _stop(run, interrupted=interrupted)
+        interrupted = stop_load(run, interrupted=interrupted)
     assert verdict is not None
     if not verdict.windows:
         return None, interrupted
@@ -253,7 +255,7 @@ def _load(server: Target, model: str, level: Level) -> LoadRun:
     )  # fmt: skip
 
 
-def _stop(run: LoadRun, *, interrupted: bool) -> bool:
+def stop_load(run: LoadRun, *, interrupted: bool) -> bool:
     """Stop the load; return whether it was interrupted by now. A second interrupt is raised."""
     try:
         run.stop()
@@ -265,7 +267,8 @@ def _stop(run: LoadRun, *, interrupted: bool) -> bool:
     return interrupted
 
 
-def _statistics(server: Target, models: Sequence[str]) -> StatisticsDocument:
+def statistics_of(server: Target, models: Sequence[str]) -> StatisticsDocument:
+    """Return the statistics of several models in one document."""
     return {"model_stats": [e for name in models for e in server.statistics(name)["model_stats"]]}
 
 

@@ -25,25 +25,17 @@ from nbtriton.drawing import (
 )
 from nbtriton.errors import InvalidArgumentError
 from nbtriton.perf.breakdown import ServerBreakdown, network_us
-from nbtriton.perf.curves import save_png, series_of, target_of
+from nbtriton.perf.curves import Curves, save_png, series_of, target_of
 from nbtriton.perf.point import PerfPoint, option_text, row_of
 
 __all__ = ["finding_of", "html", "save", "svg", "text", "write_csv"]
 
 
-class Report(Protocol):
+class Report(Curves, Protocol):
     """The part of `nbtriton.perf.PerfReport` that is drawn and written."""
 
     __dataclass_fields__: ClassVar[dict[str, Any]]
 
-    @property
-    def model(self) -> str: ...
-    @property
-    def points(self) -> tuple[PerfPoint, ...]: ...
-    @property
-    def settings(self) -> Mapping[str, Any]: ...
-    @property
-    def simulated(self) -> bool: ...
     @property
     def notes(self) -> tuple[str, ...]: ...
     @property

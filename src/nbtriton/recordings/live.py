@@ -9,7 +9,7 @@ from typing import Any
 
 from nbtriton.engine.interrupts import wait_in_slices
 from nbtriton.perf.breakdown import StatisticsDocument
-from nbtriton.perf.measure import measured_point
+from nbtriton.perf.measure import measured_point, statistics_of, stop_load
 from nbtriton.perf.point import PerfPoint
 from nbtriton.perf.progress import LevelProgress
 from nbtriton.perf.recording import RecordedRequest
@@ -81,13 +81,7 @@ def play_live(
     statistics: dict[int, StatisticsDocument] = {}
 
     def bound() -> int:
-        document = {
-            "model_stats": [
-                each
-                for name in dict.fromkeys(names)
-                for each in target.statistics(name)["model_stats"]
-            ]
-        }
+        document = statistics_of(target, tuple(dict.fromkeys(names)))
         now_ns = monotonic_ns()
         statistics[now_ns] = document
         return now_ns
@@ -100,13 +94,7 @@ def play_live(
     except KeyboardInterrupt:
         interrupted = True
     finally:
-        try:
-            run.stop()
-        except KeyboardInterrupt:
-            if interrupted:
-                raise
-            interrupted = True
-            run.stop()  # requests in flight are cancelled by now: no thread is left behind
+        interrupted = stop_load(run, interrupted=interrupted)
     end_ns = bound()
     windows = {model: run.collect_of(model, start_ns, end_ns) for model in playing.models}
     sent = [
