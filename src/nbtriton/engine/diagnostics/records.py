@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import TypeVar
+
 from nbtriton.engine.core.execution import Execution
 from nbtriton.engine.core.history import ModelHistory, RequestEntry
 from nbtriton.engine.core.snapshot import BatchRecord, RequestRecord
 
 __all__ = ["read_records"]
+
+_Ended = TypeVar("_Ended")
 
 
 def read_records(
@@ -22,26 +27,12 @@ def read_records(
     most : int, optional
         Only the newest so many batches, and requests of batches of several.
     """
-    entries = history.requests()
-    if since_ns:
-        at = len(entries)
-        while at and entries[at - 1].answered_ns > since_ns:
-            at -= 1
-        entries = entries[at:]
-    if most is not None:
-        entries = entries[max(0, len(entries) - most) :]
+    entries = _newest(history.requests(), lambda entry: entry.answered_ns, since_ns, most)
     together: dict[Execution, list[int]] = {}
     for entry in entries:
         if entry.execution is not None:
             together.setdefault(entry.execution, []).append(entry.number)
-    executions = history.executions()
-    if since_ns:
-        at = len(executions)
-        while at and executions[at - 1].end_ns > since_ns:
-            at -= 1
-        executions = executions[at:]
-    if most is not None:
-        executions = executions[max(0, len(executions) - most) :]
+    executions = _newest(history.executions(), lambda execution: execution.end_ns, since_ns, most)
     # One that failed before its model saw it, or that the other ring has lost, is known by its requests.
     known = {
         execution: execution.record(
@@ -57,6 +48,19 @@ def read_records(
         for entry in entries
     ]
     return [known[execution] for execution in executions], requests
+
+
+def _newest(
+    found: list[_Ended], ended_ns: Callable[[_Ended], int], since_ns: int, most: int | None
+) -> list[_Ended]:
+    """Return those that ended after a time, and of these the newest so many."""
+    first = 0 if most is None else max(0, len(found) - most)
+    if not since_ns:
+        return found[first:]
+    at = len(found)
+    while at > first and ended_ns(found[at - 1]) > since_ns:
+        at -= 1
+    return found[at:]
 
 
 def _alone(batch: BatchRecord, execution: Execution) -> RequestRecord:

@@ -193,7 +193,25 @@ class _Woken(Event):
         self._load.woken(now, self._request)
 
 
-class ClosedLoop(Load):
+class _Submitting(Load):
+    """The common part of the loads that have several requests outstanding."""
+
+    __slots__ = ()
+
+    def answered(self, thread: Thread, request: Request) -> None:
+        self.recorder.success(thread.now, request)
+        self._ended(thread, request)
+
+    def failed(self, thread: Thread, request: Request, message: str) -> None:
+        self.recorder.error(thread.now, request, message or "the request was refused")
+        self._ended(thread, request)
+
+    def _ended(self, thread: Thread, request: Request) -> None:
+        """Go on after the end of a request."""
+        raise NotImplementedError
+
+
+class ClosedLoop(_Submitting):
     """Exactly N requests outstanding: the thread that ends one sends the next."""
 
     __slots__ = ("_concurrency", "_inbox", "_own", "_sending")
@@ -218,14 +236,6 @@ class ClosedLoop(Load):
         for lane in range(self._concurrency):
             self._advance(self._own, lane)
         self._empty_inbox(self._own)
-
-    def answered(self, thread: Thread, request: Request) -> None:
-        self.recorder.success(thread.now, request)
-        self._ended(thread, request)
-
-    def failed(self, thread: Thread, request: Request, message: str) -> None:
-        self.recorder.error(thread.now, request, message or "the request was refused")
-        self._ended(thread, request)
 
     def _ended(self, thread: Thread, request: Request) -> None:
         if request is self._sending:
@@ -253,7 +263,7 @@ class ClosedLoop(Load):
             self._sending = None
 
 
-class OpenLoop(Load):
+class OpenLoop(_Submitting):
     """Requests are sent at their due times, whether or not those before have ended.
 
     Parameters
@@ -332,14 +342,6 @@ class OpenLoop(Load):
         self._outstanding += 1
         self._send(own, request)
         self._plan()
-
-    def answered(self, thread: Thread, request: Request) -> None:
-        self.recorder.success(thread.now, request)
-        self._ended(thread, request)
-
-    def failed(self, thread: Thread, request: Request, message: str) -> None:
-        self.recorder.error(thread.now, request, message or "the request was refused")
-        self._ended(thread, request)
 
     def _ended(self, thread: Thread, request: Request) -> None:
         self._outstanding -= 1
