@@ -16,6 +16,7 @@ from nbtriton.explain.effect import predict_effect
 from nbtriton.explain.explanation import Explanation, explain
 from nbtriton.explain.parts import PARTS, BusyTimes, critical_path, parts_of
 from nbtriton.explain.record import ModelRecord, Settings
+from nbtriton.explain.slow import time_text
 from tests.engine.support import Gate, echo, ensemble_text, gated, ones
 from tests.explain.scenarios import MS, US, poisson, simulate
 from tests.simulate.profiles import profile
@@ -274,3 +275,11 @@ def test_a_model_and_an_ensemble_of_a_server_are_explained():
         server.load(echo(), same, name="m")
         with pytest.raises(UnavailableError, match="recorder"):
             nt.why(server, "m")
+
+
+@pytest.mark.parametrize(
+    ("us", "text"),
+    [(999.0, "999 us"), (1000.0, "1.00 ms"), (40_300.0, "40.3 ms"), (-2500.0, "-2.50 ms")],
+)
+def test_times_are_in_milliseconds_from_one_on(us, text):
+    assert time_text(us) == text

@@ -230,6 +230,9 @@ def test_a_model_is_tuned_and_the_best_applied():
         assert list(best.frontier["infer_per_s"]) == sorted(best.frontier["infer_per_s"])
         shown = best._repr_mimebundle_()
         assert "config.pbtxt" in shown["text/plain"]
+        # These take milliseconds.
+        assert "p99 [ms]" in shown["text/plain"]
+        assert "µs" not in shown["text/plain"]
         assert "predicted" in shown["text/html"]
         applied = best.apply()
         assert server.config("sleeps").instance_group[0].count == 2

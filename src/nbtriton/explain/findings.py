@@ -15,6 +15,7 @@ from typing import Any
 from nbtriton.drawing import measure
 from nbtriton.engine import BatchRecord
 from nbtriton.explain.record import ModelRecord
+from nbtriton.explain.slow import time_text
 from nbtriton.scheduling import REASONS
 
 __all__ = ["Proposal", "batch_findings", "had_idle_instance", "proposal", "refusal_findings"]
@@ -215,8 +216,8 @@ def _delayed(record: ModelRecord) -> Proposal | None:
         return None
     return Proposal(
         record.name,
-        f"batches waited {delay_us} us for more requests and left with {measure(requests)} of them in "
-        f"the mean; an execution takes {measure(execution_us)} us",
+        f"batches waited {time_text(delay_us)} for more requests and left with {measure(requests)} of them in "
+        f"the mean; an execution takes {time_text(execution_us)}",
         "dynamic_batching { max_queue_delay_microseconds: 0 }",
         {"max_queue_delay_us": 0},
     )

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from nbtriton.drawing import measure
 from nbtriton.engine import RequestRecord
 
-__all__ = ["SlowRequests", "compare_slowest"]
+__all__ = ["SlowRequests", "compare_slowest", "time_text"]
 
 # Fewer requests have no slowest hundredth.
 _FEWEST = 20
@@ -46,8 +46,8 @@ class SlowRequests:
         more = slow - median
         part, us = next(iter(self.more_us.items()))
         return (
-            f"the slowest 1% ({self.count} requests) took {_ms(slow)}, a median one {_ms(median)}: "
-            f"of the {_ms(more)} more, {_ms(us)} are {part}"
+            f"the slowest 1% ({self.count} requests) took {time_text(slow)}, a median one {time_text(median)}: "
+            f"of the {time_text(more)} more, {time_text(us)} are {part}"
         )
 
 
@@ -82,5 +82,6 @@ def _means(
     return {part: ns / len(requests) / 1e3 for part, ns in sums.items()}
 
 
-def _ms(us: float) -> str:
+def time_text(us: float) -> str:
+    """Write microseconds, from 1000 on as milliseconds."""
     return f"{measure(us / 1e3)} ms" if abs(us) >= 1000 else f"{measure(us)} us"

@@ -23,7 +23,7 @@ from nbtriton.checks import (
     whole,
 )
 from nbtriton.config import ModelConfig
-from nbtriton.drawing import Column, measure, table_html, table_text
+from nbtriton.drawing import Column, in_units, measure, table_html, table_text
 from nbtriton.errors import InvalidArgumentError, NotFoundError
 from nbtriton.packages import needed
 from nbtriton.perf.api import perf
@@ -221,7 +221,7 @@ class Tuning:
         }
         names = list(rows[0])
         columns = [titles.get(name, Column(name.replace("_", " "))) for name in names]
-        cells = [[row[name] for name in names] for row in rows]
+        columns, cells = in_units(columns, [[row[name] for name in names] for row in rows])
         text = [self.headline, table_text(columns, cells)]
         text += [*(f"note: {note}" for note in self.notes), self.config_pbtxt]
         items = "".join(f"<li>{escape(note)}</li>" for note in self.notes)
