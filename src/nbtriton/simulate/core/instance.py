@@ -106,6 +106,8 @@ class Instance(Event):
         if run is None or now != self._queued:  # an end that was put forward
             return
         if self.ends_at() > now:  # it was put off meanwhile
+            # It loses more than others once; in the time that this takes it does not again.
+            self._loses = 1.0
             self._queued = self.due
             self.model.world.calendar.at(self.due, self)
             return
