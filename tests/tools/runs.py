@@ -1,0 +1,237 @@
+"""What each tool does with nbtriton: it runs unmodified, and its own files say what it saw."""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import nbtriton as nt
+from nbtriton.repository.verify.install import ensure_reference
+from nbtriton.repository.verify.reference import environment_with
+from tests.tools.environments import Environment
+
+__all__ = ["RUNS"]
+
+PROGRAMS = Path(__file__).parent / "programs"
+# Of one tool, on a busy machine.
+TIMEOUT_S = 600
+
+DOUBLE_CONFIG = """
+name: "double" backend: "python" max_batch_size: 8
+input [{ name: "IN" data_type: TYPE_FP32 dims: [ 4 ] }]
+output [{ name: "OUT" data_type: TYPE_FP32 dims: [ 4 ] }]
+"""
+DOUBLE = """
+import triton_python_backend_utils as pb_utils
+
+
+class TritonPythonModel:
+    def execute(self, requests):
+        given = [pb_utils.get_input_tensor_by_name(one, "IN").as_numpy() for one in requests]
+        return [pb_utils.InferenceResponse([pb_utils.Tensor("OUT", one * 2)]) for one in given]
+"""
+WORDS_CONFIG = """
+name: "words" backend: "python" max_batch_size: 0
+model_transaction_policy { decoupled: true }
+input { name: "text_input" data_type: TYPE_STRING dims: [ 1 ] }
+input { name: "stream" data_type: TYPE_BOOL dims: [ 1 ] }
+input { name: "max_tokens" data_type: TYPE_INT32 dims: [ 1 ] optional: true }
+output { name: "text_output" data_type: TYPE_STRING dims: [ 1 ] }
+output { name: "num_input_tokens" data_type: TYPE_INT32 dims: [ 1 ] }
+output { name: "num_output_tokens" data_type: TYPE_INT32 dims: [ 1 ] }
+"""
+# Says the prompt's words again, one in five milliseconds.
+WORDS = """
+import asyncio
+
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+
+class TritonPythonModel:
+    async def execute(self, requests):
+        for request in requests:
+            given = {tensor.name(): tensor.as_numpy().reshape(-1)[0] for tensor in request.inputs()}
+            sender = request.get_response_sender()
+            said = given["text_input"].decode().split() or ["nothing"]
+            limit = int(given.get("max_tokens", 16))
+            parts = [f"{word} " for word in (said * limit)[:limit]]
+            for part in parts if given["stream"] else ["".join(parts)]:
+                await asyncio.sleep(0.005)
+                numbers = {"num_input_tokens": len(said), "num_output_tokens": len(part.split())}
+                tensors = [pb_utils.Tensor(n, np.array([v], np.int32)) for n, v in numbers.items()]
+                text = pb_utils.Tensor("text_output", np.array([part.encode()], np.object_))
+                sender.send(pb_utils.InferenceResponse([text, *tensors]))
+            sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+"""
+# aiperf counts tokens itself: one token a byte, made here, as nothing is downloaded.
+TOKENIZER = """
+import json, pathlib, sys
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+found = Tokenizer(models.BPE())
+found.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+found.decoder = decoders.ByteLevel()
+found.train_from_iterator(["once upon a time"], trainers.BpeTrainer(
+    vocab_size=300, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+    special_tokens=["<s>", "</s>"]))
+folder = pathlib.Path(sys.argv[1])
+folder.mkdir()
+found.save(str(folder / "tokenizer.json"))
+(folder / "tokenizer_config.json").write_text(json.dumps({
+    "tokenizer_class": "PreTrainedTokenizerFast", "bos_token": "<s>", "eos_token": "</s>"}))
+"""
+
+
+def _run(*command: object, where: Path | None = None, env: Mapping[str, str] | None = None) -> str:
+    done = subprocess.run(
+        [*map(str, command)], capture_output=True, text=True, check=False, timeout=TIMEOUT_S,
+        cwd=where, env=None if env is None else {**os.environ, **env},
+    )  # fmt: skip
+    assert done.returncode == 0, f"{command[0]}: {done.stdout[-4000:]}\n{done.stderr[-4000:]}"
+    return done.stdout
+
+
+def _write(repository: Path, name: str, config: str, code: str) -> None:
+    (repository / name / "1").mkdir(parents=True)
+    (repository / name / "config.pbtxt").write_text(config)
+    (repository / name / "1" / "model.py").write_text(code)
+
+
+@contextlib.contextmanager
+def _served(repository: Path, *, load: tuple[str, ...] = ("*",), **options: Any) -> Iterator[Any]:
+    with nt.Server(gpus=()) as server:
+        server.load_repository(repository, control_mode="explicit", load_models=load)
+        yield server.serve(http_port=0, grpc_port=0, metrics_port=0, **options)
+
+
+def model_analyzer(environment: Environment, folder: Path) -> str:
+    """Profile a model in remote mode: five configurations, which it loads and unloads itself."""
+    reference = ensure_reference()
+    repository = folder / "models"
+    _write(repository, "double", DOUBLE_CONFIG, DOUBLE)
+    (folder / "checkpoints").mkdir()
+    with _served(repository, load=()) as endpoints:
+        settings = {
+            "model_repository": str(repository),
+            "profile_models": {
+                "double": {
+                    "cpu_only": True,
+                    "parameters": {"batch_sizes": [1], "concurrency": [1]},
+                    "perf_analyzer_flags": {
+                        "measurement-interval": 200,
+                        "stability-percentage": 100,
+                        "measurement-mode": "time_windows",
+                    },
+                }
+            },
+            "triton_launch_mode": "remote",
+            "triton_http_endpoint": f"127.0.0.1:{endpoints.http_port}",
+            "triton_grpc_endpoint": f"127.0.0.1:{endpoints.grpc_port}",
+            "triton_metrics_url": f"http://127.0.0.1:{endpoints.metrics_port}/metrics",
+            "client_protocol": "grpc",
+            "perf_analyzer_path": str(reference.directory / "perf_analyzer"),
+            "output_model_repository_path": str(folder / "variants"),
+            "override_output_model_repository": True,
+            "export_path": str(folder),
+            "checkpoint_directory": str(folder / "checkpoints"),
+            "run_config_search_mode": "brute",
+            "run_config_search_max_instance_count": 2,
+            "run_config_search_max_model_batch_size": 2,
+            "monitoring_interval": 0.2,
+            "skip_detailed_reports": True,
+        }
+        (folder / "settings.yaml").write_text(json.dumps(settings))  # JSON is YAML
+        libraries = environment_with(str(reference.directory / "lib"))
+        _run(
+            environment.program("model-analyzer"), "profile", "-f", folder / "settings.yaml",
+            where=folder, env=libraries,
+        )  # fmt: skip
+    rows = [*csv.DictReader((folder / "results" / "metrics-model-inference.csv").open())]
+    found = {row["Model Config Path"]: float(row["Throughput (infer/sec)"]) for row in rows}
+    assert len(found) == 5, rows
+    assert min(found.values()) > 0, rows
+    groups = {(row["Instance Group"], row["Max Batch Size"]) for row in rows}
+    assert {("2:CPU", "1"), ("2:CPU", "2")} <= groups, rows
+    return f"{len(found)} configurations over gRPC, loaded and unloaded by it"
+
+
+def aiperf(environment: Environment, folder: Path) -> str:
+    """Measure the OpenAI endpoint: chats that stream, and completions."""
+    repository = folder / "models"
+    _write(repository, "words", WORDS_CONFIG, WORDS)
+    _run(environment.program("python"), "-c", TOKENIZER, folder / "tokenizer")
+    with _served(repository, openai_port=0) as endpoints:
+        for kind, flags in (("chat", ("--streaming",)), ("completions", ())):
+            _run(
+                environment.program("aiperf"), "profile", "--model", "words",
+                "--url", f"http://127.0.0.1:{endpoints.openai_port}", "--endpoint-type", kind,
+                *flags, "--tokenizer", folder / "tokenizer", "--concurrency", "4",
+                "--request-count", "40", "--synthetic-input-tokens-mean", "20",
+                "--output-tokens-mean", "8", "--ui", "none", "--workers-max", "1",
+                "--no-gpu-telemetry", "--artifact-dir", folder / kind,
+                where=folder,
+            )  # fmt: skip
+            report = json.loads((folder / kind / "profile_export_aiperf.json").read_text())
+            assert report["request_count"]["avg"] == 40, report
+            assert not report["error_summary"], report
+            if kind == "chat":
+                # The model waits 5 ms before each word.
+                assert report["inter_token_latency"]["avg"] > 1, report["inter_token_latency"]
+    return "chats that stream and completions, 40 each, without errors"
+
+
+def tritonclient(environment: Environment, folder: Path) -> str:
+    """Ask with all of its clients: HTTP, gRPC, asyncio, streams and shared memory."""
+    repository = folder / "models"
+    _write(repository, "double", DOUBLE_CONFIG, DOUBLE)
+    with _served(repository) as endpoints:
+        said = _run(
+            environment.program("python"), PROGRAMS / "tritonclient_calls.py",
+            f"127.0.0.1:{endpoints.http_port}", f"127.0.0.1:{endpoints.grpc_port}",
+        )  # fmt: skip
+    return said.strip()
+
+
+def pytriton(environment: Environment, folder: Path) -> str:
+    """Run programs of PyTriton's interface with PyTriton, and here, and compare what they print."""
+    program = PROGRAMS / "pytriton_programs.py"
+    # PyTriton's tensor store needs the very release of Python that its binaries were built with.
+    _run(
+        environment.program("python"), program, "pytriton", *_free_ports(), folder / "theirs",
+        where=folder, env={"PYTRITON_NO_TENSORSTORE": "1"},
+    )  # fmt: skip
+    _run(
+        sys.executable, program, "nbtriton.pytriton", *_free_ports(), folder / "ours", where=folder
+    )
+    answers = [(folder / name).read_text().splitlines() for name in ("theirs", "ours")]
+    assert len(answers[0]) > 10, answers
+    assert answers[0] == answers[1], "\n".join(
+        f"{a}\n{b}" for a, b in zip(*answers, strict=False) if a != b
+    )
+    return f"{len(answers[0])} answers, the same here and there"
+
+
+def _free_ports() -> list[int]:
+    with contextlib.ExitStack() as taken:
+        sockets = [taken.enter_context(socket.socket()) for _ in range(3)]
+        for one in sockets:
+            one.bind(("127.0.0.1", 0))
+        return [one.getsockname()[1] for one in sockets]
+
+
+RUNS: Mapping[str, Callable[[Environment, Path], str]] = {
+    "model-analyzer": model_analyzer,
+    "aiperf": aiperf,
+    "tritonclient": tritonclient,
+    "tritonclient-2.50": tritonclient,
+    "pytriton": pytriton,
+}
