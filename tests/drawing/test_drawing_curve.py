@@ -84,6 +84,12 @@ def test_what_is_not_stable_is_hollow_and_never_the_best():
     assert "2 of 3 levels not stable" in curve_finding([hollow()])
 
 
+def test_of_equal_throughputs_the_winner_has_the_lowest_latency():
+    quick = Series("quick", (Point(500, 498, {50: 2.0, 99: 3.0}),))
+    slow = Series("slow", (Point(500, 500, {50: 2.0, 99: 9.0}),))
+    assert best_of([slow, quick])[0] is quick
+
+
 def test_the_target_is_a_line_and_the_winner_keeps_it():
     slow, fast = sweep()
     assert best_of(sweep(), 20.0) == (fast, fast.points[-1])

@@ -81,6 +81,11 @@ def test_best_is_the_highest_throughput_within_the_limit():
     assert "p99_latency" in unknown.value.hint
 
 
+def test_of_equal_throughputs_the_best_is_the_one_with_the_lowest_p99():
+    quick, slow, less = point(1, 498, 3000), point(2, 500, 9000), point(3, 490, 1000)
+    assert report(quick, slow, less).best() is quick
+
+
 def test_it_shows_itself_as_text_and_page_and_says_what_is_odd():
     bundle = report(
         point(), point(4, outcome="unstable", notes=("Failed.", "2 of 9 requests failed")),

@@ -10,6 +10,7 @@ from nbtriton.drawing.curve import (
     curve_finding,
     curve_limits,
     curve_text,
+    highest,
 )
 from nbtriton.drawing.dag import (
     dag_scene,
@@ -86,6 +87,7 @@ __all__ = [
     "edge_width",
     "fitting",
     "folded",
+    "highest",
     "in_units",
     "layout",
     "measure",

@@ -3,18 +3,32 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 from nbtriton.drawing.numbers import log_ticks, measure, nice_ticks, plain, sparkline
 
-__all__ = ["Limits", "Point", "Series", "best_of", "curve_finding", "curve_limits", "curve_text"]
+__all__ = [
+    "Limits",
+    "Point",
+    "Series",
+    "best_of",
+    "curve_finding",
+    "curve_limits",
+    "curve_text",
+    "highest",
+]
 
 NOTHING = "nothing measured yet"
 # Beyond this ratio of the highest to the lowest latency a linear axis hides the low end.
 _LOG_FROM = 12.0
+# Throughputs that differ by less are the same.
+_SAME = 0.01
 # What is left above a point that makes an axis longer while a sweep runs.
 _HEADROOM = 1.6
+
+_Candidate = TypeVar("_Candidate")
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,10 +84,24 @@ class Series:
         return tuple(sorted((p for p in self.points if p.latency_ms), key=lambda p: p.load))
 
 
+def highest(
+    candidates: Iterable[_Candidate],
+    throughput: Callable[[_Candidate], float],
+    latency: Callable[[_Candidate], float],
+) -> _Candidate:
+    """Return the candidate of the highest throughput: of those within 1% of it, that of the lowest latency.
+
+    An open loop gives every configuration that keeps up the same throughput, up to noise.
+    """
+    known = list(candidates)
+    least = max(map(throughput, known)) * (1 - _SAME)
+    return min((each for each in known if throughput(each) >= least), key=latency)
+
+
 def best_of(
     series: Sequence[Series], target_ms: float | None = None
 ) -> tuple[Series, Point] | None:
-    """Return the point of the highest throughput whose highest percentile keeps the target.
+    """Return the point of the highest throughput whose highest percentile keeps the target, by `highest`.
 
     An unstable one wins only where no stable one qualifies, a predicted one where none was measured.
     """
@@ -89,7 +117,11 @@ def best_of(
         fit,
     ):
         if wanted:
-            return max(wanted, key=lambda pair: pair[1].throughput)
+            return highest(
+                wanted,
+                lambda pair: pair[1].throughput,
+                lambda pair: pair[1].latency_ms[max(pair[1].latency_ms)],
+            )
     return None
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nbtriton.drawing import measure
+from nbtriton.drawing import highest, measure
 from nbtriton.errors import InvalidArgumentError, NotFoundError, nearest
 from nbtriton.packages import needed
 from nbtriton.perf import curves, render
@@ -21,13 +21,12 @@ if TYPE_CHECKING:
 
 __all__ = ["PerfReport"]
 
-_OBJECTIVES: Mapping[str, Callable[[PerfPoint], float]] = {
-    "throughput": lambda point: point.infer_per_s,
-    "avg_latency": lambda point: -point.latency_avg_us,
-    "p50_latency": lambda point: -point.latency_p50_us,
-    "p90_latency": lambda point: -point.latency_p90_us,
-    "p95_latency": lambda point: -point.latency_p95_us,
-    "p99_latency": lambda point: -point.latency_p99_us,
+_LOWEST: Mapping[str, Callable[[PerfPoint], float]] = {
+    "avg_latency": lambda point: point.latency_avg_us,
+    "p50_latency": lambda point: point.latency_p50_us,
+    "p90_latency": lambda point: point.latency_p90_us,
+    "p95_latency": lambda point: point.latency_p95_us,
+    "p99_latency": lambda point: point.latency_p99_us,
 }
 
 
@@ -115,11 +114,13 @@ class PerfReport:
 
         Notes
         -----
-        An unstable point is chosen only where no stable one qualifies.
+        An unstable point is chosen only where no stable one qualifies. Of points whose throughput is within 1%
+        of the highest, the one with the lowest p99 is the best.
         """
-        if objective not in _OBJECTIVES:
+        if objective != "throughput" and objective not in _LOWEST:
             raise InvalidArgumentError(
-                f"unknown objective '{objective}'", hint=nearest(objective, _OBJECTIVES)
+                f"unknown objective '{objective}'",
+                hint=nearest(objective, ["throughput", *_LOWEST]),
             )
         limit_us = math.inf if p99_ms is None else p99_ms * 1000
         fit = [p for p in self.points if p.request_count and p.latency_p99_us <= limit_us]
@@ -133,7 +134,10 @@ class PerfReport:
                 if math.isnan(lowest)
                 else f"the lowest p99 measured is {lowest / 1000:.3g} ms",
             )
-        return max([p for p in fit if p.stable] or fit, key=_OBJECTIVES[objective])
+        known = [p for p in fit if p.stable] or fit
+        if objective == "throughput":
+            return highest(known, lambda p: p.infer_per_s, lambda p: p.latency_p99_us)
+        return min(known, key=_LOWEST[objective])
 
     def plot(self, ax: Axes | None = None) -> Figure:
         """Draw it with matplotlib: throughput above latency, a line for each configuration.
