@@ -6,6 +6,7 @@ import base64
 import http.server
 import json
 import threading
+from pathlib import Path
 
 import pytest
 
@@ -110,6 +111,24 @@ def site():
 
 def frame_text(view):
     return base64.b64encode(view.frame).decode()
+
+
+@pytest.fixture(scope="session")
+def serious():
+    """Return a function of a page: what axe-core finds in its widget that is serious or worse."""
+    axe = pytest.importorskip("axe_playwright_python", reason="axe-core is not installed")
+    script = (Path(axe.__file__).parent / "axe.min.js").read_text(encoding="utf-8")
+
+    def find(page):
+        page.evaluate(script)
+        found = page.evaluate("axe.run(document.getElementById('w'))")["violations"]
+        return [
+            (one["id"], [node["html"][:120] for node in one["nodes"]])
+            for one in found
+            if one["impact"] in ("serious", "critical")
+        ]
+
+    return find
 
 
 @pytest.fixture
