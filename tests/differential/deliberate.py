@@ -90,6 +90,9 @@ NAMES = {
         "tests/backends/test_onnxruntime.py"
         "::test_an_accelerator_that_is_not_available_is_left_out_with_a_warning"
     ),
+    "gpu-memory-limit": (
+        "tests/devices/test_serving.py::test_DM1_a_model_that_does_not_fit_is_refused_in_tritons_words"
+    ),
     "instance-names": "tests/engine/test_updates.py::test_instances_have_names_of_their_own",
     "version-policy-reported": (
         "tests/engine/test_updates.py::test_L16_L17_a_new_version_policy_alone_is_an_update_too"

@@ -246,7 +246,11 @@ def test_PA25_the_report_shows_streams_and_sequences(server, tmp_path):
         server, "words", streaming=True, request_count=5, inputs={"N": np.array([3], np.int32)}
     )
     text = words._repr_mimebundle_()["text/plain"]
-    for column in ("responses [1/s]", "first p50 [µs]", "between p99 [µs]"):
+    for column in (
+        "responses [1/s]",
+        "first p50 [",
+        "between p99 [",
+    ):  # in µs, on a busy machine in ms
         assert column in text
     assert {"responses", "first_response_p99_us", "between_responses_avg_us"} <= set(words.frame)
     words.to_csv(tmp_path / "words.csv")
