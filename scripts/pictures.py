@@ -72,6 +72,7 @@ def measured(server: nt.Server) -> Any:
 def screens(server: nt.Server, report: Any, folder: Path, lessons: Path | None) -> None:
     """Save what a person sees of each view, resting and live, and of each lesson, light and dark."""
     from nbtriton.perf.curves import series_of
+    from nbtriton.teaching import SCENARIOS
     from nbtriton.widgets import CurveView, DagView, Hub, WatchView
     from nbtriton.widgets.timeline import live_timeline
     from screens import Screens
@@ -100,6 +101,9 @@ def screens(server: nt.Server, report: Any, folder: Path, lessons: Path | None) 
         "handle": server.load(name="pipeline"),
         "options": server.options,
     }
+    for name in SCENARIOS:
+        live[f"figure-{name}"] = nt.figure(name).widget
+        rest[f"figure-{name}"] = nt.figure(name).static()
     with Screens(folder) as made:
         for name, view in live.items():
             view.refresh()
@@ -139,6 +143,7 @@ def main() -> None:
         nt.perf(server, "pipeline", concurrency=8, measurement_interval_ms=400)
         nt.dag(server, "pipeline").save(PICTURES / "graph.svg")
         nt.timeline(server, "pipeline", span_ms=60).save(PICTURES / "timeline.svg")
+    nt.figure("batch_forms").save(PICTURES / "figure.svg")
 
 
 if __name__ == "__main__":
