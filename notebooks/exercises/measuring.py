@@ -39,12 +39,19 @@ def slow_percent(answer, server):
     are inside during a slow call?
     """
     requests = server.requests("hiccup")[-500:]
-    slow = [b for b in server.batches("hiccup") if b.end_ns - b.start_ns > 35_000_000]
     assert len(requests) == 500, "Run the measurement first."
+    first_ns = min(one.arrival_ns for one in requests)
+    slow = [
+        b for b in server.batches("hiccup")
+        if b.end_ns - b.start_ns > 35_000_000 and b.start_ns >= first_ns
+    ]  # fmt: skip
     met = sum(
-        any(one.arrival_ns < b.start_ns + 5_000_000 and one.answered_ns >= b.end_ns for b in slow)
+        one.arrival_ns < b.start_ns + 5_000_000 and one.answered_ns >= b.end_ns
+        for b in slow
         for one in requests
     )
-    happened = 100 * met / len(requests)
-    assert abs(answer - happened) < 4, f"The recorder says {happened:.0f}%."
-    return f"{happened:.0f}%: each slow call meets all that are outstanding, so p99 and p90 are slow, too."
+    # For each slow call, of which there is one in 50: a busy machine makes others slow, too.
+    each = met / len(slow)
+    said = f"The recorder says that a slow call meets {each:.1f} requests: {2 * each:.0f}%"
+    assert abs(answer - 2 * each) < 4, f"{said}."
+    return f"{said} with one slow call in 50, so p99 and p90 are slow, too."

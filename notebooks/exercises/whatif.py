@@ -23,6 +23,13 @@ def most_of_one_instance(answer, server):
     report = nt.perf(
         server, "ranker", inputs=one, concurrency=16, request_count=160, instances=1
     )
-    most = report.points[0].infer_per_s
-    assert 0.75 < answer / most < 1.33, f"16 outstanding requests were answered at {most:.0f} a second."
-    return f"Measured: {most:.0f} a second. More than that needs a second instance, or longer batches."
+    # The quicker ones: on a busy machine a sleep ends late.
+    full = sorted(b.end_ns - b.start_ns for b in server.batches("ranker") if b.batch_size == 8)
+    took_ms = full[len(full) // 4] / 1e6
+    most = 8 / took_ms * 1000
+    said = f"A full batch took {took_ms:.1f} ms, which allows {most:.0f} a second"
+    assert 0.75 < answer / most < 1.33, f"{said}."
+    return (
+        f"{said}; 16 outstanding requests were answered at {report.points[0].infer_per_s:.0f}. "
+        "More than that needs a second instance, or longer batches."
+    )
