@@ -91,9 +91,9 @@ def test_the_lesson_runs_and_its_widgets_move(open_notebook):
     sweep = opened.output("alone = %triton_perf")
     live = sweep.locator(".nbt-curve-line")
     live.wait_for(state="attached")
-    progress = distinct(page, lambda: first_text(live), 2)
-    assert len(progress) == 2, progress
-    assert "concurrency" in progress[-1]
+    # A sweep of two seconds: a busy page draws a moment of it; that pictures move is asked of the longer ones.
+    (progress,) = distinct(page, lambda: first_text(live), 1)
+    assert "concurrency" in progress
     opened.screenshot("ensembles-sweep-live", sweep)
 
     # The second sweep is longer; its picture grows.
