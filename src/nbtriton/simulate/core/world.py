@@ -319,28 +319,14 @@ class World:
 
         Where no core is free, all executions that compute lose as much of theirs.
         """
-        if not self.cores or self.busy <= self.cores - FREE_FROM:
-            return
-        for model in self._beside:
-            if model.demand >= COMPUTES_FROM:
-                model.taken_ns += cost_ns // self.cores
+        self._take(cost_ns, interpreter=False)
 
     def disturb(self, cost_ns: int) -> None:
         """Let the scheduler's thread wake up, which runs Python, for so long.
 
         An execution in a thread finds the interpreter taken, and has to be woken up itself.
         """
-        if not self.shared_interpreter:
-            self.occupy(cost_ns)
-            return
-        full = self.cores > 0 and self.busy > self.cores - FREE_FROM
-        for model in self._beside:
-            if model.demand < COMPUTES_FROM:
-                continue
-            if model.threaded:
-                model.taken_ns += cost_ns
-            elif full:
-                model.taken_ns += cost_ns // self.cores
+        self._take(cost_ns, interpreter=self.shared_interpreter)
 
     def resume(self, thread: Thread, now: int) -> None:
         """Let a thread that slept or computed without the interpreter go on at a time."""
@@ -384,6 +370,19 @@ class World:
         if not model.running and model in self._beside:
             self._beside.remove(model)
         self._share()
+
+    def _take(self, cost_ns: int, *, interpreter: bool) -> None:
+        """Take a core, and the interpreter or not, from the executions that compute."""
+        full = self.cores > 0 and self.busy > self.cores - FREE_FROM
+        if not full and not interpreter:
+            return
+        for model in self._beside:
+            if model.demand < COMPUTES_FROM:
+                continue
+            if interpreter and model.threaded:
+                model.taken_ns += cost_ns
+            elif full:
+                model.taken_ns += cost_ns // self.cores
 
     def _share(self) -> None:
         """Tell each model what its executions lose to other threads from here on."""
