@@ -240,9 +240,12 @@ class LiveView(anywidget.AnyWidget):
         self._on_look = None
 
     def close(self) -> None:
-        """Stop following and take the view off every page."""
-        self._hub.close(self)
-        super().close()
+        """Stop following and take the view off every page; idempotent."""
+        # ipywidgets closes it once more when it is collected as garbage, on any thread and line: also
+        # on one that has the hub's lock.
+        if self.comm is not None:
+            self._hub.close(self)
+            super().close()
 
     def static(self) -> StaticView:
         """Return what it shows now as something that needs no script."""
