@@ -257,7 +257,7 @@ def test_what_is_simulated_is_called_so(server):
     status = nt.status(server).set_index("model")["instances"]
     assert status["a"] == "1 \u00d7 simulated GPU"
     assert status["c"] == "1 \u00d7 CPU"
-    report = nt.perf(server, "all_gpu", concurrency=1, measurement_interval_ms=50, max_trials=3)
+    report = nt.perf(server, "all_gpu", concurrency=1, request_count=3)
     assert "simulated GPUs (simulated:2,launch_us=500): the times are simulated" in report.notes[0]
     assert report.environment["gpus"] == "simulated:2,launch_us=500"
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import queue
 import re
-import time
 from typing import Any
 
 import pytest
-from jupyter_client.manager import start_new_kernel
+
+from tests.kernels import Kernel, started_kernel
 
 pytestmark = pytest.mark.slow
 
@@ -35,13 +34,12 @@ def plain(IN: "FP32[4]") -> {"OUT": "FP32[4]"}:
 """
 
 
-class Kernel:
-    """Runs cells, types into their prompts, and speaks to the debugger."""
+class Debugger:
+    """Runs cells of a kernel, types into their prompts, and speaks to the debugger."""
 
-    def __init__(self) -> None:
-        self.manager, self.client = start_new_kernel(
-            kernel_name="python3", extra_arguments=["--IPKernelApp.log_level=ERROR"]
-        )
+    def __init__(self, kernel: Kernel) -> None:
+        self._kernel = kernel
+        self.client = kernel.client
         self._number = 0
 
     def run(self, cell: str, *typed: str) -> str:
@@ -78,25 +76,22 @@ class Kernel:
 
     def event(self, kind: str) -> Any:
         """The next event of the debugger of this kind."""
-        deadline = time.monotonic() + PATIENCE_S
-        while time.monotonic() < deadline:
-            message = self.client.get_iopub_msg(timeout=PATIENCE_S)
+        while True:
+            message = self._kernel.next_message()
             if message["msg_type"] == "debug_event" and message["content"]["event"] == kind:
                 return message["content"]["body"]
-        raise queue.Empty
 
 
 @pytest.fixture(scope="module")
 def kernel():
-    kernel = Kernel()
-    kernel.run(
-        "%load_ext nbtriton\n"
-        "import numpy as np\nimport nbtriton as nt\n"
-        "from IPython.core.debugger import set_trace"
-    )
-    yield kernel
-    kernel.client.stop_channels()
-    kernel.manager.shutdown_kernel(now=True)
+    with started_kernel() as started:
+        kernel = Debugger(started)
+        kernel.run(
+            "%load_ext nbtriton\n"
+            "import numpy as np\nimport nbtriton as nt\n"
+            "from IPython.core.debugger import set_trace"
+        )
+        yield kernel
 
 
 @pytest.mark.parametrize(

@@ -147,7 +147,7 @@ def test_an_interrupted_level_leaves_no_sequence_behind(server, seen):
             raise KeyboardInterrupt
 
     report = nt.perf(
-        server, "total", concurrency=3, measurement_interval_ms=20, sequence_length=10**6,
+        server, "total", concurrency=3, measurement_interval_ms=200, sequence_length=10**6,
         observer=stop,
     )  # fmt: skip
     assert report.interrupted
