@@ -307,6 +307,25 @@ def test_a_sender_that_wakes_up_takes_a_core_where_none_is_free():
     assert latencies(one, requests=2) == [10_800, 19_800]
 
 
+def test_no_core_is_busy_once_nothing_runs():
+    found = chain({"a": 1, "b": 2, "c": 1}, branches=True)
+    # The first two run side by side, and 0.1 + 0.2 - 0.1 - 0.2 is not 0.
+    models = {
+        "a": replace(found.models["a"], cores=0.1),
+        "b": replace(found.models["b"], cores=0.2),
+    }
+    found = replace(found, models={**found.models, **models})
+    server = SimulatedServer(found, {name: found.config(name) for name in ("a", "b", "c", "e")})
+    world = server.world
+    OpenLoop(
+        world, server.runtime("e"), Repeated([{}]), 1, 3, send_times_ns(RequestIntervals((10_000,)))
+    ).start()
+    world.calendar.run(11_500_000, 10**6)  # "a" has ended, "b" has not
+    assert world.busy == pytest.approx(0.2)
+    world.calendar.run(10**12, 10**6)
+    assert world.busy == 0.0
+
+
 def test_an_interrupt_leaves_the_levels_so_far():
     def stop(progress):
         if progress.level == 2:

@@ -274,8 +274,8 @@ class World:
     """
 
     __slots__ = (
-        "_beside", "_contending", "_holding", "busy", "calendar", "cores", "costs", "demand",
-        "free_ns", "random", "shared_interpreter", "trace",
+        "_beside", "_contending", "_holding", "_running", "busy", "calendar", "cores", "costs",
+        "demand", "free_ns", "random", "shared_interpreter", "trace",
     )  # fmt: skip
 
     def __init__(
@@ -290,6 +290,7 @@ class World:
         self.demand = 0.0
         self.busy = 0.0
         self.cores = cores
+        self._running = 0
         self._contending: list[Instance] = []
         self._holding: list[Instance] = []
         # Models with executions that other work puts off.
@@ -341,6 +342,7 @@ class World:
         """Count an execution that begins; return how many executions it shares the machine with."""
         model = instance.model
         model.running += 1
+        self._running += 1
         self.busy += model.demand
         if model.contends:
             self.demand += model.demand
@@ -358,6 +360,9 @@ class World:
         model = instance.model
         model.running -= 1
         self.busy -= model.demand
+        self._running -= 1
+        if not self._running:
+            self.busy = 0.0  # without the rounding errors of what came before
         if model.python >= HOLDS_FROM:
             self._holding.remove(instance)
         if model.contends:
@@ -366,7 +371,7 @@ class World:
             if self._contending:
                 self._stretch(instance)
             else:
-                self.demand = 0.0  # without the rounding errors of what came before
+                self.demand = 0.0  # likewise
         if not model.running and model in self._beside:
             self._beside.remove(model)
         self._share()
