@@ -11,7 +11,7 @@ from collections.abc import Callable
 __all__ = ["until"]
 
 # Long enough for a busy machine; a change is seen at once.
-PATIENCE_S = 30.0
+PATIENCE_S = 60.0
 _PAUSE_S = 0.005
 
 

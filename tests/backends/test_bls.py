@@ -193,7 +193,7 @@ def test_PB65_B7_async_calls_run_side_by_side(inside, server):
     barrier = threading.Barrier(4)
 
     def meet(A, B):
-        barrier.wait(20)
+        barrier.wait(60)
         return {"SUM": A}
 
     server.models["meet"] = meet
@@ -212,7 +212,7 @@ def test_PB65_streams_are_awaited_side_by_side(inside, server):
     barrier = threading.Barrier(2)
 
     def meet(A, B):
-        barrier.wait(20)  # an iterator that blocked the loop would keep the second call from coming
+        barrier.wait(60)  # an iterator that blocked the loop would keep the second call from coming
         return [{"SUM": A}, {"SUM": B}]
 
     server.models["meet"] = meet
@@ -336,7 +336,7 @@ def test_each_server_s_models_call_their_own_server(make, run):
     def model(name):
         class TritonPythonModel:
             async def execute(self, requests):
-                barrier.wait(20)
+                barrier.wait(60)
                 by_task = values(request("which", ["SUM"]).exec())
                 by_thread = await asyncio.to_thread(
                     lambda: values(request("which", ["SUM"]).exec())

@@ -89,7 +89,7 @@ def test_PB32_another_thread_answers_after_execute_returned(make, run):
 
     def execute(requests):
         def later(request):
-            assert go.wait(20)
+            assert go.wait(60)
             # As vLLM's backend does: the sender is fetched when the answer is ready.
             sender = request.get_response_sender()
             sender.send(respond(1))
@@ -151,14 +151,14 @@ def test_PB32_threads_that_ask_at_the_same_moment_get_one_sender(make, run):
             found = []
 
             def ask(request=request, ready=ready, found=found):
-                ready.wait(20)
+                ready.wait(60)
                 found.append(request.get_response_sender())
 
             threads = [threading.Thread(target=ask) for _ in range(count)]
             for thread in threads:
                 thread.start()
             for thread in threads:
-                thread.join(20)
+                thread.join(60)
             assert len(set(found)) == 1
             found[0].send(respond(1), FINAL)
 
@@ -187,7 +187,7 @@ def test_PB36_coroutines_of_one_instance_interleave(make):
     first, second = Request({"IN": ones()}, request_id="first"), Request({"IN": ones()})
     assert instance.execute([first], Timer()) is None
     assert instance.execute([second], Timer()) is None
-    assert first.answered.wait(20)
+    assert first.answered.wait(60)
     assert sent(second) == [(2, True)]
     assert sent(first) == [(1, True)]
 
@@ -201,7 +201,7 @@ def test_PB36_a_coroutine_that_raises_answers_its_open_requests(make, run):
 
     done, open_ = Request({"IN": ones()}), Request({"IN": ones()})
     run(make(TritonPythonModel, DECOUPLED), done, open_)
-    assert open_.answered.wait(20)
+    assert open_.answered.wait(60)
     assert sent(done) == [(1, True)]
     ((answer, _),) = open_.sent
     assert isinstance(answer.error, ModelError)
@@ -219,9 +219,9 @@ def test_unloading_answers_requests_that_a_coroutine_holds(make, run):
     instance = make(TritonPythonModel, DECOUPLED)
     request = Request({"IN": ones()})
     run(instance, request)
-    assert started.wait(20)
+    assert started.wait(60)
     instance.finalize()
-    assert request.answered.wait(20)
+    assert request.answered.wait(60)
 
 
 def test_PB37_a_sender_sees_the_cancellation(make, run):
@@ -247,6 +247,6 @@ def test_an_abandoned_request_is_answered_with_an_error(make, run, take_sender):
     request = Request({"IN": ones()})
     run(make(model(execute), DECOUPLED), request)
     gc.collect()
-    assert request.answered.wait(20)
+    assert request.answered.wait(60)
     assert isinstance(request.sent[-1][0].error, InternalError)
     assert request.sent[-1][1]

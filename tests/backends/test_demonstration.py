@@ -261,9 +261,9 @@ def test_square_stops_when_its_request_is_cancelled(server):
     future = server.submit(
         "m", {"IN": np.array([100_000], np.int32)}, on_response=lambda *_: came.set()
     )
-    assert came.wait(20)
+    assert came.wait(60)
     future.cancel()
-    assert server.unload("m", timeout_s=20)
+    assert server.unload("m", timeout_s=60)
 
 
 @pytest.mark.parametrize(

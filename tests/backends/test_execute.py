@@ -432,7 +432,7 @@ def test_a_response_without_a_final_flag_is_the_whole_answer(make, run):
     request = Request({"IN": ones()})
     run(make(returning(execute)), request)
     gc.collect()
-    assert request.answered.wait(20)
+    assert request.answered.wait(60)
     assert request.sent[0][0].error is None
     assert request.sent[1:] == [(None, True)]
 
@@ -443,7 +443,7 @@ def test_a_request_without_any_sender_gets_an_error(make, run, result):
     request = Request({"IN": ones()})
     assert run(make(returning(lambda r: result)), request) == [None]
     gc.collect()
-    assert request.answered.wait(20)
+    assert request.answered.wait(60)
     ((answer, _),) = request.sent
     assert type(answer.error) is InternalError
     assert "without sending a final response" in answer.error.message
@@ -486,7 +486,7 @@ def test_a_sender_that_was_not_used_does_not_disturb_the_returned_response(make,
     # The thread that answers abandoned requests works in order: after this one, nothing is left.
     other = Request({"IN": ones()})
     run(make(returning(lambda r: None)), other)
-    assert other.answered.wait(20)
+    assert other.answered.wait(60)
     assert request.sent == []
 
 
@@ -541,11 +541,11 @@ def test_instances_in_threads_know_themselves(make, run):
             self.name = args["model_instance_name"]
 
         def execute(self, requests):
-            barrier.wait(20)
+            barrier.wait(60)
             with pytest.raises(pb_utils.TritonModelException) as caught:
                 pb_utils.load_model("nope")
             found[self.name] = str(caught.value)
-            barrier.wait(20)
+            barrier.wait(60)
             return [respond(ones())]
 
     from tests.backends.fakes import Server

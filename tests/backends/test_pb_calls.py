@@ -98,7 +98,7 @@ def test_every_call_gives_the_same_in_the_real_server(reference: Any, repository
     flags = ("--model-control-mode=explicit", "--load-model=*")
     for _ in range(6):  # the stub of 2.51 ends now and then after an error of a metric
         with reference.server(repository, *flags) as server:
-            client = http.InferenceServerClient(server.http_url, network_timeout=30)
+            client = http.InferenceServerClient(server.http_url, network_timeout=60)
             try:
                 for text in found:
                     if text.startswith("KEEP.append"):

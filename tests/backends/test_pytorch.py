@@ -414,7 +414,7 @@ def test_instances_run_side_by_side(torch_model):
             return self
 
         def forward(self, IN):
-            barrier.wait(20)
+            barrier.wait(60)
             return IN + 1
 
     module = Meet()

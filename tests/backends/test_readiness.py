@@ -117,6 +117,6 @@ def test_PB10_only_models_that_have_a_say_are_asked():
         server.load(CONFIG, Plain)
         assert server.engine.inspection.has_own_checks()
         assert not server.engine.inspection.is_model_ready("nope")
-        server.unload("m", timeout_s=10)
+        server.unload("m", timeout_s=60)
         assert not server.engine.inspection.is_model_ready("m")
         assert not server.engine.inspection.has_own_checks()

@@ -103,7 +103,7 @@ def _run(*flags: str) -> subprocess.CompletedProcess[str]:
 
 
 def _infer(port: int, value: float) -> http.client.HTTPConnection:
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
     tensor = {"name": "IN", "shape": [1, 1], "datatype": "FP32", "data": [value]}
     connection.request("POST", "/v2/models/double/infer", json.dumps({"inputs": [tensor]}))
     return connection
@@ -143,7 +143,7 @@ def test_a_client_that_is_connected_is_answered_until_it_leaves(repository: Path
             reply.read()
             assert reply.status == 200
         with pytest.raises(OSError):
-            urllib.request.urlopen(f"http://127.0.0.1:{ports['HTTPService']}/v2", timeout=30)
+            urllib.request.urlopen(f"http://127.0.0.1:{ports['HTTPService']}/v2", timeout=60)
         connection.close()
         _, rest = finish(process)
         assert process.returncode == 0
@@ -192,7 +192,7 @@ def _grpc_infer(channel: Any, model: str, value: float) -> Any:
     from tests.frontends.grpc_support import infer, open_call, tensor
 
     raw = struct.pack("<f", value)
-    return open_call(channel).future(infer(model, [tensor(shape=(1, 1))], [raw]), timeout=30)
+    return open_call(channel).future(infer(model, [tensor(shape=(1, 1))], [raw]), timeout=60)
 
 
 def test_calls_of_models_and_steps_of_ensembles_are_finished(pipelines: Path) -> None:
@@ -284,7 +284,7 @@ def test_every_request_under_load_is_answered_once(repository: Path, tmp_path: P
             for client in clients:
                 client.start()
             for _ in range(40):
-                assert answered.acquire(timeout=30)
+                assert answered.acquire(timeout=60)
             process.send_signal(signal.SIGTERM)
             finish(process)
             for client in clients:
@@ -371,7 +371,7 @@ def test_a_server_without_its_repository_stays_and_refuses(tmp_path: Path, stric
             ("/systemsharedmemory/status", 200),
             ("/logging", 200),
         ):
-            connection = http.client.HTTPConnection("127.0.0.1", ports["HTTPService"], timeout=30)
+            connection = http.client.HTTPConnection("127.0.0.1", ports["HTTPService"], timeout=60)
             connection.request("GET", f"/v2{path}")
             reply = connection.getresponse()
             assert reply.status == status, path
@@ -526,7 +526,7 @@ def test_the_openai_endpoint_is_started_with_its_port(repository: Path) -> None:
     flags = ("--model-repository", str(repository), *PORTS, "--openai-port=0")
     with serving(*flags, "--chat-template", "{{ messages[0].content }}") as (_process, ports, _):
         url = f"http://127.0.0.1:{ports['OpenAI']}/v1/models"
-        with urllib.request.urlopen(url, timeout=30) as reply:
+        with urllib.request.urlopen(url, timeout=60) as reply:
             assert json.load(reply) == {"object": "list", "data": []}
     done = _run(*flags, "--chat-template", "{% for")
     assert done.returncode == 1

@@ -91,7 +91,7 @@ def test_requests_in_flight_reuse_their_connections(client):
         pending = [client.submit(request) for _ in range(4)]
         for each in pending:
             each.add_done_callback(lambda _: ended.release())
-        assert all(ended.acquire(timeout=30) for _ in pending)
+        assert all(ended.acquire(timeout=60) for _ in pending)
         assert [each.exception() for each in pending] == [None] * 4
     if isinstance(client, HttpClient):
         assert len(client._connections) <= 12

@@ -163,7 +163,7 @@ def test_what_runs_is_answered_and_what_is_new_refused(
         # Health checks of gRPC's own service, streams, clients that come now, sequences that go on.
         check = channel.unary_unary("/grpc.health.v1.Health/Check")
         with pytest.raises(grpc.RpcError, match="Server exiting"):
-            check(b"", timeout=30)
+            check(b"", timeout=60)
         (refused,) = stream(channel, [one("plain", request_id="i")])
         assert refused.error_message == f"[request id: i] {STOPPED}"
         with grpc.insecure_channel(server.grpc_url) as late:

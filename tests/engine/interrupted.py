@@ -89,7 +89,7 @@ def main(seed: int, interrupts: int) -> None:
         while not stop.is_set():
             for name in ("plain", "busy", "delayed"):
                 try:
-                    if server.submit(name, {"IN": X}).result(20)["OUT"][0, 0] != 2:
+                    if server.submit(name, {"IN": X}).result(60)["OUT"][0, 0] != 2:
                         surprises.append("a wrong answer")
                 except Exception as error:
                     surprises.append(repr(error))
@@ -126,7 +126,7 @@ def main(seed: int, interrupts: int) -> None:
     signal.setitimer(signal.ITIMER_REAL, 0)
     stop.set()
     for thread in bystanders:
-        thread.join(20)
+        thread.join(60)
 
     # The server still serves, and no request is stuck in it.
     for way in ways:
@@ -143,7 +143,7 @@ def main(seed: int, interrupts: int) -> None:
     left = [
         name
         for name in ("ensemble", "nested", "delayed", "busy", "plain")
-        if not server.unload(name, timeout_s=20)
+        if not server.unload(name, timeout_s=60)
     ]
     server.close()
     print(

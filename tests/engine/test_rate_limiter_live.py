@@ -42,7 +42,7 @@ class Gated:
 
                 gated.sizes.append(len(requests))
                 gated.inside.release()
-                assert gated.permits.acquire(timeout=30)
+                assert gated.permits.acquire(timeout=60)
                 return [pb_utils.InferenceResponse([pb_utils.Tensor("OUT", X)]) for _ in requests]
 
         return TritonPythonModel
@@ -53,7 +53,7 @@ def test_R1_off_by_default_resources_are_ignored():
     with Server() as server:
         server.load(config(5, count=2), gated.model(), name="m")
         futures = [server.submit("m", {"IN": X}) for _ in range(2)]
-        assert all(gated.inside.acquire(timeout=30) for _ in range(2))
+        assert all(gated.inside.acquire(timeout=60) for _ in range(2))
         gated.permits.release(2)
         assert [f.result(30)["OUT"].item() for f in futures] == [1.0, 1.0]
 
@@ -63,11 +63,11 @@ def test_R3_two_instances_that_need_the_whole_pool_run_one_after_the_other():
     with Server(rate_limit="execution_count") as server:
         server.load(config(3, count=2), gated.model(), name="m")
         futures = [server.submit("m", {"IN": X}) for _ in range(8)]
-        assert gated.inside.acquire(timeout=30)
+        assert gated.inside.acquire(timeout=60)
         assert server.engine.lifecycle.builder.limiter.resources() == {("r", 0): (3, 3)}
         assert not gated.inside.acquire(blocking=False)
         gated.permits.release()
-        assert gated.inside.acquire(timeout=30)
+        assert gated.inside.acquire(timeout=60)
         assert not gated.inside.acquire(blocking=False)
         gated.permits.release()
         for future in futures:
@@ -83,7 +83,7 @@ def test_R3_a_larger_need_elsewhere_makes_room_for_both():
         server.load(config(3, count=2), gated.model(), name="m")
         server.load(config(8), gated.model(), name="large")
         futures = [server.submit("m", {"IN": X}) for _ in range(2)]
-        assert all(gated.inside.acquire(timeout=30) for _ in range(2))
+        assert all(gated.inside.acquire(timeout=60) for _ in range(2))
         gated.permits.release(2)
         for future in futures:
             future.result(30)
@@ -117,7 +117,7 @@ def test_a_load_waits_for_no_resources():
     with Server(rate_limit="execution_count") as server:
         server.load(config(3), gated.model(), name="m")
         future = server.submit("m", {"IN": X})
-        assert gated.inside.acquire(timeout=30)
+        assert gated.inside.acquire(timeout=60)
         server.load(config(3), gated.model(), name="other")  # would never return
         assert server.engine.lifecycle.builder.limiter.resources() == {("r", 0): (3, 3)}
         gated.permits.release()

@@ -50,7 +50,7 @@ class Gated:
         class TritonPythonModel:
             def execute(self, requests):
                 gated.inside.release()
-                assert gated.permits.acquire(timeout=30)
+                assert gated.permits.acquire(timeout=60)
                 if fails:
                     raise ValueError("no")
                 return answers(requests)
@@ -69,7 +69,7 @@ def test_E21_a_step_holds_at_most_its_limit_of_requests(limit, together):
         server.load(ENSEMBLE.replace("LIMIT", limit), name="e")
         futures = [server.submit("e", {"IN": X}) for _ in range(4)]
         for _ in range(together):
-            assert gated.inside.acquire(timeout=30)
+            assert gated.inside.acquire(timeout=60)
         second = next(m for m in server.models() if m.name == "second")
         assert (second.executing, second.queued) == (together, 0)
         gated.permits.release(4)
@@ -117,7 +117,7 @@ def test_E21_a_decoupled_model_is_held_back_by_a_slow_step():
             on_response=lambda response, _: results.append(response) if response.outputs else None,
         )
         for _ in range(5):
-            assert gated.inside.acquire(timeout=30)
+            assert gated.inside.acquire(timeout=60)
             # The one inside, and the one whose sender waits for the place.
             assert len(sent) <= len(results) + 2
             gated.permits.release()

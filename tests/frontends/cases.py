@@ -61,7 +61,7 @@ class Case:
 
 def ask(port: int, case: Case) -> Seen:
     """Send one request on a connection of its own."""
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
     try:
         connection.request(case.method, case.path, case.body, dict(case.headers))
         reply = connection.getresponse()

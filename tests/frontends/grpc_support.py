@@ -17,7 +17,7 @@ __all__ = [
 ONES = np.ones(4, np.float32).tobytes()
 SERVICE = "/inference.GRPCInferenceService/"
 UNSET = object()
-TIMEOUT_S = 20
+TIMEOUT_S = 60
 
 
 @dataclass(frozen=True)

@@ -56,7 +56,7 @@ from tests.seeds import free_seed
 
 __all__ = ["fuzz_frames"]
 
-WAIT_S = 20.0
+WAIT_S = 60.0
 # An instance may still execute a request of a client that has disconnected: a call and its connection for each model.
 KEPT = 12
 BODIES = tuple(

@@ -45,7 +45,7 @@ END_STREAM = ACK = 1
 END_HEADERS, PADDED, PRIORITIZED = 4, 8, 0x20
 INFER = b"/inference.GRPCInferenceService/ModelInfer"
 STREAM = b"/inference.GRPCInferenceService/ModelStreamInfer"
-WAIT_S = 20.0
+WAIT_S = 60.0
 _OPENING = {
     b":method": b"POST", b":scheme": b"http", b":path": INFER, b":authority": b"localhost",
     b"te": b"trailers", b"content-type": b"application/grpc",

@@ -36,7 +36,7 @@ from tests.frontends.grpc_support import (
     tensor,
 )
 
-TIMEOUT_S = 20
+TIMEOUT_S = 60
 
 
 class Waiting:
@@ -111,7 +111,7 @@ def waiting(server: Server) -> Iterator[type[Waiting]]:
     server.load(WAITING, Waiting)
     yield Waiting
     Waiting.leave.set()
-    server.unload("waiting", timeout_s=10)
+    server.unload("waiting", timeout_s=60)
 
 
 def _input(values: Any = (1, 2, 3, 4)) -> Any:
@@ -316,7 +316,7 @@ def test_GS3_what_a_model_sends_after_its_answer_is_dropped(channel: Any, server
         (statistics,) = server.statistics("twice")["model_stats"]
         assert statistics["inference_stats"]["fail"]["count"] == 2
     finally:
-        server.unload("twice", timeout_s=10)
+        server.unload("twice", timeout_s=60)
 
 
 def test_GS4_the_bare_flag_comes_on_request_only(channel: Any) -> None:
@@ -396,7 +396,7 @@ def test_responses_that_are_ready_together_all_arrive(server: Server) -> None:
         all_here.set()
         assert found == [*"01234567"]
         assert list(answers) == []
-    server.unload("together", timeout_s=10)
+    server.unload("together", timeout_s=60)
 
 
 def test_GS7_responses_of_one_request_keep_their_order(channel: Any) -> None:

@@ -54,7 +54,7 @@ from tests.frontends.http2_raw import (
 from tests.seeds import SEED
 
 GZIP = functools.partial(gzip.compress, mtime=0)  # the same bytes at any time
-TIMEOUT_S = 20
+TIMEOUT_S = 60
 ONE = infer("one").SerializeToString()
 BODY = prefixed(ONE)
 PROTOCOL_ERROR, CANCEL, FLOW_CONTROL_ERROR, ENHANCE_YOUR_CALM = 1, 8, 3, 11
@@ -109,7 +109,7 @@ def blocking(server: Server) -> Iterator[type[Blocking]]:
     server.load(BLOCKING, Blocking)
     yield Blocking
     Blocking.leave.set()
-    server.unload("blocking", timeout_s=10)
+    server.unload("blocking", timeout_s=60)
 
 
 def call(stream: int = 1, body: bytes = BODY, block: bytes | None = None) -> bytes:

@@ -108,13 +108,13 @@ class Client:
         body = json.dumps({"inputs": [tensor]}).encode()
         url = f"{self._http}/v2/models/{model}/infer"
         try:
-            with urllib.request.urlopen(urllib.request.Request(url, body), timeout=30) as reply:
+            with urllib.request.urlopen(urllib.request.Request(url, body), timeout=60) as reply:
                 return reply.status
         except urllib.error.HTTPError as error:
             return error.code
 
     def text(self) -> str:
-        with urllib.request.urlopen(self._metrics, timeout=30) as reply:
+        with urllib.request.urlopen(self._metrics, timeout=60) as reply:
             return reply.read().decode()
 
     def samples(self, prefix: str = "nv_") -> dict[str, float]:
@@ -164,7 +164,7 @@ class Sender:
 
     def answer(self) -> str | None:
         """Return the status of the next answer, None for a good one."""
-        return self._answers.get(timeout=30)
+        return self._answers.get(timeout=60)
 
     def notified(self) -> None:
         """Return when the server knows of a cancellation.

@@ -113,7 +113,7 @@ def test_streams_over_tls(one_sided: Endpoints, keys: Path) -> None:
         for _ in range(5):
             client.async_stream_infer("m", [tensor])
         for _ in range(5):
-            result, error = found.get(timeout=30)
+            result, error = found.get(timeout=60)
             assert error is None
             np.testing.assert_array_equal(result.as_numpy("OUT"), ARRAY)
 
@@ -123,7 +123,7 @@ def test_a_client_without_a_certificate_of_ours_is_refused(
     mutual: Endpoints, keys: Path, name: str
 ) -> None:
     with over_grpc(mutual.grpc_port, keys, name) as client, pytest.raises(Exception) as caught:
-        client.is_server_live(client_timeout=10)
+        client.is_server_live(client_timeout=60)
     assert "UNAVAILABLE" in str(caught.value)
     with over_http(mutual.http_port, keys, name) as client, pytest.raises(Exception) as caught:
         client.is_server_live()
@@ -200,7 +200,7 @@ def test_grpc_reports_a_client_without_tls(one_sided: Endpoints) -> None:
     with grpc.insecure_channel(f"localhost:{one_sided.grpc_port}") as channel:
         live = channel.unary_unary("/inference.GRPCInferenceService/ServerLive")
         with pytest.raises(grpc.RpcError) as caught:
-            live(b"", timeout=10)
+            live(b"", timeout=60)
         assert caught.value.code() == grpc.StatusCode.UNAVAILABLE
 
 

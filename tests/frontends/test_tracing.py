@@ -119,7 +119,7 @@ class Client:
     def post(self, path: str, document: object) -> str:
         request = urllib.request.Request(f"http://{self.http}{path}", json.dumps(document).encode())
         try:
-            with urllib.request.urlopen(request, timeout=30) as reply:
+            with urllib.request.urlopen(request, timeout=60) as reply:
                 return reply.read().decode()
         except urllib.error.HTTPError as error:
             return error.read().decode()
@@ -138,7 +138,7 @@ class Client:
             client.async_stream_infer(model, [tensor], enable_empty_final_response=True)
             count = 0
             while True:
-                result, error = answers.get(timeout=30)
+                result, error = answers.get(timeout=60)
                 assert error is None
                 if result.get_response().parameters["triton_final_response"].bool_param:
                     return count
@@ -279,7 +279,7 @@ def test_HTTP_RECV_is_from_the_first_byte_to_the_last(repository, tmp_path):
     body = json.dumps({"inputs": [tensor]}).encode()
     with ours(repository, tmp_path / "t", TraceValues(BOTH, 1, -1, 1)) as client:
         host, _, port = client.http.partition(":")
-        with socket.create_connection((host, int(port)), timeout=30) as connection:
+        with socket.create_connection((host, int(port)), timeout=60) as connection:
             before_ns = time.monotonic_ns()
             connection.sendall(
                 b"POST /v2/models/echo/infer HTTP/1.1\r\nExpect: 100-continue\r\n"
@@ -307,7 +307,7 @@ def test_GRPC_WAITREAD_begins_when_the_request_before_had_come(repository, tmp_p
             for _ in range(2):
                 times_ns.append(time.monotonic_ns())
                 c.async_stream_infer("echo", [tensor_of(1)])
-                assert answers.get(timeout=30) is None
+                assert answers.get(timeout=60) is None
             c.stop_stream()
         call, one, two = (stamps_of(client.written(number)) for number in range(3))
     start, end = "GRPC_WAITREAD_START", "GRPC_WAITREAD_END"

@@ -100,7 +100,7 @@ class Lab:
             data=None if body is None else json.dumps(body).encode(),
             headers={"Authorization": f"token {self.token}", "Content-Type": "application/json"},
         )
-        with urllib.request.urlopen(request, timeout=30) as reply:
+        with urllib.request.urlopen(request, timeout=60) as reply:
             text = reply.read()
         return json.loads(text) if text else None
 

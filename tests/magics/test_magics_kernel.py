@@ -91,7 +91,7 @@ def test_completion_reaches_the_front_end(kernel):
         ("%triton_infer dou", "double"),
         ("%triton_infer double I", "IN="),
     ):
-        reply = kernel.client.complete(code, reply=True, timeout=30)
+        reply = kernel.client.complete(code, reply=True, timeout=60)
         assert expected in reply["content"]["matches"]
 
 

@@ -251,12 +251,12 @@ def test_running_a_cell_again_replaces_the_model_and_loses_nothing(notebook):
     slow = DOUBLE.replace("    return", "    entered.set(); gate.wait(30)\n    return")
     notebook.ok(f"%%triton_model double --max-batch-size 8\n{slow}")
     old = [server().submit("double", {"IN": ones()}) for _ in range(5)]
-    assert entered.wait(10)
+    assert entered.wait(60)
     notebook.ok(f"%%triton_model double --max-batch-size 8\n{DOUBLE.replace('* 2', '* 3')}")
     new = server().infer("double", {"IN": ones()})
     assert new["OUT"][0, 0] == 3
     gate.set()
-    assert [future.result(10)["OUT"][0, 0] for future in old] == [2.0] * 5
+    assert [future.result(60)["OUT"][0, 0] for future in old] == [2.0] * 5
 
 
 LOOKING = {

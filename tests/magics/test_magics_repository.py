@@ -136,7 +136,7 @@ def test_real_clients_are_answered(doubled, root):
     port = doubled.names["endpoints"].http_port
 
     def ask(path: str, body: bytes | None) -> bytes:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", body, timeout=30) as reply:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", body, timeout=60) as reply:
             return reply.read()
 
     names = {entry["name"] for entry in json.loads(ask("/v2/repository/index", b""))}
@@ -167,9 +167,9 @@ def test_clients_are_answered_over_tls(doubled, tmp_path, mutual):
     context = ssl.create_default_context(cafile=str(keys / "root.pem"))
     if mutual:
         with pytest.raises(OSError):
-            urllib.request.urlopen(url, timeout=30, context=context).read()
+            urllib.request.urlopen(url, timeout=60, context=context).read()
         context.load_cert_chain(keys / "client.pem", keys / "client.key")
-    with urllib.request.urlopen(url, timeout=30, context=context) as reply:
+    with urllib.request.urlopen(url, timeout=60, context=context) as reply:
         assert reply.status == 200
     doubled.ok("%triton_serve --stop")
 

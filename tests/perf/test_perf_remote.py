@@ -207,7 +207,7 @@ def test_a_request_is_ended_once_and_threads_go_with_the_server(urls, protocol):
         for each in sent:
             ended = threading.Event()
             each.add_done_callback(lambda one, ended=ended: (ends.append(one), ended.set()))
-            assert ended.wait(20)
+            assert ended.wait(60)
             assert not each.cancel()
         assert ends == sent
         assert [each.exception() for each in sent] == [None] * 8

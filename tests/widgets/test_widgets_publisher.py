@@ -123,14 +123,14 @@ def test_one_thread_serves_all_and_ends_with_the_last():
     one, two = View(), View()
     hub.open(one)
     hub.open(two)
-    assert one.ticked.wait(10)
-    assert two.ticked.wait(10)
+    assert one.ticked.wait(60)
+    assert two.ticked.wait(60)
     assert len(view_threads()) == before + 1
     mine = next(t for t in view_threads())
     hub.close(one)
     assert hub.running
     hub.close(two)
-    mine.join(10)
+    mine.join(60)
     assert not mine.is_alive()
     assert not hub.running
 
@@ -138,7 +138,7 @@ def test_one_thread_serves_all_and_ends_with_the_last():
 def test_nothing_is_sent_once_the_interpreter_exits():
     hub, view = Hub(), View()
     hub.open(view)
-    assert view.ticked.wait(10)
+    assert view.ticked.wait(60)
     (mine,) = [thread for thread in view_threads() if thread is hub._thread]
     hub.stop()
     assert not mine.is_alive()
@@ -151,7 +151,7 @@ def test_the_thread_starts_again_when_there_is_something_to_show():
     for _ in range(3):
         view = View(lives=1)
         hub.open(view)
-        assert view.over.wait(10)
+        assert view.over.wait(60)
         assert view.ends == 1
 
 
@@ -160,8 +160,8 @@ def test_an_error_closes_the_feed_and_prints_nothing(capfd):
     bad, good = View(error=RuntimeError("gone")), View()
     hub.open(bad)
     hub.open(good)
-    assert bad.over.wait(10)
-    assert good.ticked.wait(10)
+    assert bad.over.wait(60)
+    assert good.ticked.wait(60)
     assert isinstance(hub.last_error, RuntimeError)
     hub.close(good)
     gc.collect()

@@ -72,7 +72,7 @@ def grpc_infer(site: Site) -> None:
         for algorithm in (None, "gzip", "deflate"):
             options = {"compression_algorithm": algorithm, "headers": {"test": "1"}}
             outputs = [grpc.InferRequestedOutput(f"OUTPUT{index}") for index in (0, 1)]
-            check(client.infer("simple", pair(grpc), outputs=outputs, client_timeout=30, **options))
+            check(client.infer("simple", pair(grpc), outputs=outputs, client_timeout=60, **options))
             check(client.infer("simple", pair(grpc), **options))
         assert len(client.get_inference_statistics("simple").model_stats) == 1
 
@@ -93,7 +93,7 @@ def grpc_async_infer(site: Site) -> None:
         answered.set()
 
     with grpc.InferenceServerClient(site.grpc) as client:
-        client.async_infer("simple", pair(grpc), on_answer, client_timeout=30)
+        client.async_infer("simple", pair(grpc), on_answer, client_timeout=60)
         assert answered.wait(30)
     ((result, error),) = seen
     assert error is None
