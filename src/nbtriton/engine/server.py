@@ -359,7 +359,7 @@ class Server:
 
         Those of earlier loads of the same version are among them. For a model that is unloaded
         they are kept, too. ``since_ns``, on the clock of `time.monotonic_ns`, leaves out those that had
-        ended by then; ``most`` reads the newest so many of each version.
+        ended by then; ``most`` is how many of each version are read, the newest.
 
         Raises
         ------
@@ -594,9 +594,11 @@ class ModelHandle:
         return self.server.unload(self.name)
 
     def _repr_mimebundle_(self, **_options: object) -> dict[str, str]:
-        from nbtriton.engine.shown import show_handle
+        from nbtriton.engine.shown import show_model
 
-        return show_handle(self)
+        if not self.server.is_ready(self.name):
+            return {"text/plain": repr(self)}
+        return show_model(self.name, self.config)
 
     def __repr__(self) -> str:
         if not self.server.is_ready(self.name):

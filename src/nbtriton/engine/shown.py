@@ -5,24 +5,23 @@ Any notebook asks for that one, with the extension loaded or not. Imported when 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from html import escape
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from nbtriton.config import input_specs, output_specs, scheduling_choice, stand_in_reason
-from nbtriton.devices import checked_gpus
-from nbtriton.drawing import count, measure, table_html, table_text
+from nbtriton.config import (
+    ModelConfig,
+    input_specs,
+    output_specs,
+    scheduling_choice,
+    stand_in_reason,
+)
+from nbtriton.drawing import measure, table_html, table_text
 
-if TYPE_CHECKING:
-    from nbtriton.config import ModelConfig
-    from nbtriton.engine.core.result import InferenceResult, RequestTiming
-    from nbtriton.engine.lifecycle.options import ServerOptions
-    from nbtriton.engine.server import ModelHandle
-
-__all__ = ["preview", "show_handle", "show_options", "show_result"]
+__all__ = ["preview", "show_model", "show_options", "show_result"]
 
 # Okabe-Ito, readable on white and on black.
 _PHASES = (
@@ -37,24 +36,37 @@ _PREVIEWED = 4
 _MS_FROM_NS = 1_000_000
 
 
-def show_result(result: InferenceResult) -> dict[str, str]:
-    """Show the outputs of a request, and where its time went."""
-    timing = result.timing
+def show_result(
+    model: str,
+    timing: Mapping[str, int],
+    outputs: Sequence[tuple[str, str, str, str]],
+    values: Sequence[Any],
+) -> dict[str, str]:
+    """Show the outputs of a request, and where its time went.
+
+    Parameters
+    ----------
+    model : str
+        Its name and version.
+    timing : mapping of str to int
+        The fields of a `RequestTiming`.
+    outputs : sequence of tuple
+        Name, datatype, shape and place of each output.
+    values : sequence of array
+        The outputs.
+    """
+    total_ns = timing["total_ns"]
     # One unit for the whole and its parts.
-    time = partial(_time, "ms" if timing.total_ns >= _MS_FROM_NS else "µs")
-    head = (
-        f"{result.model_name} v{result.model_version}: {time(timing.total_ns / 1000)}, "
-        f"batch of {timing.batch_size}"
-    )
+    time = partial(_time, "ms" if total_ns >= _MS_FROM_NS else "µs")
+    head = f"{model}: {time(total_ns / 1000)}, batch of {timing['batch_size']}"
     columns = ("output", "datatype", "shape", "place", "values")
     rows = [
-        (name, datatype, shape, place, preview(result.raw(name), place))
-        for name, datatype, shape, place in result.describe()
+        (*output, preview(value, output[-1])) for output, value in zip(outputs, values, strict=True)
     ]
     spent = _spent(timing)
     words = ", ".join(f"{name} {time(us)}" for name, _, us in spent)
     # Only steps that ran side by side add up to more than the whole took.
-    note = _SIDE_BY_SIDE if sum(us for _, _, us in spent) > timing.total_ns / 1000 + 1 else ""
+    note = _SIDE_BY_SIDE if sum(us for _, _, us in spent) > total_ns / 1000 + 1 else ""
     return {
         "text/plain": f"{head}\n{table_text(columns, rows)}\n{words}{note}",
         "text/html": (
@@ -64,11 +76,8 @@ def show_result(result: InferenceResult) -> dict[str, str]:
     }
 
 
-def show_handle(handle: ModelHandle) -> dict[str, str]:
+def show_model(name: str, config: ModelConfig) -> dict[str, str]:
     """Show what a model takes and gives, and how it is scheduled."""
-    if not handle.server.is_ready(handle.name):
-        return {"text/plain": repr(handle)}
-    config = handle.config
     columns = ("", "tensor", "datatype", "dims")
     rows = [
         (way, spec.name, spec.datatype, f"[{','.join(map(str, spec.dims))}]")
@@ -77,50 +86,18 @@ def show_handle(handle: ModelHandle) -> dict[str, str]:
     ]
     traits = " · ".join(_traits(config))
     return {
-        "text/plain": f"{handle.name}: {traits}\n{table_text(columns, rows)}",
+        "text/plain": f"{name}: {traits}\n{table_text(columns, rows)}",
         "text/html": (
             '<div class="nbt-model"><div style="margin:.3em 0">'
-            f"<b>{escape(handle.name)}</b> {escape(traits)}</div>{table_html(columns, rows)}</div>"
+            f"<b>{escape(name)}</b> {escape(traits)}</div>{table_html(columns, rows)}</div>"
         ),
     }
 
 
-def show_options(options: ServerOptions) -> dict[str, str]:
+def show_options(options: Sequence[tuple[str, str]]) -> dict[str, str]:
     """Show what is set for a server, under the names of `nbtriton.Server`."""
-    size = options.cache_bytes
-    settings = [
-        f"{backend or 'all backends'}: {key}={value}"
-        for backend, values in (options.backend_config or {}).items()
-        for key, value in values.items()
-    ]
-    limit = options.worker_timeout_s
-    policies = [
-        f"{name}: {key}={value}"
-        for name, values in (options.host_policies or {}).items()
-        for key, value in values.items()
-    ]
-    devices = checked_gpus(options.gpus)
-    gpus = (
-        ", ".join(map(str, devices)) or "none"
-        if isinstance(devices, tuple)
-        else str(devices or "all")
-    )
-    resources = ", ".join(options.rate_limit_resources) or "as large as the largest need"
-    rows = [
-        ("rate_limit", options.rate_limit),
-        ("rate_limit_resources", "not used" if options.rate_limit == "off" else resources),
-        ("cache_bytes", "no response cache" if size is None else f"{count(size)} bytes"),
-        ("gpus", gpus),
-        ("backend_config", ", ".join(settings) or "none"),
-        ("summaries", "on" if options.summaries else "off"),
-        ("recorder", f"{count(options.recorder)} requests a model" if options.recorder else "off"),
-        ("isolation", options.isolation),
-        ("worker_timeout_s", "any time" if limit is None else measure(limit)),
-        ("host_policies", ", ".join(policies) or "none"),
-        ("stand_in", "on" if options.stand_in else "off"),
-    ]
     columns = ("option", "value")
-    return {"text/plain": table_text(columns, rows), "text/html": table_html(columns, rows)}
+    return {"text/plain": table_text(columns, options), "text/html": table_html(columns, options)}
 
 
 def _traits(config: ModelConfig) -> list[str]:
@@ -146,10 +123,10 @@ def _traits(config: ModelConfig) -> list[str]:
     return traits
 
 
-def _spent(timing: RequestTiming) -> list[tuple[str, str, float]]:
+def _spent(timing: Mapping[str, int]) -> list[tuple[str, str, float]]:
     """Return (phase, colour, microseconds); an ensemble's steps may add up to more than the total."""
-    spent = [(name, colour, getattr(timing, field) / 1000) for name, colour, field in _PHASES]
-    rest = timing.total_ns / 1000 - sum(us for _, _, us in spent)
+    spent = [(name, colour, timing[field] / 1000) for name, colour, field in _PHASES]
+    rest = timing["total_ns"] / 1000 - sum(us for _, _, us in spent)
     if rest > 0:
         spent.append((*_REST, rest))
     return spent

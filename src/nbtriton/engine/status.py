@@ -32,7 +32,7 @@ def status(server: Server, name: str | None = None) -> pd.DataFrame:
         Durations are means per successful request, in microseconds. ``interpreter_wait``, where
         several instances of a model have run at once, is the share of their time, from 0 to 1, that
         they waited for each other's Python code. ``restarts``, where processes of instances have
-        ended, says how often, why, and when an instance is restarted. Where there are any, a column
+        ended, says how often, why, when an instance is restarted, and how often it still may be. Where there are any, a column
         has what is missing of each stand-in. The times of instances on ``simulated GPU`` are simulated.
 
     Examples
@@ -65,10 +65,11 @@ def _restarts(instance: InstanceSnapshot) -> str:
         return ""
     text = f"{instance.name}: {state.restarts} \u00d7, {state.cause}"
     if state.down:
-        return f"{text}; not restarted any more"
+        return f"{text}; not restarted any more, until the model is loaded again"
     if state.due_ns is None:
         return text
-    return f"{text}; again in {max(0, state.due_ns - monotonic_ns()) / 1e9:.1f} s"
+    again_s = max(0, state.due_ns - monotonic_ns()) / 1e9
+    return f"{text}; again in {again_s:.1f} s, at most {state.left} times more after that"
 
 
 def _stand_in(server: Server, model: ModelSnapshot) -> str:

@@ -289,7 +289,7 @@ class EnsembleExecution(ResponseSink):
                 self._account(request)
             if outbox is not None and (emit is not None or (done and error is None)):
                 outbox.post((emit, done))  # E14
-        if emit is not None:  # whoever gets them knows of no event
+        if emit is not None:  # their receiver knows of no event
             wait_for_outputs(emit.outputs.values())
         if error is not None:
             self._fail(error, completion)

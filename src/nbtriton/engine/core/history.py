@@ -155,7 +155,7 @@ class ModelHistory:
         self._deepest = 0
         self._due_ns = 0
 
-    # -- what the request path tells ---------------------------------------------------------------
+    # -- what the request path reports ---------------------------------------------------------------
 
     def advance(self, now_ns: int) -> None:
         """End the moment if its time is over: before anything else that happens now is counted."""
@@ -177,7 +177,7 @@ class ModelHistory:
             with self._lock:
                 self._move()
 
-    # -- what the lifecycle tells --------------------------------------------------------------------
+    # -- what the lifecycle reports --------------------------------------------------------------------
 
     def attach(
         self, statistics: Statistics, meters: Callable[[], list[Meter]], summary: str

@@ -282,7 +282,7 @@ class InferenceRequest(Ticket):
 
     @property
     def orders_events(self) -> bool:
-        """Whether whoever gets a response orders its work on a device behind what wrote the outputs."""
+        """Whether the receiver of a response orders its work on a device behind what wrote the outputs."""
         sink = self.sink
         return sink is not None and sink.orders_events
 
@@ -472,7 +472,7 @@ class InferenceRequest(Ticket):
         return execution.start_ns - self.enqueued_ns, input_ns, infer_ns, output_ns
 
     def timing(self) -> tuple[int, int, int, int, int, int]:
-        """Return where the time went so far, as `RequestTiming` has it (scheduling.md §18)."""
+        """Return where the time went so far, as `RequestTiming` has it."""
         total_ns = (self.answered_ns or now_ns()) - self.start_ns
         times = self.times()
         if times is None:

@@ -138,7 +138,12 @@ class InferenceResult(Mapping[str, Array]):
     def _repr_mimebundle_(self, **_options: object) -> dict[str, str]:
         from nbtriton.engine.shown import show_result
 
-        return show_result(self)
+        return show_result(
+            f"{self.model_name} v{self.model_version}",
+            self.timing._asdict(),
+            self.describe(),
+            list(self._outputs.values()),
+        )
 
     def __repr__(self) -> str:
         tensors = ", ".join(f"{name}: {kind}{shape}" for name, kind, shape, _ in self.describe())

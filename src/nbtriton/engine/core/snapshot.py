@@ -127,7 +127,7 @@ class Moment(NamedTuple):
         The most requests that waited at once since the moment before; of an ensemble, that were in
         flight.
     requests, failed, inferences, executions, queue_ns, compute_ns : int
-        Totals since its first load, whatever has been loaded since.
+        Totals since its first load, across later loads.
     sizes : mapping of int to int
         Executions per batch size, likewise.
     busy : mapping of (str, str, int) to int

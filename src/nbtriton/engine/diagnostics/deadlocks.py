@@ -1,4 +1,4 @@
-"""Deadlock detection between models (business logic scripting, §13).
+"""Deadlock detection between models (business logic scripting).
 
 A model that calls another one blocks its instance until the call is answered, and so does a callback
 that waits on an instance's own thread. If the callee's instances are all blocked likewise, by calls

@@ -25,7 +25,7 @@ def read_records(
     since_ns : int, optional
         Only those that ended after this time; reading costs what they are.
     most : int, optional
-        Only the newest so many batches, and requests of batches of several.
+        At most this number of batches, the newest, and of requests of batches of several.
     """
     entries = _newest(history.requests(), lambda entry: entry.answered_ns, since_ns, most)
     together: dict[Execution, list[int]] = {}
@@ -53,7 +53,7 @@ def read_records(
 def _newest(
     found: list[_Ended], ended_ns: Callable[[_Ended], int], since_ns: int, most: int | None
 ) -> list[_Ended]:
-    """Return those that ended after a time, and of these the newest so many."""
+    """Return those that ended after a time, and of these the newest, up to a number."""
     first = 0 if most is None else max(0, len(found) - most)
     if not since_ns:
         return found[first:]

@@ -66,7 +66,7 @@ class ServerOptions:
         if not isinstance(self.recorder, int) or self.recorder < 0:
             raise InvalidArgumentError(
                 f"recorder={self.recorder!r} is neither True, False nor a number of requests",
-                hint="such as 20000: so many requests of each model are kept",
+                hint="such as 20000: the requests that are kept of each model",
             )
         # Equal options shall be equal, however they were written.
         for name, value in (
@@ -102,7 +102,43 @@ class ServerOptions:
     def _repr_mimebundle_(self, **_options: object) -> dict[str, str]:
         from nbtriton.engine.shown import show_options
 
-        return show_options(self)
+        return show_options(self._described())
+
+    def _described(self) -> list[tuple[str, str]]:
+        """Return each option as a person reads it."""
+        from nbtriton.drawing import count, measure
+
+        size, limit = self.cache_bytes, self.worker_timeout_s
+        settings = [
+            f"{backend or 'all backends'}: {key}={value}"
+            for backend, values in (self.backend_config or {}).items()
+            for key, value in values.items()
+        ]
+        policies = [
+            f"{name}: {key}={value}"
+            for name, values in (self.host_policies or {}).items()
+            for key, value in values.items()
+        ]
+        devices = checked_gpus(self.gpus)
+        gpus = (
+            ", ".join(map(str, devices)) or "none"
+            if isinstance(devices, tuple)
+            else str(devices or "all")
+        )
+        resources = ", ".join(self.rate_limit_resources) or "as large as the largest need"
+        return [
+            ("rate_limit", self.rate_limit),
+            ("rate_limit_resources", "not used" if self.rate_limit == "off" else resources),
+            ("cache_bytes", "no response cache" if size is None else f"{count(size)} bytes"),
+            ("gpus", gpus),
+            ("backend_config", ", ".join(settings) or "none"),
+            ("summaries", "on" if self.summaries else "off"),
+            ("recorder", f"{count(self.recorder)} requests a model" if self.recorder else "off"),
+            ("isolation", self.isolation),
+            ("worker_timeout_s", "any time" if limit is None else measure(limit)),
+            ("host_policies", ", ".join(policies) or "none"),
+            ("stand_in", "on" if self.stand_in else "off"),
+        ]
 
     def make_cache(self) -> ResponseCache | None:
         """Return an empty response cache of this size, None without one."""
