@@ -86,3 +86,35 @@ def test_the_classifiers_are_the_pythons_of_the_matrix() -> None:
     said = re.findall(r"Python :: (3\.\d+)", "\n".join(project["classifiers"]))
     tested = yaml.safe_load((ROOT / ".github" / "workflows" / "test.yml").read_text())
     assert said == tested["jobs"]["fast"]["strategy"]["matrix"]["python"]
+
+
+def test_the_walks_name_files_and_functions_that_exist() -> None:
+    walks = re.split(r"^## ", (ROOT / "docs" / "architecture.md").read_text(), flags=re.MULTILINE)
+    stations = [
+        re.findall(r"`([^`]+)`", cell)
+        for walk in walks
+        if walk.startswith("Walk ")
+        for cell in re.findall(r"^\| (`.+?) \|", walk, re.MULTILINE)
+    ]
+    assert len(stations) > 30
+    for names in stations:
+        place = SOURCES  # a path may begin in a folder of the one before it in its cell
+        for name in names:
+            if name.endswith((".py", "/")):
+                found = [
+                    base / name for base in (SOURCES, *place.parents) if (base / name).exists()
+                ]
+                assert found, (names, name)
+                place = found[0]
+            else:
+                defined = rf"^\s*(?:async )?(?:def|class) {name}\b"
+                assert re.search(defined, place.read_text(), re.MULTILINE), (names, name)
+
+
+def test_the_classes_of_the_architecture_exist() -> None:
+    text = (ROOT / "docs" / "architecture.md").read_text()
+    named = set(re.findall(r"`([A-Z]\w*[a-z]\w*)`", text))
+    defined: set[str] = set()
+    for path in SOURCES.rglob("*.py"):
+        defined |= set(re.findall(r"^class (\w+)", path.read_text(), re.MULTILINE))
+    assert named - defined == {"ModelInfer"}  # of Triton's protocol
