@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
@@ -11,6 +12,7 @@ import pytest
 
 from nbtriton.backends import Backend, BackendInstance, Response, registry
 from nbtriton.engine import Server
+from nbtriton.engine.status import status
 from nbtriton.errors import InternalError, TritonError
 from nbtriton.workers import supervisor
 from nbtriton.workers.supervisor import RestartPolicy
@@ -171,6 +173,33 @@ def test_after_the_limit_requests_fail_at_once_and_a_load_begins_anew(
             ask(server)
     server.load(model=object(), name="m")
     assert ask(server, 3) == 3
+
+
+def test_the_status_says_when_the_next_restart_is_due_and_how_many_are_left(
+    server: Server, made: list[Fragile], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(supervisor, "DEFAULT", RestartPolicy(limit=3, first_ns=10**13))
+    load(server)
+    assert "restarts" not in status(server)
+    made[0].lose("killed (SIGSEGV)")  # restarted at once
+    assert until(lambda: made[0].restarts == 1)
+    assert ask(server, 1) == 1
+    made[0].lose("exit status 1")
+    assert until(lambda: instance(server).restart.due_ns is not None)
+    (said,) = status(server)["restarts"]
+    assert re.fullmatch(
+        r"m_0_0: 1 \u00d7, exit status 1; again in \d+\.\d s, at most 1 times more after that", said
+    )
+
+
+def test_the_status_says_what_stays_down(server: Server, made: list[Fragile]):
+    load(server)
+    made[0].error = ValueError("broken")
+    made[0].lose()
+    assert until(lambda: instance(server).restart.down)
+    assert status(server)["restarts"].tolist() == [
+        "m_0_0: 0 \u00d7, ValueError: broken; not restarted any more, until the model is loaded again"
+    ]
 
 
 def test_one_that_is_down_for_good_leaves_the_requests_to_the_others(

@@ -60,6 +60,8 @@ class RestartState:
         Why it ended last; empty if it never did.
     due_ns : int or None
         When it is restarted; None while it runs, and when it stays down.
+    left : int
+        While it waits for a restart: how many more may follow without a quiet time between them.
     down : bool
         It is not restarted any more.
     """
@@ -67,6 +69,7 @@ class RestartState:
     restarts: int = 0
     cause: str = ""
     due_ns: int | None = None
+    left: int = 0
     down: bool = False
 
 
@@ -98,7 +101,7 @@ class Supervisor:
     def started(self, now: int) -> None:
         """Handle that the instance runs, for the first time or again."""
         if self.state.due_ns is not None:
-            self.state = replace(self.state, restarts=self.state.restarts + 1, due_ns=None)
+            self.state = replace(self.state, restarts=self.state.restarts + 1, due_ns=None, left=0)
         self._running_since = now
 
     def ended(self, now: int, cause: str) -> int | None:
@@ -109,9 +112,10 @@ class Supervisor:
         if since is not None and now - since >= policy.quiet_ns:
             self._recent = 0
         if self.state.down or self._recent >= policy.limit:
-            self.state = replace(self.state, cause=cause, due_ns=None, down=True)
+            self.state = replace(self.state, cause=cause, due_ns=None, left=0, down=True)
             return None
         due = now + policy.delay_ns(self._recent)
         self._recent += 1
-        self.state = replace(self.state, cause=cause, due_ns=due)
+        left = policy.limit - self._recent
+        self.state = replace(self.state, cause=cause, due_ns=due, left=left)
         return due
