@@ -249,7 +249,7 @@ class Server(EngineServer):  # noqa: D101 - the docstring of what it extends
                     known.remove(one)
         return endpoints
 
-    def _taken(self) -> Iterator[Endpoints]:
+    def _pop_endpoints(self) -> Iterator[Endpoints]:
         """Yield the endpoints, each once, also where two threads close the server."""
         with contextlib.suppress(IndexError):
             while True:
@@ -265,7 +265,7 @@ class Server(EngineServer):  # noqa: D101 - the docstring of what it extends
         """
         if self.engine.in_parent:
             return
-        for endpoints in self._taken():
+        for endpoints in self._pop_endpoints():
             endpoints.close()
         for control in list(self._controls):
             control.close(timeout_s=timeout_s)

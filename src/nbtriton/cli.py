@@ -152,10 +152,10 @@ def _add_perf(perf: argparse.ArgumentParser) -> None:
         "--periodic-concurrency", "--periodic-concurrency-range", metavar="START:END:STEP",
         help="or, of a decoupled model, STEP more requests each time the last have had some responses",
     )  # fmt: skip
-    add("--request-period", type=int, default=10, metavar="N", help="so many responses of each")
+    add("--request-period", type=int, default=10, metavar="N", help="responses of each")
     add("--recording", metavar="FILE", help="or when the requests came in a recording of nt.record")
     add("--speed", type=_floats, default=1.0, metavar="LIST", help="how many times as fast (1)")
-    add("--request-count", type=int, default=0, metavar="N", help="so many requests a level")
+    add("--request-count", type=int, default=0, metavar="N", help="requests a level")
     add("-b", "--batch-size", type=_numbers, metavar="LIST", help="rows per request")
     add(
         "--shape", type=_shape, action="append", default=[], dest="shapes", metavar="NAME:DIMS",

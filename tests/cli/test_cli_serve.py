@@ -408,7 +408,7 @@ def test_an_open_address_is_warned_about(repository: Path) -> None:
     with serving("--model-repository", str(repository), "--http-address=0.0.0.0", *PORTS) as (
         _, _ports, lines,
     ):  # fmt: skip
-        assert any("everybody who can reach this machine" in line for line in lines)
+        assert any("everyone who can reach this machine" in line for line in lines)
 
 
 def test_AC1_strict_model_config(repository: Path) -> None:

@@ -601,7 +601,7 @@ def test_a_taken_port_is_refused_and_leaves_nothing_open(small: Server) -> None:
 
 
 def test_endpoints_listen_on_this_machine_only_by_default(small: Server) -> None:
-    with pytest.warns(UserWarning, match="everybody who can reach this machine"):
+    with pytest.warns(UserWarning, match="everyone who can reach this machine"):
         serve(small, http_port=0, metrics_port=None, host="0.0.0.0").close()
     with warnings.catch_warnings():
         warnings.simplefilter("error")

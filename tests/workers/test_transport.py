@@ -49,7 +49,7 @@ class Heap:
         self.incoming.drop(number)
 
     def read(self, place, behind):
-        return bytearray(behind) if place is None else self.incoming.lend(place)
+        return bytearray(behind) if place is None else self.incoming.view(place)
 
     def give_back(self):
         self.outgoing.release(self.incoming.pop_released())
@@ -168,7 +168,7 @@ def test_rows_of_large_tensors_are_copied_once():
     assert [int(one[0, 0]) for one in found] == [0, 1, 2]
     # Views of the block itself: the reader has copied nothing.
     found[0][:] = 9
-    again = read_column(column, [2, 2, 2], heap.incoming.lend(place))
+    again = read_column(column, [2, 2, 2], heap.incoming.view(place))
     assert int(again[0][1, 5]) == 9
 
 
@@ -176,7 +176,7 @@ def test_a_block_is_free_when_the_last_view_has_gone():
     heap = Heap()
     place, memory = heap.outgoing.allocate(1000)
     memory[:] = bytes([7]) * 1000
-    block = heap.incoming.lend(place)
+    block = heap.incoming.view(place)
     view = block[100:200].reshape(10, 10)[3]
     del block
     assert heap.incoming.pop_released() == []
@@ -184,7 +184,7 @@ def test_a_block_is_free_when_the_last_view_has_gone():
     del view
     gc.collect()
     assert heap.incoming.pop_released() == [place]
-    assert heap.incoming.lent == 0
+    assert heap.incoming.in_use == 0
 
 
 def test_blocks_are_used_again_and_joined():

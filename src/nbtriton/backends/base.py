@@ -78,10 +78,10 @@ class BackendRequest(Protocol):
     batch_size : int
         First dimension of the inputs, 1 for a model that does not batch.
     copies_outputs : bool
-        Whoever gets a response copies its outputs before the model goes on: they may be the model's own
+        The receiver of a response copies its outputs before the model goes on: they may be the model's own
         memory. Otherwise they are copies.
     orders_events : bool
-        Whoever gets a response lets its own work on a device wait for what wrote the outputs; otherwise
+        The receiver of a response lets its own work on a device wait for what wrote the outputs; otherwise
         they are written once it has them.
     trace : RequestTrace or None
         The trace that the request belongs to; None for most requests.

@@ -192,7 +192,7 @@ def chaos(
     seconds : float
         How long.
     count : int, optional
-        Or until its own clients have sent so many requests.
+        Or until its own clients have sent that many requests.
     slow_ms : float
     concurrency : int
         Requests that its own clients keep outstanding; 0 for none of its own.
@@ -214,7 +214,7 @@ def chaos(
     NotFoundError
         No such model.
     UnavailableError
-        The server has no recorder, by which latencies are told.
+        The server has no recorder, from which latencies are read.
 
     Examples
     --------

@@ -46,7 +46,7 @@ def slot_lives(requests: Sequence[RequestRecord], slots: int = 0) -> tuple[SlotL
     requests : sequence of RequestRecord
         Of one model.
     slots : int
-        Of each instance; 0 where nobody knows.
+        Of each instance; 0 where it is unknown.
     """
     lives: dict[tuple[str, int | str], list[int]] = {}
     for request in requests:

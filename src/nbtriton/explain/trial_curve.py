@@ -23,7 +23,7 @@ from nbtriton.simulate import Profile
 __all__ = ["TrialCurve", "trial_curve"]
 
 _PERCENTILES = (50, 99)
-# A backlog that grows: the last quarter waits for so many times as long as the second one, which a
+# A backlog that grows: the last quarter waits this many times as long as the second one, which a
 # random load within what can be done does not.
 _GROWS = 2.0
 

@@ -204,9 +204,9 @@ def trial(
     arrivals_ms : sequence of float, or mapping of str to such
         When each request is sent; by model to send to several at once.
     request_rate : float, optional
-        Or so many requests per second, at random (a Poisson process).
+        Or this many requests per second, at random (a Poisson process).
     concurrency : int, optional
-        Or so many clients, each of which sends again when it has its answer.
+        Or this many clients, each of which sends again when it has its answer.
     requests : int
         How many in all, with a rate or clients.
     rows : int

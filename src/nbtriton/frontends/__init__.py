@@ -272,7 +272,7 @@ def serve(
     for address in sorted({at for port, at in hosts.values() if port is not None}):
         if not _is_loopback(address):
             warnings.warn(
-                f"nbtriton listens on {address}: everybody who can reach this machine can run its "
+                f"nbtriton listens on {address}: everyone who can reach this machine can run its "
                 "models",
                 stacklevel=2,
             )

@@ -1,4 +1,4 @@
-"""The metrics endpoint: Triton's metric names over this server's statistics (protocol.md §9)."""
+"""The metrics endpoint: Triton's metric names over this server's statistics (docs/rules/protocol.md)."""
 
 from __future__ import annotations
 

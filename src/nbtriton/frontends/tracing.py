@@ -200,7 +200,7 @@ class Tracing:
         ----------
         model : str
         parent : SpanContext, optional
-            The client's span: such a request is sampled whatever rate and count are.
+            The client's span: such a request is sampled at any rate and count.
         """
         with self._lock:
             sampling = self._of(model)

@@ -127,7 +127,7 @@ LOAD = (
         type=int,
         default=10,
         metavar="N",
-        help="so many responses of each (10)",
+        help="responses of each (10)",
     ),
     argument(
         "--recording",

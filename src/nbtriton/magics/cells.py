@@ -109,7 +109,7 @@ def find_model(
 ) -> object:
     """Return the one model among what a cell defines, with the cell's text kept on it.
 
-    A `TritonPythonModel` is the model whatever else the cell holds, as in a ``model.py``. Else it
+    A `TritonPythonModel` is the model, also beside other things that the cell holds, as in a ``model.py``. Else it
     is the last torch module, as a network is written below its blocks, else the one function whose
     annotations name tensors, or the only function. `chosen` is the name of another one.
 

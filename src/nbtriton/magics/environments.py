@@ -50,7 +50,7 @@ class EnvironmentMagics(Magics):
         """Make an environment for models, by uv if it is on the PATH, else by pip.
 
         It has these packages and NumPy, and none of the notebook's. What was made once is kept, by its
-        content: run again, it is there at once. A cell holds the lines of a requirements file. A
+        content: run again, it costs no time. A cell holds the lines of a requirements file. A
         model runs in it by ``%%triton_model NAME --env NAME``; in a model repository the folder that this
         shows is a value of ``EXECUTION_ENV_PATH``::
 

@@ -144,7 +144,7 @@ class PredictMagics(Magics):
         "--placement", choices=("auto",),
         help="choose the device of each step instead: the least time of devices, within --p99",
     )  # fmt: skip
-    @argument("--min-throughput", type=float, metavar="N", help="at least so many inferences/s")
+    @argument("--min-throughput", type=float, metavar="N", help="at least N inferences/s")
     @argument("-c", "--concurrency", type=int, metavar="N", help="requests kept outstanding")
     @argument("--request-rate", type=float, metavar="N", help="or requests per second")
     @argument("-b", "--batch-size", type=int, default=1, metavar="N", help="rows per request (1)")

@@ -51,7 +51,7 @@ class RecordingMagics(Magics):
     @argument("--models", type=name_list, metavar="LIST", help="only requests for these")
     @argument("--inputs", action="store_true", help="keep the contents of the inputs too")
     @argument("--seconds", type=float, metavar="S", help="record for so long, and wait for it")
-    @argument("--count", type=int, metavar="N", help="or until so many requests have come")
+    @argument("--count", type=int, metavar="N", help="or until N requests have come")
     @argument(
         "--past", action="store_true",
         help="write what the server's recorder has of the last requests, and nothing that comes",
@@ -62,7 +62,7 @@ class RecordingMagics(Magics):
     def triton_record(self, line: str) -> Any:
         """Keep the requests that clients send to the server in a file, for ``%triton_replay``.
 
-        It returns at once and records until ``%triton_record --stop``, unless it is told how long.
+        It returns at once and records until ``%triton_record --stop``, unless a duration or a count is given.
         Each request is kept with its time, model, shapes, priority, timeout, sequence and parameters::
 
             %triton_record traffic.jsonl --inputs

@@ -1,4 +1,4 @@
-"""The magics of lessons: ``%triton_check`` marks answers, ``%triton_figure`` draws the scheduler at work."""
+"""The magics of lessons: ``%triton_check`` marks answers, ``%triton_figure`` draws what the scheduler does."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ class TeachMagics(Magics):
 
     def _exercises(self) -> dict[str, Exercise]:
         names = self.shell.user_ns
-        # A history of outputs holds what was shown; an exercise is there under its own name.
+        # A history of outputs holds what was shown; an exercise keeps its own name.
         return {
             one.name: one
             for name, one in names.items()

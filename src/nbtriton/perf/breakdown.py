@@ -1,6 +1,6 @@
 """Server-side numbers of a measurement: the difference of two statistics (PA12, PA13).
 
-The input is Triton's statistics JSON, so a server in the kernel and one at an address are treated alike.
+The input is Triton's statistics JSON, so a server in the kernel and one at an address are read in the same way.
 """
 
 from __future__ import annotations

@@ -127,7 +127,7 @@ def compare(
     observer: Observer | None = None,
     **options: Any,
 ) -> Comparison:
-    """Measure variants in turn, so that what else the machine does meets all of them alike.
+    """Measure variants in turn, so that what else the machine does meets all of them.
 
     >>> nt.compare(
     ...     {"instances": 1}, {"instances": 2}, server=server, model="bert", concurrency=8
@@ -200,7 +200,7 @@ def _options(variant: Variant, common: Mapping[str, Any]) -> PerfOptions:
     if "model" not in given:
         raise InvalidArgumentError("no model to compare", hint="compare(..., model='name')")
     if given.get("latency_threshold_ms"):
-        raise InvalidArgumentError("a comparison measures every variant, whatever its latency")
+        raise InvalidArgumentError("a comparison measures every variant, at any latency")
     made = options_of(given)
     if made.level_plan().count != 1 or len(made.configurations()) * len(made.batch_sizes()) != 1:
         raise InvalidArgumentError(

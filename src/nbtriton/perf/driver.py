@@ -112,7 +112,7 @@ class LoadRun(ABC):
         self._thread.start()
 
     def sender_s(self) -> float:
-        """Return the processor time that its own thread has taken so far; nan where nobody tells."""
+        """Return the processor time that its own thread has taken so far; nan where it is unknown."""
         number = self._thread.ident
         if number is None or not self._thread.is_alive():
             return math.nan
@@ -392,7 +392,7 @@ class OpenLoop(Submitting):
 
 
 class PeriodicLoop(Submitting):
-    """Groups of requests: the next is sent once each of the last has had so many responses, or its end.
+    """Groups of requests: the next is sent once each of the last has had this number of responses, or its end.
 
     Each request is sent once. The thread of the load sends all of them.
     """

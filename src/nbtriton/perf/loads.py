@@ -106,7 +106,7 @@ class PeriodicConcurrency:
 
 @dataclass(frozen=True, slots=True)
 class RecordedArrivals:
-    """Open loop: the times of a recording's requests, at so many times its speed, over and over.
+    """Open loop: the times of a recording's requests, at a multiple of its speed, over and over.
 
     Parameters
     ----------

@@ -39,9 +39,9 @@ class Sample:
     cpu_s : float
         Seconds for which this process kept cores busy meanwhile.
     workers_s : float
-        Seconds for which processes that it started did; nan where the system does not tell.
+        Seconds for which processes that it started did; nan where the system does not say.
     sender_s : float
-        Seconds for which the load's own thread did; nan where the system does not tell.
+        Seconds for which the load's own thread did; nan where the system does not say.
     servers : tuple of ServerBreakdown or None
         The server's statistics of each model that was asked for, between the two times.
     """
@@ -86,7 +86,7 @@ def measure_sample(
     seconds : float
         Its length.
     least, longest_s : int, float
-        It goes on until so many requests have ended, for so many seconds at most.
+        It goes on until this number of requests has ended, and for at most this number of seconds.
     warm_up : int
         Requests that do not count, at its beginning.
 

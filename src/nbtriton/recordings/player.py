@@ -18,7 +18,7 @@ from nbtriton.recordings.traffic import Planned
 __all__ = ["Player"]
 
 
-class _Book:
+class _ModelTimes:
     """The times of the requests to one model."""
 
     __slots__ = ("errors", "idle", "slots")
@@ -67,7 +67,7 @@ class Player(Submitting):
         self._due_ns = due_ns
         self._serial = serial
         self._began_ns = 0
-        self._books: dict[str, _Book] = {each.call.model: _Book() for each in planned}
+        self._times: dict[str, _ModelTimes] = {each.call.model: _ModelTimes() for each in planned}
         # Slots whose request has ended; None for the end of the load. Only the sender's thread sends.
         self._inbox: queue.SimpleQueue[Slot | None] = queue.SimpleQueue()
         self._in_flight: dict[int, Planned] = {}
@@ -77,13 +77,13 @@ class Player(Submitting):
 
     def collect_of(self, model: str, start_ns: int, end_ns: int) -> Window:
         """Return the window of one model between two moments."""
-        book = self._books[model]
-        return collect(book.slots, book.errors, start_ns, end_ns)
+        times = self._times[model]
+        return collect(times.slots, times.errors, start_ns, end_ns)
 
     def completed(self) -> int:
         return sum(
-            len(book.errors) + sum(len(slot.end_ns) for slot in book.slots)
-            for book in self._books.values()
+            len(times.errors) + sum(len(slot.end_ns) for slot in times.slots)
+            for times in self._times.values()
         )
 
     def _run(self) -> None:
@@ -122,12 +122,12 @@ class Player(Submitting):
                     return
 
     def _play(self, planned: Planned, late_ns: int) -> None:
-        book = self._books[planned.call.model]
-        if book.idle:
-            slot = book.idle.popleft()
+        times = self._times[planned.call.model]
+        if times.idle:
+            slot = times.idle.popleft()
         else:
             slot = self._new_slot()
-            book.slots.append(slot)
+            times.slots.append(slot)
             self._slots.append(slot)
         slot.late_ns = late_ns
         self._in_flight[id(slot)] = planned
@@ -144,7 +144,7 @@ class Player(Submitting):
         if slot is None:
             return
         planned = self._in_flight.pop(id(slot))
-        self._books[planned.call.model].idle.append(slot)
+        self._times[planned.call.model].idle.append(slot)
         key = planned.sequence
         if not self._serial or key is None:
             return
@@ -169,7 +169,7 @@ class Player(Submitting):
 
     def _record_error(self, slot: Slot, end_ns: int, error: BaseException) -> None:
         if slot.call is not None and not slot.call.closing:
-            self._books[slot.call.model].errors.append((end_ns, str(error)))
+            self._times[slot.call.model].errors.append((end_ns, str(error)))
 
     def _wake(self) -> None:
         self._inbox.put(None)

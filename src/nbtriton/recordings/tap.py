@@ -74,7 +74,7 @@ def record(
     seconds : float, optional
         Record for so long, and return then; Ctrl-C ends it earlier.
     count : int, optional
-        Likewise, until so many requests have arrived.
+        Likewise, until that many requests have arrived.
     past : bool
         Write what the server's recorder still has of the last requests (`nbtriton.events`), and
         return. It knows their arrivals, models, rows and ids only, so sequences are refused.

@@ -21,7 +21,7 @@ def predict_batches(function: Callable[[], object]) -> Exercise:
 
     The answer is the rows of each batch, in the order in which they leave; of two that leave at the
     same moment the one with the earlier request is first. The scenario is run by the very schedulers,
-    which mark the answer: a wrong one is told its first wrong batch, and why that one left as it did.
+    which mark the answer: of a wrong one its first wrong batch is named, and why that one left as it did.
 
     Parameters
     ----------

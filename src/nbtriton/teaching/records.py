@@ -23,7 +23,7 @@ def last_batches(server: Server, name: str, *, requests: int) -> tuple[BatchReco
     Raises
     ------
     AssertionError
-        Fewer are recorded: the experiment has not run, which is told to the reader.
+        Fewer are recorded: the experiment has not run, as the reader is shown.
     NotFoundError
         Nothing was ever recorded under this name.
 

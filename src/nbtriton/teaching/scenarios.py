@@ -212,7 +212,7 @@ def subject_of(config: ModelConfig) -> str:
 
 
 def preferred_of(config: ModelConfig) -> tuple[int, ...]:
-    """Return the preferred sizes that somebody chose: normalization adds the largest size where there are none."""
+    """Return the preferred sizes that were chosen: normalization adds the largest size where there are none."""
     sizes = tuple(config.dynamic_batching.preferred_batch_size)
     return () if sizes == (config.max_batch_size,) else sizes
 

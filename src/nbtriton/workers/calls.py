@@ -109,7 +109,7 @@ class ServerCalls:
             self._samples.pop(number, None)
 
     def close(self) -> None:
-        """Cancel the requests that the model has sent, as nobody waits for them any more."""
+        """Cancel the requests that the model has sent, as no caller waits for them any more."""
         for future in list(self._futures.values()):
             with suppress(TritonError):
                 future.cancel()

@@ -4,7 +4,7 @@ A kernel has threads, which do not survive a fork while their locks do. A proces
 but takes 0.2 s of a processor until it has imported NumPy. So one such process is started for each
 interpreter and forks every worker: that takes 10 ms, and the workers share its memory.
 (`multiprocessing.forkserver` has one server per process for one interpreter, which the user's own code
-configures, and tells nobody how a child has ended.)
+configures, and does not report how a child has ended.)
 
 The fork server is the parent of its workers. It reports their ends, and they die with it
 (PR_SET_PDEATHSIG, which follows the parent's thread: in the kernel, that thread may be gone). It ends when

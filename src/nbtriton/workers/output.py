@@ -71,6 +71,6 @@ class OutputPipe:
 def _write(name: str, text: str) -> None:
     stream = getattr(sys, name)
     if text and stream is not None:
-        with contextlib.suppress(OSError, ValueError):  # closed: nobody reads it any more
+        with contextlib.suppress(OSError, ValueError):  # closed: it has no reader any more
             stream.write(text)
             stream.flush()

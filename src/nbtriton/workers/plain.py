@@ -11,7 +11,7 @@ def plain(value: Any) -> Any:
     """Return a value of the types that marshal takes.
 
     Numbers and texts of NumPy must not come to it as they are: it takes them for buffers and writes their
-    memory. So whatever a user's code may have made passes here first.
+    memory. So all that a user's code may have made passes here first.
 
     Raises
     ------

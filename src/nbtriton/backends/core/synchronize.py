@@ -16,7 +16,7 @@ _ndarray: Final = np.ndarray
 
 
 def _cuda() -> Any:
-    """Return the module of real GPUs, which nobody without one imports."""
+    """Return the module of real GPUs, which is imported where there is one."""
     from nbtriton.devices import cuda
 
     return cuda

@@ -174,7 +174,7 @@ class Forest:
         self.features = int(model.num_feature)
         self.classes = int(header.get_field("num_class")[0])
         if self.classes > 1 and (parameters.predict_proba or parameters.output_class):
-            # As Triton's does, whatever the model was trained to say (FL7).
+            # As Triton's does, for any objective of the training (FL7).
             by_leaf = int(header.get_field("leaf_vector_shape")[1]) > 1
             softmax = parameters.predict_proba and not by_leaf
             header.set_field("postprocessor", "softmax" if softmax else "identity_multiclass")

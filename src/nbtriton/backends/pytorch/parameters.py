@@ -53,7 +53,7 @@ class ModuleParameters:
     cudnn : bool
         Not DISABLE_CUDNN.
     cleans_cache : bool
-        ENABLE_CACHE_CLEANING: a GPU's unused memory is given back after each batch.
+        ENABLE_CACHE_CLEANING: a GPU's unused memory is released after each batch.
     jit : mapping of str to bool
         Settings of TorchScript's executor, those that are given.
     """

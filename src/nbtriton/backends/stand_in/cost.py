@@ -40,7 +40,7 @@ class Cost:
     source: str = "no cost is declared"
 
     def seconds(self, rows: int) -> float:
-        """Return the time of a batch of so many rows."""
+        """Return the time of a batch with this number of rows."""
         points = self.points
         if not points:
             return 0.0

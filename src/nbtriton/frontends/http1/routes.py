@@ -1,4 +1,4 @@
-"""Routes of the HTTP endpoint (protocol.md §2): KS1 and KS2, and the restricted APIs."""
+"""Routes of the HTTP endpoint (docs/rules/protocol.md): KS1 and KS2, and the restricted APIs."""
 
 from __future__ import annotations
 

@@ -95,7 +95,7 @@ def _pack(folder: Path, archive: Path, python_prefix: str | None) -> None:
             raise ModuleNotFoundError(name=package)
     more = "" if conda or python_prefix is None else f", python_prefix={python_prefix!r}"
     command = [sys.executable, "-c", _PACK.format(package=package, more=more), str(folder)]
-    # Its temporary file goes with this folder, whatever ends it.
+    # Its temporary file goes with this folder, however it ends.
     with tempfile.TemporaryDirectory(dir=archive.parent, prefix=".pack-") as scratch:
         run_step(
             f"environment '{folder}' cannot be packed, {package} says",

@@ -32,7 +32,7 @@ _MOST_DESCRIPTORS: Final = 16
 _SPIN_NS: Final = 50_000
 # It looks where the last message has come so soon.
 _SOON_NS: Final = 3 * _SPIN_NS
-# After looking in vain it does not look for so many messages, doubled up to the most: on a busy machine the
+# The most messages for which it does not look after looking in vain; the number doubles up to it: on a busy machine the
 # other process may need this very core.
 _MOST_PAUSE: Final = 1024
 
@@ -98,7 +98,7 @@ class Channel:
         Raises
         ------
         ChannelClosed
-            Nobody reads any more.
+            The reader has gone.
         """
         try:
             head = _dumps(message, _MARSHAL_VERSION)
@@ -118,7 +118,7 @@ class Channel:
     def spin(self) -> bool:
         """Look for the next message without sleeping, for a moment; True if there is something to read.
 
-        Called by who is about to wait. It pays where messages follow each other closely, as requests that
+        Called before a wait. It saves time where messages follow each other closely, as requests that
         come one after the other to a small model do; elsewhere it returns at once.
         """
         if self._end > self._start:

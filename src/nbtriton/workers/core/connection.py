@@ -180,7 +180,7 @@ class Connection:
             on_lost(self._cause)
 
     def kill(self, cause: str) -> None:
-        """End the worker at once, whatever it does."""
+        """End the worker at once, also one that computes."""
         self._cause = self._cause or cause
         self.process.kill()
 
@@ -448,7 +448,7 @@ class Connection:
 
     def _open(self, place: Place | None, behind: memoryview) -> Any:
         """Return the memory of a message's tensors, which is the reader's own."""
-        return bytearray(behind) if place is None else self._incoming.lend(place)
+        return bytearray(behind) if place is None else self._incoming.view(place)
 
     def _announce(self, number: int, fd: int, size: int) -> None:
         self._channel.send((protocol.SEGMENT, number, size), fds=(fd,))

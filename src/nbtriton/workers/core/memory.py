@@ -28,7 +28,7 @@ _PAGE: Final = mmap.PAGESIZE
 _ALIGNMENT: Final = 64
 _FIRST_BYTES: Final = 1 << 20
 _LARGEST_GROWTH: Final = 1 << 26
-# A segment without a block is given back after so many allocations elsewhere.
+# A segment without a block is dropped after this number of allocations elsewhere.
 _UNUSED_FOR: Final = 64
 _SEGMENT_WAIT_S: Final = 60.0
 
@@ -116,7 +116,7 @@ class Outgoing:
         rounded = -(-size // _ALIGNMENT) * _ALIGNMENT
         with self._lock:
             self._allocations += 1
-            number, offset = self._take(rounded)
+            number, offset = self._find_room(rounded)
             if offset < 0:
                 number = self._grow(rounded)
                 offset = self._segments[number].allocate(rounded)
@@ -133,7 +133,7 @@ class Outgoing:
             for number, offset, size in places:
                 self._segments[number].release(offset, size)
 
-    def _take(self, size: int) -> tuple[int, int]:
+    def _find_room(self, size: int) -> tuple[int, int]:
         for number, segment in self._segments.items():
             offset = segment.allocate(size)
             if offset >= 0:
@@ -166,15 +166,15 @@ class Outgoing:
 class Incoming:
     """The reader's side of a heap.
 
-    A block is lent as an array; when the last view of it has gone, the block is noted as released,
+    A block is read as an array; when the last view of it has gone, the block is noted as released,
     and the next message to the writer says so.
     """
 
     def __init__(self) -> None:
         self._segments: dict[int, mmap.mmap] = {}
         self._changed = threading.Condition()
-        self._lent: dict[Place, weakref.ref[_Bytes]] = {}
-        # Appended to by whoever drops a last reference, also the garbage collector.
+        self._views: dict[Place, weakref.ref[_Bytes]] = {}
+        # Appended to where a last reference is dropped, also by the garbage collector.
         self._released: list[Place] = []
 
     def add(self, number: int, fd: int, size: int) -> None:
@@ -192,7 +192,7 @@ class Incoming:
         with self._changed:
             self._segments.pop(number, None)
 
-    def lend(self, place: Place) -> _Bytes:
+    def view(self, place: Place) -> _Bytes:
         """Return a block as bytes. Their memory, and that of all views of them, stays as it is."""
         number, offset, size = place
         memory = self._segments.get(number)
@@ -204,7 +204,7 @@ class Incoming:
                 memory = self._segments[number]
         # Over a memoryview: numpy's views refer to the first array in a chain of arrays.
         block: _Bytes = np.ndarray((size,), np.uint8, memoryview(memory)[offset : offset + size])
-        self._lent[place] = weakref.ref(block, partial(self._return, place))
+        self._views[place] = weakref.ref(block, partial(self._return, place))
         return block
 
     def pop_released(self) -> list[Place]:
@@ -216,12 +216,12 @@ class Incoming:
         return [released.pop() for _ in range(len(released))]
 
     @property
-    def lent(self) -> int:
+    def in_use(self) -> int:
         """How many blocks are in use."""
-        return len(self._lent)
+        return len(self._views)
 
     def _return(self, place: Place, _: object) -> None:
-        self._lent.pop(place, None)
+        self._views.pop(place, None)
         self._released.append(place)
 
 

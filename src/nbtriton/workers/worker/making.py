@@ -22,7 +22,7 @@ from nbtriton.workers.worker.limits import bind, set_threads
 
 __all__ = ["Made", "Maker", "follow_levels"]
 
-# Of backends that have as many threads as there are cores unless they are told otherwise.
+# Of backends that have as many threads as there are cores unless a number is set.
 _THREADS = {"onnxruntime": "intra_op_thread_count", "openvino": "INFERENCE_NUM_THREADS"}
 
 

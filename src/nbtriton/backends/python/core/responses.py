@@ -112,7 +112,7 @@ def to_engine_response(
 ) -> Response:
     """Return the engine's form of a response: copies of the requested outputs, or the error alone.
 
-    Where whoever gets it copies them, they are the model's own.
+    Where the receiver copies them, they are the model's own.
 
     Outputs that are no numpy arrays are added to `foreign`: a GPU may still have to write them.
     """

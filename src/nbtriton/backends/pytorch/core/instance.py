@@ -209,7 +209,7 @@ class ModuleInstance(BatchInstance):
     def _as_numpy(self, tensor: Array, copied: bool) -> Array:
         """Return a tensor on the host as numpy: cut and inspected in a tenth of the time.
 
-        Its memory is the engine's own, unless whoever gets it copies it.
+        Its memory is the engine's own, unless the receiver copies it.
         """
         if type(tensor) is _ndarray:  # strings
             return tensor

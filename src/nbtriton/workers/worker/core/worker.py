@@ -99,7 +99,7 @@ class Worker:
         self.dropped_metrics: tuple[list[int], list[int]] = ([], [])
 
     def run(self) -> None:
-        """Serve until the engine's process says, or shows, that it is over."""
+        """Serve until the engine's process ends the worker, or ends itself."""
         signal.signal(signal.SIGINT, self._on_interrupt)
         redirect(self.note)
         threading.Thread(target=self._read, name="nbtriton-calls", daemon=True).start()
@@ -392,7 +392,7 @@ class Worker:
 
     def _open(self, place: Place | None, behind: memoryview) -> Any:
         """Return the memory of a message's tensors, which is the reader's own."""
-        return bytearray(behind) if place is None else self._incoming.lend(place)
+        return bytearray(behind) if place is None else self._incoming.view(place)
 
     def _announce(self, number: int, fd: int, size: int) -> None:
         self._channel.send((protocol.SEGMENT, number, size), fds=(fd,))
