@@ -27,7 +27,7 @@ import numpy as np
 
 from tests.differential.answers import Answer, Outcome, batches_of, groups_of, without_seen
 from tests.differential.rest import come_to_rest
-from tests.differential.servers import ISOLATION
+from tests.differential.servers import ISOLATION, noted
 from tests.differential.wire import (
     GRPC_STATUS,
     counts_of,
@@ -286,6 +286,13 @@ class RealSide(_Side):
     def close(self) -> None:
         self._channel.close()
 
+    def play(self, scenario: Scenario) -> Outcome:
+        with noted("real", self._server):
+            outcome = super().play(scenario)
+            # What it did not answer then is no difference of its rules.
+            assert self._server.process.poll() is None, "tritonserver has ended"
+        return outcome
+
     def rest(self) -> None:
         come_to_rest(self._server.process.pid, SETTLE_S)
 
@@ -425,7 +432,8 @@ class RealSide(_Side):
         return self._get(f"models/{model}")
 
     def _get(self, path: str) -> dict[str, Any]:
-        with urllib.request.urlopen(f"http://{self._server.http_url}/v2/{path}") as reply:
+        url = f"http://{self._server.http_url}/v2/{path}"
+        with noted("real", self._server), urllib.request.urlopen(url) as reply:
             return json.load(reply)
 
 

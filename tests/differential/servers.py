@@ -6,17 +6,20 @@ import os
 import sys
 import urllib.error
 import urllib.request
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 from nbtriton.repository.verify.running import RunningServer, launch
 
-__all__ = ["ECHO", "ISOLATION", "call", "chain", "launch_ours"]
+__all__ = ["ECHO", "ISOLATION", "call", "chain", "launch_ours", "noted", "state_of"]
 
 # Where the instances of our side's models live; `--isolation` of the suite.
 ISOLATION = os.environ.get("NBTRITON_ISOLATION", "thread")
 
 TIMEOUT_S = 60.0
+# Of a server's log, in a failure.
+LINES = 30
 # OUT is IN, for any shape and datatype.
 ECHO = """
 import triton_python_backend_utils as pb_utils
@@ -53,6 +56,27 @@ def launch_ours(
     return launch(command, repository, os.environ, log=log)
 
 
+def state_of(server: RunningServer) -> str:
+    """Say where a server listens, whether its process lives, and the end of what it logged."""
+    status = server.process.poll()
+    lives = "is alive" if status is None else f"ended with status {status}"
+    log = server.log.read_text(errors="replace").splitlines() if server.log.exists() else []
+    ports = f"HTTP {server.http_port}, gRPC {server.grpc_port}, metrics {server.metrics_port}"
+    return "\n".join(
+        [f"process {server.process.pid} {lives}; {ports}; its log ends:", *log[-LINES:]]
+    )
+
+
+@contextmanager
+def noted(side: str, server: RunningServer) -> Iterator[None]:
+    """Let an error of the block say what became of this side's server."""
+    try:
+        yield
+    except Exception as error:
+        error.add_note(f"{side}: {state_of(server)}")
+        raise
+
+
 def call(
     url: str, path: str, body: bytes | None = None, *, method: str | None = None
 ) -> tuple[int, str]:
@@ -63,3 +87,6 @@ def call(
             return response.status, response.read().decode()
     except urllib.error.HTTPError as error:
         return error.code, error.read().decode()
+    except OSError as error:
+        error.add_note(request.full_url)
+        raise

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from tests.differential.servers import ECHO, call, chain, launch_ours
+from tests.differential.servers import ECHO, call, chain, launch_ours, noted
 from tests.until import until
 
 pytestmark = [pytest.mark.reference, pytest.mark.slow]
@@ -136,6 +136,7 @@ def start(reference, tmp_path: Path) -> Start:
                     if name == "real"
                     else launch_ours(folder / "one", *more)
                 )
+                stack.enter_context(noted(name, server))
                 sides.append(Side(server.http_port, folder))
             yield sides[0], sides[1]
 

@@ -13,7 +13,7 @@ import pytest
 
 import nbtriton
 from tests.differential.harness import Model, write
-from tests.differential.servers import ISOLATION
+from tests.differential.servers import ISOLATION, noted
 
 pytestmark = [pytest.mark.reference, pytest.mark.slow]
 
@@ -333,7 +333,7 @@ def theirs(reference, repository: Path) -> Iterator[tuple[Ask, Callable[[str], N
 
         def post(path: str, data: bytes) -> Any:
             url = f"http://{server.http_url}/v2/{path}"
-            with urllib.request.urlopen(url, data=data) as reply:
+            with noted("real", server), urllib.request.urlopen(url, data=data) as reply:
                 text = reply.read()
             return json.loads(text) if text else None
 

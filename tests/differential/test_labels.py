@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.differential.harness import Model, write
-from tests.differential.servers import ECHO, call, chain, launch_ours
+from tests.differential.servers import ECHO, call, chain, launch_ours, noted
 
 pytestmark = [pytest.mark.reference, pytest.mark.slow]
 
@@ -54,9 +54,9 @@ def responses(url: str) -> dict[str, Any]:
 def test_E20_labels(reference, tmp_path: Path) -> None:
     write(tmp_path, MODELS)
     flags = ("--model-control-mode=explicit",)
-    with reference.server(tmp_path, *flags) as server:
+    with reference.server(tmp_path, *flags) as server, noted("real", server):
         theirs = responses(server.http_url)
-    with launch_ours(tmp_path, *flags) as server:
+    with launch_ours(tmp_path, *flags) as server, noted("ours", server):
         mine = responses(server.http_url)
     assert mine == theirs
     assert [mine[model.name][1] for model in MODELS[:5]] == [

@@ -16,7 +16,7 @@ import pytest
 import nbtriton
 from nbtriton.clients.http import HttpClient
 from tests.differential.harness import Model, write
-from tests.differential.servers import ISOLATION
+from tests.differential.servers import ISOLATION, noted
 
 pytestmark = [pytest.mark.reference, pytest.mark.slow]
 
@@ -87,7 +87,7 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def reasons(reference, repository: Path) -> dict[str, str]:
     flags = ("--exit-on-error=false", "--strict-readiness=false")
-    with reference.server(repository, *flags) as server:
+    with reference.server(repository, *flags) as server, noted("real", server):
         index = HttpClient(server.http_url).index()
         return {entry["name"]: entry.get("reason", "") for entry in index}
 
@@ -126,7 +126,7 @@ def test_runtimes(reference, tmp_path: Path) -> None:
     write(tmp_path, models)
     backends = str(reference.directory / "backends")
     flags = ("--exit-on-error=false", "--strict-readiness=false")
-    with reference.server(tmp_path, *flags) as server:
+    with reference.server(tmp_path, *flags) as server, noted("real", server):
         index = HttpClient(server.http_url).index()
         theirs = {entry["name"]: entry.get("reason", "") for entry in index}
     with nbtriton.Server(

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from nbtriton.repository.verify.reference import Reference
-from tests.differential.servers import call, launch_ours
+from tests.differential.servers import call, launch_ours, noted
 
 pytestmark = [pytest.mark.reference]
 
@@ -107,11 +107,13 @@ def test_models_of_a_python_based_backend(
         "--load-model=twice", "--load-model=thrice",
     )  # fmt: skip
     with contextlib.ExitStack() as stack:
-        servers = [
-            stack.enter_context(server)
-            for server in (launch_ours(repository, *flags), reference.server(repository, *flags))
-        ]
-        ours, theirs = (list(responses(server.http_url)) for server in servers)
+        found = {
+            "ours": stack.enter_context(launch_ours(repository, *flags)),
+            "real": stack.enter_context(reference.server(repository, *flags)),
+        }
+        for side, server in found.items():
+            stack.enter_context(noted(side, server))
+        ours, theirs = (list(responses(server.http_url)) for server in found.values())
     assert ours == theirs
     one, two = ours[2], ours[3]
     assert one["outputs"][0]["data"] == [-4, -8]

@@ -20,7 +20,7 @@ from tritonclient.grpc import service_pb2 as pb
 
 from nbtriton.repository.verify.running import RunningServer
 from tests.children import finish
-from tests.differential.servers import launch_ours
+from tests.differential.servers import launch_ours, noted
 from tests.frontends.grpc_support import Seen, ask, infer, open_call, stream, tensor
 from tests.until import until
 
@@ -147,7 +147,7 @@ QUESTIONS = {
 def test_what_runs_is_answered_and_what_is_new_refused(
     server: RunningServer, tmp_path: Path
 ) -> None:
-    with grpc.insecure_channel(server.grpc_url) as channel:
+    with noted("the server", server), grpc.insecure_channel(server.grpc_url) as channel:
         assert answered(ask(channel, "ModelInfer", part(7, start=True))) == 0
         held = open_call(channel).future(one("plain", 2.0), timeout=60)
         assert until((tmp_path / "running").exists)

@@ -22,8 +22,9 @@ import pytest
 import nbtriton
 from nbtriton.clients.http import HttpClient
 from nbtriton.config import as_config, format_pbtxt, to_reported_dict
+from nbtriton.repository.verify.running import RunningServer
 from tests.differential.harness import Model, write
-from tests.differential.servers import ISOLATION
+from tests.differential.servers import ISOLATION, noted
 from tests.until import until
 
 pytestmark = [pytest.mark.reference, pytest.mark.slow]
@@ -108,9 +109,14 @@ def awaited(now: Callable[[], Any], expected: Any) -> Any:
 class Side:
     """One of the two servers, over a repository of its own."""
 
-    def __init__(self, url: str, folder: Path) -> None:
+    def __init__(self, url: str, folder: Path, server: RunningServer | None = None) -> None:
         self.client = HttpClient(url)
         self.folder = folder
+        self._server = server
+
+    def play(self, script: Callable[[Side], list[Any]]) -> list[Any]:
+        with contextlib.nullcontext() if self._server is None else noted("real", self._server):
+            return script(self)
 
     def load(self, name: str, *groups: dict[str, Any], base: Any = PLAIN, **more: Any) -> str:
         """Load a model by configuration; return the error, empty without one."""
@@ -190,14 +196,15 @@ def sides(reference, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple
         )
         server.load_repository(folders[1] / "repository", control_mode="explicit")
         endpoints = stack.enter_context(server.serve(http_port=0, metrics_port=None))
-        urls = (real.http_url, f"127.0.0.1:{endpoints.http_port}")
-        made = [Side(url, folder) for url, folder in zip(urls, folders, strict=True)]
-        yield made[0], made[1]
+        yield (
+            Side(real.http_url, folders[0], real),
+            Side(f"127.0.0.1:{endpoints.http_port}", folders[1]),
+        )
 
 
 def both(sides: tuple[Side, Side], script: Callable[[Side], list[Any]]) -> list[Any]:
     """Play a script to both; return what it saw on both."""
-    theirs, mine = (script(side) for side in sides)
+    theirs, mine = (side.play(script) for side in sides)
     for name in NAMES:
         for side in sides:
             side.unload(name)

@@ -13,8 +13,23 @@ import pytest
 from nbtriton.errors import AlreadyExistsError, UnavailableError
 from nbtriton.repository.verify import install
 from nbtriton.repository.verify.reference import default_directory
+from nbtriton.repository.verify.running import launch, reserved_ports
 
 ROOT = Path(__file__).parents[2]
+# A server that is healthy, and then cannot start its metrics: what tritonserver does without their port.
+WITHOUT_METRICS = """
+import sys
+from http.server import BaseHTTPRequestHandler, HTTPServer
+
+class Healthy(BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200)
+        self.end_headers()
+
+(port,) = (int(one.partition("=")[2]) for one in sys.argv if one.startswith("--http-port="))
+HTTPServer(("127.0.0.1", port), Healthy).handle_request()
+sys.exit("Error: no port for metrics")
+"""
 
 
 def a_model(repository: Path, config: str = 'backend: "python"', code: str = "") -> Path:
@@ -49,6 +64,28 @@ def test_a_failed_download_is_reported_and_leaves_no_complete_installation(
 
 def test_a_missing_library_is_named() -> None:
     assert install._missing_libraries(Path(sys.executable), []) == []
+
+
+def test_a_reserved_port_is_for_a_server_alone() -> None:
+    with reserved_ports(2) as ports, socket.socket() as other, socket.socket() as server:
+        assert len(set(ports)) == 2
+        with pytest.raises(OSError, match="in use"):
+            other.bind(("127.0.0.1", ports[0]))
+        server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        server.bind(("127.0.0.1", ports[0]))
+        server.listen()
+        with socket.create_connection(("127.0.0.1", ports[0])):
+            server.accept()[0].close()
+    with socket.socket() as probe:
+        assert probe.connect_ex(("127.0.0.1", ports[0])) != 0
+
+
+def test_a_server_is_not_ready_before_its_last_endpoint(tmp_path) -> None:
+    with (
+        pytest.raises(UnavailableError, match="ended with status 1:\nError: no port for metrics"),
+        launch([sys.executable, "-c", WITHOUT_METRICS], tmp_path, os.environ),
+    ):
+        pytest.fail("it must not be ready")
 
 
 @pytest.mark.reference

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from nbtriton.errors import UnavailableError
 
-__all__ = ["RunningServer", "launch"]
+__all__ = ["RunningServer", "launch", "reserved_ports"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class RunningServer:
     Attributes
     ----------
     http_port, grpc_port, metrics_port : int
-        Free ports on 127.0.0.1.
+        Its own ports on 127.0.0.1.
     log : Path
         The server's output so far.
     """
@@ -52,7 +52,10 @@ class RunningServer:
         return "\n".join([*(line for line in lines if line.startswith("E")), *lines[-1:]])
 
     def wait_until_ready(self, timeout_s: float) -> None:
-        """Ask the health endpoint until the server is ready; it announces that nowhere else.
+        """Ask the health endpoint until the server is ready, and then wait for its metrics.
+
+        That endpoint is the last that it starts, and the server ends if it cannot (`StartEndpoints`
+        in Triton's ``main.cc``): one that is healthy before may still end.
 
         Raises
         ------
@@ -67,7 +70,11 @@ class RunningServer:
                 raise UnavailableError(
                     f"tritonserver ended with status {status}:\n{self.logged_errors()}"
                 )
-            with contextlib.suppress(OSError), urllib.request.urlopen(url, timeout=2):
+            with (
+                contextlib.suppress(OSError),
+                urllib.request.urlopen(url, timeout=2),
+                socket.create_connection(("127.0.0.1", self.metrics_port), timeout=2),
+            ):
                 return
             time.sleep(0.05)
         raise UnavailableError(
@@ -111,15 +118,15 @@ def launch(
     UnavailableError
         The server ended, or was not ready in time.
     """
-    http, grpc, metrics = _free_ports(3)
-    full = [
-        *command,
-        f"--model-repository={repository}",
-        "--http-address=127.0.0.1", f"--http-port={http}",
-        "--grpc-address=127.0.0.1", f"--grpc-port={grpc}",
-        "--metrics-address=127.0.0.1", f"--metrics-port={metrics}",
-    ]  # fmt: skip
     with contextlib.ExitStack() as stack:
+        http, grpc, metrics = stack.enter_context(reserved_ports(3))
+        full = [
+            *command,
+            f"--model-repository={repository}",
+            "--http-address=127.0.0.1", f"--http-port={http}",
+            "--grpc-address=127.0.0.1", f"--grpc-port={grpc}",
+            "--metrics-address=127.0.0.1", f"--metrics-port={metrics}",
+        ]  # fmt: skip
         if log is None:
             log = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "server.log"
         with log.open("wb") as output:
@@ -135,10 +142,17 @@ def launch(
             server.stop()
 
 
-def _free_ports(count: int) -> list[int]:
-    """Return ports on which no process listens now."""
+@contextlib.contextmanager
+def reserved_ports(count: int) -> Iterator[list[int]]:
+    """Keep ports of 127.0.0.1 for a server until the block ends.
+
+    A port that was free a moment ago may be another process's when the server comes to bind it. One that
+    is bound with ``SO_REUSEADDR`` is given to nobody who asks for any port, and as nothing listens there
+    yet, a server that sets the option too, as servers do, can.
+    """
     with contextlib.ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
         for each in sockets:
+            each.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]
+        yield [each.getsockname()[1] for each in sockets]
