@@ -9,12 +9,13 @@ import shutil
 import sys
 import threading
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import nbformat
 from nbconvert import HTMLExporter
 from playwright.sync_api import Page, sync_playwright
+
+from nbtriton.closing import Closing
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from tests.page.conftest import FLAGS, HOSTS, PAGE, _Files, frame_text
@@ -25,7 +26,7 @@ THEMES = {"light": "lab-light", "dark": "lab-dark"}
 WIDTHS = (600, 1100)
 
 
-class Screens:
+class Screens(Closing):
     """Saves what pages look like.
 
     Parameters
@@ -45,15 +46,8 @@ class Screens:
         self._thread = threading.Thread(target=self._site.serve_forever, daemon=True)
         self._thread.start()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def close(self) -> None:
+        """Close the browser and the site."""
         self._browser.close()
         self._driver.stop()
         self._site.shutdown()

@@ -6,11 +6,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, InvalidStateError
 from dataclasses import dataclass, field
-from types import TracebackType
-from typing import Any, ClassVar, Generic, Literal, NamedTuple, Self, TypeVar
+from typing import Any, ClassVar, Generic, Literal, NamedTuple, TypeVar
 
 import numpy as np
 
+from nbtriton.closing import Closing
 from nbtriton.config import ModelConfig
 from nbtriton.errors import CancelledError, InternalError, TritonError, UnsupportedError
 from nbtriton.tensors import datatype_of, deserialize_bytes, numpy_dtype, serialize_bytes, to_numpy
@@ -129,7 +129,7 @@ class PendingRequest(Future[None]):
         return cancelled
 
 
-class Client(ABC, Generic[EncodedT]):
+class Client(Closing, ABC, Generic[EncodedT]):
     """A client of one server; a context manager that closes its connections.
 
     A request is encoded once and may be sent any number of times, from any thread.
@@ -147,17 +147,6 @@ class Client(ABC, Generic[EncodedT]):
     def __init__(self, url: str, timeout_s: float = TIMEOUT_S) -> None:
         self.url = url
         self.timeout_s = timeout_s
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     @abstractmethod
     def close(self) -> None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from types import TracebackType
-from typing import Any, NoReturn, Self
+from typing import Any, NoReturn
 
 from nbtriton.backends.base import RequestOptions, Response
+from nbtriton.closing import Closing
 from nbtriton.config import Dumpable, ModelConfig, scheduling_choice
 from nbtriton.devices import DeviceSet, SimulatedGPUs
 from nbtriton.engine.core.future import InferenceFuture
@@ -34,7 +34,7 @@ __all__ = ["ModelHandle", "Server"]
 describe(InferenceFuture, InferenceResult)
 
 
-class Server:
+class Server(Closing):
     """Models, ensembles and the scheduler that runs them, inside this process.
 
     Parameters
@@ -119,17 +119,6 @@ class Server:
             )
         )  # fmt: skip
         close_at_exit(self)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         state = self.engine.state

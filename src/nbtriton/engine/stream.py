@@ -8,6 +8,7 @@ from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING, Self
 
 from nbtriton.backends.base import Response
+from nbtriton.closing import Closing
 from nbtriton.engine.core.request import BARE_FINAL, InferenceRequest
 from nbtriton.engine.core.result import InferenceResult
 
@@ -19,7 +20,7 @@ __all__ = ["ResponseStream"]
 _Arrived = tuple[Response, bool]
 
 
-class ResponseStream:
+class ResponseStream(Closing):
     """An iterator over the responses of one request, for ``for`` and for ``async for``.
 
     The request is sent by the first call of ``next``. One that is dropped or closed before
@@ -138,12 +139,6 @@ class ResponseStream:
 
     async def aclose(self) -> None:
         """Do what `close` does, for ``contextlib.aclosing``."""
-        self.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
         self.close()
 
 

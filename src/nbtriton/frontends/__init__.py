@@ -11,9 +11,9 @@ import threading
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
+from nbtriton.closing import Closing
 from nbtriton.engine.forks import notify_in_children
 from nbtriton.engine.interrupts import interrupts_deferred
 from nbtriton.frontends.http1.cycle import RequestResponseCycle
@@ -49,7 +49,7 @@ __all__ = [
 ]
 
 
-class Endpoints:
+class Endpoints(Closing):
     """The open ports of one server; a context manager that closes them.
 
     Attributes
@@ -143,17 +143,6 @@ class Endpoints:
         # Concurrently: each may take all of `drain_s`.
         await asyncio.gather(*(listener.stop(drain_s) for listener in self._open.values()))
         self._open.clear()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         ports = ", ".join(

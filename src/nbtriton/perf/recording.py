@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, NamedTuple, Self, cast
 
 from nbtriton.checks import PATH, check
+from nbtriton.closing import Closing
 from nbtriton.drawing import measure
 from nbtriton.errors import InvalidArgumentError, NotFoundError, nearest
 from nbtriton.packages import needed
@@ -224,7 +225,7 @@ class Recording:
         return f"<p>{escape(self.headline)}</p>"
 
 
-class RecordingWriter:
+class RecordingWriter(Closing):
     """Writes a recording line by line; a context manager that closes the file.
 
     Parameters
@@ -239,10 +240,8 @@ class RecordingWriter:
         self._inputs = 0
         self._line({"format": FORMAT, "version": VERSION, "began": began, "models": dict(models)})
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_error: object) -> None:
+    def close(self) -> None:
+        """Close the file."""
         self._file.close()
 
     def add_inputs(self, inputs: RecordedInputs) -> int:

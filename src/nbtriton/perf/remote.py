@@ -7,13 +7,13 @@ is about the server and the network.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from types import TracebackType
-from typing import Any, Protocol, Self, Unpack, get_args
+from typing import Any, Protocol, Unpack, get_args
 
 from nbtriton.clients.base import Client
 from nbtriton.clients.base import Protocol as RemoteProtocol
 from nbtriton.clients.grpc import GrpcClient
 from nbtriton.clients.http import HttpClient
+from nbtriton.closing import Closing
 from nbtriton.config import ModelConfig
 from nbtriton.errors import InvalidArgumentError, nearest
 from nbtriton.perf.data import Request
@@ -50,7 +50,7 @@ class Target(Protocol):
     ) -> Pending: ...
 
 
-class RemoteServer:
+class RemoteServer(Closing):
     """A server at an address, as a load uses it; a context manager that closes the connections.
 
     Parameters
@@ -68,17 +68,6 @@ class RemoteServer:
         # A load sends few objects over and over; each is kept with its encoded form.
         self._memory: SharedMemory | None = None
         self._encoded: dict[tuple[str, int, tuple[str, ...], int], tuple[Request, Any]] = {}
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         """Take shared memory back, and close the connections."""

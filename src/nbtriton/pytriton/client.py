@@ -15,6 +15,7 @@ import numpy as np
 from nbtriton.clients.base import Client, Parameters
 from nbtriton.clients.grpc import GrpcClient
 from nbtriton.clients.http import HttpClient
+from nbtriton.closing import Closing
 from nbtriton.config import ModelConfig
 from nbtriton.errors import NotFoundError, TritonError, UnavailableError
 from nbtriton.pytriton.request import Array
@@ -84,7 +85,7 @@ class PyTritonClientInferenceServerError(PyTritonClientError):
     status = "INTERNAL"
 
 
-class ModelClient:
+class ModelClient(Closing):
     """Ask one model, over HTTP or gRPC; a context manager that closes its connections.
 
     Parameters
@@ -125,17 +126,6 @@ class ModelClient:
         self._config: ModelConfig | None = None
         if not lazy_init:
             self.wait_for_model(self._init_timeout_s)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         """Close the connections; harmless when repeated."""
@@ -306,7 +296,7 @@ class DecoupledModelClient(ModelClient):
             raise self._failed(error) from None
 
 
-class FuturesModelClient:
+class FuturesModelClient(Closing):
     """As `ModelClient`, with results as `concurrent.futures.Future`.
 
     Parameters
@@ -328,17 +318,6 @@ class FuturesModelClient:
     ) -> None:
         self._client = ModelClient(url, model_name, model_version, **options)
         self._threads = ThreadPoolExecutor(max_workers, "nbtriton-pytriton-client")
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def close(self, wait: bool = True) -> None:
         """Close the client; without `wait` requests in flight are given up."""

@@ -11,9 +11,9 @@ import weakref
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
+from nbtriton.closing import Closing
 from nbtriton.config import ModelConfig, to_json
 from nbtriton.drawing import TableView
 from nbtriton.engine import Server
@@ -41,7 +41,7 @@ _WILDCARD = "Wildcard model name '*' must be the ONLY startup model if specified
 _COLUMNS = ("model", "version", "state", "reason")
 
 
-class ModelControl(TableView):
+class ModelControl(Closing, TableView):
     """The models of one or more repositories, loaded into a server as Triton would.
 
     Parameters
@@ -134,17 +134,6 @@ class ModelControl(TableView):
             raise self.startup_error
         if mode == "poll" and poll_s > 0:
             self._poller = start_polling(weakref.ref(self), self._closed, poll_s)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def close(self, *, timeout_s: float | None = None) -> None:
         """End the polling. Loaded models go on serving.
