@@ -81,9 +81,11 @@ def test_the_workflows_are_read_and_run_what_exists() -> None:
     assert (ROOT / ".ci" / "run").exists()
 
 
-def test_the_classifiers_are_the_pythons_of_the_matrix() -> None:
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    said = re.findall(r"Python :: (3\.\d+)", "\n".join(project["classifiers"]))
+def test_the_classifiers_are_the_pythons_of_the_matrix_and_of_the_wheels() -> None:
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    said = re.findall(r"Python :: (3\.\d+)", "\n".join(settings["project"]["classifiers"]))
+    built = settings["tool"]["cibuildwheel"]["build"]
+    assert built == [f"cp{python.replace('.', '')}-*" for python in said]
     tested = yaml.safe_load((ROOT / ".github" / "workflows" / "test.yml").read_text())
     assert said == tested["jobs"]["fast"]["strategy"]["matrix"]["python"]
 
