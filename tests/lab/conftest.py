@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from tests.until import PATIENCE_S, until
+from tests.until import until
 
 REPOSITORY = Path(__file__).parents[2]
 SCREENSHOTS = REPOSITORY / "build" / "screenshots"
@@ -35,6 +35,22 @@ FLAGS = [
 ]
 # A busy machine needs long foreverything.
 PATIENCE_MS = 150_000
+
+# What is shown for a moment only is seen by an observer in the page; a poll from outside may miss it.
+RECORD = """() => {
+    window.recorded = {};
+    const look = () => {
+        for (const curve of document.querySelectorAll(".nbt-host .nbt-curve")) {
+            const source = curve.closest(".jp-CodeCell").querySelector(".jp-InputArea-editor").textContent;
+            const shown = (window.recorded[source] ??= { lines: [], points: [] });
+            const add = (known, value) => known.includes(value) || known.push(value);
+            add(shown.lines, curve.querySelector(".nbt-curve-line").textContent);
+            add(shown.points, curve.querySelectorAll(".nbt-point").length);
+        }
+    };
+    const all = { childList: true, characterData: true, subtree: true };
+    new MutationObserver(look).observe(document.body, all);
+}"""
 
 
 class Lab:
@@ -69,6 +85,7 @@ class Lab:
                 "--ServerApp.ip=127.0.0.1", f"--ServerApp.port={_free_port()}",
                 f"--IdentityProvider.token={self.token}",
                 f"--ServerApp.root_dir={self.root}", "--LabApp.extension_manager=readonly",
+                "--LabApp.expose_app_in_browser=True",  # for its commands
             ],
             stdout=self._log, stderr=subprocess.STDOUT, env=env, start_new_session=True,
         )  # fmt: skip
@@ -137,9 +154,25 @@ class Opened:
         )
         self.page.wait_for_selector(".jp-CodeCell", timeout=PATIENCE_MS)
 
+    def command(self, name: str, **args: Any) -> None:
+        """Start what a menu of JupyterLab starts, and mark its end: a busy page loses clicks and keys."""
+        self.page.evaluate(
+            """([name, args]) => {
+                (window.ended ??= {})[name] = false;
+                jupyterapp.commands.execute(name, args).finally(() => { window.ended[name] = true; });
+            }""",
+            [name, args],
+        )
+
+    def wait_ended(self, name: str) -> None:
+        """Wait until a command has ended."""
+        self.page.wait_for_function("name => window.ended[name]", arg=name, timeout=2 * PATIENCE_MS)
+
+    def theme(self, name: str) -> None:
+        self.command("apputils:change-theme", theme=name)
+
     def run_all(self) -> None:
-        self.page.get_by_role("menuitem", name="Run", exact=True).click()
-        self.page.get_by_role("menuitem", name="Run All Cells", exact=True).click()
+        self.command("notebook:run-all-cells")
 
     def cell(self, text: str) -> Any:
         """The code cell whose source holds a text."""
@@ -151,29 +184,22 @@ class Opened:
         return self.cell(text).locator(".jp-OutputArea")
 
     def wait_done(self) -> None:
-        """Wait until no cell runs or waits to run."""
-        self.page.wait_for_function(
-            "() => ![...document.querySelectorAll('.jp-CodeCell .jp-InputPrompt')]"
-            ".some((prompt) => prompt.textContent.includes('*'))",
-            timeout=2 * PATIENCE_MS,
-        )
+        """Wait until all cells have run."""
+        self.wait_ended("notebook:run-all-cells")
 
     def save(self) -> None:
-        path = self.lab.root / self.name
-        # Jupyter writes into the file itself; a copy of the old one stands beside it until the end.
-        copy = path.with_name(f".~{path.name}")
-        before = path.stat().st_mtime_ns
+        self.command("docmanager:save")
+        self.wait_ended("docmanager:save")
 
-        def saved() -> bool:
-            return path.stat().st_mtime_ns != before and not copy.exists()
+    def record(self) -> None:
+        """Collect what the curves of the cells show from now on, as the page draws it."""
+        self.page.evaluate(RECORD)
 
-        def pressed() -> bool:
-            self.page.locator(".jp-Notebook").focus()
-            self.page.keyboard.press("Control+s")
-            return until(saved, PATIENCE_S)
-
-        # As a person does: a page that is busy, with a new theme, may miss a key.
-        assert pressed() or pressed()
+    def recorded(self, cell: str) -> dict[str, list[Any]]:
+        """Return the progress texts, and the numbers of points, that a cell's curve has shown."""
+        found = self.page.evaluate("window.recorded")
+        (one,) = (shown for source, shown in found.items() if cell in source)
+        return dict(one)
 
     def assert_clean(self) -> None:
         stderr = self.page.locator("[data-mime-type='application/vnd.jupyter.stderr']")

@@ -6,7 +6,9 @@ import json
 
 import pytest
 
+from tests.lab.conftest import PATIENCE_MS
 from tests.lab.test_lab_lesson import MODEL, WIDGET, distinct, first_text, notebook_of
+from tests.until import until
 
 pytestmark = [
     pytest.mark.lab,
@@ -15,16 +17,29 @@ pytestmark = [
     pytest.mark.timeout(600),
 ]
 
+FIGURE = """\
+figure = nt.figure("one_instance")
+figure
+"""
 TRAFFIC = """\
 import threading, time
-def traffic(seconds=120):
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
+def traffic():  # until the kernel ends
+    while True:
         server.infer("slow", {"IN": np.ones((2, 4), np.float32)})
         time.sleep(0.02)
 thread = threading.Thread(target=traffic, daemon=True)
 thread.start()
 """
+
+
+def moved_on(page, from_ms):
+    """The arrival of the request that has the focus, once it is later than that."""
+
+    def at_ms():
+        return float(page.evaluate("document.activeElement?.dataset.at ?? -1"))
+
+    assert until(lambda: at_ms() > from_ms, PATIENCE_MS / 1000)
+    return at_ms()
 
 
 def test_a_notebook_saved_while_live_opens_with_a_picture_and_a_dead_kernel_is_told(open_notebook):
@@ -36,6 +51,7 @@ def test_a_notebook_saved_while_live_opens_with_a_picture_and_a_dead_kernel_is_t
             MODEL,
             "watch = %triton_watch slow",
             "stream = %triton_timeline slow --live",
+            FIGURE,
             TRAFFIC,
         ),
     )
@@ -52,20 +68,34 @@ def test_a_notebook_saved_while_live_opens_with_a_picture_and_a_dead_kernel_is_t
     stream.locator("canvas").wait_for()
     finding = stream.locator(".nbt-timeline-finding")
     assert len(distinct(page, lambda: first_text(finding), 3)) == 3
-    stream.get_by_role("button", name="zoom in").click()
+    newest = stream.get_by_role("button", name="follow the newest")
+    zoom = stream.get_by_role("button", name="zoom in")
+    assert until(lambda: zoom.click() or newest.get_attribute("aria-pressed") == "false")
+    life = stream.locator(".nbt-timeline-life")
+    canvas = stream.locator("canvas")
+    assert until(lambda: canvas.press("ArrowRight") or "it rode in a batch of" in life.inner_text())
     still = finding.inner_text()
-    stream.locator("canvas").focus()
-    page.keyboard.press("ArrowRight")
-    assert "it rode in a batch of" in stream.locator(".nbt-timeline-life").inner_text()
+    assert len(distinct(page, lambda: first_text(watch.locator(".nbt-host")), 3)) == 3
     assert finding.inner_text() == still
     opened.screenshot("live-timeline-light", stream)
+    # A figure is changed on the page: it runs anew, and what has the focus keeps it.
+    figure = opened.output("nt.figure").locator(".nbt-host")
+    figure.get_by_text("slow has 1 instance").wait_for()
+    figure.get_by_label("instances").fill("2")
+    figure.get_by_label("instances").press("Enter")
+    figure.get_by_text("slow has 2 instances").wait_for()
+    figure.locator(".nbt-life[data-client='3']").focus()
+    at_ms = 0.0
+    for _ in range(2):  # the second key goes to what has the focus after the first
+        page.keyboard.press("ArrowRight")
+        at_ms = moved_on(page, at_ms)
+    changed = figure.locator(".nbt-figure-finding").inner_text()
+    opened.screenshot("live-figure-light", figure)
     # JupyterLab's other theme, and back: the ink on the canvas changes with it.
     for theme, scheme in (("JupyterLab Dark", "dark"), ("JupyterLab Light", "light")):
-        page.keyboard.press("Control+Shift+C")
-        page.locator("input.lm-CommandPalette-input:visible").fill(theme)
-        page.locator(".lm-CommandPalette-item:visible", has_text=theme).first.click()
+        opened.theme(theme)
         page.wait_for_function(
-            "scheme => document.querySelector('.nbt-timeline.nbt-root').style.colorScheme === scheme",
+            "scheme => document.querySelector('.nbt-timeline.nbt-root')?.style.colorScheme === scheme",
             arg=scheme,
         )
         opened.screenshot(f"live-timeline-{scheme}", stream)
@@ -80,6 +110,10 @@ def test_a_notebook_saved_while_live_opens_with_a_picture_and_a_dead_kernel_is_t
     assert read.page.get_by_text("Error displaying widget").count() == 0
     read.screenshot("live-watch-reopened", picture)
     assert "slow" in read.output("%triton_timeline").locator("svg").first.text_content()
+    # What is saved of the figure is the change.
+    (cell,) = (one for one in saved["cells"] if "nt.figure" in "".join(one["source"]))
+    assert changed in "".join(cell["outputs"][0]["data"]["text/plain"])
+    read.output("nt.figure").locator("svg:visible").first.wait_for()
 
     page.get_by_role("button", name="Restart the kernel", exact=True).click()
     page.get_by_role("button", name="Confirm Kernel Restart").click()

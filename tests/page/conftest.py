@@ -66,6 +66,8 @@ VSCODE_DARK = (
     ":root{--vscode-editor-foreground:#d4d4d4;--vscode-editor-background:#1e1e1e}"
     "body{background:#1e1e1e}#w{background:#fff}"
 )
+# A busy machine needs long for everything; Playwright's own patience is half a minute.
+PATIENCE_MS = 120_000
 HOSTS = {
     "plain-light": ("", "light"),
     "plain-dark": ("body{background:#111}", "dark"),
@@ -157,6 +159,7 @@ def open_view(browser, site):
         )
         contexts.append(context)
         page = context.new_page()
+        page.set_default_timeout(PATIENCE_MS)
         page.on("pageerror", lambda error: errors.append(str(error)))
         page.goto(f"http://127.0.0.1:{site.server_port}/")
         page.wait_for_function("window.ready")
@@ -182,6 +185,7 @@ def open_html(browser):
         )
         contexts.append(context)
         page = context.new_page()
+        page.set_default_timeout(PATIENCE_MS)
         ink = "#ddd" if "dark" in host else "#222"
         page.set_content(
             f'<!doctype html><meta charset="utf-8"><style>body{{color:{ink}}}{style}</style>'

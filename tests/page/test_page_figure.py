@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 import nbtriton as nt
-from tests.until import until
 
 pytestmark = pytest.mark.browser
 
@@ -78,12 +77,21 @@ def test_it_is_stepped_and_scrubbed_by_keys(open_view, figure):
 
 def test_it_plays_and_pauses(open_view, figure):
     page = open_view(figure.widget, motion="no-preference")
+    page.clock.install(time=0)
+    page.clock.pause_at(1000)  # from here on the page's time goes on by the test alone
     page.get_by_role("button", name="play", exact=True).click()
-    assert until(lambda: where(page).startswith("3 of 11"))
-    page.get_by_role("button", name="pause", exact=True).click()
+    page.clock.run_for(100)
+    assert where(page).startswith("1 of 11")
+    page.clock.run_for(3000)
     stands = where(page)
-    settle(page)
+    assert stands.startswith("4 of 11")
+    page.get_by_role("button", name="pause", exact=True).click()
+    page.clock.run_for(10_000)
     assert where(page) == stands
+    page.get_by_role("button", name="play", exact=True).click()
+    page.clock.run_for(30_000)
+    assert where(page).startswith("11 of 11")
+    assert page.get_by_role("button", name="play", exact=True).is_visible()
     # It went on in the page alone.
     assert not page.evaluate("sent.some(word => word.kind === 'edit')")
     page.evaluate("cleanup()")
@@ -183,3 +191,24 @@ def test_the_static_form_reads_in_a_dark_page(open_html, contrasts):
     assert page.locator(".nbt-figure-svg").filter(visible=True).count() == 1
     weak = [(text, round(ratio, 2)) for text, ratio in contrasts(page) if ratio < 4.5]
     assert not weak
+
+
+def test_a_figure_whose_picture_is_renewed_keeps_the_focus(open_view, figure):
+    page = open_view(figure.widget)
+    page.evaluate(
+        """() => {
+            cleanup();
+            window.form = `<div class="nbt-place ${model.get("place")}">a picture</div>`;
+            document.getElementById("w2").innerHTML = form;
+            widget.initialize({ model });
+        }"""
+    )
+    field = page.locator("#w2 .nbt-host").get_by_label("instances")
+    field.focus()
+    # As a notebook does whose output is replaced.
+    page.evaluate("document.getElementById('w2').innerHTML = form")
+    assert field.evaluate("one => one === document.activeElement")
+    # What a reader has left is not taken back.
+    field.blur()
+    page.evaluate("document.getElementById('w2').innerHTML = form")
+    assert page.evaluate("document.activeElement === document.body")

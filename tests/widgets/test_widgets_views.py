@@ -86,6 +86,13 @@ def test_a_page_that_does_not_answer_gets_one_frame_in_two_seconds(watch, hub, c
     assert moving(hub, clock, server, 10, watch) in (5, 6)
 
 
+def test_a_page_does_not_wait_for_answers_to_what_was_sent_before_it(watch, hub, clock, server):
+    watch.handle_displayed()
+    assert moving(hub, clock, server, 1.5, watch) == 3
+    say(watch, "open")
+    assert moving(hub, clock, server, 1, watch) == 3
+
+
 def test_a_closed_page_is_sent_nothing(watch, hub, clock, server):
     say(watch, "open")
     moving(hub, clock, server, 1, watch)

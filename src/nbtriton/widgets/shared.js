@@ -203,12 +203,33 @@ function follow(model, names, draw, root) {
   };
 }
 
+/** Keep in mind what has the focus in an element: taken out of the page and put in again, it has lost it.
+ * @param {HTMLElement} host @returns {() => void} gives the focus back */
+function keepFocus(host) {
+  /** @type {HTMLElement | null} */
+  let focused = null;
+  host.addEventListener("focusin", (event) => {
+    focused = /** @type {HTMLElement} */ (event.target);
+  });
+  host.addEventListener("focusout", (event) => {
+    if (host.contains(/** @type {Node | null} */ (event.relatedTarget))) return;
+    // A reader went elsewhere; an element that is taken out has gone by then.
+    queueMicrotask(() => {
+      if (host.isConnected) focused = null;
+    });
+  });
+  return () => {
+    // Unless something else has taken it meanwhile.
+    if (focused && document.activeElement?.contains(host)) focused.focus({ preventScroll: true });
+  };
+}
+
 /** Show a widget in the place of its static form, wherever the page has that.
  * What a notebook saves is the static form, whatever the page makes of it.
  * @param {Model} model @param {(context: {model: Model, el: HTMLElement}) => () => void} show
  * @returns {() => void} */
 function inPlace(model, show) {
-  /** @type {{host: HTMLElement, stop: () => void}[]} */
+  /** @type {{host: HTMLElement, stop: () => void, refocus: () => void}[]} */
   const shown = [];
   const places = document.getElementsByClassName(model.get("place") || "nbt-nowhere");
   const renewals = new MutationObserver(() => look());
@@ -220,20 +241,26 @@ function inPlace(model, show) {
       if (!one) {
         const host = make("div", "nbt-host");
         place.append(host);
-        one = { host, stop: show({ model, el: host }) };
+        one = { host, stop: show({ model, el: host }), refocus: keepFocus(host) };
         shown.push(one);
       } else {
         one.host.parentElement?.classList.remove("nbt-on");
         place.append(one.host);
+        one.refocus();
       }
       place.classList.add("nbt-on");
       if (place.parentElement) renewals.observe(place.parentElement, { childList: true });
     }
   };
-  const timer = setInterval(look, 500);
-  look();
+  // The mark comes with the cell's next output, in a moment; a host without it may get it any time.
+  let timer = 0;
+  const later = () => {
+    look();
+    timer = setTimeout(later, shown.length ? 500 : 100);
+  };
+  later();
   return () => {
-    clearInterval(timer);
+    clearTimeout(timer);
     renewals.disconnect();
     for (const { host, stop } of shown) {
       stop();

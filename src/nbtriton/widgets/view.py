@@ -106,7 +106,8 @@ class LiveView(anywidget.AnyWidget):
         elif kind in ("open", "ack", "here"):
             self._last_seen[view] = self._clock()
             self._expected_until = -float("inf")
-            if kind == "ack":
+            # What was sent before a page opened is acknowledged by nobody.
+            if kind in ("ack", "open"):
                 self._publisher.ack()
             if kind == "open":
                 self._handle_opened()
