@@ -101,6 +101,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.skip(reason="torch finds no NVIDIA GPU here"))
 
 
+@pytest.fixture
+def own_progress(monkeypatch, tmp_path):
+    """A reader's progress is kept in the test's own folder."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+
+
 @pytest.fixture(scope="session")
 def package_index(tmp_path_factory):
     """A folder of wheels, this process's NumPy and ``tiny`` 1.0 and 2.0; environments are made beside it."""

@@ -23,8 +23,7 @@ def batched(server):
 
 
 @pytest.fixture
-def lesson(doubled, monkeypatch, tmp_path):
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+def lesson(doubled, own_progress):
     doubled.ok(CELL)
     doubled.ok(TASK)
     return doubled
@@ -79,8 +78,7 @@ def test_names_are_completed(lesson):
     assert "--hint" in lesson.complete("%triton_check numbers --h")
 
 
-def test_the_example_of_the_help_runs(doubled, monkeypatch, tmp_path):
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+def test_the_example_of_the_help_runs(doubled, own_progress):
     method = doubled.shell.find_magic("triton_check", "line")
     cell = inspect.cleandoc(method.parser.description.partition("::\n")[2])
     doubled.ok(cell)

@@ -30,8 +30,7 @@ def double(IN: "FP32[4]") -> {"OUT": "FP32[4]"}:  # noqa: F821, N803, UP037
 
 
 @pytest.fixture
-def names(monkeypatch, tmp_path) -> Iterator[dict[str, object]]:
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))  # where a reader's progress is kept
+def names(own_progress) -> Iterator[dict[str, object]]:
     with nt.Server(gpus=()) as server:
         server.load("max_batch_size: 8", double, name="double")
         yield {"nt": nt, "np": np, "server": server, "ones": np.ones((1, 4), np.float32)}

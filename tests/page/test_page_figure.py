@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 import nbtriton as nt
+from tests.widgets.samples import which_batches
 
 pytestmark = pytest.mark.browser
 
@@ -14,15 +15,8 @@ _TRAITS = (
 )  # fmt: skip
 
 
-@nt.predict_batches
-def leave():
-    """Which batches leave?"""
-    return "batch_forms"
-
-
 @pytest.fixture
-def figure(monkeypatch, tmp_path):
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+def figure(own_progress):
     return nt.figure("batch_forms")
 
 
@@ -149,7 +143,7 @@ def test_a_request_is_dragged(open_view, figure):
 
 
 def test_a_prediction_is_marked_and_then_shown(open_view, figure):
-    asked = nt.figure(leave)
+    asked = nt.figure(which_batches)
     page = open_view(asked.widget)
     assert "Which batches leave?" in page.locator(".nbt-figure-question").inner_text()
     assert page.locator("[data-role=batch], .nbt-token").count() == 0

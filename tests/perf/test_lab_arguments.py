@@ -1,7 +1,5 @@
 """Whatever is given to a call of the lab that it cannot take gets one sentence, before anything happens."""
 
-# ruff: noqa: F821, N803, UP037 - function models: Triton's datatypes as annotations
-
 from __future__ import annotations
 
 import inspect
@@ -19,17 +17,6 @@ JUNK = (object(), NAN, -1, [NAN], b"2")
 # Options whose meaning another one decides: without it they are not looked at.
 UNREAD = {"inputs"}
 SIMULATED = Profile("double", {"double": model_profile(config("double"), {(1, 1): 1.0})})
-
-
-def double(IN: "FP32[4]") -> {"OUT": "FP32[4]"}:
-    return {"OUT": IN * 2}
-
-
-@pytest.fixture(scope="module")
-def server():
-    with nt.Server(gpus=()) as server:
-        server.load("max_batch_size: 8", double, name="double")
-        yield server
 
 
 @pytest.fixture(scope="module")

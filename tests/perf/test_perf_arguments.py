@@ -1,7 +1,5 @@
 """Arguments that make no sense get one sentence before any load; a rate that cannot be reached one after it."""
 
-# ruff: noqa: F821, N803, UP037 - function models: Triton's datatypes as annotations
-
 from __future__ import annotations
 
 import numpy as np
@@ -10,17 +8,6 @@ import pytest
 import nbtriton as nt
 from nbtriton.errors import InvalidArgumentError, TritonError
 from tests.simulate.profiles import profile
-
-
-def double(IN: "FP32[4]") -> {"OUT": "FP32[4]"}:
-    return {"OUT": IN * 2}
-
-
-@pytest.fixture(scope="module")
-def server():
-    with nt.Server(gpus=()) as server:
-        server.load("max_batch_size: 8", double, name="double")
-        yield server
 
 
 @pytest.mark.parametrize(

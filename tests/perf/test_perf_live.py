@@ -26,6 +26,7 @@ from nbtriton.perf.loads import RequestIntervals, RequestRate, send_times_ns
 from nbtriton.perf.measure import WindowPlan
 from nbtriton.perf.records import Slot, collect
 from nbtriton.perf.traffic import Repeated
+from tests.perf.models import double
 from tests.until import until
 
 # Three windows a level that end with their count: no window is empty, however busy the machine is.
@@ -34,10 +35,6 @@ QUICK: dict[str, Any] = {
 }  # fmt: skip
 # Longer than any interrupt takes, also on a busy machine.
 WINDOW_S = 60
-
-
-def double(IN: "FP32[4]") -> {"OUT": "FP32[4]"}:
-    return {"OUT": IN * 2}
 
 
 class Watched(nt.Server):

@@ -12,6 +12,7 @@ import nbtriton as nt
 from nbtriton.backends.python.api import pb_utils
 from nbtriton.errors import InvalidArgumentError
 from nbtriton.perf.loads import PeriodicConcurrency, parse_periodic
+from tests.perf.models import double
 from tests.simulate.profiles import profile
 from tests.until import PATIENCE_S
 
@@ -45,10 +46,6 @@ class Words:
         with contextlib.suppress(threading.BrokenBarrierError):  # the test lets it go
             Words.barrier.wait(PATIENCE_S)
         sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
-
-
-def double(IN: "FP32[4]") -> {"OUT": "FP32[4]"}:  # noqa: F821, N803, UP037
-    return {"OUT": IN * 2}
 
 
 @pytest.fixture

@@ -1,7 +1,5 @@
 """Sweeps over the response cache and the rate limiter: what the server, and not the model alone, has."""
 
-# ruff: noqa: F821, N803, UP037 - function models: Triton's datatypes as annotations
-
 from __future__ import annotations
 
 import numpy as np
@@ -9,16 +7,13 @@ import pytest
 
 import nbtriton as nt
 from nbtriton.errors import InvalidArgumentError
+from tests.perf.models import double
 from tests.simulate.profiles import profile
 
 X = {"IN": np.ones((1, 4), np.float32)}
 NEEDS = (
     "instance_group { count: 2 kind: KIND_CPU rate_limiter { resources { name: 'R' count: 1 } } }"
 )
-
-
-def double(IN: "FP32[4]") -> {"OUT": "FP32[4]"}:
-    return {"OUT": IN * 2}
 
 
 def test_the_cache_is_swept_and_switched_back():

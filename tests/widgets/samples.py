@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import nbtriton as nt
 from nbtriton.config import as_config
 from nbtriton.drawing import Edge, Graph, Node, Point, Series
 from nbtriton.engine import (
@@ -16,6 +17,12 @@ from nbtriton.engine import (
 )
 
 SECOND = 1_000_000_000
+
+
+@nt.predict_batches
+def which_batches():
+    """Which batches leave?"""
+    return "batch_forms"
 
 
 def instance(name="m_0_0", *, batch_size=0, executions=0, busy_ns=0):

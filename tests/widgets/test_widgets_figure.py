@@ -8,19 +8,13 @@ import nbtriton as nt
 from nbtriton.errors import InvalidArgumentError
 from nbtriton.teaching import Progress
 from nbtriton.widgets.figure import Figure, FigureWidget
-
-
-@nt.predict_batches
-def two_batches():
-    """Which batches leave?"""
-    return "batch_forms"
+from tests.widgets.samples import which_batches
 
 
 @pytest.fixture
-def asked(monkeypatch, tmp_path):
+def asked(own_progress):
     """A figure whose batches are to be predicted, and its widget."""
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    figure = nt.figure(two_batches)
+    figure = nt.figure(which_batches)
     return figure, figure.widget
 
 
@@ -94,15 +88,15 @@ def test_a_prediction_is_hidden_until_it_is_right(asked):
     assert len(widget.moments) == 11
     assert not widget.question
     # It is the progress of the exercise, and the same figure shows it from now on.
-    assert Progress.of_user().read()[two_batches.key]["solved"]
-    assert nt.figure(two_batches).finding == figure.finding
+    assert Progress.of_user().read()[which_batches.key]["solved"]
+    assert nt.figure(which_batches).finding == figure.finding
 
 
 def test_who_wants_to_see_it_sees_it(asked):
     figure, widget = asked
     widget.handle_message({"kind": "show"})
     assert "gathered" in figure.finding
-    assert two_batches.key not in Progress.of_user().read()
+    assert which_batches.key not in Progress.of_user().read()
 
 
 def test_what_stays_needs_no_script(tmp_path):
@@ -141,7 +135,7 @@ def test_what_is_no_figure():
     with pytest.raises(InvalidArgumentError, match="has no scenario"):
         nt.figure(no_scenario)
     with pytest.raises(InvalidArgumentError, match="as it is asked"):
-        nt.figure(two_batches, instances=2)
+        nt.figure(which_batches, instances=2)
     with pytest.raises(InvalidArgumentError, match="int is nothing"):
         nt.figure(3)
-    assert isinstance(nt.figure(two_batches), Figure)
+    assert isinstance(nt.figure(which_batches), Figure)
