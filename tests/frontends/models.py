@@ -4,7 +4,21 @@ from __future__ import annotations
 
 from pathlib import Path
 
-__all__ = ["MODELS", "load_all", "write_all"]
+__all__ = ["MODELS", "WORDS_CONFIG", "load_all", "write_all"]
+
+# A text model for the OpenAI endpoint, without its code.
+WORDS_CONFIG = """
+name: "words" backend: "python" max_batch_size: 0
+model_transaction_policy { decoupled: true }
+input { name: "text_input" data_type: TYPE_STRING dims: [ 1 ] }
+input { name: "stream" data_type: TYPE_BOOL dims: [ 1 ] }
+input { name: "max_tokens" data_type: TYPE_INT32 dims: [ 1 ] optional: true }
+input { name: "temperature" data_type: TYPE_FP32 dims: [ 1 ] optional: true }
+input { name: "stop_words" data_type: TYPE_STRING dims: [ -1 ] optional: true }
+output { name: "text_output" data_type: TYPE_STRING dims: [ 1 ] }
+output { name: "num_input_tokens" data_type: TYPE_INT32 dims: [ 1 ] }
+output { name: "num_output_tokens" data_type: TYPE_INT32 dims: [ 1 ] }
+"""
 
 ECHO = """
 import triton_python_backend_utils as pb_utils

@@ -18,20 +18,8 @@ from nbtriton.errors import InvalidArgumentError
 from nbtriton.frontends.openai.chat import chat_template_of
 from nbtriton.frontends.openai.endpoint import OpenAiOptions
 from nbtriton.frontends.openai.requests import ApiError, read_chat, read_completion
+from tests.frontends.models import WORDS_CONFIG
 from tests.until import until
-
-WORDS_CONFIG = """
-name: "words" backend: "python" max_batch_size: 0
-model_transaction_policy { decoupled: true }
-input { name: "text_input" data_type: TYPE_STRING dims: [ 1 ] }
-input { name: "stream" data_type: TYPE_BOOL dims: [ 1 ] }
-input { name: "max_tokens" data_type: TYPE_INT32 dims: [ 1 ] optional: true }
-input { name: "temperature" data_type: TYPE_FP32 dims: [ 1 ] optional: true }
-input { name: "stop_words" data_type: TYPE_STRING dims: [ -1 ] optional: true }
-output { name: "text_output" data_type: TYPE_STRING dims: [ 1 ] }
-output { name: "num_input_tokens" data_type: TYPE_INT32 dims: [ 1 ] }
-output { name: "num_output_tokens" data_type: TYPE_INT32 dims: [ 1 ] }
-"""
 
 
 class Words:

@@ -16,6 +16,7 @@ from typing import Any
 import nbtriton as nt
 from nbtriton.repository.verify.install import ensure_reference
 from nbtriton.repository.verify.reference import environment_with
+from tests.frontends.models import WORDS_CONFIG
 from tests.tools.environments import Environment
 
 __all__ = ["RUNS"]
@@ -37,16 +38,6 @@ class TritonPythonModel:
     def execute(self, requests):
         given = [pb_utils.get_input_tensor_by_name(one, "IN").as_numpy() for one in requests]
         return [pb_utils.InferenceResponse([pb_utils.Tensor("OUT", one * 2)]) for one in given]
-"""
-WORDS_CONFIG = """
-name: "words" backend: "python" max_batch_size: 0
-model_transaction_policy { decoupled: true }
-input { name: "text_input" data_type: TYPE_STRING dims: [ 1 ] }
-input { name: "stream" data_type: TYPE_BOOL dims: [ 1 ] }
-input { name: "max_tokens" data_type: TYPE_INT32 dims: [ 1 ] optional: true }
-output { name: "text_output" data_type: TYPE_STRING dims: [ 1 ] }
-output { name: "num_input_tokens" data_type: TYPE_INT32 dims: [ 1 ] }
-output { name: "num_output_tokens" data_type: TYPE_INT32 dims: [ 1 ] }
 """
 # Says the prompt's words again, one in five milliseconds.
 WORDS = """
