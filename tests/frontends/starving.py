@@ -34,6 +34,8 @@ __all__ = ["ATTACKS", "flood_of_resets", "flood_of_settings", "main"]
 
 LIMIT_MS = 100.0
 PAUSE_S = 0.005
+# How long an attacker keeps the connections that it has opened.
+HOLD_S = 0.5
 CONFIG = """
 max_batch_size: 8
 input { name: "IN" data_type: TYPE_FP32 dims: 4 }
@@ -106,7 +108,7 @@ def silent_connections(http_port: int, grpc_port: int, count: int = 2_500) -> No
         for number in range(count):
             at = ("127.0.0.1", (http_port, grpc_port)[number % 2])
             held.append(socket.create_connection(at, 1.0))
-    time.sleep(0.5)
+    time.sleep(HOLD_S)
     for one in held:
         one.close()
 
@@ -122,7 +124,7 @@ def half_requests(http_port: int, _: int, count: int = 1_500) -> None:
         for _ in range(count):
             held.append(socket.create_connection(("127.0.0.1", http_port), 1.0))
             held[-1].sendall(b"POST /v2/models/m/infer HTTP/1.1\r\nHost: x\r\nContent-Le")
-    time.sleep(0.5)
+    time.sleep(HOLD_S)
     for one in held:
         one.close()
 

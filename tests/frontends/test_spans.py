@@ -7,7 +7,6 @@ import contextlib
 import json
 import re
 import threading
-import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -36,6 +35,8 @@ from tests.until import until
 
 repository = test_tracing.repository  # the fixture
 TIMES = frozenset({"TIMESTAMPS"})
+# Scenarios, and how many spans the request of each has: one, two for each model, one for each ensemble.
+SPANS = {"http": 3, "grpc": 3, "ensembles": 7, "calls": 5, "decoupled": 3}
 TRACE_ID, SPAN_ID = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 CLIENTS_SPAN = {"traceparent": f"00-{TRACE_ID}-{SPAN_ID}-01", "tracestate": "vendor=1"}
 OWN_SPAN = """
@@ -137,18 +138,9 @@ def ours(repository: Path, collector: Collector, **values: Any) -> Iterator[Clie
             yield Client(*(f"127.0.0.1:{port}" for port in ports), Path())
 
 
-def settled(collector: Collector) -> tuple[Any, ...]:
-    """Return the spans of the one request so far, once no more come."""
-    assert until(lambda: collector.tree() is not None)
-    count = -1
-
-    def all_there() -> bool:
-        nonlocal count
-        before, count = count, len(collector.spans)
-        time.sleep(0.2)  # a collector hears of no end
-        return before == count
-
-    assert until(all_there)
+def received(collector: Collector, count: int) -> tuple[Any, ...]:
+    """Return the spans of the newest request, once the collector has so many: it hears of no end."""
+    assert until(lambda: len(collector.spans) >= count), [span.name for span in collector.spans]
     tree = collector.tree()
     assert tree is not None
     return tree
@@ -156,11 +148,12 @@ def settled(collector: Collector) -> tuple[Any, ...]:
 
 def traced(client: Client, collector: Collector) -> dict[str, tuple[Any, ...]]:
     """Return the spans of each scenario."""
+    collector.spans.clear()
     found = {}
-    for name in ("http", "grpc", "ensembles", "calls", "decoupled"):
-        collector.spans.clear()
+    for name, count in SPANS.items():
+        before = len(collector.spans)
         SCENARIOS[name](client)
-        found[name] = settled(collector)
+        found[name] = received(collector, before + count)
     return found
 
 
@@ -178,9 +171,11 @@ def test_KS72_both_servers_send_the_same_spans(reference, repository, collector)
         client = Client(real.http_url, real.grpc_url, Path())
         theirs = traced(client, collector)
         settings = httpclient.InferenceServerClient(real.http_url).get_trace_settings()
+    assert len(collector.spans) == sum(SPANS.values())
     with ours(repository, collector) as client:
         mine = traced(client, collector)
         own = httpclient.InferenceServerClient(client.http).get_trace_settings()
+    assert len(collector.spans) == sum(SPANS.values())
     assert mine == theirs
     own.pop("resource")
     assert {**own, "url": ""} == {**settings, "url": ""}
@@ -189,7 +184,7 @@ def test_KS72_both_servers_send_the_same_spans(reference, repository, collector)
 def test_spans_lie_inside_each_other(repository, collector):
     with ours(repository, collector) as client:
         client.infer("outer", 2, request_id="e")
-        settled(collector)
+        received(collector, SPANS["ensembles"])
     spans = {span.span_id: span for span in collector.spans}
     assert len({span.trace_id for span in spans.values()}) == 1
     for span in spans.values():
@@ -229,7 +224,7 @@ def test_the_clients_span_goes_on_whatever_the_rate(
     with ours(repository, collector, rate=1000) as client:
         client.infer("echo", 1)  # not sampled
         send(client)
-        settled(collector)
+        received(collector, 3)
     (root,) = [span for span in collector.spans if span.name == "InferRequest"]
     assert (root.trace_id.hex(), root.parent_span_id.hex()) == (TRACE_ID, SPAN_ID)
     assert root.trace_state == "vendor=1"
@@ -246,7 +241,7 @@ def test_a_model_gets_the_context_for_spans_of_its_own(isolation, tmp_path, coll
     )
     with ours(tmp_path, collector) as client:
         answer = json.loads(client.infer("own", 1.0))
-        settled(collector)
+        received(collector, 3)
     (span,) = [span for span in collector.spans if span.name == "own"]
     context = json.loads(answer["outputs"][0]["data"][0])
     assert context == {"traceparent": f"00-{span.trace_id.hex()}-{span.span_id.hex()}-01"}
