@@ -268,3 +268,18 @@ def test_options_can_change_to_simulated_gpus():
         assert type(server.infer("m", {"IN": ROWS}).raw("OUT")) is np.ndarray
         assert server.set_options(gpus="simulated:1") == ("m",)
         assert type(server.infer("m", {"IN": ROWS}).raw("OUT")).__name__ == "SimulatedArray"
+
+
+def test_a_function_that_streams_works_on_its_own_stream(server):
+    def count(IN: "FP32[4]") -> {"OUT": "FP32[4]"}:
+        for times in (1, 2, 3):
+            yield {"OUT": IN * times}
+
+    server.load(GPU % 0 + " model_transaction_policy { decoupled: true }", count, name="count")
+    try:
+        found = [one["OUT"] for one in server.stream("count", {"IN": ROWS})]
+        np.testing.assert_array_equal(found, [ROWS, ROWS * 2, ROWS * 3])
+        ledger = server.devices.ledger
+        assert {one.owner for one in ledger.computations()} == {"count"}
+    finally:
+        server.unload("count", timeout_s=None)

@@ -6,9 +6,12 @@ import time
 import numpy as np
 import pytest
 
+from nbtriton.backends.core.place import Place
+from nbtriton.backends.core.synchronize import copies_of
 from nbtriton.devices import CopyLedger, OutOfMemoryError, SimulatedGPUs
 from nbtriton.devices.simulated import SimulatedDevice
-from nbtriton.devices.simulated.timeline import UnorderedError
+from nbtriton.devices.simulated.timeline import SimulatedEvent, UnorderedError
+from tests.devices.virtual import VirtualClock
 
 ROWS = np.arange(12, dtype=np.float32).reshape(3, 4)
 
@@ -106,6 +109,26 @@ class TestOrder:
             x + 1
         assert device.faults == []
 
+    def test_the_default_stream_waits_for_no_other_one(self, device):
+        with device.stream("first"):
+            x = put(device, ROWS)
+        with pytest.raises(UnorderedError, match="'the default stream' reads memory"):
+            x + 1
+
+    def test_a_callers_array_is_written_before_a_model_gets_it_on_the_host(self, device):
+        place = Place(device, "model", frozenset({"X"}))
+        x = put(device, ROWS)
+        with place.stream:
+            np.testing.assert_array_equal(place.join([x], "X")[0], ROWS)
+        assert device.faults == []
+
+    def test_a_copy_is_ordered_behind_the_writer_of_its_source(self, device):
+        with device.stream("first"):
+            x = put(device, ROWS)
+            device.hand_over([x], ["first.OUT"])
+        np.testing.assert_array_equal(copies_of({"x": x})["x"].get(), ROWS)
+        assert device.faults == []
+
     def test_what_the_host_waited_for_is_ordered(self, device):
         first, second = device.stream("first"), device.stream("second")
         with first:
@@ -126,6 +149,23 @@ class TestOrder:
 
 
 class TestMemory:
+    def test_a_stream_of_responses_leaves_nothing_behind(self, device):
+        class Asked:
+            orders_events = False
+
+        def events():
+            gc.collect()
+            return sum(type(one) is SimulatedEvent for one in gc.get_objects())
+
+        place = Place(device, "model")
+        before = events()
+        with place.stream:
+            for _ in range(50):
+                place.leave([("OUT", put(device, ROWS))], [Asked()])
+        assert events() - before < 10
+        place.close()
+        assert device.memory().used_bytes == 0
+
     def test_arrays_give_their_memory_back(self, device):
         x = put(device, ROWS)
         view = x[1:]
@@ -160,24 +200,68 @@ class TestMemory:
         assert device.memory().used_bytes == 0
 
 
+COPY_NS, COMPUTE_NS = 3_000_000, 10_000_000
+
+
+@pytest.fixture
+def timed():
+    """A device in virtual time: copies of 3 ms, operations of 10."""
+    settings = SimulatedGPUs(
+        copy_latency_us=COPY_NS / 1000, copy_gb_per_s=1e9, launch_us=COMPUTE_NS / 1000
+    )
+    return SimulatedDevice(0, settings, CopyLedger(), VirtualClock())
+
+
+def compute(device):
+    with device.computing("module", "model"):
+        pass
+
+
 class TestTime:
-    def test_units_work_side_by_side_and_each_in_order(self):
-        # Latencies alone: nothing depends on this machine's speed.
-        slow = 1e9
-        device = SimulatedDevice(
-            0, SimulatedGPUs(copy_latency_us=1e12, launch_us=1e12, module=slow), CopyLedger()
-        )
-        first, second = device.stream("first"), device.stream("second")
+    def test_units_work_side_by_side_and_each_does_one_thing_at_a_time(self, timed):
+        first, second = timed.stream("first"), timed.stream("second")
         with first:
-            put(device, ROWS)
+            put(timed, ROWS)
         with second:
-            put(device, ROWS)
-            with device.computing("module", "model"):
-                pass
-        assert second.ready_ns - first.ready_ns >= 2e15  # behind the other copy, then computed
-        with first, device.computing("module", "model"):
-            pass
-        assert first.ready_ns - second.ready_ns >= 1e15
+            put(timed, ROWS)
+            compute(timed)
+        assert second.ready_ns == 2 * COPY_NS + COMPUTE_NS  # behind the other copy
+        with first:
+            put(timed, ROWS)
+            compute(timed)
+        assert first.ready_ns == second.ready_ns + COMPUTE_NS  # the copy was there meanwhile
+
+    def test_work_that_waits_keeps_nobody_from_the_device(self, timed):
+        first, second = timed.stream("first"), timed.stream("second")
+        with first:
+            for _ in range(5):
+                put(timed, ROWS)
+            compute(timed)
+        with second:
+            compute(timed)
+        assert second.ready_ns == COMPUTE_NS
+        assert first.ready_ns == 5 * COPY_NS + COMPUTE_NS
+
+    def test_a_copy_to_the_host_waits_for_who_wrote_it_and_for_nobody_else(self, timed):
+        with timed.stream("first"):
+            x = put(timed, ROWS)
+            timed.hand_over([x], ["first.OUT"])
+        with timed.stream("second"):
+            compute(timed)
+            compute(timed)
+        x.get()
+        assert timed.timeline.clock.now == 2 * COPY_NS
+
+    def test_the_next_batch_is_copied_while_one_is_computed(self, timed):
+        place = Place(timed, "model")
+        for _ in range(2):
+            place.begin()
+            with place.stream:
+                rows, _ = place.join([ROWS], "X")
+                with place.computing([rows]):
+                    pass
+        assert place.stream.ready_ns == COPY_NS + 2 * COMPUTE_NS
+        assert timed.faults == []
 
     def test_the_device_begins_with_the_processor_and_not_after_it(self):
         device = SimulatedDevice(0, SimulatedGPUs(launch_us=0), CopyLedger())

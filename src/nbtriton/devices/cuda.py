@@ -15,7 +15,7 @@ import sys
 import threading
 from collections import Counter, OrderedDict
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from nbtriton.devices.base import Device, Event, Memory, Reservation, Stream, Weights
@@ -55,21 +55,20 @@ class CudaStream(Stream):
         self.owner = owner
         self.device = device
         self.native: Any = torch.cuda.Stream(device.place)  # type: ignore[no-untyped-call]
-        self._entered: list[Any] = []  # one thread at a time runs an instance
+        self._entered: list[ExitStack] = []  # one thread at a time runs an instance
 
     def __enter__(self) -> None:
-        contexts = [self._torch.cuda.stream(self.native)]
-        cupy = sys.modules.get("cupy")
-        if cupy is not None:
-            contexts.append(cupy.cuda.Device(self.device.index))
-            contexts.append(cupy.cuda.ExternalStream(self.native.cuda_stream, self.device.index))
-        for context in contexts:
-            context.__enter__()
-        self._entered.append(contexts)
+        with ExitStack() as contexts:
+            contexts.enter_context(self._torch.cuda.stream(self.native))
+            cupy = sys.modules.get("cupy")
+            if cupy is not None:
+                index = self.device.index
+                contexts.enter_context(cupy.cuda.Device(index))
+                contexts.enter_context(cupy.cuda.ExternalStream(self.native.cuda_stream, index))
+            self._entered.append(contexts.pop_all())
 
     def __exit__(self, *error: object) -> None:
-        for context in reversed(self._entered.pop()):
-            context.__exit__(None, None, None)
+        self._entered.pop().close()
 
     def record(self) -> CudaEvent:
         """Return the event behind all work that is in the stream now."""
@@ -93,8 +92,9 @@ class _Written:
     """Who wrote a piece of device memory last: one table for the process, as addresses are.
 
     A tensor and its views share the memory, so the table goes by the memory's address. What is written and
-    forgotten needs no wait. An address that the allocator hands out again has at worst the event of older work,
-    which is done before it.
+    forgotten needs no wait. An address that the allocator hands out again still has the event of older work: a
+    model may pass on a caller's tensor, whose memory then is another one's. Such an event is reached, for the
+    memory was free; so a reached event says nothing of who writes there now.
     """
 
     def __init__(self) -> None:
@@ -133,11 +133,9 @@ def _key(array: Array) -> tuple[int, int]:
 def wait_for(array: Array) -> None:
     """Block the calling thread until an array is written, whichever instance writes it."""
     found = _WRITTEN.find(array)
-    if found is not None:
-        event, _, device = found
-        if not event.is_reached():
-            device.ledger.waited("the host", device.name)
-            event.synchronize()
+    if found is not None and not found[0].is_reached():
+        found[2].ledger.waited("the host", found[2].name)
+        found[0].synchronize()
     elif kind_of(array) == "cupy":
         sys.modules["cupy"].cuda.get_current_stream().synchronize()
     else:
@@ -248,19 +246,15 @@ class CudaDevice(Device):
         found = _WRITTEN.find(array)
         tensor = to_torch(array)
         if tensor.device == self.place:
-            if found is not None:
-                current.wait_event(found[0].native)
-            else:  # a caller's, who by default works on the default stream
-                current.wait_stream(torch.cuda.default_stream(self.place))
+            self._order(current, found)
             # Else its memory could be handed out again while this stream still reads it.
             tensor.record_stream(current)
             return tensor
         # torch orders such a copy behind the current streams of both devices.
         there = torch.cuda.current_stream(tensor.device)
-        if found is not None:
-            there.wait_event(found[0].native)
+        self._order(there, found)
         tensor.record_stream(there)
-        writer = found[1] if found is not None else HOST
+        writer = HOST if found is None else found[1] or HOST
         memories = (f"GPU {tensor.device.index}", self.name)
         with self._in_memory(), self._timed((writer, reader), memories, tensor.nbytes, requests):
             return tensor.to(self.place, non_blocking=True)
@@ -271,11 +265,10 @@ class CudaDevice(Device):
         found = _WRITTEN.find(array)
         tensor = to_torch(array).detach()
         current = torch.cuda.current_stream(self.place)
-        if found is not None:
-            current.wait_event(found[0].native)
-            tensor.record_stream(current)
+        self._order(current, found)
+        tensor.record_stream(current)
         host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
-        writer = found[1] if found is not None else HOST
+        writer = HOST if found is None else found[1] or HOST
         with self._timed((writer, reader or HOST), (self.name, "CPU"), host.nbytes, requests):
             host.copy_(tensor, non_blocking=True)
         self.ledger.waited(writer.partition(".")[0], self.name)
@@ -298,6 +291,13 @@ class CudaDevice(Device):
         """Block the calling thread until an array of this device is written."""
         wait_for(array)
 
+    def _order(self, stream: Any, written: tuple[CudaEvent, str, CudaDevice] | None) -> None:
+        """Let a stream wait for whoever has written an array: an instance, or a caller on the default stream."""
+        if written is not None and not written[0].is_reached():
+            stream.wait_event(written[0].native)
+        else:
+            stream.wait_stream(self._torch.cuda.default_stream(stream.device))
+
     @contextmanager
     def _in_memory(self) -> Iterator[None]:
         """Give torch's error of a full memory Triton's status: it fails the batch alone."""
@@ -317,11 +317,12 @@ class CudaDevice(Device):
     ) -> Iterator[None]:
         """Time what is given to the current stream inside, by two events that nobody waits for."""
         begin, end = self._marks()
-        begin.record()
+        current = self._torch.cuda.current_stream(self.place)
+        begin.record(current)
         try:
             yield
         finally:
-            end.record()
+            end.record(current)
             self.ledger.later(
                 end.query,
                 lambda: self.ledger.computed(
@@ -334,9 +335,11 @@ class CudaDevice(Device):
         self, edge: tuple[str, str], memories: tuple[str, str], nbytes: int, requests: int
     ) -> Iterator[None]:
         begin, end = self._marks()
-        begin.record()
+        # Named: that of a thread's current device, which may be another one, is the default.
+        current = self._torch.cuda.current_stream(self.place)
+        begin.record(current)
         yield
-        end.record()
+        end.record(current)
         self.ledger.later(
             end.query,
             lambda: self.ledger.copied(

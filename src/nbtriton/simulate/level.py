@@ -16,6 +16,7 @@ from nbtriton.perf.point import PerfPoint
 from nbtriton.perf.progress import LevelProgress
 from nbtriton.perf.windows import LevelMeter, Verdict, Window
 from nbtriton.simulate.core.loads import ClosedLoop, Load, OneCaller, OpenLoop, Recorder
+from nbtriton.simulate.device_use import DeviceUse
 from nbtriton.simulate.model_profile import Profile
 from nbtriton.simulate.server import SimulatedServer
 
@@ -33,6 +34,7 @@ def simulate_level(
     models: Sequence[str],
     level: Level,
     on_progress: Callable[[LevelProgress], None],
+    devices: Mapping[str, DeviceUse] | None = None,
 ) -> tuple[PerfPoint | None, bool]:
     """Run one level to its verdict in virtual time; see `nbtriton.perf.measure.measure_level`.
 
@@ -46,8 +48,10 @@ def simulate_level(
     level : Level
     on_progress : callable
         Called after each window.
+    devices : mapping of str to DeviceUse, optional
+        Of the models that use devices.
     """
-    server = SimulatedServer(profile, configs, seed=level.seed)
+    server = SimulatedServer(profile, configs, seed=level.seed, devices=devices)
     run = _Run(server, _load(server, models[0], level))
     meter = LevelMeter(rule_of(level), level.load.label)
     statistics: dict[int, StatisticsDocument] = {}

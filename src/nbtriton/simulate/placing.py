@@ -1,7 +1,8 @@
 """Where the steps of a pipeline run best: each is measured on each device, assignments are simulated.
 
-An assignment's simulated pipeline has each step's execution times on its device, and the copies of its inputs from
-where they were made. What counts is what a request costs: the time that it keeps devices and copies busy.
+An assignment's simulated pipeline has each step's execution times on its device. Each device computes one batch after
+the other, and so do its two copy engines copy; a copy takes time of the request that needs it, and not of another one
+that computes meanwhile. What counts is what a request costs: the time that it keeps devices and copies busy.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from nbtriton.perf.point import PerfPoint
 from nbtriton.perf.prepare import Workload
 from nbtriton.perf.sweep import SweepPlan
 from nbtriton.perf.windows import STABLE_WINDOWS, StabilityRule
+from nbtriton.simulate.device_use import Copied, DeviceUse
 from nbtriton.simulate.level import simulate_level
 from nbtriton.simulate.model_profile import ModelProfile, Profile, ServicePoint
 from nbtriton.simulate.search import Candidate, Goal, Ranked
@@ -93,17 +95,37 @@ class Copies:
 
     def us(self, rows: int, source: str, target: str) -> float:
         """Return the time of a copy between two devices, on a line between and beyond measured sizes."""
+        return self.between(self._times(source, target), rows)
+
+    def copied(self, source: str, target: str) -> list[Copied]:
+        """Return the copy between two devices as a simulation takes it; none where there is none.
+
+        The engine of a copy between two GPUs is the source's.
+        """
+        times_us = self._times(source, target)
+        if not times_us:
+            return []
+        engine = f"to {target}" if source == HOST else f"from {source}"
+        return [Copied(engine, times_us, from_host=source == HOST, to_host=target == HOST)]
+
+    def _times(self, source: str, target: str) -> dict[int, float]:
         if source == target:
-            return 0.0
-        sizes = sorted(self.times_us)
-        if not sizes:
-            return 0.0
-        known = [(size, self.times_us[size].get((source, target), 0.0)) for size in sizes]
-        if len(known) == 1:
-            return known[0][1]
-        at = max(0, min(sum(size <= rows for size in sizes) - 1, len(sizes) - 2))
+            return {}
+        return {rows: found.get((source, target), 0.0) for rows, found in self.times_us.items()}
+
+    @staticmethod
+    def between(times_us: Mapping[int, float], rows: int) -> float:
+        """Return a time by rows, on a line between and beyond measured sizes."""
+        known = sorted(times_us.items())
+        if len(known) < 2:
+            return known[0][1] if known else 0.0
+        at = max(0, min(sum(size <= rows for size, _ in known) - 1, len(known) - 2))
         (low, a), (high, b) = known[at], known[at + 1]
         return max(0.0, a + (b - a) * (rows - low) / (high - low))
+
+
+# Of strings, which stay on the host.
+_NEVER = Copies({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,47 +159,70 @@ class Measured:
 
     def copying_us(self, model: str, rows: int, where: Assignment) -> float:
         """Return what the copies of a step's execution take; those to the caller are its last steps'."""
-        total = 0.0
-        for edge, copies in self.copies.items():
-            written = self.memory_of(edge.writer, edge.output, where.get(edge.writer, HOST))
+        use = self.use(model, where)
+        return sum(Copies.between(copied.times_us, rows) for copied in (*use.before, *use.after))
+
+    def use(self, model: str, where: Assignment) -> DeviceUse:
+        """Return how a step uses devices: each has an engine for copies to it, one from it, and computes."""
+        here = where[model]
+        before, after = [], []
+        waits = False
+        for edge in self.edges:
+            copies = self.copies.get(edge, _NEVER)
+            source = self.memory_of(edge.writer, edge.output, where.get(edge.writer, HOST))
             if edge.reader == model:
-                total += copies.us(rows, written, self.memory_of(model, edge.input, where[model]))
-            elif edge.writer == model and not edge.reader:
-                total += copies.us(rows, written, HOST)
-        return total
+                before += copies.copied(source, self.memory_of(model, edge.input, here))
+            elif edge.writer == model:
+                waits = waits or where.get(edge.reader, HOST) == HOST
+                if not edge.reader:
+                    after += copies.copied(source, HOST)
+        # A model all of whose tensors are on the host computes there, too.
+        tensors = [
+            self.memory_of(model, tensor, here)
+            for edge in self.copies
+            for end, tensor in ((edge.reader, edge.input), (edge.writer, edge.output))
+            if end == model
+        ]
+        on_host = here == HOST or (bool(tensors) and set(tensors) == {HOST})
+        return DeviceUse("" if on_host else here, tuple(before), tuple(after), waits)
 
     def model(self, name: str, where: Assignment) -> ModelProfile:
-        """Return a step's profile on its device, with the copies that this assignment needs."""
+        """Return a step's profile on its device, without copies.
+
+        On a GPU executions at once take the time that each takes alone: what they wait for each other is simulated.
+        """
         device = where[name]
         found = self.profiles[device].models[name]
+        alone = {point.rows: point.times_us for point in found.points if point.at_once == 1}
         points = []
         for point in found.points:
             # It was measured with inputs from the host, and outputs that stayed where they were.
-            before = sum(
+            copying_us = sum(
                 copies.us(point.rows, HOST, self.memory_of(name, edge.input, device))
                 for edge, copies in self.copies.items()
                 if edge.reader == name
             )
-            change = self.copying_us(name, point.rows, where) - before
-            times = tuple(max(1.0, us + change) for us in point.times_us)
+            times_us = point.times_us if device == HOST else alone.get(point.rows, point.times_us)
+            times = tuple(max(1.0, us - copying_us) for us in times_us)
             points.append(ServicePoint(point.rows, point.at_once, times, point.executions))
         return replace(found, points=tuple(points))
 
     def pipeline(self, where: Assignment) -> Profile:
-        """Return the profile of the whole pipeline in an assignment."""
+        """Return the profile of the whole pipeline in an assignment, without copies."""
         first = next(iter(self.profiles.values()))
         return replace(first, models={name: self.model(name, where) for name in where})
 
     def cost_us(self, where: Assignment, rows: int) -> float:
         """Return how long a request of so many rows keeps devices and copies busy, in microseconds."""
-        return sum(_mean_us(self.model(name, where), rows) for name in where)
+        return sum(
+            _mean_us(self.model(name, where), rows) + self.copying_us(name, rows, where)
+            for name in where
+        )
 
 
 def _mean_us(model: ModelProfile, rows: int) -> float:
     """Return the mean time of an execution alone, on a line between and beyond measured sizes."""
-    alone = sorted((p.rows, p.mean_us) for p in model.points if p.at_once == 1)
-    sizes = Copies({size: {("", "x"): us} for size, us in alone})
-    return sizes.us(rows, "", "x")
+    return Copies.between({p.rows: p.mean_us for p in model.points if p.at_once == 1}, rows)
 
 
 class PlacementSearch:
@@ -277,7 +322,10 @@ class PlacementSearch:
         profile = self._measured.pipeline(where)
         models = (profile.model, *self._plan.swept) if self._plan.ensembles else (profile.model,)
         self.simulated += 1
-        point, interrupted = simulate_level(profile, configs, models, level, lambda _: None)
+        devices = {name: self._measured.use(name, where) for name in where}
+        point, interrupted = simulate_level(
+            profile, configs, models, level, lambda _: None, devices
+        )
         if interrupted or point is None:
             raise KeyboardInterrupt
         return Candidate(options, point, rank_of(goal, point, cost_us))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping
 from typing import Any
 
@@ -16,15 +17,18 @@ from nbtriton.engine.core.scheduler_settings import (
 from nbtriton.errors import InvalidArgumentError, UnsupportedError
 from nbtriton.scheduling import (
     Batcher,
+    EnsemblePlan,
     RateLimiter,
     ResourceNeed,
     ResourceShortage,
     SequenceBatcher,
 )
+from nbtriton.simulate.core.device import OnDevice, Transfer, Unit
 from nbtriton.simulate.core.ensemble import Ensemble
 from nbtriton.simulate.core.model import Cache, Limiter, Model
 from nbtriton.simulate.core.service import ServiceTimes
 from nbtriton.simulate.core.world import Costs, Runtime, World
+from nbtriton.simulate.device_use import Copied, DeviceUse
 from nbtriton.simulate.model_profile import ModelProfile, Profile
 
 __all__ = ["SimulatedServer"]
@@ -43,6 +47,8 @@ class SimulatedServer:
         Of all models: those of the profile, or changed ones.
     seed : int
         Of the service times that are drawn.
+    devices : mapping of str to DeviceUse, optional
+        How models use devices; execution times are then without copies.
 
     Raises
     ------
@@ -51,13 +57,20 @@ class SimulatedServer:
     """
 
     def __init__(
-        self, profile: Profile, configs: Mapping[str, ModelConfig], *, seed: int = 0
+        self,
+        profile: Profile,
+        configs: Mapping[str, ModelConfig],
+        *,
+        seed: int = 0,
+        devices: Mapping[str, DeviceUse] | None = None,
     ) -> None:
         self.world = World(
             _costs(profile), seed, shared_interpreter=profile.shared_interpreter,
             cores=profile.environment.get("cpus") or 0,
         )  # fmt: skip
         self.runtimes: dict[str, Runtime] = {}
+        self._devices = devices or {}
+        self._units: defaultdict[str, Unit] = defaultdict(Unit)
         self._profile = profile
         self._configs = configs
         options = profile.server
@@ -129,6 +142,7 @@ class SimulatedServer:
             uneven=list(measured.uneven),
             threaded=measured.place == "thread",
             ordered=preserves_order(config),
+            device=self._on_device(config.name),
         )
         if self._cache is not None and config.response_cache.enable:
             model.cache = self._cache
@@ -139,6 +153,28 @@ class SimulatedServer:
             model.limiter = self._limiter
             self._limit(self._limiter, config, model)
         return model
+
+    def _on_device(self, name: str) -> OnDevice | None:
+        use = self._devices.get(name)
+        if use is None:
+            return None
+        return OnDevice(
+            self._units[use.device] if use.device else None,
+            [self._transfer(each) for each in use.before],
+            [self._transfer(each) for each in use.after],
+            waits=use.waits,
+        )
+
+    def _transfer(self, copied: Copied) -> Transfer:
+        sizes = sorted(copied.times_us)
+        times_ns = [copied.times_us[size] * 1000 for size in sizes]
+        return Transfer(
+            self._units[copied.engine],
+            sizes,
+            times_ns,
+            from_host=copied.from_host,
+            to_host=copied.to_host,
+        )
 
     def _limit(self, limiter: Limiter, config: ModelConfig, model: Model) -> None:
         plans = [plan for plan in plan_instances(config, gpus=None) if not plan.passive]
@@ -158,6 +194,7 @@ class SimulatedServer:
             plan,
             [self.runtime(step.model_name) for step in plan.steps],
             getattr(config.ensemble_scheduling, "max_inflight_requests", 0),
+            _writers(plan) if self._devices else None,
         )
 
 
@@ -173,6 +210,15 @@ class _Rank:
         assert isinstance(model, Model)
         assert model.limiter is not None
         return model.limiter.limiter.rank(model.instances[instance])
+
+
+def _writers(plan: EnsemblePlan) -> list[list[int]]:
+    """Return of each step the steps whose outputs it reads."""
+    made = {tensor: at for at, step in enumerate(plan.steps) for tensor in step.output_map.values()}
+    return [
+        sorted({made[tensor] for tensor in step.input_map.values() if tensor in made})
+        for step in plan.steps
+    ]
 
 
 def service_times(measured: ModelProfile) -> ServiceTimes:

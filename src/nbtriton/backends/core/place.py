@@ -60,6 +60,8 @@ class Place:
         self.device = device
         self.model = model
         self.stream = device.stream(model)
+        # Of copies from the host: in the other one they would wait for the batch before.
+        self._copying = device.stream(model)
         self._on_host = on_host
         self._begun: deque[tuple[Any, list[Array]]] = deque()
         # CuPy's allocator knows of no other stream that reads an array: it is kept until that is done.
@@ -67,8 +69,14 @@ class Place:
 
     def begin(self) -> None:
         """Wait until the device has so few batches of this instance that it may get another one."""
-        if len(self._begun) >= _IN_FLIGHT:
-            event, _ = self._begun.popleft()
+        if self._held:  # by a batch that failed
+            self._begun.append((self.stream.record(), self._held))
+            self._held = []
+        while len(self._begun) >= _IN_FLIGHT:
+            try:
+                event, _ = self._begun.popleft()
+            except IndexError:  # a model's own thread has left meanwhile
+                return
             if not event.is_reached():
                 event.synchronize()
 
@@ -88,17 +96,24 @@ class Place:
             joined = gather(arrays)
             if joined.dtype.kind in "OS":
                 return joined, len(arrays) > 1
-            return self.device.put(joined, reader, len(arrays)), True
+            return self._put(joined, reader, len(arrays)), True
         for array in arrays:
             if kind_of(array) == "cupy":
                 self._held.append(array)
         placed = [
             self.device.to_device(array, reader)
             if is_on_device(array)
-            else self.device.put(array, reader)
+            else self._put(array, reader)
             for array in arrays
         ]
         return gather(placed), len(placed) > 1 or placed[0] is not arrays[0]
+
+    def _put(self, array: Array, reader: str, requests: int = 1) -> Array:
+        """Copy an array to the device while that computes the batch before; the stream waits for the copy."""
+        with self._copying:
+            placed = self.device.put(array, reader, requests)
+            self.device.hand_over((placed,), ("",))  # the host
+        return self.device.to_device(placed, reader)
 
     def seen_as(self, array: Array, kind: str) -> Array:
         """Return an input as the library that the model wants sees it, in the same memory.
@@ -142,10 +157,13 @@ class Place:
             if not request.orders_events:
                 if not event.is_reached():
                     event.synchronize()
+                self._begun.clear()  # all that came before is done, too
                 return
 
     def close(self) -> None:
         """Wait for the stream, and give it back."""
         self._begun.clear()
-        self.stream.synchronize()
-        self.stream.close()
+        self._held = []
+        for stream in (self._copying, self.stream):
+            stream.synchronize()
+            stream.close()

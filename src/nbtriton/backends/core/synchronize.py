@@ -25,8 +25,12 @@ def _cuda() -> Any:
 def copies_of(arrays: Mapping[str, Array]) -> dict[str, Array]:
     """Return copies that are complete: their receiver may use any stream, or the host."""
     for array in arrays.values():
-        if type(array) is not _ndarray and is_on_device(array) and kind_of(array) != "simulated":
-            _cuda().order_behind(array)  # a simulated GPU orders this thread's stream itself
+        if type(array) is _ndarray or not is_on_device(array):
+            continue
+        if kind_of(array) == "simulated":
+            array.device.order_behind(array)
+        else:
+            _cuda().order_behind(array)
     copies = {name: copy_of(array) for name, array in arrays.items()}
     wait_for_outputs(copies.values())
     return copies

@@ -5,7 +5,6 @@ from __future__ import annotations
 import linecache
 import sys
 import threading
-import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -18,14 +17,14 @@ from nbtriton.devices.errors import OutOfMemoryError
 from nbtriton.devices.ledger import BY_LINE, HOST, CopyLedger
 from nbtriton.devices.settings import SimulatedGPUs
 from nbtriton.devices.simulated.array import Allocation, SimulatedArray
-from nbtriton.devices.simulated.timeline import SimulatedEvent, SimulatedStream, Timeline
+from nbtriton.devices.simulated.timeline import Clock, SimulatedEvent, SimulatedStream, Timeline
 from nbtriton.tensors import Array, to_numpy
 
 __all__ = ["SimulatedDevice"]
 
-# Units of a device that work side by side.
 # Modules whose frames stand between a model's code and the device.
 _BETWEEN = ("nbtriton.devices.simulated", "numpy")
+# Units of a device that work side by side.
 _COMPUTE, _IN, _OUT = "compute", "copies in", "copies out"
 
 
@@ -41,6 +40,8 @@ class SimulatedDevice(Device):
     index : int
     settings : SimulatedGPUs
     ledger : CopyLedger
+    clock : Clock, optional
+        That of the machine by default.
 
     Attributes
     ----------
@@ -52,19 +53,25 @@ class SimulatedDevice(Device):
 
     simulated = True
 
-    def __init__(self, index: int, settings: SimulatedGPUs, ledger: CopyLedger) -> None:
+    def __init__(
+        self,
+        index: int,
+        settings: SimulatedGPUs,
+        ledger: CopyLedger,
+        clock: Clock | None = None,
+    ) -> None:
         self.index = index
         self.name = f"simulated GPU {index}"
         self.settings = settings
         self.ledger = ledger
-        self.timeline = Timeline()
+        self.timeline = Timeline(clock or Clock())
         self.freed: deque[tuple[str, int]] = deque()
         self.faults: list[Exception] = []
         self._used: Counter[str] = Counter()
         self._weights: dict[int, Weights] = {}
         # As in torch and CuPy: which stream a thread's operations go to is the thread's own.
         self._local = threading.local()
-        self._default = SimulatedStream(self, "the default stream", default=True)
+        self._default = SimulatedStream(self, "the default stream")
 
     def __repr__(self) -> str:
         return f"<{self.name}: {self.settings}>"
@@ -175,21 +182,24 @@ class SimulatedDevice(Device):
 
     def to_device(self, array: Array, reader: str, requests: int = 1) -> SimulatedArray:
         """Return an array from any simulated device here."""
-        stream, source = self.current(), array.device
-        ready: SimulatedEvent | None = array.allocation.access.ready
-        if source is not self:
-            return self._copy_from_peer(array, ready, reader, requests)
-        # What a caller made is ordered by the default stream.
-        stream.wait(ready or self._default.record())
+        if array.device is not self:
+            return self._copy_from_peer(array, reader, requests)
+        self.order_behind(array)
         found: SimulatedArray = array
         return found
 
-    def _copy_from_peer(
-        self, array: SimulatedArray, ready: SimulatedEvent | None, reader: str, requests: int
-    ) -> SimulatedArray:
+    def order_behind(self, array: Array) -> None:
+        """Let what comes next in the current stream wait until an array of this device is written."""
+        self.current().wait(self._written(array))
+
+    def _written(self, array: SimulatedArray) -> SimulatedEvent:
+        """Return the event behind whoever wrote an array: a caller works on the default stream."""
+        return array.allocation.access.ready or self._default.record()
+
+    def _copy_from_peer(self, array: SimulatedArray, reader: str, requests: int) -> SimulatedArray:
         stream, source = self.current(), array.device
         copier = source.stream(f"copies to {self.name}")
-        copier.wait(ready or source.default_event())
+        copier.wait(source._written(array))  # noqa: SLF001 - another one of its own kind
         data = np.array(array.contents(), order="C")
         allocation = Allocation(self, stream.owner, data.nbytes)
         duration = self.settings.copy_ns(data.nbytes, peer=True)
@@ -205,16 +215,11 @@ class SimulatedDevice(Device):
         )  # fmt: skip
         return SimulatedArray(self, data, allocation)
 
-    def default_event(self) -> SimulatedEvent:
-        """Return the event behind the work of the default stream."""
-        return self._default.record()
-
     def fetch(self, array: Array, reader: str, requests: int = 1) -> np.ndarray[Any, Any]:
         """Copy an array of this device to the host, and wait for it."""
         access = array.allocation.access
         stream = self.current()
-        if access.ready is not None:
-            stream.wait(access.ready)
+        self.order_behind(array)
         data: np.ndarray[Any, Any] = np.array(array.contents(), order="C")
         duration = self.settings.copy_ns(data.nbytes)
         stream.launch(_OUT, (access,), (), lambda: duration)
@@ -235,9 +240,8 @@ class SimulatedDevice(Device):
         return event
 
     def wait_for(self, array: Array) -> None:
-        """Block the calling thread until an array of this device is written."""
-        ready = array.allocation.access.ready
-        (ready or self._default.record()).synchronize()
+        """Block the calling thread until an array of this device is written: handed over, or in its stream."""
+        (array.allocation.access.ready or self.current().record()).synchronize()
 
     # -- computing ---------------------------------------------------------------------------------
 
@@ -249,14 +253,14 @@ class SimulatedDevice(Device):
         writes: Sequence[SimulatedArray] = (),
     ) -> Any:
         """Run one operation in the current stream; return what the function returns."""
-        stream = self.current()
+        stream, clock = self.current(), self.timeline.clock
         result: Any = None
 
         def work() -> int:
             nonlocal result
-            began = time.perf_counter_ns()
+            began = clock.now_ns()
             result = function()
-            return self.settings.compute_ns(operation, time.perf_counter_ns() - began)
+            return self.settings.compute_ns(operation, clock.now_ns() - began)
 
         duration = stream.launch(
             _COMPUTE,
@@ -272,12 +276,13 @@ class SimulatedDevice(Device):
         self, operation: str, owner: str, reads: Sequence[SimulatedArray] = ()
     ) -> Iterator[None]:
         """Return the context of one operation whose parts the device does not see."""
-        began = time.monotonic_ns()
+        clock = self.timeline.clock
+        began = clock.now_ns()
         try:
             yield
         finally:
             stream = self.current()
-            duration = self.settings.compute_ns(operation, time.monotonic_ns() - began)
+            duration = self.settings.compute_ns(operation, clock.now_ns() - began)
             # The device has begun with the host, not after it.
             stream.launch(
                 _COMPUTE,

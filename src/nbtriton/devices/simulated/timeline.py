@@ -11,6 +11,7 @@ from __future__ import annotations
 import itertools
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
@@ -20,10 +21,25 @@ from nbtriton.errors import InternalError
 if TYPE_CHECKING:
     from nbtriton.devices.simulated.device import SimulatedDevice
 
-__all__ = ["Access", "SimulatedEvent", "SimulatedStream", "Timeline", "UnorderedError"]
+__all__ = ["Access", "Clock", "SimulatedEvent", "SimulatedStream", "Timeline", "UnorderedError"]
 
 # Work of a stream, as (stream, position).
 _Place = tuple[int, int]
+
+
+class Clock:
+    """The clock of simulated devices."""
+
+    __slots__ = ()
+
+    def now_ns(self) -> int:
+        """Return the time in nanoseconds."""
+        return time.monotonic_ns()
+
+    def sleep_until(self, when_ns: int) -> None:
+        """Block the calling thread until a time."""
+        while (left := when_ns - self.now_ns()) > 0:
+            time.sleep(left / 1e9)
 
 
 class UnorderedError(InternalError):
@@ -54,7 +70,7 @@ class SimulatedEvent(Event):
     Attributes
     ----------
     reached_ns : int
-        When it is reached, on the device's clock: that of `time.monotonic_ns`.
+        When it is reached, on the device's clock.
     """
 
     __slots__ = ("_stream", "order", "reached_ns")
@@ -66,7 +82,7 @@ class SimulatedEvent(Event):
 
     def is_reached(self) -> bool:
         """Return whether all work before it is done."""
-        return time.monotonic_ns() >= self.reached_ns
+        return self._stream.device.timeline.clock.now_ns() >= self.reached_ns
 
     def synchronize(self) -> None:
         """Block the calling thread until it is reached."""
@@ -75,6 +91,10 @@ class SimulatedEvent(Event):
 
 class Timeline:
     """The clocks of one device.
+
+    Parameters
+    ----------
+    clock : Clock
 
     Attributes
     ----------
@@ -85,37 +105,51 @@ class Timeline:
         it. (One for all threads: it misses that another thread did the waiting, and never blames in vain.)
     """
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Clock) -> None:
+        self.clock = clock
         self.lock = threading.RLock()
         self.known: dict[int, int] = {}
         self.streams: dict[int, SimulatedStream] = {}
         self.next_number = itertools.count().__next__
-        # Copies to the device, from it, and computing go on side by side, each in order.
-        self._free_ns: dict[str, int] = {}
+        # Copies to the device, from it, and computing go on side by side, one piece of work after the other.
+        self._busy_ns: defaultdict[str, list[tuple[int, int]]] = defaultdict(list)
 
     def occupy(self, unit: str, earliest_ns: int, duration_ns: int) -> int:
-        """Let a unit work; return when it is done."""
-        end = max(earliest_ns, self._free_ns.get(unit, 0)) + duration_ns
-        self._free_ns[unit] = end
-        return end
+        """Let a unit work where it is free next; return when it is done.
+
+        Work that waits for an event keeps no other stream's from the unit meanwhile.
+        """
+        if not duration_ns:
+            return earliest_ns
+        busy = self._busy_ns[unit]
+        now = self.clock.now_ns()
+        while busy and busy[0][1] <= now:
+            del busy[0]
+        start = earliest_ns
+        for at, (begins, ends) in enumerate(busy):
+            if start + duration_ns <= begins:
+                busy.insert(at, (start, start + duration_ns))
+                return start + duration_ns
+            start = max(start, ends)
+        busy.append((start, start + duration_ns))
+        return start + duration_ns
 
 
 class SimulatedStream(Stream):
     """A stream of a simulated GPU.
 
-    The default stream is like CUDA's: its work comes after everything that other streams have been given.
+    None waits for another one unless it is told to: the streams of torch and CuPy do not wait for the default
+    stream either, nor that for them (``cudaStreamNonBlocking``).
 
     Parameters
     ----------
     device : SimulatedDevice
     owner : str
-    default : bool
     """
 
-    def __init__(self, device: SimulatedDevice, owner: str, *, default: bool = False) -> None:
+    def __init__(self, device: SimulatedDevice, owner: str) -> None:
         self.device = device
         self.owner = owner
-        self._default = default
         self._timeline = timeline = device.timeline
         self.number = timeline.next_number()
         self.position = 0
@@ -152,8 +186,7 @@ class SimulatedStream(Stream):
     def block(self, event: SimulatedEvent) -> None:
         """Block the calling thread until an event of this stream is reached."""
         self.device.waited(self)
-        while (left := event.reached_ns - time.monotonic_ns()) > 0:
-            time.sleep(left / 1e9)
+        self._timeline.clock.sleep_until(event.reached_ns)
         with self._timeline.lock:
             _merge(self._timeline.known, event.order)
 
@@ -185,10 +218,6 @@ class SimulatedStream(Stream):
         reads, writes = list(reads), list(writes)
         with timeline.lock:
             _merge(self.order, timeline.known)
-            if self._default:
-                for other in timeline.streams.values():
-                    self.order[other.number] = other.position
-                    self.ready_ns = max(self.ready_ns, other.ready_ns)
             for access in reads:
                 self._check(access, "reads", access.written)
             for access in writes:
@@ -202,7 +231,7 @@ class SimulatedStream(Stream):
                 access.written = (self.number, self.position)
                 access.read = {}
                 access.ready = None
-        began = time.monotonic_ns() if began_ns is None else began_ns
+        began = timeline.clock.now_ns() if began_ns is None else began_ns
         # Not under the lock: it computes. Nobody else gives work to this stream meanwhile.
         duration = duration_ns()
         with timeline.lock:

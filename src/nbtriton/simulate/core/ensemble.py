@@ -22,9 +22,11 @@ class Ensemble(Runtime):
         What serves each step.
     most_inflight : int
         Requests in a step at a time (E21), 0 for no limit.
+    writers : list of list of int, optional
+        Of each step the steps whose outputs it reads, where devices may write these later than the steps end.
     """
 
-    __slots__ = ("_gates", "outputs", "plan", "steps", "world")
+    __slots__ = ("_gates", "outputs", "plan", "steps", "world", "writers")
 
     def __init__(
         self,
@@ -33,12 +35,14 @@ class Ensemble(Runtime):
         plan: EnsemblePlan,
         steps: list[Runtime],
         most_inflight: int = 0,
+        writers: list[list[int]] | None = None,
     ) -> None:
         super().__init__(name)
         self.world = world
         self.plan = plan
         self.steps = steps
         self.outputs = frozenset(plan.outputs)
+        self.writers = writers or []
         self._gates = [_Gate(most_inflight) for _ in steps] if most_inflight else []
 
     def submit(self, thread: Thread, request: Request) -> None:
@@ -89,19 +93,23 @@ class _Gate:
 class _Execution(Sink):
     """One request through an ensemble; it receives the responses of its steps."""
 
-    __slots__ = ("_ensemble", "_failed", "_request", "_run")
+    __slots__ = ("_ensemble", "_failed", "_ready_ns", "_request", "_run")
 
     def __init__(self, ensemble: Ensemble, request: Request) -> None:
         self._ensemble = ensemble
         self._request = request
         self._run = EnsembleRun(ensemble.plan, ensemble.outputs)
         self._failed = False
+        # When devices have written the outputs of each step.
+        self._ready_ns = [0] * len(ensemble.writers)
 
     def begin(self, thread: Thread) -> None:
         """Start the steps that read only the ensemble's inputs."""
         self._start(thread, self._run.start().starts)
 
     def answered(self, thread: Thread, request: Request) -> None:
+        if self._ready_ns:
+            self._ready_ns[request.step] = request.ready_ns
         advance = self._run.answered(request.step, 0)
         if advance.emit and not self._failed:
             ensemble = self._ensemble
@@ -112,6 +120,8 @@ class _Execution(Sink):
             trace = ensemble.world.trace
             if trace is not None:
                 trace.answers.append((ensemble.name, self._request, thread.now, "", ""))
+            if self._ready_ns:
+                self._request.ready_ns = max(self._ready_ns)
             self._request.sink.answered(thread, self._request)
         if advance.starts:
             self._start(thread, advance.starts)
@@ -144,6 +154,10 @@ class _Execution(Sink):
             )  # fmt: skip
             step.root = request if request.root is None else request.root
             step.step = start.step
+            if self._ready_ns:
+                step.ready_ns = request.ready_ns
+                for writer in self._ensemble.writers[start.step]:
+                    step.ready_ns = max(step.ready_ns, self._ready_ns[writer])
             steps.append(step)
         for step in steps:
             self._ensemble.enter(thread, step)

@@ -30,11 +30,14 @@ class Instance(Event):
         Until when its response thread answers an earlier batch.
     holds : bool
         It has resources of the rate limiter.
+    written_ns, written_before_ns : int
+        When its device has written the outputs of its last batch, and of the one before.
     """
 
     __slots__ = (
-        "_loses", "_lost", "_pace", "_queued", "_since", "_taken", "answering_until", "due",
+        "_leaving", "_loses", "_lost", "_pace", "_queued", "_since", "_taken", "answering_until", "due",
         "ended_ns", "holds", "index", "inline", "model", "run", "start_ns", "thread",
+        "written_before_ns", "written_ns",
     )  # fmt: skip
 
     def __init__(self, model: Model, index: int) -> None:
@@ -49,6 +52,8 @@ class Instance(Event):
         self.ended_ns = 0
         self.answering_until = 0
         self.holds = False
+        self.written_ns = self.written_before_ns = 0
+        self._leaving = False  # its outputs are on their way to the caller
         self._queued = -1
         self._pace = 1.0  # mean execution time now, relative to none beside it
         self._since = 0
@@ -74,7 +79,9 @@ class Instance(Event):
         uneven = model.uneven
         if len(uneven) > 1:
             self._loses = uneven[int(world.random.random() * len(uneven))]
-        self.due = self._queued = now + took
+        device = model.device
+        self.due = now + took if device is None else device.begin(self, run, now, took)
+        self._queued = self.due
         world.calendar.at(self.due, self)
 
     def ends_at(self) -> int:
@@ -111,6 +118,13 @@ class Instance(Event):
             self._queued = self.due
             self.model.world.calendar.at(self.due, self)
             return
+        device = self.model.device
+        if device is not None and device.after and not self._leaving:
+            self._leaving = True
+            self.due = self._queued = device.leave(run.size, now)
+            self.model.world.calendar.at(self.due, self)
+            return
+        self._leaving = False
         self._queued = -1
         self.run = None
         self.ended_ns = now

@@ -17,6 +17,7 @@ from nbtriton.scheduling import (
     SequenceBatcher,
     StageInstance,
 )
+from nbtriton.simulate.core.device import OnDevice
 from nbtriton.simulate.core.instance import Instance, Start
 from nbtriton.simulate.core.service import ServiceTimes
 from nbtriton.simulate.core.world import Event, Request, Runtime, Thread, World
@@ -134,6 +135,8 @@ class Model(Runtime):
         Its instances are threads of the server's process.
     ordered : bool
         Responses leave in the order of their requests.
+    device : OnDevice or None
+        How its executions use devices; None where all is on the host.
 
     Attributes
     ----------
@@ -147,7 +150,7 @@ class Model(Runtime):
 
     __slots__ = (
         "_count", "_order", "_sequences", "_timer", "_woken_at", "any_thread", "batcher", "cache",
-        "contends", "demand", "entry_bytes", "gives_way", "highest_level", "insert_ns", "instances",
+        "contends", "demand", "device", "entry_bytes", "gives_way", "highest_level", "insert_ns", "instances",
         "largest", "limiter", "lookup_cost_ns", "lost_ns", "offloads", "python", "reasons", "running",
         "service", "taken_ns", "threaded", "uneven", "world", "yields",
     )  # fmt: skip
@@ -168,6 +171,7 @@ class Model(Runtime):
         threaded: bool = True,
         ordered: bool = False,
         any_thread: bool = True,
+        device: OnDevice | None = None,
     ) -> None:
         super().__init__(name)
         self.world = world
@@ -183,6 +187,7 @@ class Model(Runtime):
         self.lost_ns = 0
         self.taken_ns = 0
         self.any_thread = any_thread
+        self.device = device
         # A model that keeps the interpreter is not helped by a second thread.
         self.offloads = python < 0.5
         self.running = 0
@@ -344,6 +349,7 @@ class Model(Runtime):
         for ticket in run.tickets:
             assert isinstance(ticket, Request)
             requests.append(ticket)
+            ticket.ready_ns = instance.written_ns
         self._count_execution(instance, run, requests)
         world.work(thread, world.costs.settle_ns)
         if inline is not None:

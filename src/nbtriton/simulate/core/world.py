@@ -115,13 +115,15 @@ class Request(Ticket):
         The client's lane; the step of the ensemble.
     late_ns : int
         How long after its due time the client came to it.
+    ready_ns : int
+        When a device has written its inputs; once it is answered, its outputs.
     ends, closing : bool
         Of a sequence: its last request; one that ends it early and does not count.
     """
 
     __slots__ = (
-        "accepted_ns", "closing", "ends", "key", "lane", "late_ns", "missed", "number", "root",
-        "sent_ns", "sink", "step",
+        "accepted_ns", "closing", "ends", "key", "lane", "late_ns", "missed", "number", "ready_ns",
+        "root", "sent_ns", "sink", "step",
     )  # fmt: skip
 
     def __init__(
@@ -144,6 +146,7 @@ class Request(Ticket):
         self.lane = 0
         self.step = 0
         self.late_ns = 0
+        self.ready_ns = 0
         self.ends = False
         self.closing = False
         self.missed = False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from functools import partial
 from typing import Any, Final
 
@@ -93,6 +94,8 @@ class FunctionInstance(BatchInstance):
         """Run one batch; see `BackendInstance.execute`."""
         if self._model.streams:
             for request in requests:
+                if self._place is not None:
+                    self._place.begin()
                 self._stream(request)
             timer.infer_done()
             return None
@@ -126,9 +129,7 @@ class FunctionInstance(BatchInstance):
                 found = self._of_user(call, wanted)
         else:
             found = self._of_user(call, wanted)
-        outputs = self._checked(found, wanted)
-        if self._place is not None:
-            outputs = {name: self._place.adopted(array) for name, array in outputs.items()}
+        outputs = self._named(found, wanted)
         timer.infer_done()
         if versions:
             check_unchanged(versions, self._name)
@@ -138,22 +139,38 @@ class FunctionInstance(BatchInstance):
         """Send a response for each value that the function yields."""
         wanted = request.requested_outputs
         try:
-            inputs = self._gather([request])
-            versions = versions_of(inputs) if self._reads_only else {}
-            values = self._of_user(partial(self._model.call, inputs), wanted)
+            # Not around `send`: what answers a request works on streams of its own.
+            with self._current():
+                inputs = self._gather([request])
+                versions = versions_of(inputs) if self._reads_only else {}
+                values = self._of_user(partial(self._model.call, inputs), wanted)
             while not request.is_cancelled():
-                value = self._of_user(_next, values)
-                if value is _OVER:
-                    break
-                outputs = self._checked(value, wanted)
-                request.send(self._responses([request], outputs)[0], final=False)
+                with self._current():
+                    value = self._of_user(_next, values)
+                    if value is _OVER:
+                        break
+                    outputs = self._named(value, wanted)
+                    response = self._responses([request], outputs)[0]
+                request.send(response, final=False)
             else:
-                self._of_user(_close, values)
+                with self._current():
+                    self._of_user(_close, values)
             check_unchanged(versions, self._name)
         except EngineError as error:
             request.send(Response(error=error), final=True)
         else:
             request.send(None, final=True)
+
+    def _current(self) -> Any:
+        """Return the context in which the instance's stream is this thread's."""
+        return nullcontext() if self._place is None else self._place.stream
+
+    def _named(self, found: Any, wanted: frozenset[str]) -> dict[str, Any]:
+        """Return a result by output name; what is on the device is that of its stream."""
+        outputs = self._checked(found, wanted)
+        if self._place is None:
+            return outputs
+        return {name: self._place.adopted(array) for name, array in outputs.items()}
 
     def _responses(
         self, requests: Sequence[BackendRequest], outputs: Mapping[str, Any]

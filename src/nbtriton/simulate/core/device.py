@@ -1,0 +1,147 @@
+"""Simulated devices: copies to one, copies from it and computing go on side by side, each in order."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from nbtriton.simulate.core.world import Request
+
+if TYPE_CHECKING:
+    from nbtriton.scheduling import RunBatch
+    from nbtriton.simulate.core.instance import Instance
+
+__all__ = ["OnDevice", "Transfer", "Unit"]
+
+
+class Unit:
+    """What does one thing at a time: a copy engine of a device, or its computing."""
+
+    __slots__ = ("_busy",)
+
+    def __init__(self) -> None:
+        self._busy: list[tuple[int, int]] = []  # begins and ends, in order
+
+    def occupy(self, now: int, earliest: int, duration: int) -> int:
+        """Let it work where it is free next; return when it is done.
+
+        Work that waits keeps nothing else from it meanwhile.
+        """
+        busy = self._busy
+        while busy and busy[0][1] <= now:
+            del busy[0]
+        start = earliest
+        for at in range(len(busy)):
+            begins, ends = busy[at]
+            if start + duration <= begins:
+                busy.insert(at, (start, start + duration))
+                return start + duration
+            start = max(start, ends)
+        busy.append((start, start + duration))
+        return start + duration
+
+
+class Transfer:
+    """The copy of one tensor of a batch.
+
+    Parameters
+    ----------
+    unit : Unit
+    rows : list of int
+        Measured batch sizes, ascending; at least one.
+    times_ns : list of float
+        What a copy takes, by size.
+    from_host : bool
+        Else it begins once a device has written the tensor.
+    to_host : bool
+        The thread that needs it waits for it.
+    """
+
+    __slots__ = ("_rows", "_times_ns", "from_host", "to_host", "unit")
+
+    def __init__(
+        self,
+        unit: Unit,
+        rows: list[int],
+        times_ns: list[float],
+        *,
+        from_host: bool,
+        to_host: bool,
+    ) -> None:
+        self.unit = unit
+        self._rows = rows
+        self._times_ns = times_ns
+        self.from_host = from_host
+        self.to_host = to_host
+
+    def occupy(self, now: int, earliest: int, rows: int) -> int:
+        """Copy a batch of so many rows; return when it is there."""
+        sizes, times = self._rows, self._times_ns
+        took = times[0]
+        if len(sizes) > 1:  # on a line between and beyond measured sizes
+            at = 0
+            while at + 2 < len(sizes) and sizes[at + 1] <= rows:
+                at += 1
+            share = (rows - sizes[at]) / (sizes[at + 1] - sizes[at])
+            took = times[at] + (times[at + 1] - times[at]) * share
+        return self.unit.occupy(now, earliest, max(0, int(took)))
+
+
+class OnDevice:
+    """How the executions of a model use devices, as `nbtriton.backends.core.place` does.
+
+    Parameters
+    ----------
+    compute : Unit or None
+        Of the device where it runs; None on the host.
+    before, after : list of Transfer
+        Of its inputs, and of the outputs that callers get.
+    waits : bool
+        Somebody on the host reads an output: the instance waits for it. It does not where all readers
+        order their work on a device behind it.
+    """
+
+    __slots__ = ("after", "before", "compute", "waits")
+
+    def __init__(
+        self, compute: Unit | None, before: list[Transfer], after: list[Transfer], *, waits: bool
+    ) -> None:
+        self.compute = compute
+        self.before = before
+        self.after = after
+        self.waits = waits
+
+    def begin(self, instance: Instance, run: RunBatch, now: int, took: int) -> int:
+        """Give a batch to the device; return when the instance's thread is done with it.
+
+        The processor is taken to be as long at it as the device: a simulated GPU computes by it, and on a
+        real one the device, not the thread, is then what limits the rate.
+        """
+        compute = self.compute
+        start = now
+        if compute is not None:  # two batches of an instance are on the device at most
+            start = max(start, instance.written_before_ns)
+        ready = 0
+        for ticket in run.tickets:
+            assert isinstance(ticket, Request)
+            ready = max(ready, ticket.ready_ns)
+        arrived = max(start, ready)
+        for transfer in self.before:
+            earliest = start if transfer.from_host else max(start, ready)
+            there = transfer.occupy(now, earliest, run.size)
+            arrived = max(arrived, there)
+            if transfer.to_host:
+                start = there
+        if compute is None:
+            return arrived + took
+        written = compute.occupy(now, max(arrived, instance.written_ns), took)
+        instance.written_before_ns = instance.written_ns
+        instance.written_ns = written
+        done = start + took
+        return max(done, written) if self.waits else done
+
+    def leave(self, rows: int, now: int) -> int:
+        """Copy the outputs to the host; return when they are there."""
+        there = now
+        for transfer in self.after:
+            there = transfer.occupy(now, there, rows)
+        return there

@@ -1,0 +1,48 @@
+"""How a model uses devices in a simulation: where it computes, and what is copied for it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+__all__ = ["Copied", "DeviceUse"]
+
+
+@dataclass(frozen=True, slots=True)
+class Copied:
+    """A tensor that is copied for each batch.
+
+    Parameters
+    ----------
+    engine : str
+        What copies it, one tensor after the other: ``"to gpu:0"``, ``"from gpu:0"``.
+    times_us : mapping of int to float
+        By rows; not empty.
+    from_host, to_host : bool
+        Its source, or its target, is the host's memory.
+    """
+
+    engine: str
+    times_us: Mapping[int, float]
+    from_host: bool
+    to_host: bool
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceUse:
+    """What one model does with devices.
+
+    Parameters
+    ----------
+    device : str
+        Where it computes, such as ``"gpu:0"``, one batch after the other; empty for the host.
+    before, after : tuple of Copied
+        Inputs, and outputs that a caller gets.
+    waits : bool
+        Somebody on the host reads an output of a device, so the instance waits for it.
+    """
+
+    device: str
+    before: tuple[Copied, ...] = ()
+    after: tuple[Copied, ...] = ()
+    waits: bool = True
