@@ -242,6 +242,16 @@ class TestTime:
         assert second.ready_ns == COMPUTE_NS
         assert first.ready_ns == 5 * COPY_NS + COMPUTE_NS
 
+    def test_what_the_processor_computes_side_by_side_the_device_does_one_after_the_other(
+        self, timed
+    ):
+        first, second = timed.stream("first"), timed.stream("second")
+        with first, timed.computing("module", "model"):  # noqa: SIM117 - one in the other
+            with second, timed.computing("module", "model"):
+                timed.timeline.clock.now += COMPUTE_NS
+        assert second.ready_ns == 2 * COMPUTE_NS  # computed as long as here, and launched
+        assert first.ready_ns == 4 * COMPUTE_NS
+
     def test_a_copy_to_the_host_waits_for_who_wrote_it_and_for_nobody_else(self, timed):
         with timed.stream("first"):
             x = put(timed, ROWS)

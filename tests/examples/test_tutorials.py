@@ -101,7 +101,7 @@ class Case:
         return f"{self.tutorial} {self.files} {how}{self.differs[:40]}".rstrip()
 
 
-THREE_GPUS = {"gpus": [0, 1, 2]}
+THREE_GPUS = {"gpus": "simulated:3"}
 CASES = [
     # Ensembles
     Case(
@@ -125,24 +125,24 @@ CASES = [
          hint="$$TRITON_MODEL_DIRECTORY/custom_env.tar.gz is in the model's directory"),
     Case(1, "stay_on_device"),
     Case(1, "one_line_gpu", refused=NO_GPU.format("m_0"), hint="use KIND_AUTO"),
-    Case(1, "one_line_gpu", differs="on a server with three GPUs", options=THREE_GPUS,
+    Case(1, "one_line_gpu", differs="on a server with three simulated GPUs", options=THREE_GPUS,
          instances=("KIND_GPU 0", "KIND_GPU 1", "KIND_GPU 2")),
     Case(1, "one_line_cpu", instances=("KIND_CPU 0",)),
     # Concurrent execution
     Case(2, "two_per_gpu", refused=NO_GPU.format("m_0"), hint="use KIND_AUTO"),
     Case(2, "two_per_gpu", differs="on the CPU, as the tutorial says", changes=(ON_CPU,),
          instances=("KIND_CPU 0",) * 2),
-    Case(2, "two_per_gpu", differs="on a server with three GPUs", options=THREE_GPUS,
+    Case(2, "two_per_gpu", differs="on a server with three simulated GPUs", options=THREE_GPUS,
          instances=tuple(f"KIND_GPU {n}" for n in (0, 0, 1, 1, 2, 2))),
     Case(2, "on_three_gpus", refused=WRONG_GPU.format("m_0", 0), hint="has no GPU"),
-    Case(2, "on_three_gpus", differs="on a server with three GPUs", options=THREE_GPUS,
+    Case(2, "on_three_gpus", differs="on a server with three simulated GPUs", options=THREE_GPUS,
          instances=tuple(f"KIND_GPU {n}" for n in (0, 1, 1, 2, 2))),
     Case(2, "limited_groups", refused=WRONG_GPU.format("m_0", 0), hint="has no GPU"),
-    Case(2, "limited_groups", differs="on a server with three GPUs and a rate limiter",
+    Case(2, "limited_groups", differs="on a server with three simulated GPUs and a rate limiter",
          options={**THREE_GPUS, "rate_limit": "execution_count"},
          instances=tuple(f"KIND_GPU {n}" for n in (0, 0, *(1,) * 4, *(2,) * 4))),
     Case(2, "limited_priority", refused=WRONG_GPU.format("m_0", 0), hint="has no GPU"),
-    Case(2, "limited_priority", differs="on a server with three GPUs and no rate limiter",
+    Case(2, "limited_priority", differs="on a server with three simulated GPUs and no rate limiter",
          options=THREE_GPUS, instances=("KIND_GPU 0", "KIND_GPU 1", "KIND_GPU 2"),
          ignored=("instance_group[0].rate_limiter",)),
     # Pre- and postprocessing
@@ -166,7 +166,7 @@ CASES = [
     Case(4, "shape_tensor", differs="in Python instead of TensorRT", changes=(IN_PYTHON,),
          refused="shape tensors are only supported for TensorRT platform for myshapetensormodel", hint="remove is_shape_tensor"),
     Case(4, "minimal + all_versions", **STAND_IN),
-    Case(4, "minimal + on_three_gpus", differs="on a server with three GPUs",
+    Case(4, "minimal + on_three_gpus", differs="on a server with three simulated GPUs",
          options={"stand_in": True, **THREE_GPUS}, model=Path("1/model.plan"),
          instances=tuple(f"KIND_GPU {n}" for n in (0, 1, 1, 2, 2))),
     Case(4, "minimal + by_compute_capability",

@@ -332,7 +332,13 @@ class PlacementSearch:
 
 
 def rank_of(goal: Goal, point: PerfPoint, cost_us: float) -> tuple[float, ...]:
-    """Return a key of an assignment: the lowest is the best. Of equal ones the cheaper one."""
+    """Return a key of an assignment: the lowest is the best. Of equal ones the cheaper one.
+
+    The lowest latency is that of the median: assignments differ in all of their requests, and what a few slow
+    executions of a short profile say is that the machine had other work.
+    """
     if goal.objective == "cost":
         return (goal.misses(point), cost_us, point.latency_p99_us)
+    if goal.objective == "latency":
+        return (goal.misses(point), point.latency_p50_us, cost_us)
     return (*goal.rank(point, 0), cost_us)

@@ -288,7 +288,8 @@ def tune(
         Choose the device of each step instead, and leave the rest of the configuration: each step is
         measured on the host and on each GPU, and so are the copies of the tensors between them. The
         default is then to minimize the cost, the time that a request keeps devices and copies busy,
-        within `p99_ms`, and one request outstanding where no load is given.
+        within `p99_ms`, and one request outstanding where no load is given. The lowest latency is then
+        that of the median request.
     inputs, shapes
         What to send, as for `nbtriton.perf`.
     profile : Profile, optional

@@ -11,8 +11,10 @@ from __future__ import annotations
 import itertools
 import threading
 import time
+from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Iterable
+from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from nbtriton.devices.base import Event, Stream
@@ -23,6 +25,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Access", "Clock", "SimulatedEvent", "SimulatedStream", "Timeline", "UnorderedError"]
 
+# So many pieces of work of a unit are remembered: what the processor did meanwhile may have begun before some of them.
+_REMEMBERED = 1024
 # Work of a stream, as (stream, position).
 _Place = tuple[int, int]
 
@@ -122,16 +126,14 @@ class Timeline:
         if not duration_ns:
             return earliest_ns
         busy = self._busy_ns[unit]
-        now = self.clock.now_ns()
-        while busy and busy[0][1] <= now:
-            del busy[0]
         start = earliest_ns
-        for at, (begins, ends) in enumerate(busy):
-            if start + duration_ns <= begins:
-                busy.insert(at, (start, start + duration_ns))
-                return start + duration_ns
-            start = max(start, ends)
-        busy.append((start, start + duration_ns))
+        at = bisect_right(busy, start, key=itemgetter(1))
+        while at < len(busy) and start + duration_ns > busy[at][0]:
+            start = max(start, busy[at][1])
+            at += 1
+        busy.insert(at, (start, start + duration_ns))
+        if len(busy) > _REMEMBERED:
+            del busy[: _REMEMBERED // 2]
         return start + duration_ns
 
 

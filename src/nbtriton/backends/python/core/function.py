@@ -145,12 +145,9 @@ class FunctionInstance(BatchInstance):
                 versions = versions_of(inputs) if self._reads_only else {}
                 values = self._of_user(partial(self._model.call, inputs), wanted)
             while not request.is_cancelled():
-                with self._current():
-                    value = self._of_user(_next, values)
-                    if value is _OVER:
-                        break
-                    outputs = self._named(value, wanted)
-                    response = self._responses([request], outputs)[0]
+                response = self._yielded(values, request, wanted)
+                if response is None:
+                    break
                 request.send(response, final=False)
             else:
                 with self._current():
@@ -160,6 +157,16 @@ class FunctionInstance(BatchInstance):
             request.send(Response(error=error), final=True)
         else:
             request.send(None, final=True)
+
+    def _yielded(
+        self, values: Any, request: BackendRequest, wanted: frozenset[str]
+    ) -> Response | None:
+        """Return the next response of a function that yields, None at its end."""
+        with self._current():
+            value = self._of_user(_next, values)
+            if value is _OVER:
+                return None
+            return self._responses([request], self._named(value, wanted))[0]
 
     def _current(self) -> Any:
         """Return the context in which the instance's stream is this thread's."""
