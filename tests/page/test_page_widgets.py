@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from nbtriton.drawing import Point, Series, to_json, watch_scene
+from nbtriton.drawing import Point, Series, to_json, watch_scenes
 from nbtriton.widgets import CurveView, DagView, Hub, WatchView, curve_view, dag_view, graph_of
 from nbtriton.widgets.activity import activities, covered_s, encode
 from tests.page.conftest import HOSTS, frame_text
@@ -201,7 +201,7 @@ def test_watch_draws_the_static_picture(open_view, watch, server):
     models = activities(server.history())
     wanted = {}
     span = covered_s(server.history())
-    for shape in watch_scene(models, span_s=span).walk():
+    for shape in watch_scenes(models, span_s=span)[-1].walk():
         attrs = dict(shape.attrs)
         if attrs.get("data-role") in ("queue-line", "queue-area", "lane"):
             wanted.setdefault(attrs["data-role"], []).append(attrs.get("d", ""))
@@ -257,7 +257,7 @@ def test_watch_follows_models_that_come_and_go(open_view, watch, server):
     page = open_view(watch)
     models = activities(server.history())[:1]
     state = {
-        "scene": to_json(watch_scene(models)),
+        "scenes": [to_json(one) for one in watch_scenes(models)],
         "models": watch.models[:1],
         "frame": base64.b64encode(encode(2, models)).decode(),
     }
@@ -374,6 +374,18 @@ TEXT_SIZES = """() => [...document.querySelectorAll("svg text")]
     return parseFloat(getComputedStyle(text).fontSize) * scale;
   })"""
 PAGES = (600, 900, 1600)
+COLLISIONS = """() => {
+  const texts = [...document.querySelectorAll("svg text")].filter((t) => t.getClientRects().length);
+  const boxes = texts.map((text) => [text.textContent, text.getBoundingClientRect()]);
+  const found = [];
+  boxes.forEach(([one, a], i) => boxes.slice(i + 1).forEach(([two, b]) => {
+    const wide = Math.min(a.right, b.right) - Math.max(a.left, b.left);
+    // The box of a text has room for accents above and for tails below.
+    const high = Math.min(a.bottom, b.bottom) - Math.max(a.top, b.top);
+    if (wide > 0.5 && high > 4) found.push([one, two]);
+  }));
+  return found;
+}"""
 
 
 def spread(page, width, *, script=True):
@@ -414,6 +426,29 @@ def test_a_click_opens_a_model_of_a_chain(open_view):
     assert page.locator('[data-node="step:8"]').get_attribute("aria-expanded") == "true"
 
 
+@pytest.mark.parametrize("many", [3, 12])
+def test_a_page_of_600_pixels_shows_the_whole_watch(open_view, open_html, server, many):
+    server.shown = tuple(
+        loaded(f"{MODELS[at % 3]}_{at}", 5.0, rate=40_000, batch=8, queued=1234)
+        for at in range(many)
+    )
+    view = WatchView(server, on_hub=Hub(threaded=False))
+    server.now_ns += SECOND
+    view.refresh()
+    live = open_view(view, width=600)
+    for part in (".nbt-root", ".nbt-watch-scroll"):
+        assert live.locator(part).evaluate("e => e.scrollWidth <= e.clientWidth"), part
+    for page in (live, open_html(view.static().html, width=600)):
+        sizes, fits = spread(page, 600, script=page is live)
+        assert min(sizes) >= 10.99
+        assert fits
+        assert page.evaluate(COLLISIONS) == []
+    # A wide one has the wide picture and all columns.
+    spread(live, 1000)
+    assert live.locator("svg").evaluate("e => e.getBoundingClientRect().width") == 800
+    assert live.locator("[data-column=compute]").first.is_visible()
+
+
 # -- curve ----------------------------------------------------------------------------------------
 
 
@@ -435,20 +470,6 @@ def eight():
         )
         for at in range(8)
     ]
-
-
-COLLISIONS = """() => {
-  const texts = [...document.querySelectorAll("svg text")].filter((t) => t.getClientRects().length);
-  const boxes = texts.map((text) => [text.textContent, text.getBoundingClientRect()]);
-  const found = [];
-  boxes.forEach(([one, a], i) => boxes.slice(i + 1).forEach(([two, b]) => {
-    const wide = Math.min(a.right, b.right) - Math.max(a.left, b.left);
-    // The box of a text has room for accents above and for tails below.
-    const high = Math.min(a.bottom, b.bottom) - Math.max(a.top, b.top);
-    if (wide > 0.5 && high > 4) found.push([one, two]);
-  }));
-  return found;
-}"""
 
 
 @pytest.mark.parametrize("count", [4, 8])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from nbtriton.drawing.activity import Lane, ModelActivity, batch_bins, bin_counts
+from nbtriton.drawing.cards import watch_scenes
 from nbtriton.drawing.curve import (
     Limits,
     Point,
@@ -38,17 +40,7 @@ from nbtriton.drawing.timeline import (
     timeline_svg,
     timeline_text,
 )
-from nbtriton.drawing.watch import (
-    Lane,
-    ModelActivity,
-    batch_bins,
-    bin_counts,
-    watch_html,
-    watch_scene,
-    watch_svg,
-    watch_table,
-    watch_text,
-)
+from nbtriton.drawing.watch import watch_html, watch_svg, watch_table, watch_text
 
 __all__ = [
     "Bar",
@@ -102,7 +94,7 @@ __all__ = [
     "topological",
     "traffic_line",
     "watch_html",
-    "watch_scene",
+    "watch_scenes",
     "watch_svg",
     "watch_table",
     "watch_text",

@@ -75,6 +75,7 @@ function render({ model, el }) {
 
   /** @type {unknown} */
   let drawn = null;
+  let scene = -1;
   /** @type {Element[]} */
   let cards = [];
   /** @type {HTMLElement[][]} */
@@ -87,7 +88,7 @@ function render({ model, el }) {
   let values = [];
 
   const build_all = () => {
-    picture.replaceChildren(build(model.get("scene")));
+    picture.replaceChildren(build(model.get("scenes")[scene]));
     cards = [...picture.querySelectorAll("[data-model]")];
     const head = make("tr", "");
     COLUMNS.forEach(([name, unit], column) => {
@@ -128,8 +129,10 @@ function render({ model, el }) {
   };
 
   const draw = () => {
-    if (model.get("scene") !== drawn) {
-      drawn = model.get("scene");
+    const best = widest(model.get("scenes"), root);
+    if (model.get("scenes") !== drawn || best !== scene) {
+      drawn = model.get("scenes");
+      scene = best;
       build_all();
     }
     const next = reader(model.get("frame"));
@@ -238,9 +241,14 @@ function render({ model, el }) {
     for (const [k, text] of texts.entries()) write(row[k + 3], text);
   };
 
-  const stop = follow(model, ["scene"], draw, root);
+  const stop = follow(model, ["scenes"], draw, root);
+  const sizes = new ResizeObserver(() => {
+    if (widest(model.get("scenes"), root) !== scene) draw();
+  });
+  sizes.observe(root);
   return () => {
     stop();
+    sizes.disconnect();
     root.remove();
   };
 }

@@ -11,7 +11,7 @@ from nbtriton.drawing import (
     ModelActivity,
     to_json,
     watch_html,
-    watch_scene,
+    watch_scenes,
     watch_svg,
     watch_table,
     watch_text,
@@ -42,7 +42,7 @@ class WatchView(LiveView):
     _esm = asset("watch.js")
     _css = asset("watch.css")
 
-    scene: Any = traitlets.List().tag(sync=True)
+    scenes: Any = traitlets.List().tag(sync=True)
     models: Any = traitlets.List().tag(sync=True)
     span_s = traitlets.Float(30.0).tag(sync=True)
 
@@ -85,7 +85,7 @@ class WatchView(LiveView):
         with self.hold_sync():
             if structure != self._structure:
                 self._structure = structure
-                self.scene = to_json(watch_scene(models, span_s=covered))
+                self.scenes = [to_json(one) for one in watch_scenes(models, span_s=covered)]
                 self.models = structure
             self.frame = encode(self.frames_sent, models, covered)
 

@@ -1,0 +1,99 @@
+"""What is known of the models of a server over the last seconds, as plain data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+__all__ = ["Lane", "ModelActivity", "batch_bins", "bin_counts"]
+
+
+@dataclass(frozen=True, slots=True)
+class Lane:
+    """One instance: its share of busy time around each sample, and the batch that it runs now."""
+
+    name: str
+    busy: tuple[float, ...]
+    batch_size: int = 0
+    executions: int = 0
+
+    @property
+    def share(self) -> float:
+        """The share of busy time in the whole span, 0 to 1."""
+        return sum(self.busy) / len(self.busy) if self.busy else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class ModelActivity:
+    """One model over a span of time.
+
+    Attributes
+    ----------
+    ages_s : tuple of float
+        The age of each sample, oldest first.
+    queued, executing : int
+        Requests that wait, and that run, now.
+    depths : tuple of float
+        Most waiting requests since the sample before; for an ensemble, which has no queue, those in flight.
+    bins : tuple of (str, int)
+        Batch sizes and their executions.
+    bins_since : str
+        The span of those executions, in words.
+    infer_per_s, queue_ms, compute_ms : float
+        Over the span; the latter two are means per request.
+    changes : tuple of (float, str)
+        How many seconds ago its configuration changed, and to what.
+    shares : tuple of (str, float)
+        Of an ensemble: its steps, and their shares of the time that all of them took, 0 to 1.
+    """
+
+    name: str
+    version: int = 1
+    state: str = "READY"
+    reason: str = ""
+    platform: str = ""
+    ages_s: tuple[float, ...] = ()
+    depths: tuple[float, ...] = ()
+    queued: int = 0
+    executing: int = 0
+    lanes: tuple[Lane, ...] = ()
+    bins: tuple[tuple[str, int], ...] = ()
+    bins_since: str = "since load"
+    infer_per_s: float = 0.0
+    queue_ms: float = 0.0
+    compute_ms: float = 0.0
+    inference_count: int = 0
+    execution_count: int = 0
+    fail_count: int = 0
+    changes: tuple[tuple[float, str], ...] = ()
+    shares: tuple[tuple[str, float], ...] = ()
+
+    @property
+    def busy(self) -> float:
+        """The share of their time in which its instances worked, 0 to 1."""
+        return sum(lane.share for lane in self.lanes) / len(self.lanes) if self.lanes else 0.0
+
+
+def batch_bins(max_batch_size: int) -> tuple[tuple[int, int], ...]:
+    """Return the first and last batch size of each bar: single sizes up to 12, else doubling."""
+    top = max(1, max_batch_size)
+    if top <= 12:
+        return tuple((size, size) for size in range(1, top + 1))
+    bins, first = [(1, 1)], 2
+    while first <= top:
+        last = min(top, 2 * (first - 1))
+        bins.append((first, last))
+        first = last + 1
+    return tuple(bins)
+
+
+def bin_counts(
+    bins: Sequence[tuple[int, int]], sizes: Mapping[int, int]
+) -> tuple[tuple[str, int], ...]:
+    """Sum executions per bar; sizes beyond the last bar count in it."""
+    totals = [0] * len(bins)
+    for size, executions in sizes.items():
+        at = next((i for i, (_, last) in enumerate(bins) if size <= last), len(bins) - 1)
+        totals[at] += executions
+    names = (str(a) if a == b else f"{a}\u2013{b}" for a, b in bins)
+    return tuple(zip(names, totals, strict=True))
