@@ -177,13 +177,13 @@ def test_a_shown_view_is_sent_to_while_its_cell_blocks_all_messages(watch, hub, 
 def test_structure_is_sent_only_when_it_changes(watch, hub, clock, server):
     say(watch, "open")
     run(hub, clock, server, 1, ack=watch)
-    scene = watch.scene
+    scene = watch.scenes
     run(hub, clock, server, 1, ack=watch)
-    assert watch.scene is scene
+    assert watch.scenes is scene
     server.shown = (*server.shown, model("segmentation_model"))
     run(hub, clock, server, 1, ack=watch)
     assert [shown["name"] for shown in watch.models][-1] == "segmentation_model"
-    assert watch.scene is not scene
+    assert watch.scenes is not scene
 
 
 def test_a_server_that_fails_ends_the_view_quietly(watch, hub, clock, server, capfd):
