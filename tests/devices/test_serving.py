@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import nbtriton as nt
+from nbtriton.devices.simulated.timeline import Clock
 from nbtriton.engine.copies import bounces
 from nbtriton.errors import LoadError, TritonError
 
@@ -283,3 +284,26 @@ def test_a_function_that_streams_works_on_its_own_stream(server):
         assert {one.owner for one in ledger.computations()} == {"count"}
     finally:
         server.unload("count", timeout_s=None)
+
+
+class Broken(Clock):
+    """Whoever waits for the device learns that it has failed."""
+
+    def sleep_until(self, when_ns):
+        raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+
+@pytest.mark.parametrize("ensemble", ["all_gpu", "mixed"])
+def test_what_fails_on_the_device_fails_the_request_that_waits(server, ensemble, caplog):
+    timeline = server.devices[0].timeline
+    clock = timeline.clock
+    timeline.clock = Broken()
+    try:
+        answer = server.submit(ensemble, {"T0": ROWS})
+        with pytest.raises(TritonError, match="an illegal memory access"):
+            answer.result(60)
+    finally:
+        timeline.clock = clock
+        caplog.clear()  # the log's traceback holds tensors
+    last, factor = ("T4", 16) if ensemble == "all_gpu" else ("T3", 8)
+    np.testing.assert_array_equal(server.infer(ensemble, {"T0": ROWS})[last], ROWS * factor)

@@ -180,11 +180,9 @@ class EnsembleExecution(ResponseSink):
         request = self.request
         requested = binding.requested[step]
         runtime = binding.runtimes[step]
+        foreign = False
         for array in inputs.values():
-            if type(array) is not _ndarray:
-                if not runtime.orders_inputs:
-                    wait_for_outputs(inputs.values())
-                break
+            foreign = foreign or type(array) is not _ndarray
         options = self._options
         if requested or mark is not None:
             options = options.copy()
@@ -192,6 +190,8 @@ class EnsembleExecution(ResponseSink):
             if mark is not None:
                 options.correlation_id, options.flags = mark
         try:
+            if foreign and not runtime.orders_inputs:
+                wait_for_outputs(inputs.values())
             sub = runtime.signature.build_request(inputs, options, request.parent or request)  # E5
         except Exception as error:
             self._refused(step, iteration, error, completion)
@@ -289,8 +289,9 @@ class EnsembleExecution(ResponseSink):
                 self._account(request)
             if outbox is not None and (emit is not None or (done and error is None)):
                 outbox.post((emit, done))  # E14
-        if emit is not None:  # their receiver knows of no event
-            wait_for_outputs(emit.outputs.values())
+        if emit is not None and outbox is None:
+            emit = _completed(emit)
+            error = emit.error
         if error is not None:
             self._fail(error, completion)
         elif outbox is not None:
@@ -441,6 +442,9 @@ class EnsembleExecution(ResponseSink):
 
         def deliver(message: tuple[Response | None, bool]) -> None:
             response, final = message
+            if response is not None:
+                response = _completed(response)
+                final = final or response.error is not None
             if final:
                 self._answer(response, completion)
             elif response is not None and not request.is_answered():
@@ -486,6 +490,18 @@ class EnsembleExecution(ResponseSink):
             statistics.summaries.executed(
                 total_ns, 0, times.input_ns, times.infer_ns, times.output_ns
             )
+
+
+def _completed(response: Response) -> Response:
+    """Return a response once devices have written its outputs: its receiver knows of no event.
+
+    What a device did wrong shows when it is waited for; the response is then that error.
+    """
+    try:
+        wait_for_outputs(response.outputs.values())
+    except Exception as raised:
+        return Response(error=_as_triton_error(raised))
+    return response
 
 
 def _submit_many(
