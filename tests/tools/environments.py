@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,7 @@ __all__ = ["DIRECTORY", "TOOLS", "Environment", "Tool", "environment_of"]
 # Where they are; `python -m tests.tools` makes what is missing.
 DIRECTORY = Path(os.environ.get("NBTRITON_TOOLS") or Path.home() / ".cache" / "nbtriton" / "tools")
 _INSTALL_S = 900
+_PROJECT = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +33,10 @@ TOOLS: Mapping[str, Tool] = {
     "tritonclient-2.50": Tool(("tritonclient[grpc,http]==2.50.0", "numpy<2")),
     # With a tritonserver of its own, of 250 MB.
     "pytriton": Tool(("nvidia-pytriton==0.5.14", "numpy<2")),
+    "pytriton-client": Tool(("nvidia-pytriton==0.7.0",)),
+    "kserve": Tool(("kserve==0.21.0",)),
+    # It runs notebooks in its own process, so they need what nbtriton needs.
+    "marimo": Tool(("marimo==0.25.2", *_PROJECT["project"]["dependencies"])),
 }
 
 

@@ -180,16 +180,20 @@ def aiperf(environment: Environment, folder: Path) -> str:
     return "chats that stream and completions, 40 each, without errors"
 
 
-def tritonclient(environment: Environment, folder: Path) -> str:
-    """Ask with all of its clients: HTTP, gRPC, asyncio, streams and shared memory."""
-    repository = folder / "models"
-    _write(repository, "double", DOUBLE_CONFIG, DOUBLE)
-    with _served(repository) as endpoints:
-        said = _run(
-            environment.program("python"), PROGRAMS / "tritonclient_calls.py",
-            f"127.0.0.1:{endpoints.http_port}", f"127.0.0.1:{endpoints.grpc_port}",
-        )  # fmt: skip
-    return said.strip()
+def _calls(program: str) -> Callable[[Environment, Path], str]:
+    """Return the run of a program that gets the addresses of a server, and prints what it did."""
+
+    def run(environment: Environment, folder: Path) -> str:
+        repository = folder / "models"
+        _write(repository, "double", DOUBLE_CONFIG, DOUBLE)
+        with _served(repository) as endpoints:
+            said = _run(
+                environment.program("python"), PROGRAMS / program,
+                f"127.0.0.1:{endpoints.http_port}", f"127.0.0.1:{endpoints.grpc_port}",
+            )  # fmt: skip
+        return said.strip()
+
+    return run
 
 
 def pytriton(environment: Environment, folder: Path) -> str:
@@ -211,6 +215,22 @@ def pytriton(environment: Environment, folder: Path) -> str:
     return f"{len(answers[0])} answers, the same here and there"
 
 
+def marimo(environment: Environment, folder: Path) -> str:
+    """Execute a notebook of marimo's, and look for what its cells show."""
+    page = folder / "notebook.html"
+    # Its status is 1 where a cell fails.
+    _run(
+        environment.program("marimo"), "-q", "export", "html", PROGRAMS / "marimo_notebook.py",
+        "-o", page, where=folder, env={"PYTHONPATH": str(Path(nt.__file__).parents[1])},
+    )  # fmt: skip
+    text = page.read_text()
+    shown = {"nbt-model": "a model", "nbt-result": "a result", "nbt-perf": "a report",
+             "nbt-timeline": "a timeline", "nbt-why": "an explanation", "nbt-dag": "a graph"}  # fmt: skip
+    missing = [name for mark, name in shown.items() if mark not in text]
+    assert not missing, missing
+    return f"{', '.join(shown.values())}, each in its HTML form"
+
+
 def _free_ports() -> list[int]:
     with contextlib.ExitStack() as taken:
         sockets = [taken.enter_context(socket.socket()) for _ in range(3)]
@@ -222,7 +242,10 @@ def _free_ports() -> list[int]:
 RUNS: Mapping[str, Callable[[Environment, Path], str]] = {
     "model-analyzer": model_analyzer,
     "aiperf": aiperf,
-    "tritonclient": tritonclient,
-    "tritonclient-2.50": tritonclient,
+    "tritonclient": _calls("tritonclient_calls.py"),
+    "tritonclient-2.50": _calls("tritonclient_calls.py"),
     "pytriton": pytriton,
+    "pytriton-client": _calls("pytriton_client_calls.py"),
+    "kserve": _calls("kserve_calls.py"),
+    "marimo": marimo,
 }
