@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import gc
+import logging
 import os
 import random
 import signal
@@ -176,7 +177,7 @@ class Sender(threading.Thread):
             model == "sequential" and "must specify the START flag" in str(error)
         )
         if not expected or model in SAFE:
-            self.wrong.append((model, error))
+            self.wrong.append((model, error, getattr(error, "hint", "")))
         self.counts["failed"] += 1
 
 
@@ -276,6 +277,8 @@ def main() -> None:
     parser.add_argument("--faults", type=int, default=10_000)
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
+    # Each restart is a line of the log otherwise.
+    logging.getLogger("nbtriton").setLevel(logging.ERROR)
     print(dict(run_faults(options.faults, options.seed, print)))
 
 
