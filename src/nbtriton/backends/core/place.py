@@ -164,6 +164,9 @@ class Place:
         """Wait for the stream, and give it back."""
         self._begun.clear()
         self._held = []
-        for stream in (self._copying, self.stream):
-            stream.synchronize()
-            stream.close()
+        try:
+            for stream in (self._copying, self.stream):
+                stream.synchronize()
+        finally:
+            self._copying.close()
+            self.stream.close()

@@ -175,7 +175,11 @@ class Runtime(RequestOwner):
         start = now_ns()
         if response.error is None:
             # Inserted by a faster twin: neither a hit nor a miss (K4), except for an ensemble.
-            missed = self.cache.insert(request.cache_key, response.outputs) or self.counts_twins
+            try:
+                missed = self.cache.insert(request.cache_key, response.outputs) or self.counts_twins
+            except Exception:  # such as no memory left on a device: it is answered nevertheless
+                _log.exception("a response of '%s' is not cached", self.name)
+                missed = True
         else:  # never inserted; an execution's error counts as a miss nevertheless
             missed = request.execution is not None
         if missed:

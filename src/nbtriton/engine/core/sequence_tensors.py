@@ -18,7 +18,7 @@ from nbtriton.backends.base import Response
 from nbtriton.backends.core.synchronize import copies_of
 from nbtriton.config import ModelConfig
 from nbtriton.engine.core.request import InferenceRequest
-from nbtriton.errors import InternalError, InvalidArgumentError
+from nbtriton.errors import InternalError, InvalidArgumentError, TritonError
 from nbtriton.scheduling import SEQUENCE_END, SEQUENCE_START, RunBatch
 from nbtriton.tensors import (
     Array,
@@ -161,7 +161,13 @@ class SequenceTensors:
         if not ended:
             # Copies: of a batch, a share would keep the whole alive.
             made = {self._state_outputs[name]: response.outputs[name] for name in written}
-            state.values = state.values | copies_of(made)
+            try:
+                state.values = state.values | copies_of(made)
+            except TritonError as error:  # such as no memory left on a device
+                return Response(error=error)
+            except Exception as error:
+                _log.exception("the states of a sequence")
+                return Response(error=InternalError(f"{type(error).__name__}: {error}"))
         outputs = {
             name: value for name, value in response.outputs.items() if name not in state.hidden
         }
