@@ -13,6 +13,7 @@ pytestmark = pytest.mark.slow
 
 SLOW = """\
 %%triton_model slow --max-batch-size 4
+import time
 def slow(IN: "FP32[4]") -> {"OUT": "FP32[4]"}:
     time.sleep(0.002)
     return {"OUT": IN * 2}
