@@ -141,7 +141,15 @@ class ConfigError(InvalidArgumentError):
 
 
 class ConfigWarning(UserWarning):
-    """A field of a model configuration is accepted and has no effect here."""
+    """A field of a model configuration is accepted and has no effect here.
+
+    >>> import warnings
+    >>> with warnings.catch_warnings(record=True) as seen:
+    ...     warnings.simplefilter("always")
+    ...     _ = server.load("instance_group { host_policy: 'near' }", name="double")
+    >>> seen[0].category.__name__
+    'ConfigWarning'
+    """
 
 
 class LoadError(InvalidArgumentError):

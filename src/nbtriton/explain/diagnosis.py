@@ -35,6 +35,10 @@ __all__ = ["Diagnosis", "doctor"]
 class Diagnosis:
     """What was looked at, and what was found; shows itself as a table.
 
+    >>> found = nt.doctor(server)
+    >>> found.models, found.ok
+    (('double',), True)
+
     Attributes
     ----------
     models : tuple of str

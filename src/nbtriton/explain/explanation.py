@@ -33,6 +33,10 @@ _Rows = list[list[object]]
 class Explanation:
     """What the recorder says about a model; shows itself as sentences and tables.
 
+    >>> _ = server.infer("double", {"IN": ones})
+    >>> set(nt.why(server, "double").reasons)
+    {'batching_off'}
+
     Attributes
     ----------
     name : str
@@ -145,7 +149,7 @@ def why(server: Server, name: str, *, profile: Profile | None = None) -> Explana
     --------
     >>> _ = server.infer("double", {"IN": ones})
     >>> print(nt.why(server, "double"))  # doctest: +ELLIPSIS
-    double: 1 requests in 1 batches within ...
+    double: ... requests in ... batches within ...
     """
     check({"server": server, "name": name}, {"server": SERVER, "name": NAME})
     if profile is not None:

@@ -88,6 +88,10 @@ class _Seen:
 class ChaosReport:
     """The result of `nbtriton.chaos`: shows itself, and is plain data.
 
+    >>> report = nt.chaos(server, "double", faults={"raise": 1.0}, count=5)
+    >>> report.injected["raise"], report.unanswered
+    (5, 0)
+
     Parameters
     ----------
     model : str

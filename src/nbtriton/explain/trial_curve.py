@@ -32,6 +32,11 @@ _GROWS = 2.0
 class TrialCurve:
     """Levels of load by configuration; shows itself as a curve, with its figures.
 
+    >>> profile = nt.Profile.declared({"bert": 10})
+    >>> curve = nt.trial_curve(profile, {"one": ""}, concurrency=[1, 2], requests=20)
+    >>> [round(trial.throughput) for trial in curve.trials["one"].values()]
+    [100, 100]
+
     Attributes
     ----------
     trials : mapping of str to mapping of float to Trial

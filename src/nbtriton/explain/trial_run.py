@@ -49,6 +49,10 @@ _COLUMNS = ("reason", "batches", "mean rows", "meaning")
 class Trial:
     """What happened in an experiment; shows itself as a timeline, with the reasons of the batches.
 
+    >>> run = nt.trial(nt.Profile.declared({"bert": 10}), arrivals_ms=[0, 2])
+    >>> run.latencies_ms, [batch.reason for batch in run.batches()]
+    ((10.0, 18.0), ['batching_off', 'batching_off'])
+
     Attributes
     ----------
     model : str

@@ -82,9 +82,9 @@ def perf(
 ) -> PerfReport:
     """Measure a model's throughput and latency under load, as perf_analyzer does.
 
-    >>> report = nt.perf(server, "bert", concurrency="1:32:x2", instances=[1, 2])  # doctest: +SKIP
-    >>> report.best(p99_ms=20).label  # doctest: +SKIP
-    'instances=2'
+    >>> report = nt.perf(server, "double", concurrency="1:2", instances=[1, 2], request_count=20)
+    >>> [(point.label, int(point.value)) for point in report.points]
+    [('instances=1', 1), ('instances=1', 2), ('instances=2', 1), ('instances=2', 2)]
     >>> nt.perf(None, "bert", url="gpu-box:8000", concurrency=8)  # doctest: +SKIP
 
     Parameters

@@ -24,8 +24,9 @@ __all__ = ["PerfRun"]
 class PerfRun:
     """A measurement that runs in a thread of its own, begun at once.
 
-    >>> run = nt.PerfRun(server, "bert", concurrency="1:32:x2")  # doctest: +SKIP
-    >>> report = await run  # doctest: +SKIP
+    >>> run = nt.PerfRun(server, "double", concurrency=2, request_count=20)
+    >>> run.result().points[0].request_count >= 20  # in a notebook also: await run
+    True
 
     Parameters
     ----------

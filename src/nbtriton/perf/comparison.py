@@ -36,6 +36,10 @@ _WINDOWS = 3
 class Comparison(TableView):
     """Variants measured in turn; shows itself as a verdict and a table.
 
+    >>> again = nt.compare("double", "double", server=server, rounds=2, request_count=10)
+    >>> again.names, len(again.rounds)
+    (('double [1]', 'double [2]'), 2)
+
     Parameters
     ----------
     names : tuple of str

@@ -74,6 +74,13 @@ class RecordedRequest(NamedTuple):
 class Recording:
     """Recorded traffic: what `nbtriton.record` keeps and `nbtriton.replay` sends.
 
+    >>> import tempfile
+    >>> with nt.record(server, f"{tempfile.mkdtemp()}/traffic.jsonl", inputs=True) as tap:
+    ...     _ = server.infer("double", {"IN": ones})
+    >>> recording = nt.Recording.load(tap.path)
+    >>> recording.requests[0].model, recording.has_data
+    ('double', True)
+
     Parameters
     ----------
     requests : tuple of RecordedRequest

@@ -72,7 +72,11 @@ def replay(
 ) -> PerfReport:
     """Send the requests of a recording again, each when it came, and measure as `nbtriton.perf`.
 
-    >>> nt.replay("traffic.jsonl", server, speed=[1, 2, 4])  # doctest: +SKIP
+    >>> import tempfile
+    >>> with nt.record(server, f"{tempfile.mkdtemp()}/traffic.jsonl", inputs=True) as tap:
+    ...     _ = [server.infer("double", {"IN": ones}) for _ in range(5)]
+    >>> [point.request_count for point in nt.replay(tap.path, server, speed=[1, 4]).points]
+    [5, 5]
     >>> nt.replay("traffic.jsonl", profile, instances=[1, 2])  # doctest: +SKIP
 
     Parameters

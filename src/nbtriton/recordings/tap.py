@@ -157,6 +157,12 @@ def _check(
 class TrafficTap:
     """A recording that is being made: a context manager that ends it.
 
+    >>> import tempfile
+    >>> with nt.record(server, f"{tempfile.mkdtemp()}/traffic.jsonl") as tap:
+    ...     _ = server.infer("double", {"IN": ones})
+    >>> tap.requests
+    1
+
     Parameters
     ----------
     server : Server

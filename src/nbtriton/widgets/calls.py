@@ -35,8 +35,8 @@ def watch(server: Server, *names: str) -> Shown:
 
     Examples
     --------
-    >>> view = nt.watch(server, "double")  # doctest: +SKIP
-    >>> view.stop()  # doctest: +SKIP
+    >>> view = nt.watch(server, "double")
+    >>> view.stop()
     """
     for name in names:
         server.config(name)  # raises for an unknown one
