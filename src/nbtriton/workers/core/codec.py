@@ -33,8 +33,6 @@ _SCATTERED: Final = 2  # outputs of the whole batch, which are cut where they ar
 _PLAIN: Final = 0
 _ERROR: Final = 1
 
-_NO_NAMES: Final[frozenset[str]] = frozenset()
-
 
 def encode_requests(
     requests: Sequence[BackendRequest], all_outputs: frozenset[str], packer: Packer
