@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import nbtriton as nt
+from nbtriton.backends.python.api import pb_utils
 from nbtriton.errors import TritonError
 from nbtriton.pytriton import (
     AsyncioModelClient,
@@ -200,6 +201,36 @@ def test_decoupled_generators_stream_to_each_request(triton):
         pytest.raises(PyTritonClientValueError, match="over gRPC"),
     ):
         client.infer_sample(np.float32([1]))
+
+
+class Versions:
+    """Answers with its version, in a stream of one response."""
+
+    def initialize(self, args):
+        self.version = np.float32([[args["model_version"]]])
+
+    def execute(self, requests):
+        for request in requests:
+            sender = request.get_response_sender()
+            sender.send(pb_utils.InferenceResponse([pb_utils.Tensor("result", self.version)]))
+            sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+
+
+def test_a_client_of_streams_asks_its_version(triton):
+    for version in (1, 2):
+        triton.server.load(
+            """name: "versions" max_batch_size: 8 version_policy { all { } }
+            model_transaction_policy { decoupled: true }
+            input { name: "data" data_type: TYPE_FP32 dims: 1 }
+            output { name: "result" data_type: TYPE_FP32 dims: 1 }""",
+            Versions,
+            version=version,
+        )
+    for version in (1, 2):
+        url = f"grpc://localhost:{triton.endpoints.grpc_port}"
+        with DecoupledModelClient(url, "versions", version, init_timeout_s=0) as client:
+            (found,) = client.infer_sample(np.float32([0]))
+            assert found["result"].tolist() == [version]
 
 
 def test_an_error_within_a_stream_ends_it(triton):

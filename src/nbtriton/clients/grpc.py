@@ -156,7 +156,12 @@ class GrpcClient(Client[bytes]):
         return pending
 
     def stream(
-        self, name: str, inputs: Mapping[str, Any], parameters: Parameters | None = None
+        self,
+        name: str,
+        inputs: Mapping[str, Any],
+        parameters: Parameters | None = None,
+        *,
+        version: int = -1,
     ) -> Iterator[StreamResponse]:
         """Send one request over a stream of its own and yield its responses, the last one final.
 
@@ -167,7 +172,7 @@ class GrpcClient(Client[bytes]):
         """
         wanted = {**_WITH_FINAL, **(parameters or {})}
         requests: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
-        requests.put(self.with_parameters(self.encode(name, inputs), wanted))
+        requests.put(self.with_parameters(self.encode(name, inputs, version), wanted))
         call = self._open_stream(iter(requests.get, None), timeout=self.timeout_s)
         try:
             with self._errors():

@@ -286,7 +286,9 @@ class DecoupledModelClient(ModelClient):
         sample: bool,
     ) -> Iterator[dict[str, Array]]:
         try:
-            for response in client.stream(self.model_name, inputs, parameters):
+            for response in client.stream(
+                self.model_name, inputs, parameters, version=self._version
+            ):
                 if response.error is not None:
                     raise response.error
                 if response.outputs or not response.final:
