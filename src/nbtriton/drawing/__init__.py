@@ -36,7 +36,7 @@ from nbtriton.drawing.timeline import (
     Strip,
     TimelineLanes,
     Wait,
-    timeline_scene,
+    timeline_scenes,
     timeline_svg,
     timeline_text,
 )
@@ -86,7 +86,7 @@ __all__ = [
     "sparkline",
     "table_html",
     "table_text",
-    "timeline_scene",
+    "timeline_scenes",
     "timeline_svg",
     "timeline_text",
     "to_json",

@@ -100,7 +100,7 @@ def _card_height(model: ModelActivity, at: _Layout) -> float:
     if not at.bars_below:
         return _main_height(model)
     steps = len(model.shares[:_MAX_SHARES]) + (len(model.shares) > _MAX_SHARES)
-    return _main_height(model) + (30 + 26 * steps if model.platform == "ensemble" else _BARS_H)
+    return _main_height(model) + (38 + 26 * steps if model.platform == "ensemble" else _BARS_H)
 
 
 def _card(
@@ -246,7 +246,7 @@ def _waited(model: ModelActivity) -> str:
 def _queue(model: ModelActivity, y: float, span_s: float, high: float, at: _Layout) -> list[Shape]:
     top, base = y + 26, y + 26 + _STRIP_H
     ensemble = model.platform == "ensemble"
-    what = "in flight, most" if ensemble else "that wait, most"
+    what = "in flight, most" if ensemble else "waiting, most"
     now = model.depths[-1] if model.depths else 0
     line, area = _steps(model.ages_s, model.depths, high, (top, _STRIP_H), span_s, at)
     left, right = at.plot_x, at.right
@@ -328,12 +328,13 @@ def _time_axis(
     changes: Sequence[tuple[float, str]], y: float, span_s: float, at: _Layout
 ) -> list[Shape]:
     newest = next((summary for age, summary in reversed(changes) if age <= span_s), "")
+    # Between the ends of the axis, or beside it where that is too short.
+    x, room, anchor = at.plot_x + at.plot_w / 2, at.plot_w - 130, "middle"
+    if at.bars_below:
+        x, room, anchor = at.right + 14, at.width - at.right - 34, ""
     return [
         text(at.plot_x, y, f"{span_s:.0f} s ago", 11, "muted", data_role="axis"),
-        text(
-            at.plot_x + at.plot_w / 2, y, _short(newest, at.plot_w - 130, 11, bold=False), 11, "muted",
-            "middle", data_role="change",
-        ),
+        text(x, y, _short(newest, room, 11, bold=False), 11, "muted", anchor, data_role="change"),
         text(at.right, y, "now", 11, "muted", "end"),
     ]  # fmt: skip
 

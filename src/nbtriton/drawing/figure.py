@@ -181,7 +181,7 @@ def _head(picture: FigurePicture, width: float) -> tuple[list[Shape], float]:
 def _timeline(
     picture: FigurePicture, width: float, top: float
 ) -> tuple[list[Shape], float, tuple[float, float, float, float]]:
-    left = min(170.0, max(96.0, width * 0.18))
+    left = _names_width(picture, width)
     room = width - left - _RIGHT
     span = picture.span_ms or 1.0
 
@@ -194,7 +194,7 @@ def _timeline(
     for at, model in enumerate(picture.models):
         own = [one for one in picture.requests if one.model == at]
         parts.append(
-            text(16, y + 12, _short(model.name, left - 20, bold=True), 12, "fg", bold=True)
+            text(16, y + 12, _short(model.name, left - 44, bold=True), 12, "fg", bold=True)
         )
         if picture.predicted:
             own = [one for one in own if one.client >= 0]
@@ -226,6 +226,15 @@ def _timeline(
     parts.append(text(16, y + 14, "milliseconds", 11, "muted"))
     legend, bottom = _legend(picture, width, y + 30)
     return [*lines, *parts, *legend], bottom, (left, room, top, y)
+
+
+def _names_width(picture: FigurePicture, width: float) -> float:
+    """Return the room of the names: what they need, as far as the picture has it."""
+    needs = [
+        max(text_width(name, 11) for name in (model.name, *model.instances)) + 44
+        for model in picture.models
+    ]
+    return min(width * 0.3, max(96.0, width * 0.18, *needs))
 
 
 def _life(one: FigureRequest, x: _Scale, y: float, *, open_: bool) -> Shape:

@@ -16,13 +16,14 @@ __all__ = [
     "Strip",
     "TimelineLanes",
     "Wait",
-    "timeline_scene",
+    "timeline_scenes",
     "timeline_svg",
     "timeline_text",
 ]
 
-_WIDTH, _LEFT, _RIGHT = 960.0, 170.0, 16.0
-_PLOT = _WIDTH - _LEFT - _RIGHT
+# Pictures for a page of 600 pixels and for a wide one: their widths, and the room of their names.
+_WIDTHS = ((540.0, 120.0), (960.0, 170.0))
+_RIGHT = 16.0
 _LANE_H, _SLOT_H, _STRIP_H = 24.0, 6.0, 16.0
 # More requests at once make a picture longer than a screen; the others are only counted.
 _MOST_SLOTS = 24
@@ -94,29 +95,55 @@ class TimelineLanes:
 
 def timeline_svg(models: Sequence[TimelineLanes], *, span_ms: float, finding: str) -> str:
     """Draw requests and batches; each batch has the letter of why it left, and its rows."""
-    return to_svg(timeline_scene(models, span_ms=span_ms, finding=finding))
+    return to_svg(timeline_scenes(models, span_ms=span_ms, finding=finding)[-1])
 
 
-def timeline_scene(models: Sequence[TimelineLanes], *, span_ms: float, finding: str) -> Shape:
-    """Return the picture as shapes; each model is a group with ``data-model``."""
+def timeline_scenes(
+    models: Sequence[TimelineLanes], *, span_ms: float, finding: str
+) -> list[Shape]:
+    """Return the picture for pages of different widths, narrowest first.
+
+    Each model is a group with ``data-model``.
+    """
+    return [_scene(models, _Axis(span_ms, *each), finding) for each in _WIDTHS]
+
+
+@dataclass(frozen=True, slots=True)
+class _Axis:
+    """The time axis of a picture: its span, and where it stands."""
+
+    span_ms: float
+    width: float
+    left: float
+
+    @property
+    def plot(self) -> float:
+        return self.width - self.left - _RIGHT
+
+    def x(self, ms: float) -> float:
+        share = ms / self.span_ms if self.span_ms else 0.0
+        return self.left + min(max(share, 0.0), 1.0) * self.plot
+
+
+def _scene(models: Sequence[TimelineLanes], axis: _Axis, finding: str) -> Shape:
     parts: list[Shape] = []
     y = 20.0
-    for line in wrapped(finding, _WIDTH - 40, 13):
+    for line in wrapped(finding, axis.width - 40, 13):
         parts.append(text(20, y + 6, line, 13, "fg", bold=True))
         y += 18
     marks = {bar.mark.letter: bar.mark for model in models for bar in model.bars}
-    legend, y = _legend(list(marks.values()), y + 8)
+    legend, y = _legend(list(marks.values()), y + 8, axis.width)
     parts += legend
     top = y + 4
     for model in models:
-        group, y = _model(model, y + 12, span_ms)
+        group, y = _model(model, y + 12, axis)
         parts.append(group)
     if not any(model.bars or model.waits for model in models):
         parts.append(text(20, y + 20, "nothing is recorded", 12, "muted"))
         y += 28
-    parts += _axis(top, y + 6, span_ms)
+    parts += _ticks(top, y + 6, axis)
     return figure(
-        _WIDTH,
+        axis.width,
         y + 42,
         *parts,
         label=f"Timeline: {finding}",
@@ -126,34 +153,44 @@ def timeline_scene(models: Sequence[TimelineLanes], *, span_ms: float, finding: 
     )
 
 
-def _model(model: TimelineLanes, y: float, span_ms: float) -> tuple[Shape, float]:
-    parts = [text(20, y + 12, _short(model.name, _LEFT - 30, bold=True), 12, "fg", bold=True)]
+def _model(model: TimelineLanes, y: float, axis: _Axis) -> tuple[Shape, float]:
+    parts = [text(20, y + 12, _short(model.name, axis.left - 30, bold=True), 12, "fg", bold=True)]
     parts.append(shape("title", model.name))
     slots, beyond = _slots(model.waits)
     shown = max((slot for _, slot in slots), default=-1) + 1
     lanes_top = y + max(18.0, shown * _SLOT_H + 8) + (16 if beyond else 0)
     for wait, slot in slots:
-        parts += _wait(wait, y + 4 + slot * _SLOT_H, lanes_top, span_ms)
+        parts += _wait(wait, y + 4 + slot * _SLOT_H, lanes_top, axis)
     if beyond:
         words = f"and {count(beyond)} more requests at the same time"
-        parts.append(text(_LEFT, lanes_top - 5, words, 11, "muted"))
+        parts.append(text(axis.left, lanes_top - 5, words, 11, "muted"))
     for at, lane in enumerate(model.lanes):
         top = lanes_top + at * (_LANE_H + 4)
-        parts.append(text(_LEFT - 8, top + 16, _short(lane, _LEFT - 30), 11, "muted", "end"))
         parts.append(
-            shape("rect", x=_LEFT, y=top, width=_PLOT, height=_LANE_H, rx=2, **ink("panel", "line"))
+            text(axis.left - 8, top + 16, _short(lane, axis.left - 30), 11, "muted", "end")
+        )
+        parts.append(
+            shape(
+                "rect",
+                x=axis.left,
+                y=top,
+                width=axis.plot,
+                height=_LANE_H,
+                rx=2,
+                **ink("panel", "line"),
+            )
         )
     for bar in model.bars:
-        parts += _bar(bar, lanes_top + bar.lane * (_LANE_H + 4), span_ms)
+        parts += _bar(bar, lanes_top + bar.lane * (_LANE_H + 4), axis)
     bottom = lanes_top + len(model.lanes) * (_LANE_H + 4)
     for strip in model.strips:
-        parts += _strip(strip, bottom, span_ms)
+        parts += _strip(strip, bottom, axis)
         bottom += _STRIP_H + 4
     return shape("g", *parts, class_="nbt-model", data_model=model.name), bottom
 
 
-def _wait(wait: Wait, y: float, lanes_top: float, span_ms: float) -> list[Shape]:
-    begin, end = _x(wait.begin_ms, span_ms), _x(wait.end_ms, span_ms)
+def _wait(wait: Wait, y: float, lanes_top: float, axis: _Axis) -> list[Shape]:
+    begin, end = axis.x(wait.begin_ms), axis.x(wait.end_ms)
     role = "s1" if wait.failed else "s0"
     width = max(1.5, end - begin)
     found = [
@@ -162,7 +199,7 @@ def _wait(wait: Wait, y: float, lanes_top: float, span_ms: float) -> list[Shape]
             data_role="wait", **ink(role),
         )
     ]  # fmt: skip
-    if wait.lane >= 0 and 0 <= wait.end_ms <= span_ms:
+    if wait.lane >= 0 and 0 <= wait.end_ms <= axis.span_ms:
         drop = lanes_top + wait.lane * (_LANE_H + 4)
         found.append(
             shape(
@@ -173,8 +210,8 @@ def _wait(wait: Wait, y: float, lanes_top: float, span_ms: float) -> list[Shape]
     return found
 
 
-def _bar(bar: Bar, top: float, span_ms: float) -> list[Shape]:
-    begin, end = _x(bar.begin_ms, span_ms), _x(bar.end_ms, span_ms)
+def _bar(bar: Bar, top: float, axis: _Axis) -> list[Shape]:
+    begin, end = axis.x(bar.begin_ms), axis.x(bar.end_ms)
     width = max(1.5, end - begin)
     title = (
         f"{bar.mark.letter}: {bar.mark.words}. {bar.rows} rows of {bar.requests} requests, "
@@ -196,16 +233,16 @@ def _bar(bar: Bar, top: float, span_ms: float) -> list[Shape]:
     return found
 
 
-def _strip(strip: Strip, top: float, span_ms: float) -> list[Shape]:
+def _strip(strip: Strip, top: float, axis: _Axis) -> list[Shape]:
     base = top + _STRIP_H
     found = [
-        text(_LEFT - 8, base - 4, _short(strip.name, _LEFT - 30), 11, "muted", "end"),
-        shape("path", d=f"M{_LEFT} {base:.1f}h{_PLOT}", **ink(None, "line")),
+        text(axis.left - 8, base - 4, _short(strip.name, axis.left - 30), 11, "muted", "end"),
+        shape("path", d=f"M{axis.left:g} {base:.1f}h{axis.plot:g}", **ink(None, "line")),
     ]
     for span in strip.spans:
-        if span.end_ms <= 0 or span.begin_ms >= span_ms:
+        if span.end_ms <= 0 or span.begin_ms >= axis.span_ms:
             continue
-        begin, end = _x(span.begin_ms, span_ms), _x(span.end_ms, span_ms)
+        begin, end = axis.x(span.begin_ms), axis.x(span.end_ms)
         width, tall = max(1.0, end - begin), _STRIP_H * min(1.0, span.level)
         found.append(
             shape(
@@ -235,13 +272,13 @@ def _slots(waits: Sequence[Wait]) -> tuple[list[tuple[Wait, int]], int]:
     return found, beyond
 
 
-def _legend(marks: Sequence[Mark], y: float) -> tuple[list[Shape], float]:
+def _legend(marks: Sequence[Mark], y: float, room: float) -> tuple[list[Shape], float]:
     found: list[Shape] = []
     x = 20.0
     for mark in sorted(marks, key=lambda one: one.letter):
         words = f"{mark.letter}  {mark.words}"
         width = text_width(words, 11) + 34
-        if x > 20 and x + width > _WIDTH - 16:
+        if x > 20 and x + width > room - 16:
             x, y = 20.0, y + 18
         found.append(
             shape("rect", x=x, y=y - 1, width=12, height=12, rx=2, opacity=0.4,
@@ -252,22 +289,18 @@ def _legend(marks: Sequence[Mark], y: float) -> tuple[list[Shape], float]:
     return found, y + 18 if marks else y
 
 
-def _axis(top: float, y: float, span_ms: float) -> list[Shape]:
-    found = [shape("path", d=f"M{_LEFT} {y:.1f}h{_PLOT:.1f}", **ink(None, "muted"))]
-    for tick in nice_ticks(0.0, span_ms, 6):
-        if tick > span_ms:
+def _ticks(top: float, y: float, axis: _Axis) -> list[Shape]:
+    found = [shape("path", d=f"M{axis.left:g} {y:.1f}h{axis.plot:.1f}", **ink(None, "muted"))]
+    for tick in nice_ticks(0.0, axis.span_ms, 6 if axis.width > 600 else 4):
+        if tick > axis.span_ms:
             continue
-        x = _x(tick, span_ms)
+        x = axis.x(tick)
         found.append(
             shape("path", d=f"M{x:.1f} {top:.1f}V{y:.1f}", opacity=0.5, **ink(None, "line"))
         )
         found.append(text(x, y + 15, plain(tick), 11, "muted", "middle"))
-    found.append(text(_LEFT + _PLOT, y + 30, "milliseconds", 11, "muted", "end"))
+    found.append(text(axis.left + axis.plot, y + 30, "milliseconds", 11, "muted", "end"))
     return found
-
-
-def _x(ms: float, span_ms: float) -> float:
-    return _LEFT + min(max(ms / span_ms if span_ms else 0.0, 0.0), 1.0) * _PLOT
 
 
 def _short(name: str, room: float, *, bold: bool = False) -> str:

@@ -31,7 +31,7 @@ _PHASES = (
     ("compute output", "#009E73", "compute_output_ns"),
 )
 _REST = ("elsewhere", "#999999")
-_SIDE_BY_SIDE = " (steps ran side by side)"
+_SIDE_BY_SIDE = "sums of its steps, some of which ran side by side"
 _PREVIEWED = 4
 _MS_FROM_NS = 1_000_000
 
@@ -68,7 +68,7 @@ def show_result(
     # Only steps that ran side by side add up to more than the whole took.
     note = _SIDE_BY_SIDE if sum(us for _, _, us in spent) > total_ns / 1000 + 1 else ""
     return {
-        "text/plain": f"{head}\n{table_text(columns, rows)}\n{words}{note}",
+        "text/plain": f"{head}\n{table_text(columns, rows)}\n{words}{note and f' ({note})'}",
         "text/html": (
             f'<div class="nbt-result"><div style="font-weight:600;margin:.3em 0">{escape(head)}'
             f"</div>{_bar(spent, note, time)}{table_html(columns, rows)}</div>"
@@ -152,7 +152,7 @@ def _bar(spent: list[tuple[str, str, float]], note: str, time: Callable[[float],
     return (
         f'<svg role="img" aria-label="{escape(label)}" width="460" height="10" '
         f'style="display:block;margin:.3em 0">{"".join(bars)}</svg>'
-        f'<div style="font-size:.9em;margin-bottom:.4em">{" &nbsp; ".join(words)}{note}</div>'
+        f'<div style="font-size:.9em;margin-bottom:.4em">{" &nbsp; ".join(words)}{note and f"<div>{note}</div>"}</div>'
     )
 
 

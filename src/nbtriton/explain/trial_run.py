@@ -21,7 +21,14 @@ from nbtriton.config import (
     normalize_instance_groups,
     validate,
 )
-from nbtriton.drawing import measure, table_html, table_text, timeline_svg, timeline_text
+from nbtriton.drawing import (
+    fitting,
+    measure,
+    table_html,
+    table_text,
+    timeline_scenes,
+    timeline_text,
+)
 from nbtriton.engine import BatchRecord, RequestRecord
 from nbtriton.errors import InvalidArgumentError, NotFoundError, UnsupportedError, nearest
 from nbtriton.explain.explanation import Explanation, explain
@@ -155,7 +162,9 @@ class Trial:
 
     def _repr_html_(self) -> str:
         shown = self.timeline()
-        picture = timeline_svg(shown.models, span_ms=shown.span_ms, finding=shown.finding)
+        picture = fitting(
+            timeline_scenes(shown.models, span_ms=shown.span_ms, finding=shown.finding)
+        )
         table = table_html(_COLUMNS, self._rows())
         return f'<div class="nbt-trial nbt-static"><p>{escape(self.headline)}</p>{picture}{table}</div>'
 

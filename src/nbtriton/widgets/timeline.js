@@ -211,7 +211,7 @@ function render({ model, el }) {
         + one.lanes.length * (LANE + GAP)
         + strips.filter(([owner]) => owner === at).length * (STRIP + GAP) + 8,
     );
-    const tall = heights.reduce((sum, height) => sum + height, 0) + 34;
+    const tall = heights.reduce((sum, height) => sum + height, 0) + 40;
     const ratio = window.devicePixelRatio || 1;
     if (canvas.width !== Math.round(wide * ratio) || canvas.height !== Math.round(tall * ratio)) {
       canvas.width = Math.round(wide * ratio);
@@ -220,7 +220,7 @@ function render({ model, el }) {
     }
     pen.setTransform(ratio, 0, 0, ratio, 0, 0);
     pen.clearRect(0, 0, wide, tall);
-    plot = { x: gutter, width: wide - gutter - 10, bottom: tall - 28 };
+    plot = { x: gutter, width: wide - gutter - 10, bottom: tall - 34 };
     /** @param {number} ms */
     const x = (ms) => gutter + ((Math.min(Math.max(ms, begin), end) - begin) / (end - begin)) * plot.width;
 

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 import traitlets
 
-from nbtriton.drawing import TimelineLanes, timeline_svg, timeline_text
+from nbtriton.drawing import TimelineLanes, fitting, timeline_scenes, timeline_text, to_svg
 from nbtriton.engine import BatchRecord, RequestRecord
 from nbtriton.explain import Timeline, read_timeline
 from nbtriton.explain.timeline import mark_of, marks
@@ -335,7 +335,7 @@ _snapshots: deque[LiveTimeline] = deque()
 def timeline_view(timeline: Timeline) -> TimelineView:
     """Return a timeline as a picture, which a page makes a view that can be zoomed."""
     models, span_ms, finding = timeline.models, timeline.span_ms, timeline.finding
-    svg = timeline_svg(models, span_ms=span_ms, finding=finding)
+    scenes = timeline_scenes(models, span_ms=span_ms, finding=finding)
     words = timeline_text(models, span_ms=span_ms, finding=finding)
-    html = f'<div class="nbt-timeline nbt-static" style="overflow-x:auto">{svg}</div>'
-    return TimelineView(html, words, svg, timeline=timeline)
+    html = f'<div class="nbt-timeline nbt-static">{fitting(scenes)}</div>'
+    return TimelineView(html, words, to_svg(scenes[-1]), timeline=timeline)
