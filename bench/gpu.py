@@ -308,6 +308,10 @@ def measure_bert(tokens: int = 256) -> dict[str, float]:
                 graphs_s = _median_s(lambda i=inputs: server.infer("bert_graphs", i)["OUTPUT__0"])  # type: ignore[misc]
                 found["rows_1_graphs_ms"] = graphs_s * 1e3
         found["samples_per_s"] = 512e3 / found["rows_512_ms"]
+    # Two operations for each weight of a product and each token; what attention adds is left out.
+    linear = (part for part in bare.modules() if isinstance(part, torch.nn.Linear))
+    weights = sum(part.weight.numel() for part in linear)
+    found["tflops"] = found["samples_per_s"] * tokens * 2 * weights / 1e12
     return found
 
 
