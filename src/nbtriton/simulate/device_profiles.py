@@ -14,9 +14,15 @@ import numpy as np
 from nbtriton.config import ModelConfig
 from nbtriton.errors import InvalidArgumentError, TritonError
 from nbtriton.perf.data import Request
+from nbtriton.perf.driver import LoadSpec
+from nbtriton.perf.loads import Concurrency
 from nbtriton.perf.prepare import Data, workloads
-from nbtriton.perf.progress import Observer
+from nbtriton.perf.progress import Observer, PerfProgress
+from nbtriton.perf.sample import measure_sample
 from nbtriton.perf.sweep import Configurator, model_tree
+from nbtriton.perf.traffic import Repeated
+from nbtriton.simulate.executions import executions_of, points_of
+from nbtriton.simulate.model_profile import ModelProfile, ServicePoint
 from nbtriton.simulate.placing import HOST, Copies, Edge, Measured, edges_of
 from nbtriton.simulate.profiling import profile
 from nbtriton.simulate.steps import step_requests
@@ -33,6 +39,9 @@ _TIMES = 7
 _READER = "tune"
 # Of one device: as long as `nbtriton.profile` measures by itself.
 _LONGEST_S = 4.0
+# Executions of a model on a GPU, with so many rows, unless they take too long together.
+_LEAST = 20
+_LONGEST_POINT_S = 1.0
 
 Times = dict[tuple[str, str], float]
 
@@ -72,6 +81,7 @@ def measure_devices(
     KeyboardInterrupt
         Before everything was measured.
     """
+    began_s = time.monotonic()
     gpus = tuple(server.devices)
     if not gpus:
         raise InvalidArgumentError(
@@ -89,22 +99,27 @@ def measure_devices(
     share_s = min(_LONGEST_S, seconds / len(devices))
     configurator = Configurator(server, model, [])
     try:
-        for device in devices:
-            placed = _place(configurator, others, device, notes)
-            found = profile(
-                server, model, inputs=data.inputs, shapes=data.shapes, input_data=data.input_data,
-                at_once=_at_once(others), batch_sizes=sizes, seconds=share_s, seed=seed, observer=observer,
-            )  # fmt: skip
-            if found.interrupted:
-                raise KeyboardInterrupt
-            models = {name: each for name, each in found.models.items() if name in placed}
-            profiles[device] = replace(found, models=models)
-            on_host |= _on_host(server, device, {name: others[name] for name in placed})
-        configurator.apply_each({name: {"placement": HOST} for name in others})
+        _place(configurator, others, HOST, notes)
+        host = profiles[HOST] = profile(
+            server, model, inputs=data.inputs, shapes=data.shapes, input_data=data.input_data,
+            at_once=_at_once(others), batch_sizes=sizes, seconds=share_s, seed=seed, observer=observer,
+        )  # fmt: skip
+        if host.interrupted:
+            raise KeyboardInterrupt
         edges = edges_of(ensembles, model) if ensembles else _edges_of_one(root)
         requests = (
             step_requests(server, ensembles, model, roots) if ensembles else {model: dict(roots)}
         )
+        for at, device in enumerate(devices[1:], 2):
+            placed = _place(configurator, others, device, notes)
+            models = {}
+            for name in placed:
+                _report(observer, f"{name} on {device}", at, len(devices), began_s)
+                points = _times_alone(server, name, requests[name], share_s / len(others))
+                models[name] = _on_gpu(host.models[name], points)
+            profiles[device] = replace(host, models=models)
+            on_host |= _on_host(server, device, {name: others[name] for name in placed})
+        configurator.apply_each({name: {"placement": HOST} for name in others})
         copies = {
             edge: Copies(times)
             for edge in edges
@@ -113,6 +128,40 @@ def measure_devices(
     finally:
         configurator.restore()
     return Measured(profiles, edges, copies, frozenset(on_host)), notes
+
+
+def _times_alone(
+    server: Server, model: str, requests: Mapping[int, Request], seconds: float
+) -> list[ServicePoint]:
+    """Return the execution times of a model that runs one request after the other, by rows."""
+    found: list[ServicePoint] = []
+    for rows, request in requests.items():
+        load = LoadSpec(server, model, Concurrency(1), Repeated([request]))
+        sample = measure_sample(
+            load, (model,), seconds=seconds / len(requests), least=_LEAST, longest_s=_LONGEST_POINT_S,
+            warm_up=2,
+        )  # fmt: skip
+        if sample.errors and not len(sample.latencies_ns):
+            raise TritonError(f"every request to '{model}' failed: {sample.first_error}")
+        found += points_of(executions_of(server, model, sample), rows, 1)
+    if not found:
+        raise KeyboardInterrupt
+    return found
+
+
+def _on_gpu(host: ModelProfile, points: Sequence[ServicePoint]) -> ModelProfile:
+    """Return a model's profile on a GPU.
+
+    What executions at once wait for each other there is simulated: each takes the time that it takes alone.
+    """
+    levels = [replace(point, at_once=level) for level in host.levels for point in points]
+    return ModelProfile(host.config, host.place, tuple(levels), output_bytes=host.output_bytes)
+
+
+def _report(observer: Observer | None, what: str, level: int, levels: int, began_s: float) -> None:
+    if observer is not None:
+        elapsed_s = time.monotonic() - began_s
+        observer(PerfProgress(level, levels, what, 0, 0, 0, 0, elapsed_s, None, 0.0, ()))
 
 
 def _on_host(server: Server, device: str, models: Mapping[str, Any]) -> set[tuple[str, str, str]]:

@@ -187,13 +187,9 @@ class Measured:
         return DeviceUse("" if on_host else here, tuple(before), tuple(after), waits)
 
     def model(self, name: str, where: Assignment) -> ModelProfile:
-        """Return a step's profile on its device, without copies.
-
-        On a GPU executions at once take the time that each takes alone: what they wait for each other is simulated.
-        """
+        """Return a step's profile on its device, without copies."""
         device = where[name]
         found = self.profiles[device].models[name]
-        alone = {point.rows: point.times_us for point in found.points if point.at_once == 1}
         points = []
         for point in found.points:
             # It was measured with inputs from the host, and outputs that stayed where they were.
@@ -202,8 +198,7 @@ class Measured:
                 for edge, copies in self.copies.items()
                 if edge.reader == name
             )
-            times_us = point.times_us if device == HOST else alone.get(point.rows, point.times_us)
-            times = tuple(max(1.0, us - copying_us) for us in times_us)
+            times = tuple(max(1.0, us - copying_us) for us in point.times_us)
             points.append(ServicePoint(point.rows, point.at_once, times, point.executions))
         return replace(found, points=tuple(points))
 
