@@ -32,6 +32,12 @@ def plain(IN: "FP32[4]") -> {"OUT": "FP32[4]"}:
     half = IN / 2
     return {"OUT": half}
 """
+BREAKING = """\
+%%triton_model breaking --max-batch-size 4
+def breaking(IN: "FP32[4]") -> {"OUT": "FP32[4]"}:
+    breakpoint()
+    return {"OUT": IN / 2}
+"""
 
 
 class Debugger:
@@ -117,7 +123,7 @@ def test_debug_after_an_error_reaches_the_line_of_the_model(kernel):
     assert "42.0" in said
 
 
-def test_a_breakpoint_of_the_front_end_stops_in_the_cell(kernel):
+def test_a_breakpoint_of_the_front_end_and_one_in_the_code_stop_in_the_cell(kernel):
     pytest.importorskip("debugpy", reason="ipykernel brings it on most machines")
     kernel.debug("initialize", clientID="test", adapterID="", pathFormat="path",
                  linesStartAt1=True, columnsStartAt1=True)  # fmt: skip
@@ -133,5 +139,12 @@ def test_a_breakpoint_of_the_front_end_stops_in_the_cell(kernel):
     thread = kernel.event("stopped")["threadId"]
     (top, *_) = kernel.debug("stackTrace", threadId=thread)["stackFrames"]
     assert (top["name"], top["line"], top["source"]["path"]) == ("plain", 4, path)
+    kernel.debug("continue", threadId=thread)
+    # While the debugger is on, `breakpoint()` does the same.
+    kernel.run(BREAKING)
+    kernel.client.execute(f"nt.server().infer('breaking', {{'IN': {ASK}}})")
+    thread = kernel.event("stopped")["threadId"]
+    (top, *_) = kernel.debug("stackTrace", threadId=thread)["stackFrames"]
+    assert (top["name"], top["line"]) == ("breaking", 4)
     kernel.debug("continue", threadId=thread)
     kernel.debug("disconnect", restart=False, terminateDebuggee=False)
