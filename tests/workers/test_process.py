@@ -12,12 +12,21 @@ from pathlib import Path
 import pytest
 
 from nbtriton.errors import InternalError
+from nbtriton.workers import process
 from nbtriton.workers.process import Interpreter, WorkerExit, end_idle_servers, start_worker
 from tests.children import finish
 from tests.engine.support import WAIT_S
 from tests.forked import in_child
 from tests.until import until
-from tests.workers.support import COMMANDS, ask, children, descriptors, is_alive, worker
+from tests.workers.support import (
+    COMMANDS,
+    ask,
+    children,
+    descriptors,
+    is_alive,
+    own_children,
+    worker,
+)
 
 pytestmark = pytest.mark.slow
 
@@ -159,6 +168,31 @@ def test_the_end_of_the_fork_server_ends_its_workers_and_the_next_has_a_new_one(
         assert until(lambda: not is_alive(made.pid))
     with worker() as made:
         assert int(ask(made, "os.getppid()")) != server
+
+
+def test_a_start_that_takes_too_long_fails_and_the_other_workers_go_on(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    """As where the fork server was stopped for a while."""
+    with worker("serves") as serves:
+        (fork_server,) = {int(ask(serves, "os.getppid()"))}
+        before = {*own_children(fork_server)}
+        monkeypatch.setattr(process, "_START_S", 0.2)
+        os.kill(fork_server, signal.SIGSTOP)
+        try:
+            with pytest.raises(
+                InternalError, match="failed to start a process for 'late': no answer"
+            ):
+                start_worker("late", interpreter=COMMANDS)
+            assert ask(serves, "40 + 2") == "42"
+        finally:
+            os.kill(fork_server, signal.SIGCONT)
+        monkeypatch.undo()
+        with worker("next") as following:
+            assert int(ask(following, "os.getppid()")) == fork_server
+            # The late one was forked before it, and is killed.
+            assert until(lambda: {*own_children(fork_server)} == before | {following.pid})
+        assert ask(serves, "40 + 2") == "42"
 
 
 def test_an_interpreter_that_cannot_start_says_why(tmp_path: Path):

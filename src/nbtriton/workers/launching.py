@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import selectors
@@ -75,6 +76,11 @@ class Forked(Protocol):
     @property
     def outputs(self) -> tuple[OutputPipe, ...]: ...
 
+    @property
+    def pid(self) -> int:
+        """Its process id; 0 before it is started."""
+        ...
+
     def started(self, pid: int) -> None:
         """Handle the start."""
 
@@ -83,6 +89,22 @@ class Forked(Protocol):
 
     def in_child(self) -> None:
         """Close the copies that a forked child of this process has."""
+
+
+class _Abandoned:
+    """A worker that is no longer waited for: killed as soon as it is started."""
+
+    outputs: tuple[OutputPipe, ...] = ()
+    pid = 0
+
+    def started(self, pid: int) -> None:
+        """Handle the start."""
+
+    def ended(self, code: int | None, reason: str = "") -> None:
+        """Handle the end."""
+
+    def in_child(self) -> None:
+        """Close nothing."""
 
 
 class ForkServer:
@@ -167,9 +189,23 @@ class ForkServer:
                 except OSError:
                     return
 
-    def kill(self) -> None:
-        """End it and all of its workers."""
-        self._process.kill()
+    def abandon(self, worker: int) -> None:
+        """Wait no longer for a worker to start: its start fails, unless it has started by now.
+
+        A fork server that has never served is killed, as what it imports may hang. One that serves others is
+        slow: it may have been stopped, with this process or alone, and its workers go on.
+        """
+        if not self._ready:
+            self._process.kill()
+            return
+        with self._lock:
+            known = self._workers.get(worker)
+            if known is None or known.pid:
+                return
+            self._workers[worker] = _Abandoned()
+            with contextlib.suppress(OSError):  # behind its start
+                send_message(self._connection, {"signal": [worker, signal.SIGKILL]})
+        known.ended(None, "no answer in time")
 
     def end_if_idle(self, for_s: float = 0.0) -> bool:
         """Begin to end it if it has had no worker for so long; return True if it ends."""
@@ -230,10 +266,11 @@ class ForkServer:
             return False
         message = received[0]
         if "started" in message:
-            worker = self._workers[message["started"]]
-            for output in worker.outputs:
-                selector.register(output.reader, selectors.EVENT_READ, output.forward)
-            worker.started(message["pid"])
+            with self._lock:  # or it is abandoned meanwhile
+                worker = self._workers[message["started"]]
+                for output in worker.outputs:
+                    selector.register(output.reader, selectors.EVENT_READ, output.forward)
+                worker.started(message["pid"])
         elif "ended" in message:
             worker = self._remove(message["ended"])
             for output in worker.outputs:

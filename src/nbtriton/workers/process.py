@@ -146,7 +146,7 @@ class WorkerProcess:
         finally:
             self._close_theirs()
         if self._number and not self._settled.wait(_START_S):
-            server.kill()
+            server.abandon(self._number)
             self._settled.wait(_GRACE_S)
         if not self.pid:
             self.reason = self.reason or server.failure or "no answer in time"
