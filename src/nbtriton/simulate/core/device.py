@@ -2,15 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from nbtriton.simulate.core.world import Request
-
-if TYPE_CHECKING:
-    from nbtriton.scheduling import RunBatch
-    from nbtriton.simulate.core.instance import Instance
-
-__all__ = ["OnDevice", "Transfer", "Unit"]
+__all__ = ["OnDevice", "Stream", "Transfer", "Unit"]
 
 
 class Unit:
@@ -86,6 +78,21 @@ class Transfer:
         return self.unit.occupy(now, earliest, max(0, int(took)))
 
 
+class Stream:
+    """The work of an instance on its device.
+
+    Attributes
+    ----------
+    written_ns, written_before_ns : int
+        When the device has written the outputs of the last batch, and of the one before.
+    """
+
+    __slots__ = ("written_before_ns", "written_ns")
+
+    def __init__(self) -> None:
+        self.written_ns = self.written_before_ns = 0
+
+
 class OnDevice:
     """How the executions of a model use devices, as `nbtriton.backends.core.place` does.
 
@@ -110,8 +117,10 @@ class OnDevice:
         self.after = after
         self.waits = waits
 
-    def begin(self, instance: Instance, run: RunBatch, now: int, took: int) -> int:
+    def begin(self, stream: Stream, rows: int, ready: int, now: int, took: int) -> int:
         """Give a batch to the device; return when the instance's thread is done with it.
+
+        ``ready`` is when the devices of earlier steps have written its inputs.
 
         The processor is taken to be as long at it as the device: a simulated GPU computes by it, and on a
         real one the device, not the thread, is then what limits the rate.
@@ -119,23 +128,19 @@ class OnDevice:
         compute = self.compute
         start = now
         if compute is not None:  # two batches of an instance are on the device at most
-            start = max(start, instance.written_before_ns)
-        ready = 0
-        for ticket in run.tickets:
-            assert isinstance(ticket, Request)
-            ready = max(ready, ticket.ready_ns)
+            start = max(start, stream.written_before_ns)
         arrived = max(start, ready)
         for transfer in self.before:
             earliest = start if transfer.from_host else max(start, ready)
-            there = transfer.occupy(now, earliest, run.size)
+            there = transfer.occupy(now, earliest, rows)
             arrived = max(arrived, there)
             if transfer.to_host:
                 start = there
         if compute is None:
             return arrived + took
-        written = compute.occupy(now, max(arrived, instance.written_ns), took)
-        instance.written_before_ns = instance.written_ns
-        instance.written_ns = written
+        written = compute.occupy(now, max(arrived, stream.written_ns), took)
+        stream.written_before_ns = stream.written_ns
+        stream.written_ns = written
         done = start + took
         return max(done, written) if self.waits else done
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from nbtriton.scheduling import RunBatch
-from nbtriton.simulate.core.world import Event, Thread
+from nbtriton.simulate.core.device import Stream
+from nbtriton.simulate.core.world import Event, Request, Thread
 
 if TYPE_CHECKING:
     from nbtriton.simulate.core.model import Model
@@ -30,14 +31,14 @@ class Instance(Event):
         Until when its response thread answers an earlier batch.
     holds : bool
         It has resources of the rate limiter.
-    written_ns, written_before_ns : int
-        When its device has written the outputs of its last batch, and of the one before.
+    stream : Stream
+        Its work on its device.
     """
 
     __slots__ = (
         "_leaving", "_loses", "_lost", "_pace", "_queued", "_since", "_taken", "answering_until", "due",
-        "ended_ns", "holds", "index", "inline", "model", "run", "start_ns", "thread",
-        "written_before_ns", "written_ns",
+        "ended_ns", "holds", "index", "inline", "model", "run", "start_ns", "stream",
+        "thread",
     )  # fmt: skip
 
     def __init__(self, model: Model, index: int) -> None:
@@ -52,7 +53,7 @@ class Instance(Event):
         self.ended_ns = 0
         self.answering_until = 0
         self.holds = False
-        self.written_ns = self.written_before_ns = 0
+        self.stream = Stream()
         self._leaving = False  # its outputs are on their way to the caller
         self._queued = -1
         self._pace = 1.0  # mean execution time now, relative to none beside it
@@ -80,7 +81,14 @@ class Instance(Event):
         if len(uneven) > 1:
             self._loses = uneven[int(world.random.random() * len(uneven))]
         device = model.device
-        self.due = now + took if device is None else device.begin(self, run, now, took)
+        if device is None:
+            self.due = now + took
+        else:
+            ready = 0
+            for ticket in run.tickets:
+                assert isinstance(ticket, Request)
+                ready = max(ready, ticket.ready_ns)
+            self.due = device.begin(self.stream, run.size, ready, now, took)
         self._queued = self.due
         world.calendar.at(self.due, self)
 

@@ -349,7 +349,7 @@ class Model(Runtime):
         for ticket in run.tickets:
             assert isinstance(ticket, Request)
             requests.append(ticket)
-            ticket.ready_ns = instance.written_ns
+            ticket.ready_ns = instance.stream.written_ns
         self._count_execution(instance, run, requests)
         world.work(thread, world.costs.settle_ns)
         if inline is not None:
