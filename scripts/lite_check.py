@@ -40,6 +40,13 @@ ANSWERS = {
     ),
 }  # fmt: skip
 
+# The kernel has been started, and waits: before that the indicator says "idle" of no kernel at all.
+_READY = """() => {
+    const text = (selector) => document.querySelector(selector)?.textContent ?? 'none';
+    return !['none', '', 'No Kernel'].includes(text('.jp-KernelName'))
+        && text('.jp-NotebookKernelStatus-fade') === ''
+        && document.querySelector('.jp-Notebook-ExecutionIndicator')?.dataset.status === 'idle';
+}"""
 # Every cell whose prompt is shown has its number, or one has failed. (A folded cell shows none.)
 _ALL_RAN = """() => {
     const prompts = [...document.querySelectorAll('.jp-CodeCell .jp-InputPrompt')].map(one => one.textContent);
@@ -76,6 +83,7 @@ def check(browser: Any, base: str, path: Path) -> None:
     page.goto(f"{base}/notebooks/index.html?path={path.name}")
     cells = page.locator(".jp-CodeCell")
     cells.first.wait_for()
+    page.wait_for_function(_READY)
     page.get_by_role("menuitem", name="Run", exact=True).click()
     page.get_by_role("menuitem", name="Run All Cells", exact=True).click()
     try:

@@ -13,7 +13,7 @@ import nbtriton as nt
     },
 )
 def three_bursts(answer, server):
-    """Bursts of 3, 6 and 1 requests, 0.6 s apart. `company` waits up to 250 ms and prefers batches of 4.
+    """Bursts of 3, 6 and 1 requests, 0.9 s apart. `company` waits up to 400 ms and prefers batches of 4.
 
     How many requests has each batch?
     """

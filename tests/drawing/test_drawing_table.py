@@ -65,3 +65,13 @@ def test_wide_characters_keep_columns_aligned():
     lines = table_text(["a", "b"], [["日本", "x"], ["ab", "x"]]).splitlines()
     assert lines[2] == "日本  x"
     assert lines[3] == "ab    x"
+
+
+def test_a_sentence_beside_long_names_has_room():
+    html = table_html(
+        ("name", "why"),
+        [("a_name_of_one_long_word_that_does_not_break", "all who wait leave at once, at last")],
+    )
+    first, second = html.split("<th ")[1:]
+    assert "min-width" not in first
+    assert "min-width" in second

@@ -132,7 +132,7 @@ def test_progress_is_kept_and_forgotten(server, progress):
     assert progress.read() == {"test_exercises.warm": {"solved": True, "tries": 2}}
     table = Overview([sizes, warm], Progress(progress.path))
     assert (table.solved, len(table.exercises)) == (1, 2)
-    for word in ("1 of 2", "✓ solved", "○ open", "Which batches leave?"):
+    for word in ("1 of 2", "✓\xa0solved", "○\xa0open", "Which batches leave?"):
         assert word in repr(table)
     # A wrong answer afterwards takes nothing away.
     progress.record(warm.key, correct=False)

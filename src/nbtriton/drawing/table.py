@@ -27,6 +27,7 @@ _UNITS = (
     ("_s", "s"),
 )
 _MS_FROM_US = 1000.0
+_SENTENCE = 30  # characters
 _RULE = "1px solid rgba(128,128,128,.45)"
 _HAIR = "1px solid rgba(128,128,128,.22)"
 
@@ -117,14 +118,17 @@ def table_html(
         f'<table class="{escape(cls)}" style="border-collapse:collapse;color:inherit;'
         'font-variant-numeric:tabular-nums"><thead><tr>'
     )
-    for head, right in zip(heads, numeric, strict=True):
+    for at, (head, right) in enumerate(zip(heads, numeric, strict=True)):
+        # A sentence beside long names would be broken after every word.
+        sentence = any(len(row[at]) > _SENTENCE and " " in row[at] for row in cells)
+        least = "min-width:14em;" if sentence else ""
         unit = (
             f'<br><span style="font-weight:400;opacity:.8">{escape(head.unit)}</span>'
             if head.unit
             else ""
         )
         parts.append(
-            f'<th scope="col" style="{_align(right)}padding:4px 10px;vertical-align:bottom;'
+            f'<th scope="col" style="{_align(right)}{least}padding:4px 10px;vertical-align:bottom;'
             f'border-bottom:{_RULE}">{escape(head.label)}{unit}</th>'
         )
     parts.append("</tr></thead><tbody>")

@@ -89,7 +89,7 @@ class Overview(TableView):
         found = [known.get(one.key, {}) for one in self.exercises]
         self.solved = sum(bool(one.get("solved")) for one in found)
         self._rows = [
-            (one.name, _state(known), known.get("tries", 0), one.question.partition("\n")[0])
+            (one.name, _state(known), known.get("tries", 0), _first_line(one.question))
             for one, known in zip(self.exercises, found, strict=True)
         ]
 
@@ -99,6 +99,11 @@ class Overview(TableView):
 
 
 def _state(known: dict[str, Any]) -> str:
+    # A narrow column must not break between the sign and its word.
     if known.get("solved"):
-        return "✓ solved"
-    return "✗ tried" if known.get("tries") else "○ open"
+        return "✓\xa0solved"
+    return "✗\xa0tried" if known.get("tries") else "○\xa0open"
+
+
+def _first_line(question: str) -> str:
+    return question.partition("\n")[0].replace("`", "")
