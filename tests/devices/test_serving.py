@@ -85,6 +85,20 @@ def test_steps_on_one_device_neither_copy_nor_wait(server):
     np.testing.assert_array_equal(result["T4"], ROWS * 16)
 
 
+def test_an_ensemble_within_one_hands_its_tensors_on_without_waiting(server):
+    tensor = "data_type: TYPE_FP32 dims: [ 4 ]"
+    server.load(chain("pair", "ab"))
+    server.load(f"""name: "outer" platform: "ensemble" max_batch_size: 8
+        input {{ name: "X" {tensor} }} output {{ name: "Z" {tensor} }} ensemble_scheduling {{
+          step {{ model_name: "pair" model_version: -1
+                  input_map {{ key: "T0" value: "X" }} output_map {{ key: "T2" value: "Y" }} }}
+          step {{ model_name: "a" model_version: -1
+                  input_map {{ key: "IN" value: "Y" }} output_map {{ key: "OUT" value: "Z" }} }} }}""")
+    server.submit("outer", {"X": ROWS}).result(60)
+    assert server.devices.ledger.waits() == {("a", "simulated GPU 0"): 1}  # at the end
+    np.testing.assert_array_equal(server.infer("outer", {"X": ROWS})["Z"], ROWS * 8)
+
+
 def test_a_step_on_the_cpu_bounces(server):
     result = server.infer("mixed", {"T0": ROWS})
     np.testing.assert_array_equal(result["T3"], ROWS * 8)

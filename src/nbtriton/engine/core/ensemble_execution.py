@@ -290,7 +290,7 @@ class EnsembleExecution(ResponseSink):
             if outbox is not None and (emit is not None or (done and error is None)):
                 outbox.post((emit, done))  # E14
         if emit is not None and outbox is None:
-            emit = _completed(emit)
+            emit = _completed(emit, self.request)
             error = emit.error
         if error is not None:
             self._fail(error, completion)
@@ -443,7 +443,7 @@ class EnsembleExecution(ResponseSink):
         def deliver(message: tuple[Response | None, bool]) -> None:
             response, final = message
             if response is not None:
-                response = _completed(response)
+                response = _completed(response, request)
                 final = final or response.error is not None
             if final:
                 self._answer(response, completion)
@@ -492,11 +492,13 @@ class EnsembleExecution(ResponseSink):
             )
 
 
-def _completed(response: Response) -> Response:
-    """Return a response once devices have written its outputs: its receiver knows of no event.
+def _completed(response: Response, request: InferenceRequest) -> Response:
+    """Return a response once devices have written its outputs, unless its receiver orders events: a step's does.
 
     What a device did wrong shows when it is waited for; the response is then that error.
     """
+    if request.orders_events:
+        return response
     try:
         wait_for_outputs(response.outputs.values())
     except Exception as raised:
