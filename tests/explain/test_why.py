@@ -1,16 +1,20 @@
 """``nt.why``: in scenarios with a known cause the sentence has to name it."""
 
+# ruff: noqa: F821, N803, UP037 - annotations name tensors
+
 from __future__ import annotations
 
 import random
 from collections.abc import Callable
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 import nbtriton as nt
 from nbtriton.backends.python import install_pb_utils
 from nbtriton.engine import RequestRecord
+from nbtriton.engine.diagnostics.interpreter import has_interpreter_lock, is_waiting
 from nbtriton.errors import NotFoundError, UnavailableError
 from nbtriton.explain.effect import predict_effect
 from nbtriton.explain.explanation import Explanation, explain
@@ -283,3 +287,22 @@ def test_a_model_and_an_ensemble_of_a_server_are_explained():
 )
 def test_times_are_in_milliseconds_from_one_on(us, text):
     assert time_text(us) == text
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not has_interpreter_lock(), reason="without a lock threads run side by side")
+def test_instances_that_wait_for_each_others_python_code_are_named_with_the_option_to_type():
+    def slow(IN: "INT64[1]") -> {"OUT": "INT64[1]"}:
+        sum(i * i for i in range(20000))
+        return {"OUT": IN}
+
+    one = np.ones((1, 1), np.int64)
+    with nt.Server(gpus=()) as server:
+        server.load("max_batch_size: 1 instance_group { count: 2 kind: KIND_CPU }", slow, name="m")
+        while not is_waiting(server.models()[0].interpreter):
+            for future in [server.submit("m", {"IN": one}) for _ in range(20)]:
+                future.result()
+        found = nt.why(server, "m")
+    (said,) = [one for one in found.findings if "Python code" in one]
+    assert said.startswith("the instances of 'm' waited for each other's Python code")
+    assert said.endswith("--isolation process lets them run side by side")

@@ -74,8 +74,12 @@ def test_a_cell_runs_in_an_environment_with_packages_of_its_own(notebook, wheels
     assert ask()[0] == 2
 
 
-def test_the_line_of_the_cell_is_shown_and_names_of_the_notebook_are_told(notebook, wheels):
-    notebook.ok("%triton_env old tiny<2")
+def test_the_line_of_the_cell_is_shown_and_names_of_the_notebook_are_told(
+    notebook, wheels, tmp_path
+):
+    (tmp_path / "needs.txt").write_text("# of the model\ntiny<2\n")
+    notebook.ok(f"made = %triton_env old --requirements {tmp_path / 'needs.txt'}")
+    assert dict(notebook.names["made"].packages)["tiny"] == "1.0"
     notebook.names["LIMIT"] = 5
     assert "its process does not have the notebook's LIMIT" in notebook.ok(cell(text="LIMIT")).out
     ran = notebook("%triton_infer m IN=np.full(1, -1, np.float32)")

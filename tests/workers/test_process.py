@@ -45,6 +45,11 @@ def test_a_worker_is_a_small_process_of_its_own():
         assert ask(made, "os.getpgid(0) == os.getsid(0) == os.getpid()") == "True"
         assert ask(made, "len(os.listdir('/proc/self/task'))") == "1"
         assert Path(f"/proc/{made.pid}/comm").read_text() == "nbt m_7\n"
+        # When memory runs out, the system ends it and not the notebook.
+        own, its = (
+            int(Path(f"/proc/{pid}/oom_score_adj").read_text()) for pid in ("self", made.pid)
+        )
+        assert its == min(1000, own + 300)
 
 
 def test_a_worker_has_the_environment_path_folder_and_processors_of_now(
