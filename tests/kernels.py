@@ -7,11 +7,13 @@ import signal
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from tempfile import TemporaryDirectory
 from typing import Any
 
-from jupyter_client.manager import start_new_kernel
+from jupyter_client.manager import KernelManager
+from traitlets.config import Config
 
-__all__ = ["SILENT_S", "Kernel", "started_kernel"]
+__all__ = ["SILENT_S", "Kernel", "over_ipc", "started_kernel"]
 
 # Only a kernel that hangs is silent for so long.
 SILENT_S = 120.0
@@ -19,13 +21,26 @@ SILENT_S = 120.0
 Message = dict[str, Any]
 
 
+@contextmanager
+def over_ipc() -> Iterator[Config]:
+    """Yield a configuration by which one kernel has sockets in a folder of its own instead of ports.
+
+    Jupyter gives a kernel ports that were free a moment ago: beside other tests it finds one in use now
+    and then, and ends.
+    """
+    with TemporaryDirectory(prefix="kernel-") as folder:
+        yield Config({"KernelManager": {"transport": "ipc", "ip": f"{folder}/socket"}})
+
+
 class Kernel:
     """Runs cells in a kernel and collects what it says."""
 
-    def __init__(self) -> None:
-        self.manager, self.client = start_new_kernel(
-            kernel_name="python3", extra_arguments=["--IPKernelApp.log_level=ERROR"]
-        )
+    def __init__(self, config: Config) -> None:
+        self.manager = KernelManager(kernel_name="python3", config=config)
+        self.manager.start_kernel(extra_arguments=["--IPKernelApp.log_level=ERROR"])
+        self.client = self.manager.client()
+        self.client.start_channels()
+        self.client.wait_for_ready(timeout=SILENT_S)
 
     def send(self, cell: str) -> str:
         """Let it run a cell; return the identifier of the request."""
@@ -87,9 +102,10 @@ def _is_idle(message: Message) -> bool:
 @contextmanager
 def started_kernel() -> Iterator[Kernel]:
     """Yield a kernel, and end it."""
-    kernel = Kernel()
-    try:
-        yield kernel
-    finally:
-        kernel.client.stop_channels()
-        kernel.manager.shutdown_kernel(now=True)
+    with over_ipc() as config:
+        kernel = Kernel(config)
+        try:
+            yield kernel
+        finally:
+            kernel.client.stop_channels()
+            kernel.manager.shutdown_kernel(now=True)

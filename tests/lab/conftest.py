@@ -6,10 +6,12 @@ import contextlib
 import json
 import os
 import secrets
+import shutil
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import urllib.request
 from collections.abc import Callable, Iterator
 from functools import cached_property
@@ -33,7 +35,7 @@ FLAGS = [
     "--disable-sync",
     "--force-color-profile=srgb",
 ]
-# A busy machine needs long foreverything.
+# A busy machine needs long for everything.
 PATIENCE_MS = 150_000
 
 # What is shown for a moment only is seen by an observer in the page; a poll from outside may miss it.
@@ -60,7 +62,8 @@ class Lab:
         self.root = scratch / "root"
         self.root.mkdir(parents=True)
         self.token = secrets.token_hex(16)
-        self._runtime = scratch / "runtime"
+        # A short path: that of a socket has at most 107 characters.
+        self._runtime = Path(tempfile.mkdtemp(prefix="lab-"))
         settings = scratch / "settings" / "@jupyterlab" / "apputils-extension"
         settings.mkdir(parents=True)
         # Else a popup about Jupyter's news covers the page.
@@ -86,6 +89,7 @@ class Lab:
                 f"--IdentityProvider.token={self.token}",
                 f"--ServerApp.root_dir={self.root}", "--LabApp.extension_manager=readonly",
                 "--LabApp.expose_app_in_browser=True",  # for its commands
+                "--KernelManager.transport=ipc",  # as tests.kernels.over_ipc
             ],
             stdout=self._log, stderr=subprocess.STDOUT, env=env, start_new_session=True,
         )  # fmt: skip
@@ -129,6 +133,7 @@ class Lab:
                 os.killpg(self._process.pid, signal.SIGKILL)
                 self._process.wait()
         self._log.close()
+        shutil.rmtree(self._runtime, ignore_errors=True)
 
 
 class Opened:

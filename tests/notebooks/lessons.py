@@ -13,6 +13,8 @@ from typing import Any
 import nbformat
 from nbclient import NotebookClient
 
+from tests.kernels import over_ipc
+
 NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
 # What the kernel has used, and what of nbtriton runs on after the extension is unloaded.
 LAST = """
@@ -56,15 +58,18 @@ class Lesson:
         cells.append(nbformat.v4.new_code_cell(LAST, id="last"))
         self.notebook = nbformat.from_dict({**self.source, "cells": cells})
         started = time.monotonic()
-        NotebookClient(
-            self.notebook,
-            timeout=300,
-            kernel_name="python3",
-            extra_arguments=["--IPKernelApp.log_level=ERROR"],
-            resources={"metadata": {"path": str(path.parent)}},
-            # As JupyterLab saves it: without the state of widgets.
-            store_widget_state=False,
-        ).execute(env={**_environment(), "XDG_STATE_HOME": str(state)})
+        with over_ipc() as config:
+            NotebookClient(
+                self.notebook,
+                timeout=300,
+                kernel_name="python3",
+                config=config,
+                startup_timeout=120,
+                extra_arguments=["--IPKernelApp.log_level=ERROR"],
+                resources={"metadata": {"path": str(path.parent)}},
+                # As JupyterLab saves it: without the state of widgets.
+                store_widget_state=False,
+            ).execute(env={**_environment(), "XDG_STATE_HOME": str(state)})
         self.took_s = time.monotonic() - started
 
     @property

@@ -9,6 +9,8 @@ import nbformat
 import pytest
 from nbclient import NotebookClient
 
+from tests.kernels import over_ipc
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -16,9 +18,11 @@ ROOT = Path(__file__).parents[2]
 def test_the_example_runs(tmp_path: Path) -> None:
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(b) for b in blocks])
-    NotebookClient(
-        notebook, timeout=60, kernel_name="python3", resources={"metadata": {"path": str(tmp_path)}}
-    ).execute()
+    with over_ipc() as config:
+        NotebookClient(
+            notebook, timeout=120, startup_timeout=120, kernel_name="python3", config=config,
+            resources={"metadata": {"path": str(tmp_path)}},
+        ).execute()  # fmt: skip
     outputs = [[o.output_type for o in cell.outputs] for cell in notebook.cells]
     # One request, one measurement: each shows its result.
     assert {"execute_result", "display_data"} & set(outputs[4])
