@@ -5,18 +5,14 @@ monotonic clock), requests are tickets, and every decision carries its reason. T
 tests' simulator drive the same code.
 """
 
-from nbtriton.scheduling.batcher import Batcher, BatcherSettings
+from nbtriton.scheduling.batcher import Batcher
 from nbtriton.scheduling.custom import BatchStrategy
 from nbtriton.scheduling.ensemble import Advance, EnsemblePlan, EnsembleRun, Start, Step
 from nbtriton.scheduling.ordering import ResponseOrder
 from nbtriton.scheduling.queueing import QueuePolicy, TimeoutAction
 from nbtriton.scheduling.rate_limiter import RateLimiter, ResourceNeed, ResourceShortage
-from nbtriton.scheduling.sequence import (
-    SEQUENCE_END,
-    SEQUENCE_START,
-    SequenceBatcher,
-    SequenceSettings,
-)
+from nbtriton.scheduling.sequence import SEQUENCE_END, SEQUENCE_START, SequenceBatcher
+from nbtriton.scheduling.settings import BatcherSettings, SequenceSettings
 from nbtriton.scheduling.tickets import (
     REASONS,
     Decision,

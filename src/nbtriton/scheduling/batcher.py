@@ -14,12 +14,12 @@ the instance is granted its resources (R9).
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Hashable, Sequence
 
 from nbtriton.errors import TritonError
-from nbtriton.scheduling.custom import BatchStrategy
-from nbtriton.scheduling.queueing import PriorityQueue, QueuePolicy, TimeoutAction
+from nbtriton.scheduling.custom import BatchStrategy, batch_state, includes_all
+from nbtriton.scheduling.queueing import PriorityQueue, TimeoutAction
+from nbtriton.scheduling.settings import BatcherSettings
 from nbtriton.scheduling.tickets import (
     Decision,
     RejectTicket,
@@ -32,32 +32,13 @@ from nbtriton.scheduling.tickets import (
     TicketState,
 )
 
-__all__ = ["Batcher", "BatcherSettings"]
+__all__ = ["Batcher"]
 
 _REFUSED = (
     "INVALID_ARG",
     "the custom batching strategy includes the request in no batch, not even in an empty one",
     "custom_batching_refused",
 )
-
-
-@dataclass(slots=True, frozen=True)
-class BatcherSettings:
-    """The batcher's part of a model's configuration; times in nanoseconds.
-
-    ``preferred``: the configured sizes, by default (max_batch_size,). ``hand_over_ns``: the time from
-    the arrival of a request to its first scan; a queue timeout no longer than this expires even if an
-    instance is idle (Q6).
-    """
-
-    max_batch_size: int = 0
-    dynamic: bool = False
-    preferred: tuple[int, ...] = ()
-    max_queue_delay_ns: int = 0
-    priority_levels: int = 0
-    default_policy: QueuePolicy = field(default_factory=QueuePolicy)
-    level_policies: Mapping[int, QueuePolicy] = field(default_factory=dict)
-    hand_over_ns: int = 0
 
 
 class _Payload:
@@ -453,8 +434,9 @@ class Batcher:
 
     def _initialize(self, now: int, payload: _Payload, out: list[Decision]) -> bool:
         """Begin the strategy's state of the scanned batch; False if the strategy failed."""
+        assert self._strategy is not None
         try:
-            self._states.append(self._strategy_state(payload))
+            self._states.append(batch_state(self._strategy, payload.tickets))
         except TritonError as error:
             if payload.tickets:  # it stays as it is; the waiting requests begin another one
                 self._open = None
@@ -464,22 +446,6 @@ class Batcher:
                 out.append(self._strategy_failed(head, error))
             return False
         return True
-
-    def _strategy_state(self, payload: _Payload) -> object:
-        """Return a new state of the strategy that includes the requests of the payload.
-
-        In Triton the new state of a batch that is joined is empty, so that the batch grows beyond what
-        its strategy allows.
-        """
-        assert self._strategy is not None
-        state = self._strategy.initialize()
-        try:
-            for ticket in payload.tickets:
-                self._strategy.include(state, ticket)
-        except TritonError:
-            self._strategy.finalize(state)
-            raise
-        return state
 
     def _strategy_includes(self, ticket: Ticket, out: list[Decision]) -> bool:
         """Ask the strategy; reject a ticket on which it fails."""
@@ -580,28 +546,16 @@ class Batcher:
             if not (
                 payload.size + other.size <= self._limit
                 and other.shape_key == payload.shape_key
-                and (self._strategy is None or self._may_merge(payload, other))
+                and (
+                    self._strategy is None
+                    or includes_all(self._strategy, payload.tickets, other.tickets)
+                )
             ):
                 return
             self._ready.popleft()
             payload.tickets.extend(other.tickets)
             payload.size += other.size
             payload.reason = "merged"
-
-    def _may_merge(self, payload: _Payload, other: _Payload) -> bool:
-        """Ask the strategy about each request of the second payload, which Triton does not."""
-        strategy = self._strategy
-        assert strategy is not None
-        try:
-            state = self._strategy_state(payload)
-        except TritonError:
-            return False
-        try:
-            return all(strategy.include(state, ticket) for ticket in other.tickets)
-        except TritonError:
-            return False
-        finally:
-            strategy.finalize(state)
 
     def _close(self, payload: _Payload) -> None:
         """Close a payload if it is open; requests accepted beside it are scanned again."""

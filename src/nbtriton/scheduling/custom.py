@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Protocol
 
+from nbtriton.errors import TritonError
 from nbtriton.scheduling.tickets import Ticket
 
-__all__ = ["BatchStrategy"]
+__all__ = ["BatchStrategy", "batch_state", "includes_all"]
 
 
 class BatchStrategy(Protocol):
@@ -45,3 +47,40 @@ class BatchStrategy(Protocol):
     def finalize(self, state: Any) -> None:
         """Release the state of a batch, formed or abandoned. Must not raise."""
         ...
+
+
+def batch_state(strategy: BatchStrategy, tickets: Sequence[Ticket]) -> object:
+    """Return a new state of the strategy that includes the requests of a batch.
+
+    In Triton the new state of a batch that is joined is empty, so that the batch grows beyond what
+    its strategy allows.
+
+    Raises
+    ------
+    TritonError
+        The strategy failed.
+    """
+    state = strategy.initialize()
+    try:
+        for ticket in tickets:
+            strategy.include(state, ticket)
+    except TritonError:
+        strategy.finalize(state)
+        raise
+    return state
+
+
+def includes_all(
+    strategy: BatchStrategy, tickets: Sequence[Ticket], others: Sequence[Ticket]
+) -> bool:
+    """Return whether all requests of another batch may join one; Triton merges them unasked."""
+    try:
+        state = batch_state(strategy, tickets)
+    except TritonError:
+        return False
+    try:
+        return all(strategy.include(state, ticket) for ticket in others)
+    except TritonError:
+        return False
+    finally:
+        strategy.finalize(state)

@@ -12,11 +12,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Collection, Hashable, Sequence
-from dataclasses import dataclass
-from heapq import heappop, heappush
-from struct import pack, unpack
 
-from nbtriton.scheduling.batcher import Batcher, BatcherSettings
+from nbtriton.scheduling.batcher import Batcher
+from nbtriton.scheduling.settings import SequenceSettings
+from nbtriton.scheduling.slots import FreeSlots
 from nbtriton.scheduling.tickets import (
     Decision,
     RejectTicket,
@@ -30,57 +29,10 @@ from nbtriton.scheduling.tickets import (
 )
 from nbtriton.scheduling.timer_queue import TimerQueue
 
-__all__ = ["SEQUENCE_END", "SEQUENCE_START", "SequenceBatcher", "SequenceSettings"]
+__all__ = ["SEQUENCE_END", "SEQUENCE_START", "SequenceBatcher"]
 
 SEQUENCE_START = 1
 SEQUENCE_END = 2
-
-
-@dataclass(slots=True, frozen=True)
-class SequenceSettings:
-    """The sequence batcher's part of a model's configuration; times in nanoseconds.
-
-    ``oldest``: the settings of each instance's dynamic batcher; None for the direct strategy.
-    ``iterative``: a request is a sequence, and its model may reschedule it (IT1, IT2).
-    """
-
-    model_name: str
-    max_batch_size: int = 0
-    idle_ns: int = 1_000_000_000
-    max_queue_delay_ns: int = 0
-    minimum_slot_utilization: float = 0.0
-    oldest: BatcherSettings | None = None
-    max_candidate_sequences: int = 0
-    iterative: bool = False
-
-    @property
-    def slots(self) -> int:
-        """Slots per instance (SQ4)."""
-        if self.oldest is not None and self.max_candidate_sequences > 0:
-            return self.max_candidate_sequences
-        return max(1, self.max_batch_size)
-
-    @property
-    def enough_slots(self) -> int:
-        """Number of slots with a request that makes a batch before the delay ends (DI6)."""
-        size = max(1, self.max_batch_size)
-        # Triton divides and compares in single precision: 3 of 10 slots are 0.3.
-        shares = (unpack("f", pack("f", ready / size))[0] for ready in range(1, size + 1))
-        wanted = self.minimum_slot_utilization
-        return next((n for n, share in enumerate(shares, 1) if share >= wanted), size + 1)
-
-
-class _Slot:
-    """A free slot. Only numbers are compared: the heap orders equal ones, as in Triton (SQ4)."""
-
-    __slots__ = ("instance", "number")
-
-    def __init__(self, number: int, instance: int) -> None:
-        self.number = number
-        self.instance = instance
-
-    def __lt__(self, other: _Slot) -> bool:
-        return self.number < other.number
 
 
 class _Sequence:
@@ -123,8 +75,7 @@ class SequenceBatcher:
         self._enough = settings.enough_slots
         self._live: dict[Hashable, _Sequence] = {}  # by id: open for new requests
         self._rows: dict[int, list[_Sequence | None]] = {}
-        # The lowest slot number over all instances comes first (SQ4).
-        self._free: list[_Slot] = []
+        self._free = FreeSlots()
         self._backlog: deque[_Sequence] = deque()
         self._refilled: deque[tuple[int, int]] = deque()  # slots just assigned from the backlog
         self._idle: set[int] = set()  # direct: idle instances
@@ -251,7 +202,7 @@ class SequenceBatcher:
     def remove_instance(self, now: int, instance: int) -> list[Decision]:
         """Remove an instance: no new sequence; retired when its sequences have ended (L16)."""
         self._retiring.add(instance)
-        self._remove_free_slots(instance)
+        self._free.remove_instance(instance)
         return self._advance(now, [])
 
     def suspend(self, now: int, instance: int, status: str, message: str) -> list[Decision]:
@@ -264,7 +215,7 @@ class SequenceBatcher:
             return []
         out: list[Decision] = []
         suspended: list[Decision] = []
-        self._remove_free_slots(instance)
+        self._free.remove_instance(instance)
         self._lost[instance] = status, message
         if self._settings.oldest is not None:
             batcher = self._batchers[instance]
@@ -292,7 +243,7 @@ class SequenceBatcher:
         if instance not in self._retiring:
             for number, sequence in enumerate(self._rows[instance]):
                 if sequence is None:
-                    heappush(self._free, _Slot(number, instance))
+                    self._free.add(number, instance)
         if self._settings.oldest is None:
             self._idle.add(instance)
         else:
@@ -358,20 +309,11 @@ class SequenceBatcher:
     def _init_instance(self, instance: int) -> None:
         self._rows[instance] = [None] * self._settings.slots
         for slot in range(self._settings.slots):
-            heappush(self._free, _Slot(slot, instance))
+            self._free.add(slot, instance)
         if self._settings.oldest is not None:
             self._batchers[instance] = Batcher(self._settings.oldest, 1, gated=self._gated)
         else:
             self._idle.add(instance)
-
-    def _remove_free_slots(self, instance: int) -> None:
-        """Remove the free slots of an instance, which gets no new sequence."""
-        left: list[_Slot] = []
-        while self._free:  # one by one: these steps decide the order of equal numbers
-            slot = heappop(self._free)
-            if slot.instance != instance:
-                heappush(left, slot)
-        self._free = left
 
     def _suspend(self, instance: int) -> SuspendInstance:
         del self._lost[instance]
@@ -425,10 +367,9 @@ class SequenceBatcher:
         sequence.last_arrival_ns = now
 
     def _place(self, sequence: _Sequence) -> tuple[int, int]:
-        slot = heappop(self._free)
-        self._rows[slot.instance][slot.number] = sequence
-        sequence.place = place = (slot.number, slot.instance)
-        return place
+        sequence.place = slot, instance = self._free.take()
+        self._rows[instance][slot] = sequence
+        return slot, instance
 
     def _free_slot(self, sequence: _Sequence) -> None:
         """Free a slot; the head of the backlog gets it at once (SQ5), `_fill` issues its request."""
@@ -441,7 +382,7 @@ class SequenceBatcher:
             return
         successor = self._next_in_backlog()
         if successor is None:
-            heappush(self._free, _Slot(slot, instance))
+            self._free.add(slot, instance)
             return
         successor.place = sequence.place
         self._rows[instance][slot] = successor
