@@ -2,7 +2,8 @@
 
 The devices are the real ones of `nbtriton.devices.simulated`, their streams and events those that
 `nbtriton.backends.core.place.Place` takes. Only threads are played here: each step has one, which takes one request at a
-time, and so do callers. Nothing of the simulated server is used.
+time, and so do callers. A step that makes an output copies it to the caller by itself, which with several outputs is simpler
+than in the engine, where the last step copies all. Nothing of the simulated server is used.
 """
 
 from __future__ import annotations
