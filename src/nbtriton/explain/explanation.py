@@ -102,7 +102,7 @@ class Explanation:
             parts.append(table_html(*_examples_table(self.slow)))
         if self.proposal is not None:
             parts.append(f"<p>Try: {escape(self.proposal.why)}</p>")
-            parts.append(f"<pre>{escape(self.proposal.cell)}</pre>")
+            parts.append(f'<pre style="font-family:monospace">{escape(self.proposal.cell)}</pre>')
         if self.effect is not None:
             parts.append(f"<p>{escape(self.effect.sentence)}</p>")
         return f'<div class="nbt-why nbt-static">{"".join(parts)}</div>'

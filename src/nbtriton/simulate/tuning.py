@@ -227,7 +227,7 @@ class Tuning:
         items = "".join(f"<li>{escape(note)}</li>" for note in self.notes)
         html = (
             f'<div class="nbt-perf"><p>{escape(self.headline)}</p>{table_html(columns, cells)}'
-            f"<ul>{items}</ul><pre>{escape(self.config_pbtxt)}</pre></div>"
+            f'<ul>{items}</ul><pre style="font-family:monospace">{escape(self.config_pbtxt)}</pre></div>'
         )
         return {"text/plain": "\n".join(text), "text/html": html}
 
