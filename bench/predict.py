@@ -1,10 +1,11 @@
-"""Truth of prediction: ``python -m bench.predict [--cases 40] [--seed N]``.
+"""Truth of prediction: ``python -m bench.predict [--cases 40] [--seed N] [--runs 3]``.
 
-Each model is profiled once, and again where the machine has changed since, which is said. Each case is measured in
-several runs and predicted for each with the same options and seed; the runs' own spread stands beside the
-prediction's errors. ``--url`` does so for a model
-of a server that runs, under loads only, as its configuration stays; ``--speed N`` times the simulation of N
-requests instead.
+Models are profiled and their cases measured in turns: a run is a profile, and then each case once, measured
+over at least 1,000 requests (a 99th percentile of fewer is chance) and predicted from that profile with the same
+options and seed. The cores of a virtual machine may be slower by half for seconds, when its host's other guests use
+them; so the error is that of the median prediction against the median measurement, and the runs' own spread stands
+beside it. No case and no run is left out. ``--url`` does so for a model of a server that runs, under loads only, as
+its configuration stays; ``--speed N`` times the simulation of N requests instead.
 """
 
 from __future__ import annotations
@@ -17,12 +18,12 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import median
+from statistics import mean, median
 from typing import Any
 
 import nbtriton
 from bench.predicted import LOADS, Case, Model, draw, models, serve
-from bench.quiet import Condition, Watch
+from bench.quiet import Watch
 from nbtriton.perf import PerfPoint, perf
 from nbtriton.simulate import EngineCosts, ModelProfile, Profile, ServicePoint, profile, whatif
 
@@ -42,9 +43,9 @@ TARGETS: dict[str, tuple[float | None, float, float]] = {
     "p50": (None, 0.10, 0.8),
     "p99": (None, 0.15, 0.8),
 }
-# A run has so many requests, within so many seconds.
-REQUESTS = 400
-SHORTEST_S, LONGEST_S = 1.0, 3.6
+# A run has at least so many requests, and takes at least so many seconds; at most so many.
+REQUESTS = 1000
+SHORTEST_S, LONGEST_S = 1.5, 9.0
 WINDOWS = 3
 # perf_analyzer's windows are longer than their nominal interval (PA1).
 NOMINAL = 1.2
@@ -61,14 +62,14 @@ class Result:
     case : Case
     predicted, measured : sequence of PerfPoint
         By run; both sides of a run have the same seed.
-    condition : Condition
-        The machine during the runs.
+    others : float
+        Cores that other programs took during the runs.
     """
 
     case: Case
     predicted: Sequence[PerfPoint]
     measured: Sequence[PerfPoint]
-    condition: Condition
+    others: float
 
     def error(self, quantity: str) -> float:
         """Return the error of the median prediction against the median of the runs."""
@@ -88,7 +89,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.predict", description=__doc__)
     parser.add_argument("--cases", type=int, default=40, help="in all (40)")
     parser.add_argument("--seed", type=int, default=0, help="of configurations and loads (0)")
-    parser.add_argument("--runs", type=int, default=3, help="measurements of a case (3)")
+    parser.add_argument(
+        "--runs", type=int, default=3, help="profiles of a model, and measurements of a case (3)"
+    )
     parser.add_argument("--only", default="", metavar="MODEL", help="only this model")
     parser.add_argument("--interval-ms", type=float, default=None, help="length of a window")
     parser.add_argument("--isolation", default="process", choices=("thread", "process"))
@@ -112,7 +115,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         f"(largest deviation of {asked.runs} runs from their median), cores that others took meanwhile"
     )
     results: list[Result] = []
-    work = _Work(asked, asked.cases)
+    work = _Work(asked)
     if asked.url:
         results = _predict_at(asked.url, work)
     else:
@@ -124,105 +127,123 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 class _Work:
-    """The cases of a run of this program: how far it has come, and what each is measured with."""
+    """The cases of a call of this program: how far it has come."""
 
-    def __init__(self, asked: argparse.Namespace, total: int) -> None:
+    def __init__(self, asked: argparse.Namespace) -> None:
         self.asked = asked
-        self._total = total
         self._done = 0
         self._begin_s = time.monotonic()
 
-    def result(self, case: Case, found: _Profiled, measure: Callable[..., PerfPoint]) -> Result:
-        """Measure a case in several runs, predict each, and print both.
+    def results(
+        self,
+        make: Callable[[], Profile],
+        draw_cases: Callable[[Profile], Sequence[Case]],
+        measure: Callable[..., PerfPoint],
+    ) -> list[Result]:
+        """Profile a model and measure its cases in turns, predict each, and print all.
 
         Parameters
         ----------
-        found : _Profiled
+        make : callable
+            Measures a profile.
+        draw_cases : callable
+            Draws the cases, once the first profile says what the model can do.
         measure : callable
             From options of `nt.perf` to a point.
         """
         asked = self.asked
-        expected = found.predict(**case.options, seed=asked.seed).infer_per_s or 1.0
+        print()
+        found = _profiled(make)
+        cases = draw_cases(found)
+        predicted: list[list[PerfPoint]] = [[] for _ in cases]
+        measured: list[list[PerfPoint]] = [[] for _ in cases]
+        others: list[list[float]] = [[] for _ in cases]
+        for run in range(asked.runs):
+            if run:
+                found = _profiled(make)
+            for at, case in enumerate(cases):
+                options = {**case.options, **self._windows(found, case), "seed": asked.seed + run}
+                watch = Watch()
+                measured[at].append(measure(**options))
+                others[at].append(watch.condition().others)
+                predicted[at].append(_predicted(found, options))
+                self._done += 1
+            left = asked.cases * asked.runs - self._done
+            took_s = time.monotonic() - self._begin_s
+            left_s = took_s / max(1, self._done) * left
+            print(f"  run {run + 1} of {asked.runs}; {left_s:.0f} s left of all", flush=True)
+        results = [
+            Result(case, predicted[at], measured[at], mean(others[at]))
+            for at, case in enumerate(cases)
+        ]
+        print("\n".join(map(_line, results)), flush=True)
+        return results
+
+    def _windows(self, found: Profile, case: Case) -> dict[str, Any]:
+        expected = _predicted(found, case.options).infer_per_s or 1.0
         seconds = min(max(REQUESTS / expected, SHORTEST_S), LONGEST_S)
-        interval_ms = asked.interval_ms or seconds * 1000 / WINDOWS / NOMINAL
-        options = {
-            **case.options, "measurement_interval_ms": interval_ms, "max_trials": WINDOWS,
-            "stability_percentage": 999,
+        interval_ms = self.asked.interval_ms or seconds * 1000 / WINDOWS / NOMINAL
+        return {
+            "measurement_interval_ms": interval_ms, "max_trials": WINDOWS, "stability_percentage": 999,
         }  # fmt: skip
-        seeds = range(asked.seed, asked.seed + asked.runs)
-        watch = Watch()
-        measured = [measure(**options, seed=seed) for seed in seeds]
-        now = watch.condition()
-        reason = now.differs(found.condition)
-        if reason:
-            print(f"  profiled again: {reason}", end="")
-            found.measure()
-        predicted = [found.predict(**options, seed=seed) for seed in seeds]
-        self._done += 1
-        result = Result(case, predicted, measured, now)
-        took_s = time.monotonic() - self._begin_s
-        left_s = took_s / self._done * (self._total - self._done)
-        print(f"{_line(result)}  [{self._done}/{self._total}, {left_s:.0f} s left]", flush=True)
-        return result
 
 
-class _Profiled:
-    """A profile, and the machine while it was measured."""
+def _profiled(make: Callable[[], Profile]) -> Profile:
+    watch = Watch()
+    found = make()
+    now = watch.condition()
+    print(
+        f"{found.headline}; others took {now.others:.1f} cores, a fixed piece of work {now.speed_us:.0f} us",
+        flush=True,
+    )
+    return found
 
-    def __init__(self, make: Callable[[], Profile]) -> None:
-        self._make = make
-        self.measure()
 
-    def measure(self) -> None:
-        """Measure the profile."""
-        watch = Watch()
-        self.profile = self._make()
-        self.condition = watch.condition()
-        print(
-            f"\n{self.profile.headline}; others took {self.condition.others:.1f} cores", flush=True
-        )
-
-    def predict(self, **options: Any) -> PerfPoint:
-        """Predict one point."""
-        return whatif(self.profile, **options).points[0]
+def _predicted(found: Profile, options: Mapping[str, Any]) -> PerfPoint:
+    return whatif(found, **options).points[0]
 
 
 def _predict(model: Model, count: int, work: _Work) -> list[Result]:
+    seed = work.asked.seed
     with serve(model) as server:
-        found = _Profiled(lambda: profile(server, model.name, at_once=2))
 
-        def capacity(configuration: Mapping[str, Any]) -> float:
-            full = 2 * configuration["instances"] * model.rows
-            return found.predict(**configuration, concurrency=full).infer_per_s
+        def cases(found: Profile) -> list[Case]:
+            def capacity(configuration: Mapping[str, Any]) -> float:
+                full = 2 * configuration["instances"] * model.rows
+                return _predicted(found, {**configuration, "concurrency": full}).infer_per_s
+
+            return draw(model, count, seed, capacity)
 
         def measure(**options: Any) -> PerfPoint:
             return perf(server, model.name, **options).points[0]
 
-        cases = draw(model, count, work.asked.seed, capacity)
-        return [work.result(case, found, measure) for case in cases]
+        return work.results(lambda: profile(server, model.name, at_once=2), cases, measure)
 
 
 def _predict_at(url: str, work: _Work) -> list[Result]:
     """Profile and predict a model of a server elsewhere: closed and open loops."""
     name = work.asked.model
-    found = _Profiled(lambda: profile(None, name, url=url))
-    full = found.predict(concurrency=32).infer_per_s
-    choose = random.Random(work.asked.seed)
+
+    def cases(found: Profile) -> list[Case]:
+        full = _predicted(found, {"concurrency": 32}).infer_per_s
+        choose = random.Random(work.asked.seed)
+        drawn = []
+        for number in range(work.asked.cases):
+            level = LOADS[number % len(LOADS)]
+            options: dict[str, Any] = {
+                "concurrency": {"low": 1, "half": 4, "saturating": 32}[level]
+            }
+            if level != "saturating" and choose.random() < 0.5:
+                share = {"low": 0.1, "half": 0.5}[level]
+                options = {"request_rate": float(f"{full * share:.2g}")}
+                options["request_distribution"] = choose.choice(["constant", "poisson"])
+            drawn.append(Case(name, level, options))
+        return drawn
 
     def measure(**options: Any) -> PerfPoint:
         return perf(None, name, url=url, **options).points[0]
 
-    results = []
-    for number in range(work.asked.cases):
-        level = LOADS[number % len(LOADS)]
-        options: dict[str, Any] = {"concurrency": {"low": 1, "half": 4, "saturating": 32}[level]}
-        if level != "saturating" and choose.random() < 0.5:
-            share = {"low": 0.1, "half": 0.5}[level]
-            options = {"request_rate": float(f"{full * share:.2g}")}
-            options["request_distribution"] = choose.choice(["constant", "poisson"])
-        case = Case(name, level, options)
-        results.append(work.result(case, found, measure))
-    return results
+    return work.results(lambda: profile(None, name, url=url), cases, measure)
 
 
 def speed(requests: int) -> list[str]:
@@ -276,12 +297,12 @@ def _line(result: Result) -> str:
     cells += [
         f"{name} {result.error(name):+6.1%} ({result.spread(name):5.1%})" for name in QUANTITIES
     ]
-    return "  ".join([*cells, f"others {result.condition.others:.1f}", str(case)])
+    return "  ".join([*cells, f"others {result.others:.1f}", str(case)])
 
 
 def _summary(results: Sequence[Result]) -> str:
     """Return a table of errors and spreads, and whether each target is kept."""
-    quiet = [result for result in results if result.condition.others < QUIET]
+    quiet = [result for result in results if result.others < QUIET]
     parts = {f"all {len(results)} cases": results}
     if 0 < len(quiet) < len(results):
         parts[f"the {len(quiet)} cases in which others took less than {QUIET} cores"] = quiet

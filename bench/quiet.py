@@ -14,9 +14,6 @@ from bench.processes import cpu_s
 
 __all__ = ["Condition", "Watch", "others_s", "speed_us"]
 
-# So far may a machine differ from what it was, to be the same: cores that others take, and speed.
-OTHERS = 0.25
-SPEED = 0.06
 _ROUNDS = 15
 
 
@@ -34,15 +31,6 @@ class Condition:
 
     others: float
     speed_us: float
-
-    def differs(self, then: Condition) -> str:
-        """Return in what it is not as it was then, in a few words; nothing if it is."""
-        words = []
-        if abs(self.others - then.others) > OTHERS:
-            words.append(f"others take {self.others:.1f} cores instead of {then.others:.1f}")
-        if abs(self.speed_us / then.speed_us - 1) > SPEED:
-            words.append(f"the same work takes {self.speed_us / then.speed_us - 1:+.0%} time")
-        return ", ".join(words)
 
 
 class Watch:

@@ -55,7 +55,7 @@ def test_a_model_is_measured_by_batch_size_and_executions_at_once(server):
     measured = found.models["sleeps"]
     assert {point.rows for point in measured.points if point.at_once == 1} >= {1, 2, 4}
     # How much longer it takes after it was idle for some milliseconds.
-    assert [adds >= 0 for _, adds in measured.idle_us] == [True] * 3
+    assert [min(adds) >= 0 for _, adds in measured.idle_us] == [True] * 3
     assert measured.levels == (1, 2)
     # It cannot have slept for less.
     assert min(point.times_us[0] for point in measured.points) >= 3000

@@ -280,6 +280,25 @@ def test_some_executions_lose_more_than_others():
     assert {latencies(alike, requests=2, seed=seed)[0] for seed in range(12)} == {10_600}
 
 
+def test_an_idle_instance_takes_longer_and_the_unluckiest_longest():
+    # One in fifty times is a long one; of a short idle time half is added.
+    adds = (100.0,) * 98 + (800.0,) * 2
+    cold = profile(idle_us=((4000.0, (0.0,) * 100), (8000.0, adds)))
+    busy, half, idle = (
+        only(whatif(cold, intervals=[gap], request_count=2000)) for gap in (3000, 7000, 12_000)
+    )
+    assert busy.latency_p99_us == 1000
+    assert half.latency_p50_us == pytest.approx(1050, abs=5)
+    assert (idle.latency_p50_us, idle.latency_p99_us) == (1100, 1800)
+
+
+def test_an_idle_time_adds_to_the_execution_time_of_the_same_chance():
+    times_ms = [1.0] * 90 + [3.0] * 10
+    found = profile({(1, 1): times_ms}, idle_us=((1000.0, (500.0,) * 90 + (0.0,) * 10),))
+    point = only(whatif(found, intervals=[20_000], request_count=4000))
+    assert (point.latency_p50_us, point.latency_p99_us) == (1500, 3000)
+
+
 def test_a_queue_delay_wakes_the_scheduler_which_takes_a_core_where_none_is_free():
     costs = EngineCosts(wait_us=100)
     found = profile({(1, 1): 10.0, (8, 1): 10.0}, costs=costs, cores=1.0, instances=1)
@@ -377,6 +396,7 @@ def test_a_profile_is_kept_in_a_file(tmp_path):
         costs=EngineCosts(wake_us=17, wait_us=40),
         gives_way=((1, 0.5), (2, 0.25)),
         uneven=(0.5, 1.5),
+        idle_us=((1000.0, (0.0, 30.0)), (4000.0, (5.0, 90.0))),
     )
     path = tmp_path / "m.json"
     found.save(path)
@@ -384,9 +404,9 @@ def test_a_profile_is_kept_in_a_file(tmp_path):
     assert list(found.frame["mean_us"]) == [750, 2000]
     assert "1: 2 points" in repr(found).replace("m", "1", 1) or "2 points" in repr(found)
     assert "wakes up in 17" in found._repr_mimebundle_()["text/plain"]
-    # Format 1 had wrong times of requests.
-    path.write_text(path.read_text("utf-8").replace('"format": 2', '"format": 1'))
-    with pytest.raises(InvalidArgumentError, match="format 1 instead of 2: measure it again"):
+    # Format 2 had one number where an idle time adds a distribution.
+    path.write_text(path.read_text("utf-8").replace('"format": 3', '"format": 2'))
+    with pytest.raises(InvalidArgumentError, match="format 2 instead of 3: measure it again"):
         Profile.load(path)
     path.write_text("[]")
     with pytest.raises(InvalidArgumentError, match="is not a profile that this version"):

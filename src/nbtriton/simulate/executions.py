@@ -14,7 +14,7 @@ from nbtriton.simulate.model_profile import ServicePoint
 if TYPE_CHECKING:
     from nbtriton.api import Server
 
-__all__ = ["executions_of", "gaps_of", "points_of", "thinned", "times_of"]
+__all__ = ["executions_of", "gaps_of", "merged", "points_of", "thinned", "times_of"]
 
 # Times kept of a point: its 99th percentile is then that of the executions.
 _TIMES = 200
@@ -66,6 +66,22 @@ def thinned(times_ns: Sequence[int]) -> tuple[float, ...]:
     if count > _TIMES:
         ordered = [ordered[int((k + 0.5) / _TIMES * count)] for k in range(_TIMES)]
     return tuple(round(ns / 1000, 3) for ns in ordered)
+
+
+def merged(points: Sequence[ServicePoint]) -> tuple[ServicePoint, ...]:
+    """Return one point for each batch size and number at once, ascending, of those of several turns.
+
+    Each execution counts alike, so that a slow second that one turn has seen is a part of the times.
+    """
+    by_key: dict[tuple[int, int], list[ServicePoint]] = defaultdict(list)
+    for point in points:
+        by_key[point.at_once, point.rows].append(point)
+    found = []
+    for (at_once, rows), turns in sorted(by_key.items()):
+        times_ns = [round(us * 1000) for turn in turns for us in turn.times_us]
+        count = sum(turn.executions for turn in turns)
+        found.append(ServicePoint(rows, at_once, thinned(times_ns), count))
+    return tuple(found)
 
 
 def gaps_of(executions: Sequence[BatchRecord]) -> dict[int, list[int]]:

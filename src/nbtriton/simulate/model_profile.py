@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 __all__ = ["EngineCosts", "ModelProfile", "Profile", "ServicePoint"]
 
 # Of a file; another number is refused. 2: what executions lose to the work beside them, and what it takes
-# to wait; files of format 1 have wrong times of requests.
-_FORMAT = 2
+# to wait; files of format 1 have wrong times of requests. 3: what an idle time adds is a distribution.
+_FORMAT = 3
 # Declared times hold for so many executions at once.
 _AT_ONCE = 1024
 
@@ -121,9 +121,10 @@ class ModelProfile:
         By batch size and executions at once; the first has one at once.
     gather_us : float
         What each further request of a batch adds to its execution, beside its rows.
-    idle_us : tuple of (float, float)
-        How much longer an execution takes on an instance that was idle for so long: idle time and
-        what it adds, ascending. Caches and the processor have cooled down.
+    idle_us : tuple of (float, tuple of float)
+        How much longer an execution takes on an instance that was idle for so long: idle times,
+        ascending, and what each adds to the quantiles of the execution time, equally likely. Caches
+        and the processor have cooled down, and threads wake up later.
     cores : float
         Cores that an execution keeps busy while it is alone.
     gives_way : tuple of (int, float)
@@ -147,7 +148,7 @@ class ModelProfile:
     place: str
     points: tuple[ServicePoint, ...]
     gather_us: float = 0.0
-    idle_us: tuple[tuple[float, float], ...] = ()
+    idle_us: tuple[tuple[float, tuple[float, ...]], ...] = ()
     cores: float = 0.0
     gives_way: tuple[tuple[int, float], ...] = ()
     uneven: tuple[float, ...] = (1.0,)
@@ -447,7 +448,7 @@ def _model(entry: dict[str, Any]) -> ModelProfile:
     known = {each.name for each in fields(ModelProfile)}
     if not points or not set(entry) <= known:
         raise ValueError("a model without points, or with unknown fields")
-    idle_us = tuple((float(idle), float(adds)) for idle, adds in entry.get("idle_us", ()))
+    idle_us = tuple((float(us), tuple(map(float, adds))) for us, adds in entry.get("idle_us", ()))
     gives_way = tuple((int(level), float(share)) for level, share in entry.get("gives_way", ()))
     uneven = tuple(map(float, entry.get("uneven", (1.0,)))) or (1.0,)
     more = {"points": points, "idle_us": idle_us, "gives_way": gives_way, "uneven": uneven}

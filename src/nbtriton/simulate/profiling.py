@@ -39,7 +39,7 @@ from nbtriton.perf.run import environment_of
 from nbtriton.perf.sample import Sample, measure_sample
 from nbtriton.perf.sweep import Configurator, model_tree
 from nbtriton.perf.traffic import Repeated, SequenceData, SequencePlan, Sequences, Traffic
-from nbtriton.simulate.calibration import Calibration
+from nbtriton.simulate.calibration import TURNS, Calibration
 from nbtriton.simulate.executions import executions_of, points_of
 from nbtriton.simulate.model_profile import Profile, ServicePoint
 from nbtriton.simulate.steps import step_requests
@@ -57,9 +57,9 @@ _MOST_SIZES = 8
 # to so many points: matrix products take longer for sizes that do not fill a block.
 _OFF_LINE = 0.08
 _MOST_POINTS = 20
-# A point has at least so many executions, unless that takes too long.
-_LEAST = 20
-_LONGEST_S = 1.0
+# A point has at least so many executions in each turn, unless that takes too long.
+_LEAST = 20 // TURNS
+_LONGEST_S = 1.0 / TURNS
 _SHORTEST_S = 0.06
 
 
@@ -319,10 +319,13 @@ class _Work:
         # Points alone, those beside others, and what the calibration measures of each model.
         # Of a model: several requests at a time, an idle instance, the interpreter, and twice the work of
         # many requests.
-        self._total = sum(map(len, plan.sizes.values())) + higher + 5 * len(plan.others) + 1
+        total = sum(map(len, plan.sizes.values())) + higher + 5 * len(plan.others) + 1
+        self._total = TURNS * total
         self._done = 0
         self._seconds = seconds
-        self._share_s = max(_SHORTEST_S, seconds / self._total)
+        self._share_s = max(_SHORTEST_S, seconds / total) / TURNS
+        # Of each model: the requests of all sizes that are measured alone, by rows.
+        self._alone_of = {name: dict(plan.requests[name]) for name in plan.others}
         self._calibration = Calibration(target, server, plan.others)
 
     def run(self) -> None:
@@ -330,22 +333,24 @@ class _Work:
         plan = self._plan
         server = self._server
         if server is None:
-            for name in plan.others:
-                self._alone(name)
-                self._beside(name)
-            self._calibrate()
+            for turn in range(TURNS):
+                for name in plan.others:
+                    self._alone(name, turn)
+                    self._beside(name)
             return
         steps: list[dict[str, Any]] = [{"instances": 1}, {"instances": plan.levels[-1]}]
         configurator = Configurator(server, plan.model, steps)
         try:
             configurator.apply(steps[0])
-            for name in plan.others:
-                self._alone(name)
-            self._calibrate()
+            for turn in range(TURNS):
+                for name in plan.others:
+                    self._alone(name, turn)
+                self._calibrate(last=turn == TURNS - 1)
             if plan.levels[-1] > 1:
                 configurator.apply(steps[1])
-                for name in plan.others:
-                    self._beside(name)
+                for _ in range(TURNS):
+                    for name in plan.others:
+                        self._beside(name)
         finally:
             configurator.restore()
 
@@ -365,7 +370,9 @@ class _Work:
         made = Profile(
             model=plan.model,
             models={
-                name: calibration.model_profile(name, format_pbtxt(config), self.points[name])
+                name: calibration.model_profile(
+                    name, format_pbtxt(config), self.points[name], plan.sizes[name]
+                )
                 for name, config in plan.others.items()
             },
             ensembles={name: format_pbtxt(config) for name, config in plan.ensembles.items()},
@@ -376,25 +383,26 @@ class _Work:
         )
         return calibration.fitted(made)
 
-    def _alone(self, name: str) -> None:
-        plan = self._plan
-        for rows in plan.sizes[name]:
-            self._measure_alone(name, rows, plan.requests[name][rows])
-        if plan.request_of is not None:
-            self._between(name, plan.request_of)
+    def _alone(self, name: str, turn: int) -> None:
+        for rows, request in sorted(self._alone_of[name].items()):
+            self._measure_alone(name, rows, request)
+        request_of = self._plan.request_of
+        if turn == 0 and request_of is not None:
+            self._between(name, request_of)
 
     def _between(self, name: str, request_of: Callable[[int], Request]) -> None:
         """Measure between two sizes, and again, as long as the times are not on a straight line."""
-        sizes = self._plan.sizes[name]
-        until_s = time.monotonic() + self._seconds / 2
-        intervals = deque(pairwise(sizes))
-        while intervals and time.monotonic() < until_s and len(self.points[name]) < _MOST_POINTS:
+        requests = self._alone_of[name]
+        until_s = time.monotonic() + self._seconds / 2 / TURNS
+        intervals = deque(pairwise(sorted(requests)))
+        while intervals and time.monotonic() < until_s and len(requests) < _MOST_POINTS:
             low, high = intervals.popleft()
             rows = (low + high) // 2
             if rows == low:
                 continue
-            self._total += 1
-            self._measure_alone(name, rows, request_of(rows))
+            self._total += TURNS
+            requests[rows] = request_of(rows)
+            self._measure_alone(name, rows, requests[rows])
             times_us = {p.rows: p.percentile_us(50) for p in self.points[name] if p.at_once == 1}
             if not {low, rows, high} <= set(times_us):
                 continue
@@ -431,11 +439,14 @@ class _Work:
         self._step(f"{name}: {_rows(rows)} of as many requests, {level} at once")
         self._calibration.beside(name, rows, plan.requests[name], level, self._share_s)
 
-    def _calibrate(self) -> None:
+    def _calibrate(self, *, last: bool) -> None:
+        """Measure what is around executions; in the last turn also what is measured once."""
         plan = self._plan
         for name in plan.others:
+            if name in plan.sequences:
+                continue
             for what, measure in self._calibration.loads(
-                name, plan.sizes[name], plan.requests[name], name in plan.sequences
+                name, plan.sizes[name], plan.requests[name], last=last
             ):
                 self._step(f"{name}: {what}")
                 measure(self._share_s)
@@ -465,12 +476,11 @@ class _Work:
 
     def _keep(self, name: str, sample: Sample, rows: int, at_once: int) -> None:
         """Keep the points that a sample has."""
-        known = {(point.rows, point.at_once) for point in self.points[name]}
         if self._server is not None:
             found = points_of(executions_of(self._server, name, sample), rows, at_once)
         else:
             found = self._calibration.remote_point(sample, rows, at_once)
-        self.points[name] += [p for p in found if (p.rows, p.at_once) not in known]
+        self.points[name] += found
 
     def _step(self, what: str) -> None:
         if self._observer is not None:

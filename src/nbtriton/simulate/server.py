@@ -249,7 +249,7 @@ def service_times(measured: ModelProfile) -> ServiceTimes:
                 [a * s / n for a, s, n in zip(alone[at], slower, alone[near], strict=True)]
             )
         quantiles.append(found)
-    idle_ns = [(idle_us * 1000, adds_us * 1000) for idle_us, adds_us in measured.idle_us]
+    idle_ns = [(idle_us * 1000, [us * 1000 for us in adds]) for idle_us, adds in measured.idle_us]
     return ServiceTimes(rows, levels, quantiles, measured.gather_us * 1000, idle_ns)
 
 

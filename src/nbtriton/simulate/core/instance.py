@@ -71,8 +71,10 @@ class Instance(Event):
         self.start_ns = self._since = now
         level = world.enter(self)
         service = model.service
-        took = service.draw(run.size, len(run.tickets), level, world.random.random())
-        took += service.after_idle(now - self.ended_ns)
+        # One chance for both: what an idle time adds was measured from quantile to quantile.
+        chance = world.random.random()
+        took = service.draw(run.size, len(run.tickets), level, chance)
+        took += service.after_idle(now - self.ended_ns, chance)
         if model.contends:
             self._pace = model.pace(run.size, level)
         model.highest_level = max(model.highest_level, level)

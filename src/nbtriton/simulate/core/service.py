@@ -22,8 +22,9 @@ class ServiceTimes:
         everywhere.
     gather_ns : float
         What each further request of a batch adds, beside its rows.
-    idle_ns : list of (float, float)
-        Idle times of an instance, ascending, and what each adds to the execution after it.
+    idle_ns : list of (float, list of float)
+        Idle times of an instance, ascending, and what each adds to the execution after it: equally
+        likely, the same number everywhere.
     """
 
     __slots__ = ("_drawn", "_gather_ns", "_idle_ns", "_levels", "_means", "_quantiles", "_rows")
@@ -34,7 +35,7 @@ class ServiceTimes:
         levels: list[int],
         quantiles: list[list[list[float]]],
         gather_ns: float = 0.0,
-        idle_ns: list[tuple[float, float]] | None = None,
+        idle_ns: list[tuple[float, list[float]]] | None = None,
     ) -> None:
         self._rows = rows
         self._levels = levels
@@ -52,10 +53,11 @@ class ServiceTimes:
             value += self._gather_ns * (requests - 1)
         return int(value)
 
-    def after_idle(self, idle_ns: int) -> int:
-        """Return what an execution takes longer after so long an idle time."""
+    def after_idle(self, idle_ns: int, chance: float) -> int:
+        """Return what an execution takes longer after so long an idle time; ``chance`` as for `draw`."""
         below, added = 0.0, 0.0
-        for measured, adds in self._idle_ns:
+        for measured, values in self._idle_ns:
+            adds = values[int(chance * len(values))]
             if idle_ns < measured:
                 return int(added + (adds - added) * (idle_ns - below) / (measured - below))
             below, added = measured, adds
