@@ -27,6 +27,9 @@ def test_what_executions_lose_unevenly_is_one_on_average():
     assert sum(factors) / len(factors) == pytest.approx(1, abs=0.01)
     assert (factors[0], factors[-1]) == pytest.approx((0.5, 5.5), rel=0.05)
     assert uneven([100, 100], [90, 100], 0.0) == (1.0,)
+    # The factors are in the order of the execution times: here the long ones lose nothing.
+    factors = uneven([100] * 50 + [900] * 50, [140] * 50 + [900] * 50, 0.0)
+    assert (factors[0], factors[-1]) == pytest.approx((2, 0), rel=0.05)
 
 
 def test_times_between_executions_are_a_line_by_the_requests_of_the_batch():

@@ -270,6 +270,12 @@ def test_some_executions_lose_more_than_others():
     found = profile(**SLOW, gives_way=((1, 0.5),), uneven=(0.0, 2.0))
     first = {latencies(found, requests=2, seed=seed)[0] for seed in range(12)}
     assert first == {10_400, 10_800}
+    # The execution times that are long lose the most, as they were measured.
+    found = profile(
+        **(SLOW | {"times_ms": {(1, 1): (10.0, 12.0)}}), gives_way=((1, 0.5),), uneven=(0.0, 2.0)
+    )
+    first = {latencies(found, requests=2, seed=seed)[0] for seed in range(12)}
+    assert first == {10_400, 12_800}
     # One that is late by much does not lose as much again of what comes meanwhile, and so on.
     late = profile(**SLOW, gives_way=((1, 0.5),), uneven=(40.0, 40.0))
     assert latencies(late, requests=20)[0] < 120_000

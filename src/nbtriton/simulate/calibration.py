@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from statistics import fmean
+from statistics import median
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any, Self
 
@@ -42,6 +42,8 @@ _LONGEST_S = 1.0 / TURNS
 # Idle times after which executions are measured: caches and the processor cool down meanwhile.
 _IDLE_US = (1000, 4000, 16000)
 _IDLE_COUNT = 100 // TURNS
+# Idle instances may be waited for so many times as long as other times are measured.
+_IDLE_SHARES = 5
 # The cache is asked so often to know what that takes.
 _LOOK_UPS = 20
 # A sender is measured at this share of what a model can do, at most at so many requests a second. A thread
@@ -273,7 +275,7 @@ class Calibration:
         from nbtriton.simulate.prediction import whatif
 
         name, rows, _ = self._whole[0]
-        latency_ns = fmean(latency_ns for _, _, latency_ns in self._whole)
+        latency_ns = median(latency_ns for _, _, latency_ns in self._whole)
         count = sum(
             len(profile.config(each).ensemble_scheduling.step) for each in profile.ensembles
         )
@@ -361,7 +363,7 @@ class Calibration:
         for idle_us in _IDLE_US:
             rate = 1e9 / (took_ns + idle_us * 1000)
             # In all turns as many as have a 99th percentile, where that does not take too long.
-            enough_s = min(_IDLE_COUNT / rate, _LONGEST_S)
+            enough_s = min(_IDLE_COUNT / rate, _IDLE_SHARES * seconds)
             sample = self._sample(name, request, RequestRate(rate), max(seconds / 2, enough_s))
             last_ns = 0
             for record in executions_of(self._server, name, sample):

@@ -36,14 +36,17 @@ def error(values: Sequence[int]) -> float:
 
 
 def uneven(plain: Sequence[int], crowded: Sequence[int], gather_ns: float) -> tuple[float, ...]:
-    """Return equally likely factors, 1 on average, of what the crowded ones lost against the plain ones."""
+    """Return by what factors of the mean the crowded ones lost against the plain ones, by quantile.
+
+    A plain time and what it loses, of one chance, then have the distribution of the crowded times.
+    """
     at = (np.arange(_PARTS) + 0.5) / _PARTS
     lost = np.quantile(crowded, at) - np.quantile(plain, at) - gather_ns
     lost = np.maximum(lost, 0.0)
     mean = float(lost.mean())
     if not mean:
         return (1.0,)
-    return tuple(round(float(each) / mean, 3) for each in np.sort(lost))
+    return tuple(round(float(each) / mean, 3) for each in lost)
 
 
 def longer(times: Sequence[int], plain: Sequence[int]) -> tuple[float, ...]:

@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 __all__ = ["EngineCosts", "ModelProfile", "Profile", "ServicePoint"]
 
 # Of a file; another number is refused. 2: what executions lose to the work beside them, and what it takes
-# to wait; files of format 1 have wrong times of requests. 3: what an idle time adds is a distribution.
+# to wait; files of format 1 have wrong times of requests. 3: what an idle time adds is a distribution,
+# and what executions lose is by quantile.
 _FORMAT = 3
 # Declared times hold for so many executions at once.
 _AT_ONCE = 1024
@@ -132,8 +133,8 @@ class ModelProfile:
         numbers of executions at once, ascending, the share of that work's time. In a thread they wait
         for the interpreter meanwhile; in a process they lose a core where no other is free.
     uneven : tuple of float
-        Equally likely factors of what an execution loses so, ascending, 1 on average: most lose less,
-        and some wait for long.
+        Factors of what an execution loses so, by equal parts of the distribution of its time, 1 on
+        average: most lose less, and some wait for long.
     interpreter_share : float
         Share of its time in which it holds Python's interpreter lock.
     input_share, output_share : float

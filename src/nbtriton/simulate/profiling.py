@@ -6,7 +6,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,24 +25,23 @@ from nbtriton.checks import (
     optional,
     whole,
 )
-from nbtriton.config import ModelConfig, format_pbtxt
-from nbtriton.engine import Server as EngineServer
-from nbtriton.errors import InvalidArgumentError, TritonError, UnsupportedError
+from nbtriton.config import format_pbtxt
+from nbtriton.errors import InvalidArgumentError, TritonError
 from nbtriton.perf.data import Inputs, Request
 from nbtriton.perf.driver import LoadSpec
 from nbtriton.perf.loads import Concurrency
 from nbtriton.perf.options import PROTOCOLS, check_choice
-from nbtriton.perf.prepare import Data, sequence_plan, workloads
+from nbtriton.perf.prepare import Data
 from nbtriton.perf.progress import Observer, PerfProgress
-from nbtriton.perf.remote import RemoteServer, Target, remote_server
+from nbtriton.perf.remote import Target, remote_server
 from nbtriton.perf.run import environment_of
 from nbtriton.perf.sample import Sample, measure_sample
-from nbtriton.perf.sweep import Configurator, model_tree
-from nbtriton.perf.traffic import Repeated, SequenceData, SequencePlan, Sequences, Traffic
+from nbtriton.perf.sweep import Configurator
+from nbtriton.perf.traffic import Repeated, SequenceData, Sequences, Traffic
 from nbtriton.simulate.calibration import TURNS, Calibration
 from nbtriton.simulate.executions import executions_of, points_of
 from nbtriton.simulate.model_profile import Profile, ServicePoint
-from nbtriton.simulate.steps import step_requests
+from nbtriton.simulate.profile_plan import ProfilePlan, profile_plan
 
 if TYPE_CHECKING:
     from nbtriton.api import Server
@@ -50,9 +49,6 @@ if TYPE_CHECKING:
 
 __all__ = ["profile"]
 
-# Measured by default: so many executions at once, and so many batch sizes of a model at most.
-_AT_ONCE = (1, 2, 4)
-_MOST_SIZES = 8
 # Between two sizes it is measured too where the time is off a straight line by more than this, up
 # to so many points: matrix products take longer for sizes that do not fill a block.
 _OFF_LINE = 0.08
@@ -157,7 +153,7 @@ def profile(
             else stack.enter_context(remote_server(url or "", protocol))
         )
         data = Data(inputs, shapes, input_data, seed=seed)
-        plan = _plan(target, model, data, at_once, batch_sizes)
+        plan = profile_plan(target, model, data, at_once, batch_sizes)
         work = _Work(target, server, plan, seconds, observer)
         interrupted = False
         try:
@@ -174,128 +170,6 @@ def profile(
         )
 
 
-@dataclass(frozen=True, slots=True)
-class _Plan:
-    """What is to be measured.
-
-    Parameters
-    ----------
-    model : str
-    ensembles, others : mapping
-        As `model_tree` returns them.
-    sizes : mapping of str to tuple of int
-        Batch sizes of each model.
-    requests : mapping of str to mapping of int to Request
-        What each model gets, by rows.
-    roots : mapping of int to Request
-        What the ensemble itself gets, by rows.
-    sequences : mapping of str to SequencePlan
-        Of the models with a sequence batcher.
-    levels : tuple of int
-        Executions at once.
-    request_of : callable or None
-        Makes a request of any size, where sizes between these may be measured.
-    """
-
-    model: str
-    ensembles: Mapping[str, ModelConfig]
-    others: Mapping[str, ModelConfig]
-    sizes: Mapping[str, tuple[int, ...]]
-    requests: Mapping[str, Mapping[int, Request]]
-    roots: Mapping[int, Request]
-    sequences: Mapping[str, SequencePlan]
-    levels: tuple[int, ...]
-    request_of: Callable[[int], Request] | None
-
-
-def _plan(
-    target: Target,
-    model: str,
-    data: Data,
-    at_once: int | Sequence[int] | None,
-    batch_sizes: Sequence[int] | None,
-) -> _Plan:
-    ensembles, others = model_tree(target, model)
-    for name, config in (ensembles | others).items():
-        if config.model_transaction_policy.decoupled:
-            raise UnsupportedError(
-                f"model '{name}' is decoupled: how it sends its responses cannot be profiled"
-            )
-        if isinstance(target, EngineServer) and target.engine.inspection.forms_own_batches(name):
-            raise UnsupportedError(
-                f"model '{name}' has a custom batching strategy, which reads its requests: it cannot "
-                "be simulated"
-            )
-    sequences = {}
-    for name, config in others.items():
-        found = sequence_plan({name: config}, SequencePlan(length=10**9, variation=0), serial=True)
-        if found is not None:
-            sequences[name] = found
-    if sequences and ensembles:
-        raise UnsupportedError(
-            f"model '{next(iter(sequences))}' of the ensemble has a sequence batcher",
-            hint="profile that model by itself",
-        )
-    root = (ensembles | others)[model]
-    sizes = _sizes(root.max_batch_size, batch_sizes)
-
-    def request_of(rows: int) -> Request:
-        return workloads(root, [rows], data, None, root.max_batch_size)[0][0].requests[0]
-
-    if sequences:  # a request is one row; its batches are formed of as many sequences
-        roots = dict.fromkeys(sizes, request_of(1))
-    else:
-        roots = {size: request_of(size) for size in sizes}
-    requests = step_requests(target, ensembles, model, roots) if ensembles else {model: roots}
-    return _Plan(
-        model=model,
-        ensembles=ensembles,
-        others=others,
-        sizes={name: tuple(sorted(found)) for name, found in requests.items()},
-        requests=requests,
-        roots=roots,
-        sequences=sequences,
-        levels=_levels(target, others, at_once),
-        request_of=None if sequences or ensembles or batch_sizes is not None else request_of,
-    )
-
-
-def _sizes(largest: int, chosen: Sequence[int] | None) -> tuple[int, ...]:
-    if chosen is not None:
-        if not chosen or min(chosen) < 1 or max(chosen) > max(1, largest):
-            raise InvalidArgumentError(
-                f"batch_sizes must be from 1 to max_batch_size, {max(1, largest)}; found "
-                f"{list(chosen)}"
-            )
-        return tuple(sorted({1, *chosen}))
-    sizes = {max(1, largest)}
-    size = 1
-    while size < largest:
-        sizes.add(size)
-        size *= 2
-    found = sorted(sizes)
-    while len(found) > _MOST_SIZES:  # every other one in the middle
-        found = sorted({found[0], *found[::-2]})
-    return tuple(found)
-
-
-def _levels(
-    target: Target, others: Mapping[str, ModelConfig], at_once: int | Sequence[int] | None
-) -> tuple[int, ...]:
-    configured = max(sum(group.count for group in c.instance_group) for c in others.values())
-    if isinstance(target, RemoteServer):
-        return tuple(sorted({1, max(1, configured)}))
-    if at_once is None:
-        return tuple(sorted({*_AT_ONCE, configured}))
-    if isinstance(at_once, int):
-        levels = {1, at_once, *(level for level in _AT_ONCE if level < at_once)}
-    else:
-        levels = {1, *at_once}
-    if min(levels) < 1:
-        raise InvalidArgumentError(f"at_once must be at least 1, found {at_once!r}")
-    return tuple(sorted(levels))
-
-
 class _Work:
     """The measurements of a profile, one after the other."""
 
@@ -303,7 +177,7 @@ class _Work:
         self,
         target: Target,
         server: Server | None,
-        plan: _Plan,
+        plan: ProfilePlan,
         seconds: float,
         observer: Observer | None,
     ) -> None:

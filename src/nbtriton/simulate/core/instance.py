@@ -71,7 +71,7 @@ class Instance(Event):
         self.start_ns = self._since = now
         level = world.enter(self)
         service = model.service
-        # One chance for both: what an idle time adds was measured from quantile to quantile.
+        # One chance for all: what is added to the time was measured from quantile to quantile.
         chance = world.random.random()
         took = service.draw(run.size, len(run.tickets), level, chance)
         took += service.after_idle(now - self.ended_ns, chance)
@@ -81,7 +81,7 @@ class Instance(Event):
         self._lost, self._taken = model.lost_ns, model.taken_ns
         uneven = model.uneven
         if len(uneven) > 1:
-            self._loses = uneven[int(world.random.random() * len(uneven))]
+            self._loses = uneven[int(chance * len(uneven))]
         device = model.device
         if device is None:
             self.due = now + took

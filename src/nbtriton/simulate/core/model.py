@@ -130,7 +130,7 @@ class Model(Runtime):
         By how many executions share the machine, ascending: the share of other threads' work by
         which each is put off.
     uneven : list of float, optional
-        Equally likely factors of what an execution loses so.
+        Factors of what an execution loses so, by equal parts of the distribution of its time.
     threaded : bool
         Its instances are threads of the server's process.
     ordered : bool
