@@ -7,7 +7,9 @@ import random
 import numpy as np
 import pytest
 
+from nbtriton.simulate import ServicePoint
 from nbtriton.simulate.estimates import line, longer, trimmed, uneven
+from nbtriton.simulate.executions import merged
 
 
 def test_what_is_added_from_quantile_to_quantile_gives_the_distribution_back():
@@ -40,3 +42,12 @@ def test_times_between_executions_are_a_line_by_the_requests_of_the_batch():
 
 def test_the_highest_hundredth_is_left_out():
     assert trimmed([*range(199), 10_000]) == list(range(198))
+
+
+def test_turns_are_one_point_in_which_each_execution_counts_alike():
+    slow, fast = ServicePoint(4, 1, (30.0,) * 2, 2), ServicePoint(4, 1, (10.0,) * 6, 6)
+    few = [ServicePoint(4, 2, (50.0,), 3)]
+    (point,) = merged([fast, slow, *few])
+    assert point == ServicePoint(4, 1, (10.0,) * 6 + (30.0,) * 2, 8)
+    # Of several at once a few executions say nothing, and those of all turns are enough.
+    assert [(p.rows, p.at_once) for p in merged([fast, *few * 3])] == [(4, 1), (4, 2)]

@@ -38,7 +38,7 @@ __all__ = ["Calibration"]
 TURNS = 4
 _LEAST = 30 // TURNS
 _FEWEST = 8
-_LONGEST_S = 1.0 / TURNS
+_LONGEST_S = 1.0
 # Idle times after which executions are measured: caches and the processor cool down meanwhile.
 _IDLE_US = (1000, 4000, 16000)
 _IDLE_COUNT = 100 // TURNS
@@ -136,26 +136,26 @@ class Calibration:
             seen.details["output_share"] = served.compute_output_us / compute_us
 
     def loads(
-        self, name: str, sizes: Sequence[int], requests: Mapping[int, Request], *, last: bool
+        self, name: str, sizes: Sequence[int], requests: Mapping[int, Request], *, first: bool
     ) -> Iterator[tuple[str, Callable[[float], None]]]:
         """Yield what else to measure of a model: words, and a function of the seconds to take.
 
-        In the last turn there is also what is measured once.
+        In the first turn there is also what is measured once.
         """
         if self._server is None:
             return
         config = self._configs[name]
-        first = requests[sizes[0]]
+        least = requests[sizes[0]]
         at_once = config.max_batch_size and config.HasField("dynamic_batching")
         largest = sizes[-1] // sizes[0] if at_once else 2
         yield (
             f"{largest} requests at a time",
-            lambda s: self._together(name, first, sizes[0], largest, s),
+            lambda s: self._together(name, least, sizes[0], largest, s),
         )
         full = requests[sizes[-1]]
         rows = self._idle_rows(name, sizes)
         yield "an idle instance", lambda s: self._idle(name, requests[rows], rows, s)
-        if last:
+        if first:
             self._caching(name, full, sizes[-1])
             yield "the interpreter", lambda s: self._holding(name, full, sizes[-1], s * TURNS)
 

@@ -33,7 +33,7 @@ def executions_of(server: Server, model: str, sample: Sample) -> list[BatchRecor
 
 
 def points_of(executions: Sequence[BatchRecord], rows: int, at_once: int) -> list[ServicePoint]:
-    """Return the point of a batch size and a number at once, if enough executions were like it.
+    """Return the point of a batch size and a number at once, if any executions were like it.
 
     Counted is what runs in the middle of an execution, this one included.
     """
@@ -45,7 +45,7 @@ def points_of(executions: Sequence[BatchRecord], rows: int, at_once: int) -> lis
         running = bisect_left(starts, middle) - bisect_left(ends, middle)
         if record.batch_size == rows and running == at_once and not record.failed:
             times_ns.append(record.end_ns - record.start_ns)
-    if len(times_ns) < _FEWEST and not (at_once == 1 and times_ns):
+    if not times_ns:
         return []
     return [ServicePoint(rows, at_once, thinned(times_ns), len(times_ns))]
 
@@ -72,6 +72,7 @@ def merged(points: Sequence[ServicePoint]) -> tuple[ServicePoint, ...]:
     """Return one point for each batch size and number at once, ascending, of those of several turns.
 
     Each execution counts alike, so that a slow second that one turn has seen is a part of the times.
+    Of several at once a few executions say nothing.
     """
     by_key: dict[tuple[int, int], list[ServicePoint]] = defaultdict(list)
     for point in points:
@@ -80,6 +81,8 @@ def merged(points: Sequence[ServicePoint]) -> tuple[ServicePoint, ...]:
     for (at_once, rows), turns in sorted(by_key.items()):
         times_ns = [round(us * 1000) for turn in turns for us in turn.times_us]
         count = sum(turn.executions for turn in turns)
+        if at_once > 1 and count < _FEWEST:
+            continue
         found.append(ServicePoint(rows, at_once, thinned(times_ns), count))
     return tuple(found)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from itertools import pairwise
@@ -54,9 +54,11 @@ __all__ = ["profile"]
 _OFF_LINE = 0.08
 _MOST_POINTS = 20
 # A point has at least so many executions in each turn, unless that takes too long.
-_LEAST = 20 // TURNS
-_LONGEST_S = 1.0 / TURNS
+_LEAST = 8
+_LONGEST_S = 1.0
 _SHORTEST_S = 0.06
+# No further turn begins after so many times the seconds that were asked for: of slow models one is enough.
+_MOST_SECONDS = 3
 
 
 def profile(
@@ -207,7 +209,7 @@ class _Work:
         plan = self._plan
         server = self._server
         if server is None:
-            for turn in range(TURNS):
+            for turn in self._turns():
                 for name in plan.others:
                     self._alone(name, turn)
                     self._beside(name)
@@ -216,13 +218,13 @@ class _Work:
         configurator = Configurator(server, plan.model, steps)
         try:
             configurator.apply(steps[0])
-            for turn in range(TURNS):
+            for turn in self._turns():
                 for name in plan.others:
                     self._alone(name, turn)
-                self._calibrate(last=turn == TURNS - 1)
+                self._calibrate(first=turn == 0)
             if plan.levels[-1] > 1:
                 configurator.apply(steps[1])
-                for _ in range(TURNS):
+                for _ in self._turns():
                     for name in plan.others:
                         self._beside(name)
         finally:
@@ -256,6 +258,13 @@ class _Work:
             notes=tuple(calibration.notes),
         )
         return calibration.fitted(made)
+
+    def _turns(self) -> Iterator[int]:
+        """Yield the numbers of turns, as many as there is time for."""
+        until_s = time.monotonic() + _MOST_SECONDS * self._seconds
+        for turn in range(TURNS):
+            if turn == 0 or time.monotonic() < until_s:
+                yield turn
 
     def _alone(self, name: str, turn: int) -> None:
         for rows, request in sorted(self._alone_of[name].items()):
@@ -313,14 +322,14 @@ class _Work:
         self._step(f"{name}: {_rows(rows)} of as many requests, {level} at once")
         self._calibration.beside(name, rows, plan.requests[name], level, self._share_s)
 
-    def _calibrate(self, *, last: bool) -> None:
-        """Measure what is around executions; in the last turn also what is measured once."""
+    def _calibrate(self, *, first: bool) -> None:
+        """Measure what is around executions; in the first turn also what is measured once."""
         plan = self._plan
         for name in plan.others:
             if name in plan.sequences:
                 continue
             for what, measure in self._calibration.loads(
-                name, plan.sizes[name], plan.requests[name], last=last
+                name, plan.sizes[name], plan.requests[name], first=first
             ):
                 self._step(f"{name}: {what}")
                 measure(self._share_s)
