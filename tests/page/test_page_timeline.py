@@ -109,10 +109,11 @@ def test_text_on_the_canvas_is_never_small(open_view, view, width):
 
 
 @pytest.mark.parametrize("host", ["plain-dark", "lab-light", "lab-dark", "vscode-dark"])
-def test_text_and_ink_stand_out_in_every_host(open_view, contrasts, view, host):
+def test_text_and_ink_stand_out_in_every_host(open_view, contrasts, serious, view, host):
     page = open_view(view, host)
     weak = [(text, round(ratio, 2)) for text, ratio in contrasts(page) if ratio < 4.5]
     assert not weak
+    assert serious(page) == []
 
 
 def test_frames_add_to_what_was_sent(open_view, view):
