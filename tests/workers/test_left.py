@@ -25,7 +25,7 @@ def test_a_server_of_processes_is_ready_to_start_them_before_its_first_model():
     others = {*own_children(os.getpid())}  # of fixtures that all tests share
     with Server(gpus=(), isolation="process"):
         assert len({*own_children(os.getpid())} - others) == 1
-    assert {*own_children(os.getpid())} <= others
+    assert until(lambda: {*own_children(os.getpid())} <= others)
 
 
 KERNEL = """
@@ -71,5 +71,5 @@ def test_a_server_that_is_closed_leaves_no_process():
         (fork_server,) = {*own_children(os.getpid())} - others
     assert pid(server)  # whose workers need it
     server.close()
-    assert not is_alive(fork_server)
-    assert {*own_children(os.getpid())} <= others
+    assert until(lambda: not is_alive(fork_server))
+    assert until(lambda: {*own_children(os.getpid())} <= others)
