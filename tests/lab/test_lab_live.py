@@ -105,7 +105,7 @@ def test_a_notebook_saved_while_live_opens_with_a_picture_and_a_dead_kernel_is_t
     assert WIDGET not in json.dumps(saved["cells"])
     read = open_notebook("reopened.ipynb", saved)
     picture = read.output("%triton_watch")
-    picture.locator("svg").first.wait_for()
+    picture.locator("svg:visible").first.wait_for()
     assert "READY" in picture.inner_text()
     assert read.page.get_by_text("Error displaying widget").count() == 0
     read.screenshot("live-watch-reopened", picture)
