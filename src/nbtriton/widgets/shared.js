@@ -213,9 +213,9 @@ function keepFocus(host) {
   });
   host.addEventListener("focusout", (event) => {
     if (host.contains(/** @type {Node | null} */ (event.relatedTarget))) return;
-    // A reader went elsewhere; an element that is taken out has gone by then.
+    // A reader went elsewhere; an element that is taken out has gone by then, or has the focus again.
     queueMicrotask(() => {
-      if (host.isConnected) focused = null;
+      if (host.isConnected && !host.contains(document.activeElement)) focused = null;
     });
   });
   return () => {
