@@ -16,7 +16,7 @@ export PYTHONUNBUFFERED := 1
 export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: gpu help demo lab binder test-fast test-compiled test-fil-gpu test bench $(BENCHES:%=bench-%) bench-stages bench-history bench-page docs lite lite-check types scripts test-lowest compiled examples fmt pin clean python
+.PHONY: gpu help demo lab binder test-fast test-compiled test-fil-gpu test-free-threaded test bench $(BENCHES:%=bench-%) bench-stages bench-history bench-page docs lite lite-check types scripts test-lowest compiled examples fmt pin clean python
 
 help:
 	@echo "make demo    run the notebook about ensembles, print its table, leave build/04_ensembles.html"
@@ -32,6 +32,9 @@ help:
 	@echo "             make bench-history shows the past, make bench-page writes docs/performance.md"
 	@echo "make test-fil-gpu"
 	@echo "             the GPU's kernel of the fil backend, by Triton's interpreter on the processor (fetches 290 MB)"
+	@echo "make test-free-threaded"
+	@echo "             schedulers and engine by a CPython without the global lock: python3.14t or python3.13t on the"
+	@echo "             PATH, or NBTRITON_FREE_THREADED=/path/to/it"
 	@echo "make gpu     checks and measures the path to a GPU, and writes bench/results/"
 	@echo "make compiled"
 	@echo "             the hot core as C extensions in build/compiled: its tests (make test-compiled) and figures"
@@ -140,6 +143,18 @@ $(TRITON_LANGUAGE)/.installed: $(VENV)/.test
 
 test-fil-gpu: $(TRITON_LANGUAGE)/.installed
 	@TRITON_INTERPRET=1 PYTHONPATH=$(TRITON_LANGUAGE) $(BIN)/python -m pytest -q -n0 tests/backends/test_fil_gpu.py $(PYTEST_FLAGS)
+
+# What runs models, with what has wheels there: no torch, and no endpoints.
+FREE_THREADED := build/free-threaded
+FREE_THREADED_PACKAGES := numpy pandas protobuf cloudpickle psutil hypothesis pytest pytest-asyncio pytest-timeout pytest-xdist
+test-free-threaded: export PYTHON_GIL := 0
+test-free-threaded:
+	@python=$${NBTRITON_FREE_THREADED:-$$(command -v python3.14t || command -v python3.13t)}; \
+	test -n "$$python" || { echo "no free-threaded CPython: neither python3.14t nor python3.13t is on the PATH, and NBTRITON_FREE_THREADED names none"; exit 1; }; \
+	test -x $(FREE_THREADED)/bin/pytest || { $$python -m venv --clear $(FREE_THREADED) && \
+		$(FREE_THREADED)/bin/python -m pip install -q --disable-pip-version-check --only-binary=:all: $(FREE_THREADED_PACKAGES); }
+	@PYTHONPATH=src $(FREE_THREADED)/bin/python -m pytest -q -n auto --dist loadfile -p no:cacheprovider \
+		tests/scheduling tests/engine -m "not (slow or reference)" $(PYTEST_FLAGS)
 
 compiled: test-compiled
 	@$(BIN)/python -m bench compiled $(BENCH_FLAGS)

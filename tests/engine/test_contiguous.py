@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from nbtriton.backends.python import install_pb_utils
 from nbtriton.engine import Server
@@ -15,6 +14,8 @@ from tests.engine.support import echo, ensemble_text
 
 install_pb_utils()
 import triton_python_backend_utils as pb_utils  # noqa: E402
+
+torch = pytest.importorskip("torch")
 
 SQUARE = echo().replace("dims: 4", "dims: [ 2, 2 ]")
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import torch
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -22,6 +22,8 @@ from tests.engine.support import ensemble_text
 
 install_pb_utils()
 import triton_python_backend_utils as pb_utils  # noqa: E402
+
+torch = pytest.importorskip("torch")
 
 ROWS, WIDTH = 2, 4
 # What a model does: ``act(memory, a, b)`` may write to its arguments and keep them in `memory`. All

@@ -352,7 +352,7 @@ def test_numpy_in_numpy_out(server: Server):
 
 
 def test_torch_in_torch_out(server: Server):
-    import torch
+    torch = pytest.importorskip("torch")
 
     server.load(echo(), double, name="m")
     out = server.infer("m", {"IN": torch.ones(2, 4)})["OUT"]
@@ -400,7 +400,7 @@ def test_bytes_in_any_form(server: Server, value):
 
 
 def test_strings_are_returned_as_bytes(server: Server):
-    import torch
+    torch = pytest.importorskip("torch")
 
     server.load(
         """
@@ -418,7 +418,7 @@ def test_strings_are_returned_as_bytes(server: Server):
 
 
 def test_bf16_is_torchs(server: Server):
-    import torch
+    torch = pytest.importorskip("torch")
 
     server.load(
         """

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from nbtriton.backends.python import install_pb_utils
 from nbtriton.engine import Server
@@ -16,6 +15,8 @@ from tests.engine.support import Gate, echo, ensemble_text, ones, row
 
 install_pb_utils()
 import triton_python_backend_utils as pb_utils  # noqa: E402
+
+torch = pytest.importorskip("torch")
 
 
 def values(array: Any) -> Any:

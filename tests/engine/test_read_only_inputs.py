@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from nbtriton.backends.python import install_pb_utils
 from nbtriton.config import parse_pbtxt
@@ -18,6 +17,8 @@ from tests.engine.support import echo, ensemble_text, ones
 
 install_pb_utils()
 import triton_python_backend_utils as pb_utils  # noqa: E402
+
+torch = pytest.importorskip("torch")
 
 YES = 'parameters { key: "READ_ONLY_INPUTS" value { string_value: "yes" } }'
 

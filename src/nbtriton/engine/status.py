@@ -69,7 +69,7 @@ def _restarts(instance: InstanceSnapshot) -> str:
     if state.due_ns is None:
         return text
     again_s = max(0, state.due_ns - monotonic_ns()) / 1e9
-    return f"{text}; again in {again_s:.1f} s, at most {state.left} times more after that"
+    return f"{text}; again in {again_s:.1f} s, {state.left} \u00d7 left after that"
 
 
 def _stand_in(server: Server, model: ModelSnapshot) -> str:
