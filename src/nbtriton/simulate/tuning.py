@@ -61,6 +61,9 @@ _KINDS: Mapping[str, Kind] = {
 }
 _DELAYS_US = (0, 100, 500, 1000, 2000, 5000)
 _MEASURED = ("infer_per_s", "latency_p50_us", "latency_p99_us")
+# Of its own profile: the search ranks configurations, and the finalists are measured. A profile of four
+# times as long made tuning an ensemble take 16% of the time of measuring a whole grid; with this one it is 7%.
+_PROFILE_S = 1.0
 # After an interrupt of the profile: long enough for a first look at the configurations.
 _LOOK_S = 1.0
 # The load under which memory is measured: twice as much as keeps all instances busy, and so many requests.
@@ -378,7 +381,8 @@ def tune(
         if profile is None:
             most = max(space["instances"][-1] for space in spaces.values())
             profile = measure_profile(
-                server, model, inputs=inputs, shapes=shapes, at_once=most, observer=observer, seed=seed
+                server, model, inputs=inputs, shapes=shapes, at_once=most, observer=observer, seed=seed,
+                seconds=_PROFILE_S,
             )  # fmt: skip
             interrupted = profile.interrupted
         memory = None
