@@ -7,8 +7,11 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean, stdev
 
 import numpy as np
+import numpy.typing as npt
 
 __all__ = ["error", "line", "longer", "mean", "middle", "trimmed", "uneven"]
+
+Numbers = Sequence[int] | npt.NDArray[np.float64]
 
 # So many values say how times are distributed.
 _PARTS = 100
@@ -40,16 +43,14 @@ def uneven(plain: Sequence[int], crowded: Sequence[int], gather_ns: float) -> tu
 
     A plain time and what it loses, of one chance, then have the distribution of the crowded times.
     """
-    at = (np.arange(_PARTS) + 0.5) / _PARTS
-    lost = np.quantile(crowded, at) - np.quantile(plain, at) - gather_ns
-    lost = np.maximum(lost, 0.0)
-    mean = float(lost.mean())
-    if not mean:
+    lost = longer(crowded, np.asarray(plain) + gather_ns)
+    usual = fmean(lost)
+    if not usual:
         return (1.0,)
-    return tuple(round(float(each) / mean, 3) for each in lost)
+    return tuple(round(each / usual, 3) for each in lost)
 
 
-def longer(times: Sequence[int], plain: Sequence[int]) -> tuple[float, ...]:
+def longer(times: Numbers, plain: Numbers) -> tuple[float, ...]:
     """Return by how much times exceed plain ones, from quantile to quantile: equally likely, not below 0.
 
     A plain time and what is added to it, of one chance, then have the distribution of the times.
