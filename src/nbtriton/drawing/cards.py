@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from nbtriton.drawing.activity import ModelActivity
 from nbtriton.drawing.numbers import count, measure, nice_ceiling
-from nbtriton.drawing.scene import Shape, figure, ink, shape, text, text_width
+from nbtriton.drawing.scene import Shape, figure, ink, shape, shortened, text, text_width
 
 __all__ = ["watch_scenes"]
 
@@ -132,7 +132,7 @@ def _line(
         shape("rect", x=10, y=y, width=at.width - 20, height=height, rx=4, **ink("panel")),
         shape("title", " ".join(filter(None, (model.name, model.platform, model.reason)))),
         shape("circle", cx=22, cy=base - 4, r=4.5, **ink(STATE_ROLES.get(model.state, "muted"))),
-        text(33, base, _short(model.name, plot - 130), 12, "fg", bold=True),
+        text(33, base, shortened(model.name, plot - 130, 12, bold=True), 12, "fg", bold=True),
         text(plot - 50, base, measure(model.infer_per_s), 12, "fg", "end", data_role="rate"),
         text(plot - 47, base, "infer/s", 11, "muted"),
         shape(
@@ -190,7 +190,7 @@ def _shares(model: ModelActivity, y: float, _height: float, at: _Layout) -> list
     for row, (name, share) in enumerate(shown):
         top = y + 32 + row * 26
         parts += [
-            text(left, top + 6, _short(name, wide - 44, 11, bold=False), 11, "fg"),
+            text(left, top + 6, shortened(name, wide - 44, 11), 11, "fg"),
             text(left + wide, top + 6, f"{share * 100:.0f} %", 11, "fg", "end", data_role="share-text"),
             shape("rect", x=left, y=top + 10, width=wide, height=7, rx=2, **ink("bg", "line")),
             shape(
@@ -204,15 +204,9 @@ def _shares(model: ModelActivity, y: float, _height: float, at: _Layout) -> list
     return parts
 
 
-def _short(name: str, room: float, size: float = 12, *, bold: bool = True) -> str:
-    while text_width(name, size, bold=bold) > room and len(name) > 4:
-        name = name[:-2] + "…"
-    return name
-
-
 def _counters(model: ModelActivity, y: float, at: _Layout) -> list[Shape]:
     role = STATE_ROLES.get(model.state, "muted")
-    name = _short(model.name, at.plot_x - 40, 14)
+    name = shortened(model.name, at.plot_x - 40, 14, bold=True)
     failed = f"{count(model.fail_count)} failed"
     return [
         shape("title", " ".join(filter(None, (model.name, model.platform, model.reason)))),
@@ -334,7 +328,7 @@ def _time_axis(
         x, room, anchor = at.right + 14, at.width - at.right - 34, ""
     return [
         text(at.plot_x, y, f"{span_s:.0f} s ago", 11, "muted", data_role="axis"),
-        text(x, y, _short(newest, room, 11, bold=False), 11, "muted", anchor, data_role="change"),
+        text(x, y, shortened(newest, room, 11), 11, "muted", anchor, data_role="change"),
         text(at.right, y, "now", 11, "muted", "end"),
     ]  # fmt: skip
 

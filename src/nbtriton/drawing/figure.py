@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from nbtriton.drawing.numbers import measure, nice_ticks, plain
-from nbtriton.drawing.scene import Shape, figure, ink, shape, text, text_width, wrapped
+from nbtriton.drawing.scene import Shape, figure, ink, shape, shortened, text, text_width, wrapped
 from nbtriton.drawing.timeline import Mark
 
 __all__ = [
@@ -194,7 +194,7 @@ def _timeline(
     for at, model in enumerate(picture.models):
         own = [one for one in picture.requests if one.model == at]
         parts.append(
-            text(16, y + 12, _short(model.name, left - 44, bold=True), 12, "fg", bold=True)
+            text(16, y + 12, shortened(model.name, left - 44, 12, bold=True), 12, "fg", bold=True)
         )
         if picture.predicted:
             own = [one for one in own if one.client >= 0]
@@ -202,7 +202,7 @@ def _timeline(
             parts.append(_life(one, x, y + row * _ROW_H, open_=picture.predicted))
         y += max(len(own) * _ROW_H, _ROW_H) + 4
         for lane, name in enumerate(model.instances):
-            parts.append(text(left - 8, y + 16, _short(name, left - 20), 11, "muted", "end"))
+            parts.append(text(left - 8, y + 16, shortened(name, left - 20, 11), 11, "muted", "end"))
             parts.append(
                 shape("rect", x=left, y=y, width=room, height=_LANE_H, rx=2, **ink("panel", "line"))
             )
@@ -397,7 +397,7 @@ def _stage(
 def _box(x: float, y: float, width: float, height: float, name: str) -> list[Shape]:
     return [
         shape("rect", x=x, y=y, width=width, height=height, rx=6, **ink("panel", "line")),
-        text(x + 8, y + 14, _short(name, width - 16), 11, "muted"),
+        text(x + 8, y + 14, shortened(name, width - 16, 11), 11, "muted"),
     ]
 
 
@@ -423,7 +423,7 @@ def _stamps(
     for batch in picture.batches:
         if batch.model != model or batch.lane != lane:
             continue
-        words = _short(batch.mark.words, width - 40)
+        words = shortened(batch.mark.words, width - 40, 11)
         parts.append(
             shape(
                 "g",
@@ -499,9 +499,3 @@ def _place(
                     continue
             if not known or known[-1][1:] != [x, at_y, state]:
                 known.append([float(k), round(x, 1), round(at_y, 1), state])
-
-
-def _short(name: str, room: float, *, bold: bool = False) -> str:
-    while text_width(name, 12 if bold else 11, bold=bold) > room and len(name) > 4:
-        name = name[:-2] + "…"
-    return name

@@ -19,6 +19,7 @@ __all__ = [
     "figure",
     "ink",
     "shape",
+    "shortened",
     "text",
     "text_width",
     "to_json",
@@ -236,6 +237,13 @@ def text_width(line: str, size: float, *, bold: bool = False) -> float:
         else:
             ems += 0.72 if char.isupper() else 0.64
     return ems * size * (1.1 if bold else 1.0)
+
+
+def shortened(line: str, room: float, size: float, *, bold: bool = False) -> str:
+    """Cut a line of text to a width in pixels, with an ellipsis where something is left out."""
+    while text_width(line, size, bold=bold) > room and len(line) > 4:
+        line = line[:-2] + "…"
+    return line
 
 
 def wrapped(line: str, room: float, size: float, *, bold: bool = True) -> list[str]:

@@ -6,7 +6,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from nbtriton.drawing.numbers import count, measure, nice_ticks, plain
-from nbtriton.drawing.scene import Shape, figure, ink, shape, text, text_width, to_svg, wrapped
+from nbtriton.drawing.scene import (
+    Shape,
+    figure,
+    ink,
+    shape,
+    shortened,
+    text,
+    text_width,
+    to_svg,
+    wrapped,
+)
 from nbtriton.drawing.table import table_text
 
 __all__ = [
@@ -154,7 +164,9 @@ def _scene(models: Sequence[TimelineLanes], axis: _Axis, finding: str) -> Shape:
 
 
 def _model(model: TimelineLanes, y: float, axis: _Axis) -> tuple[Shape, float]:
-    parts = [text(20, y + 12, _short(model.name, axis.left - 30, bold=True), 12, "fg", bold=True)]
+    parts = [
+        text(20, y + 12, shortened(model.name, axis.left - 30, 12, bold=True), 12, "fg", bold=True)
+    ]
     parts.append(shape("title", model.name))
     slots, beyond = _slots(model.waits)
     shown = max((slot for _, slot in slots), default=-1) + 1
@@ -167,7 +179,7 @@ def _model(model: TimelineLanes, y: float, axis: _Axis) -> tuple[Shape, float]:
     for at, lane in enumerate(model.lanes):
         top = lanes_top + at * (_LANE_H + 4)
         parts.append(
-            text(axis.left - 8, top + 16, _short(lane, axis.left - 30), 11, "muted", "end")
+            text(axis.left - 8, top + 16, shortened(lane, axis.left - 30, 11), 11, "muted", "end")
         )
         parts.append(
             shape(
@@ -236,7 +248,9 @@ def _bar(bar: Bar, top: float, axis: _Axis) -> list[Shape]:
 def _strip(strip: Strip, top: float, axis: _Axis) -> list[Shape]:
     base = top + _STRIP_H
     found = [
-        text(axis.left - 8, base - 4, _short(strip.name, axis.left - 30), 11, "muted", "end"),
+        text(
+            axis.left - 8, base - 4, shortened(strip.name, axis.left - 30, 11), 11, "muted", "end"
+        ),
         shape("path", d=f"M{axis.left:g} {base:.1f}h{axis.plot:g}", **ink(None, "line")),
     ]
     for span in strip.spans:
@@ -301,12 +315,6 @@ def _ticks(top: float, y: float, axis: _Axis) -> list[Shape]:
         found.append(text(x, y + 15, plain(tick), 11, "muted", "middle"))
     found.append(text(axis.left + axis.plot, y + 30, "milliseconds", 11, "muted", "end"))
     return found
-
-
-def _short(name: str, room: float, *, bold: bool = False) -> str:
-    while text_width(name, 12 if bold else 11, bold=bold) > room and len(name) > 4:
-        name = name[:-2] + "…"
-    return name
 
 
 def timeline_text(models: Sequence[TimelineLanes], *, span_ms: float, finding: str) -> str:
