@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import math
+import pickle
+
 import numpy as np
+import pandas as pd
 import pytest
 
-from nbtriton.drawing import Column, table_html, table_text
+from nbtriton.drawing import Column, compact_html, compact_text, table_html, table_text
+from nbtriton.drawing.frames import TableFrame
 
 COLUMNS = ["model", "concurrency", "infer_per_s", "p99_ms", "failed"]
 ROWS = [["digits", 1, 174.04, 7.6, 0], ["digits", 32, 1969.2, 20.84, None]]
@@ -75,3 +80,33 @@ def test_a_sentence_beside_long_names_has_room():
     first, second = html.split("<th ")[1:]
     assert "min-width" not in first
     assert "min-width" in second
+
+
+def test_a_compact_table_has_the_important_columns_and_all_of_them_closed():
+    names = [f"number_of_things_{at}" for at in range(12)]
+    html = compact_html(names, [list(range(12))], (11, 3))
+    short, _, whole = html.partition("<details")
+    assert "number of things 11" in short
+    assert "number of things 3" in short
+    assert short.count("<th ") < 12
+    assert whole.count("<th ") == 12
+    assert "all 12 columns" in whole
+    assert "<details" not in compact_html(names, [list(range(12))], (11,), rest=False)
+    # What fits is there once.
+    assert compact_html(["a", "b"], [[1, 2]], ()).count("<th ") == 2
+    text = compact_text(names, [list(range(12))], (11, 3))
+    assert max(map(len, text.splitlines()[:-1])) <= 80
+    assert text.splitlines()[-1].startswith("and number of things ")
+
+
+def test_a_frame_that_shows_itself_is_a_dataframe():
+    plain = pd.DataFrame({"model": ["a", "b"], "queue_us": [1500.0, math.nan], "failed": [0, 1]})
+    frame = TableFrame(plain, ("model",))
+    pd.testing.assert_frame_equal(pd.DataFrame(frame), plain)
+    assert "1.50" in repr(frame)
+    assert "queue [ms]" in repr(frame)
+    assert "NaN" not in frame._repr_html_()
+    assert TableFrame.__name__ not in type(frame[["model"]]).__name__
+    again = pickle.loads(pickle.dumps(frame))
+    assert repr(again) == repr(frame)
+    assert repr(frame[frame["failed"] > 0].copy()).startswith("  model")  # pandas' own form

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from nbtriton.drawing import Point, Series, to_json, watch_scenes
+from nbtriton.drawing import Point, Series, compact_html, to_json, watch_scenes
 from nbtriton.widgets import CurveView, DagView, Hub, WatchView, curve_view, dag_view, graph_of
 from nbtriton.widgets.activity import activities, covered_s, encode
 from tests.page.conftest import HOSTS, frame_text
@@ -443,10 +443,50 @@ def test_a_page_of_600_pixels_shows_the_whole_watch(open_view, open_html, server
         assert min(sizes) >= 10.99
         assert fits
         assert page.evaluate(COLLISIONS) == []
-    # A wide one has the wide picture and all columns.
+    # A notebook beside its files has the wide picture, and as many columns as it has room for.
+    spread(live, 800)
+    assert live.locator(".nbt-watch-scroll").evaluate("e => e.scrollWidth <= e.clientWidth")
     spread(live, 1000)
     assert live.locator("svg").evaluate("e => e.getBoundingClientRect().width") == 800
     assert live.locator("[data-column=compute]").first.is_visible()
+
+
+def test_a_page_of_600_pixels_shows_a_whole_report_and_one_key_opens_the_rest(open_html):
+    """Two swept options and the steps of an ensemble: 13 columns."""
+    heads = (
+        "concurrency", "instances", "dynamic_batching", "infer_per_s", "p50_ms", "p90_ms", "p99_ms", "queue_ms",
+        "compute_ms", "interpreter_wait_percent", "errors", "outcome", "mean batch of pre / classify / segment",
+    )  # fmt: skip
+    row = (
+        16,
+        2,
+        "off",
+        1234.5,
+        123.4,
+        234.5,
+        1345.6,
+        87.9,
+        22.5,
+        4.26,
+        0,
+        "unstable",
+        "3.98 / 7.23 / 5.43",
+    )
+    page = open_html(compact_html(heads, [row] * 4, (0, 1, 2, 3, 4, 6, 11)), width=556)
+    short = page.locator("table").first
+    assert short.evaluate("e => e.getBoundingClientRect().right") <= 556
+    heads_shown = short.locator("th").all_inner_texts()
+    assert [head.split("\n")[0] for head in heads_shown[:4]] == [
+        "concurrency", "instances", "dynamic batching", "throughput"
+    ]  # fmt: skip
+    assert "outcome" in heads_shown
+    whole = page.locator("details table")
+    assert not whole.is_visible()
+    page.keyboard.press("Tab")
+    page.keyboard.press("Enter")
+    assert whole.locator("th").count() == len(heads)
+    assert whole.is_visible()
+    assert page.evaluate("document.documentElement.scrollWidth") <= 556
 
 
 # -- curve ----------------------------------------------------------------------------------------

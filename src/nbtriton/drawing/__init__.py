@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from nbtriton.drawing.activity import Lane, ModelActivity, batch_bins, bin_counts
 from nbtriton.drawing.cards import watch_scenes
+from nbtriton.drawing.compact import compact_html, compact_text
 from nbtriton.drawing.curve import (
     Limits,
     Point,
@@ -65,6 +66,8 @@ __all__ = [
     "batch_bins",
     "best_of",
     "bin_counts",
+    "compact_html",
+    "compact_text",
     "count",
     "curve_finding",
     "curve_limits",

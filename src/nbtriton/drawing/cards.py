@@ -44,6 +44,8 @@ _MAX_LANES = 8
 # More cards are longer than a screen: each model is a line then.
 _MAX_CARDS = 8
 _LINE_H = 30.0
+# The line that says what changed, above the ends of the axis.
+_CHANGE_H = 15.0
 _MAX_SHARES = 4
 _BARS_H = 104.0  # below a narrow card
 
@@ -93,7 +95,7 @@ def _scene(models: Sequence[ModelActivity], span_s: float, at: _Layout) -> Shape
 
 def _main_height(model: ModelActivity) -> float:
     lanes = min(len(model.lanes), _MAX_LANES) + (len(model.lanes) > _MAX_LANES)
-    return max(144.0, 26 + _STRIP_H + 10 + lanes * _LANE_STEP + 26)
+    return max(144.0, 26 + _STRIP_H + 10 + lanes * _LANE_STEP + 26 + _CHANGE_H)
 
 
 def _card_height(model: ModelActivity, at: _Layout) -> float:
@@ -322,13 +324,11 @@ def _time_axis(
     changes: Sequence[tuple[float, str]], y: float, span_s: float, at: _Layout
 ) -> list[Shape]:
     newest = next((summary for age, summary in reversed(changes) if age <= span_s), "")
-    # Between the ends of the axis, or beside it where that is too short.
-    x, room, anchor = at.plot_x + at.plot_w / 2, at.plot_w - 130, "middle"
-    if at.bars_below:
-        x, room, anchor = at.right + 14, at.width - at.right - 34, ""
+    # As far as the bars, or the card's right end.
+    room = (at.width - 24 if at.bars_below else at.bars_x - 10) - at.plot_x
     return [
         text(at.plot_x, y, f"{span_s:.0f} s ago", 11, "muted", data_role="axis"),
-        text(x, y, shortened(newest, room, 11), 11, "muted", anchor, data_role="change"),
+        text(at.plot_x, y - _CHANGE_H, shortened(newest, room, 11), 11, "muted", data_role="change"),
         text(at.right, y, "now", 11, "muted", "end"),
     ]  # fmt: skip
 

@@ -11,7 +11,15 @@ from unicodedata import east_asian_width
 
 from nbtriton.drawing.numbers import MISSING, count, measure
 
-__all__ = ["Column", "TableView", "in_units", "table_html", "table_text"]
+__all__ = [
+    "Column",
+    "TableView",
+    "cells_of",
+    "heads_of",
+    "in_units",
+    "table_html",
+    "table_text",
+]
 
 Format = str | Callable[[object], str]
 
@@ -95,6 +103,8 @@ def table_html(
     *,
     caption: str = "",
     cls: str = "nbt-table",
+    font_px: float | None = None,
+    padding_px: int = 10,
 ) -> str:
     """Write a table as HTML that takes its colours from the page.
 
@@ -108,14 +118,19 @@ def table_html(
         Column name or label to a format specification (``".1f"``) or a function.
     caption : str, optional
         Written above the table.
+    font_px : float, optional
+        The page's own if not given.
+    padding_px : int
+        At the left and the right of each cell.
     """
-    heads = [_head(column) for column in columns]
+    heads = heads_of(columns)
     cells, numeric = _cells(columns, rows, formats)
     parts = []
+    size = "" if font_px is None else f"font-size:{font_px:g}px;"
     if caption:
         parts.append(f'<div style="font-weight:600;margin:.3em 0">{escape(caption)}</div>')
     parts.append(
-        f'<table class="{escape(cls)}" style="border-collapse:collapse;color:inherit;'
+        f'<table class="{escape(cls)}" style="border-collapse:collapse;color:inherit;{size}'
         'font-variant-numeric:tabular-nums"><thead><tr>'
     )
     for at, (head, right) in enumerate(zip(heads, numeric, strict=True)):
@@ -128,14 +143,14 @@ def table_html(
             else ""
         )
         parts.append(
-            f'<th scope="col" style="{_align(right)}{least}padding:4px 10px;vertical-align:bottom;'
+            f'<th scope="col" style="{_align(right)}{least}padding:4px {padding_px}px;vertical-align:bottom;'
             f'border-bottom:{_RULE}">{escape(head.label)}{unit}</th>'
         )
     parts.append("</tr></thead><tbody>")
     for row in cells:
         parts.append("<tr>")
         parts.extend(
-            f'<td style="{_align(right)}padding:3px 10px;border-bottom:{_HAIR}">{escape(cell)}</td>'
+            f'<td style="{_align(right)}padding:3px {padding_px}px;border-bottom:{_HAIR}">{escape(cell)}</td>'
             for cell, right in zip(row, numeric, strict=True)
         )
         parts.append("</tr>")
@@ -151,7 +166,7 @@ def table_text(
     caption: str = "",
 ) -> str:
     """Write a table as aligned text; parameters as in `table_html`."""
-    heads = [_head(column) for column in columns]
+    heads = heads_of(columns)
     cells, numeric = _cells(columns, rows, formats)
     titles = [f"{head.label} [{head.unit}]" if head.unit else head.label for head in heads]
     widths = [
@@ -168,8 +183,14 @@ def table_text(
     return "\n".join(lines)
 
 
-def _head(column: str | Column) -> Column:
-    return column if isinstance(column, Column) else Column.of(column)
+def heads_of(columns: Sequence[str | Column]) -> list[Column]:
+    """Return the heads of columns, of which a string is read by `Column.of`."""
+    return [one if isinstance(one, Column) else Column.of(one) for one in columns]
+
+
+def cells_of(columns: Sequence[str | Column], rows: Sequence[Sequence[object]]) -> list[list[str]]:
+    """Return the cells as they are written."""
+    return _cells(columns, rows, None)[0]
 
 
 def _cells(

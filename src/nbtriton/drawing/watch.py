@@ -22,7 +22,7 @@ def watch_svg(models: Sequence[ModelActivity], *, span_s: float = 30.0) -> str:
 def watch_html(models: Sequence[ModelActivity], *, span_s: float = 30.0) -> str:
     """Return the picture of `watch_svg` with the same numbers as a table beneath it."""
     columns, rows = watch_table(models)
-    table = table_html(columns, rows, cls="nbt-watch-table")
+    table = f'<div style="overflow-x:auto">{table_html(columns, rows, cls="nbt-watch-table")}</div>'
     return (
         f'<div class="nbt-watch nbt-static">{fitting(watch_scenes(models, span_s=span_s))}'
         f"<details><summary>the numbers as a table</summary>{table}</details></div>"

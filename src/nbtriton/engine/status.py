@@ -43,6 +43,8 @@ def status(server: Server, name: str | None = None) -> pd.DataFrame:
     with needed("a table of models"):
         import pandas as pd
 
+        from nbtriton.drawing.frames import TableFrame
+
     shown = [model for model in server.models() if name in (None, model.name)]
     frame = pd.DataFrame([_row(model) for model in shown], columns=_COLUMNS)
     if any(model.interpreter.probes for model in shown):
@@ -55,7 +57,7 @@ def status(server: Server, name: str | None = None) -> pd.DataFrame:
     reasons = [_stand_in(server, model) for model in shown]
     if any(reasons):
         frame["stand_in"] = reasons
-    return frame
+    return TableFrame(frame, _FIRST)
 
 
 def _restarts(instance: InstanceSnapshot) -> str:
@@ -83,6 +85,12 @@ def _stand_in(server: Server, model: ModelSnapshot) -> str:
 _COLUMNS = (
     "model", "version", "state", "platform", "instances", "isolation", "max_batch_size", "queued",
     "executing", "requests", "failed", "inferences", "executions", "mean_batch_size", "queue_us", "compute_us",
+)  # fmt: skip
+
+# What a narrow page has room for; the columns that are there only where they say something come early.
+_FIRST = (
+    "model", "state", "queued", "restarts", "stand_in", "ignored", "requests", "failed", "queue_us",
+    "compute_us", "mean_batch_size", "interpreter_wait", "instances", "executing",
 )  # fmt: skip
 
 

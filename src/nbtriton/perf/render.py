@@ -14,12 +14,12 @@ from typing import Any, ClassVar, Protocol
 from nbtriton.drawing import (
     Column,
     Shape,
+    compact_html,
     curve_finding,
     curve_scenes,
     fitting,
     in_units,
     measure,
-    table_html,
     table_text,
     to_svg,
 )
@@ -79,6 +79,12 @@ _TABLE: Mapping[str, Column] = {
     "delayed_percent": Column("delayed", "%"),
     "outcome": Column("outcome"),
 }
+# What a narrow page has room for: what differs between the levels, and what was measured.
+_CHOICES = tuple(_TABLE)[: tuple(_TABLE).index("infer_per_s")]
+_FIGURES = (
+    "infer_per_s", "latency_p50_us", "latency_p99_us", "errors", "outcome", "server_mean_batch_size",
+    "responses_per_s", "first_response_p50_us", "sequences_per_s", "delayed_percent",
+)  # fmt: skip
 # Columns that are left out where every row has this value.
 _NEVER = object()
 _PLAIN: Mapping[str, object] = {
@@ -109,7 +115,7 @@ def _scenes(report: Report) -> list[Shape]:
 
 def text(report: Report) -> str:
     """Write the report for a terminal."""
-    columns, rows = _table(report)
+    columns, rows, _ = _table(report)
     parts = [report.headline]
     if rows:
         parts = [finding_of(report), report.headline, table_text(columns, rows)]
@@ -119,12 +125,12 @@ def text(report: Report) -> str:
 
 def html(report: Report) -> str:
     """Write the report for a page: the curve, the table, the notes."""
-    columns, rows = _table(report)
+    columns, rows, first = _table(report)
     parts = [f'<div class="nbt-perf"><p>{escape(report.headline)}</p>']
     if rows:
         # The picture begins with the finding.
         picture = fitting(_scenes(report)) if series_of(report) else f"<p>{finding_of(report)}</p>"
-        parts += [picture, table_html(columns, rows)]
+        parts += [picture, compact_html(columns, rows, first)]
     notes = _notes(report)
     if notes:
         items = "".join(f"<li>{escape(note)}</li>" for note in notes)
@@ -229,7 +235,8 @@ def _whole(us: float) -> int:
     return int(us) if math.isfinite(us) else 0
 
 
-def _table(report: Report) -> tuple[list[Column], list[list[object]]]:
+def _table(report: Report) -> tuple[list[Column], list[list[object]], list[int]]:
+    """Return the columns, the rows, and the columns that a narrow page shows first."""
     rows = []
     for point in report.points:
         row = row_of(point)
@@ -260,7 +267,11 @@ def _table(report: Report) -> tuple[list[Column], list[list[object]]]:
         and not all(row.get(name) == _PLAIN.get(name, _NEVER) for row in rows)
     ]
     cells = [[_cell(row.get(name)) for name in shown] for row in rows]
-    return in_units([columns[name] for name in shown], cells)
+    varying = [name for name in shown if any(row.get(name) != rows[0].get(name) for row in rows)]
+    chosen = [name for name in shown if name not in _TABLE and name.startswith("latency_")]
+    important = (*filter(varying.__contains__, _CHOICES), *_FIGURES, *chosen)
+    first = [shown.index(name) for name in important if name in shown]
+    return *in_units([columns[name] for name in shown], cells), first
 
 
 def _cell(value: object) -> object:

@@ -146,9 +146,16 @@ def curve_rows(series: Sequence[Series]) -> tuple[list[str], list[list[object]]]
 
 
 def frame_view(
-    frame: Any, *, caption: str = "", formats: Mapping[str, str] | None = None
+    frame: Any, *, caption: str = "", formats: Mapping[str, str] | None = None, rest: bool = True
 ) -> StaticView:
-    """Return a pandas DataFrame as a table; a named index becomes the first column."""
+    """Return a pandas DataFrame as a table; a named index becomes the first column.
+
+    A frame that shows itself as a compact table does so, and `rest` is whether all columns follow.
+    """
+    compact = getattr(frame, "compact_view", None)
+    if compact is not None:
+        html, text = compact(caption=caption, rest=rest)
+        return StaticView(html, text)
     if any(name is not None for name in frame.index.names):
         frame = frame.reset_index()
     columns = [str(name) for name in frame.columns]

@@ -62,11 +62,15 @@ class LiveTable:
         """Return the table as it is now."""
         return frame_view(self._source(), caption=self._caption)
 
+    def _moving(self) -> StaticView:
+        """Return the table as it is now, without what a reader opens: each renewal would close it."""
+        return frame_view(self._source(), caption=self._caption, rest=False)
+
     def show(self) -> Self:
         """Display the table in the running cell and keep it up to date until `stop`."""
         if notebook_shell() is None:
             return self
-        view = self.static()
+        view = self._moving() if live_wanted() else self.static()
         self._html = view.html
         self._handle = display(view, display_id=True)
         if live_wanted():
@@ -87,7 +91,7 @@ class LiveTable:
 
     def tick(self) -> None:
         """Read the source, at most twice a second."""
-        self._publisher.offer(self.static)
+        self._publisher.offer(self._moving)
         self._publisher.poll()
 
     def handle_closed(self) -> None:

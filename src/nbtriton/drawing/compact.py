@@ -1,0 +1,98 @@
+"""Tables for narrow pages: the columns that matter most, and all of them one key away."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from nbtriton.drawing.scene import text_width
+from nbtriton.drawing.table import Column, cells_of, heads_of, table_html, table_text
+
+__all__ = ["chosen_columns", "compact_html", "compact_text"]
+
+# The narrowest picture's width: a page of 600 pixels has room for it beside its margins.
+_ROOM_PX = 540.0
+_TERMINAL = 80
+_FONT_PX = 13.0
+_PADDING_PX = 6
+# A longer text is broken, `table_html` leaves it 14em.
+_SENTENCE = 30
+_SENTENCE_PX = 14 * _FONT_PX
+
+
+def compact_html(
+    columns: Sequence[str | Column],
+    rows: Sequence[Sequence[object]],
+    importance: Sequence[int],
+    *,
+    caption: str = "",
+    rest: bool = True,
+) -> str:
+    """Write a table that fits into 540 pixels, and the whole one below it, closed.
+
+    Parameters
+    ----------
+    columns, rows
+        As in `table_html`.
+    importance : sequence of int
+        Columns to be shown first, the most important one at the beginning.
+    caption : str, optional
+    rest : bool
+        Whether the whole table follows where columns are left out.
+    """
+    at = chosen_columns(columns, rows, importance, _ROOM_PX, _width_px)
+    some, fewer = [columns[i] for i in at], [[row[i] for i in at] for row in rows]
+    html = table_html(some, fewer, caption=caption, font_px=_FONT_PX, padding_px=_PADDING_PX)
+    if len(at) == len(columns) or not rest:
+        return f'<div style="overflow-x:auto">{html}</div>'
+    return (
+        f'<div style="overflow-x:auto">{html}</div><details style="margin-top:4px">'
+        f"<summary>all {len(columns)} columns</summary>"
+        f'<div style="overflow-x:auto">{table_html(columns, rows)}</div></details>'
+    )
+
+
+def compact_text(
+    columns: Sequence[str | Column], rows: Sequence[Sequence[object]], importance: Sequence[int]
+) -> str:
+    """Write a table of 80 characters, and the names of the columns that it leaves out."""
+    at = chosen_columns(columns, rows, importance, _TERMINAL + 2, _width_chars)
+    text = table_text([columns[i] for i in at], [[row[i] for i in at] for row in rows])
+    left = [head.label for i, head in enumerate(heads_of(columns)) if i not in at]
+    return f"{text}\nand {', '.join(left)}" if left else text
+
+
+def chosen_columns(
+    columns: Sequence[str | Column],
+    rows: Sequence[Sequence[object]],
+    importance: Sequence[int],
+    room: float,
+    width: Callable[[Column, Sequence[str]], float],
+) -> list[int]:
+    """Return the columns that have room, in their order; the most important one always has.
+
+    A column that does not fit leaves its room to those after it.
+    """
+    heads, cells = heads_of(columns), cells_of(columns, rows)
+    order = [*importance, *(i for i in range(len(columns)) if i not in importance)]
+    chosen: list[int] = []
+    for i in order:
+        needed = width(heads[i], [row[i] for row in cells])
+        if needed <= room or not chosen:
+            room -= needed
+            chosen.append(i)
+    return sorted(chosen)
+
+
+def _width_px(head: Column, cells: Sequence[str]) -> float:
+    words = [text_width(word, _FONT_PX, bold=True) for word in head.label.split()]
+    words.append(text_width(head.unit, _FONT_PX))
+    words += [
+        _SENTENCE_PX if len(cell) > _SENTENCE and " " in cell else text_width(cell, _FONT_PX)
+        for cell in cells
+    ]
+    return max(words) + 2 * _PADDING_PX
+
+
+def _width_chars(head: Column, cells: Sequence[str]) -> float:
+    title = f"{head.label} [{head.unit}]" if head.unit else head.label
+    return max(map(len, (title, *cells))) + 2

@@ -1,0 +1,53 @@
+"""A DataFrame that shows itself as the other tables do: units in the head, compact."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import pandas as pd
+
+from nbtriton.drawing.compact import compact_html, compact_text
+from nbtriton.drawing.table import Column, in_units
+
+__all__ = ["TableFrame"]
+
+
+class TableFrame(pd.DataFrame):
+    """A DataFrame that is shown as a table of nbtriton; what is computed from it is a plain one.
+
+    Parameters
+    ----------
+    frame : pandas.DataFrame
+    importance : iterable of str, optional
+        The columns that are shown first, as far as a narrow page has room.
+    """
+
+    # pandas hands these on, also when it is pickled.
+    _metadata = ["importance"]  # noqa: RUF012 - as pandas has it
+
+    def __init__(self, frame: Any = None, importance: Iterable[str] = ()) -> None:
+        super().__init__(frame)
+        self.importance = tuple(importance)
+
+    @property
+    def _constructor(self) -> Callable[..., pd.DataFrame]:
+        return pd.DataFrame
+
+    def _table(self) -> tuple[list[Column], list[list[object]], list[int]]:
+        names = [str(name) for name in self.columns]
+        rows = [list(row) for row in self.itertuples(index=False, name=None)]
+        columns, cells = in_units([Column.of(name) for name in names], rows)
+        return columns, cells, [names.index(name) for name in self.importance if name in names]
+
+    def compact_view(self, *, caption: str = "", rest: bool = True) -> tuple[str, str]:
+        """Return it as HTML and as text; where `rest` is true, all columns follow on the page, closed."""
+        columns, cells, first = self._table()
+        text = "\n".join(filter(None, (caption, compact_text(columns, cells, first))))
+        return compact_html(columns, cells, first, caption=caption, rest=rest), text
+
+    def _repr_html_(self) -> str:
+        return self.compact_view()[0]
+
+    def __repr__(self) -> str:
+        return self.compact_view()[1]
