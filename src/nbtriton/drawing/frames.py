@@ -27,7 +27,7 @@ class TableFrame(pd.DataFrame):
     _metadata = ["importance"]  # noqa: RUF012 - as pandas has it
 
     def __init__(self, frame: Any = None, importance: Iterable[str] = ()) -> None:
-        super().__init__(frame)
+        super().__init__(frame)  # type: ignore[call-arg]  # its stubs have `__new__` alone
         self.importance = tuple(importance)
 
     @property
