@@ -509,3 +509,35 @@ def test_parameters_that_no_client_could_send_are_refused(parameters, said):
                 send("m", {"IN": ones()}, parameters=parameters)
             assert caught.value.message.startswith(said)
         server.infer("m", {"IN": ones()}, parameters={"a": 1, "b": True, "c": "x", "d": 0.5})
+
+
+@pytest.mark.parametrize(
+    ("inputs", "options", "said"),
+    [
+        (None, {}, "the inputs of a request are a mapping of arrays by name, found type NoneType"),
+        ([1], {}, "the inputs of a request are a mapping of arrays by name, found type list"),
+        ({None: ones(1)}, {}, "the name of an input is a text, found None"),
+        (None, {"timeout_us": -1}, "the inputs of a request"),
+        ({"IN": ones(1)}, {"timeout_us": -1}, "timeout_us must be from 0 to 2^64 - 1, found -1"),
+        (
+            {"IN": ones(1)},
+            {"correlation_id": 1 << 64},
+            f"correlation_id must be from 0 to 2^64 - 1, found {1 << 64}",
+        ),
+    ],
+)
+def test_what_is_no_request_is_refused_in_one_sentence(inputs, options, said):
+    with Server(gpus=()) as server:
+        server.load(echo(), lambda IN: {"OUT": IN}, name="m")
+        with pytest.raises(InvalidArgumentError) as caught:
+            server.infer("m", inputs, **options)
+        assert caught.value.message.startswith(said)
+
+
+def test_outputs_in_one_text_are_told_to_be_a_list(server: Server):
+    server.load(echo(), lambda IN: {"OUT": IN}, name="m")
+    with pytest.raises(InvalidArgumentError) as caught:
+        server.infer("m", {"IN": ones(1)}, outputs="OUT")
+    assert caught.value.hint == "outputs are a list of names: ['OUT']"
+    with pytest.raises(NotFoundError, match="unknown model: 'None' is not found"):
+        server.infer(None, {"IN": ones(1)})  # type: ignore[arg-type]

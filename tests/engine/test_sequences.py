@@ -100,6 +100,8 @@ def test_C1_C2_controls_are_inputs_of_the_type_that_the_configuration_says(
         ("INT32", 2**31 + 5, np.int32(-(2**31) + 5)),
         ("STRING", "née Ωmega", "née Ωmega".encode()),
         ("STRING", "x" * 128, b"x" * 128),
+        ("STRING", "\udcff", b"\xff"),  # no UTF-8, over HTTP
+        ("STRING", "\ud800", b"\xed\xa0\x80"),
     ],
 )
 def test_C3_C4_the_correlation_id_in_every_type(server, datatype, correlation_id, expected):

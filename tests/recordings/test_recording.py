@@ -279,3 +279,37 @@ def test_bad_arguments_are_refused_and_leave_files_alone(server, tmp_path):
         nt.record(server, tmp_path / "no" / "t.jsonl")
     with pytest.raises(NotFoundError, match="no recording"):
         Recording.load(tmp_path / "missing.jsonl")
+
+
+def test_ids_that_are_no_utf_8_are_kept(server, tmp_path):
+    """Clients over HTTP may send any bytes; they come as lone surrogates."""
+    path = tmp_path / "t.jsonl.gz"
+    with nt.record(server, path) as tap:
+        server.infer("double", {"IN": ONES}, request_id="\udcff", parameters={"\udcfe": "\ud800"})
+    assert tap.stop().requests[0].options == {
+        "request_id": "\udcff",
+        "parameters": {"\udcfe": "\ud800"},
+    }
+    assert nt.record(server, path, past=True).stop().requests[0].options == {
+        "request_id": r"\udcff"
+    }
+
+
+def test_a_file_has_one_recording_at_a_time(server, tmp_path):
+    path = tmp_path / "t.jsonl"
+    with nt.record(server, path) as tap:
+        server.infer("double", {"IN": ONES})
+        for options in ({}, {"past": True}):
+            with pytest.raises(InvalidArgumentError, match="is being made"):
+                nt.record(server, tmp_path / ".." / tmp_path.name / "t.jsonl", **options)
+    assert tap.stop().counts == {"double": 1}
+
+
+def test_a_recording_that_fails_leaves_what_was_written_and_no_file_open(server, tmp_path):
+    tap = nt.record(server, tmp_path / "t.jsonl")
+    file = tap._writer._file
+    server.infer("double", {"IN": ONES}, request_id=object())
+    with pytest.raises(TypeError, match="not JSON serializable"):
+        tap.stop()
+    assert file.closed
+    assert not Recording.load(tmp_path / "t.jsonl").complete

@@ -81,6 +81,11 @@ class RequestDispatcher:
         self._listeners: tuple[ArrivalListener, ...] = ()
         self._changing = Lock()
 
+    @property
+    def listeners(self) -> tuple[ArrivalListener, ...]:
+        """Those that hear of each request now."""
+        return self._listeners
+
     def listen(self, listener: ArrivalListener) -> None:
         """Tell a listener of each request of a client from now on; not of calls by models."""
         with self._changing:

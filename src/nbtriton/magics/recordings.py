@@ -77,9 +77,16 @@ class RecordingMagics(Magics):
             if file is not None or any(value not in (None, False) for value in options.values()):
                 raise UsageError("--stop goes with no other option and no file")
             taps, self._taps = self._taps, []
-            ended = [tap.stop() for tap in taps]
-            if not ended:
+            if not taps:
                 raise UsageError("no recording is being made: %triton_record FILE begins one")
+            ended, failed = [], []
+            for tap in taps:  # one whose disk is full keeps no other from its end
+                try:
+                    ended.append(tap.stop())
+                except Exception as error:
+                    failed.append(error)
+            if failed:
+                raise failed[0]
             return keep(self.shell, out, ended[0] if len(ended) == 1 else ended)
         if file is None:
             raise UsageError("where to? give a file: %triton_record traffic.jsonl")

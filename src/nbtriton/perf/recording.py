@@ -277,7 +277,8 @@ class RecordingWriter(Closing):
 
     def _line(self, value: Mapping[str, Any]) -> None:
         text = json.dumps(value, separators=(",", ":"), ensure_ascii=False)
-        self._file.write(f"{text}\n".encode())
+        # An id may have bytes that are not UTF-8, as lone surrogates: JSON has an escape for these.
+        self._file.write(f"{text}\n".encode(errors="backslashreplace"))
 
 
 def open_recording(path: str | Path) -> IO[bytes]:

@@ -8,6 +8,7 @@ import math
 import threading
 from collections import deque
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from operator import index
 from pathlib import Path
@@ -109,6 +110,12 @@ def record(
         },
     )  # fmt: skip
     _check(server, chosen, seconds, count, past=past, inputs=inputs)
+    place = Path(path).expanduser()
+    for tap in server.engine.dispatcher.listeners:
+        if isinstance(tap, TrafficTap) and tap.path.resolve() == place.resolve():
+            raise InvalidArgumentError(
+                f"a recording to '{place}' is being made", hint="stop it, or record to another file"
+            )
     requests = _past_requests(server, chosen) if past else []  # before the file is replaced
     tap = TrafficTap(server, path, chosen, inputs=inputs, limit=count)
     if past:
@@ -370,6 +377,8 @@ class TrafficTap:
         _log.error("recording to '%s' has failed: %s", self.path, error)
         self.error = self.error or error
         self._server.engine.dispatcher.stop_listening(self)
+        with suppress(OSError):  # the disk is full
+            self._writer.close()
         self.ended.set()
 
 

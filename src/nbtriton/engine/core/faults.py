@@ -78,7 +78,9 @@ class Faults:
             if name not in self.outputs:
                 raise InvalidArgumentError(
                     f"unexpected inference output '{name}' for model '{self.model}'",
-                    hint=nearest(name, self.outputs),
+                    hint=f"outputs are a list of names: ['{outputs}']"
+                    if isinstance(outputs, str)
+                    else nearest(name, self.outputs),
                 )
         names = hash_order(claims)
         required = [name for name, spec in self.inputs.items() if not spec.optional]

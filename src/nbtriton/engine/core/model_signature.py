@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable, Mapping
 from operator import index
-from typing import Any, Final, NoReturn
+from typing import Any, Final, NoReturn, SupportsIndex
 
 import numpy as np
 
@@ -164,9 +164,15 @@ class ModelSignature:
                 self.faults.check({}, outputs)
         rules = self._rules
         # The dict that an ensemble makes for its step is the step's own.
-        arrays: dict[str, Any] = (
-            inputs if parent is not None and isinstance(inputs, dict) else dict(inputs)
-        )
+        try:
+            arrays: dict[str, Any] = (
+                inputs if parent is not None and isinstance(inputs, dict) else dict(inputs)
+            )
+        except (TypeError, ValueError):
+            raise InvalidArgumentError(
+                "the inputs of a request are a mapping of arrays by name, found type "
+                f"{type(inputs).__name__}"
+            ) from None
         usual = len(arrays) == len(rules)
         for name in arrays:
             usual = usual and name in rules
@@ -216,6 +222,8 @@ class ModelSignature:
             key.append(frozenset(arrays))
         timeout_us = options.timeout_us
         correlation_id = options.correlation_id
+        if (timeout_us or correlation_id) and parent is None:
+            _check_numbers(timeout_us, correlation_id)
         return InferenceRequest(
             self._runtime,
             arrays,
@@ -314,6 +322,8 @@ class ModelSignature:
 def _claims(inputs: Mapping[str, Any], specs: Mapping[str, TensorSpec]) -> dict[str, Claim]:
     claims: dict[str, Claim] = {}
     for name, value in inputs.items():
+        if not isinstance(name, str):
+            raise InvalidArgumentError(f"the name of an input is a text, found {name!r}")
         spec = specs.get(name)
         if spec is None:
             claims[name] = ("", tuple(getattr(value, "shape", ())))
@@ -321,6 +331,13 @@ def _claims(inputs: Mapping[str, Any], specs: Mapping[str, TensorSpec]) -> dict[
             array = as_array(value, spec.datatype, name=name)
             claims[name] = (datatype_of(array), shape_of(array))
     return claims
+
+
+def _check_numbers(timeout_us: SupportsIndex, correlation_id: SupportsIndex | str) -> None:
+    """Refuse what has no place in Triton's 64 bits without a sign."""
+    for name, value in (("timeout_us", timeout_us), ("correlation_id", correlation_id)):
+        if not isinstance(value, str) and not 0 <= index(value) < 1 << 64:
+            raise InvalidArgumentError(f"{name} must be from 0 to 2^64 - 1, found {value}")
 
 
 def _check_parameters(parameters: Any) -> None:

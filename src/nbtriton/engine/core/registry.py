@@ -179,7 +179,7 @@ class Registry:
         if entry is None and name not in self.absent:
             return NotFoundError(
                 f"Request for unknown model: '{name}' is not found",
-                hint=nearest(name, self.entries) or "no model is loaded",
+                hint=nearest(str(name), self.entries) or "no model is loaded",
             )
         if entry is not None:
             reasons |= {version: slot.reason for version, slot in entry.slots.items()}

@@ -225,12 +225,17 @@ def _number_of(text: str, bits: int) -> int:
             return number
     from hashlib import blake2b  # loads OpenSSL
 
-    content = text.encode("utf-8", "surrogateescape")
-    return int.from_bytes(blake2b(content, digest_size=bits // 8).digest(), "little")
+    return int.from_bytes(blake2b(_text(text), digest_size=bits // 8).digest(), "little")
 
 
 def _text(correlation_id: int | str) -> bytes:
-    return str(correlation_id).encode() if correlation_id else b""
+    if not correlation_id:
+        return b""
+    text = str(correlation_id)
+    try:
+        return text.encode("utf-8", "surrogateescape")  # the bytes that the client sent
+    except UnicodeEncodeError:
+        return text.encode("utf-8", "surrogatepass")
 
 
 def _zeros(value: Array) -> Array:
