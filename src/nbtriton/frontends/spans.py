@@ -13,7 +13,6 @@ from time import monotonic_ns, time_ns
 from typing import TYPE_CHECKING, Any
 
 from nbtriton.engine import Activity, SpanContext, Trace, TraceSample
-from nbtriton.engine.diagnostics.records import readable
 from nbtriton.packages import needed
 
 if TYPE_CHECKING:
@@ -161,7 +160,9 @@ class SpanExport:
             "triton.trace_parent_id": trace.parent_id,
         }
         if trace.request_id:
-            attributes["triton.request_id"] = readable(trace.request_id)
+            attributes["triton.request_id"] = trace.request_id.encode(
+                errors="backslashreplace"  # it may be no UTF-8
+            ).decode()
         rest = [each for each in moments if each not in computing]
         first, last = moments[0].ns, moments[-1].ns
         self._export_span(trace.model, trace.span, parent, first, last, rest, attributes)

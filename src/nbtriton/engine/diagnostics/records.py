@@ -9,7 +9,7 @@ from nbtriton.engine.core.execution import Execution
 from nbtriton.engine.core.history import ModelHistory, RequestEntry
 from nbtriton.engine.core.snapshot import BatchRecord, RequestRecord
 
-__all__ = ["read_records", "readable"]
+__all__ = ["read_records"]
 
 _Ended = TypeVar("_Ended")
 
@@ -50,7 +50,7 @@ def read_records(
     return [known[execution] for execution in executions], requests
 
 
-def readable(text: str) -> str:
+def _readable(text: str) -> str:
     """Return a text as it can be written in UTF-8: a client's bytes that are none are lone surrogates."""
     return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()
 
@@ -72,12 +72,12 @@ def _alone(batch: BatchRecord, execution: Execution) -> RequestRecord:
     """Return the only request of a batch, whose sums are its own."""
     detail = execution.detail
     return RequestRecord(
-        batch.model, batch.version, execution.number, readable(execution.request_id), execution.caller,
+        batch.model, batch.version, execution.number, _readable(execution.request_id), execution.caller,
         execution.step, execution.inferences, execution.end_ns - execution.total_ns,
         execution.start_ns - execution.queue_ns, execution.answered_ns,
         (detail.first_ns if detail else 0) or execution.answered_ns,
         detail.responses if detail else 0, batch, detail.outcome if detail else "",
-        detail.status if detail else "", readable(detail.error) if detail else "",
+        detail.status if detail else "", _readable(detail.error) if detail else "",
         detail.sequence if detail else 0,
     )  # fmt: skip
 
@@ -87,9 +87,9 @@ def _together(
 ) -> RequestRecord:
     detail = entry.detail
     return RequestRecord(
-        history.name, history.version, entry.number, readable(entry.request_id), entry.caller, entry.step,
+        history.name, history.version, entry.number, _readable(entry.request_id), entry.caller, entry.step,
         entry.size, entry.start_ns, entry.enqueued_ns, entry.answered_ns,
         (detail.first_ns if detail else 0) or entry.answered_ns, detail.responses if detail else 0,
         batch, detail.outcome if detail else "", detail.status if detail else "",
-        readable(detail.error) if detail else "", detail.sequence if detail else 0,
+        _readable(detail.error) if detail else "", detail.sequence if detail else 0,
     )  # fmt: skip
