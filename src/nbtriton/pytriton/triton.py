@@ -10,10 +10,11 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
-from types import SimpleNamespace, TracebackType
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Self
 
 from nbtriton.api import Server
+from nbtriton.closing import Stopping
 from nbtriton.frontends.serve.flags import FLAGS, parse_flags
 from nbtriton.frontends.serve.options import endpoint_options, server_options, start_log
 from nbtriton.pytriton.binding import Binding
@@ -67,7 +68,7 @@ VertextAILifecyclePolicy = TritonLifecyclePolicy(
 )
 
 
-class Triton:
+class Triton(Stopping):
     """Serve Python functions as models, as PyTriton's ``Triton`` does, from within this process.
 
     A bound model can be asked at once, by `server`; clients are answered from `run` on.
@@ -322,14 +323,6 @@ class Triton:
         if self._policy.launch_triton_on_startup:
             self.run()
         return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.stop()
 
     def __repr__(self) -> str:
         names = ", ".join(binding.config.model_name for binding in self._models.values())

@@ -13,12 +13,12 @@ from datetime import UTC, datetime
 from operator import index
 from pathlib import Path
 from time import monotonic_ns
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 from nbtriton.backends.base import RequestOptions
 from nbtriton.checks import NAMES, PATH, SERVER, SWITCH, check, number, optional, whole
 from nbtriton.clients.base import tensor_bytes
+from nbtriton.closing import Stopping
 from nbtriton.config import format_pbtxt
 from nbtriton.engine import InferenceRequest, RequestRecord
 from nbtriton.engine.interrupts import wait_in_slices
@@ -161,7 +161,7 @@ def _check(
         )
 
 
-class TrafficTap:
+class TrafficTap(Stopping):
     """A recording that is being made: a context manager that ends it.
 
     >>> import tempfile
@@ -229,17 +229,6 @@ class TrafficTap:
     def start(self) -> None:
         """Begin to listen."""
         self._server.engine.dispatcher.listen(self)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.stop()
 
     def arrived(
         self, request: InferenceRequest, version: int, options: RequestOptions

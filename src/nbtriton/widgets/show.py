@@ -12,10 +12,10 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager
-from types import TracebackType
+from contextlib import ExitStack
 from typing import Any, Self
 
+from nbtriton.closing import Stopping
 from nbtriton.widgets.static import StaticView
 from nbtriton.widgets.view import LiveView, marked
 
@@ -82,7 +82,7 @@ def show_live(view: LiveView, static: Callable[[], object] | None = None) -> Sho
     return Shown(view, static or view.static)
 
 
-class Shown:
+class Shown(Stopping):
     """A live view that was displayed; it rests by itself while nothing moves."""
 
     def __init__(self, view: LiveView, static: Callable[[], object]) -> None:
@@ -90,7 +90,7 @@ class Shown:
         self._static = static
         self._lock = threading.RLock()
         self._stopped = False
-        self._recording: AbstractContextManager[None] | None = None
+        self._recording = ExitStack()
         self._handle: Any = None
         self._movement: object = None
         self._rests = view.resting
@@ -155,6 +155,7 @@ class Shown:
             if self._stopped:
                 return
             self._stopped = True
+        self._recording.close()
         if self._events is not None:
             self._events.unregister("post_run_cell", self._cell_ended)
         self.view.stop()
@@ -170,16 +171,5 @@ class Shown:
 
     def __enter__(self) -> Self:
         if self._live:
-            self._recording = self.view.recording()
-            self._recording.__enter__()
+            self._recording.enter_context(self.view.recording())
         return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if self._recording is not None:
-            self._recording.__exit__(kind, error, trace)
-        self.stop()

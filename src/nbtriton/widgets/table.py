@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from typing import Any, Self
 
+from nbtriton.closing import Stopping
 from nbtriton.widgets.publisher import Hub, Publisher, hub
 from nbtriton.widgets.show import display, live_wanted, notebook_shell
 from nbtriton.widgets.static import StaticView, frame_view
@@ -16,7 +17,7 @@ __all__ = ["LiveTable"]
 _HZ = 2.0
 
 
-class LiveTable:
+class LiveTable(Stopping):
     """Show a table as plain HTML and replace it in place when it changes, twice a second at most.
 
     It needs no script, so what stays in the notebook is the last table.
@@ -105,6 +106,3 @@ class LiveTable:
 
     def __enter__(self) -> Self:
         return self.show()
-
-    def __exit__(self, *_: object) -> None:
-        self.stop()
