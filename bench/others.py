@@ -13,12 +13,11 @@ import importlib.metadata
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import sysconfig
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -32,7 +31,7 @@ from bench.figures import Figure, Missing, Sides
 from bench.jobs import BATCH, JOBS, Job
 from bench.load import Measured, in_process
 from bench.machine import ROOT
-from bench.processes import stopped
+from bench.processes import free_ports, stopped
 from bench.session import Session
 from bench.wire import Request, wait_until_answered
 
@@ -97,14 +96,6 @@ def kserve(job: Job, tensor: str, port: int) -> Request:
         {"name": tensor, "shape": list(row.shape), "datatype": "FP32", "data": row[0].tolist()}
     ]
     return Request(port, f"/v2/models/{job.name}/infer", json.dumps({"inputs": tensors}).encode())
-
-
-def free_ports(count: int) -> list[int]:
-    with ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]
 
 
 def python_of(other: Other, job: Job) -> Path:

@@ -1,14 +1,24 @@
-"""Processes that others started: which they are, their processor time, and a rest for them."""
+"""Processes that others started: their ports, their children, their processor time, and their suspension."""
 
 from __future__ import annotations
 
 import os
 import signal
+import socket
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
-__all__ = ["cpu_s", "family", "stopped"]
+__all__ = ["cpu_s", "family", "free_ports", "stopped"]
+
+
+def free_ports(count: int) -> list[int]:
+    """Return different ports that no process listens on; another one may take them meanwhile."""
+    with ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [each.getsockname()[1] for each in sockets]
 
 
 def family(pid: int) -> dict[int, int]:

@@ -8,7 +8,6 @@ import os
 import secrets
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -20,6 +19,7 @@ from typing import Any
 
 import pytest
 
+from bench.processes import free_ports
 from tests.until import until
 
 REPOSITORY = Path(__file__).parents[2]
@@ -85,7 +85,7 @@ class Lab:
         self._process = subprocess.Popen(
             [
                 sys.executable, "-m", "jupyterlab", "--allow-root", "--no-browser",
-                "--ServerApp.ip=127.0.0.1", f"--ServerApp.port={_free_port()}",
+                "--ServerApp.ip=127.0.0.1", f"--ServerApp.port={free_ports(1)[0]}",
                 f"--IdentityProvider.token={self.token}",
                 f"--ServerApp.root_dir={self.root}", "--LabApp.extension_manager=readonly",
                 "--LabApp.expose_app_in_browser=True",  # for its commands
@@ -268,9 +268,3 @@ def open_notebook(labs, browser_context) -> Iterator[Callable[..., Opened]]:
     for context in contexts:
         context.close()
     assert not errors, errors
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

@@ -6,7 +6,6 @@ import contextlib
 import csv
 import json
 import os
-import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import nbtriton as nt
+from bench.processes import free_ports
 from nbtriton.repository.verify.install import ensure_reference
 from nbtriton.repository.verify.reference import environment_with
 from tests.frontends.models import WORDS_CONFIG
@@ -201,11 +201,11 @@ def pytriton(environment: Environment, folder: Path) -> str:
     program = PROGRAMS / "pytriton_programs.py"
     # PyTriton's tensor store needs the very release of Python that its binaries were built with.
     _run(
-        environment.program("python"), program, "pytriton", *_free_ports(), folder / "theirs",
+        environment.program("python"), program, "pytriton", *free_ports(3), folder / "theirs",
         where=folder, env={"PYTRITON_NO_TENSORSTORE": "1"},
     )  # fmt: skip
     _run(
-        sys.executable, program, "nbtriton.pytriton", *_free_ports(), folder / "ours", where=folder
+        sys.executable, program, "nbtriton.pytriton", *free_ports(3), folder / "ours", where=folder
     )
     answers = [(folder / name).read_text().splitlines() for name in ("theirs", "ours")]
     assert len(answers[0]) > 10, answers
@@ -229,14 +229,6 @@ def marimo(environment: Environment, folder: Path) -> str:
     missing = [name for mark, name in shown.items() if mark not in text]
     assert not missing, missing
     return f"{', '.join(shown.values())}, each in its HTML form"
-
-
-def _free_ports() -> list[int]:
-    with contextlib.ExitStack() as taken:
-        sockets = [taken.enter_context(socket.socket()) for _ in range(3)]
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return [one.getsockname()[1] for one in sockets]
 
 
 RUNS: Mapping[str, Callable[[Environment, Path], str]] = {
