@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parents[1]
 BUILD = ROOT / "build" / "docs"
 LITE = ROOT / "build" / "lite" / "html"
 PAGES = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")
-# What is public: the names in their `__all__`.
+# The modules with something for users.
 MODULES = {
     "nbtriton": "What a notebook or a program uses.",
     "nbtriton.errors": "Errors, by Triton's status.",
@@ -29,6 +29,26 @@ MODULES = {
     "nbtriton.frontends": "Endpoints for clients.",
     "nbtriton.backends": "What a backend of your own extends.",
 }
+# Names in their `__all__` that only nbtriton's own folders use.
+OWN = {
+    "nbtriton.errors": {"cell_names", "error_from_status", "nearest"},
+    "nbtriton.config": {
+        "Dumpable", "STRATEGY_PATH", "all_input_specs", "all_output_specs", "apply_options",
+        "check_isolation", "complete_from", "control_types", "enum_name", "equal_but_for_instances",
+        "is_ensemble", "is_whole", "isolation_of", "looks_like_pbtxt", "mark_stand_in",
+        "normalize_instance_groups", "output_types", "reads_only", "scheduling_choice",
+        "stand_in_reason", "state_inputs", "state_outputs", "to_reported_dict",
+        "validate_ensemble", "validate_instance_groups", "validate_io", "validate_load",
+        "without_stand_in",
+    },
+    "nbtriton.frontends": {"Service"},
+    "nbtriton.backends": {"check_runtime"},
+}  # fmt: skip
+
+
+def public_names(module: str) -> list[str]:
+    """Return the names that a module has for users."""
+    return sorted(set(importlib.import_module(module).__all__) - OWN.get(module, set()))
 
 
 def lay_out(target: Path) -> None:
@@ -123,10 +143,10 @@ def api_page(name: str, what: str) -> str:
     """Return the page of a module: every public name, by its docstring."""
     module = importlib.import_module(name)
     page = _title(name) + f"{what}\n\n"
-    for public in sorted(module.__all__):
+    for public in public_names(name):
         value = getattr(module, public)
         # One place to link to, where two pages have it.
-        again = any(public in importlib.import_module(one).__all__ for one in MODULES if one > name)
+        again = any(public in public_names(one) for one in MODULES if one > name)
         index = "   :no-index:\n" if again else ""
         if inspect.isclass(value):
             members = "   :members:\n   :inherited-members: Exception, Message, Mapping, tuple\n"

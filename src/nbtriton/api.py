@@ -262,6 +262,12 @@ class Server(EngineServer):  # noqa: D101 - the docstring of what it extends
         ----------
         timeout_s : float
             Seconds to wait for requests that are executing.
+
+        Examples
+        --------
+        >>> with nt.Server() as own:  # closes it at the end of the block
+        ...     pass
+        >>> own.close()
         """
         if self.engine.in_parent:
             return

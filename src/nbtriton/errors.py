@@ -115,7 +115,16 @@ class TritonError(Exception):
 
 
 class InvalidArgumentError(TritonError):
-    """The request or the call is wrong (INVALID_ARG)."""
+    """The request or the call is wrong (INVALID_ARG).
+
+    Examples
+    --------
+    >>> try:
+    ...     server.infer("double", {"OTHER": ones})
+    ... except nt.TritonError as error:
+    ...     print(error.status)
+    INVALID_ARG
+    """
 
     status = "INVALID_ARG"
 
@@ -129,6 +138,14 @@ class ConfigError(InvalidArgumentError):
         Path of the field at fault, such as ``dynamic_batching.preferred_batch_size``; may be empty.
     line, column : int
         One-based place in the text of the configuration; 0 without a text.
+
+    Examples
+    --------
+    >>> try:
+    ...     server.load("max_batch_sise: 8", lambda X: X, name="other")
+    ... except ConfigError as error:
+    ...     print(error.line, error.hint)
+    1 did you mean 'max_batch_size'?
     """
 
     def __init__(
@@ -159,6 +176,18 @@ class LoadError(InvalidArgumentError):
     ----------
     user_traceback : str
         The traceback of the model's own code, empty if it never ran.
+
+    Examples
+    --------
+    >>> class TritonPythonModel:
+    ...     def initialize(self, args):
+    ...         raise ValueError("no weights")
+    >>> io = "input { name: 'X' data_type: TYPE_FP32 dims: 1 } output { name: 'Y' data_type: TYPE_FP32 dims: 1 }"
+    >>> try:
+    ...     server.load(io, TritonPythonModel, name="other")
+    ... except LoadError as error:
+    ...     print(error.user_traceback.splitlines()[-1])
+    ValueError: no weights
     """
 
     def __init__(self, message: str, *, hint: str = "", user_traceback: str = "") -> None:
@@ -171,45 +200,101 @@ class LoadError(InvalidArgumentError):
 
 
 class NotFoundError(TritonError):
-    """No such model, version or tensor (NOT_FOUND)."""
+    """No such model, version or tensor (NOT_FOUND).
+
+    Examples
+    --------
+    >>> try:
+    ...     server.infer("dubble", {"IN": ones})
+    ... except NotFoundError as error:
+    ...     print(error.status, error.hint)
+    NOT_FOUND did you mean 'double'?
+    """
 
     status = "NOT_FOUND"
 
 
 class UnavailableError(TritonError):
-    """Not ready, queue full, or timed out (UNAVAILABLE)."""
+    """Not ready, queue full, or timed out (UNAVAILABLE).
+
+    Examples
+    --------
+    >>> UnavailableError("Exceeds maximum queue size").status
+    'UNAVAILABLE'
+    """
 
     status = "UNAVAILABLE"
 
 
 class EngineStoppedError(UnavailableError):
-    """The server was closed before the request was answered."""
+    """The server was closed before the request was answered.
+
+    Examples
+    --------
+    >>> with nt.Server() as own:
+    ...     pass
+    >>> try:
+    ...     own.infer("double", {"IN": ones})
+    ... except EngineStoppedError as error:
+    ...     print(error.status)
+    UNAVAILABLE
+    """
 
 
 class UnsupportedError(TritonError):
-    """Understood, but it cannot be done here (UNSUPPORTED)."""
+    """Understood, but it cannot be done here (UNSUPPORTED).
+
+    Examples
+    --------
+    >>> UnsupportedError("instances in processes need a system that forks").status
+    'UNSUPPORTED'
+    """
 
     status = "UNSUPPORTED"
 
 
 class AlreadyExistsError(TritonError):
-    """It exists already (ALREADY_EXISTS)."""
+    """It exists already (ALREADY_EXISTS).
+
+    Examples
+    --------
+    >>> AlreadyExistsError("shared memory region 'in' already in manager").status
+    'ALREADY_EXISTS'
+    """
 
     status = "ALREADY_EXISTS"
 
 
 class CancelledError(TritonError):
-    """The caller cancelled the request (CANCELLED)."""
+    """The caller cancelled the request (CANCELLED).
+
+    Examples
+    --------
+    >>> CancelledError("the request was cancelled").status
+    'CANCELLED'
+    """
 
     status = "CANCELLED"
 
 
 class UnknownError(TritonError):
-    """A model answered with the status UNKNOWN."""
+    """A model answered with the status UNKNOWN.
+
+    Examples
+    --------
+    >>> UnknownError("as the model says").status
+    'UNKNOWN'
+    """
 
 
 class InternalError(TritonError):
-    """Something inside failed (INTERNAL)."""
+    """Something inside failed (INTERNAL).
+
+    Examples
+    --------
+    >>> InternalError("failed").status
+    'INTERNAL'
+    """
 
     status = "INTERNAL"
 
@@ -221,6 +306,17 @@ class ModelError(InternalError):
     ----------
     user_traceback : str
         The traceback of the model's code alone: its first line is the user's cell or file.
+
+    Examples
+    --------
+    >>> def divide(X: "FP32[1]") -> {"Y": "FP32[1]"}:
+    ...     raise ZeroDivisionError("no rows")
+    >>> _ = server.load("", divide, name="divide")
+    >>> try:
+    ...     server.infer("divide", {"X": np.ones(1, np.float32)})
+    ... except ModelError as error:
+    ...     print(error.user_traceback.splitlines()[-1])
+    ZeroDivisionError: no rows
     """
 
     def __init__(self, message: str, *, hint: str = "", user_traceback: str = "") -> None:

@@ -309,7 +309,23 @@ class BackendInstance(ABC):
 
 
 class Backend(ABC):
-    """Completes and instantiates models of one kind."""
+    """Completes and instantiates models of one kind.
+
+    Examples
+    --------
+    A backend whose models add one, for a configuration with ``backend: "plus_one"`` where the entry point
+    ``plus_one`` of the group ``nbtriton.backends`` names it:
+
+    >>> class PlusOne(Backend):
+    ...     def create_instance(self, context):
+    ...         return PlusOneInstance()
+    >>> class PlusOneInstance(BackendInstance):
+    ...     def execute(self, requests, timer):
+    ...         timer.compute_started()
+    ...         answers = [{"OUT": request.inputs["IN"] + 1} for request in requests]
+    ...         timer.compute_ended()
+    ...         return [Response(answer) for answer in answers]
+    """
 
     name: ClassVar[str]
     # Triton's name of it in ``platform`` and in metadata.

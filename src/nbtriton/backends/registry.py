@@ -67,6 +67,11 @@ def find_backend(name: str, settings: BackendSettings = MappingProxyType({})) ->
         It does not exist (V36), with the nearest name.
     UnsupportedError
         It exists and cannot be imported.
+
+    Examples
+    --------
+    >>> find_backend("onnxruntime").__name__
+    'OnnxRuntimeBackend'
     """
     target = _BUILT_IN.get(name)
     if target is not None:
@@ -105,6 +110,11 @@ def backend_for(source: object) -> type[Backend]:
     ------
     InvalidArgumentError
         No backend does.
+
+    Examples
+    --------
+    >>> backend_for(lambda IN: IN).__name__
+    'PythonBackend'
     """
     for name in _names():
         backend = find_backend(name)

@@ -71,6 +71,11 @@ def as_config(value: object) -> ModelConfig:
     ------
     ConfigError
         The value cannot be read; with line and column where it is text.
+
+    Examples
+    --------
+    >>> as_config({"max_batch_size": 8}) == as_config("max_batch_size: 8")
+    True
     """
     if isinstance(value, Mapping):
         return from_dict(value)
@@ -95,12 +100,23 @@ def to_dict(config: ModelConfig) -> dict[str, Any]:
 
     Map keys are strings and floats that JSON lacks are ``"NaN"``, ``"Infinity"``, ``"-Infinity"``,
     as in protobuf's JSON.
+
+    Examples
+    --------
+    >>> to_dict(as_config("max_batch_size: 8  input { name: 'IN' data_type: TYPE_FP32 }"))
+    {'max_batch_size': 8, 'input': [{'name': 'IN', 'data_type': 'TYPE_FP32'}]}
     """
     return _plain(config, defaults=False)
 
 
 def to_json(config: ModelConfig) -> str:
-    """Return `to_dict` as JSON text; `as_config` gives the same message back."""
+    """Return `to_dict` as JSON text; `as_config` gives the same message back.
+
+    Examples
+    --------
+    >>> to_json(as_config("max_batch_size: 8"))
+    '{"max_batch_size": 8}'
+    """
     return json.dumps(to_dict(config), ensure_ascii=False)
 
 
@@ -131,6 +147,11 @@ def from_dict(value: Mapping[str, Any]) -> ModelConfig:
     ------
     ConfigError
         A field or an enum value is unknown (the hint has the nearest one) or has a wrong type.
+
+    Examples
+    --------
+    >>> from_dict({"input": [{"name": "IN", "data_type": "TYPE_FP32", "dims": [4]}]}).input[0].name
+    'IN'
     """
     config = ModelConfig()
     lay_over_dict(config, value)

@@ -129,6 +129,11 @@ def ignored_fields(
     >>> from nbtriton.config import parse_pbtxt
     >>> ignored_fields(parse_pbtxt("optimization { cuda { graphs: true } }"))[0][0]
     'optimization.cuda'
+
+    Examples
+    --------
+    >>> ignored_fields(as_config("optimization { graph { level: 1 } }"))
+    [('optimization.graph', 'it configures a graph compiler that the backends here do not use')]
     """
     in_python = config.backend == "python" and not whole_batches
     table = {**_NEVER, **(_PYTHON if in_python else {})}
@@ -170,7 +175,13 @@ EFFECTS: Final = ("has effect", "checked only", "told as ignored")
 
 
 def field_effects() -> list[FieldEffect]:
-    """Return the effect of every field of ModelConfig, in the order of the message."""
+    """Return the effect of every field of ModelConfig, in the order of the message.
+
+    Examples
+    --------
+    >>> field_effects()[0].path
+    'name'
+    """
     found = list(_effects(ModelConfig.DESCRIPTOR, (), None))
     after = next(i for i, one in enumerate(found) if one.path.startswith("parameters"))
     for key, reason in sorted(_PARAMETERS.items()):

@@ -84,6 +84,12 @@ class InstancePlan:
     settings : bytes
         The group without its name and count: an instance can stay where one of the same settings
         and device is asked for (L16).
+
+    Examples
+    --------
+    >>> config = normalize(as_config("instance_group { count: 2  kind: KIND_CPU }"), name="bert")
+    >>> [plan.name for plan in plan_instances(config, gpus=None)]
+    ['bert_0_0', 'bert_0_1']
     """
 
     name: str
@@ -139,6 +145,11 @@ def normalize(
     ConfigError
         N4: files are given, and neither they nor the configuration name a backend, nor does a
         name of the form ``model.<backend>``.
+
+    Examples
+    --------
+    >>> normalize(as_config("max_batch_size: 8  dynamic_batching { }"), name="bert").name
+    'bert'
     """
     done = copy_of(config)
     if not done.name:
@@ -216,6 +227,12 @@ def plan_instances(config: ModelConfig, *, gpus: Sequence[int] | None) -> tuple[
     -------
     tuple of InstancePlan
         Empty for an ensemble.
+
+    Examples
+    --------
+    >>> config = normalize(as_config("instance_group { kind: KIND_GPU }"), name="bert")
+    >>> [plan.device_id for plan in plan_instances(config, gpus=[0, 1])]
+    [0, 1]
     """
     plans: list[InstancePlan] = []
     groups = normalize_instance_groups(config, gpus=gpus).instance_group

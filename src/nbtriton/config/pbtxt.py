@@ -44,6 +44,11 @@ def parse_pbtxt(text: str | bytes, *, source: str = "config.pbtxt") -> ModelConf
     ConfigError
         With Triton's ``failed to read text proto from …``, its parser's detail, `line`, `column`
         and a hint.
+
+    Examples
+    --------
+    >>> parse_pbtxt('name: "bert"  max_batch_size: 8').max_batch_size
+    8
     """
     data = _bytes(text)
     read = data.decode("latin-1")
@@ -75,7 +80,17 @@ def _bytes(text: str | bytes) -> bytes:
 
 
 def format_pbtxt(config: ModelConfig) -> str:
-    """Write a configuration as protobuf text; `parse_pbtxt` gives the same message back."""
+    """Write a configuration as protobuf text; `parse_pbtxt` gives the same message back.
+
+    Examples
+    --------
+    >>> print(format_pbtxt(parse_pbtxt("max_batch_size:8 input{name:'IN' dims:[4]}")), end="")
+    max_batch_size: 8
+    input {
+      name: "IN"
+      dims: [4]
+    }
+    """
     return text_format.MessageToString(config, as_utf8=True, use_short_repeated_primitives=True)
 
 

@@ -47,6 +47,11 @@ class TensorSpec:
         File of class labels of an output; may be empty.
     is_shape_tensor : bool
         Its values are the shape of another tensor; it has no batch dimension (TensorRT).
+
+    Examples
+    --------
+    >>> TensorSpec("IN", "FP32", (4,)).dims
+    (4,)
     """
 
     name: str
@@ -60,12 +65,24 @@ class TensorSpec:
 
 
 def input_specs(config: ModelConfig) -> dict[str, TensorSpec]:
-    """Return the inputs by name, in the order of the configuration; the first of a name counts."""
+    """Return the inputs by name, in the order of the configuration; the first of a name counts.
+
+    Examples
+    --------
+    >>> input_specs(as_config("input { name: 'IN' data_type: TYPE_FP32 dims: 4 }"))["IN"].datatype
+    'FP32'
+    """
     return _by_name(all_input_specs(config))
 
 
 def output_specs(config: ModelConfig) -> dict[str, TensorSpec]:
-    """Return the outputs by name, in the order of the configuration; the first of a name counts."""
+    """Return the outputs by name, in the order of the configuration; the first of a name counts.
+
+    Examples
+    --------
+    >>> output_specs(as_config("output { name: 'OUT' data_type: TYPE_STRING }"))["OUT"].datatype
+    'BYTES'
+    """
     return _by_name(all_output_specs(config))
 
 
@@ -124,6 +141,11 @@ def parse_annotation(annotation: str | TensorSpec) -> TensorSpec:
     Examples
     --------
     >>> parse_annotation("FP32[-1, 3]").dims
+    (-1, 3)
+
+    Examples
+    --------
+    >>> parse_annotation("FP32[-1,3]").dims
     (-1, 3)
     """
     if isinstance(annotation, TensorSpec):

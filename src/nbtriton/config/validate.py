@@ -33,6 +33,12 @@ def validate(config: ModelConfig) -> None:
     ------
     ConfigError
         With Triton's text, the field at fault and what would be right.
+
+    Examples
+    --------
+    >>> validate(normalize(as_config("backend: 'python'  max_batch_size: -1"), name="bert"))
+    Traceback (most recent call last):
+    nbtriton.errors.ConfigError: ...
     """
     _validate_identity(config)
     if config.HasField("dynamic_batching"):

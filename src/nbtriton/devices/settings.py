@@ -77,12 +77,24 @@ class SimulatedGPUs:
         return int(self.memory_mib * 2**20)
 
     def copy_ns(self, nbytes: int, *, peer: bool = False) -> int:
-        """Return how long a copy takes, in nanoseconds."""
+        """Return how long a copy takes, in nanoseconds.
+
+        Examples
+        --------
+        >>> SimulatedGPUs(copy_gb_per_s=12, copy_latency_us=10).copy_ns(12_000_000)
+        1010000
+        """
         rate = self.peer_gb_per_s if peer else self.copy_gb_per_s
         return int(self.copy_latency_us * 1000 + nbytes / rate)
 
     def compute_ns(self, operation: str, host_ns: int) -> int:
-        """Return how long an operation takes that took so long on the host, in nanoseconds."""
+        """Return how long an operation takes that took so long on the host, in nanoseconds.
+
+        Examples
+        --------
+        >>> SimulatedGPUs(matmul=20, launch_us=5).compute_ns("matmul", 2_000_000)
+        105000
+        """
         speed: float = getattr(self, operation)
         return int(self.launch_us * 1000 + host_ns / speed)
 

@@ -146,6 +146,15 @@ class InferenceCalls:
         A coroutine: nothing is sent, and no input copied, before it runs, which a task does when
         its maker next awaits. So give each an array of its own, or use `submit`, whose future can
         be awaited too. A cancelled task cancels its request.
+
+        Examples
+        --------
+        >>> import asyncio
+        >>> async def answer():
+        ...     result = await server.infer_async("double", {"IN": ones})
+        ...     return result["OUT"].tolist()
+        >>> asyncio.run(answer())
+        [[2.0, 2.0, 2.0, 2.0]]
         """
         return await self.submit(name, inputs, **options)
 

@@ -221,6 +221,14 @@ class Server(InferenceCalls, Closing):
         -------
         bool
             True once nothing of the model is left.
+
+        Examples
+        --------
+        >>> def half(IN: "FP32[4]") -> {"OUT": "FP32[4]"}:
+        ...     return {"OUT": IN / 2}
+        >>> _ = server.load("max_batch_size: 8", half, name="half")
+        >>> server.unload("half", timeout_s=None)
+        True
         """
         return self.engine.lifecycle.unload(name, unload_dependents, timeout_s=timeout_s)
 
@@ -261,6 +269,11 @@ class Server(InferenceCalls, Closing):
         ------
         NotFoundError
             No such model.
+
+        Examples
+        --------
+        >>> server.ignored("double")
+        {}
         """
         return self.engine.inspection.ignored(name)
 
@@ -348,6 +361,13 @@ class Server(InferenceCalls, Closing):
             Nothing was ever recorded under this name.
         UnavailableError
             The server has no recorder.
+
+        Examples
+        --------
+        >>> _ = server.infer("double", {"IN": ones})
+        >>> batch = server.batches("double")[-1]
+        >>> batch.batch_size, batch.reason
+        (1, 'batching_off')
         """
         return self.engine.inspection.batches(name, version, since_ns=since_ns, most=most)
 
@@ -358,15 +378,34 @@ class Server(InferenceCalls, Closing):
 
         One that was alone in its batch is among them once the batch has ended, which for a
         decoupled model is after its last response.
+
+        Examples
+        --------
+        >>> _ = server.infer("double", {"IN": ones})
+        >>> server.requests("double")[-1].size  # rows
+        1
         """
         return self.engine.inspection.requests(name, version, since_ns=since_ns, most=most)
 
     def history(self) -> ServerHistory:
-        """Return what all models did over the last minutes of activity, as counted by the recorder."""
+        """Return what all models did over the last minutes of activity, as counted by the recorder.
+
+        Examples
+        --------
+        >>> _ = server.infer("double", {"IN": ones})
+        >>> server.history().models[0].model.name
+        'double'
+        """
         return self.engine.inspection.history()
 
     def snapshot(self) -> ServerSnapshot:
-        """Return everything that can be seen at this moment."""
+        """Return everything that can be seen at this moment.
+
+        Examples
+        --------
+        >>> server.snapshot().models[0].state
+        'READY'
+        """
         return self.engine.inspection.snapshot()
 
     def close(self, *, timeout_s: float = 5.0) -> None:
@@ -415,7 +454,15 @@ class ModelHandle:
         return self.server.statistics(self.name)
 
     def unload(self) -> bool:
-        """Unload the model; see `Server.unload`."""
+        """Unload the model; see `Server.unload`.
+
+        Examples
+        --------
+        >>> def half(IN: "FP32[4]") -> {"OUT": "FP32[4]"}:
+        ...     return {"OUT": IN / 2}
+        >>> handle = server.load("max_batch_size: 8", half, name="half")
+        >>> _ = handle.unload()
+        """
         return self.server.unload(self.name)
 
     def _repr_mimebundle_(self, **_options: object) -> dict[str, str]:

@@ -85,7 +85,13 @@ class Diagnosis:
         return table_html(_COLUMNS, self._rows(), caption=self.headline)
 
     def table(self) -> str:
-        """Return the findings as an aligned table."""
+        """Return the findings as an aligned table.
+
+        Examples
+        --------
+        >>> nt.doctor(server, "double").table().splitlines()[0]
+        '1 model looked at: nothing wrong'
+        """
         return table_text(_COLUMNS, self._rows(), caption=self.headline)
 
     def _rows(self) -> list[list[object]]:

@@ -70,7 +70,15 @@ class TrialCurve:
         return curve_finding(self.series, self.target_ms)
 
     def best(self) -> tuple[str, float] | None:
-        """Return configuration and load of the highest throughput within the target, None without one."""
+        """Return configuration and load of the highest throughput within the target, None without one.
+
+        Examples
+        --------
+        >>> profile = nt.Profile.declared({"bert": {1: 10, 8: 20}})
+        >>> settings = {"alone": "", "batches": "dynamic_batching { }"}
+        >>> nt.trial_curve(profile, settings, concurrency=[1, 8], requests=80).best()
+        ('batches', 8)
+        """
         found = [
             (one.throughput, name, load)
             for name, levels in self.trials.items()

@@ -76,7 +76,13 @@ class Trial:
     records: tuple[ModelRecords, ...] = field(repr=False)
 
     def requests(self, name: str | None = None) -> tuple[RequestRecord, ...]:
-        """Return the requests of a model, in the order in which they were sent."""
+        """Return the requests of a model, in the order in which they were sent.
+
+        Examples
+        --------
+        >>> len(nt.trial(nt.Profile.declared({"bert": 10}), arrivals_ms=[0, 2]).requests())
+        2
+        """
         return tuple(self._of(name).requests)
 
     def batches(self, name: str | None = None) -> tuple[BatchRecord, ...]:
@@ -84,7 +90,14 @@ class Trial:
         return tuple(self._of(name).batches)
 
     def config(self, name: str | None = None) -> ModelConfig:
-        """Return the configuration that was in force."""
+        """Return the configuration that was in force.
+
+        Examples
+        --------
+        >>> run = nt.trial(nt.Profile.declared({"bert": 10}), arrivals_ms=[0])
+        >>> run.config().max_batch_size
+        1
+        """
         return self.configs[self._of(name).name]
 
     @property
@@ -115,17 +128,35 @@ class Trial:
         return sum(one.size for one in answered) / took_ns * 1e9
 
     def percentile_ms(self, percent: float) -> float:
-        """Return a percentile of the latencies in milliseconds, 0 without any."""
+        """Return a percentile of the latencies in milliseconds, 0 without any.
+
+        Examples
+        --------
+        >>> nt.trial(nt.Profile.declared({"bert": 10}), arrivals_ms=[0, 2]).percentile_ms(100)
+        18.0
+        """
         found = sorted(self.latencies_ms)
         return found[int(percent / 100 * (len(found) - 1) + 0.5)] if found else 0.0
 
     def timeline(self, span_ms: float | None = None) -> Timeline:
-        """Return the last milliseconds, by default as far as the newest 40 batches reach."""
+        """Return the last milliseconds, by default as far as the newest 40 batches reach.
+
+        Examples
+        --------
+        >>> nt.trial(nt.Profile.declared({"bert": 10}), arrivals_ms=[0, 2]).timeline().name
+        'bert'
+        """
         check_span(span_ms)
         return timeline_of(self.model, self.records, self.configs, span_ms)
 
     def why(self) -> Explanation:
-        """Explain the batches and the slowest requests, as `nbtriton.why` does for a live model."""
+        """Explain the batches and the slowest requests, as `nbtriton.why` does for a live model.
+
+        Examples
+        --------
+        >>> nt.trial(nt.Profile.declared({"bert": 10}), arrivals_ms=[0, 2]).why().batches
+        2
+        """
         children: dict[int, list[RequestRecord]] = {}
         for each in self.records:
             for request in each.requests:

@@ -58,6 +58,12 @@ class Endpoints(Closing):
         None for a protocol without an open port.
     host : str
         The address that they listen on.
+
+    Examples
+    --------
+    >>> with server.serve(http_port=0, grpc_port=0, metrics_port=None) as endpoints:
+    ...     endpoints.host, endpoints.metrics_port
+    ('127.0.0.1', None)
     """
 
     def __init__(self, service: Service, thread: LoopThread, host: str, *, own_log: bool) -> None:
@@ -249,6 +255,12 @@ def serve(
     >>> import nbtriton as nt
     >>> from nbtriton.frontends import serve
     >>> with nt.Server() as server, serve(server, http_port=0, metrics_port=None) as endpoints:
+    ...     endpoints.http_port > 0
+    True
+
+    Examples
+    --------
+    >>> with serve(server, http_port=0, metrics_port=None) as endpoints:
     ...     endpoints.http_port > 0
     True
     """

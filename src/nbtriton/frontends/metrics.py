@@ -67,6 +67,11 @@ class MetricsConfig:
         Of the latency summaries, where the server keeps them.
     machine : bool
         Whether processor and memory are reported: ``--allow-cpu-metrics``.
+
+    Examples
+    --------
+    >>> MetricsConfig(quantiles=(0.5, 0.99)).quantiles
+    (0.5, 0.99)
     """
 
     counter_latencies: bool = True

@@ -142,6 +142,14 @@ class Limits:
     calls : int
         Calls over gRPC at a time of one connection, which is advertised. A client may cancel as many,
         and some more for each one that is answered, before its connection is closed.
+
+    Examples
+    --------
+    >>> with server.serve(
+    ...     http_port=0, metrics_port=None, limits=Limits(body_bytes=1 << 20)
+    ... ) as endpoints:
+    ...     endpoints.http_port > 0
+    True
     """
 
     header_bytes: int = 64 << 10

@@ -42,6 +42,11 @@ class OpenTelemetry:
         Milliseconds between two batches.
     bsp_max_export_batch_size : int
         Spans of a batch.
+
+    Examples
+    --------
+    >>> OpenTelemetry(resource={"service.name": "notebook"}).url
+    'http://localhost:4318/v1/traces'
     """
 
     url: str = "http://localhost:4318/v1/traces"

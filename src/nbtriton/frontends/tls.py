@@ -25,6 +25,11 @@ class Tls:
         File of the certificates that verify clients'; needed with `mutual`.
     mutual : bool
         Whether a client needs a certificate.
+
+    Examples
+    --------
+    >>> Tls("server.crt", "server.key").mutual
+    False
     """
 
     certificate: str

@@ -79,6 +79,11 @@ class TraceValues:
         Requests still to be traced; -1 for no limit.
     log_frequency : int
         Traces of a file ``FILE.0``, ``FILE.1``, …; 0 for one file at the end.
+
+    Examples
+    --------
+    >>> TraceValues(level=frozenset({"TIMESTAMPS"}), rate=1).count
+    -1
     """
 
     level: frozenset[str] = frozenset()

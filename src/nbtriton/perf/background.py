@@ -61,7 +61,15 @@ class PerfRun:
         self._thread.start()
 
     def done(self) -> bool:
-        """Return whether it has ended."""
+        """Return whether it has ended.
+
+        Examples
+        --------
+        >>> run = nt.PerfRun(server, "double", concurrency=1, request_count=4)
+        >>> report = run.result(timeout_s=60)
+        >>> run.done()
+        True
+        """
         return self._future.done()
 
     @property
@@ -76,6 +84,12 @@ class PerfRun:
         ------
         TritonError
             It had failed.
+
+        Examples
+        --------
+        >>> run = nt.PerfRun(server, "double", concurrency=range(1, 100))
+        >>> run.stop().interrupted
+        True
         """
         self._stopping = True
         return self.result()
@@ -97,7 +111,15 @@ class PerfRun:
         return self._future.result()
 
     def add_done_callback(self, call: Callable[[PerfRun], None]) -> None:
-        """Call back at its end, in its thread; at once if it has ended."""
+        """Call back at its end, in its thread; at once if it has ended.
+
+        Examples
+        --------
+        >>> ended = []
+        >>> run = nt.PerfRun(server, "double", concurrency=1, request_count=4)
+        >>> run.add_done_callback(ended.append)
+        >>> report = run.result(timeout_s=60)
+        """
         self._future.add_done_callback(lambda _: call(self))
 
     def __await__(self) -> Generator[Any, None, PerfReport]:

@@ -62,6 +62,20 @@ class Comparison(TableView):
         variant : int
         what : str
             A figure of `PerfPoint`, such as ``"latency_p99_us"``.
+
+        Examples
+        --------
+        >>> found = nt.compare(
+        ...     {"instances": 1},
+        ...     {"instances": 2},
+        ...     server=server,
+        ...     model="double",
+        ...     rounds=1,
+        ...     concurrency=1,
+        ...     request_count=4,
+        ... )
+        >>> found.ratio(1).rounds
+        1
         """
         first, other = (
             [getattr(points[at], what) for points in self.rounds] for at in (0, variant)
@@ -133,12 +147,6 @@ def compare(
 ) -> Comparison:
     """Measure variants in turn, so that what else the machine does meets all of them.
 
-    >>> nt.compare(
-    ...     {"instances": 1}, {"instances": 2}, server=server, model="bert", concurrency=8
-    ... )  # doctest: +SKIP
-    >>> nt.compare("bert", "bert_quantized", server=server, concurrency=8)  # doctest: +SKIP
-    >>> nt.compare(before.points[0], after.points[0])  # doctest: +SKIP
-
     Parameters
     ----------
     *variants : mapping, str, PerfPoint or PerfReport
@@ -165,6 +173,18 @@ def compare(
     ------
     InvalidArgumentError
         Fewer than two variants, more than one level, an option that does not exist or cannot be.
+
+    Examples
+    --------
+    >>> load = {"server": server, "model": "double", "concurrency": 2, "request_count": 8}
+    >>> found = nt.compare({"instances": 1}, {"instances": 2}, rounds=1, **load)
+    >>> found.frame["variant"].tolist()
+    ['instances=1', 'instances=2']
+
+    Two models, or two points of earlier reports, each measured again as it was:
+
+    >>> nt.compare("bert", "bert_quantized", server=server, concurrency=8)  # doctest: +SKIP
+    >>> nt.compare(before.points[0], after.points[0])  # doctest: +SKIP
     """
     if len(variants) < 2:
         raise InvalidArgumentError(f"nothing to compare: {len(variants)} variants, not 2 or more")

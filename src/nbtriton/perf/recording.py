@@ -164,7 +164,18 @@ class Recording:
         )
 
     def save(self, path: str | Path) -> None:
-        """Write it; the same recording gives the same bytes."""
+        """Write it; the same recording gives the same bytes.
+
+        Examples
+        --------
+        >>> import tempfile, pathlib
+        >>> folder = pathlib.Path(tempfile.mkdtemp())
+        >>> with nt.record(server, folder / "traffic.jsonl"):
+        ...     _ = server.infer("double", {"IN": ones})
+        >>> nt.Recording.load(folder / "traffic.jsonl").save(folder / "traffic.jsonl.gz")
+        >>> nt.Recording.load(folder / "traffic.jsonl.gz").counts
+        {'double': 1}
+        """
         with RecordingWriter(open_recording(path), self.models, self.began) as writer:
             left = iter(self.inputs)
             written = 0
@@ -182,6 +193,15 @@ class Recording:
         ------
         NotFoundError
             It has none for this model.
+
+        Examples
+        --------
+        >>> import tempfile, pathlib
+        >>> path = pathlib.Path(tempfile.mkdtemp()) / "traffic.jsonl"
+        >>> with nt.record(server, path):
+        ...     _ = server.infer("double", {"IN": ones})
+        >>> len(nt.Recording.load(path).arrivals_ns("double"))
+        1
         """
         found = tuple(request.at_ns for request in self.requests if request.model == model)
         if not found:

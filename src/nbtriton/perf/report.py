@@ -116,6 +116,12 @@ class PerfReport:
         -----
         An unstable point is chosen only where no stable one qualifies. Of points whose throughput is within 1%
         of the highest, the one with the lowest p99 is the best.
+
+        Examples
+        --------
+        >>> report = nt.perf(server, "double", concurrency=[1, 2], request_count=4)
+        >>> report.best().value in (1, 2)
+        True
         """
         if objective != "throughput" and objective not in _LOWEST:
             raise InvalidArgumentError(
@@ -146,19 +152,45 @@ class PerfReport:
         ----------
         ax : Axes, optional
             Gets the latency alone: p50, with a whisker to the highest percentile.
+
+        Examples
+        --------
+        >>> report = nt.whatif(nt.Profile.declared({"bert": 10}), concurrency=[1, 2])
+        >>> type(report.plot()).__name__
+        'Figure'
         """
         return curves.plot(
             curves.series_of(self), title=self.model, ax=ax, target_ms=curves.target_of(self)
         )
 
     def to_csv(self, path: str | Path) -> None:
-        """Write perf_analyzer's CSV columns (microseconds), and one file a composing model."""
+        """Write perf_analyzer's CSV columns (microseconds), and one file a composing model.
+
+        Examples
+        --------
+        >>> import tempfile
+        >>> from pathlib import Path
+        >>> path = Path(tempfile.mkdtemp()) / "report.csv"
+        >>> nt.perf(server, "double", concurrency=[1, 2], request_count=4).to_csv(path)
+        >>> path.read_text().partition(",")[0]
+        'Concurrency'
+        """
         render.write_csv(self, Path(path))
 
     def save(self, path: str | Path) -> None:
         """Write the report as ``.html``, ``.svg``, ``.png``, ``.csv`` or ``.json``, by the name's ending.
 
         A PNG file is drawn by matplotlib.
+
+        Examples
+        --------
+        >>> import tempfile
+        >>> from pathlib import Path
+        >>> report = nt.whatif(nt.Profile.declared({"bert": 10}), concurrency=[1, 2])
+        >>> path = Path(tempfile.mkdtemp()) / "report.svg"
+        >>> report.save(path)
+        >>> path.read_text()[:4]
+        '<svg'
         """
         render.save(self, Path(path))
 

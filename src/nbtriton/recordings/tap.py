@@ -260,6 +260,14 @@ class TrafficTap(Stopping):
         ------
         Exception
             Writing has failed; the file has what was written before.
+
+        Examples
+        --------
+        >>> import tempfile, pathlib
+        >>> tap = nt.record(server, pathlib.Path(tempfile.mkdtemp()) / "traffic.jsonl")
+        >>> _ = server.infer("double", {"IN": ones})
+        >>> tap.stop().counts
+        {'double': 1}
         """
         self._finish()
         if self.error is not None:

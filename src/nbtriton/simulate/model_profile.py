@@ -193,6 +193,12 @@ class Profile:
     elapsed_s : float
     interrupted : bool
         The user stopped it; what was measured until then is in it.
+
+    Examples
+    --------
+    >>> profile = nt.Profile.declared({"bert": {1: 10, 8: 24}})
+    >>> profile.models["bert"].rows
+    (1, 8)
     """
 
     model: str
@@ -262,6 +268,11 @@ class Profile:
         ------
         NotFoundError
             The profile has no such model.
+
+        Examples
+        --------
+        >>> nt.Profile.declared({"bert": 10}).config("bert").instance_group[0].count
+        1
         """
         return normalize_instance_groups(normalize(self.written(name), name=name), gpus=None)
 
@@ -272,6 +283,11 @@ class Profile:
         ------
         NotFoundError
             The profile has no such model.
+
+        Examples
+        --------
+        >>> nt.Profile.declared({"bert": 10}).written("bert").name
+        'bert'
         """
         text = self.ensembles.get(name)
         if text is None and name in self.models:
@@ -293,7 +309,15 @@ class Profile:
         return pd.DataFrame(self._rows())
 
     def save(self, path: str | Path) -> None:
-        """Write the profile as JSON."""
+        """Write the profile as JSON.
+
+        Examples
+        --------
+        >>> import tempfile
+        >>> from pathlib import Path
+        >>> path = Path(tempfile.mkdtemp()) / "bert.json"
+        >>> nt.Profile.declared({"bert": 10}).save(path)
+        """
         Path(path).write_text(json.dumps({"format": _FORMAT, **asdict(self)}) + "\n", "utf-8")
 
     @classmethod
@@ -306,6 +330,15 @@ class Profile:
             Not such a file.
         NotFoundError
             There is none, or it cannot be opened.
+
+        Examples
+        --------
+        >>> import tempfile
+        >>> from pathlib import Path
+        >>> path = Path(tempfile.mkdtemp()) / "bert.json"
+        >>> nt.Profile.declared({"bert": 10}).save(path)
+        >>> nt.Profile.load(path).model
+        'bert'
         """
         check({"profile": path}, {"profile": PATH})
         try:

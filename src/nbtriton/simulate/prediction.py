@@ -45,9 +45,6 @@ def whatif(profile: Profile, model: str | None = None, **options: Any) -> PerfRe
     The engine's own schedulers run in virtual time, with the service times of a profile. A level
     takes milliseconds instead of seconds.
 
-    >>> profile = nt.profile(server, "bert")  # doctest: +SKIP
-    >>> nt.whatif(profile, "bert", request_rate=800, instances=[1, 2])  # doctest: +SKIP
-
     Parameters
     ----------
     profile : Profile
@@ -73,6 +70,16 @@ def whatif(profile: Profile, model: str | None = None, **options: Any) -> PerfRe
         The profile has no such model.
     UnsupportedError
         A model that cannot be simulated: one that is decoupled.
+
+    Examples
+    --------
+    A model whose executions take 10 ms, with one instance and with two. The profile of a model that
+    is loaded comes from `nbtriton.profile`.
+
+    >>> profile = nt.Profile.declared({"bert": 10})
+    >>> report = nt.whatif(profile, concurrency=2, instances=[1, 2], request_count=100)
+    >>> report.frame["infer_per_s"].tolist()
+    [100.0, 200.0]
     """
     given = _options(profile, model, options)
     levels, configurations = given.level_plan(), given.configurations()

@@ -78,9 +78,6 @@ def profile(
 ) -> Profile:
     """Measure a model once, so that `nbtriton.whatif` can predict it under any load.
 
-    >>> profile = nt.profile(server, "bert")  # doctest: +SKIP
-    >>> profile.save("bert.json")  # doctest: +SKIP
-
     Measured are execution times by batch size and by how many instances execute at once, in the
     place where they run; the time of the engine and of the client for a request and a batch; and, of
     an ensemble, each composing model with the tensors that it gets there. While it runs, the models
@@ -125,6 +122,12 @@ def profile(
         A decoupled model.
     KeyboardInterrupt
         Before each model has one point.
+
+    Examples
+    --------
+    >>> profile = nt.profile(server, "double", batch_sizes=[1, 8], at_once=1, seconds=0.05)
+    >>> profile.models["double"].rows
+    (1, 8)
     """
     if (server is None) == (url is None):
         raise InvalidArgumentError("give a server or a url, not both and not neither")

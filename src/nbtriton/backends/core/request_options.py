@@ -25,6 +25,11 @@ class RequestOptions:
         1 for the start of a sequence, 2 for its end.
     parameters : mapping, optional
         Custom request parameters.
+
+    Examples
+    --------
+    >>> RequestOptions(priority=1, request_id="a").priority
+    1
     """
 
     __slots__ = (

@@ -22,6 +22,11 @@ class Response:
         Set instead of outputs when this request alone failed.
     parameters : mapping
         Response parameters (bool, int or str values).
+
+    Examples
+    --------
+    >>> Response({"OUT": ones}).outputs["OUT"].shape
+    (1, 4)
     """
 
     __slots__ = ("error", "outputs", "parameters")

@@ -114,7 +114,13 @@ class InferenceFuture:
         return self._result
 
     def exception(self, timeout_s: float | None = None) -> TritonError | None:
-        """Wait, and return the error instead of raising it; None if the request succeeded."""
+        """Wait, and return the error instead of raising it; None if the request succeeded.
+
+        Examples
+        --------
+        >>> server.submit("double", {"IN": ones}).exception() is None
+        True
+        """
         if not self._done:
             self._wait(timeout_s)
         return self._error
@@ -124,6 +130,15 @@ class InferenceFuture:
 
         It holds up the instance that answers. A call in it that only this instance could serve is
         refused, as it would wait forever.
+
+        Examples
+        --------
+        >>> answered = []
+        >>> future = server.submit("double", {"IN": ones})
+        >>> future.add_done_callback(lambda done: answered.append(done.result()["OUT"].shape))
+        >>> _ = future.wait_for(lambda seconds: bool(answered))
+        >>> answered
+        [(1, 4)]
         """
         self._then.append(callback)
         if self._done:
@@ -134,6 +149,13 @@ class InferenceFuture:
 
         A request that still waits is dropped. One that is already part of a batch runs on, as in
         Triton (X3, X6); its answer is thrown away.
+
+        Examples
+        --------
+        >>> future = server.submit("double", {"IN": ones})
+        >>> _ = future.result()
+        >>> future.cancel(), future.cancelled()
+        (False, False)
         """
         with interrupts_deferred():
             request = self._request

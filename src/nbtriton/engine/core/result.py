@@ -102,7 +102,13 @@ class InferenceResult(Mapping[str, Array]):
         return len(self._outputs)
 
     def raw(self, name: str) -> Array:
-        """Return a tensor as the model made it, on the device where it is."""
+        """Return a tensor as the model made it, on the device where it is.
+
+        Examples
+        --------
+        >>> server.infer("double", {"IN": ones}).raw("OUT").shape
+        (1, 4)
+        """
         try:
             return self._outputs[name]
         except KeyError:
@@ -123,13 +129,24 @@ class InferenceResult(Mapping[str, Array]):
         A tensor with one value a row is a column of values, a wider one a column of lists; strings
         are decoded where they are UTF-8. Where the outputs have no first dimension in common, all
         of them are one row.
+
+        Examples
+        --------
+        >>> server.infer("double", {"IN": ones}).to_frame()["OUT"].tolist()
+        [[2.0, 2.0, 2.0, 2.0]]
         """
         from nbtriton.tensors.frames import frame_of
 
         return frame_of(self)
 
     def describe(self) -> list[tuple[str, str, str, str]]:
-        """Return (name, datatype, shape, where it is now) of each tensor, without moving any."""
+        """Return (name, datatype, shape, where it is now) of each tensor, without moving any.
+
+        Examples
+        --------
+        >>> server.infer("double", {"IN": ones}).describe()
+        [('OUT', 'FP32', '[1,4]', 'cpu')]
+        """
         return [
             (name, datatype_of(value), format_shape(shape_of(value)), _place(value))
             for name, value in self._outputs.items()

@@ -51,6 +51,15 @@ class OpenAiOptions:
         How conversations become prompts.
     default_max_tokens : int
         For requests that say nothing; Triton's ``--default-max-tokens``.
+
+    Examples
+    --------
+    >>> options = OpenAiOptions(default_max_tokens=64)
+    >>> with server.serve(
+    ...     http_port=None, metrics_port=None, openai_port=0, openai=options
+    ... ) as endpoints:
+    ...     endpoints.openai_port > 0
+    True
     """
 
     chat_template: ChatTemplate = field(default=plain_chat)

@@ -42,6 +42,11 @@ class LogSettings:
     **values
         Any of ``log_file`` (str, only to be read), ``log_info``, ``log_warning``, ``log_error``
         (bool), ``log_verbose_level`` (int), ``log_format`` (str).
+
+    Examples
+    --------
+    >>> LogSettings(log_verbose_level=1).get()["log_verbose_level"]
+    1
     """
 
     def __init__(self, target: logging.Handler | None = None, **values: bool | int | str) -> None:
