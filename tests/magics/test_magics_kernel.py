@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.kernels import started_kernel
+from tests.kernels import SILENT_S, started_kernel
 from tests.magics.cells import DOUBLE
 
 pytestmark = pytest.mark.slow
@@ -110,3 +110,34 @@ def test_an_error_reaches_the_front_end_as_one_sentence(kernel):
     assert error["ename"] == "ModelError"
     assert "line 3, in m" in "".join(error["traceback"])
     assert "Cell In[" in "".join(error["traceback"])
+
+
+def test_a_kernel_that_runs_a_cell_stays_busy_through_what_a_page_says(kernel):
+    """ipykernel says idle after each message of a page, also while a cell runs on the main shell."""
+    client = kernel.client
+    created = client.session.msg("create_subshell_request", {})
+    client.control_channel.send(created)
+    subshell = client.get_control_msg(timeout=SILENT_S)["content"]["subshell_id"]
+    sent = kernel.send(
+        "import threading; said = threading.Event()\n"
+        "watch = %triton_watch double\n"
+        "watch.view.on_msg(lambda *_: said.set())\n"
+        "print('ready', flush=True); print(said.wait(60))"
+    )
+    opened: dict[str, Any] = {"data": {"state": {}}}
+    while "place" not in opened["data"]["state"]:  # not that of its layout
+        opened = kernel.wait_for(sent, "comm_open")["content"]
+    view = opened["comm_id"]
+    kernel.wait_for(sent, "stream")
+    data = {"method": "custom", "content": {"kind": "here", "view": "v"}}
+    page = client.session.msg("comm_msg", {"comm_id": view, "data": data})
+    page["header"]["subshell_id"] = subshell
+    client.shell_channel.send(page)
+    said: dict[str, list[str]] = {page["header"]["msg_id"]: [], sent: []}
+    while "idle" not in said[sent]:
+        message = kernel.next_message()
+        states = said.get(message["parent_header"].get("msg_id"))
+        if states is not None and message["msg_type"] == "status":
+            states.append(message["content"]["execution_state"])
+    kernel.run("watch.stop()")
+    assert said[page["header"]["msg_id"]][:3] == ["busy", "idle", "busy"]

@@ -293,4 +293,4 @@ def test_replies_are_not_bound_to_the_busy_main_shell(watch):
     watch.comm = KernelComm()
     watch.refresh()
     assert watch.comm.sent
-    assert not hasattr(watch.comm, "_reply_subshell_id")
+    assert watch.comm._reply_subshell_for({}, "subshell") == "subshell"

@@ -21,8 +21,7 @@ State = TypeVar("State")
 # of counters is read no faster, and drawing it costs the page some 8 ms.
 _HZ = 5.0
 _TICKS_PER_S = 10.0
-# A page acknowledges every third message: each acknowledgement makes the kernel say that it is busy
-# and idle again, which a status bar takes for the cell's.
+# A page acknowledges every third message: each acknowledgement is work for kernel and server.
 _IN_FLIGHT = 3
 # A page that went away never acknowledges what it was sent.
 _FORGET_S = 2.0

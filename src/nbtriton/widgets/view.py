@@ -13,6 +13,7 @@ import anywidget
 import traitlets
 
 from nbtriton.errors import InvalidArgumentError
+from nbtriton.widgets.kernel_status import resume_busy
 from nbtriton.widgets.publisher import Hub, Publisher, hub
 from nbtriton.widgets.static import StaticView
 
@@ -121,16 +122,12 @@ class LiveView(anywidget.AnyWidget):
     def _handle_command(self, content: dict[str, Any]) -> None:
         """A page said something that only this kind of view understands."""
 
-    def open(self) -> None:
-        """Open the comm to the pages (called by ipywidgets)."""
-        super().open()
-        self._address_replies()
+    def _handle_msg(self, msg: dict[str, Any]) -> None:
+        super()._handle_msg(msg)
+        resume_busy(getattr(self.comm, "kernel", None))
 
-    def _send(self, msg: Any, buffers: Any = None) -> None:
-        super()._send(msg, buffers=buffers)
-        self._address_replies()
-
-    def _address_replies(self) -> None:
+    @traitlets.observe("comm")
+    def _address_replies(self, _change: object) -> None:
         """Let what a page says arrive where the page sent it: on a subshell, while cells run.
 
         ipykernel 7.4 hands it to the shell that last sent something on the comm instead. For a
@@ -138,7 +135,8 @@ class LiveView(anywidget.AnyWidget):
         arrive when nothing is left to stop.
         """
         with suppress(AttributeError):
-            del self.comm._reply_subshell_id  # noqa: SLF001 -- no public way
+            # No public way.
+            self.comm._reply_subshell_for = lambda _data, addressed: addressed  # noqa: SLF001
 
     # -- the hub ------------------------------------------------------------------------------
 
