@@ -18,7 +18,7 @@ __all__ = [
 
 
 class Kind(NamedTuple):
-    """What an argument may be, and how that is said."""
+    """The kind of values that an argument may have, and its name in messages."""
 
     accepts: Callable[[Any], bool]
     words: str

@@ -1,4 +1,4 @@
-"""What is installed: a missing package is an error with the command that installs it."""
+"""Optional packages: a missing one is an error with the command that installs it."""
 
 from __future__ import annotations
 

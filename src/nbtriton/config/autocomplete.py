@@ -1,4 +1,4 @@
-"""What Triton takes over of what a model's ``auto_complete_config`` has set.
+"""The part of a model's ``auto_complete_config`` that Triton takes over.
 
 The rules are those of ``SetModelConfig`` in core's backend_model.cc (AC4).
 """

@@ -40,7 +40,7 @@ _TWO_CPU_INSTANCES = frozenset({"tensorflow", "onnxruntime"})
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """How one backend is recognised (N2): by platform, by file name, by the files of a version."""
+    """A backend's marks (N2): its platform, its file name, the files of a version."""
 
     backend: str
     platform: str

@@ -89,7 +89,7 @@ class CudaStream(Stream):
 
 
 class _Written:
-    """Who wrote a piece of device memory last: one table for the process, as addresses are.
+    """The last writer of each piece of device memory: one table for the process, as addresses are.
 
     A tensor and its views share the memory, so the table goes by the memory's address. What is written and
     forgotten needs no wait. An address that the allocator hands out again still has the event of older work: a

@@ -49,7 +49,7 @@ class Copied:
 
 @dataclass(frozen=True, slots=True)
 class Computed:
-    """What one model has computed on one device, by class of operation, since the ledger began."""
+    """Totals of one model's operations of one class on one device, since the ledger began."""
 
     owner: str
     device: str

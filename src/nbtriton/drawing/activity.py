@@ -1,4 +1,4 @@
-"""What is known of the models of a server over the last seconds, as plain data."""
+"""The activity of a server's models over the last seconds, as plain data."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ __all__ = ["watch_scenes"]
 
 @dataclass(frozen=True, slots=True)
 class _Layout:
-    """Where the parts of a card stand, in pixels from its left, and the bars from its top."""
+    """Positions in a card: of its parts in pixels from its left, of the bars from its top."""
 
     width: float
     plot_x: float

@@ -28,7 +28,7 @@ _SHORTEST_CHAIN = 3
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """What went through a model.
+    """Totals of the requests to a model.
 
     Attributes
     ----------

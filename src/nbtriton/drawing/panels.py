@@ -187,7 +187,7 @@ def _elided(line: str, room: float, size: float = 12, *, bold: bool = False) -> 
 
 @dataclass(slots=True)
 class _Picture:
-    """What all panels have in common."""
+    """The common part of all panels."""
 
     limits: Limits
     roles: dict[str, int]

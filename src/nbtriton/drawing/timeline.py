@@ -42,7 +42,7 @@ _COLUMNS = 64  # of a lane in the text form
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """How a reason is marked: a letter and a colour, so that neither is needed alone."""
+    """The mark of a reason: a letter and a colour, so that neither is needed alone."""
 
     letter: str
     role: str
@@ -86,7 +86,7 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Strip:
-    """What something holds over time: a sequence slot its sequences, a resource its users."""
+    """The contents of something over time: of a sequence slot its sequences, of a resource its users."""
 
     name: str
     spans: tuple[Span, ...]

@@ -1,4 +1,4 @@
-"""Where requests enter: a version is looked up, the request built, and submitted to the version."""
+"""The entrance of requests: the version is looked up, the request built and submitted to the version."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ _Handler = Callable[[int, FrameType | None], Any]
 
 
 class InterruptState:
-    """Whether interrupts of the main thread are deferred: one per process, `INTERRUPTS`.
+    """The state of deferred interrupts of the main thread: one per process, `INTERRUPTS`.
 
     It is the context manager of `interrupts_deferred`; any other thread passes through it untouched.
     An interrupt may come between any two lines of this class too. Hence their order: from the moment

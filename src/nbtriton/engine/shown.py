@@ -1,4 +1,4 @@
-"""How results, handles and options look in a notebook: the bodies of their ``_repr_mimebundle_``.
+"""The display of results, handles and options in a notebook: the bodies of their ``_repr_mimebundle_``.
 
 Any notebook asks for that one, with the extension loaded or not. Imported when the first one is shown.
 """

@@ -1,4 +1,4 @@
-"""What is wrong, or cannot work as meant, in a configuration, a repository or a loaded model."""
+"""Diagnosis of a configuration, a repository or a loaded model: errors, and settings that cannot work as meant."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ __all__ = ["Diagnosis", "doctor"]
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """What was looked at, and what was found; shows itself as a table.
+    """The findings about some models; shows itself as a table.
 
     >>> found = nt.doctor(server)
     >>> found.models, found.ok

@@ -1,4 +1,4 @@
-"""Why a model's batches have their sizes, and where its slowest requests spent their time."""
+"""Explanation of a model's batch sizes and of its slowest requests."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _Rows = list[list[object]]
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """What the recorder says about a model; shows itself as sentences and tables.
+    """The reasons behind a model's batches and delays; shows itself as sentences and tables.
 
     >>> _ = server.infer("double", {"IN": ones})
     >>> set(nt.why(server, "double").reasons)

@@ -41,7 +41,7 @@ _FLOATS = ("FP16", "FP32", "FP64", "BF16")
 
 
 class Injected:
-    """What was injected, and into which requests; any thread writes it.
+    """The injected faults, and the requests that they hit; any thread writes it.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""Where a request spent its time: in queues, in a batching delay, in executions, elsewhere."""
+"""The parts of a request's time: queues, a batching delay, executions, the rest."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PARTS: Final = {
 
 
 class BusyTimes:
-    """When all instances of a model were busy at once.
+    """The times at which all instances of a model were busy at once.
 
     Parameters
     ----------

@@ -76,7 +76,7 @@ _RESTART_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """What a client saw of one request."""
+    """One request as its client saw it."""
 
     fault: str
     status: str

@@ -1,4 +1,4 @@
-"""What an explanation rests on: the recent requests and batches of one model, and its configuration."""
+"""The basis of an explanation: the recent requests and batches of one model, and its configuration."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["ModelRecord", "Settings"]
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What of a configuration decides about batches; times in nanoseconds."""
+    """The part of a configuration that decides about batches; times in nanoseconds."""
 
     name: str
     max_batch_size: int = 0

@@ -1,4 +1,4 @@
-"""What happened on a simulated server, as the records that a live one would have."""
+"""The events of a simulated server, as records like those of a live one."""
 
 from __future__ import annotations
 

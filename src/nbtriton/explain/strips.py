@@ -1,4 +1,4 @@
-"""What sequence slots and the rate limiter's resources hold over time, from the recorder's records."""
+"""The contents of sequence slots and of the rate limiter's resources over time, from the recorder."""
 
 from __future__ import annotations
 

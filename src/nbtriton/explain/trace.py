@@ -23,7 +23,7 @@ _FIRST_SLOT = 1000
 
 @dataclass(frozen=True, slots=True)
 class ModelRecords:
-    """What is recorded of one model, with the names of its instances."""
+    """The records of one model, with the names of its instances."""
 
     name: str
     requests: Sequence[RequestRecord]

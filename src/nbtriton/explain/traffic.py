@@ -1,4 +1,4 @@
-"""What the recorder says about the way of requests through a model's steps, and the models that they call."""
+"""The recorded traffic through a model's steps, and to the models that they call."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ _COLUMNS = ("reason", "batches", "mean rows", "meaning")
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Trial:
-    """What happened in an experiment; shows itself as a timeline, with the reasons of the batches.
+    """The records of an experiment; shows itself as a timeline, with the reasons of the batches.
 
     >>> run = nt.trial(nt.Profile.declared({"bert": 10}), arrivals_ms=[0, 2])
     >>> run.latencies_ms, [batch.reason for batch in run.batches()]

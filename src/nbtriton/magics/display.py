@@ -1,4 +1,4 @@
-"""What a magic shows and then returns is not shown once more as the cell's value."""
+"""Suppression of a cell's value that its magic has displayed already."""
 
 from __future__ import annotations
 

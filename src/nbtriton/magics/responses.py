@@ -1,4 +1,4 @@
-"""What a decoupled model answered: its responses in the order in which they came, with times."""
+"""The responses of a decoupled model, in the order of their arrival, with times."""
 
 from __future__ import annotations
 

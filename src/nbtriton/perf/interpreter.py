@@ -1,4 +1,4 @@
-"""What instances of the measured models waited for, level by level: the interpreter, and processors."""
+"""Waits of the measured models' instances, level by level: for the interpreter, and for processors."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ _T95_BEYOND = ((120, 1.980), (60, 2.000), (40, 2.021), (31, 2.042))
 
 @dataclass(frozen=True, slots=True)
 class PairedRatio:
-    """How many times as large the second of a pair is, over all rounds.
+    """The ratio of the second of a pair to the first, over all rounds.
 
     Parameters
     ----------

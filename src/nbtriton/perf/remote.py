@@ -34,7 +34,7 @@ class Pending(Protocol):
 
 
 class Target(Protocol):
-    """What can be measured: a `nbtriton.Server`, or a `RemoteServer`."""
+    """The interface of a measured server: a `nbtriton.Server`, or a `RemoteServer`."""
 
     def config(self, name: str, version: int = -1) -> ModelConfig: ...
     def statistics(self, name: str = "", version: int = -1) -> dict[str, Any]: ...

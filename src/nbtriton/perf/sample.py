@@ -26,7 +26,7 @@ _PROC = Path("/proc")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Sample:
-    """What a load saw of a server.
+    """The times and counts of a short load.
 
     Parameters
     ----------

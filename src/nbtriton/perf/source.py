@@ -1,4 +1,4 @@
-"""Where a point was measured, and the configuration that it names, applied."""
+"""The origin of a point: its server, and its configuration to apply."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether the models that a sweep reconfigures have run at all."""
+"""Check that the models that a sweep reconfigures have run at all."""
 
 from __future__ import annotations
 

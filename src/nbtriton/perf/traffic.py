@@ -34,7 +34,7 @@ NUM_OF_SEQUENCES = 4
 
 
 class CallOptions(TypedDict, total=False):
-    """What a request has beside its inputs: options of `nbtriton.Server.infer`."""
+    """A request's options, as those of `nbtriton.Server.infer`."""
 
     priority: int
     timeout_us: int

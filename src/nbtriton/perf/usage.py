@@ -1,4 +1,4 @@
-"""What this process used of the machine, level by level, and whether the load generator was the limit."""
+"""Processor time and memory of this process, level by level, and whether the load generator was the limit."""
 
 from __future__ import annotations
 

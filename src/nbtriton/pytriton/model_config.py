@@ -1,4 +1,4 @@
-"""How a model is described: tensors, batching, warmup; and the ModelConfig that this makes."""
+"""The description of a model: tensors, batching, warmup; and the ModelConfig made from it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _TEXTS = (object, bytes, str, np.object_, np.bytes_, np.str_)
 
 
 class DeviceKind(enum.Enum):
-    """Where instances run."""
+    """The kind of device that instances run on."""
 
     KIND_AUTO = "KIND_AUTO"
     KIND_CPU = "KIND_CPU"
@@ -39,7 +39,7 @@ class DeviceKind(enum.Enum):
 
 
 class TimeoutAction(enum.Enum):
-    """What happens to a request that waited too long: refused, or served after the others."""
+    """Treatment of a request that waited too long: refused, or served after the others."""
 
     REJECT = "REJECT"
     DELAY = "DELAY"
@@ -175,7 +175,7 @@ class ModelWarmup:
 
 @dataclass
 class ModelConfig:
-    """How a model is served.
+    """The batching, caching and warmup of a model.
 
     Attributes
     ----------
@@ -225,7 +225,7 @@ class TensorSpec:
 
 @dataclass(frozen=True)
 class TritonModelConfig:
-    """What a model is served with; decorators read it."""
+    """The complete description of a bound model; decorators read it."""
 
     model_name: str
     inputs: tuple[TensorSpec, ...]

@@ -1,4 +1,4 @@
-"""What an inference function gets for each request."""
+"""The requests that an inference function gets."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ class ModelConfigs(Mapping[Callable[..., Any], TritonModelConfig]):
 
 @dataclass
 class TritonContext:
-    """What ``@triton_context`` hands to a function.
+    """The argument that ``@triton_context`` passes to a function.
 
     Attributes
     ----------

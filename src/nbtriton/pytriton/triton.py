@@ -48,7 +48,7 @@ _DRAIN_S = 5.0
 
 @dataclass
 class TritonLifecyclePolicy:
-    """When the endpoints open.
+    """The moment at which the endpoints open.
 
     Attributes
     ----------

@@ -204,7 +204,7 @@ def replay(
 
 
 class _Session:
-    """Where a recording is replayed.
+    """The target of a replay.
 
     Attributes
     ----------

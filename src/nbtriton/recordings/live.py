@@ -26,7 +26,7 @@ _REPORT_S = 0.25
 
 @dataclass(frozen=True, slots=True)
 class Playing:
-    """What one replay is.
+    """The arguments of one replay.
 
     Parameters
     ----------
@@ -55,7 +55,7 @@ class Playing:
 
 @dataclass(frozen=True, slots=True)
 class Played:
-    """What came of it: a point for each model, and what was sent, as it would be recorded.
+    """The result of one replay: a point for each model, and the sent requests in the form of a recording.
 
     `duration_ns` is 0 where it took exactly as long as the recording.
     """

@@ -85,7 +85,7 @@ def validate_repository(
 
 @dataclass(frozen=True, slots=True)
 class _How:
-    """How models are completed."""
+    """The options of a completion."""
 
     auto_complete: bool
     settings: BackendSettings

@@ -1,4 +1,4 @@
-"""What a model's configuration says to its scheduler."""
+"""Settings of a scheduler, from a model's configuration."""
 
 from __future__ import annotations
 

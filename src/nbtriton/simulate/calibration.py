@@ -57,7 +57,7 @@ _MOST_LOST = 8.0
 
 
 class Calibration:
-    """What is measured around the executions of some models.
+    """Measurements around the executions of some models.
 
     Parameters
     ----------

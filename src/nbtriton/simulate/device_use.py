@@ -1,4 +1,4 @@
-"""How a model uses devices in a simulation: where it computes, and what is copied for it."""
+"""The use of devices by a simulated model: where it computes, and which tensors are copied."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Copied:
 
 @dataclass(frozen=True, slots=True)
 class DeviceUse:
-    """What one model does with devices.
+    """The use of devices by one model.
 
     Parameters
     ----------

@@ -25,7 +25,7 @@ _LEAST_MB = 0.1
 
 @dataclass(frozen=True, slots=True)
 class InstanceMemory:
-    """What the instances of one model take.
+    """The memory of one model's instances.
 
     Parameters
     ----------

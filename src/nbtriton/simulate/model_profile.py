@@ -110,7 +110,7 @@ class EngineCosts:
 
 @dataclass(frozen=True, slots=True)
 class ModelProfile:
-    """What was measured of one model.
+    """The measurements of one model.
 
     Parameters
     ----------

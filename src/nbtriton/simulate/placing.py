@@ -1,4 +1,4 @@
-"""Where the steps of a pipeline run best: each is measured on each device, assignments are simulated.
+"""The search for the best devices of a pipeline's steps: steps are measured, assignments simulated.
 
 An assignment's simulated pipeline has each step's execution times on its device. Each device computes one batch after
 the other, and so do its two copy engines copy; a copy takes time of the request that needs it, and not of another one
@@ -89,7 +89,7 @@ def edges_of(ensembles: Mapping[str, Any], model: str) -> tuple[Edge, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Copies:
-    """What the copies of one edge's tensor take, in microseconds, by rows and by source and target."""
+    """The times of one edge's copies, in microseconds, by rows and by source and target."""
 
     times_us: Mapping[int, Mapping[tuple[str, str], float]]
 
@@ -130,7 +130,7 @@ _NEVER = Copies({})
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What was measured of a pipeline.
+    """The measurements of a pipeline.
 
     Parameters
     ----------

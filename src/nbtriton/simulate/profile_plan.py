@@ -1,4 +1,4 @@
-"""What a profile measures: models, batch sizes, requests, and how many executions at once."""
+"""The plan of a profile: models, batch sizes, requests, and numbers of executions at once."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _MOST_SIZES = 8
 
 @dataclass(frozen=True, slots=True)
 class ProfilePlan:
-    """What is to be measured.
+    """The plan of a profile.
 
     Parameters
     ----------

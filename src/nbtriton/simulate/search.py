@@ -59,7 +59,7 @@ Ranked = TypeVar("Ranked", bound=Result)
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """What is wanted.
+    """The objective of a search, and its limits.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""What was measured of a model so far, in several turns, and what follows from that."""
+"""The measurements of a model so far, in several turns, and the numbers that follow from them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["Seen"]
 
 @dataclass(slots=True)
 class Seen:
-    """What was measured of one model so far; times in ns.
+    """The measurements of one model so far; times in ns.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""What the composing models of an ensemble get: one request is passed on from step to step."""
+"""The inputs of an ensemble's composing models: one request is passed on from step to step."""
 
 from __future__ import annotations
 

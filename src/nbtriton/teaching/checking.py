@@ -22,7 +22,7 @@ _TRIES_BEFORE_HINT = 2
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """What became of an answer; shows itself as a sentence.
+    """The mark for an answer; shows itself as a sentence.
 
     Attributes
     ----------

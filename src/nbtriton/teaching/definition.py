@@ -20,7 +20,7 @@ __all__ = ["Exercise", "exercise", "lesson_of", "lines_html", "one_line_paragrap
 
 @dataclass(frozen=True, slots=True)
 class Exercise:
-    """What the decorator `exercise` makes of a function; shows itself as its question.
+    """An exercise, made by the decorator `exercise`; shows itself as its question.
 
     Attributes
     ----------

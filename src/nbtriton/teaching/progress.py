@@ -1,4 +1,4 @@
-"""Which exercises are solved: one JSON file in the user's state folder."""
+"""The reader's progress: solved exercises in one JSON file in the user's state folder."""
 
 from __future__ import annotations
 

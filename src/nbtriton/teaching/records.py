@@ -1,4 +1,4 @@
-"""What a check asks the recorder."""
+"""Questions of a check to the recorder."""
 
 from __future__ import annotations
 

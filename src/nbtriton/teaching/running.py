@@ -1,4 +1,4 @@
-"""What happens in a scenario, by the very schedulers, and what happened in a server: the same records."""
+"""Runs of a scenario by the schedulers themselves, and stretches of a server's record, in the same form."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _MOST_EVENTS = 100_000
 
 @dataclass(frozen=True, slots=True)
 class Happened:
-    """What became of the requests of a scenario.
+    """The records of a scenario's requests.
 
     Attributes
     ----------
@@ -67,7 +67,7 @@ class Happened:
 
 @dataclass(frozen=True, slots=True)
 class _Call:
-    """What a replay needs of `nbtriton.perf.traffic.Call`, which has tensors and needs NumPy."""
+    """The part of `nbtriton.perf.traffic.Call` that a replay needs; that class has tensors and needs NumPy."""
 
     options: Mapping[str, Any]
     ends: bool = False

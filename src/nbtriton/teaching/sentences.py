@@ -1,4 +1,4 @@
-"""What happened, in words: the moments of a figure, one sentence about it, and why a batch was as it was.
+"""A figure in words: its moments, one sentence about it, and the reason of each batch.
 
 Every figure in a sentence is counted in the records.
 """
@@ -53,7 +53,7 @@ class Moments:
 
 @dataclass(frozen=True, slots=True)
 class _Event:
-    """What one thing does; those of one moment that do the same are said in one clause.
+    """One thing's action; those of one moment that do the same share a clause.
 
     ``kind`` is "end", "arrive" or "leave". ``form`` is the clause for one and for several of them.
     """

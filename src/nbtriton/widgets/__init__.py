@@ -1,4 +1,4 @@
-"""What a person sees in a notebook: live views, each with a static form that stays.
+"""Live views in a notebook, each with a static form that stays.
 
 Importing this package imports anywidget; nothing else of nbtriton imports it before it is used.
 """

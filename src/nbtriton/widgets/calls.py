@@ -1,4 +1,4 @@
-"""What a person asks to see, by a call: ``nt.watch(server)``, ``nt.dag(server, "m")``, ``nt.timeline``."""
+"""Calls that show a view: ``nt.watch(server)``, ``nt.dag(server, "m")``, ``nt.timeline``."""
 
 from __future__ import annotations
 

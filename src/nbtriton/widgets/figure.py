@@ -45,7 +45,7 @@ _CHECKED = 2  # wrong answers, then the hint is said; as `nbtriton.teaching.chec
 
 
 class FigureWidget(LiveView):
-    """What a page shows of a figure; nothing moves in it but what the page itself plays.
+    """A figure on a page; nothing moves in it but what the page itself plays.
 
     Parameters
     ----------

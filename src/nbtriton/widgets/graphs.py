@@ -65,7 +65,7 @@ _Key = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class _Made:
-    """Where a tensor comes from."""
+    """The source of a tensor."""
 
     node: str
     port: str

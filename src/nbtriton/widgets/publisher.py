@@ -1,4 +1,4 @@
-"""When live views are sent something: newest wins, five times a second, three messages in flight.
+"""The pacing of messages to live views: newest wins, five times a second, three messages in flight.
 
 `Publisher` decides for one view, with the time from a clock; `Hub` owns the one thread that ticks all
 views, which runs only while there are any.
@@ -107,7 +107,7 @@ class Publisher(Generic[State]):
 
 
 class Polled(Protocol):
-    """What the hub ticks: one live view."""
+    """A live view, as the hub ticks it."""
 
     def tick(self) -> None:
         """Observe, and send what is due."""

@@ -1,4 +1,4 @@
-"""What stays in a notebook when a live view has ended: HTML, SVG and text, no script."""
+"""The static form of a view, which stays in the notebook: HTML, SVG and text, no script."""
 
 from __future__ import annotations
 

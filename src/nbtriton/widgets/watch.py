@@ -1,4 +1,4 @@
-"""What a server does, live: queues, instances, batch sizes and counters of its models."""
+"""The live view of a server: queues, instances, batch sizes and counters of its models."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an environment gives a worker: the variables of its activate script, its interpreter, its NumPy."""
+"""The environment of a worker: the variables of its activate script, its interpreter, its NumPy."""
 
 from __future__ import annotations
 

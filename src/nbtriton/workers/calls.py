@@ -1,4 +1,4 @@
-"""What the model's code in a worker asks of the server: answered here, in the engine's process."""
+"""The questions of a model in a worker to the server, answered in the engine's process."""
 
 from __future__ import annotations
 

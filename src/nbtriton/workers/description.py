@@ -1,4 +1,4 @@
-"""What a worker has to know to make an instance: plain values."""
+"""The description of an instance for its worker: plain values."""
 
 from __future__ import annotations
 

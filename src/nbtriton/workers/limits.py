@@ -1,4 +1,4 @@
-"""What one worker may use of the processor: by its host policy, and of the threads of all workers."""
+"""The processor limits of one worker: by its host policy, and by the number of all workers."""
 
 from __future__ import annotations
 

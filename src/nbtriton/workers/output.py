@@ -1,4 +1,4 @@
-"""What a worker prints: through a pipe to the kernel's stream of the same name."""
+"""The output of a worker: through a pipe to the kernel's stream of the same name."""
 
 from __future__ import annotations
 

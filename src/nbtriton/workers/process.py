@@ -36,7 +36,7 @@ _ATTEMPTS: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class WorkerExit:
-    """How a worker has ended.
+    """The end of a worker.
 
     Attributes
     ----------

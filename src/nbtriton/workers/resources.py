@@ -68,7 +68,7 @@ def usable_cores() -> int:
 
 @dataclass(frozen=True, slots=True)
 class HostPolicy:
-    """What a host policy sets.
+    """The settings of a host policy.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""When an instance is restarted after its process has ended: the policy, without a clock or a process.
+"""The restart policy of an instance in a process, without a clock or a process.
 
 Told what happened and when, it answers what to do next. Triton 2.51 never restarts a stub process: each
 later request to its instance fails until the model is loaded again (PB92).
@@ -16,7 +16,7 @@ _S: Final = 1_000_000_000
 
 @dataclass(frozen=True, slots=True)
 class RestartPolicy:
-    """How often, and how soon, an instance is restarted; times in nanoseconds.
+    """The number and the delays of restarts; times in nanoseconds.
 
     Parameters
     ----------
@@ -50,7 +50,7 @@ class RestartPolicy:
 
 @dataclass(frozen=True, slots=True)
 class RestartState:
-    """What a status says of an instance in a process.
+    """The restarts of an instance, as a status shows them.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""How a thread of the engine's process waits for a worker; the engine says it.
+"""The engine's ways of waiting for a worker, as parameters.
 
 Ctrl-C must neither tear a message apart nor wait for the end of an execution.
 """

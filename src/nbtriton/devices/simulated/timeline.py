@@ -51,7 +51,7 @@ class UnorderedError(InternalError):
 
 
 class Access:
-    """Who wrote a piece of memory last, and who has read it since.
+    """The last writer of a piece of memory, and its readers since.
 
     Attributes
     ----------

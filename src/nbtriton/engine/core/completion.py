@@ -37,7 +37,7 @@ class Executor(ABC):
 
 
 class Completion(ABC):
-    """How a thread that delivers responses does what follows from them."""
+    """The work of a thread that delivers responses, after it has delivered them."""
 
     @abstractmethod
     def defer(self, function: Callable[[], object]) -> None:

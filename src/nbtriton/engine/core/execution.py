@@ -18,7 +18,7 @@ now_ns: Final = monotonic_ns
 
 @mypyc_attr(acyclic=True)
 class RequestDetail:
-    """What few requests have: a refusal, an error, responses before the final one, a sequence.
+    """Details that few requests have: a refusal, an error, responses before the final one, a sequence.
 
     Attributes
     ----------

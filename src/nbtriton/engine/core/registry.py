@@ -1,4 +1,4 @@
-"""Which versions of which models serve now (A1, A2, L2).
+"""The versions of models that serve now (A1, A2, L2).
 
 The registry is read on every request and changed rarely, so readers take no lock: every change
 puts a new immutable `Entry` in the place of the old one. Who walks through them takes a list first:

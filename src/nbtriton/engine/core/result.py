@@ -15,7 +15,7 @@ __all__ = ["InferenceResult", "RequestTiming"]
 
 
 class RequestTiming(NamedTuple):
-    """Where the time of one request went; durations in nanoseconds (T9).
+    """The durations of one request's phases, in nanoseconds (T9).
 
     ``batch_size`` is the size of its batch. For an ensemble the compute times are the
     sums over its steps, which may run side by side.

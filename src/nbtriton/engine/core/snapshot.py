@@ -118,7 +118,7 @@ class Change(NamedTuple):
 
 
 class Moment(NamedTuple):
-    """What had happened to a model version until a moment.
+    """The totals of a model version until a moment.
 
     Attributes
     ----------

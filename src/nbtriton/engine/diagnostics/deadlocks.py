@@ -64,7 +64,7 @@ class Call(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Blockers:
-    """What must move before a request can be answered.
+    """The instances and steps that must move before a request can be answered.
 
     Attributes
     ----------
@@ -83,7 +83,7 @@ _Wait = tuple[Caller, Call]
 
 
 class DeadlockDetector:
-    """Which instances wait for which calls, without a time limit.
+    """The instances that wait for calls without a time limit, and the search for a deadlock among them.
 
     Attributes
     ----------

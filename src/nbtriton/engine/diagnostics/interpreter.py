@@ -1,4 +1,4 @@
-"""How much of their time the instances of a model wait for the interpreter.
+"""The share of time that the instances of a model wait for the interpreter.
 
 Python code of two instances in one process takes turns: only the holder of the global interpreter
 lock runs. NumPy, torch and sleeping code release it. Processor time against wall time does not

@@ -43,7 +43,7 @@ class TensorActivity(NamedTuple):
 
 
 class SpanContext(NamedTuple):
-    """Which span of which trace: the identity that W3C's Trace Context passes on.
+    """The identity of a span and its trace, as W3C's Trace Context passes it on.
 
     Parameters
     ----------

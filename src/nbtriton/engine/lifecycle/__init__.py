@@ -1,1 +1,1 @@
-"""How versions of models come, replace each other and go; how a server ends."""
+"""Loading, replacing and unloading of models; closing of a server."""

@@ -1,4 +1,4 @@
-"""Where the instances of a model live: in threads of this process, or each in one of its own."""
+"""The place of a model's instances: threads of this process, or a process each."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _log = logging.getLogger("nbtriton.engine")
 
 @dataclass(frozen=True, slots=True)
 class Isolation:
-    """Where instances live.
+    """The place of a model's instances, asked for and chosen.
 
     Attributes
     ----------

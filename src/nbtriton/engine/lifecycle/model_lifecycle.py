@@ -1,4 +1,4 @@
-"""Which versions serve: how they are loaded, replaced, unloaded (L1 to L22)."""
+"""The versions that serve: loading, replacing and unloading them (L1 to L22)."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ _MAX_IN_FLIGHT = 4096
 
 
 class CallConnection(Protocol):
-    """What a call needs of its connection."""
+    """The connection of a call, as far as the call needs it."""
 
     @property
     def http2(self) -> Http2Connection: ...

@@ -37,7 +37,7 @@ _UNQUOTED = "".join(map(chr, range(0x20, 0x7F))).replace("%", "")
 
 @dataclass(frozen=True, slots=True)
 class RequestHeaders:
-    """What the fields of a request mean: one object for all requests with the same fields.
+    """The meaning of a request's header fields: one object for all requests with the same fields.
 
     Parameters
     ----------

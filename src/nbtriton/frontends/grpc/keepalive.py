@@ -1,4 +1,4 @@
-"""Whether a connection is alive, and for how long it may be: gRPC's channel arguments about time.
+"""Keepalive and age of a connection: gRPC's channel arguments about time.
 
 Looked at once a second: times are kept to a second.
 """

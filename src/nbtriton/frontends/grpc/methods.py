@@ -1,4 +1,4 @@
-"""What the gRPC endpoint answers to everything but inference (GS10 to GS12, KS16, KS61, KS70, KS71)."""
+"""The unary methods of the gRPC endpoint other than inference (GS10 to GS12, KS16, KS61, KS70, KS71)."""
 
 from __future__ import annotations
 

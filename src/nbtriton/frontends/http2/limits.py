@@ -9,7 +9,7 @@ __all__ = ["Http2Limits"]
 
 @dataclass(frozen=True, slots=True)
 class Http2Limits:
-    """What one peer may cost.
+    """The resources that one peer may use.
 
     Parameters
     ----------

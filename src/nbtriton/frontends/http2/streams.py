@@ -24,7 +24,7 @@ class StreamState(IntEnum):
 
 
 class StreamInput(IntEnum):
-    """What moves a stream from one state to another."""
+    """The inputs of a stream's state machine."""
 
     RECEIVE_HEADERS = 0
     RECEIVE_DATA = 1

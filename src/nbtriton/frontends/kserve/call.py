@@ -29,7 +29,7 @@ _VIEWED = {name: dtype for name, dtype in DTYPES.items() if name != "BOOL"}
 
 @dataclass(slots=True)
 class OutputRequest:
-    """How a client wants one output: as JSON, as bytes behind the JSON, or in shared memory."""
+    """The form in which a client wants one output: JSON, bytes behind the JSON, or shared memory."""
 
     kind: Literal["json", "binary", "shared"] = "json"
     classes: int = 0
@@ -104,7 +104,7 @@ class InferCall:
 
 @dataclass(slots=True)
 class InferTemplate:
-    """How to read the tensors behind a text that was read before.
+    """A template: the layout of the tensors behind a text that was read before.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""What flags mean for the server and its endpoints."""
+"""From flags to the options of the server and of its endpoints."""
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@ __all__ = ["OnDevice", "Stream", "Transfer", "Unit"]
 
 
 class Unit:
-    """What does one thing at a time: a copy engine of a device, or its computing."""
+    """A part of a device that does one thing at a time: a copy engine, or the computing part."""
 
     __slots__ = ("_busy",)
 
@@ -94,7 +94,7 @@ class Stream:
 
 
 class OnDevice:
-    """How the executions of a model use devices, as `nbtriton.backends.core.place` does.
+    """The use of devices by a model's executions, as `nbtriton.backends.core.place` has it.
 
     Parameters
     ----------

@@ -17,7 +17,7 @@ MAX_OUTSTANDING: Final = 4096
 
 
 class Recorder:
-    """What a load records of each request that has ended; times in nanoseconds.
+    """The record of a load: times of each request that has ended, in nanoseconds.
 
     Attributes
     ----------

@@ -258,7 +258,7 @@ class Trace:
 
 
 class World:
-    """What all simulated models share: time, the interpreter, and the cores of the machine.
+    """The common state of all simulated models: time, the interpreter, and the cores of the machine.
 
     Attributes
     ----------

@@ -1,1 +1,1 @@
-"""What runs in a worker: NumPy, the standard library and nbtriton's own backends only."""
+"""The code that runs in a worker: NumPy, the standard library and nbtriton's own backends only."""

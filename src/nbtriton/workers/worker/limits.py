@@ -1,4 +1,4 @@
-"""What a worker does to its own process: cores, memory near them, threads of its libraries."""
+"""Limits that a worker sets for its own process: cores, memory near them, threads of its libraries."""
 
 from __future__ import annotations
 

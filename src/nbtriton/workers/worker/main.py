@@ -1,4 +1,4 @@
-"""Where a worker begins."""
+"""The entry point of a worker."""
 
 from __future__ import annotations
 

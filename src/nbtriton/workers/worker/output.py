@@ -1,4 +1,4 @@
-"""What a model's code logs and warns of, to the engine's process; what it prints goes through a pipe."""
+"""Log records and warnings of a model's code, sent to the engine's process; prints go through a pipe."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a worker does: one instance of a model, and the two channels to the engine's process."""
+"""The work of a worker: one instance of a model, and two channels to the engine's process."""
 
 from __future__ import annotations
 
