@@ -206,6 +206,20 @@ def test_PB2_modules_go_when_a_configuration_was_only_completed(model_file):
     assert "helper" not in sys.modules
 
 
+def test_another_thread_may_import_while_modules_go(make, model_file, monkeypatch):
+    class Importing(str):
+        """A name that imports a module when it is read, as another thread may just then."""
+
+        __slots__ = ()
+
+        def partition(self, separator):
+            monkeypatch.setitem(sys.modules, f"imported_meanwhile_{len(sys.modules)}", sys)
+            return super().partition(separator)
+
+    monkeypatch.setitem(sys.modules, Importing("read"), sys)
+    make(model_file(NOTHING))  # forgets what its configuration was completed with
+
+
 def test_models_that_load_side_by_side_do_not_get_half_a_package(
     make, model_file, tmp_path, monkeypatch
 ):

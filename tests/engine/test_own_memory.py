@@ -112,7 +112,7 @@ READERS = {
     "function": lambda IN: IN * 1,
     "module": module(lambda IN: IN * 1),
 }
-FIVE = "dynamic_batching { preferred_batch_size: 5 max_queue_delay_microseconds: 5000000 }"
+FIVE = "dynamic_batching { preferred_batch_size: 5 max_queue_delay_microseconds: 60000000 }"
 CALLERS = {"numpy": ones, "torch": lambda: torch.ones(1, 4)}
 
 

@@ -155,7 +155,7 @@ def test_the_error_of_a_write_names_the_parameter(
     server: Server, source: Any, caller: str, rows: int
 ):
     of_torch = source is Adding or isinstance(source, torch.nn.Module)
-    batch = "dynamic_batching { preferred_batch_size: 5 max_queue_delay_microseconds: 5000000 }"
+    batch = "dynamic_batching { preferred_batch_size: 5 max_queue_delay_microseconds: 60000000 }"
     text = echo(YES + (batch if rows > 1 else ""), backend="pytorch" if of_torch else "python")
     server.load(text, source, name="m")
     mine = [CALLERS[caller]() for _ in range(rows)]

@@ -38,7 +38,7 @@ def test_a_function_gets_whole_batches_and_its_rows_are_scattered(server):
             raise ValueError("too much")
         return {"OUT": IN + offset + len(IN) * 0}
 
-    server.load(ROWS + PROCESS, model=add, name="function")
+    server.load(ROWS.replace("100000", "60000000") + PROCESS, model=add, name="function")
     futures = [server.submit("function", {"IN": row}) for row in rows(1, 2, 3, 4)]
     assert [future.result()["OUT"].tolist() for future in futures] == [
         [[value + 5] * 4] for value in (1, 2, 3, 4)
@@ -46,7 +46,7 @@ def test_a_function_gets_whole_batches_and_its_rows_are_scattered(server):
     (batch,) = server.batches("function")
     assert batch.batch_size == 4
     with pytest.raises(ModelError, match="ValueError: too much") as caught:
-        server.infer("function", {"IN": rows(101)[0]})
+        server.infer("function", {"IN": np.full((4, 4), 101, np.float32)})
     assert 'raise ValueError("too much")' in caught.value.user_traceback
 
 

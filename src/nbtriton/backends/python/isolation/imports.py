@@ -95,7 +95,8 @@ class LocalModules:
         """Forget the module of an instance, and those beside it with the last one; idempotent."""
         package = module.__name__.partition(".")[0]
         with _loading():
-            _replace([name for name in sys.modules if name.partition(".")[0] == package], {})
+            # A copy: another thread may import meanwhile.
+            _replace([name for name in sys.modules.copy() if name.partition(".")[0] == package], {})
             if package not in self._instances:
                 return
             self._instances.remove(package)
