@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from nbtriton.api import Server as Server
     from nbtriton.api import server as server
     from nbtriton.devices import SimulatedGPUs as SimulatedGPUs
+    from nbtriton.drawing.page_figure import PageFigure as PageFigure
     from nbtriton.engine import InferenceFuture as InferenceFuture
     from nbtriton.engine import InferenceResult as InferenceResult
     from nbtriton.engine import ModelHandle as ModelHandle
@@ -81,6 +82,7 @@ _PUBLIC = {
     "InferenceFuture": "nbtriton.engine",
     "InferenceResult": "nbtriton.engine",
     "ModelHandle": "nbtriton.engine",
+    "PageFigure": "nbtriton.drawing.page_figure",
     "PerfReport": "nbtriton.perf",
     "PerfRun": "nbtriton.perf",
     "Profile": "nbtriton.simulate",

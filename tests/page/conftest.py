@@ -217,8 +217,8 @@ CONTRASTS = """() => {
       const style = getComputedStyle(up);
       if (up instanceof SVGSVGElement) {
         // Inside a figure the paper is its card or the panel on it: test against both.
-        const card = up.querySelector("rect");
-        found.unshift(getComputedStyle(card).fill);
+        const card = up.querySelector(":scope > rect");
+        if (card) found.unshift(getComputedStyle(card).fill);
       }
       if (style.backgroundColor !== "rgba(0, 0, 0, 0)") found.unshift(style.backgroundColor);
     }

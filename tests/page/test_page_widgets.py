@@ -10,6 +10,7 @@ from dataclasses import replace
 import pytest
 
 from nbtriton.drawing import Point, Series, compact_html, to_json, watch_scenes
+from nbtriton.perf.curves import plot
 from nbtriton.widgets import CurveView, DagView, Hub, WatchView, curve_view, dag_view, graph_of
 from nbtriton.widgets.activity import activities, covered_s, encode
 from tests.page.conftest import HOSTS, frame_text
@@ -487,6 +488,21 @@ def test_a_page_of_600_pixels_shows_a_whole_report_and_one_key_opens_the_rest(op
     assert whole.locator("th").count() == len(heads)
     assert whole.is_visible()
     assert page.evaluate("document.documentElement.scrollWidth") <= 556
+
+
+@pytest.mark.parametrize("host", ["plain-light", "lab-dark"])
+def test_a_figure_of_matplotlib_has_the_colours_of_its_page(open_html, contrasts, host):
+    import matplotlib as mpl
+
+    mpl.use("agg")
+    figure = plot(sweep(), title="two models")
+    page = open_html(f"<div>{figure._repr_html_()}</div>", host)
+    rows = contrasts(page)
+    assert {"concurrency", "two models"} <= {text for text, _ in rows}
+    assert min(ratio for _, ratio in rows) >= 4.5
+    # Neither the figure nor its axes and its legend have paper of their own.
+    fills = page.locator("svg path").evaluate_all("all => all.map(p => getComputedStyle(p).fill)")
+    assert "rgb(255, 255, 255)" not in fills
 
 
 # -- curve ----------------------------------------------------------------------------------------

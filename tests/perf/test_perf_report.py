@@ -202,6 +202,10 @@ def test_plot_draws_a_line_a_configuration_and_leaves_no_figure_open():
         assert [line.get_label() for line in axes.lines] == ["instances=1", "instances=2"]
     assert plt.get_fignums() == before
     assert found.plot(figure.axes[0]) is figure
+    page = figure._repr_html_()
+    assert "#ffffff" not in page
+    assert "#000000" not in page
+    assert "<style" not in page
 
 
 def test_options_are_written_as_they_are_typed_and_only_those_that_differ_name_a_curve():

@@ -18,6 +18,7 @@ __all__ = [
     "Shape",
     "figure",
     "ink",
+    "series_colours",
     "shape",
     "shortened",
     "text",
@@ -45,6 +46,11 @@ _LIGHT: dict[str, str] = {
     "s5": "#2b87bd",
 }
 SERIES_ROLES = ("s0", "s1", "s2", "s3", "s4", "s5")
+
+
+def series_colours() -> tuple[str, ...]:
+    """Return the colours of the categories, for what is drawn on a light and on a dark page alike."""
+    return tuple(_LIGHT[role] for role in SERIES_ROLES)
 
 
 def _mixed(colour: str, ink_colour: str, share: float) -> str:

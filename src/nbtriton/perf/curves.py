@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from nbtriton.drawing import Point, Series, curve_finding
 from nbtriton.drawing.curve import latency_unit
+from nbtriton.drawing.scene import series_colours
 from nbtriton.packages import needed
 from nbtriton.perf.point import COLUMNS, PerfPoint, describe, option_text
 
@@ -105,9 +106,17 @@ def plot(
     with needed("a plot"):
         from matplotlib import pyplot as plt
 
+        from nbtriton.drawing.page_figure import PageFigure
+
     if ax is None:
         figure, (above, below) = plt.subplots(
-            2, 1, figsize=(8, 6), height_ratios=(2, 3), layout="constrained", sharex=True
+            2,
+            1,
+            figsize=(8, 6),
+            height_ratios=(2, 3),
+            layout="constrained",
+            sharex=True,
+            FigureClass=PageFigure,
         )
         # The caller shows the figure; else a notebook would show it a second time.
         plt.close(figure)
@@ -118,10 +127,12 @@ def plot(
         axes = [ax]
         ax.set_title(title)
     unit, per_ms = latency_unit(series)
+    colours = series_colours()
     for number, one in enumerate(series):
         if one.drawn:
             for each in axes:
-                _draw(each, one, latency=each is axes[-1], per_ms=per_ms, colour=f"C{number % 10}")
+                colour = colours[number % len(colours)]
+                _draw(each, one, latency=each is axes[-1], per_ms=per_ms, colour=colour)
     axes[-1].set_ylabel(f"latency ({unit}): p50, whisker to the highest percentile")
     axes[-1].set_xlabel(next((one.load_name for one in series if one.drawn), "load"))
     for each in axes:
