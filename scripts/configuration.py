@@ -20,14 +20,14 @@ PAGE = Path(__file__).resolve().parents[1] / "docs" / "configuration.md"
 _HEAD = """\
 <!-- Made by scripts/configuration.py: change the code, then run it. -->
 
-# Settings, and what becomes of them
+# Settings and their effect
 
-Nothing that nbtriton takes is dropped in silence. A setting
+No setting is ignored silently. A setting
 
 - **has effect**: it does what it does in Triton 2.51;
 - is **checked only**: a wrong value is refused as Triton refuses it; a right one changes nothing,
-  and that is told;
-- is **told as ignored**: any value is taken, and it is told that it changes nothing.
+  which is reported;
+- is **reported as ignored**: any value is accepted, and reported to change nothing.
 """
 
 
@@ -36,9 +36,9 @@ def server_flags() -> list[str]:
     lines = [
         "## Server flags",
         "",
-        "`nbtriton serve` takes every flag of tritonserver 2.51. The log tells which have no effect.",
+        "`nbtriton serve` takes every flag of tritonserver 2.51. The log reports those without effect.",
         "",
-        "| flag | value | becomes | |",
+        "| flag | value | effect | |",
         "|---|---|---|---|",
     ]
     for title, flags in GROUPS.items():
@@ -59,13 +59,13 @@ def _row(flag: Flag) -> str:
         notes.append("may be repeated")
     if flag.ours:
         notes.append("not in 2.51")
-    return f"| `--{flag.name}` | {value} | {_becomes(flag)} | {'; '.join(notes)} |"
+    return f"| `--{flag.name}` | {value} | {_effect_of(flag)} | {'; '.join(notes)} |"
 
 
-def _becomes(flag: Flag) -> str:
+def _effect_of(flag: Flag) -> str:
     if flag.effect:
         return "has effect"
-    return "checked only" if flag.kind.checks else "told as ignored"
+    return "checked only" if flag.kind.checks else "reported as ignored"
 
 
 def model_configuration() -> list[str]:
@@ -73,11 +73,11 @@ def model_configuration() -> list[str]:
     return [
         "## Model configuration",
         "",
-        "Every field of `config.pbtxt`. What has no effect is told when a model is loaded: under the",
+        "Every field of `config.pbtxt`. A field without effect is reported when a model is loaded: under the",
         "cell, as a `ConfigWarning` in Python, in `nbtriton validate`, in the log, and in the column",
         "`ignored` of `%triton_status`.",
         "",
-        "| field | becomes | |",
+        "| field | effect | |",
         "|---|---|---|",
         *(f"| `{field.path}` | {field.effect} | {field.note} |" for field in field_effects()),
     ]

@@ -286,7 +286,7 @@ class BackendInstance(ABC):
         """
 
     def watch(self, on_lost: Callable[[str], None]) -> None:
-        """Say what to call when the instance is lost, such as with the process that it runs in.
+        """Set the function to call when the instance is lost, such as with the process that it runs in.
 
         ``on_lost(cause)`` is called once for each loss, on any thread, and before `execute` raises because
         of it; at once if the instance is lost already.
@@ -395,7 +395,7 @@ class Backend(ABC):
         """Create one instance; called on the instance's own thread."""
 
     def cancelled(self, request: BackendRequest) -> None:
-        """Hear that a request was cancelled, which an instance may have; on any thread, briefly.
+        """Handle the cancellation of a request that an instance may have; on any thread, briefly.
 
         An instance in this process sees it by `BackendRequest.is_cancelled`.
         """

@@ -171,7 +171,7 @@ class FieldEffect(NamedTuple):
     note: str
 
 
-EFFECTS: Final = ("has effect", "checked only", "told as ignored")
+EFFECTS: Final = ("has effect", "checked only", "reported as ignored")
 
 
 def field_effects() -> list[FieldEffect]:

@@ -57,7 +57,7 @@ class Stream(ABC):
 
     @abstractmethod
     def wait(self, event: Event) -> None:
-        """Let what comes next wait for an event of any stream; the calling thread does not wait."""
+        """Let later work wait for an event of any stream; the calling thread does not wait."""
 
     @abstractmethod
     def synchronize(self) -> None:
@@ -180,7 +180,7 @@ class Device(ABC):
     def to_device(self, array: Array, reader: str, requests: int = 1) -> Array:
         """Return an array from any device here: the same memory, or a copy from another device.
 
-        What comes next in the current stream waits for whoever writes it; the calling thread does not.
+        What comes next in the current stream waits for its writer; the calling thread does not.
         """
 
     @abstractmethod
@@ -194,7 +194,7 @@ class Device(ABC):
     def hand_over(self, arrays: Sequence[Array], writer: Sequence[str]) -> Event | None:
         """Note that the current stream has written these arrays, as ``model.OUTPUT``.
 
-        Whoever takes one waits for the event that is recorded here.
+        A reader waits for the event that is recorded here.
         """
 
     @abstractmethod

@@ -1,6 +1,6 @@
 """GPUs of NVIDIA, by torch; arrays of CuPy take part by DLPack. Never run on hardware so far.
 
-What is assumed of CUDA and torch, for whoever runs it first:
+Assumptions about CUDA and torch, to be checked at the first run:
 
 - work of one stream is done in order, and ``cudaStreamWaitEvent`` orders two streams without the host;
 - torch's allocator hands freed memory out again on the stream that it was allocated on, so memory that another
@@ -26,7 +26,7 @@ from nbtriton.tensors import Array, kind_of, to_numpy, to_torch
 
 __all__ = ["CudaDevice", "fetch", "order_behind", "wait_for"]
 
-# So many writes are remembered before those that are done are forgotten.
+# Writes that are remembered before those that are done are forgotten.
 _REMEMBERED = 512
 
 
@@ -75,7 +75,7 @@ class CudaStream(Stream):
         return CudaEvent(self.native.record_event())
 
     def wait(self, event: Event) -> None:
-        """Let what comes next wait for an event; the calling thread does not wait."""
+        """Let later work wait for an event; the calling thread does not wait."""
         assert isinstance(event, CudaEvent)
         self.native.wait_event(event.native)
 
@@ -94,7 +94,7 @@ class _Written:
     A tensor and its views share the memory, so the table goes by the memory's address. What is written and
     forgotten needs no wait. An address that the allocator hands out again still has the event of older work: a
     model may pass on a caller's tensor, whose memory then is another one's. Such an event is reached, for the
-    memory was free; so a reached event says nothing of who writes there now.
+    memory was free; so a reached event says nothing about the writer there now.
     """
 
     def __init__(self) -> None:
@@ -155,7 +155,7 @@ def order_behind(array: Array) -> None:
 
 
 def fetch(array: Array, reader: str) -> Array:
-    """Return an array on the host; counted in the ledger of whoever wrote it, if that is a model."""
+    """Return an array on the host; counted in the ledger of its writer, if that is a model."""
     found = _WRITTEN.find(array)
     if found is not None:
         return found[2].fetch(array, reader)
@@ -292,7 +292,7 @@ class CudaDevice(Device):
         wait_for(array)
 
     def _order(self, stream: Any, written: tuple[CudaEvent, str, CudaDevice] | None) -> None:
-        """Let a stream wait for whoever has written an array: an instance, or a caller on the default stream."""
+        """Let a stream wait for an array's writer: an instance, or a caller on the default stream."""
         if written is not None and not written[0].is_reached():
             stream.wait_event(written[0].native)
         else:
@@ -315,7 +315,7 @@ class CudaDevice(Device):
         owner: str,
         reads: Sequence[Array] = (),  # noqa: ARG002 - torch orders what reads them
     ) -> Iterator[None]:
-        """Time what is given to the current stream inside, by two events that nobody waits for."""
+        """Time the work given to the current stream inside, by two events that no thread waits for."""
         begin, end = self._marks()
         current = self._torch.cuda.current_stream(self.place)
         begin.record(current)

@@ -13,7 +13,7 @@ __all__ = ["BY_LINE", "HOST", "Computed", "Copied", "CopyLedger"]
 HOST = "host"
 # What stands between a model and the line of its own code that reads or writes the device's memory.
 BY_LINE = ": line "
-# So much may wait to be counted.
+# The most work that waits to be counted.
 _PENDING = 256
 
 
@@ -71,7 +71,7 @@ class CopyLedger:
         self._pending: deque[tuple[Callable[[], bool], Callable[[], None]]] = deque()
 
     def later(self, is_done: Callable[[], bool], count: Callable[[], None]) -> None:
-        """Count something once it is done; nobody waits for that."""
+        """Count something once it is done; no thread waits for that."""
         self._pending.append((is_done, count))
         if len(self._pending) > _PENDING:
             self._settle()

@@ -64,7 +64,7 @@ def watch_scenes(models: Sequence[ModelActivity], *, span_s: float = 30.0) -> li
 def _scene(models: Sequence[ModelActivity], span_s: float, at: _Layout) -> Shape:
     y = 12.0
     cards = []
-    # One scale for all: what looks alike is alike.
+    # One scale for all: equal heights are equal values.
     high = nice_ceiling(max((max(model.depths, default=0) for model in models), default=0))
     compact = len(models) > _MAX_CARDS
     for model in models:

@@ -25,7 +25,7 @@ __all__ = ["ArrivalListener", "RequestDispatcher", "Submission"]
 
 
 class ArrivalListener(Protocol):
-    """Hears of each request of a client before it is submitted: a recording, planned faults."""
+    """Receives each request of a client before it is submitted: a recording, planned faults."""
 
     def arrived(
         self, request: InferenceRequest, version: int, options: RequestOptions
@@ -83,26 +83,26 @@ class RequestDispatcher:
 
     @property
     def listeners(self) -> tuple[ArrivalListener, ...]:
-        """Those that hear of each request now."""
+        """Those that get each request now."""
         return self._listeners
 
     def listen(self, listener: ArrivalListener) -> None:
-        """Tell a listener of each request of a client from now on; not of calls by models."""
+        """Pass each request of a client to a listener from now on; not calls by models."""
         with self._changing:
             self._listeners = (*self._listeners, listener)
 
     def stop_listening(self, listener: ArrivalListener) -> None:
-        """Tell a listener nothing more."""
+        """Pass nothing more to a listener."""
         with self._changing:
             self._listeners = tuple([one for one in self._listeners if one is not listener])
 
     def close(self) -> None:
-        """Tell the listeners that the server has ended."""
+        """Close the listeners: the server has ended."""
         for listener in self._listeners:
             listener.close()
 
     def _is_refused(self, request: InferenceRequest, version: int, options: RequestOptions) -> bool:
-        """Tell the listeners of a request; True if one of them has refused it."""
+        """Pass a request to the listeners; True if one of them has refused it."""
         for listener in self._listeners:
             error = listener.arrived(request, version, options)
             if error is not None:

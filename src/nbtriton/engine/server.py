@@ -126,7 +126,7 @@ class Server(InferenceCalls, Closing):
 
     @property
     def devices(self) -> DeviceSet:
-        """The GPUs that models may use, by id; simulated ones tell their memory and their copies."""
+        """The GPUs that models may use, by id; simulated ones report their memory and their copies."""
         return self.engine.lifecycle.builder.devices
 
     # -- models ----------------------------------------------------------------------------------
@@ -243,7 +243,7 @@ class Server(InferenceCalls, Closing):
         return self.engine.inspection.models()
 
     def is_ready(self, name: str, version: int = -1) -> bool:
-        """Return True if a request to this version would be taken.
+        """Return True if a request to this version would be accepted.
 
         Examples
         --------

@@ -47,7 +47,7 @@ TESTS = {
 
 _Arrays = Mapping[str, np.ndarray[Any, Any]]
 _SUFFIX = "__doctor"
-# Rows that are told apart, and rounds of two instances at once.
+# Rows that differ from each other, and rounds of two instances at once.
 _ROWS = 4
 _ROUNDS = 40
 _MOST_ROWS = 64

@@ -105,7 +105,7 @@ class ExplainMagics(Magics):
     def triton_timeline(self, line: str) -> Any:
         """Draw requests and batches over time, per instance, with the reason why each batch left.
 
-        On a page it can be zoomed and moved, with the mouse and with keys, and tells the life of each
+        On a page it can be zoomed and moved, with the mouse and with keys, and shows the times of each
         request. Letters and colours say the reason: F full, D delay, I an idle instance, P preferred size.
         A file for Perfetto (https://ui.perfetto.dev) has everything that is recorded::
 

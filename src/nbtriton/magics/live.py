@@ -137,7 +137,7 @@ class LiveRun:
         raise KeyboardInterrupt
 
     def _stop(self) -> None:
-        """Do what Ctrl-C does; called on whichever thread hears the button."""
+        """Do what Ctrl-C does; called on the thread that receives the button."""
         with self._lock:
             if self._running and self._thread is threading.main_thread():
                 interrupt_main_thread()

@@ -50,7 +50,7 @@ class PredictMagics(Magics):
 
     def __init__(self, shell: Any) -> None:
         super().__init__(shell)
-        # By model, the latest of this notebook: `%triton_whatif` takes it without being told.
+        # By model, the latest of this notebook: `%triton_whatif` takes it by default.
         self._profiles: dict[str, Any] = {}
 
     @output_can_be_silenced

@@ -52,7 +52,7 @@ class Clock:
         return monotonic_ns()
 
     def wait(self, stop: threading.Event, duration_ns: int) -> None:
-        """Wait for so long, or until `stop` is set."""
+        """Wait for a time, or until `stop` is set."""
         stop.wait(duration_ns / 1e9)
 
 

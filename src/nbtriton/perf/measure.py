@@ -283,7 +283,7 @@ class _Wait:
         self._reported_ns = monotonic_ns()
 
     def seconds(self, seconds: float | None) -> None:
-        """Wait until the load has ended, or for so long."""
+        """Wait until the load has ended, or for a time in seconds."""
         now_ns = monotonic_ns()
         end_ns = None if seconds is None else now_ns + round(seconds * 1e9)
         while end_ns is None or now_ns < end_ns:

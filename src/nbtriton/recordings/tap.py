@@ -73,7 +73,7 @@ def record(
         Keep the contents of the inputs too, each different set of tensors once. Without, a replay
         makes random ones of the same shapes.
     seconds : float, optional
-        Record for so long, and return then; Ctrl-C ends it earlier.
+        Record for this time, and return then; Ctrl-C ends it earlier.
     count : int, optional
         Likewise, until that many requests have arrived.
     past : bool

@@ -367,7 +367,7 @@ class SequenceBatcher:
         sequence.last_arrival_ns = now
 
     def _place(self, sequence: _Sequence) -> tuple[int, int]:
-        sequence.place = slot, instance = self._free.take()
+        sequence.place = slot, instance = self._free.pop()
         self._rows[instance][slot] = sequence
         return slot, instance
 

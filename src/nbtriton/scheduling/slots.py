@@ -22,7 +22,7 @@ class FreeSlots:
         """Add a slot of an instance."""
         heappush(self._heap, _Slot(number, instance))
 
-    def take(self) -> tuple[int, int]:
+    def pop(self) -> tuple[int, int]:
         """Remove the first slot; return its number and its instance."""
         slot = heappop(self._heap)
         return slot.number, slot.instance

@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Calibration"]
 
-# Of each model it is measured in so many turns: on a virtual machine a core may be slower by half for
-# seconds, when the host's other guests use it, and a slow second should be seen by all times alike.
+# The number of turns in which each model is measured: on a virtual machine a core may be slower by half for
+# seconds, when the host's other guests use it, and a slow second should weigh equally in all times.
 TURNS = 4
 _LEAST = 30 // TURNS
 _FEWEST = 8
@@ -42,17 +42,17 @@ _LONGEST_S = 1.0
 # Idle times after which executions are measured: caches and the processor cool down meanwhile.
 _IDLE_US = (1000, 4000, 16000)
 _IDLE_COUNT = 100 // TURNS
-# Idle instances may be waited for so many times as long as other times are measured.
+# Longest wait for idle instances, as a multiple of the time of the other measurements.
 _IDLE_SHARES = 5
-# The cache is asked so often to know what that takes.
+# Look-ups by which the time of one is measured.
 _LOOK_UPS = 20
-# A sender is measured at this share of what a model can do, at most at so many requests a second. A thread
-# that wakes up on an idle core takes twice as long, and takes it from nobody.
+# A sender is measured at this share of what a model can do, and at most at this rate in requests per second. A thread
+# that wakes up on an idle core takes twice as long, at no other thread's cost.
 _SENT = 0.8
 _MOST_SENT = 8000.0
-# A difference counts from so many standard errors.
+# A difference counts from this number of standard errors.
 _ERRORS = 2.0
-# Executions lose at most so many times the work beside them: the rest is another program's.
+# The largest loss of executions, as a multiple of the work beside them: the rest is another program's.
 _MOST_LOST = 8.0
 
 
@@ -378,7 +378,7 @@ class Calibration:
         """Learn whether executions keep the interpreter from other threads."""
         seen = self._seen[name]
         took_ns = middle(seen.all_alone(rows))
-        # Shorter ones keep nobody waiting, and what needs no core needs no interpreter.
+        # Shorter ones keep no other thread waiting, and what needs no core needs no interpreter.
         apart = not self.shared_interpreter or self._place(name) != "thread"
         if apart or seen.cores < 0.2 or took_ns < 100_000:
             return

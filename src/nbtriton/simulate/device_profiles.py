@@ -34,12 +34,12 @@ if TYPE_CHECKING:
 
 __all__ = ["measure_devices"]
 
-# A copy is timed so often; the median counts.
+# Times that a copy is measured; the median counts.
 _TIMES = 7
 _READER = "tune"
 # Of one device: as long as `nbtriton.profile` measures by itself.
 _LONGEST_S = 4.0
-# Executions of a model on a GPU, with so many rows, unless they take too long together.
+# Executions of a model on a GPU for each number of rows, unless they take too long together.
 _LEAST = 20
 _LONGEST_POINT_S = 1.0
 

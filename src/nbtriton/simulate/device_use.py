@@ -39,7 +39,7 @@ class DeviceUse:
     before, after : tuple of Copied
         Inputs, and outputs that a caller gets.
     waits : bool
-        Somebody on the host reads an output of a device, so the instance waits for it.
+        A reader on the host needs an output of a device, so the instance waits for it.
     """
 
     device: str

@@ -71,7 +71,7 @@ def thinned(times_ns: Sequence[int]) -> tuple[float, ...]:
 def merged(points: Sequence[ServicePoint]) -> tuple[ServicePoint, ...]:
     """Return one point for each batch size and number at once, ascending, of those of several turns.
 
-    Each execution counts alike, so that a slow second that one turn has seen is a part of the times.
+    Each execution has the same weight, so that a slow second that one turn has seen is a part of the times.
     Of several at once a few executions say nothing.
     """
     by_key: dict[tuple[int, int], list[ServicePoint]] = defaultdict(list)

@@ -129,14 +129,14 @@ class _Run:
         self._calendar = server.world.calendar
 
     def advance(self, until_ns: int) -> None:
-        """Let everything happen up to a time."""
+        """Fire all events up to a time."""
         while self._calendar.run(until_ns, _EVENTS) == _EVENTS:
             self.now_ns = max(self.now_ns, min(until_ns, self._calendar.next()))
         self.now_ns = max(self.now_ns, until_ns)
         self.is_over = self._calendar.next() < 0
 
     def finish(self, count: int) -> None:
-        """Let everything happen until so many requests have ended."""
+        """Fire events until this number of requests has ended."""
         while self.load.recorder.completed() < count and not self.is_over:
             self.advance(max(self._calendar.next(), self.now_ns) + _POLL_NS)
 

@@ -40,7 +40,7 @@ class InstanceMemory:
     shared_mb: float = 0.0
 
     def of(self, instances: int) -> float:
-        """Return the megabytes of so many instances.
+        """Return the megabytes of a number of instances.
 
         Examples
         --------

@@ -31,7 +31,7 @@ __all__ = ["EngineCosts", "ModelProfile", "Profile", "ServicePoint"]
 # to wait; files of format 1 have wrong times of requests. 3: what an idle time adds is a distribution,
 # and what executions lose is by quantile.
 _FORMAT = 3
-# Declared times hold for so many executions at once.
+# Declared times hold up to this number of executions at once.
 _AT_ONCE = 1024
 
 
@@ -123,7 +123,7 @@ class ModelProfile:
     gather_us : float
         What each further request of a batch adds to its execution, beside its rows.
     idle_us : tuple of (float, tuple of float)
-        How much longer an execution takes on an instance that was idle for so long: idle times,
+        Additional execution times of an instance that was idle: idle times,
         ascending, and what each adds to the quantiles of the execution time, equally likely. Caches
         and the processor have cooled down, and threads wake up later.
     cores : float

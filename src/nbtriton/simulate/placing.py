@@ -208,7 +208,7 @@ class Measured:
         return replace(first, models={name: self.model(name, where) for name in where})
 
     def cost_us(self, where: Assignment, rows: int) -> float:
-        """Return how long a request of so many rows keeps devices and copies busy, in microseconds."""
+        """Return how long a request with these rows keeps devices and copies busy, in microseconds."""
         return sum(
             _mean_us(self.model(name, where), rows) + self.copying_us(name, rows, where)
             for name in where
@@ -275,7 +275,7 @@ class PlacementSearch:
         return sorted(costs, key=lambda one: one[0])
 
     def run(self, seconds: float, on_step: Callable[[Candidate], None], enough: int = 1) -> None:
-        """Simulate for a time, or until so many of the cheapest are within the limits."""
+        """Simulate for a time, or until this number of the cheapest are within the limits."""
         end_s = time.monotonic() + seconds
         kept = 0
         for cost_us, where in self.assignments():

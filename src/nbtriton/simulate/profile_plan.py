@@ -17,7 +17,7 @@ from nbtriton.simulate.steps import step_requests
 
 __all__ = ["ProfilePlan", "profile_plan"]
 
-# Measured by default: so many executions at once, and so many batch sizes of a model at most.
+# Measured by default: these numbers of executions at once, and at most this number of batch sizes.
 _AT_ONCE = (1, 2, 4)
 _MOST_SIZES = 8
 

@@ -53,11 +53,11 @@ __all__ = ["profile"]
 # to so many points: matrix products take longer for sizes that do not fill a block.
 _OFF_LINE = 0.08
 _MOST_POINTS = 20
-# A point has at least so many executions in each turn, unless that takes too long.
+# Executions of a point in each turn, at least, unless that takes too long.
 _LEAST = 8
 _LONGEST_S = 1.0
 _SHORTEST_S = 0.06
-# No further turn begins after so many times the seconds that were asked for: of slow models one is enough.
+# No further turn begins after this multiple of the seconds that were asked for: one is enough for slow models.
 _MOST_SECONDS = 3
 
 

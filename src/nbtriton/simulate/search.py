@@ -27,7 +27,7 @@ __all__ = ["OBJECTIVES", "Candidate", "Goal", "Ranked", "Search", "Space"]
 
 # The last is for placements, which have a cost.
 OBJECTIVES = ("throughput", "latency", "instances", "memory", "cost")
-# A window of a level has so many requests, and more where more are outstanding.
+# Requests of a window; more where more are outstanding.
 _REQUESTS = 100
 _GENERATIONS = 4
 # Virtual time until a load is steady, at most.

@@ -73,7 +73,7 @@ class Seen:
         return None
 
     def idle_us(self, rows: int) -> tuple[tuple[float, tuple[float, ...]], ...]:
-        """Return how much longer executions of so many rows took after idle times."""
+        """Return the additional time of executions with these rows after idle times."""
         wake_ns = round(self.wake_ns or 0)
         plain = self.all_alone(rows)
         found = []

@@ -224,7 +224,7 @@ def _writers(plan: EnsemblePlan) -> list[list[int]]:
 def service_times(measured: ModelProfile) -> ServiceTimes:
     """Return the service times of a model, complete in batch sizes and executions at once.
 
-    A batch size that was not measured with so many executions at once is slowed down by them as its
+    A batch size that was not measured with this number of executions at once is slowed down by them as its
     nearest neighbours that were. One that was never measured alone, as a step of an ensemble may see it,
     lies between those that were.
     """
@@ -235,7 +235,7 @@ def service_times(measured: ModelProfile) -> ServiceTimes:
     quantiles = [alone]
     for level in levels[1:]:
         known = [at for at, size in enumerate(rows) if (level, size) in points]
-        if not known:  # sizes that nobody has seen alone: as the level below
+        if not known:  # sizes that were not measured alone: as the level below
             quantiles.append(quantiles[-1])
             continue
         found: list[list[float]] = []
@@ -254,7 +254,7 @@ def service_times(measured: ModelProfile) -> ServiceTimes:
 
 
 def _resampled(times_us: tuple[float, ...], length: int) -> list[float]:
-    """Return so many equally likely times in nanoseconds."""
+    """Return a number of equally likely times in nanoseconds."""
     count = len(times_us)
     return [times_us[int((k + 0.5) / length * count)] * 1000 for k in range(length)]
 

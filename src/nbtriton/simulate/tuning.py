@@ -66,7 +66,7 @@ _MEASURED = ("infer_per_s", "latency_p50_us", "latency_p99_us")
 _PROFILE_S = 1.0
 # After an interrupt of the profile: long enough for a first look at the configurations.
 _LOOK_S = 1.0
-# The load under which memory is measured: twice as much as keeps all instances busy, and so many requests.
+# The load under which memory is measured: twice as much as keeps all instances busy; its requests.
 _BUSY = 2 * INSTANCES
 _LOAD = 8 * INSTANCES
 

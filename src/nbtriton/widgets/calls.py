@@ -74,7 +74,7 @@ def timeline(
 ) -> TimelineView | Shown:
     """Draw the requests and batches of a model over time, each batch with the reason why it left.
 
-    On a page it can be zoomed and moved with the mouse and with keys, and tells the life of each
+    On a page it can be zoomed and moved with the mouse and with keys, and shows the times of each
     request; in the file and elsewhere it is a picture.
 
     Parameters

@@ -26,11 +26,11 @@ _HERE = Path(__file__).parent
 _SILENT_S = 30.0
 # A host may take a view down and put it up again, as when an output moves.
 _GRACE_S = 2.0
-# Nothing has moved for so long: the view rests.
+# Time without movement after which a view rests.
 _REST_S = 10.0
 # How often a view looks whether something moves.
 _LOOK_S = 0.5
-# A page that hears nothing for 3 s takes the kernel for gone.
+# A page that receives nothing for 3 s takes the kernel for dead.
 _BEAT_S = 1.0
 
 
@@ -107,7 +107,7 @@ class LiveView(anywidget.AnyWidget):
         elif kind in ("open", "ack", "here"):
             self._last_seen[view] = self._clock()
             self._expected_until = -float("inf")
-            # What was sent before a page opened is acknowledged by nobody.
+            # No page acknowledges what was sent before it opened.
             if kind in ("ack", "open"):
                 self._publisher.ack()
             if kind == "open":

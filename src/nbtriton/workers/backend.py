@@ -139,7 +139,7 @@ class WorkerBackend(Backend):
         return connection, created["ready"]
 
     def cancelled(self, request: BackendRequest) -> None:
-        """Tell the worker that has the request."""
+        """Pass a cancellation on to the worker that has the request."""
         for instance in list(self._instances):
             instance.cancelled(request)
 

@@ -39,11 +39,11 @@ class WorkerInstance(BackendInstance):
         return self._connection.execute(requests, timer, self._all_outputs)
 
     def cancelled(self, request: BackendRequest) -> None:
-        """Hear that a request was cancelled, which the worker may have."""
+        """Handle the cancellation of a request that the worker may have."""
         self._connection.cancel(request)
 
     def watch(self, on_lost: Callable[[str], None]) -> None:
-        """Say what to call when the process has ended; see `BackendInstance.watch`."""
+        """Set the function to call when the process has ended; see `BackendInstance.watch`."""
         self._on_lost = on_lost
         self._connection.watch(on_lost)
 

@@ -208,7 +208,7 @@ class ForkServer:
         known.ended(None, "no answer in time")
 
     def end_if_idle(self, for_s: float = 0.0) -> bool:
-        """Begin to end it if it has had no worker for so long; return True if it ends."""
+        """Begin to end it if it has had no worker for a time; return True if it ends."""
         with self._lock:
             if not self._closing and not self._workers and monotonic() - self._idle_since >= for_s:
                 self._closing = True

@@ -1,6 +1,6 @@
 """The restart policy of an instance in a process, without a clock or a process.
 
-Told what happened and when, it answers what to do next. Triton 2.51 never restarts a stub process: each
+It gets what happened and when, and returns what to do next. Triton 2.51 never restarts a stub process: each
 later request to its instance fails until the model is loaded again (PB92).
 """
 
@@ -26,7 +26,7 @@ class RestartPolicy:
         The first restart is immediate; the second waits for `first_ns`, each further one `factor` times as
         long as the one before, and none longer than `longest_ns`.
     quiet_ns : int
-        An instance that has run for so long counts its restarts from the beginning.
+        An instance that has run for this time counts its restarts from the beginning.
     """
 
     limit: int = 10

@@ -113,7 +113,7 @@ class SimulatedDevice(Device):
         self.ledger.waited(stream.owner, self.name)
 
     def fault(self, error: Exception) -> None:
-        """Keep what a real GPU would have punished."""
+        """Record an error; on a real GPU the results would be undefined."""
         self.faults.append(error)
 
     # -- memory ------------------------------------------------------------------------------------
@@ -189,11 +189,11 @@ class SimulatedDevice(Device):
         return found
 
     def order_behind(self, array: Array) -> None:
-        """Let what comes next in the current stream wait until an array of this device is written."""
+        """Let later work in the current stream wait until an array of this device is written."""
         self.current().wait(self._written(array))
 
     def _written(self, array: SimulatedArray) -> SimulatedEvent:
-        """Return the event behind whoever wrote an array: a caller works on the default stream."""
+        """Return the event behind the last write of an array: a caller works on the default stream."""
         return array.allocation.access.ready or self._default.record()
 
     def _copy_from_peer(self, array: SimulatedArray, reader: str, requests: int) -> SimulatedArray:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Access", "Clock", "SimulatedEvent", "SimulatedStream", "Timeline", "UnorderedError"]
 
-# So many pieces of work of a unit are remembered: what the processor did meanwhile may have begun before some of them.
+# Pieces of work of a unit that are remembered: what the processor did meanwhile may have begun before some of them.
 _REMEMBERED = 1024
 # Work of a stream, as (stream, position).
 _Place = tuple[int, int]
@@ -140,7 +140,7 @@ class Timeline:
 class SimulatedStream(Stream):
     """A stream of a simulated GPU.
 
-    None waits for another one unless it is told to: the streams of torch and CuPy do not wait for the default
+    None waits for another one unless `wait` says so: the streams of torch and CuPy do not wait for the default
     stream either, nor that for them (``cudaStreamNonBlocking``).
 
     Parameters
@@ -175,7 +175,7 @@ class SimulatedStream(Stream):
             return SimulatedEvent(self, {**self.order, self.number: self.position}, self.ready_ns)
 
     def wait(self, event: Event) -> None:
-        """Let what comes next wait for an event; the calling thread does not wait."""
+        """Let later work wait for an event; the calling thread does not wait."""
         assert isinstance(event, SimulatedEvent)
         with self._timeline.lock:
             _merge(self.order, event.order)
@@ -234,7 +234,7 @@ class SimulatedStream(Stream):
                 access.read = {}
                 access.ready = None
         began = timeline.clock.now_ns() if began_ns is None else began_ns
-        # Not under the lock: it computes. Nobody else gives work to this stream meanwhile.
+        # Not under the lock: it computes. No other thread gives work to this stream meanwhile.
         duration = duration_ns()
         with timeline.lock:
             self.ready_ns = timeline.occupy(unit, max(self.ready_ns, began), duration)

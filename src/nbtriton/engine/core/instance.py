@@ -79,7 +79,7 @@ class InstanceOwner(Runtime):
 
     @abstractmethod
     def suspend(self, instance: int) -> None:
-        """Give a lost instance no more batches; it is told to recover once it executes none."""
+        """Give a lost instance no more batches; it recovers once it executes none."""
 
     @abstractmethod
     def suspend_later(self, instance: int) -> None:

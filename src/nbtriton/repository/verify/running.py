@@ -147,7 +147,7 @@ def reserved_ports(count: int) -> Iterator[list[int]]:
     """Keep ports of 127.0.0.1 for a server until the block ends.
 
     A port that was free a moment ago may be another process's when the server comes to bind it. One that
-    is bound with ``SO_REUSEADDR`` is given to nobody who asks for any port, and as nothing listens there
+    is bound with ``SO_REUSEADDR`` is given to no process that asks for any port, and as nothing listens there
     yet, a server that sets the option too, as servers do, can.
     """
     with contextlib.ExitStack() as stack:

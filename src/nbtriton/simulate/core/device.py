@@ -66,7 +66,7 @@ class Transfer:
         self.to_host = to_host
 
     def occupy(self, now: int, earliest: int, rows: int) -> int:
-        """Copy a batch of so many rows; return when it is there."""
+        """Copy a batch of this number of rows; return the time of its arrival."""
         sizes, times = self._rows, self._times_ns
         took = times[0]
         if len(sizes) > 1:  # on a line between and beyond measured sizes
@@ -103,7 +103,7 @@ class OnDevice:
     before, after : list of Transfer
         Of its inputs, and of the outputs that callers get.
     waits : bool
-        Somebody on the host reads an output: the instance waits for it. It does not where all readers
+        A reader on the host needs an output: the instance waits for it. It does not where all readers
         order their work on a device behind it.
     """
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 __all__ = ["ServiceTimes"]
 
-# Levels of contention are told apart to a quarter of an execution.
+# Levels of contention are distinguished to a quarter of an execution.
 _PARTS = 4
 
 
@@ -64,7 +64,7 @@ class ServiceTimes:
         return int(added)
 
     def mean(self, rows: int, level: float) -> float:
-        """Return the mean execution time of one request of so many rows."""
+        """Return the mean execution time of one request with this number of rows."""
         part = int(level * _PARTS + 0.5)
         key = rows << 16 | part
         found = self._means.get(key, -1.0)

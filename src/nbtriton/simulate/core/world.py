@@ -32,7 +32,7 @@ class Event:
     __slots__ = ()
 
     def fire(self, now: int) -> None:
-        """Happen."""
+        """Handle the event; its time has come."""
         raise NotImplementedError
 
 
@@ -51,7 +51,7 @@ class Calendar:
         heappush(self._heap, (when, self._count, event))
 
     def run(self, until: int, most: int) -> int:
-        """Fire events up to a time, at most so many; return how many were fired."""
+        """Fire events up to a time, at most ``most``; return how many were fired."""
         heap = self._heap
         fired = 0
         while fired < most and heap and heap[0][0] <= until:
@@ -300,7 +300,7 @@ class World:
         self._beside: list[Model] = []
 
     def work(self, thread: Thread, cost_ns: int) -> None:
-        """Let a thread run Python for so long, once the interpreter is free."""
+        """Let a thread run Python for a time, once the interpreter is free."""
         if not cost_ns:
             return
         if not self.shared_interpreter:
@@ -319,18 +319,18 @@ class World:
         self.work(thread, cost_ns)
 
     def occupy(self, cost_ns: int) -> None:
-        """Let a core work for so long for a thread that needs no interpreter meanwhile.
+        """Occupy a core for a time on behalf of a thread that needs no interpreter meanwhile.
 
         Where no core is free, all executions that compute lose as much of theirs.
         """
-        self._take(cost_ns, interpreter=False)
+        self._put_off(cost_ns, interpreter=False)
 
     def disturb(self, cost_ns: int) -> None:
-        """Let the scheduler's thread wake up, which runs Python, for so long.
+        """Let the scheduler's thread wake up and run Python for a time.
 
         An execution in a thread finds the interpreter taken, and has to be woken up itself.
         """
-        self._take(cost_ns, interpreter=self.shared_interpreter)
+        self._put_off(cost_ns, interpreter=self.shared_interpreter)
 
     def resume(self, thread: Thread, now: int) -> None:
         """Let a thread that slept or computed without the interpreter go on at a time."""
@@ -379,7 +379,7 @@ class World:
             self._beside.remove(model)
         self._share()
 
-    def _take(self, cost_ns: int, *, interpreter: bool) -> None:
+    def _put_off(self, cost_ns: int, *, interpreter: bool) -> None:
         """Take a core, and the interpreter or not, from the executions that compute."""
         full = self.cores > 0 and self.busy > self.cores - FREE_FROM
         if not full and not interpreter:
@@ -393,7 +393,7 @@ class World:
                 model.taken_ns += cost_ns // self.cores
 
     def _share(self) -> None:
-        """Tell each model what its executions lose to other threads from here on."""
+        """Update what each model's executions lose to other threads from here on."""
         for model in self._beside:
             model.yields = model.yields_at(model.level())
 

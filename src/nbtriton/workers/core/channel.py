@@ -30,7 +30,7 @@ _BUFFER_BYTES: Final = 1 << 16
 _MOST_DESCRIPTORS: Final = 16
 # To wake a thread that sleeps on an idle core takes 30 to 50 us, which is as long as it looks before.
 _SPIN_NS: Final = 50_000
-# It looks where the last message has come so soon.
+# It looks where the last message has come within this time.
 _SOON_NS: Final = 3 * _SPIN_NS
 # The most messages for which it does not look after looking in vain; the number doubles up to it: on a busy machine the
 # other process may need this very core.
@@ -174,7 +174,7 @@ class Channel:
         return self._descriptors.pop(0)
 
     def close(self) -> None:
-        """End both directions: who waits here, or at the other end, hears of it."""
+        """End both directions: threads that wait here or at the other end wake up."""
         with suppress(OSError):  # the other end was faster
             self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()

@@ -205,7 +205,7 @@ class Connection:
             self.limits.release()
 
     def cancel(self, request: BackendRequest) -> None:
-        """Tell the worker of a request that was cancelled, if it has it."""
+        """Pass the cancellation of a request on to the worker, if it has it."""
         for number, requests in (*list(self._batches.items()), *list(self._late.items())):
             for index, one in enumerate(requests):
                 if one is request:
@@ -394,7 +394,7 @@ class Connection:
         self._calls.close()
 
     def _lost(self) -> None:
-        """Hear that the worker has ended; what it executed fails when this returns."""
+        """Handle the end of the worker; what it executed fails when this returns."""
         with self._losing:
             self.alive = False
             if self._closing or self._reported:

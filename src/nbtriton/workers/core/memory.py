@@ -77,10 +77,10 @@ class Outgoing:
     Parameters
     ----------
     announce : callable
-        ``announce(number, fd, size)`` tells the reader of a new segment; the descriptor is closed
+        ``announce(number, fd, size)`` announces a new segment to the reader; the descriptor is closed
         afterwards.
     drop : callable
-        ``drop(number)`` tells it that a segment is not used any more.
+        ``drop(number)`` announces that a segment is not used any more.
     """
 
     def __init__(

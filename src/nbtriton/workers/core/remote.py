@@ -27,7 +27,7 @@ class RemoteRequest:
     link : object
         The worker: ``link.send(request, response, final)``, ``link.iterative``.
     cancelled : bool
-        Set by the thread that hears of it.
+        Set by the thread that receives the cancellation.
     rescheduled : bool
         The model wants to execute it once more.
     """

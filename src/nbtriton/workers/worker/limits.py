@@ -55,7 +55,7 @@ def _bind_memory(node: int) -> None:
     mask = (ctypes.c_ulong * words)()
     mask[node // 64] = 1 << node % 64
     libc = ctypes.CDLL(None, use_errno=True)
-    # The kernel takes one bit less than it is told.
+    # The kernel reads one bit less than the given number.
     if libc.syscall(number, _MPOL_BIND, mask, ctypes.c_ulong(64 * words + 1)) != 0:
         text = os.strerror(ctypes.get_errno())
         raise InternalError(f"Unable to set NUMA memory policy: {text}")

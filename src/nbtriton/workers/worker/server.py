@@ -86,7 +86,7 @@ class RemoteFuture:
 
     def ask_to_end(self) -> None:
         """Ask the target to end, and still deliver what it sends."""
-        self._worker.tell((protocol.CANCEL, self.number))
+        self._worker.post((protocol.CANCEL, self.number))
 
     def wait_for(self, wait: Callable[[float], bool]) -> None:
         """Call ``wait(seconds)`` until it returns True."""
@@ -175,12 +175,12 @@ class RemoteServer:
 
     def awaits(self, future: RemoteFuture) -> None:
         """Note that a coroutine of the model may await this answer."""
-        self._worker.tell((protocol.AWAITS, future.number))
+        self._worker.post((protocol.AWAITS, future.number))
 
     def wait_for_coroutine(self, wait: Callable[[float], bool]) -> None:
         """Wait for a coroutine; the engine's process looks for deadlocks meanwhile."""
         if self._worker.inside:
-            self._worker.tell((protocol.WAIT,))
+            self._worker.post((protocol.WAIT,))
         while not wait(threading.TIMEOUT_MAX):
             pass
 

@@ -63,7 +63,7 @@ class _Marks:
 
 
 class Worker:
-    """The main thread executes; another one hears what the engine's process says meanwhile.
+    """The main thread executes; another one reads what the engine's process sends meanwhile.
 
     Attributes
     ----------
@@ -218,7 +218,7 @@ class Worker:
         """True on the main thread while the engine's process waits for its reply."""
         return self._dialogue > 0 and get_ident() == self._main
 
-    def tell(self, message: tuple[Any, ...], behind: bytes = b"") -> None:
+    def post(self, message: tuple[Any, ...], behind: bytes = b"") -> None:
         """Send a message that has no answer."""
         if self.inside:
             self._guarded_send(message, behind)
@@ -227,14 +227,14 @@ class Worker:
 
     def note(self, what: str, arguments: tuple[Any, ...]) -> None:
         """Send a note; see `protocol.NOTE`."""
-        self.tell((protocol.NOTE, what, plain(arguments)))
+        self.post((protocol.NOTE, what, plain(arguments)))
 
     def send(self, request: RemoteRequest, response: Response | None, final: bool) -> None:
         """Send one response of a request."""
         packer = Packer()
         body = None if response is None else encode_response(response, packer)
         place, behind = packer.finish(self.heap)
-        self.tell((protocol.SEND, request.batch, request.index, body, final, place), behind)
+        self.post((protocol.SEND, request.batch, request.index, body, final, place), behind)
         if final:
             kept = self._open_requests.get(request.batch)
             if kept is not None and all(one.is_answered() for one in kept):
