@@ -18,7 +18,7 @@ import pytest
 
 from nbtriton.config import as_config
 from nbtriton.engine import Server
-from nbtriton.errors import InternalError, LoadError
+from nbtriton.errors import InternalError, InvalidArgumentError, LoadError
 from nbtriton.frontends import Endpoints, serve
 from nbtriton.frontends.kserve.forwarding import forwards_of
 from nbtriton.frontends.service import EXTENSIONS
@@ -394,3 +394,10 @@ def test_every_case_is_answered_the_same_twice(endpoints: Endpoints) -> None:
         if case.path.endswith("/infer") and "sequence" not in case.path:
             first, second = ask(endpoints.http_port, case), ask(endpoints.http_port, case)
             assert (first.status, first.body) == (second.status, second.body), case.id
+
+
+@pytest.mark.parametrize("port", ["http_port", "grpc_port", "metrics_port", "openai_port"])
+def test_a_port_that_there_is_not_is_refused(port):
+    """The system would take its low 16 bits: 70000 is 4464."""
+    with Server() as server, pytest.raises(InvalidArgumentError, match=f"{port} must be from 0"):
+        serve(server, **{"http_port": None, "metrics_port": None, port: 70_000})

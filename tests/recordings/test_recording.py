@@ -245,10 +245,19 @@ def test_a_recording_saved_again_is_the_same_file(tmp_path):
         ("{}\n", "is no recording"),
         ("no JSON\n", "is no recording"),
         (json.dumps({"format": "nbtriton-recording", "version": 2}) + "\n", "has version 2"),
-        (
-            json.dumps({"format": "nbtriton-recording", "version": 1, "began": "", "models": {}})
-            + '\n{"at_ns": "x", "model": "m"}\n',
-            "line 2 of",
+        *(
+            (
+                json.dumps(
+                    {"format": "nbtriton-recording", "version": 1, "began": "", "models": {}}
+                )
+                + f"\n{line}\n",
+                "line 2 of",
+            )
+            for line in (
+                '{"at_ns": "x", "model": "m"}',
+                '{"at_ns": -1, "model": "m"}',
+                '{"at_ns": 0, "model": "m", "rows": 0}',
+            )
         ),
     ],
 )

@@ -7,6 +7,7 @@ from __future__ import annotations
 import itertools
 import signal
 import threading
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -354,6 +355,9 @@ def test_bad_arguments_get_one_sentence(server, options, text):
 
 def test_bad_targets_get_one_sentence(server):
     played = recording((0, 1, {}))
+    cut = {"IN": RecordedTensor("FP32", (1, 4), b"123")}
+    with pytest.raises(InvalidArgumentError, match="has 3 bytes for its input 'IN' of FP32"):
+        nt.replay(replace(played, inputs=(cut,)), server)
     with pytest.raises(InvalidArgumentError, match="found int"):
         nt.replay(played, 5)
     with pytest.raises(UnavailableError, match="does not answer"):

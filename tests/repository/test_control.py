@@ -339,6 +339,18 @@ def test_unknown_mode_and_repository(server, root):
     assert caught.value.hint == "did you mean 'poll'?"
 
 
+def test_models_to_load_are_named_in_the_explicit_mode_alone(server, root):
+    add(root, "a")
+    with pytest.raises(InvalidArgumentError, match="in mode 'none' all are loaded"):
+        server.load_repository(root, load_models=["a"])
+    with pytest.raises(InvalidArgumentError, match="poll_s must be a number"):
+        server.load_repository(root, control_mode="poll", poll_s=float("nan"))
+    control = server.load_repository(root, control_mode="explicit", load_models=["a", "absent"])
+    text = repr(control)
+    assert "absent" in text
+    assert "not loaded" in text
+
+
 def test_L6_polling(server, root):
     add(root, "changed", source=times(1))
     add(root, "removed")

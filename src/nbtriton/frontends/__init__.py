@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from nbtriton.closing import Closing
 from nbtriton.engine.forks import notify_in_children
 from nbtriton.engine.interrupts import interrupts_deferred
+from nbtriton.errors import InvalidArgumentError
 from nbtriton.frontends.http1.cycle import RequestResponseCycle
 from nbtriton.frontends.http1.handlers import Handlers
 from nbtriton.frontends.http1.listener import HttpListener
@@ -47,6 +48,8 @@ __all__ = [
     "TraceValues",
     "serve",
 ]
+
+_HIGHEST_PORT = 65535
 
 
 class Endpoints(Closing):
@@ -248,7 +251,7 @@ def serve(
     UnavailableError
         A port is taken, or the address is none of this machine's; nothing is left open.
     InvalidArgumentError
-        A certificate or key cannot be read.
+        A certificate or key cannot be read; a port that there is not.
 
     Examples
     --------
@@ -270,6 +273,11 @@ def serve(
         "metrics": (metrics_port, host if metrics_host is None else metrics_host),
         "openai": (openai_port, host),
     }
+    for protocol, (port, _) in hosts.items():
+        if port is not None and not 0 <= port <= _HIGHEST_PORT:
+            raise InvalidArgumentError(
+                f"{protocol}_port must be from 0 to {_HIGHEST_PORT}, found {port}"
+            )
     for address in sorted({at for port, at in hosts.values() if port is not None}):
         if not _is_loopback(address):
             warnings.warn(

@@ -371,10 +371,10 @@ _FIELDS = ("at_ns", "model", "of", "rows")
 
 def _request_of(line: Mapping[str, Any]) -> RecordedRequest:
     options = {name: value for name, value in line.items() if name not in _FIELDS}
-    return RecordedRequest(
-        int(line["at_ns"]), str(line["model"]), int(line.get("of", -1)), int(line.get("rows", 1)),
-        options,
-    )  # fmt: skip
+    at_ns, rows = int(line["at_ns"]), int(line.get("rows", 1))
+    if at_ns < 0 or rows < 1:
+        raise ValueError
+    return RecordedRequest(at_ns, str(line["model"]), int(line.get("of", -1)), rows, options)
 
 
 def _inputs_of(described: Mapping[str, Any]) -> RecordedInputs:

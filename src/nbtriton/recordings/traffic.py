@@ -11,7 +11,7 @@ import numpy as np
 from nbtriton.checks import NAMES, check
 from nbtriton.clients.base import tensor_of
 from nbtriton.config import ModelConfig, TensorSpec
-from nbtriton.errors import InvalidArgumentError
+from nbtriton.errors import InternalError, InvalidArgumentError
 from nbtriton.perf.data import STRING_LENGTH, Request, fill, generate
 from nbtriton.perf.recording import RecordedInputs, RecordedRequest, RecordedTensor, Recording
 from nbtriton.perf.sweep import Configured
@@ -167,6 +167,12 @@ def _arrays(recorded: RecordedInputs, seed: int) -> Request:
 
 def _array(name: str, tensor: RecordedTensor, random: np.random.Generator) -> Any:
     if tensor.data is not None:
-        return tensor_of(tensor.datatype, list(tensor.shape), tensor.data)
+        try:
+            return tensor_of(tensor.datatype, list(tensor.shape), tensor.data)
+        except InternalError:  # what a server would have sent
+            raise InvalidArgumentError(
+                f"the recording has {len(tensor.data)} bytes for its input '{name}' of "
+                f"{tensor.datatype} with shape {list(tensor.shape)}"
+            ) from None
     spec = TensorSpec(name, tensor.datatype, tensor.shape)
     return fill(spec, tensor.shape, "random", random, STRING_LENGTH, None)

@@ -6,6 +6,7 @@ of the error here.
 
 from __future__ import annotations
 
+import math
 import threading
 import weakref
 from collections.abc import Mapping, Sequence
@@ -108,6 +109,13 @@ class ModelControl(Closing, TableView):
         everything = tuple(load_models) == ("*",)
         if "*" in load_models and not everything:
             raise InvalidArgumentError(_WILDCARD)
+        if load_models and mode != "explicit":
+            raise InvalidArgumentError(
+                f"models to load are named, but in mode '{mode}' all are loaded",
+                hint="control_mode='explicit' loads those alone",
+            )
+        if math.isnan(poll_s) or poll_s > threading.TIMEOUT_MAX:
+            raise InvalidArgumentError(f"poll_s must be a number of seconds, found {poll_s}")
         if isinstance(directories, str | Path):
             directories = [directories]
         self.server = server
@@ -364,4 +372,9 @@ class ModelControl(Closing, TableView):
                 reason = reason.removeprefix(f"load failed for model '{name}': ")
             state = entry.get("state", "not loaded")
             rows.append((name, entry.get("version", ""), state, reason.partition("\n")[0]))
+        shown = {row[0] for row in rows}
+        for name, error in errors.items():  # asked for, and in none of the repositories
+            if name not in shown:
+                reason = (error.hint or error.message).partition("\n")[0]
+                rows.append((name, "", "not loaded", reason))
         return _COLUMNS, rows, f"{', '.join(map(str, self.directories))} ({self.mode})"

@@ -32,6 +32,7 @@ __all__ = [
 
 # A picture in which each request has a row and a number of its own is not longer than a screen.
 MOST_REQUESTS = 32
+_MOST_INSTANCES = 32
 _LATEST_MS = 60_000.0
 _ARRIVAL = re.compile(
     r"(?P<at>\d+(?:\.\d+)?)(?:x(?P<rows>\d+))?(?:@(?P<model>[^\s#,]+))?(?:#(?P<sequence>[^\s,]+))?"
@@ -223,7 +224,13 @@ def _completed(config: ModelConfig, name: str) -> ModelConfig:
         done.backend = "python"
     validate(done)
     # Figures are about the scheduler, which has the same rules on every device.
-    return normalize_instance_groups(done, gpus=None)
+    done = normalize_instance_groups(done, gpus=None)
+    instances = sum(group.count for group in done.instance_group)
+    if instances > _MOST_INSTANCES:  # each has a lane
+        raise InvalidArgumentError(
+            f"{instances} instances of '{name}'; a figure has at most {_MOST_INSTANCES}"
+        )
+    return done
 
 
 def _with_times(
