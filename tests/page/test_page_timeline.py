@@ -34,11 +34,27 @@ def view():
                 future.result()
         found = LiveTimeline(read_timeline(server, "digits"), on_hub=Hub(threaded=False))
         found.handle_message({"kind": "open", "view": "v"})
+        found.short = read_timeline(server, "digits", 1.0)
         yield found
 
 
 def sentence(page):
     return page.locator(".nbt-timeline-finding").inner_text()
+
+
+def test_it_begins_with_the_stretch_that_was_asked_for(open_view, view):
+    """As the picture in the file does; all that is recorded is a key away."""
+    asked = LiveTimeline(view.short, on_hub=Hub(threaded=False))
+    asked.handle_message({"kind": "open", "view": "v"})
+    page = open_view(asked)
+    assert "within 1 ms" in sentence(page).replace(".00", "")
+    seen = sentence(page).partition(" within")[0]
+    assert seen == view.short.finding.partition(" within")[0]
+    page.locator("canvas").focus()
+    page.keyboard.press("0")
+    assert not sentence(page).startswith(seen)
+    page.keyboard.press("f")
+    assert sentence(page).startswith(seen)
 
 
 def test_it_zooms_pans_and_tells_the_life_of_a_request(open_view, view):

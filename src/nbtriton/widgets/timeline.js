@@ -137,6 +137,8 @@ function render({ model, el }) {
     if (range) return range;
     const whole = extent();
     const newest = batches.slice(-SHOWN);
+    const asked = /** @type {number} */ (model.get("asked_ms"));
+    if (asked) return { begin: whole.end - asked, end: whole.end };
     const begin = newest.length ? Math.min(...newest.map((b) => b.begin - b.wait)) : whole.begin;
     const width = Math.max(whole.end - begin, 1e-3);
     // While it moves the scale changes in steps, else it would never stand still.

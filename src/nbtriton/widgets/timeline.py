@@ -55,6 +55,9 @@ class LiveTimeline(LiveView):
         Returns what changes with every request.
     server : Server, optional
         Whose records are read while it is live.
+    asked_ms : float, optional
+        How far back it shows; by default as far as the newest 40 batches reach. Without `read` it shows
+        the stretch of the timeline, as the picture does.
     """
 
     _esm = asset("timeline.js")
@@ -65,12 +68,15 @@ class LiveTimeline(LiveView):
     strips: Any = traitlets.List().tag(sync=True)
     title = traitlets.Unicode("").tag(sync=True)
     span_ms = traitlets.Float(0.0).tag(sync=True)
+    # 0 where as much is shown as the newest batches need.
+    asked_ms = traitlets.Float(0.0).tag(sync=True)
 
     def __init__(
         self,
         timeline: Timeline,
         read: Callable[[], Timeline] | None = None,
         server: Any = None,
+        asked_ms: float | None = None,
         **options: Any,
     ) -> None:
         self._timeline = timeline
@@ -88,6 +94,7 @@ class LiveTimeline(LiveView):
         super().__init__(
             title=timeline.name,
             span_ms=timeline.span_ms,
+            asked_ms=timeline.span_ms if read is None else asked_ms or 0.0,
             resting=read is None,
             marks=[[mark.letter, mark.role, mark.words] for mark in marks()],
             models=_structure(timeline.models),
@@ -265,7 +272,7 @@ def live_timeline(
     def read() -> Timeline:
         return read_timeline(server, name, span_ms)
 
-    return LiveTimeline(read(), read, server, **options)
+    return LiveTimeline(read(), read, server, span_ms, **options)
 
 
 def _structure(models: Sequence[TimelineLanes]) -> list[dict[str, Any]]:
