@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from nbtriton.config import ModelConfig, is_ensemble, plan_instances
 from nbtriton.engine import BatchRecord, RequestRecord
 from nbtriton.explain.trace import ModelRecords
+from nbtriton.scheduling import SEQUENCE_START
 from nbtriton.simulate.core.world import Request, Trace
 
 __all__ = ["records_of"]
@@ -48,6 +49,7 @@ def records_of(configs: Mapping[str, ModelConfig], trace: Trace) -> tuple[ModelR
                 request.step, request.size, request.accepted_ns, request.enqueued_ns, answered,
                 answered, 1, carried.get(id(request)), reason,
                 "UNAVAILABLE" if message else "", message, request.correlation_id,
+                bool(request.flags & SEQUENCE_START),
             )
         )  # fmt: skip
     return tuple(

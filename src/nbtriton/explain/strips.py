@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -48,16 +49,19 @@ def slot_lives(requests: Sequence[RequestRecord], slots: int = 0) -> tuple[SlotL
     slots : int
         Of each instance; 0 where it is unknown.
     """
-    lives: dict[tuple[str, int | str], list[int]] = {}
-    for request in requests:
+    lives: dict[tuple[str, int | str, int], list[int]] = {}
+    # A correlation id may be used again: each START begins another sequence.
+    begun: Counter[int | str] = Counter()
+    for request in sorted(requests, key=lambda one: one.arrival_ns):
         if request.sequence and request.batch is not None:
-            key = (request.batch.instance, request.sequence)
+            begun[request.sequence] += request.begins
+            key = (request.batch.instance, request.sequence, begun[request.sequence])
             life = lives.setdefault(key, [request.arrival_ns, request.answered_ns])
             life[0] = min(life[0], request.arrival_ns)
             life[1] = max(life[1], request.answered_ns)
     ends: dict[str, list[int]] = {}
     found = []
-    for (instance, sequence), (first, last) in sorted(lives.items(), key=lambda item: item[1]):
+    for (instance, sequence, _), (first, last) in sorted(lives.items(), key=lambda item: item[1]):
         rows = ends.setdefault(instance, [])
         free = next((at for at, end in enumerate(rows) if end <= first), len(rows))
         if slots and free >= slots:

@@ -30,9 +30,11 @@ class RequestDetail:
         The time of its first response before the final one, and how many of these it had.
     sequence : int or str
         Its correlation id, or 0.
+    begins : bool
+        Whether it is the first one of its sequence (START).
     """
 
-    __slots__ = ("error", "first_ns", "outcome", "responses", "sequence", "status")
+    __slots__ = ("begins", "error", "first_ns", "outcome", "responses", "sequence", "status")
 
     def __init__(
         self,
@@ -42,6 +44,7 @@ class RequestDetail:
         first_ns: int,
         responses: int,
         sequence: int | str,
+        begins: bool,
     ) -> None:
         self.outcome = outcome
         self.status = status
@@ -49,6 +52,7 @@ class RequestDetail:
         self.first_ns = first_ns
         self.responses = responses
         self.sequence = sequence
+        self.begins = begins
 
 
 @mypyc_attr(acyclic=True)

@@ -20,7 +20,7 @@ from nbtriton.engine.diagnostics.deadlocks import Blockers
 from nbtriton.engine.diagnostics.tracing import Trace
 from nbtriton.engine.interrupts import interrupts_deferred
 from nbtriton.errors import InternalError, TritonError
-from nbtriton.scheduling import Ticket, TicketState
+from nbtriton.scheduling import SEQUENCE_START, Ticket, TicketState
 from nbtriton.tensors import Array
 
 __all__ = [
@@ -416,8 +416,9 @@ class InferenceRequest(Ticket):
             if response is not None and response.error is not None:
                 status, text = response.error.status, response.error.message
             detail = RequestDetail(
-                self.outcome, status, text, self.first_ns, self.responses, self.correlation_id
-            )
+                self.outcome, status, text, self.first_ns, self.responses, self.correlation_id,
+                bool(self.flags & SEQUENCE_START),
+            )  # fmt: skip
         execution = self.execution
         # A look at the clock costs a fiftieth of a step: its execution has just ended. That at the end
         # of a caller's own request also serves `timing`.

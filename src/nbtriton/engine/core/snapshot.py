@@ -89,6 +89,8 @@ class RequestRecord(NamedTuple):
         Triton's status and message if it failed, else empty.
     sequence : int or str
         Its correlation id; 0 without a sequence.
+    begins : bool
+        Whether it is the first one of its sequence (START).
     """
 
     model: str
@@ -108,6 +110,7 @@ class RequestRecord(NamedTuple):
     status: str
     error: str
     sequence: int | str = 0
+    begins: bool = False
 
 
 class Change(NamedTuple):

@@ -78,7 +78,7 @@ def _alone(batch: BatchRecord, execution: Execution) -> RequestRecord:
         (detail.first_ns if detail else 0) or execution.answered_ns,
         detail.responses if detail else 0, batch, detail.outcome if detail else "",
         detail.status if detail else "", _readable(detail.error) if detail else "",
-        detail.sequence if detail else 0,
+        detail.sequence if detail else 0, bool(detail and detail.begins),
     )  # fmt: skip
 
 
@@ -92,4 +92,5 @@ def _together(
         (detail.first_ns if detail else 0) or entry.answered_ns, detail.responses if detail else 0,
         batch, detail.outcome if detail else "", detail.status if detail else "",
         _readable(detail.error) if detail else "", detail.sequence if detail else 0,
+        bool(detail and detail.begins),
     )  # fmt: skip
