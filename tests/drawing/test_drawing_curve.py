@@ -150,6 +150,21 @@ def test_the_finding_names_the_best_load_and_its_cost():
     assert "4.9 times the throughput of 1 instance, no batching" in both
 
 
+def test_the_finding_says_that_a_faster_level_was_not_stable():
+    slow, fast = sweep()
+    assert "of the stable levels" not in curve_finding((slow, fast))
+    shaky = replace(fast, points=tuple(replace(p, outcome="unstable") for p in fast.points))
+    said = curve_finding((slow, shaky))
+    assert said.startswith("1 instance, no batching is best of the stable levels: up to ")
+    assert f"{len(fast.points)} of " in said
+    # One configuration has no name; a level that misses the target is no rival.
+    first, *rest = fast.points
+    alone = replace(fast, points=(first, *(replace(p, outcome="unstable") for p in rest)))
+    assert curve_finding((alone,)).startswith("stable up to ")
+    top = max(first.latency_ms)
+    assert curve_finding((alone,), first.latency_ms[top]).startswith("up to ")
+
+
 def test_nothing_measured_yet_is_a_sentence():
     for series in ((), (Series("m"),)):
         svg = curve_svg(series)

@@ -36,7 +36,9 @@ def timeline():
                 future.result()
         # The identifier of a sequence that has ended begins another one.
         for who in (9, 9):
-            server.infer("s", {"IN": ROW}, correlation_id=who, sequence_start=True, sequence_end=True)
+            server.infer(
+                "s", {"IN": ROW}, correlation_id=who, sequence_start=True, sequence_end=True
+            )
         since = max(batch.end_ns for batch in server.batches("s"))
         assert server.batches("s", since_ns=since) == ()
         assert len(server.requests("s", since_ns=since - 1)) <= len(server.requests("s"))

@@ -106,3 +106,14 @@ def leave():
     assert len(lesson.ok("%triton_figure double --requests 1").value.batches) == 1
     assert "did you mean 'batch_forms'" in lesson("%triton_figure batch_form").text
     assert lesson.complete("%triton_figure two_") == ["two_models"]
+
+
+def test_exercises_of_a_file_are_listed_as_it_defines_them(doubled, own_progress, tmp_path):
+    (tmp_path / "file_of_exercises.py").write_text(
+        "import nbtriton as nt\n\n" + CELL + "\n\n@nt.predict_batches\ndef all_at_once():\n"
+        "    'Which batches leave?'\n    return 'batch_forms'\n\n\n" + TASK
+    )
+    doubled.ok(f"import sys\nsys.path.insert(0, {str(tmp_path)!r})")
+    doubled.ok("from file_of_exercises import all_at_once, batched, numbers")
+    table = doubled.ok("%triton_check").value
+    assert [one.name for one in table.exercises] == ["numbers", "all_at_once", "batched"]

@@ -105,12 +105,7 @@ def best_of(
 
     An unstable one wins only where no stable one qualifies, a predicted one where none was measured.
     """
-    fit = [
-        (one, point)
-        for one in series
-        for point in one.drawn
-        if target_ms is None or point.latency_ms[max(point.latency_ms)] <= target_ms
-    ]
+    fit = _within([(one, point) for one in series for point in one.drawn], target_ms)
     for wanted in (
         [pair for pair in fit if not pair[0].predicted and pair[1].firm],
         [pair for pair in fit if not pair[0].predicted],
@@ -123,6 +118,17 @@ def best_of(
                 lambda pair: pair[1].latency_ms[max(pair[1].latency_ms)],
             )
     return None
+
+
+def _within(
+    pairs: Sequence[tuple[Series, Point]], target_ms: float | None
+) -> list[tuple[Series, Point]]:
+    """Return those whose highest percentile keeps the target."""
+    return [
+        (one, point)
+        for one, point in pairs
+        if target_ms is None or point.latency_ms[max(point.latency_ms)] <= target_ms
+    ]
 
 
 def curve_finding(series: Sequence[Series], target_ms: float | None = None) -> str:
@@ -141,7 +147,13 @@ def curve_finding(series: Sequence[Series], target_ms: float | None = None) -> s
     one, point = best
     top = max(point.latency_ms)
     names = {each.label for each in series if each.drawn}
-    said = f"{one.label} is best: " if len(names) > 1 else ""
+    shaky = [
+        pair for pair in everything
+        if not pair[1].firm and pair[1].throughput * (1 - _SAME) > point.throughput
+    ]  # fmt: skip
+    among = " of the stable levels" if point.firm and _within(shaky, target_ms) else ""
+    said = f"{one.label} is best{among}: " if len(names) > 1 else ""
+    said += "stable " if among and not said else ""
     said += (
         f"up to {measure(point.throughput)} infer/s at {one.load_name} {plain(point.load)}, "
         f"p{top} {_ms(point.latency_ms[top])}"

@@ -36,6 +36,7 @@ _UNITS = (
 )
 _MS_FROM_US = 1000.0
 _SENTENCE = 30  # characters
+_LONG_NAME = 24  # characters
 _RULE = "1px solid rgba(128,128,128,.45)"
 _HAIR = "1px solid rgba(128,128,128,.22)"
 
@@ -150,12 +151,18 @@ def table_html(
     for row in cells:
         parts.append("<tr>")
         parts.extend(
-            f'<td style="{_align(right)}padding:3px {padding_px}px;border-bottom:{_HAIR}">{escape(cell)}</td>'
+            f'<td style="{_align(right)}padding:3px {padding_px}px;border-bottom:{_HAIR}">{_breakable(cell)}</td>'
             for cell, right in zip(row, numeric, strict=True)
         )
         parts.append("</tr>")
     parts.append("</tbody></table>")
     return "".join(parts)
+
+
+def _breakable(cell: str) -> str:
+    """Escape a cell; a long name, such as that of a field, may be broken after its dots."""
+    words = escape(cell)
+    return words if " " in cell or len(cell) < _LONG_NAME else words.replace(".", ".<wbr>")
 
 
 def table_text(

@@ -45,10 +45,15 @@ class SlowRequests:
         median, slow = sum(self.median_us.values()), sum(self.slow_us.values())
         more = slow - median
         part, us = next(iter(self.more_us.items()))
-        return (
-            f"the slowest 1% ({self.count} requests) took {time_text(slow)}, a median one {time_text(median)}: "
-            f"of the {time_text(more)} more, {time_text(us)} are {part}"
+        took = "request" if self.count == 1 else "requests"
+        said = (
+            f"the slowest 1% ({self.count} {took}) took {time_text(slow)}, "
+            f"a median one {time_text(median)}: "
         )
+        # Where another part is shorter, one alone can be longer by more than the whole.
+        if us > more:
+            return f"{said}{part} alone is {time_text(us)} longer"
+        return f"{said}of the {time_text(more)} more, {time_text(us)} are {part}"
 
 
 def compare_slowest(

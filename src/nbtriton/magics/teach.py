@@ -142,11 +142,12 @@ class TeachMagics(Magics):
     def _exercises(self) -> dict[str, Exercise]:
         names = self.shell.user_ns
         # A history of outputs holds what was shown; an exercise keeps its own name.
-        return {
-            one.name: one
-            for name, one in names.items()
-            if isinstance(one, Exercise) and name == one.name
-        }
+        found = [
+            one for name, one in names.items() if isinstance(one, Exercise) and name == one.name
+        ]
+        # As a file defines them, not as it was imported; those of cells as they were first run.
+        found.sort(key=lambda one: (one.lesson, 0 if one.lesson == "notebook" else one.line))
+        return {one.name: one for one in found}
 
     def _find(self, name: str) -> Exercise:
         found = self.shell.user_ns.get(name)

@@ -41,6 +41,8 @@ class Exercise:
         The function itself.
     scenario : Scenario or None
         What is to be predicted, of an exercise of `predict_batches`.
+    line : int
+        Where its file, or its cell, defines it.
     """
 
     name: str
@@ -52,6 +54,7 @@ class Exercise:
     mistakes: Mapping[str, str]
     check: Callable[..., object] = field(repr=False)
     scenario: Scenario | None = field(default=None, repr=False)
+    line: int = field(default=0, repr=False)
 
     @property
     def key(self) -> str:
@@ -143,6 +146,7 @@ def exercise(
             example=example,
             mistakes=dict(mistakes or {}),
             check=function,
+            line=function.__code__.co_firstlineno,
         )
 
     return make

@@ -78,6 +78,7 @@ def predict_batches(function: Callable[[], object]) -> Exercise:
         mistakes={str(one): _first_difference(happened, one) for one in guesses if one != sizes},
         check=check,
         scenario=scenario,
+        line=function.__code__.co_firstlineno,
     )
 
 
@@ -146,7 +147,8 @@ def _what_comes(scenario: Scenario) -> str:
             [f"{ms:g} ms" + f" ({rows} rows)" * (rows > 1) for rows, ms in model.times_ms]
         )
         said.append(f"`{model.name}` has {', '.join(parts)}; an execution takes {times}.")
-    said.append(f"Requests come at {scenario.arrivals_text} ms (`5x2` is one of 2 rows at 5 ms).")
+    form = " (`5x2` is one of 2 rows at 5 ms)" if "x" in scenario.arrivals_text else ""
+    said.append(f"Requests come at {scenario.arrivals_text} ms{form}.")
     said.append("The answer is the rows of each batch, in the order in which they leave.")
     return " ".join(said)
 
