@@ -126,7 +126,7 @@ class BackendRequest(Protocol):
 
 
 class BatchTimer(Protocol):
-    """Two marks inside one execution; the engine takes the others (T9)."""
+    """Two marks inside one execution; the engine records the others (T9)."""
 
     def inputs_ready(self) -> None:
         """Inputs are gathered and on the device: compute_input ends, compute_infer starts."""
@@ -135,7 +135,7 @@ class BatchTimer(Protocol):
         """The model's own code returned: compute_infer ends, compute_output starts."""
 
     def marked(self, inputs_ready_ns: int, infer_done_ns: int) -> None:
-        """Take both marks from another process, on the clock of `time.monotonic_ns`; 0 for none."""
+        """Set both marks from another process, on the clock of `time.monotonic_ns`; 0 for none."""
 
 
 class ServerHandle(Protocol):
@@ -305,7 +305,7 @@ class BackendInstance(ABC):
         """End `execute`, whose requests have been answered, or `finalize`; called on any thread."""
 
     def finalize(self) -> None:
-        """Give back what the instance holds; nothing is executed afterwards."""
+        """Release what the instance holds; nothing is executed afterwards."""
 
 
 class Backend(ABC):
@@ -414,4 +414,4 @@ class Backend(ABC):
         return context.source
 
     def close(self) -> None:
-        """Give back what the instances shared; all instances are finalized before."""
+        """Release what the instances shared; all instances are finalized before."""

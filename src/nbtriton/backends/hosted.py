@@ -64,7 +64,7 @@ def create_instance(backend: Backend, context: InstanceContext) -> BackendInstan
 
 
 class _Wrapped(BackendInstance):
-    """Passes on what another instance is asked."""
+    """Passes calls on to another instance."""
 
     def __init__(self, inner: BackendInstance, weights: Reservation) -> None:
         self._inner = inner
@@ -96,7 +96,7 @@ class _Wrapped(BackendInstance):
         self._inner.abandon()
 
     def finalize(self) -> None:
-        """Give back what the instance holds, and the memory of its weights."""
+        """Release what the instance holds, and the memory of its weights."""
         try:
             self._inner.finalize()
         finally:
@@ -146,7 +146,7 @@ class HostedInstance(_Wrapped):
             return _adopted(place, responses, requests)
 
     def finalize(self) -> None:
-        """Give back the stream, too."""
+        """Release the stream, too."""
         try:
             super().finalize()
         finally:

@@ -121,7 +121,7 @@ class PendingRequest(Future[None]):
         return True
 
     def cancel(self) -> bool:
-        """Give the request up; False if it has ended before."""
+        """Cancel the request; False if it has ended before."""
         cancelled = self.finish(CancelledError("the request was cancelled by the caller"))
         abort = self.abort
         if cancelled and abort is not None:

@@ -49,7 +49,7 @@ class Stream(ABC):
 
     @abstractmethod
     def __exit__(self, *error: object) -> None:
-        """Make the stream current that was so before."""
+        """Restore the stream that was current before."""
 
     @abstractmethod
     def record(self) -> Event:
@@ -109,7 +109,7 @@ class Reservation:
         self.nbytes = weights.nbytes
 
     def release(self) -> None:
-        """Give it back; may be called twice."""
+        """Release it; may be called twice."""
         device, self._device = self._device, None
         if device is not None:
             device.release(self._weights)
@@ -155,7 +155,7 @@ class Device(ABC):
 
     @abstractmethod
     def release(self, weights: Weights) -> None:
-        """Give back one instance's share of a model's weights."""
+        """Release one instance's share of a model's weights."""
 
     @abstractmethod
     def put(self, array: Array, reader: str, requests: int = 1) -> Array:
@@ -213,4 +213,4 @@ class Device(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Give back what the device itself holds, such as staging memory."""
+        """Release what the device itself holds, such as staging memory."""

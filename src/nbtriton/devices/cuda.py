@@ -222,7 +222,7 @@ class CudaDevice(Device):
         return Reservation(self, weights)
 
     def release(self, weights: Weights) -> None:
-        """Give back one instance's share of a model's weights."""
+        """Release one instance's share of a model's weights."""
         with self._lock:
             weights.holders -= 1
             if not weights.holders:

@@ -89,7 +89,7 @@ class DeviceSet(Mapping[int, "Device"]):
         return self if self.ids and find_spec("torch") is not None and visible_gpus() else {}
 
     def close(self) -> None:
-        """Give back what the devices hold."""
+        """Release what the devices hold."""
         for device in list(self._made.values()):
             device.close()
 

@@ -437,12 +437,12 @@ class PeriodicLoop(Submitting):
                 waiting.add(slot)
                 self._send(slot, call)
             while waiting and not self._stopping:
-                ended += self._hear(waiting)
+                ended += self._handle(waiting)
         while ended < len(self._slots):
-            ended += self._hear(set())
+            ended += self._handle(set())
         self.finished.set()
 
-    def _hear(self, waiting: set[Slot]) -> bool:
+    def _handle(self, waiting: set[Slot]) -> bool:
         """Handle one message; return whether a request has ended."""
         message = self._inbox.get()
         if message is None:

@@ -73,7 +73,7 @@ class FigureWidget(LiveView):
         super().__init__(resting=True, **options)
 
     def handle_message(self, content: dict[str, Any]) -> None:
-        """A page said something; nothing moves by itself, so the hub is not needed."""
+        """Handle a message of a page; nothing moves by itself, so the hub is not needed."""
         if content.get("kind") not in ("open", "ack", "here", "close"):
             self._on_command(content)
 

@@ -103,7 +103,7 @@ class LiveTimeline(LiveView):
         )
 
     def handle_message(self, content: dict[str, Any]) -> None:
-        """A page said something; where nothing moves the hub is not needed."""
+        """Handle a message of a page; where nothing moves the hub is not needed."""
         if self._read is not None:
             super().handle_message(content)
         elif content.get("kind") == "open":

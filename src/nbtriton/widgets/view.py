@@ -50,7 +50,7 @@ class LiveView(anywidget.AnyWidget):
 
     A view is sent something only while a page shows it and something moves: after 10 s in which
     nothing did, it rests until something does. The page says ``open``, ``ack``, ``here`` and
-    ``close``; the first three count as signs of life.
+    ``close``; the first three show that the page is alive.
 
     Parameters
     ----------
@@ -99,7 +99,7 @@ class LiveView(anywidget.AnyWidget):
     # -- the page -----------------------------------------------------------------------------
 
     def handle_message(self, content: dict[str, Any]) -> None:
-        """A page said something."""
+        """Handle a message of a page."""
         kind, view = content.get("kind"), str(content.get("view", ""))
         if kind == "close":
             self._last_seen.pop(view, None)
@@ -120,7 +120,7 @@ class LiveView(anywidget.AnyWidget):
         """A page shows this view from now on."""
 
     def _handle_command(self, content: dict[str, Any]) -> None:
-        """A page said something that only this kind of view understands."""
+        """Handle a message that only this kind of view understands."""
 
     def _handle_msg(self, msg: dict[str, Any]) -> None:
         super()._handle_msg(msg)
@@ -208,7 +208,7 @@ class LiveView(anywidget.AnyWidget):
     # -- Python -------------------------------------------------------------------------------
 
     def handle_displayed(self, on_look: Callable[[], None] | None = None) -> None:
-        """It was displayed just now: a page will show it in a moment.
+        """Handle the display of the view: a page will show it in a moment.
 
         Parameters
         ----------

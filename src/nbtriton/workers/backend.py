@@ -148,7 +148,7 @@ class WorkerBackend(Backend):
         return self.inner.served(context)
 
     def close(self) -> None:
-        """Give back what the backend itself holds."""
+        """Release what the backend itself holds."""
         self._instances.clear()
         self._prepared.close()
         self.inner.close()

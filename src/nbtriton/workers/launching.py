@@ -152,7 +152,7 @@ class ForkServer:
 
     @property
     def closing(self) -> bool:
-        """True once it takes no more workers."""
+        """True once it accepts no more workers."""
         return self._closing
 
     @property

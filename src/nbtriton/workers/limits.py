@@ -50,5 +50,5 @@ class Limits:
         return cls(policy, share, options.budget)
 
     def release(self) -> None:
-        """Give the threads back to the other workers."""
+        """Release the threads for the other workers."""
         self.budget.leave(self.share)

@@ -187,7 +187,7 @@ class ThreadBudget:
         return share
 
     def leave(self, share: ThreadShare) -> None:
-        """Give a share back; those of the others get larger."""
+        """Release a share; those of the others get larger."""
         with self._lock:
             if share in self._shares:
                 self._shares.remove(share)

@@ -39,7 +39,7 @@ EXECUTING: Final[ContextVar[Executing]] = ContextVar("nbtriton_executing", defau
 
 @contextmanager
 def running_as(running: object) -> Iterator[None]:
-    """Let what runs inside know an instance: around calls of a model other than ``execute``."""
+    """Set the executing instance around calls of a model other than ``execute``."""
     token = EXECUTING.set(Executing(EXECUTING.get().callers, running))
     try:
         yield

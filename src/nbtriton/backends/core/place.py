@@ -161,7 +161,7 @@ class Place:
                 return
 
     def close(self) -> None:
-        """Wait for the stream, and give it back."""
+        """Wait for the stream, and release it."""
         self._begun.clear()
         self._held = []
         try:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 __all__ = ["PythonModel", "install_pb_utils"]
 
 _CLASS = "TritonPythonModel"
-# One of the five functions of custom batching: who has it means to have them all.
+# One of the five functions of custom batching: a class that has it is meant to have them all.
 _BATCHING = "model_batch_include_request"
 
 

@@ -48,7 +48,7 @@ class SimulatedDevice(Device):
     faults : list of Exception
         What a real GPU would have punished: unordered reads and writes, host access to device memory.
     freed : deque
-        Memory that arrays have given back, not yet deducted.
+        Memory that arrays have released, not yet deducted.
     """
 
     simulated = True
@@ -105,7 +105,7 @@ class SimulatedDevice(Device):
         self._local.stack.append(stream)
 
     def pop(self) -> None:
-        """Make the stream current that was so before."""
+        """Restore the stream that was current before."""
         self._local.stack.pop()
 
     def waited(self, stream: SimulatedStream) -> None:
@@ -151,7 +151,7 @@ class SimulatedDevice(Device):
             return Reservation(self, weights)
 
     def release(self, weights: Weights) -> None:
-        """Give back one instance's share of a model's weights."""
+        """Release one instance's share of a model's weights."""
         with self.timeline.lock:
             weights.holders -= 1
             if not weights.holders:

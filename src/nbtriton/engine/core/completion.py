@@ -56,8 +56,8 @@ class BatchCompletion(Completion):
 
     Parameters
     ----------
-    step_aside : callable, optional
-        Lets others go on without this thread.
+    unblock_instance : callable, optional
+        Lets the instance execute its next batch, although this thread is not done.
 
     Attributes
     ----------
@@ -65,11 +65,11 @@ class BatchCompletion(Completion):
         Delivers the responses that are left.
     """
 
-    __slots__ = ("_deferred", "_gathered", "_step_aside", "answer_remaining")
+    __slots__ = ("_deferred", "_gathered", "_unblock_instance", "answer_remaining")
 
-    def __init__(self, step_aside: Callable[[], object] | None = None) -> None:
+    def __init__(self, unblock_instance: Callable[[], object] | None = None) -> None:
         self.answer_remaining: Callable[[], object] | None = None
-        self._step_aside = step_aside
+        self._unblock_instance = unblock_instance
         self._deferred: list[Callable[[], object]] = []
         self._gathered: dict[
             Any, tuple[Callable[[Any, list[Any], Completion], object], list[Any]]
@@ -101,13 +101,13 @@ class BatchCompletion(Completion):
         while self._deferred:
             self._deferred.pop(0)()
 
-    def make_way(self) -> None:
-        """Before a callback waits on this thread: what it may wait for must not wait for it."""
+    def flush_before_wait(self) -> None:
+        """Deliver and flush all before a callback waits on this thread, perhaps for some of it."""
         if self.answer_remaining is not None:
             self.answer_remaining()
         self.flush()
-        if self._step_aside is not None:
-            self._step_aside()
+        if self._unblock_instance is not None:
+            self._unblock_instance()
 
 
 class InlineCompletion(Completion):

@@ -234,9 +234,9 @@ class EnsembleExecution(ResponseSink):
         except Exception as error:
             accepted = _as_triton_error(error)
         if accepted is not True:
-            self.turned_away(sub, accepted, completion)
+            self.handle_refusal(sub, accepted, completion)
 
-    def turned_away(
+    def handle_refusal(
         self, sub: InferenceRequest, found: bool | TritonError, completion: Completion | None
     ) -> None:
         """Handle a step that was not accepted."""
@@ -461,7 +461,9 @@ class EnsembleExecution(ResponseSink):
         if response is not None and response.error is not None:
             # As in Triton: once for its answer, and again for its end where nothing runs on (T4).
             times = 1 if self._running else 2
-            self.ensemble.statistics.failure(times, times * (now_ns() - request.start_ns), "OTHER")
+            self.ensemble.statistics.record_failure(
+                times, times * (now_ns() - request.start_ns), "OTHER"
+            )
         else:
             self._count_success()
         self.ensemble.deliver(request, response, final=True, completion=completion)
@@ -485,9 +487,9 @@ class EnsembleExecution(ResponseSink):
         if self.ensemble.history is not None:
             self.ensemble.history.advance(now)
         statistics = self.ensemble.statistics
-        statistics.passed(request.size, times, total_ns)
+        statistics.record_ensemble_request(request.size, times, total_ns)
         if statistics.summaries is not None:
-            statistics.summaries.executed(
+            statistics.summaries.record_execution(
                 total_ns, 0, times.input_ns, times.infer_ns, times.output_ns
             )
 
@@ -519,7 +521,7 @@ def _submit_many(
     found = runtime.submit_many([step for _, step in steps], completion)
     for (execution, step), accepted in zip(steps, found, strict=True):
         if accepted is not True:
-            execution.turned_away(step, accepted, completion)
+            execution.handle_refusal(step, accepted, completion)
 
 
 def placed(error: TritonError, ensemble: str) -> TritonError:

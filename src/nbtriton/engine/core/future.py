@@ -248,7 +248,7 @@ class InferenceFuture:
         """
         thread = this_thread()
         if thread is not None and thread.completion is not None:
-            thread.completion.make_way()
+            thread.completion.flush_before_wait()
         request = self._request
         runtime = None if request is None else request.runtime
         if runtime is not None and runtime.process != os.getpid():

@@ -255,7 +255,7 @@ class ModelHistory:
     def executions(self) -> list[Execution]:
         """Return the batches that are kept, oldest first."""
         for source in list(self._sources):
-            source.statistics.add_up()
+            source.statistics.flush()
         return list(self.batches)
 
     # -- internals -----------------------------------------------------------------------------------

@@ -319,13 +319,13 @@ class Instance(Executor):
         execution.queue_ns = queued
         execution.total_ns = total
         if execution.reached:
-            statistics.executed(execution)
+            statistics.record_execution(execution)
         if error is not None:
-            statistics.failure(count, total, "BACKEND")
+            statistics.record_failure(count, total, "BACKEND")
         elif statistics.summaries is not None:
             input_ns, infer_ns, output_ns = execution.times()
             for request in requests:
-                statistics.summaries.executed(
+                statistics.summaries.record_execution(
                     end - request.start_ns, start - request.enqueued_ns,
                     input_ns, infer_ns, output_ns,
                 )  # fmt: skip
@@ -374,7 +374,7 @@ class Instance(Executor):
     ) -> None:
         """Answer several requests, on this instance's thread or on its response thread."""
         own = thread is self._engine_thread
-        completion = BatchCompletion(None if own else self._response_thread.step_aside)
+        completion = BatchCompletion(None if own else self._response_thread.unblock_instance)
         thread.completion = completion
         try:
             try:

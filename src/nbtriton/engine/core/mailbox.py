@@ -66,7 +66,7 @@ class Mailbox(Generic[M]):
         return True
 
     def release(self) -> None:
-        """Give the right back; `acquire_next` or `drain` has to follow."""
+        """Release the right; `acquire_next` or `drain` has to follow."""
         self._right.append(None)
 
     def acquire_next(self) -> M | None:

@@ -529,7 +529,7 @@ class ModelRuntime(UpdatableRuntime):
             if decision.reason in ("queue_full", "sequence_rule"):
                 error.accepted = request.parent is not None
             else:
-                self.statistics.failure(
+                self.statistics.record_failure(
                     1, now_ns() - request.start_ns, _FAILURES.get(decision.reason, "OTHER")
                 )
         request.fail(error, completion)

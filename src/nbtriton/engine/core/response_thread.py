@@ -43,7 +43,7 @@ class ResponseThread:
         # Held while it answers: acquired by the hand-over, released by its thread.
         self._busy = threading.Lock()
         # A callback waits on its thread, which has released `_busy`.
-        self._aside = False
+        self._is_detached = False
         self._worker: threading.Thread | None = None
         # Of the last hand-over: it was since the last execution; its answers have begun.
         self._handed = False
@@ -70,7 +70,7 @@ class ResponseThread:
         """Return whether to hand over, by the time of the last execution."""
         if took_ns < _LONG_NS:
             return False
-        if self._aside:
+        if self._is_detached:
             return False
         if self._skips:
             self._skips -= 1
@@ -92,20 +92,20 @@ class ResponseThread:
         self._begun = False
         self._inbox.put(answer)
 
-    def step_aside(self) -> None:
-        """Let the instance go on: a callback waits, perhaps for what it does next.
+    def unblock_instance(self) -> None:
+        """Let the instance execute its next batch: a callback waits, perhaps for that.
 
         Called on the thread itself, once all of the batch is answered.
         """
-        if not self._aside:
-            self._aside = True
+        if not self._is_detached:
+            self._is_detached = True
             self._busy.release()
 
     def stop(self) -> None:
         """End the thread behind its batch; join it unless a callback on it waits."""
         if self._worker is not None:
             self._inbox.put(None)
-            if not self._aside:
+            if not self._is_detached:
                 self._worker.join()
 
     def _run(self) -> None:
@@ -121,7 +121,7 @@ class ResponseThread:
                 _log.exception("answering a batch ended abnormally")
             finally:
                 del answer  # its requests hold tensors and connections: not until the next batch
-                if self._aside:
-                    self._aside = False
+                if self._is_detached:
+                    self._is_detached = False
                 else:
                     self._busy.release()

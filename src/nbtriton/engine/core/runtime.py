@@ -153,7 +153,9 @@ class Runtime(RequestOwner):
             return False
         if self.history is not None:
             self.history.advance(now)
-        self.statistics.cache_hit(now - request.start_ns, start - request.start_ns, now - start)
+        self.statistics.record_cache_hit(
+            now - request.start_ns, start - request.start_ns, now - start
+        )
         self._join_order(request)
         request.outcome = "cache_hit"
         if request.try_finish():
@@ -183,7 +185,7 @@ class Runtime(RequestOwner):
         else:  # never inserted; an execution's error counts as a miss nevertheless
             missed = request.execution is not None
         if missed:
-            self.statistics.cache_miss(request.lookup_ns + now_ns() - start)
+            self.statistics.record_cache_miss(request.lookup_ns + now_ns() - start)
 
     def acquire(self) -> bool:
         """Keep this version for later requests (E17); False if it is being unloaded."""

@@ -81,28 +81,28 @@ class Statistics:
     def inference_count(self) -> int:
         """Inferences, that is rows of batches, that succeeded."""
         with self._lock:
-            self._add_up()
+            self._flush()
             return self._inferences
 
     @property
     def execution_count(self) -> int:
         """Calls of execute that reached the model."""
         with self._lock:
-            self._add_up()
+            self._flush()
             return self._executions
 
     @property
     def counts(self) -> dict[str, int]:
-        """Requests by what was measured of them."""
+        """Numbers of requests by field of Triton's inference statistics."""
         with self._lock:
-            self._add_up()
+            self._flush()
             return self._counts()
 
     @property
     def ns(self) -> dict[str, int]:
-        """Nanoseconds by what was measured."""
+        """Nanoseconds by field of Triton's inference statistics."""
         with self._lock:
-            self._add_up()
+            self._flush()
             return self._durations()
 
     def _counts(self) -> dict[str, int]:
@@ -128,15 +128,15 @@ class Statistics:
             "cache_miss": self._miss_ns,
         }
 
-    def executed(self, execution: Execution) -> None:
-        """One call of execute that reached the model has ended."""
+    def record_execution(self, execution: Execution) -> None:
+        """Record the end of a call of execute that reached the model."""
         self._noted.append(execution)
         if len(self._noted) >= _NOTED:
             with self._lock:
-                self._add_up()
+                self._flush()
 
-    def passed(self, batch_size: int, times: StepTimes, total_ns: int) -> None:
-        """A request went through an ensemble."""
+    def record_ensemble_request(self, batch_size: int, times: StepTimes, total_ns: int) -> None:
+        """Record a request that went through an ensemble."""
         with self._lock:
             self._last_ns = now_ns()
             self._add_execution(batch_size, times.input_ns, times.infer_ns, times.output_ns)
@@ -144,28 +144,28 @@ class Statistics:
                 1, batch_size, total_ns, 0, times.input_ns, times.infer_ns, times.output_ns
             )
 
-    def warmed(self, execution: Execution) -> None:
-        """A warmup sample was executed (W5)."""
+    def record_warmup(self, execution: Execution) -> None:
+        """Record the execution of a warmup sample (W5)."""
         with self._lock:
             self._add(execution)
 
-    def add_up(self) -> None:
-        """Add up what was noted: the recorder has it then."""
+    def flush(self) -> None:
+        """Add the noted executions to the sums, and to the recorder."""
         with self._lock:
-            self._add_up()
+            self._flush()
 
     def totals(self) -> tuple[int, int, int, int, int, int]:
         """Return requests that succeeded and failed, inferences, executions, queue and compute ns."""
         with self._lock:
-            self._add_up()
+            self._flush()
             return (
                 self._executed + self._hits, sum(self.failures.values()), self._inferences,
                 self._executions, self._queue_ns,
                 self._input_ns + self._infer_ns + self._output_ns,
             )  # fmt: skip
 
-    def _add_up(self) -> None:
-        """Add up what was noted; the lock is held."""
+    def _flush(self) -> None:
+        """Add the noted executions to the sums; the lock is held."""
         noted = self._noted[:]
         for execution in noted:
             self._add(execution)
@@ -206,14 +206,14 @@ class Statistics:
         self._infer_ns += count * infer_ns
         self._output_ns += count * output_ns
 
-    def failure(self, requests: int, total_ns: int, reason: str) -> None:
-        """Accepted requests that failed; `reason` is one of `FAILURES`."""
+    def record_failure(self, requests: int, total_ns: int, reason: str) -> None:
+        """Record accepted requests that failed; `reason` is one of `FAILURES`."""
         with self._lock:
             self.failures[reason] += requests
             self._fail_ns += total_ns
 
-    def cache_hit(self, total_ns: int, queue_ns: int, lookup_ns: int) -> None:
-        """A request answered from the response cache: a success without an execution (K9)."""
+    def record_cache_hit(self, total_ns: int, queue_ns: int, lookup_ns: int) -> None:
+        """Record a request answered from the response cache: a success without an execution (K9)."""
         with self._lock:
             self._hits += 1
             self._success_ns += total_ns
@@ -222,8 +222,8 @@ class Statistics:
         if self.summaries is not None:
             self.summaries.observe((("queue", queue_ns), ("cache_hit", lookup_ns)))
 
-    def cache_miss(self, lookup_and_insert_ns: int) -> None:
-        """An answer that was not in the cache and now is; its cost counts as part of success."""
+    def record_cache_miss(self, lookup_and_insert_ns: int) -> None:
+        """Record an answer that was not in the cache and now is; its cost counts as part of success."""
         with self._lock:
             self._misses += 1
             self._miss_ns += lookup_and_insert_ns
@@ -234,13 +234,13 @@ class Statistics:
     def sizes(self) -> dict[int, int]:
         """Executions per total batch size."""
         with self._lock:
-            self._add_up()
+            self._flush()
             return {size: same.count for size, same in sorted(self._by_size.items())}
 
     def to_dict(self, name: str, version: int) -> dict[str, Any]:
         """Return the entry that Triton's statistics endpoint gives for this version."""
         with self._lock:
-            self._add_up()
+            self._flush()
             counts, ns = self._counts(), self._durations()
             last_ns = self._last_ns and time_ns() - now_ns() + self._last_ns
             return {

@@ -117,7 +117,7 @@ class LatencySummaries:
             s: Summary() for s in (*stages, *(("cache_hit", "cache_miss") if cached else ()))
         }
 
-    def executed(
+    def record_execution(
         self, request_ns: int, queue_ns: int, input_ns: int, infer_ns: int, output_ns: int
     ) -> None:
         """Record a request that an execution answered."""

@@ -133,7 +133,7 @@ def _run(
         raise _failed(sample, errors)
     execution.inferences = len(requests)
     execution.total_ns = len(requests) * (execution.end_ns - execution.start_ns)
-    runtime.statistics.warmed(execution)
+    runtime.statistics.record_warmup(execution)
 
 
 def _failed(sample: Any, errors: list[str]) -> InvalidArgumentError:

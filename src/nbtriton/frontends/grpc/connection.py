@@ -31,14 +31,14 @@ from nbtriton.frontends.tracing import Tracing
 
 __all__ = ["GrpcConnection", "GrpcListener"]
 
-# What asyncio holds of what a client does not read.
+# Bytes that asyncio holds for a client that does not read.
 _UNSENT = 1 << 20
-# What is read and thrown away of a client after GOAWAY with an error.
+# The most bytes that are read and discarded after GOAWAY with an error.
 _MAX_DISCARDED = 16 << 20
-# How long a client may take to see that the last calls are near, and then to hang up.
+# Time for a client to read the first GOAWAY, and for it to disconnect after the last one.
 _WARNING_S, _LINGER_S = 0.5, 0.25
-# And how long one to read why nothing more is read from it.
-_LAST_WORD_S = 2.0
+# Time for a client to read a GOAWAY with an error.
+_GOAWAY_S = 2.0
 
 
 class GrpcConnection(asyncio.Protocol):
@@ -190,7 +190,7 @@ class GrpcConnection(asyncio.Protocol):
         if not self._is_closed:
             self._write()
             if self._is_draining and not self.http2.streams:
-                self._hang_up_later(self.listener.limits.idle_s)
+                self._disconnect_later(self.listener.limits.idle_s)
 
     def _write(self) -> None:
         data = self.http2.data_to_send()
@@ -249,19 +249,19 @@ class GrpcConnection(asyncio.Protocol):
 
     def _close_after_error(self) -> None:
         self._cancel_calls()
-        self._hang_up_later(_LAST_WORD_S)
+        self._disconnect_later(_GOAWAY_S)
 
-    def _hang_up_later(self, patience_s: float) -> None:
-        """Let the client read what it has been sent, and hang up."""
+    def _disconnect_later(self, patience_s: float) -> None:
+        """Let the client read what it has been sent, and disconnect."""
         self._is_closed = True
         self._write()
         if self._transport.can_write_eof():  # not under TLS
             self._transport.write_eof()
-        self._loop.call_later(_LINGER_S, self._hang_up, self._loop.time() + patience_s)
+        self._loop.call_later(_LINGER_S, self._disconnect, self._loop.time() + patience_s)
 
-    def _hang_up(self, at_last: float) -> None:
+    def _disconnect(self, at_last: float) -> None:
         if self._transport.get_write_buffer_size() and self._loop.time() < at_last:
-            self._loop.call_later(_LINGER_S, self._hang_up, at_last)
+            self._loop.call_later(_LINGER_S, self._disconnect, at_last)
         else:
             self._transport.abort()
 
@@ -271,7 +271,7 @@ class GrpcConnection(asyncio.Protocol):
         self._transport.abort()
 
     def check_timeouts(self, now: float) -> None:
-        """Do what is due by now: a ping, a farewell, an end."""
+        """Enforce time limits: send a ping or GOAWAY, or end the connection."""
         if not self.http2.is_greeted:
             if now - self._keepalive.created_at > self.listener.limits.head_s:
                 self.abort()

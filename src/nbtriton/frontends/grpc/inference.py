@@ -61,7 +61,7 @@ class GrpcInference:
         self._ready: list[_Waiting] = []
 
     def infer(self, data: bytes, rpc: UnaryCall) -> None:
-        """Take one unary call; `submit` has it answered."""
+        """Read the request of one unary call; `submit` passes it to the engine."""
         times = (rpc.since_ns, self.now_ns())
         try:
             found = self.read(data, rpc.metadata, unary=True)
@@ -212,7 +212,7 @@ class _Waiting(Responder):
         self._is_over = False
 
     def submitted(self, request: InferenceRequest | TritonError) -> None:
-        """Take what the engine made of the request."""
+        """Handle the accepted request, or its refusal."""
         if isinstance(request, TritonError):
             self.refused(request)
             return
@@ -229,7 +229,7 @@ class _Waiting(Responder):
         self._request = None
 
     def cancel(self) -> None:
-        """The answer is not wanted any more."""
+        """Cancel the request: its client does not wait any more."""
         request = self._request
         if request is not None:
             request.cancel()
@@ -256,7 +256,7 @@ class _Waiting(Responder):
 
     @abstractmethod
     def is_cancelled(self) -> bool:
-        """True if the answer is not wanted any more."""
+        """True if the client does not wait any more."""
 
     @abstractmethod
     def refused(self, error: TritonError) -> None:
@@ -327,7 +327,7 @@ class InferStream:
         self.ends_at_errors = any(field == _ENDS_AT_ERRORS for field in rpc.metadata)
 
     def on_message(self, data: bytes) -> None:
-        """Take one request; `GrpcInference.submit` has it answered."""
+        """Read one request; `GrpcInference.submit` passes it to the engine."""
         since_ns, self._since_ns = self._since_ns, self._inference.now_ns()
         times = (since_ns, self._since_ns)
         inference, rpc = self._inference, self._rpc
@@ -372,8 +372,8 @@ class InferStream:
         self._rpc.fail(error)
         self.on_cancel()
 
-    def over(self, request: _Streamed) -> None:
-        """Nothing more is sent for a request; harmless when repeated."""
+    def end_request(self, request: _Streamed) -> None:
+        """End a request, for which nothing more is sent; harmless when repeated."""
         with self._lock:
             if request not in self._running:
                 return
@@ -402,12 +402,12 @@ class _Streamed(_Waiting):
 
     def cancel(self) -> None:
         super().cancel()
-        self._stream.over(self)
+        self._stream.end_request(self)
 
     def refused(self, error: TritonError) -> None:
         self.close()
         self._rpc.send(encode_stream_error(error.message, self.call.request_id))
-        self._stream.over(self)
+        self._stream.end_request(self)
 
     def handle_response(self, request: InferenceRequest, response: Response, final: bool) -> None:
         data: bytes | None
@@ -427,7 +427,7 @@ class _Streamed(_Waiting):
             self.record("GRPC_SEND_END")
         if final:
             self.close()
-            self._stream.over(self)
+            self._stream.end_request(self)
 
     def _one_of_many(
         self, request: InferenceRequest, response: Response, *, final: bool

@@ -53,7 +53,7 @@ class ChannelArguments:
 
 
 class Keepalive:
-    """One connection's signs of life; times in seconds of the loop's clock.
+    """The pings and the activity of one connection; times in seconds of the loop's clock.
 
     Parameters
     ----------
@@ -102,7 +102,7 @@ class Keepalive:
         return 0 < options.max_ping_strikes < self._strikes
 
     def due(self, now: float, has_calls: bool) -> Literal["", "ping", "leave", "end"]:
-        """Say what is to be done by now."""
+        """Return what is due now."""
         self._apply_response()
         options = self._options
         if has_calls:

@@ -1,7 +1,7 @@
 """One HTTP/2 connection without I/O, the server's side (RFC 9113).
 
 `receive_data` reads bytes and returns events; the methods named ``send_…`` collect bytes for `data_to_send`.
-The connection acknowledges SETTINGS and PING itself, gives its own flow-control window back at once, holds data
+The connection acknowledges SETTINGS and PING itself, restores its own flow-control window at once, holds data
 back that the peer's windows have no room for, and answers violations: a stream error with RST_STREAM, a
 connection error with GOAWAY.
 """
@@ -226,12 +226,12 @@ class Http2Connection:
         self._count_reset()
 
     def _count_reset(self) -> None:
-        """End a connection whose peer begins streams only to give them up."""
+        """End a connection whose peer opens streams only to reset them."""
         if not self._resets.acquire(self._now):
             raise Http2ConnectionError("too many calls are given up", ErrorCode.ENHANCE_YOUR_CALM)
 
-    def _judge_absent(self, stream_id: int, received: StreamInput) -> None:
-        """Judge a frame on a stream that is idle or closed; returns if it is to be ignored."""
+    def _check_absent(self, stream_id: int, received: StreamInput) -> None:
+        """Check a frame on a stream that is idle or closed; returns if it is to be ignored."""
         if not self._closed.is_ignored(stream_id):
             state = _CLOSED if self._was_used(stream_id) else _IDLE
             allowed(TRANSITIONS[received][state], stream_id)
@@ -251,7 +251,7 @@ class Http2Connection:
             self._received = 0
         stream = self.streams.get(stream_id)
         if stream is None:
-            self._judge_absent(stream_id, StreamInput.RECEIVE_DATA)
+            self._check_absent(stream_id, StreamInput.RECEIVE_DATA)
             return
         is_open = stream.state is _OPEN  # the usual case: the table need not be asked
         if not is_open:
@@ -323,7 +323,7 @@ class Http2Connection:
         if stream is None:
             if not self._closed.is_ignored(stream_id) and not self._was_used(stream_id):
                 raise Http2ConnectionError(f"stream {stream_id} does not begin in order")
-            self._judge_absent(stream_id, StreamInput.RECEIVE_HEADERS)
+            self._check_absent(stream_id, StreamInput.RECEIVE_HEADERS)
             return
         allowed(TRANSITIONS[StreamInput.RECEIVE_HEADERS][stream.state], stream_id)
         if not flags & END_STREAM or not headers.are_trailers or stream.expected:
@@ -355,7 +355,7 @@ class Http2Connection:
     def _receive_rst_stream(self, _: int, stream_id: int, payload: bytes) -> None:
         stream = self.streams.get(stream_id)
         if stream is None:
-            self._judge_absent(stream_id, StreamInput.RECEIVE_RST_STREAM)
+            self._check_absent(stream_id, StreamInput.RECEIVE_RST_STREAM)
             return
         self._move(stream, _CLOSED)
         self._events.append(events.StreamReset(stream, int.from_bytes(payload, "big")))
@@ -423,7 +423,7 @@ class Http2Connection:
             return
         stream = self.streams.get(stream_id)
         if stream is None:
-            self._judge_absent(stream_id, StreamInput.RECEIVE_WINDOW_UPDATE)
+            self._check_absent(stream_id, StreamInput.RECEIVE_WINDOW_UPDATE)
             return
         stream.window += more
         if not more:
@@ -434,7 +434,7 @@ class Http2Connection:
             self._send_queue(stream)
 
     def acknowledge(self, stream: Http2Stream) -> None:
-        """Give a stream's window back, once half of it is used: its data has been read."""
+        """Restore a stream's window once half of it is used: its data has been read."""
         if stream.received > self.limits.stream_window // 2 and stream.state is _OPEN:
             self._writer.write(
                 number_frame(frames.WINDOW_UPDATE, stream.stream_id, stream.received)
@@ -471,7 +471,7 @@ class Http2Connection:
             self._send_reset(stream.stream_id, code)
 
     def close_streams(self) -> list[Http2Stream]:
-        """Forget all streams without a word, as the connection has ended; returns them."""
+        """Drop all streams without sending anything, as the connection has ended; returns them."""
         streams = list(self.streams.values())
         for stream in streams:
             self._move(stream, _CLOSED)
@@ -552,7 +552,7 @@ class Http2Connection:
         self._send_blocked()
 
     def send_ping(self) -> None:
-        """Ask for a sign of life."""
+        """Send PING, which a live peer acknowledges."""
         self._writer.write(frame(frames.PING, 0, 0, bytes(8)))
 
     def begin_shutdown(self) -> None:

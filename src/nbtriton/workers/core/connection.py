@@ -284,7 +284,7 @@ class Connection:
         return self._settled(reply, interrupted), behind_it
 
     def _settled(self, reply: tuple[Any, ...], interrupted: bool) -> tuple[Any, ...]:
-        """Take in what comes with every reply."""
+        """Handle what comes with every reply."""
         released, sent, metrics, seen = reply[-4:]
         if released:
             self._heap.release(released)

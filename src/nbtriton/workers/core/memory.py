@@ -156,7 +156,7 @@ class Outgoing:
         return number
 
     def _trim(self) -> None:
-        """Give back segments that were not needed for long; the first one stays."""
+        """Release segments that were not needed for long; the first one stays."""
         for number, segment in list(self._segments.items())[1:]:
             if segment.empty and self._allocations - segment.used_at >= _UNUSED_FOR:
                 del self._segments[number]

@@ -92,7 +92,7 @@ class Maker:
         return None
 
     def close(self) -> None:
-        """Give back what the instances shared."""
+        """Release what the instances shared."""
         if self._backend is not None:
             self._backend.close()
 

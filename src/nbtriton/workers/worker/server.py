@@ -94,12 +94,12 @@ class RemoteFuture:
             pass
 
     def receive(self, response: Response, final: bool) -> None:
-        """Take one response of several."""
+        """Handle one response of several."""
         if self._on_response is not None:
             self._on_response(response, final)
 
     def resolve(self, response: Response | None, error: TritonError | None) -> None:
-        """Take the end."""
+        """Handle the final response."""
         self._error = error
         self._result = RemoteResult()
         self._result.parameters = {}
