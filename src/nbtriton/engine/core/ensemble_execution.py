@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import ClassVar, Final
 
@@ -21,26 +19,30 @@ from nbtriton.engine.core.mailbox import Mailbox
 from nbtriton.engine.core.request import BARE_FINAL, InferenceRequest, ResponseSink
 from nbtriton.engine.core.runtime import Runtime
 from nbtriton.engine.core.step_gate import StepGate, Turn
+from nbtriton.engine.core.step_values import (
+    SequenceMark,
+    adapt,
+    as_triton_error,
+    completed,
+    placed,
+    sequence_mark,
+)
 from nbtriton.errors import (
     CancelledError,
     EngineStoppedError,
-    InternalError,
     InvalidArgumentError,
     TritonError,
 )
 from nbtriton.scheduling import SEQUENCE_END, SEQUENCE_START, EnsemblePlan, EnsembleRun, Start
 from nbtriton.tensors import Array
 
-__all__ = ["EnsembleExecution", "placed"]
+__all__ = ["EnsembleExecution"]
 
-_log = logging.getLogger("nbtriton.engine")
 # Final: rule 13 of docs/compiled.md.
 _ndarray: Final = np.ndarray
 
-# Sequence id and flags.
-_Mark = tuple[int | str, int]
 # A step to start, in which iteration, its inputs, and its mark if it is not the request's own.
-_Ready = tuple[int, int, dict[str, Array], _Mark | None]
+_Ready = tuple[int, int, dict[str, Array], SequenceMark | None]
 
 
 class EnsembleOwner(Runtime):
@@ -86,7 +88,7 @@ class EnsembleExecution(ResponseSink):
         # Tensors by iteration; those that no step needs any more are released.
         self._tensors: dict[int, dict[str, Array]] = {0: dict(request.inputs)}
         # Sequence id and flags of the tensors whose step changed them, by iteration (E6).
-        self._marks: dict[int, dict[str, _Mark]] | None = None
+        self._marks: dict[int, dict[str, SequenceMark]] | None = None
         # Of each step that has none of its own (E5).
         self._options = RequestOptions(
             (), request.request_id, request.priority, request.timeout_us, request.correlation_id,
@@ -131,7 +133,7 @@ class EnsembleExecution(ResponseSink):
                 if value is None:  # an omitted optional input, or an output not made (E10, E11)
                     continue
                 if bound.dims is not None:
-                    value = _adapt(value, bound.dims, to_batching=binding.batching[step])
+                    value = adapt(value, bound.dims, to_batching=binding.batching[step])
                 inputs[bound.name] = value
             mark = None
             if marks is not None:
@@ -232,7 +234,7 @@ class EnsembleExecution(ResponseSink):
         try:
             accepted: bool | TritonError = runtime.submit(sub, completion)
         except Exception as error:
-            accepted = _as_triton_error(error)
+            accepted = as_triton_error(error)
         if accepted is not True:
             self.handle_refusal(sub, accepted, completion)
 
@@ -255,7 +257,7 @@ class EnsembleExecution(ResponseSink):
         """End a step that could not be submitted, and fail the request."""
         with self._lock:
             done = self._finished(iteration)
-        self._fail(_as_triton_error(error), completion)
+        self._fail(as_triton_error(error), completion)
         if done:
             self._conclude(completion)
         self._leave(step, completion)
@@ -290,7 +292,7 @@ class EnsembleExecution(ResponseSink):
             if outbox is not None and (emit is not None or (done and error is None)):
                 outbox.post((emit, done))  # E14
         if emit is not None and outbox is None:
-            emit = _completed(emit, self.request)
+            emit = completed(emit, self.request)
             error = emit.error
         if error is not None:
             self._fail(error, completion)
@@ -327,7 +329,7 @@ class EnsembleExecution(ResponseSink):
         mark = None
         if response.parameters:
             try:
-                mark = _mark(response.parameters)
+                mark = sequence_mark(response.parameters)
             except TritonError as error:
                 return [], None, final and self._finished(iteration), error
         origin = iteration
@@ -358,7 +360,7 @@ class EnsembleExecution(ResponseSink):
             if advance.starts:
                 ready = self._ready(advance.starts, iteration)
         except Exception as raised:
-            failure = _as_triton_error(raised)
+            failure = as_triton_error(raised)
             for _ in advance.starts:  # they are never started
                 done = self._finished(iteration)
         if advance.over:
@@ -393,7 +395,7 @@ class EnsembleExecution(ResponseSink):
                 continue
             if bound.dims is not None:
                 batching = self.ensemble.signature.max_batch_size > 0
-                value = _adapt(value, bound.dims, to_batching=batching)
+                value = adapt(value, bound.dims, to_batching=batching)
             outputs[name] = value
             if bound.shared:
                 read_too[name] = value
@@ -443,7 +445,7 @@ class EnsembleExecution(ResponseSink):
         def deliver(message: tuple[Response | None, bool]) -> None:
             response, final = message
             if response is not None:
-                response = _completed(response, request)
+                response = completed(response, request)
                 final = final or response.error is not None
             if final:
                 self._answer(response, completion)
@@ -494,20 +496,6 @@ class EnsembleExecution(ResponseSink):
             )
 
 
-def _completed(response: Response, request: InferenceRequest) -> Response:
-    """Return a response once devices have written its outputs, unless its receiver orders events: a step's does.
-
-    What a device did wrong shows when it is waited for; the response is then that error.
-    """
-    if request.orders_events:
-        return response
-    try:
-        wait_for_outputs(response.outputs.values())
-    except Exception as raised:
-        return Response(error=_as_triton_error(raised))
-    return response
-
-
 def _submit_many(
     runtime: Runtime,
     steps: list[tuple[EnsembleExecution, InferenceRequest]],
@@ -522,51 +510,3 @@ def _submit_many(
     for (execution, step), accepted in zip(steps, found, strict=True):
         if accepted is not True:
             execution.handle_refusal(step, accepted, completion)
-
-
-def placed(error: TritonError, ensemble: str) -> TritonError:
-    """Return the same error with the ensemble's name in front of its text."""
-    found = error.again()
-    found.args = (f"in ensemble '{ensemble}', {error.message}",)
-    return found
-
-
-def _as_triton_error(error: Exception) -> TritonError:
-    if isinstance(error, TritonError):
-        return error
-    _log.error("a step of an ensemble", exc_info=error)
-    return InternalError(f"{type(error).__name__}: {error}")
-
-
-def _mark(parameters: Mapping[str, bool | int | str]) -> _Mark | None:
-    """Return the sequence id and flags that a step's response sets for the steps behind it (E6)."""
-    if not any(name in parameters for name in ("sequence_id", "sequence_start", "sequence_end")):
-        return None
-    correlation_id = parameters.get("sequence_id", 0)
-    if isinstance(correlation_id, bool) or not isinstance(correlation_id, (int, str)):
-        raise InvalidArgumentError(
-            "expected parameter 'sequence_id' to be TRITONSERVER_PARAMETER_INT or "
-            "TRITONSERVER_PARAMETER_STRING"
-        )
-    flags = 0
-    for name, flag in (("sequence_start", SEQUENCE_START), ("sequence_end", SEQUENCE_END)):
-        value = parameters.get(name, False)
-        if not isinstance(value, bool):
-            raise InvalidArgumentError(
-                f"expect parameter '{name}' to be TRITONSERVER_PARAMETER_BOOL"
-            )
-        flags |= flag * value
-    return correlation_id, flags
-
-
-def _adapt(value: Array, dims: Sequence[int], *, to_batching: bool) -> Array:
-    """Pass a tensor between a batching and a non-batching model (E9)."""
-    shape = tuple(value.shape)
-    fits = len(shape) == len(dims) and all(
-        want in (-1, found) for want, found in zip(dims, shape, strict=True)
-    )
-    if to_batching:
-        return value.reshape((1, *shape)) if fits else value
-    if fits or not shape or shape[0] != 1:
-        return value
-    return value.reshape(shape[1:])

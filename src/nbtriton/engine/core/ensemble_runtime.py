@@ -9,13 +9,14 @@ from pathlib import Path
 from nbtriton.config import ModelConfig
 from nbtriton.engine.core.completion import BatchCompletion, Completion
 from nbtriton.engine.core.ensemble_binding import EnsembleBinding
-from nbtriton.engine.core.ensemble_execution import EnsembleExecution, EnsembleOwner, placed
+from nbtriton.engine.core.ensemble_execution import EnsembleExecution, EnsembleOwner
 from nbtriton.engine.core.execution import now_ns
 from nbtriton.engine.core.request import InferenceRequest
 from nbtriton.engine.core.runtime import Runtime
 from nbtriton.engine.core.scheduler_settings import ensemble_plan
 from nbtriton.engine.core.snapshot import ModelSnapshot
 from nbtriton.engine.core.step_gate import StepGate
+from nbtriton.engine.core.step_values import placed
 from nbtriton.engine.diagnostics.deadlocks import Blockers
 from nbtriton.engine.interrupts import wait_in_slices
 from nbtriton.errors import TritonError

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from nbtriton.engine.core.ensemble_execution import placed
 from nbtriton.engine.core.ensemble_runtime import EnsembleRuntime
 from nbtriton.engine.core.request import InferenceRequest
 from nbtriton.engine.core.runtime import Runtime
+from nbtriton.engine.core.step_values import placed
 from nbtriton.errors import TritonError, UnavailableError
 from nbtriton.scheduling import SEQUENCE_START
 
