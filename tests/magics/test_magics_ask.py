@@ -49,6 +49,20 @@ def test_a_result_shows_shapes_types_and_times_in_both_forms(doubled):
     assert 'role="img"' in forms["text/html"]
 
 
+def test_a_result_says_that_it_is_of_the_first_execution(doubled):
+    echo = '%%triton_model echo --max-batch-size 1\ndef echo(IN: "FP32[1]") -> {"OUT": "FP32[1]"}:\n    return {"OUT": IN}\n'
+    doubled.ok(echo)
+    for first in (True, False):
+        result = doubled.ok("%triton_infer echo IN=[[1]]").value
+        assert result.timing.first == first
+        for form in ("text/plain", "text/html"):
+            assert ("first execution" in doubled.forms(result)[form]) == first
+    # Warmup was the first one.
+    warmup = 'inputs { key: "IN" value { data_type: TYPE_FP32 dims: 1 zero_data: true } }'
+    doubled.ok(f'%%triton_config echo\nmodel_warmup {{ name: "zeros" batch_size: 1 {warmup} }}')
+    assert not doubled.ok("%triton_infer echo IN=[[1]]").value.timing.first
+
+
 def test_bytes_and_torch_results_can_be_shown(doubled):
     doubled.ok(
         '%%triton_model echo\nimport torch\ndef echo(B: "BYTES[2]") -> {"OUT": "BYTES[2]"}:\n'

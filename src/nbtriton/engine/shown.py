@@ -32,6 +32,7 @@ _PHASES = (
 )
 _REST = ("elsewhere", "#999999")
 _SIDE_BY_SIDE = "sums of its steps, some of which ran side by side"
+_FIRST = "first execution since the load: the times include warm-up, which model_warmup would do at the load"
 _PREVIEWED = 4
 _MS_FROM_NS = 1_000_000
 
@@ -66,12 +67,13 @@ def show_result(
     spent = _spent(timing)
     words = ", ".join(f"{name} {time(us)}" for name, _, us in spent)
     # Only steps that ran side by side add up to more than the whole took.
-    note = _SIDE_BY_SIDE if sum(us for _, _, us in spent) > total_ns / 1000 + 1 else ""
+    side_by_side = sum(us for _, _, us in spent) > total_ns / 1000 + 1
+    notes = [*([_SIDE_BY_SIDE] if side_by_side else ()), *([_FIRST] if timing["first"] else ())]
     return {
-        "text/plain": f"{head}\n{table_text(columns, rows)}\n{words}{note and f' ({note})'}",
+        "text/plain": "\n".join([head, table_text(columns, rows), words, *notes]),
         "text/html": (
             f'<div class="nbt-result"><div style="font-weight:600;margin:.3em 0">{escape(head)}'
-            f"</div>{_bar(spent, note, time)}{table_html(columns, rows)}</div>"
+            f"</div>{_bar(spent, notes, time)}{table_html(columns, rows)}</div>"
         ),
     }
 
@@ -136,7 +138,9 @@ def _time(unit: str, us: float) -> str:
     return f"{measure(us / 1000 if unit == 'ms' else us)} {unit}"
 
 
-def _bar(spent: list[tuple[str, str, float]], note: str, time: Callable[[float], str]) -> str:
+def _bar(
+    spent: list[tuple[str, str, float]], notes: Sequence[str], time: Callable[[float], str]
+) -> str:
     whole = sum(us for _, _, us in spent) or 1.0
     x, bars, words = 0.0, [], []
     for name, colour, us in spent:
@@ -149,10 +153,11 @@ def _bar(spent: list[tuple[str, str, float]], note: str, time: Callable[[float],
         )
         x += width
     label = ", ".join(f"{name} {time(us)}" for name, _, us in spent)
+    below = "".join(f"<div>{note}</div>" for note in notes)
     return (
         f'<svg role="img" aria-label="{escape(label)}" width="460" height="10" '
         f'style="display:block;margin:.3em 0">{"".join(bars)}</svg>'
-        f'<div style="font-size:.9em;margin-bottom:.4em">{" &nbsp; ".join(words)}{note and f"<div>{note}</div>"}</div>'
+        f'<div style="font-size:.9em;margin-bottom:.4em">{" &nbsp; ".join(words)}{below}</div>'
     )
 
 

@@ -16,6 +16,7 @@ from nbtriton.engine.core.execution import Execution, RequestDetail, StepTimes, 
 from nbtriton.engine.core.future import InferenceFuture
 from nbtriton.engine.core.history import ModelHistory, RequestEntry
 from nbtriton.engine.core.result import InferenceResult
+from nbtriton.engine.core.statistics import Statistics
 from nbtriton.engine.diagnostics.deadlocks import Blockers
 from nbtriton.engine.diagnostics.tracing import Trace
 from nbtriton.engine.interrupts import interrupts_deferred
@@ -56,12 +57,14 @@ class RequestOwner(ABC):
         Id of the process that it lives in.
     history : ModelHistory or None
         Of the server's recorder, if that is on.
+    statistics : Statistics
     """
 
     name: str
     version: int
     process: int
     history: ModelHistory | None
+    statistics: Statistics
 
     @property
     @abstractmethod
@@ -472,15 +475,17 @@ class InferenceRequest(Ticket):
         input_ns, infer_ns, output_ns = execution.times()
         return execution.start_ns - self.enqueued_ns, input_ns, infer_ns, output_ns
 
-    def timing(self) -> tuple[int, int, int, int, int, int]:
+    def timing(self) -> tuple[int, int, int, int, int, int, bool]:
         """Return where the time went so far, as `RequestTiming` has it."""
         total_ns = (self.answered_ns or now_ns()) - self.start_ns
         times = self.times()
         if times is None:
-            return total_ns, 0, 0, 0, 0, 0
+            return total_ns, 0, 0, 0, 0, 0, False
         execution = self.execution
+        runtime = self.runtime
         size = self.size if execution is None else execution.batch_size
-        return total_ns, times[0], times[1], times[2], times[3], size
+        first = runtime is not None and runtime.statistics.is_first
+        return total_ns, times[0], times[1], times[2], times[3], size, first
 
     def fail(self, error: TritonError, completion: Completion | None = None) -> None:
         """Answer with an error, unless the request is answered already."""

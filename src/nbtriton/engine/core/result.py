@@ -17,8 +17,9 @@ __all__ = ["InferenceResult", "RequestTiming"]
 class RequestTiming(NamedTuple):
     """The durations of one request's phases, in nanoseconds (T9).
 
-    ``batch_size`` is the size of its batch. For an ensemble the compute times are the
-    sums over its steps, which may run side by side.
+    ``batch_size`` is the size of its batch, and ``first`` says that no execution of this version
+    ended before: the times include what the model does once. For an ensemble the compute times are
+    the sums over its steps, which may run side by side.
     """
 
     total_ns: int = 0
@@ -27,6 +28,7 @@ class RequestTiming(NamedTuple):
     compute_infer_ns: int = 0
     compute_output_ns: int = 0
     batch_size: int = 0
+    first: bool = False
 
 
 class InferenceResult(Mapping[str, Array]):
@@ -68,7 +70,7 @@ class InferenceResult(Mapping[str, Array]):
         model_version: int,
         request_id: str,
         parameters: Mapping[str, bool | int | str],
-        timing: tuple[int, int, int, int, int, int],
+        timing: tuple[int, int, int, int, int, int, bool],
     ) -> None:
         self._outputs = dict(outputs)
         self._kind = kind

@@ -92,6 +92,12 @@ class Statistics:
             return self._executions
 
     @property
+    def is_first(self) -> bool:
+        """Whether at most one execution has ended since the load, warmup included."""
+        # Without the lock: while executions are added up, some count twice.
+        return self._executions + len(self._noted) <= 1
+
+    @property
     def counts(self) -> dict[str, int]:
         """Numbers of requests by field of Triton's inference statistics."""
         with self._lock:
