@@ -180,11 +180,25 @@ def test_what_stands_in_its_place_is_not_shown_once_more(page):
     assert "throughput" in page.ok("_").out
 
 
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
 def test_a_terminal_shows_the_report_as_any_result(doubled, monkeypatch):
     monkeypatch.setattr(live, "_SHOW_AFTER_S", 0.0)
     ran = doubled.ok(f"%triton_perf double -c 1 {FAST}")
     assert ran.shown == []
     assert "throughput" in ran.out
+
+
+def test_a_terminal_prints_a_report_that_is_assigned_and_prints_it_once(doubled, monkeypatch):
+    monkeypatch.setattr(live, "TerminalLine", lambda _stderr: TerminalLine(Terminal()))
+    for line in ("report = %triton_perf", "%triton_perf"):
+        ran = doubled.ok(f"{line} double -c 1 {FAST}")
+        assert ["throughput" in shown["text/plain"] for shown in ran.shown] == [True]
+        assert "throughput" not in ran.out
+    assert doubled.ok(f"report = %triton_perf double -c 1 {FAST};").shown == []
 
 
 def test_a_semicolon_silences(page):
@@ -247,11 +261,6 @@ def test_progress_is_a_line_and_a_share():
     line, share = progress_line(replace(done, level=1, requests=1_500, max_requests=60_000))
     assert "1\u202f500 of 60\u202f000 requests" in line
     assert share == pytest.approx(1500 / 60_000 / 6)
-
-
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
 
 
 def test_a_terminal_has_a_line_of_progress_that_goes_away():

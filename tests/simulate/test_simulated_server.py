@@ -409,7 +409,9 @@ def test_a_profile_is_kept_in_a_file(tmp_path):
     assert Profile.load(path) == found
     assert list(found.frame["mean_us"]) == [750, 2000]
     assert "1: 2 points" in repr(found).replace("m", "1", 1) or "2 points" in repr(found)
-    assert "wakes up in 17" in found._repr_mimebundle_()["text/plain"]
+    shown = found._repr_mimebundle_()["text/plain"]
+    assert "wakes up in 17" in shown
+    assert "mean [ms]" in shown
     # Format 2 had one number where an idle time adds a distribution.
     path.write_text(path.read_text("utf-8").replace('"format": 3', '"format": 2'))
     with pytest.raises(InvalidArgumentError, match="format 2 instead of 3: measure it again"):

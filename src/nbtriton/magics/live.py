@@ -18,6 +18,7 @@ from nbtriton.perf import PerfProgress, PerfReport, PerfRun
 from nbtriton.perf.curves import series_of
 from nbtriton.perf.progress import TerminalLine, progress_line
 from nbtriton.widgets import CurveView, Shown, show_live
+from nbtriton.widgets.show import display
 
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
@@ -40,7 +41,7 @@ Result = TypeVar("Result", bound=Shows)
 class LiveRun:
     """One measurement in a cell: shown live once it takes long, stoppable, then the report.
 
-    A terminal has a line of progress instead.
+    A terminal has a line of progress instead, and then the report, assigned or not, as of ``%timeit -o``.
     """
 
     def __init__(self, shell: InteractiveShell, model: str, *, visible: bool) -> None:
@@ -61,6 +62,7 @@ class LiveRun:
 
     def of(self, measure: Callable[[], Result]) -> Result:
         """Measure; what was shown live is replaced by the report."""
+        waited = False
         try:
             self._report = found = measure()
         finally:
@@ -70,8 +72,11 @@ class LiveRun:
                 if self._shown is not None:
                     self._shown.stop()
                 if self._line is not None:
+                    waited = self._line.written
                     self._line.clear()
-        if self._shown is not None:
+        if waited:
+            display(found)
+        if waited or self._shown is not None:
             _not_again(self._shell, found)
         return found
 

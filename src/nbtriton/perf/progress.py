@@ -113,6 +113,11 @@ class TerminalLine:
             self._stream.flush()
             self._written = True
 
+    @property
+    def written(self) -> bool:
+        """Whether the line stands on the terminal."""
+        return self._written
+
     def clear(self) -> None:
         """Remove the line."""
         if self._stream is not None and self._written:

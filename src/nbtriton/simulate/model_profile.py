@@ -18,7 +18,7 @@ from nbtriton.config import (
     parse_pbtxt,
     validate,
 )
-from nbtriton.drawing import Column, measure, table_html, table_text
+from nbtriton.drawing import Column, in_units, measure, table_html, table_text
 from nbtriton.errors import InvalidArgumentError, NotFoundError, nearest
 from nbtriton.packages import needed
 
@@ -429,7 +429,8 @@ class Profile:
             "rows_per_s": Column("throughput", "rows/s"),
         }
         names = [name for name in columns if not (alone and name == "model")]
-        return [columns[name] for name in names], [[row[name] for name in names] for row in rows]
+        cells = [[row[name] for name in names] for row in rows]
+        return in_units([columns[name] for name in names], cells)
 
     def _repr_mimebundle_(self, **_options: object) -> dict[str, str]:
         from html import escape
