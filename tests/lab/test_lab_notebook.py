@@ -1,0 +1,83 @@
+"""Notebook 7: the same views in the shell of one document."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.lab.conftest import PATIENCE_MS, Opened
+from tests.lab.test_lab_lesson import MODEL, distinct, first_text, notebook_of
+
+pytest.importorskip("notebook", reason="Notebook 7 is not installed")
+
+pytestmark = [
+    pytest.mark.lab,
+    pytest.mark.browser,
+    pytest.mark.slow,
+    pytest.mark.timeout(600),
+]
+
+TRAFFIC = """\
+import threading, time
+over = threading.Event()
+def traffic():
+    while not over.wait(0.02):
+        server.infer("slow", {"IN": np.ones((2, 4), np.float32)})
+thread = threading.Thread(target=traffic)
+thread.start()
+"""
+# Its one document has a kernel.
+IDLE = """() => {
+    const session = window.jupyterapp?.shell?.currentWidget?.context?.sessionContext?.session;
+    return session?.kernel?.status === "idle" && document.querySelector(".jp-CodeCell");
+}"""
+# What a picture is written with, and the card below it.
+COLOURS = """svg => [svg.querySelector("text"), svg.querySelector("rect")].map(
+    (shape) => getComputedStyle(shape).fill.match(/[\\d.]+/g).slice(0, 3).map(Number))"""
+
+
+class Classic(Opened):
+    """One notebook open in Notebook 7, which the server of JupyterLab has beside it."""
+
+    # Of its settings, at load, also with an empty notebook (7.6.5).
+    known_errors = ("Cannot read properties of undefined (reading 'schema')",)
+
+    def open(self) -> None:
+        self.start_kernel()
+        self.page.goto(f"{self.lab.url}/notebooks/{self.name}?token={self.lab.token}")
+        self.page.wait_for_function(IDLE, timeout=PATIENCE_MS)
+
+
+def test_views_live_and_at_rest_in_notebook_7(open_notebook):
+    opened = open_notebook(
+        "classic.ipynb",
+        notebook_of(
+            "%load_ext nbtriton\nimport numpy as np, nbtriton as nt\nserver = nt.server()",
+            MODEL,
+            "watch = %triton_watch slow",
+            TRAFFIC,
+            "report = %triton_perf slow -c 1:2 -p 200",
+            "%triton_dag slow",
+            "over.set()\nthread.join()",
+        ),
+        kind=Classic,
+    )
+    page = opened.page
+    opened.run_all()
+    watch = opened.output("%triton_watch").locator(".nbt-host")
+    assert len(distinct(page, lambda: first_text(watch), 4)) == 4
+    opened.wait_done()
+    opened.assert_clean()
+    report = opened.output("%triton_perf")
+    report.locator("svg:visible").first.wait_for()
+    dag = opened.output("%triton_dag")
+    dag.locator("svg:visible").first.wait_for()
+    for theme in ("Dark", "Light"):
+        opened.theme(f"JupyterLab {theme}")
+        page.wait_for_function(
+            "light => document.body.dataset.jpThemeLight === light",
+            arg=str(theme == "Light").lower(),
+        )
+        for output in (watch, report, dag):
+            ink, paper = output.locator("svg:visible").first.evaluate(COLOURS)
+            assert (sum(paper) > sum(ink)) == (theme == "Light"), (ink, paper)
+        opened.screenshot(f"notebook-7-{theme.lower()}")
