@@ -232,6 +232,17 @@ def test_request_is_refused(server: Server, rule: str):
     assert server.snapshot().models[0].executing == 0
 
 
+@pytest.mark.parametrize("width", [4, 16])
+def test_an_input_without_its_batch_dimension_gets_a_hint(server: Server, width: int):
+    """A short row has a wrong shape, a long one is a batch that is too large: one cause."""
+    server.load(echo().replace("dims: 4", f"dims: {width}"), Sink, name="m")
+    for given in ({"IN": np.ones(width, np.float32)}, {"IN": np.ones((1, width + 1), np.float32)}):
+        with pytest.raises(InvalidArgumentError) as caught:
+            server.infer("m", given)
+        lacks = given["IN"].ndim == 1
+        assert ("IN[None] is a batch of one" in caught.value.hint) is lacks
+
+
 def test_G6_with_a_batch_dimension_a_request_needs_an_input(server: Server):
     """Seen on the server: it waits in the queue, fails before the model sees it, and counts so."""
     server.load(OPTIONAL.replace("dims: 4 }", "dims: 4 optional: true }", 1), Sink, name="m")

@@ -98,10 +98,10 @@ def test_completion_reaches_the_front_end(kernel):
 
 
 def test_an_error_reaches_the_front_end_as_one_sentence(kernel):
-    (error,) = errors(kernel.run("%triton_infer double IN=[1]"))
+    (error,) = errors(kernel.run("%triton_infer double IN=[1, 2, 3, 4]"))
     assert error["ename"] == "InvalidArgumentError"
     _, hint = error["traceback"]
-    assert hint == "  hint: add the batch dimension: x[None] is a batch of one"
+    assert hint == "  hint: add the batch dimension: IN[None] is a batch of one"
     (error,) = errors(kernel.run("%%triton_model double\ndef double(:\n    pass\n"))
     assert error["ename"] == "SyntaxError"
     assert "line 2" in "".join(error["traceback"])

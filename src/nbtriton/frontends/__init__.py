@@ -148,6 +148,10 @@ class Endpoints(Closing):
             if self._own_log:
                 self.service.log.close()
 
+    def stop(self) -> None:
+        """Close all ports at once, by the word that ends everything that a magic keeps going."""
+        self.close()
+
     async def _stop(self, drain_s: float) -> None:
         # Concurrently: each may take all of `drain_s`.
         await asyncio.gather(*(listener.stop(drain_s) for listener in self._open.values()))

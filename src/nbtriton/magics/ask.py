@@ -109,8 +109,6 @@ class AskMagics(Magics):
         except InvalidArgumentError as error:
             if not error.hint and re.search("correlation ID|START flag", error.message):
                 error.hint = "a sequence begins with --sequence-id ID --sequence-start"
-            if not error.hint and "requires a batch dimension to be prepended" in error.message:
-                error.hint = "add the batch dimension: x[None] is a batch of one"
             raise
         if isinstance(result, InferenceResult):
             for sentence in _undeclared_shapes(result):

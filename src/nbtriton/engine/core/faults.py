@@ -93,7 +93,8 @@ class Faults:
             raise InvalidArgumentError(
                 f"{prefix}inference request batch-size must be <= {self.max_batch_size} for "
                 f"'{self.model}'",
-                hint=f"found {batch_size}; a request is never split",
+                hint=self._lacks_batch_hint(claims)
+                or f"found {batch_size}; a request is never split",
             )
         for name in names:
             spec, (_, shape) = self.inputs[name], claims[name]
@@ -185,8 +186,18 @@ class Faults:
         raise InvalidArgumentError(
             f"{prefix}unexpected shape for input '{spec.name}' for model '{self.model}'. "
             f"Expected {format_shape(dims)}, got {format_shape(shape)}. "
-            f"{_SHAPE_NOTE if batches else ''}"
+            f"{_SHAPE_NOTE if batches else ''}",
+            hint=self._lacks_batch_hint({spec.name: claim}),
         )
+
+    def _lacks_batch_hint(self, claims: Mapping[str, Claim]) -> str:
+        """Return what to do where the shape of an input is that of one row of it."""
+        for name, (_, shape) in claims.items():
+            dims = self.inputs[name].dims
+            if self.max_batch_size and len(shape) == len(dims):
+                if all(want in (-1, found) for want, found in zip(dims, shape, strict=True)):
+                    return f"add the batch dimension: {name}[None] is a batch of one"
+        return ""
 
     def _refuse_bytes(self, spec: TensorSpec, found: int, count: int, prefix: str) -> None:
         if spec.datatype == "BYTES":
