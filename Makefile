@@ -16,7 +16,7 @@ export PYTHONUNBUFFERED := 1
 export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: gpu help demo lab binder test-fast test-compiled test-fil-gpu test-free-threaded test bench $(BENCHES:%=bench-%) bench-stages bench-history bench-page docs lite lite-check types scripts test-lowest compiled examples fmt pin clean python
+.PHONY: gpu help demo lab binder test-fast test-compiled test-fil-gpu test-free-threaded test bench $(BENCHES:%=bench-%) bench-stages bench-history bench-page docs lite lite-check hosts types scripts test-lowest compiled examples fmt pin clean python
 
 help:
 	@echo "make demo    run the notebook about ensembles, print its table, leave build/04_ensembles.html"
@@ -41,6 +41,7 @@ help:
 	@echo "make examples"
 	@echo "             Triton's client and python backend examples against nbtriton serve, a line each"
 	@echo "             (EXAMPLES_FLAGS=\"--client-source DIR --python-backend-source DIR\" or --real)"
+	@echo "make hosts   the views in Notebook 7 and in marimo, in a headless Chromium"
 	@echo "make types   pyright, strict, on a user's program (mypy is part of make test)"
 	@echo "make scripts types and style of the widgets' JavaScript (needs node and npm)"
 	@echo "make test-lowest"
@@ -167,6 +168,11 @@ PYRIGHT := build/pyright
 $(PYRIGHT)/bin/basedpyright: | python
 	@$(PYTHON) -m venv --clear $(PYRIGHT)
 	@$(PYRIGHT)/bin/pip install -q --disable-pip-version-check basedpyright==1.40.2
+
+# Notebook 7 is a part of `make test` too; marimo gets an environment of its own, of 400 MB.
+hosts: $(VENV)/.test $(VENV)/.browser
+	@NBTRITON_CHROMIUM="$$(cat $(VENV)/.browser)" $(BIN)/python -m pytest -q -n0 tests/lab/test_lab_notebook.py
+	@NBTRITON_CHROMIUM="$$(cat $(VENV)/.browser)" $(BIN)/python -m tests.tools marimo
 
 types: $(VENV)/.test $(PYRIGHT)/bin/basedpyright
 	@$(PYRIGHT)/bin/basedpyright -p tests/typed/pyrightconfig.json --pythonpath $(BIN)/python

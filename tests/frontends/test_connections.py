@@ -585,7 +585,7 @@ def test_closing_cancels_running_requests() -> None:
         with Client(endpoints.http_port) as client:
             client.send(post("/v2/models/gated/infer", ones()))
             gate.wait_entered()
-            endpoints.close()
+            endpoints.stop()
             assert client.is_over()
             gate.open()
 

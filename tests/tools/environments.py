@@ -36,7 +36,7 @@ TOOLS: Mapping[str, Tool] = {
     "pytriton-client": Tool(("nvidia-pytriton==0.7.0",)),
     "kserve": Tool(("kserve==0.21.0",)),
     # It runs notebooks in its own process, so they need what nbtriton needs.
-    "marimo": Tool(("marimo==0.25.2", *_PROJECT["project"]["dependencies"])),
+    "marimo": Tool(("marimo==0.25.2", "matplotlib", *_PROJECT["project"]["dependencies"])),
 }
 
 

@@ -6,11 +6,15 @@ import contextlib
 import csv
 import json
 import os
+import shutil
+import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
+
+from playwright.sync_api import sync_playwright
 
 import nbtriton as nt
 from bench.processes import free_ports
@@ -18,6 +22,7 @@ from nbtriton.repository.verify.install import ensure_reference
 from nbtriton.repository.verify.reference import environment_with
 from tests.frontends.models import WORDS_CONFIG
 from tests.tools.environments import Environment
+from tests.until import until
 
 __all__ = ["RUNS"]
 
@@ -228,7 +233,72 @@ def marimo(environment: Environment, folder: Path) -> str:
              "nbt-timeline": "a timeline", "nbt-why": "an explanation", "nbt-dag": "a graph"}  # fmt: skip
     missing = [name for mark, name in shown.items() if mark not in text]
     assert not missing, missing
-    return f"{', '.join(shown.values())}, each in its HTML form"
+    return (
+        f"{', '.join(shown.values())}, each in its HTML form; {_marimo_in_a_browser(environment)}"
+    )
+
+
+# What a picture is written with, and the card below it.
+_COLOURS = """svg => [svg.querySelector("text"), svg.querySelector(":scope > rect")].map((shape) =>
+    getComputedStyle(shape).fill.match(/[\\d.]+/g).slice(0, 3).map(Number))"""
+
+
+def _marimo_in_a_browser(environment: Environment) -> str:
+    """Run a notebook of live views as an app, and look at it on a light and on a dark system."""
+    browser_path = os.environ.get("NBTRITON_CHROMIUM") or shutil.which("chromium")
+    if not browser_path:
+        return "its live views were not looked at: no Chromium"
+    (port,) = free_ports(1)
+    app = subprocess.Popen(
+        [environment.program("marimo"), "-q", "run", PROGRAMS / "marimo_live.py", "--headless",
+         "--no-token", "--host", "127.0.0.1", "--port", str(port)],
+        env={**os.environ, "PYTHONPATH": str(Path(nt.__file__).parents[1])}, start_new_session=True,
+    )  # fmt: skip
+    try:
+        assert until(lambda: _answers(port), TIMEOUT_S / 5), "marimo did not answer"
+        with sync_playwright() as driver:
+            browser = driver.chromium.launch(executable_path=browser_path, args=["--no-sandbox"])
+            for scheme in ("light", "dark"):
+                _look_at_marimo(browser, port, scheme)
+            browser.close()
+    finally:
+        app.terminate()
+        app.wait(TIMEOUT_S)
+    return "live in a browser, its white page on a light and on a dark system"
+
+
+def _answers(port: int) -> bool:
+    with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 5):
+        return True
+    return False
+
+
+def _look_at_marimo(browser: Any, port: int, scheme: str) -> None:
+    page = browser.new_page(color_scheme=scheme)
+    page.set_default_timeout(TIMEOUT_S / 5 * 1000)
+    errors: list[str] = []
+    page.on("pageerror", lambda error: errors.append(str(error)))
+    page.goto(f"http://127.0.0.1:{port}/")
+    for part in (".nbt-model", ".nbt-result", ".nbt-perf", ".nbt-dag", ".nbt-watch", "img"):
+        page.locator(part).first.wait_for()
+    watch = page.locator(".nbt-watch").first
+    texts = set()
+
+    def moves() -> bool:
+        texts.add(watch.inner_text())
+        return len(texts) > 3
+
+    assert until(moves, TIMEOUT_S / 5), "the watch stands still"
+    # marimo's page is white whatever the system is.
+    for figure in (".nbt-perf", ".nbt-dag", ".nbt-watch"):
+        ink, paper = page.locator(f"{figure} svg:visible").first.evaluate(_COLOURS)
+        assert max(ink) < 100, (scheme, figure, ink)
+        assert min(paper) > 200, (scheme, figure, paper)
+    # What says where the time went is one line.
+    squares = page.locator(".nbt-result span svg").all()
+    assert len({round(one.bounding_box()["y"]) for one in squares}) == 1
+    assert not errors, errors
+    page.close()
 
 
 RUNS: Mapping[str, Callable[[Environment, Path], str]] = {

@@ -148,7 +148,8 @@ def _bar(
         bars.append(f'<rect x="{x:.1f}" y="0" width="{width:.1f}" height="10" fill="{colour}"/>')
         words.append(
             # A square that keeps its colour where a host strips styles.
-            '<span style="white-space:nowrap"><svg aria-hidden="true" width="9" height="9">'
+            '<span style="white-space:nowrap"><svg aria-hidden="true" width="9" height="9" '
+            'style="display:inline-block">'  # a host may make a block of it
             f'<rect width="9" height="9" fill="{colour}"/></svg> {name} {time(us)}</span>'
         )
         x += width

@@ -133,7 +133,9 @@ def plot(
             for each in axes:
                 colour = colours[number % len(colours)]
                 _draw(each, one, latency=each is axes[-1], per_ms=per_ms, colour=colour)
-    axes[-1].set_ylabel(f"latency ({unit}): p50, whisker to the highest percentile")
+    axes[-1].set_ylabel(f"latency ({unit})")
+    if ax is None:
+        axes[-1].set_title("p50, whisker to the highest percentile", loc="left", fontsize=8)
     axes[-1].set_xlabel(next((one.load_name for one in series if one.drawn), "load"))
     for each in axes:
         each.set_ylim(bottom=0)

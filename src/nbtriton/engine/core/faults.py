@@ -194,9 +194,11 @@ class Faults:
         """Return what to do where the shape of an input is that of one row of it."""
         for name, (_, shape) in claims.items():
             dims = self.inputs[name].dims
-            if self.max_batch_size and len(shape) == len(dims):
-                if all(want in (-1, found) for want, found in zip(dims, shape, strict=True)):
-                    return f"add the batch dimension: {name}[None] is a batch of one"
+            fits = len(shape) == len(dims) and all(
+                want in (-1, found) for want, found in zip(dims, shape, strict=True)
+            )
+            if self.max_batch_size and fits:
+                return f"add the batch dimension: {name}[None] is a batch of one"
         return ""
 
     def _refuse_bytes(self, spec: TensorSpec, found: int, count: int, prefix: str) -> None:
