@@ -23,6 +23,7 @@ _PLACES = {
     "GPU 0": "kind: KIND_GPU gpus: [ 0 ]",
     "GPU 1": "kind: KIND_GPU gpus: [ 1 ]",
 }
+GRAPHS = ' parameters { key: "CUDA_GRAPHS" value { string_value: "yes" } }'
 
 
 class Walk:
@@ -71,7 +72,8 @@ class Walk:
         """Load an ensemble, send requests, and look at the books."""
         choose = self.random
         steps, outputs = self._steps()
-        self.server.load(_config(steps, outputs))
+        graphs = self.random.random() < 0.5  # one by one where the steps are on several devices
+        self.server.load(config_of(steps, outputs) + (GRAPHS if graphs else ""))
         ledger = self.server.devices.ledger
         ledger.clear()
         failing = choose.random() < 0.3
@@ -95,7 +97,10 @@ class Walk:
     def _steps(self) -> tuple[list[tuple[str, list[str]]], list[str]]:
         """Return steps as (model, its input tensors), and the tensors that no step reads."""
         choose = self.random
-        names = choose.sample(sorted(self.places), choose.randrange(1, 6))
+        usable = sorted(self.places)
+        if choose.random() < 0.4:
+            usable = [name for name in usable if self.places[name] == "GPU 0"]
+        names = choose.sample(usable, choose.randrange(1, 1 + min(5, len(usable))))
         tensors, read = ["T0"], set()
         steps = []
         for number, name in enumerate(names):
@@ -152,7 +157,7 @@ class Walk:
             assert inner == []
 
 
-def _config(steps, outputs) -> str:
+def config_of(steps, outputs) -> str:
     tensor = '{{ name: "{}" data_type: TYPE_FP32 dims: [ 4 ] }}'
     text = ['name: "walk" platform: "ensemble" max_batch_size: 16']
     text.append(f"input [ {tensor.format('T0')} ]")

@@ -285,6 +285,15 @@ class BackendInstance(ABC):
             Fails every request of the batch that is not answered yet.
         """
 
+    def capturable(self) -> Callable[[Mapping[str, Array]], Mapping[str, Array]] | None:
+        """Return what a graph of several models may capture of this one; None for nothing.
+
+        A function of the inputs of one request by name, arrays of its GPU that it may write to, to all outputs by
+        name, arrays there as well. It gives work to the current stream alone; what it raises says why it cannot.
+        Called on one thread at a time, which need not be that of `execute`.
+        """
+        return None
+
     def watch(self, on_lost: Callable[[str], None]) -> None:
         """Set the function to call when the instance is lost, such as with the process that it runs in.
 

@@ -16,6 +16,7 @@ from nbtriton.config.convert import (
     to_json,
     to_reported_dict,
 )
+from nbtriton.config.cuda_graphs import CUDA_GRAPHS, runs_as_graph
 from nbtriton.config.fragment import amend, is_whole
 from nbtriton.config.ignored import EXECUTION_ENV_PATH, field_effects, ignored_fields
 from nbtriton.config.isolation import (
@@ -56,6 +57,7 @@ from nbtriton.config.validate_ensemble import validate_ensemble
 from nbtriton.config.validate_io import STRATEGY_PATH, validate_io, validate_load
 
 __all__ = [
+    "CUDA_GRAPHS",
     "EXECUTION_ENV_PATH",
     "INSTANCE_ISOLATION",
     "ISOLATIONS",
@@ -93,6 +95,7 @@ __all__ = [
     "parse_pbtxt",
     "plan_instances",
     "reads_only",
+    "runs_as_graph",
     "scheduling_choice",
     "stand_in_reason",
     "state_inputs",

@@ -14,20 +14,26 @@ from __future__ import annotations
 import sys
 import threading
 from collections import Counter, OrderedDict
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from typing import Any, TypeVar
 
-from nbtriton.devices.base import Device, Event, Memory, Reservation, Stream, Weights
-from nbtriton.devices.errors import OutOfMemoryError
+from nbtriton.devices.base import Device, Event, Graph, Memory, Reservation, Stream, Weights
+from nbtriton.devices.errors import CaptureError, OutOfMemoryError
 from nbtriton.devices.ledger import HOST, CopyLedger
 from nbtriton.errors import InternalError
-from nbtriton.tensors import Array, kind_of, to_numpy, to_torch
+from nbtriton.tensors import Array, is_on_device, kind_of, to_numpy, to_torch
 
 __all__ = ["CudaDevice", "fetch", "order_behind", "wait_for"]
 
 # Writes that are remembered before those that are done are forgotten.
 _REMEMBERED = 512
+# A capture begins by waiting for the whole device, which is an error while another stream captures.
+_CAPTURING = threading.Lock()
+# Graphs whose capture failed: torch's allocators may go on asking them whether a stream is theirs.
+_FAILED: list[Any] = []
+
+_T = TypeVar("_T")
 
 
 class CudaEvent(Event):
@@ -86,6 +92,28 @@ class CudaStream(Stream):
 
     def close(self) -> None:
         """Torch keeps the stream in its pool."""
+
+
+class CudaGraph(Graph):
+    """A graph of torch's.
+
+    Attributes
+    ----------
+    pool : tuple of int
+        The memory that it was captured with, in torch's allocator.
+    """
+
+    def __init__(self, native: Any, pool: Any) -> None:
+        self._native = native
+        self.pool = pool
+
+    def replay(self) -> None:
+        """Give it to the calling thread's current stream."""
+        self._native.replay()
+
+    def close(self) -> None:
+        """Give back its memory, once its tensors are gone, too."""
+        self._native = None
 
 
 class _Written:
@@ -259,6 +287,17 @@ class CudaDevice(Device):
         with self._in_memory(), self._timed((writer, reader), memories, tensor.nbytes, requests):
             return tensor.to(self.place, non_blocking=True)
 
+    def write(self, target: Array, source: Array, reader: str, requests: int = 1) -> None:
+        """Copy an array into one of this device, in the current stream; from the host through pinned memory."""
+        tensor = to_torch(source)
+        if is_on_device(source):
+            target.copy_(tensor, non_blocking=True)
+            return
+        staged = self._torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
+        staged.copy_(tensor)
+        with self._timed((HOST, reader), ("CPU", self.name), staged.nbytes, requests):
+            target.copy_(staged, non_blocking=True)
+
     def fetch(self, array: Array, reader: str, requests: int = 1) -> Array:
         """Copy an array of this device to the host, and wait for it."""
         torch = self._torch
@@ -346,6 +385,43 @@ class CudaDevice(Device):
                 edge, memories, nbytes, _between_ns(begin, end), requests=requests, simulated=False
             ),
         )
+
+    # -- graphs ------------------------------------------------------------------------------------
+
+    def capture(self, work: Callable[[], _T], beside: Graph | None = None) -> tuple[CudaGraph, _T]:
+        """Capture what a call gives to the current stream, which is not torch's default one."""
+        torch = self._torch
+        current = torch.cuda.current_stream(self.place)
+        # Chosen here, as a graph whose capture fails does not tell its own.
+        pool = beside.pool if isinstance(beside, CudaGraph) else torch.cuda.graph_pool_handle()
+        native = torch.cuda.CUDAGraph()
+        try:
+            # Other threads may allocate meanwhile: their calls are no part of this capture.
+            with (
+                _CAPTURING,
+                torch.cuda.graph(
+                    native, pool=pool, stream=current, capture_error_mode="thread_local"
+                ),
+            ):
+                result = work()
+        except BaseException as error:
+            self._give_up(native, pool)
+            if isinstance(error, RuntimeError):  # torch's, a full memory too
+                raise CaptureError(str(error).partition("\n")[0]) from None
+            raise
+        return CudaGraph(native, pool), result
+
+    def _give_up(self, native: Any, pool: Any) -> None:
+        """End a capture that failed: torch ends its own part only where CUDA has no complaint.
+
+        Its allocator would wait for the end for good, and keep all memory meanwhile that several streams have
+        used.
+        """
+        _FAILED.append(native)
+        of_torch = self._torch._C  # noqa: SLF001 - torch has no other way to these
+        with suppress(RuntimeError):  # it had not begun, or has ended
+            of_torch._cuda_endAllocateToPool(self.index, pool)  # noqa: SLF001
+            of_torch._cuda_releasePool(self.index, pool)  # noqa: SLF001
 
     def _marks(self) -> tuple[Any, Any]:
         event = self._torch.cuda.Event

@@ -1,13 +1,17 @@
-"""The error of a device whose memory does not suffice."""
+"""Errors of devices: their memory does not suffice; work cannot be captured."""
 
 from __future__ import annotations
 
 from nbtriton.devices.base import Memory
 from nbtriton.errors import InternalError
 
-__all__ = ["OutOfMemoryError"]
+__all__ = ["CaptureError", "OutOfMemoryError"]
 
 _UNITS = ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"))
+
+
+class CaptureError(InternalError):
+    """Work cannot be captured as a graph; it can still be done one operation at a time."""
 
 
 class OutOfMemoryError(InternalError):

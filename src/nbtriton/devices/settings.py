@@ -30,7 +30,7 @@ class SimulatedGPUs:
     copy_latency_us : float
         What every copy takes beside its bytes.
     launch_us : float
-        What every operation takes beside its computing.
+        What every operation takes beside its computing; a graph of many takes it once.
     elementwise, reduction, matmul, trees, module : float
         Speed of a class of operations, as a factor on this machine's processor: with ``matmul=20`` a
         product that takes 2 ms here takes 100 us on the device's clock.
@@ -87,6 +87,11 @@ class SimulatedGPUs:
         rate = self.peer_gb_per_s if peer else self.copy_gb_per_s
         return int(self.copy_latency_us * 1000 + nbytes / rate)
 
+    @property
+    def launch_ns(self) -> int:
+        """What every operation, and every graph, takes beside its computing, in nanoseconds."""
+        return int(self.launch_us * 1000)
+
     def compute_ns(self, operation: str, host_ns: int) -> int:
         """Return how long an operation takes that took so long on the host, in nanoseconds.
 
@@ -96,7 +101,7 @@ class SimulatedGPUs:
         105000
         """
         speed: float = getattr(self, operation)
-        return int(self.launch_us * 1000 + host_ns / speed)
+        return self.launch_ns + int(host_ns / speed)
 
     def __str__(self) -> str:
         default = SimulatedGPUs()

@@ -13,7 +13,6 @@ from nbtriton.backends.pytorch.check import check, indexed_inputs
 from nbtriton.backends.pytorch.complete import complete
 from nbtriton.backends.pytorch.core.instance import ModuleInstance
 from nbtriton.backends.pytorch.core.naming import InputOrder, arrange_inputs
-from nbtriton.backends.pytorch.graphs import CudaGraphs
 from nbtriton.backends.pytorch.modules import Modules
 from nbtriton.backends.pytorch.parameters import (
     PYTHON_RUNTIME,
@@ -23,7 +22,7 @@ from nbtriton.backends.pytorch.parameters import (
 )
 from nbtriton.backends.ragged import batch_input_names
 from nbtriton.config import ModelConfig
-from nbtriton.devices import CopyLedger
+from nbtriton.devices import CopyLedger, Graphs
 from nbtriton.devices.cuda import CudaDevice
 from nbtriton.errors import InternalError, UnsupportedError
 from nbtriton.packages import needed
@@ -114,7 +113,7 @@ class PyTorchBackend(Backend):
             gpu = context.device or CudaDevice(context.device_id, CopyLedger())
             place = Place(gpu, model.name)
             if config.optimization.cuda.graphs:
-                graphs = CudaGraphs(model.name, place.stream.native)
+                graphs = Graphs(gpu, place.stream, f"model '{model.name}'")
         parameters = module_parameters(config)
         return ModuleInstance(module, device, config, order, parameters, place, graphs)
 

@@ -19,7 +19,7 @@ from nbtriton.devices.simulated.timeline import Access
 if TYPE_CHECKING:
     from nbtriton.devices.simulated.device import SimulatedDevice
 
-__all__ = ["Allocation", "SimulatedArray"]
+__all__ = ["Allocation", "SimulatedArray", "rebuilt"]
 
 _REDUCTIONS = frozenset(
     [
@@ -53,8 +53,29 @@ _REDUCTIONS = frozenset(
 _PRODUCTS = frozenset(
     ["matmul", "dot", "vdot", "inner", "outer", "tensordot", "einsum", "convolve"]
 )
+# Functions whose result has a shape that depends on the data.
+_SHAPED_BY_DATA = frozenset(
+    [
+        "argwhere",
+        "compress",
+        "extract",
+        "flatnonzero",
+        "intersect1d",
+        "nonzero",
+        "setdiff1d",
+        "setxor1d",
+        "trim_zeros",
+        "union1d",
+        "unique",
+    ]
+)
 # kDLCUDA of DLPack: what a consumer must see to refuse.
 _CUDA = 2
+
+
+def rebuilt(result: Any, parts: list[Any]) -> Any:
+    """Return a list, a tuple or a named tuple of another one's kind."""
+    return type(result)(*parts) if hasattr(result, "_fields") else type(result)(parts)
 
 
 class Allocation:
@@ -218,7 +239,10 @@ class SimulatedArray(NDArrayOperatorsMixin):
 
     def __getitem__(self, at: Any) -> SimulatedArray:
         plain = at if isinstance(at, tuple) else (at,)
-        if any(isinstance(one, SimulatedArray) for one in plain):
+        keys = [one for one in plain if isinstance(one, SimulatedArray)]
+        if any(one.dtype == bool for one in keys):
+            self.device.outside_capture("the shape of a result depends on the data")
+        if keys:
             return self._call("elementwise", lambda data, key: data[key], (self, at), {})
         return self._result(self._data[at])
 
@@ -294,6 +318,8 @@ class SimulatedArray(NDArrayOperatorsMixin):
                 return value
             return self.device.put(func(*args, **kwargs), self.device.line_of_code() or HOST)
         name = func.__name__
+        if name in _SHAPED_BY_DATA or (name == "where" and len(args) == 1):
+            self.device.outside_capture("the shape of a result depends on the data")
         operation = (
             "matmul" if name in _PRODUCTS else "reduction" if name in _REDUCTIONS else "elementwise"
         )
@@ -337,7 +363,7 @@ class SimulatedArray(NDArrayOperatorsMixin):
 
     def _wrapped(self, result: Any, sources: Sequence[SimulatedArray]) -> Any:
         if isinstance(result, (tuple, list)):
-            return type(result)([self._wrapped(one, sources) for one in result])
+            return rebuilt(result, [self._wrapped(one, sources) for one in result])
         if isinstance(result, np.generic):
             result = np.asarray(result)
         if not isinstance(result, np.ndarray):

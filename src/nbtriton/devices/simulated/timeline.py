@@ -22,6 +22,7 @@ from nbtriton.errors import InternalError
 
 if TYPE_CHECKING:
     from nbtriton.devices.simulated.device import SimulatedDevice
+    from nbtriton.devices.simulated.graph import Recording
 
 __all__ = ["Access", "Clock", "SimulatedEvent", "SimulatedStream", "Timeline", "UnorderedError"]
 
@@ -157,6 +158,8 @@ class SimulatedStream(Stream):
         self.position = 0
         self.order: dict[int, int] = {}
         self.ready_ns = 0
+        # While it captures.
+        self.recording: Recording | None = None
         with timeline.lock:
             timeline.streams[self.number] = self
 
@@ -187,6 +190,8 @@ class SimulatedStream(Stream):
 
     def block(self, event: SimulatedEvent) -> None:
         """Block the calling thread until an event of this stream is reached."""
+        if self.recording is not None:
+            raise self.recording.refuse("the host waits for the device")
         self.device.waited(self)
         self._timeline.clock.sleep_until(event.reached_ns)
         with self._timeline.lock:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from itertools import chain
 
 from nbtriton.engine.core.hash_order import hash_order
@@ -67,21 +67,25 @@ class EnsembleBinding:
     owned, owned_of_all : tuple
         One entry per step: the inputs that nothing else gets, where the ensemble's own inputs are
         the caller's, and where they are the engine's.
+    plan : EnsemblePlan
     ensemble_inputs : frozenset of str
     ensemble_outputs : tuple of OutputBinding
         In the order in which Triton answers.
     active : int
         Requests that are executed with this binding; guarded by the ensemble's lock.
+    on_release : callable or None
+        Called before the versions are released.
     """
 
     __slots__ = (
         "active", "batching", "decoupled", "ensemble_inputs", "ensemble_outputs", "inputs",
-        "outputs", "owned", "owned_of_all", "requested", "runtimes",
+        "on_release", "outputs", "owned", "owned_of_all", "plan", "requested", "runtimes",
     )  # fmt: skip
 
     def __init__(
         self, plan: EnsemblePlan, signature: ModelSignature, runtimes: tuple[Runtime, ...]
     ) -> None:
+        self.plan = plan
         self.runtimes = runtimes
         self.batching = tuple(runtime.signature.max_batch_size > 0 for runtime in runtimes)
         self.decoupled = tuple(runtime.signature.decoupled for runtime in runtimes)
@@ -119,9 +123,12 @@ class EnsembleBinding:
             for name in hash_order(signature.outputs)
         )
         self.active = 0
+        self.on_release: Callable[[], object] | None = None
 
     def release(self) -> None:
         """Release the versions, once no request is executed with this binding and none will be."""
+        if self.on_release is not None:
+            self.on_release()
         for runtime in self.runtimes:
             runtime.release()
 

@@ -59,6 +59,10 @@ class EnsembleOwner(Runtime):
     gates: list[StepGate]
 
     @abstractmethod
+    def run_steps(self, execution: EnsembleExecution, completion: Completion | None) -> None:
+        """Begin anew, with all steps, what the graph of the ensemble has declined."""
+
+    @abstractmethod
     def on_complete(self, execution: EnsembleExecution) -> None:
         """Remove an execution of which nothing runs any more."""
 
@@ -72,7 +76,7 @@ class EnsembleExecution(ResponseSink):
 
     __slots__ = (
         "_lock", "_marks", "_options", "_outbox", "_running", "_tensors", "_times", "binding",
-        "ensemble", "request", "run",
+        "ensemble", "held", "request", "run",
     )  # fmt: skip
 
     # A step takes the tensors of another one, which orders their streams.
@@ -83,8 +87,10 @@ class EnsembleExecution(ResponseSink):
     ) -> None:
         self.ensemble = ensemble
         self.binding = binding
+        # By which the request is counted.
+        self.held = binding
         self.request = request
-        self.run = EnsembleRun(ensemble.plan, request.requested_outputs)
+        self.run = EnsembleRun(binding.plan, request.requested_outputs)
         # Tensors by iteration; those that no step needs any more are released.
         self._tensors: dict[int, dict[str, Array]] = {0: dict(request.inputs)}
         # Sequence id and flags of the tensors whose step changed them, by iteration (E6).

@@ -6,14 +6,16 @@ import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from nbtriton.config import ModelConfig
+from nbtriton.config import ModelConfig, runs_as_graph
 from nbtriton.engine.core.completion import BatchCompletion, Completion
 from nbtriton.engine.core.ensemble_binding import EnsembleBinding
 from nbtriton.engine.core.ensemble_execution import EnsembleExecution, EnsembleOwner
+from nbtriton.engine.core.ensemble_graph import EnsembleGraph, GraphExecution, open_graph
 from nbtriton.engine.core.execution import now_ns
 from nbtriton.engine.core.request import InferenceRequest
 from nbtriton.engine.core.runtime import Runtime
 from nbtriton.engine.core.scheduler_settings import ensemble_plan
+from nbtriton.engine.core.scheduler_thread import SchedulerThread
 from nbtriton.engine.core.snapshot import ModelSnapshot
 from nbtriton.engine.core.step_gate import StepGate
 from nbtriton.engine.core.step_values import placed
@@ -35,12 +37,18 @@ class EnsembleRuntime(EnsembleOwner):
     version : int
     resolve : callable
         ``resolve(model_name, version)`` returns the runtime that serves a step now, or raises.
+    clock : SchedulerThread
     directory : Path or None
         The ensemble's own, in a repository.
     """
 
     def __init__(
-        self, config: ModelConfig, version: int, resolve: Resolve, directory: Path | None = None
+        self,
+        config: ModelConfig,
+        version: int,
+        resolve: Resolve,
+        clock: SchedulerThread,
+        directory: Path | None = None,
     ) -> None:
         super().__init__(config, version)
         self.directory = directory
@@ -51,11 +59,18 @@ class EnsembleRuntime(EnsembleOwner):
         self.resolve = resolve
         self._lock = threading.Lock()
         self._binding: EnsembleBinding | None = None
+        self._clock = clock
+        self._wants_graph = runs_as_graph(config)
+        # Of the binding, and of earlier ones.
+        self._graph: EnsembleGraph | None = None
+        self._graphs: list[EnsembleGraph] = []
         self._executions: dict[InferenceRequest, EnsembleExecution] = {}
         self._draining = False
         self._drained = threading.Event()
 
     def _enter(self, request: InferenceRequest, completion: Completion | None) -> bool:
+        if self._graph is not None and self._graph.is_stale():
+            self.members_changed()
         with self._lock:
             if self._draining:
                 return False
@@ -63,7 +78,17 @@ class EnsembleRuntime(EnsembleOwner):
             if binding is None:
                 binding = self._binding = self._bind()
             binding.active += 1
-            execution = EnsembleExecution(self, binding, request)
+            graph = self._graph
+            execution: EnsembleExecution
+            if (
+                graph is not None
+                and not self._executions
+                and not isinstance(completion, BatchCompletion)
+                and graph.takes(request)
+            ):
+                execution = GraphExecution(self, binding, graph, request)
+            else:
+                execution = EnsembleExecution(self, binding, request)
             self._executions[request] = execution
             request.enqueued_ns = now = now_ns()
             if self.history is not None:
@@ -75,7 +100,8 @@ class EnsembleRuntime(EnsembleOwner):
         self, requests: Sequence[InferenceRequest], completion: Completion | None = None
     ) -> Sequence[bool | TritonError]:
         """Accept requests of the same moment; their first steps are submitted together."""
-        if isinstance(completion, BatchCompletion):
+        alone = self._wants_graph and len(requests) == 1
+        if alone or isinstance(completion, BatchCompletion):
             return super().submit_many(requests, completion)
         batch = BatchCompletion()
         try:
@@ -102,12 +128,26 @@ class EnsembleRuntime(EnsembleOwner):
             for runtime in acquired:
                 runtime.release()
             raise placed(error, self.name) from None
-        return EnsembleBinding(self.plan, self.signature, tuple(acquired))
+        binding = EnsembleBinding(self.plan, self.signature, tuple(acquired))
+        if self._wants_graph:
+            self._graph = graph = open_graph(self, binding, self._clock)
+            if graph is not None:
+                binding.on_release = graph.close
+                self._graphs = [one for one in self._graphs if not one.wait_closed(0)] + [graph]
+        return binding
+
+    def run_steps(self, execution: EnsembleExecution, completion: Completion | None) -> None:
+        request = execution.request
+        with self._lock:
+            again = EnsembleExecution(self, execution.held, request)
+            self._executions[request] = again
+        again.begin(completion)
 
     def members_changed(self) -> None:
         """Bind later requests to the models that serve then; those in flight keep theirs (E17)."""
         with self._lock:
             binding, self._binding = self._binding, None
+            self._graph = None
             idle = binding is not None and not binding.active
         if binding is not None and idle:
             binding.release()
@@ -132,7 +172,7 @@ class EnsembleRuntime(EnsembleOwner):
         return [] if execution is None else execution.running()
 
     def on_complete(self, execution: EnsembleExecution) -> None:
-        binding = execution.binding
+        binding = execution.held
         with self._lock:
             self._executions.pop(execution.request, None)
             binding.active -= 1
@@ -160,14 +200,25 @@ class EnsembleRuntime(EnsembleOwner):
         self._drained.set()
 
     def fail_pending(self, reason: str) -> None:
-        """Do nothing: requests wait in the queues of their steps."""
+        """Fail what waits for the graph; other requests wait in the queues of their steps."""
+        for graph in self._graphs:
+            graph.runtime.fail_pending(reason)
 
     def fail_running(self, reason: str) -> None:
-        """Do nothing: the versions of the steps answer."""
+        """Fail what the graph runs; for other requests the versions of the steps answer."""
+        for graph in self._graphs:
+            graph.runtime.fail_running(reason)
 
     def wait_drained(self, timeout_s: float | None) -> bool:
-        """Wait until no request is in flight; False if time ran out."""
-        return wait_in_slices(self._drained.wait, timeout_s)
+        """Wait until no request is in flight and no graph is left; False if time ran out."""
+        ends_ns = None if timeout_s is None else now_ns() + int(timeout_s * 1e9)
+        if not wait_in_slices(self._drained.wait, timeout_s):
+            return False
+        for graph in self._graphs:
+            left_s = None if ends_ns is None else max(0.0, (ends_ns - now_ns()) / 1e9)
+            if not graph.wait_closed(left_s):
+                return False
+        return True
 
     def in_flight(self) -> int:
         return len(self._executions)

@@ -32,6 +32,7 @@ __all__ = [
     "RequestOwner",
     "ResponseCallback",
     "ResponseSink",
+    "next_number",
 ]
 
 _log = logging.getLogger("nbtriton.engine")
@@ -160,7 +161,7 @@ class CallbackSink(ResponseSink):
         self._on_response(request, response, final)
 
 
-_next_number: Final = itertools.count(1).__next__
+next_number: Final = itertools.count(1).__next__
 _NOTHING: Final[frozenset[str]] = frozenset()
 _NO_PARAMETERS: Final[Mapping[str, bool | int | str]] = MappingProxyType({})
 
@@ -230,7 +231,7 @@ class InferenceRequest(Ticket):
         super().__init__(
             batch_size or 1, shape_key, priority, timeout_us * 1000, correlation_id, flags
         )
-        self.number = _next_number()
+        self.number = next_number()
         self.runtime = runtime
         self.inputs = inputs
         self.owned_inputs = _NOTHING

@@ -149,7 +149,9 @@ class ModelBuilder:
                 completed = check_ensemble(
                     config, version, registry.configs(), registry.versions(), directory
                 )
-                runtime = EnsembleRuntime(completed, version, registry.resolve, directory)
+                runtime = EnsembleRuntime(
+                    completed, version, registry.resolve, self.scheduler_thread, directory
+                )
             else:
                 runtime = self._build_model(
                     config, source, version, example, batching, auto_complete

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -11,6 +11,7 @@ from nbtriton.backends.base import BackendRequest, BatchTimer, Response
 from nbtriton.backends.core.batching import BatchInstance, gather_inputs
 from nbtriton.backends.core.place import Place
 from nbtriton.backends.pytorch.core.naming import InputOrder, arrange_outputs, name_results
+from nbtriton.backends.ragged import PLAIN
 from nbtriton.backends.read_only import check_unchanged, versions_of
 from nbtriton.backends.tracebacks import model_error
 from nbtriton.config import ModelConfig, output_types, reads_only
@@ -51,8 +52,8 @@ class ModuleInstance(BatchInstance):
     parameters : nbtriton.backends.pytorch.parameters.ModuleParameters
     place : Place, optional
         On a GPU.
-    graphs : nbtriton.backends.pytorch.graphs.CudaGraphs, optional
-        Where batches run by CUDA graphs.
+    graphs : nbtriton.devices.Graphs, optional
+        Of its place, where batches run by CUDA graphs.
     """
 
     def __init__(
@@ -89,10 +90,12 @@ class ModuleInstance(BatchInstance):
     def finalize(self) -> None:
         """Release the module."""
         self._module = None
-        if self._graphs is not None:
-            self._graphs.close()
-        if self._place is not None:
-            self._place.close()
+        try:
+            if self._place is not None:
+                self._place.close()
+        finally:  # their memory is in use until the stream is done
+            if self._graphs is not None:
+                self._graphs.close()
 
     def run(self, requests: Sequence[BackendRequest], timer: BatchTimer) -> Sequence[Response]:
         """Run requests of which a model that does not batch gets one."""
@@ -168,7 +171,7 @@ class ModuleInstance(BatchInstance):
             self._before_batch()
         try:
             if self._graphs is not None:
-                return self._graphs.run(self._called, inputs)
+                return self._replayed(inputs)
             if self._plain_execution:
                 with self._torch.jit.optimized_execution(False):
                     return self._order.call(self._module, inputs)
@@ -180,6 +183,32 @@ class ModuleInstance(BatchInstance):
 
     def _called(self, inputs: Mapping[str, Array]) -> Any:
         return self._order.call(self._module, inputs)
+
+    def _replayed(self, inputs: Mapping[str, Array]) -> Any:
+        """Return what the module returns, by a graph where its shapes have one or can get one."""
+        place = self._place
+        assert place is not None
+        for value in inputs.values():
+            if type(value) is list:  # strings: no kernel reads them
+                return self._called(inputs)
+        captured = self._graphs.find(self._called, inputs)
+        if captured is None:
+            return self._called(inputs)
+        captured.write(place.device, inputs, {})
+        captured.graph.replay()
+        return captured.result
+
+    def capturable(self) -> Callable[[Mapping[str, Array]], Mapping[str, Array]] | None:
+        """Return the module as a function of tensors; None for one that is given strings or another layout."""
+        return self._on_device if self._layout == PLAIN else None
+
+    def _on_device(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+        """Return the outputs of one request; tensors that the module may go on with."""
+        with self._guard:
+            if self._before_batch is not None:
+                self._before_batch()
+            found = {name: to_torch(a, self._device).contiguous() for name, a in inputs.items()}
+            return self._name_outputs(self._called(found))
 
     def _name_outputs(self, result: Any) -> dict[str, Array]:
         # (A tensor is not asked whether it is a mapping: that takes the machinery of abc.)

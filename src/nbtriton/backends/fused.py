@@ -1,0 +1,245 @@
+"""Several models as one graph on one GPU: what an ensemble runs by a single launch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from time import monotonic_ns
+from typing import Any, ClassVar
+
+import numpy as np
+
+from nbtriton.backends.base import (
+    Backend,
+    BackendInstance,
+    BackendRequest,
+    BatchTimer,
+    InstanceContext,
+    Response,
+)
+from nbtriton.backends.hosted import create_instance
+from nbtriton.devices import CaptureError, Graphs
+from nbtriton.tensors import Array, copy_of, is_on_device
+
+__all__ = ["FusedBackend", "FusedInstance", "Part"]
+
+# What a model is captured as: inputs by name to outputs by name.
+_Call = Callable[[Mapping[str, Array]], Mapping[str, Array]]
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One of the models, in the order in which they run.
+
+    Parameters
+    ----------
+    backend : Backend
+        Opened, and open for as long as the parts are used.
+    context : InstanceContext
+        Of an instance that is made for the graph alone.
+    inputs, outputs : mapping of str to str
+        The tensors that its inputs and outputs are.
+    shared : frozenset of str
+        Inputs that it gets a copy of: something else has the same memory, too.
+    check : callable
+        Raises for inputs that the model would not be given.
+    """
+
+    backend: Backend
+    context: InstanceContext
+    inputs: Mapping[str, str]
+    outputs: Mapping[str, str]
+    shared: frozenset[str]
+    check: Callable[[Mapping[str, Array]], object]
+
+    @property
+    def model(self) -> str:
+        """Its name."""
+        return self.context.model.name
+
+
+class FusedBackend(Backend):
+    """Runs several models as one graph, captured for each set of input shapes.
+
+    Parameters
+    ----------
+    name : str
+        Whose graphs they are, for the log, such as ``ensemble 'e'``.
+    parts : sequence of Part
+    outputs : sequence of str
+        The tensors to be returned.
+    on_close : callable
+        Called once the last instance is finalized.
+
+    Attributes
+    ----------
+    shares : tuple of float
+        What each part has taken of the time that the graph which ran last was captured in; together 1.
+    """
+
+    name: ClassVar[str] = "ensemble"
+
+    def __init__(
+        self,
+        what: str,
+        parts: Sequence[Part],
+        outputs: Sequence[str],
+        on_close: Callable[[], object],
+    ) -> None:
+        self.what = what
+        self.parts = tuple(parts)
+        self.outputs = tuple(outputs)
+        self._on_close = on_close
+        self.shares = tuple(1 / len(self.parts) for _ in self.parts)
+        self._instance: FusedInstance | None = None
+
+    def knows_simulated(self, context: InstanceContext) -> bool:  # noqa: ARG002 - as the interface has it
+        """Return True: the parts are asked."""
+        return True
+
+    def create_instance(self, context: InstanceContext) -> FusedInstance:
+        """Create the only instance."""
+        self._instance = FusedInstance(self, context)
+        return self._instance
+
+    def has_refused(self, inputs: Mapping[str, Array]) -> bool:
+        """Return whether inputs of these shapes are known to have no graph; on any thread."""
+        return self._instance is None or self._instance.graphs.has_refused(inputs)
+
+    def close(self) -> None:
+        """Let go of what the parts need."""
+        self._instance = None
+        self._on_close()
+
+
+class FusedInstance(BackendInstance):
+    """Replays the graphs on a stream of its own.
+
+    Raises
+    ------
+    CaptureError
+        One of the models cannot be captured.
+    """
+
+    def __init__(self, backend: FusedBackend, context: InstanceContext) -> None:
+        device = context.device
+        assert device is not None
+        self._backend = backend
+        self._device = device
+        self._owner = context.model.name
+        self._stream: Any = device.stream(self._owner)
+        self.graphs = Graphs(device, self._stream, backend.what)
+        self._instances: list[BackendInstance] = []
+        self._calls: list[_Call] = []
+        self._readers: dict[str, str] = {}
+        self._writers: dict[str, str] = {}
+        try:
+            for part in backend.parts:
+                self._add(part)
+        except BaseException:
+            self.finalize()
+            raise
+
+    def _add(self, part: Part) -> None:
+        instance = create_instance(part.backend, part.context)
+        self._instances.append(instance)
+        call = instance.capturable()
+        if call is None:
+            raise CaptureError(
+                f"the code of step '{part.model}' does not work on arrays of the GPU alone"
+            )
+        self._calls.append(call)
+        for name, tensor in part.inputs.items():
+            self._readers.setdefault(tensor, f"{part.model}.{name}")
+        for name, tensor in part.outputs.items():
+            self._writers[tensor] = f"{part.model}.{name}"
+
+    def execute(
+        self, requests: Sequence[BackendRequest], timer: BatchTimer
+    ) -> Sequence[Response | None] | None:
+        """Replay the graph of the request's shapes, which may have to be captured.
+
+        Raises
+        ------
+        CaptureError
+            There is none: the models are to be run one by one.
+        """
+        (request,) = requests
+        device = self._device
+        try:
+            with self._stream:
+                inputs = {
+                    name: device.to_device(array, self._readers.get(name, name))
+                    if is_on_device(array)
+                    else array
+                    for name, array in request.inputs.items()
+                }
+                captured = self.graphs.find(self._call, inputs, self._readers)
+                if captured is None:
+                    raise CaptureError("there is no graph for these shapes")
+                captured.write(device, inputs, self._readers)
+                timer.inputs_ready()
+                made, shares = captured.result
+                self._replay(captured.graph)
+                # The next replay overwrites what this one has computed.
+                outputs = {name: copy_of(array) for name, array in made.items()}
+                event = device.hand_over(
+                    list(outputs.values()), [self._writers[name] for name in outputs]
+                )
+            if not request.orders_events and event is not None:
+                event.synchronize()
+        except CaptureError:
+            raise
+        except Exception as error:  # such as a full memory: one by one they say why, or work
+            raise CaptureError(str(error)) from error
+        self._backend.shares = shares
+        timer.infer_done()
+        return [Response(outputs)]
+
+    def _replay(self, graph: Any) -> None:
+        if self._device.simulated:  # which counts each operation
+            graph.replay()
+            return
+        with self._device.computing("module", self._owner):
+            graph.replay()
+
+    def _call(self, inputs: Mapping[str, Array]) -> tuple[dict[str, Array], tuple[float, ...]]:
+        """Run all models in a row; return the outputs, and what each has taken of the time."""
+        tensors = dict(inputs)
+        marks = [monotonic_ns()]
+        try:
+            for part, call in zip(self._backend.parts, self._calls, strict=True):
+                self._stream.owner = part.model
+                self._call_one(part, call, tensors)
+                marks.append(monotonic_ns())
+        finally:
+            self._stream.owner = self._owner
+        whole = max(1, marks[-1] - marks[0])
+        shares = tuple((end - begin) / whole for begin, end in pairwise(marks))
+        return {name: tensors[name] for name in self._backend.outputs}, shares
+
+    def _call_one(self, part: Part, call: _Call, tensors: dict[str, Array]) -> None:
+        given = {
+            name: copy_of(tensors[tensor]) if name in part.shared else tensors[tensor]
+            for name, tensor in part.inputs.items()
+        }
+        part.check(given)
+        made = call(given)
+        for name, tensor in part.outputs.items():
+            array = made[name]
+            if type(array) is np.ndarray or not is_on_device(array):
+                raise CaptureError(f"output '{name}' of step '{part.model}' is on the host")
+            tensors[tensor] = array
+
+    def finalize(self) -> None:
+        """Give back the graphs, and the instances that were made for them."""
+        try:
+            self._stream.synchronize()
+        finally:
+            self.graphs.close()
+            self._calls = []
+            for instance in self._instances:
+                instance.finalize()
+            self._instances = []
+            self._stream.close()
