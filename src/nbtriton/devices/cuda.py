@@ -15,7 +15,7 @@ import sys
 import threading
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from typing import Any, TypeVar
 
 from nbtriton.devices.base import Device, Event, Graph, Memory, Reservation, Stream, Weights
@@ -417,11 +417,16 @@ class CudaDevice(Device):
         Its allocator would wait for the end for good, and keep all memory meanwhile that several streams have
         used.
         """
-        _FAILED.append(native)
         of_torch = self._torch._C  # noqa: SLF001 - torch has no other way to these
-        with suppress(RuntimeError):  # it had not begun, or has ended
-            of_torch._cuda_endAllocateToPool(self.index, pool)  # noqa: SLF001
-            of_torch._cuda_releasePool(self.index, pool)  # noqa: SLF001
+        # The second is its name in older versions.
+        end = getattr(of_torch, "_cuda_endAllocateToPool", None)
+        end = end or of_torch._cuda_endAllocateCurrentStreamToPool  # noqa: SLF001
+        try:
+            end(self.index, pool)
+        except RuntimeError:  # it had not begun, or torch has ended it
+            return
+        of_torch._cuda_releasePool(self.index, pool)  # noqa: SLF001
+        _FAILED.append(native)
 
     def _marks(self) -> tuple[Any, Any]:
         event = self._torch.cuda.Event
