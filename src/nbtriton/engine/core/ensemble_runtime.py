@@ -130,7 +130,11 @@ class EnsembleRuntime(EnsembleOwner):
             raise placed(error, self.name) from None
         binding = EnsembleBinding(self.plan, self.signature, tuple(acquired))
         if self._wants_graph:
-            self._graph = graph = open_graph(self, binding, self._clock)
+            try:
+                self._graph = graph = open_graph(self, binding, self._clock)
+            except BaseException:  # Ctrl-C
+                binding.release()
+                raise
             if graph is not None:
                 binding.on_release = graph.close
                 self._graphs = [one for one in self._graphs if not one.wait_closed(0)] + [graph]
