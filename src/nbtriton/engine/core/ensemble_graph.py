@@ -97,7 +97,7 @@ class EnsembleGraph:
                 return False
         return not self._backend.has_refused(request.inputs)
 
-    def record(self, request: InferenceRequest, caller: InferenceRequest) -> None:
+    def record_steps(self, request: InferenceRequest, caller: InferenceRequest) -> None:
         """Count a request to the graph as one execution of each step.
 
         What the graph took is divided among the steps as their capture was.
@@ -130,9 +130,9 @@ class EnsembleGraph:
             one.request_id = request.request_id
             if step.history is not None:
                 step.history.advance(at)
-            step.statistics.executed(one)
+            step.statistics.record_execution(one)
             if step.statistics.summaries is not None:
-                step.statistics.summaries.executed(one.total_ns, one.queue_ns, *one.times())
+                step.statistics.summaries.record_execution(one.total_ns, one.queue_ns, *one.times())
 
     def close(self) -> None:
         """End it, once its last request is answered; the steps are released behind it."""
@@ -180,7 +180,7 @@ class GraphExecution(EnsembleExecution):
             self.ensemble.run_steps(self, completion)
             return
         if response.error is None:
-            self._graph.record(request, self.request)
+            self._graph.record_steps(request, self.request)
         super().respond(request, response, final, completion)
 
 
