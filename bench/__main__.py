@@ -34,6 +34,7 @@ BENCHES = {
     "import": "imports",
     "install": "installing",
     "memory": "memory",
+    "lessons": "lessons",
     "workers": "workers",
     "others": "others",
     "threads": "threads",

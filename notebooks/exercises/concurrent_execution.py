@@ -61,6 +61,8 @@ def the_fourth_waits_for(answer, server):
 )
 def at_once_with_resources(answer, server):
     """Three instances, each execution needs 2 of the resource R, and there are 4. How many run at once?"""
+    (group,) = server.config("compute_model_1").instance_group
+    assert group.count == 3 and group.rate_limiter.resources, "Run the two cells before, then this one."
     batches = nt.last_batches(server, "compute_model_1", requests=4)
     happened = most_at_once(batches)
     assert answer == happened, f"The recorder saw {happened} at once."

@@ -6,8 +6,12 @@ def requests_since_the_last(server, model):
     """Count the requests that the newest one for a model led to, itself included."""
     requests = server.requests(model)
     assert requests, f"Send a picture by `{model}` first."
-    frame = nt.events(server, by="request")
-    return 1 + int((frame["caller"] == requests[-1].number).sum())
+    return by_number(server, requests[-1].number)
+
+
+def by_number(server, number):
+    """Count a request and those that it led to."""
+    return 1 + int((nt.events(server, by="request")["caller"] == number).sum())
 
 
 @nt.exercise(
@@ -25,7 +29,13 @@ def requests_in_the_server(answer, server):
 
     Those that it sends to itself count.
     """
-    happened = [1, *(requests_since_the_last(server, name) for name in ("by_ensemble", "by_bls"))]
+    by_client = [one for one in server.requests("network") if not one.caller]
+    assert by_client, "Send a picture by the client first."
+    names = ("by_ensemble", "by_bls")
+    happened = [
+        by_number(server, by_client[-1].number),
+        *(requests_since_the_last(server, name) for name in names),
+    ]
     assert answer == happened, f"The recorder counts {happened}."
     return "One from outside, and one for each step: what the server sends to itself never leaves it."
 
@@ -59,7 +69,7 @@ def executions_of_the_network(answer, server):
     hint="Which model do all pictures wait for? Nothing in the ensemble has to change, only that model's configuration.",
 )
 def pictures_in_company(server):
-    """Eight clients send one picture each to `by_ensemble` at the same time. Let the network see several at once.
+    """Eight clients send one picture each to `by_ensemble` at the same time. Let the network see several of them at once.
 
     The check sends them and counts the executions of `network`.
     """

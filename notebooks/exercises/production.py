@@ -9,7 +9,7 @@ import nbtriton as nt
     hint="Four leave at once. What do the others wait for, and how long?",
     mistakes={
         "[3, 6, 1]": "When four of the six are there, the preferred size is reached: they do not wait for the rest.",
-        "[4, 4, 2]": "The three wait 250 ms, and the next burst comes after 600 ms.",
+        "[4, 4, 2]": "The three wait for 400 ms, and the next burst comes after 900 ms.",
     },
 )
 def three_bursts(answer, server):

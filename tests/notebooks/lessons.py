@@ -6,28 +6,25 @@ import json
 import os
 import re
 import time
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import nbformat
 from nbclient import NotebookClient
 
+from bench.lessons import PEAK, first_picture_s
 from tests.kernels import over_ipc
 
 NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
 # What the kernel has used, and what of nbtriton runs on after the extension is unloaded.
-LAST = """
-import json, re, threading
-from pathlib import Path
+LAST = f"""{PEAK}
+import json, threading
 get_ipython().run_line_magic("unload_ext", "nbtriton")
 own = [t for t in threading.enumerate() if t.name.startswith("nbtriton")]
 for thread in own:
     thread.join(30)  # it may be on its way out
 left = [t.name for t in own if t.is_alive()]
-# Not ru_maxrss: it begins with the memory of the process that started this one.
-peak_kib = int(re.search(r"VmHWM:\\s*(\\d+)", Path("/proc/self/status").read_text())[1])
-print(json.dumps({"mib": peak_kib // 1024, "left": left}))
+print(json.dumps({{"mib": peak_kib // 1024, "left": left}}))
 """
 # A task is solved by the cell that its solution is, an answer by its expression.
 SOLVE = """
@@ -99,12 +96,7 @@ class Lesson:
 
     def first_picture_s(self) -> float:
         """Seconds from the start of the first cell until the first picture is there."""
-        begin = _at(self.code_cells[0], "iopub.execute_input")
-        for cell in self.code_cells:
-            for data in shown(cell):
-                if "image/png" in data or "<svg" in data.get("text/html", ""):
-                    return (_at(cell, "iopub.status.idle") - begin).total_seconds()
-        raise AssertionError("it has no picture")
+        return first_picture_s(self.code_cells)
 
 
 def asked(cell: Any) -> list[str]:
@@ -120,10 +112,6 @@ def stream(cell: Any) -> str:
 
 def shown(cell: Any) -> list[Any]:
     return [output.data for output in cell.outputs if "data" in output]
-
-
-def _at(cell: Any, event: str) -> datetime:
-    return datetime.fromisoformat(cell.metadata.execution[event].replace("Z", "+00:00"))
 
 
 def _environment() -> dict[str, str]:

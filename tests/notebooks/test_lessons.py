@@ -26,6 +26,8 @@ def test_it_is_committed_as_a_lesson(name):
             assert not cell.outputs, cell.source
             assert cell.execution_count is None, cell.source
             assert len(cell.source.splitlines()) <= 64, cell.source
+            # A page of 1280 pixels beside JupyterLab's file browser has room for 105 characters.
+            assert max(map(len, cell.source.splitlines())) <= 100, cell.source
     assert any(asked(cell) for cell in notebook.cells), "it has no exercise"
 
 
