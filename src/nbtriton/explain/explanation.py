@@ -99,7 +99,8 @@ class Explanation:
             parts.append(table_html(_REASON_COLUMNS, self._reason_rows()))
         if self.slow is not None:
             parts.append(table_html(*_parts_table(self.slow)))
-            parts.append(table_html(*_examples_table(self.slow)))
+            examples = table_html(*_examples_table(self.slow))
+            parts.append(f'<div style="margin-top:8px">{examples}</div>')
         if self.proposal is not None:
             parts.append(f"<p>Try: {escape(self.proposal.why)}</p>")
             parts.append(f'<pre style="font-family:monospace">{escape(self.proposal.cell)}</pre>')
@@ -299,7 +300,7 @@ def _examples_table(slow: SlowRequests) -> tuple[Sequence[str | Column], _Rows]:
     columns = (
         "slow request", "request id", Column("total", unit), "batch", "rows", "reason", "instance",
     )  # fmt: skip
-    return columns, [
+    rows = [
         [
             request.number,
             request.request_id,
@@ -311,6 +312,9 @@ def _examples_table(slow: SlowRequests) -> tuple[Sequence[str | Column], _Rows]:
         ]
         for request in slow.examples
     ]
+    # An ensemble's requests ride in no batch, and few clients name their requests.
+    told = [at for at in range(len(columns)) if any(row[at] not in (None, "") for row in rows)]
+    return [columns[at] for at in told], [[row[at] for at in told] for row in rows]
 
 
 def _unit(slow: SlowRequests) -> tuple[str, float]:

@@ -89,33 +89,40 @@ def scheduling_options(method: Method) -> Method:
     for add in reversed(
         (
             argument(
-                "--max-batch-size", type=int, metavar="N", help="largest batch; 0: no batching"
+                "--max-batch-size",
+                type=int,
+                metavar="N",
+                help="largest batch; 0: no batching (what the model says, else 0)",
             ),
-            argument("--instances", type=int, metavar="N", help="instances (per GPU on GPUs)"),
+            argument(
+                "--instances", type=int, metavar="N", help="instances (1; on GPUs, one a GPU)"
+            ),
             argument(
                 "--isolation",
                 choices=("thread", "process", "auto"),
-                help="where instances live: threads of this process, or a process each",
+                help="where instances live: threads of this process, or a process each (as %%triton_server says; thread)",
             ),
-            argument("--kind", choices=("cpu", "gpu", "auto"), help="where the instances run"),
-            argument("--gpus", type=int_list, metavar="IDS", help="GPU ids such as 0,1"),
+            argument(
+                "--kind", choices=("cpu", "gpu", "auto"), help="where the instances run (auto)"
+            ),
+            argument("--gpus", type=int_list, metavar="IDS", help="GPU ids such as 0,1 (all)"),
             argument(
                 "--dynamic-batching",
                 action="store_true",
                 default=None,
-                help="join waiting requests to batches",
+                help="join waiting requests to batches (off)",
             ),
             argument(
                 "--max-queue-delay-us",
                 type=int,
                 metavar="US",
-                help="wait so long for a fuller batch (max_queue_delay_microseconds)",
+                help="wait so long for a fuller batch (0): max_queue_delay_microseconds",
             ),
             argument(
                 "--preferred",
                 type=int_list,
                 metavar="SIZES",
-                help="preferred_batch_size, such as 4,8",
+                help="preferred_batch_size, such as 4,8 (the largest batch)",
             ),
         )
     ):
