@@ -43,7 +43,7 @@ def test_import_loads_protobuf_and_nothing_else_of_weight() -> None:
 
 @pytest.mark.parametrize("order", [CLIENT + OURS, OURS + CLIENT], ids=["after", "before"])
 def test_a_message_of_tritonclient_is_a_configuration(order: str) -> None:
-    pytest.importorskip("grpc", reason="tritonclient.grpc needs grpcio")
+    pytest.importorskip("tritonclient.grpc", reason="tritonclient[grpc] is not installed")
     run(order + CHECK)
 
 
@@ -61,7 +61,7 @@ def test_the_pure_python_protobuf_is_enough() -> None:
 
 def test_the_definitions_are_those_of_tritonclient() -> None:
     """All that it knows is known; `scripts/messages.py` brings what a newer one adds."""
-    pytest.importorskip("grpc", reason="tritonclient.grpc needs grpcio")
+    pytest.importorskip("tritonclient.grpc", reason="tritonclient[grpc] is not installed")
     from tritonclient.grpc import model_config_pb2, service_pb2
 
     from nbtriton.config import ModelConfig

@@ -105,6 +105,7 @@ def plot(
     """
     with needed("a plot"):
         from matplotlib import pyplot as plt
+        from matplotlib.figure import SubFigure
 
         from nbtriton.drawing.page_figure import PageFigure
 
@@ -143,9 +144,9 @@ def plot(
         axes[-1].axhline(target_ms * per_ms, linestyle="--", color="grey")
     if axes[0].lines:
         axes[0].legend(fontsize=8)
-    found: Figure | None = axes[-1].get_figure(root=True)
-    assert found is not None
-    return found
+    found: Figure | SubFigure = axes[-1].figure
+    # `get_figure(root=True)` came with matplotlib 3.10.
+    return found.figure if isinstance(found, SubFigure) else found
 
 
 def _draw(axes: Axes, one: Series, *, latency: bool, per_ms: float, colour: str) -> None:

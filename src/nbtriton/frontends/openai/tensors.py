@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from nbtriton.errors import InvalidArgumentError
 from nbtriton.frontends.openai.requests import ApiError, TextRequest
-from nbtriton.tensors import numpy_dtype, to_numpy
+from nbtriton.tensors import as_array, to_numpy
 
 if TYPE_CHECKING:
     from nbtriton.config import TensorSpec
@@ -97,14 +98,18 @@ def _tensor(spec: TensorSpec, value: Any, batches: bool) -> np.ndarray[Any, Any]
     elements = value if isinstance(value, list) else [value]
     try:
         if spec.datatype == "BYTES":
-            flat = np.array([str(element).encode() for element in elements], np.object_)
-        else:
-            flat = np.array(elements, numpy_dtype(spec.datatype))
+            elements = [str(element) for element in elements]
+        # Checks the range: NumPy before 2 takes the low bits.
+        flat = to_numpy(as_array(elements, spec.datatype, name=spec.name))
         dims = [1 if dim == -1 else dim for dim in spec.dims]
         if dims:
             dims[-1] = len(elements) if spec.dims[-1] == -1 else dims[-1]
         return flat.reshape([1, *dims] if batches else dims)
-    except (ValueError, TypeError, OverflowError) as error:
+    except InvalidArgumentError as error:
+        raise ApiError(
+            400, f"'{spec.name}' does not fit the model's input: {error.message}"
+        ) from None
+    except ValueError as error:  # of the shape
         raise ApiError(400, f"'{spec.name}' does not fit the model's input: {error}") from None
 
 
