@@ -16,7 +16,7 @@ export PYTHONUNBUFFERED := 1
 export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: gpu help demo lab binder test-fast test-compiled test-fil-gpu test-free-threaded test bench $(BENCHES:%=bench-%) bench-stages bench-history bench-page docs lite lite-check hosts types scripts test-lowest compiled examples fmt pin clean python
+.PHONY: gpu help demo lab binder test-fast test-compiled test-fil-gpu test-free-threaded test bench $(BENCHES:%=bench-%) bench-stages bench-history bench-page docs lite lite-check hosts types scripts test-lowest test-newest compiled examples fmt pin clean python
 
 help:
 	@echo "make demo    run the notebook about ensembles, print its table, leave build/04_ensembles.html"
@@ -45,7 +45,8 @@ help:
 	@echo "make types   pyright, strict, on a user's program (mypy is part of make test)"
 	@echo "make scripts types and style of the widgets' JavaScript (needs node and npm)"
 	@echo "make test-lowest"
-	@echo "             the tests with the lowest version of each dependency (Python 3.11, in build/lowest)"
+	@echo "             the tests with the lowest version of each dependency (Python 3.11, in build/lowest);"
+	@echo "             make test-newest: with what pip install brings today (in build/newest)"
 	@echo "make docs    the documentation site in build/docs/html"
 	@echo "make lite    the pages that run in a browser alone, in build/lite/html (make docs then has them too);"
 	@echo "             make lite-check opens them in a headless Chromium"
@@ -180,17 +181,8 @@ types: $(VENV)/.test $(PYRIGHT)/bin/basedpyright
 scripts: | python
 	@$(PYTHON) scripts/javascript/check.py
 
-# In an environment of its own. tritonclient is left out: it wants a newer protobuf than nbtriton does, and the tests
-# that play a client skip without it.
-LOWEST := build/lowest
-test-lowest: | python
-	@$(PYTHON) -m venv --clear $(LOWEST)
-	@$(LOWEST)/bin/pip install -q --disable-pip-version-check -c constraints-lowest.txt \
-		--extra-index-url https://download.pytorch.org/whl/cpu -e ".[fil,grpc,lab,onnx,plot,torch]" \
-		h2 hatchling hpack hypothesis nbclient openai packaging pytest pytest-timeout pytest-xdist pyyaml
-	@NBTRITON_WALK_STEPS=20000 $(LOWEST)/bin/python -m pytest -q -n auto --dist loadfile --hypothesis-profile=fast \
-		-m "not (slow or reference or browser or lab)" tests/config tests/scheduling tests/tensors tests/engine \
-		tests/frontends tests/perf tests/magics tests/widgets tests/cli $(PYTEST_FLAGS)
+test-lowest test-newest: test-%: | python
+	@$(PYTHON) scripts/versions.py $* $(PYTEST_FLAGS)
 
 # Its own stamp: the tests need none of it.
 $(VENV)/.docs: $(VENV)/.test

@@ -48,7 +48,7 @@ def test_each_package_of_binder_is_pinned_as_ci_has_it():
 def test_binder_has_the_python_of_ci():
     version = (ROOT / "binder" / "runtime.txt").read_text().strip().removeprefix("python-")
     workflow = (ROOT / ".github" / "workflows" / "test.yml").read_text()
-    everything = workflow.partition("everything:")[2].partition("lowest:")[0]
+    everything = workflow.partition("everything:")[2].partition("versions:")[0]
     assert f'python-version: "{version}"' in everything
 
 

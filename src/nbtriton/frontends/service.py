@@ -294,4 +294,6 @@ class Service:
 
 @lru_cache(maxsize=64)
 def _read_labels(file: Path, _changed: int) -> tuple[str, ...]:
-    return tuple(line.rstrip("\r") for line in file.read_text(errors="replace").split("\n"))
+    return tuple(
+        line.rstrip("\r") for line in file.read_text("utf-8", errors="replace").split("\n")
+    )

@@ -353,12 +353,12 @@ class _TraceFile:
         try:
             with self._lock:
                 if numbered:
-                    Path(f"{self.path}.{self._number}").write_text(f"[{text}]")
+                    Path(f"{self.path}.{self._number}").write_text(f"[{text}]", "utf-8")
                     self._number += 1
                     return
                 if self._closed:  # traces that end after the endpoints are not in their file
                     return
-                with Path(self.path).open("a" if self._begun else "w") as file:
+                with Path(self.path).open("a" if self._begun else "w", encoding="utf-8") as file:
                     file.write(("," if self._begun else "[") + text)
                 self._begun = True
         except OSError as error:
@@ -370,7 +370,7 @@ class _TraceFile:
             begun, self._closed = self._begun and not self._closed, True
         if begun:
             try:
-                with Path(self.path).open("a") as file:
+                with Path(self.path).open("a", encoding="utf-8") as file:
                     file.write("]")
             except OSError as error:
                 _log.error("failed creating trace file: %s", error)

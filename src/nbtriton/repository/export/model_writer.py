@@ -280,7 +280,7 @@ class ModelWriter:
                 )
             return notes
         if any(
-            _BLS_CALL in file.read_text(errors="replace")
+            _BLS_CALL in file.read_text("utf-8", errors="replace")
             for file in self._folder.glob("*/model.py")
         ):
             text = "can call other models and called none here so far: name those that it needs, or run it first"

@@ -10,7 +10,6 @@ their own, outside every environment.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
 import platform
@@ -114,6 +113,8 @@ def ensure_reference(
     reason = why_unavailable()
     if reason:
         raise UnsupportedError(f"the reference server cannot run here: {reason}")
+    import fcntl  # not on Windows, where an export without a comparison comes by this module
+
     place.parent.mkdir(parents=True, exist_ok=True)
     with place.with_name(place.name + ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

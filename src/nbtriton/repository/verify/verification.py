@@ -269,7 +269,7 @@ class _Comparison:
         config.ClearField("default_model_filename")
         for file in files:
             torch_file("model.pt").write(file.parent)
-        (folder / "config.pbtxt").write_text(format_pbtxt(config))
+        (folder / "config.pbtxt").write_text(format_pbtxt(config), "utf-8")
         try:
             self.client.load(name)
         except TritonError:
