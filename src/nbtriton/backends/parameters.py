@@ -23,8 +23,8 @@ def text_parameter(config: ModelConfig, key: str) -> str | None:
     return config.parameters[key].string_value if key in config.parameters else None
 
 
-def integer_parameter(config: ModelConfig, key: str, default: int = 0) -> int:
-    """Return a parameter that is a number; see `integer_value`.
+def integer_parameter(config: ModelConfig, key: str) -> int:
+    """Return a parameter that is a number, 0 where it is not set; see `integer_value`.
 
     Raises
     ------
@@ -32,7 +32,7 @@ def integer_parameter(config: ModelConfig, key: str, default: int = 0) -> int:
         It is set, and is no number of 32 bits.
     """
     text = text_parameter(config, key)
-    return default if text is None else integer_value(text, f"it is parameter {key}")
+    return 0 if text is None else integer_value(text, f"it is parameter {key}")
 
 
 def integer_value(text: str, hint: str = "") -> int:

@@ -24,7 +24,7 @@ _ndarray: Final = np.ndarray
 _IN_FLIGHT: Final = 2
 
 
-def fetched(array: Array, reader: str, requests: int = 1) -> Array:
+def fetched(array: Array, reader: str) -> Array:
     """Return an array for a model on the host.
 
     What a simulated GPU has comes as a copy, by the ledger `reader` needed it; what a GPU has is written by
@@ -33,7 +33,7 @@ def fetched(array: Array, reader: str, requests: int = 1) -> Array:
     if type(array) is _ndarray or not is_on_device(array):
         return array
     if kind_of(array) == "simulated":
-        return array.device.fetch(array, reader, requests)
+        return array.device.fetch(array, reader)
     wait_for_outputs((array,))
     return array
 

@@ -273,9 +273,9 @@ class Inspection:
             )
         return ServerHistory(monotonic_ns(), tuple(models))
 
-    def source(self, name: str, version: int = -1) -> object:
-        """Return what a model was made of; None for an ensemble."""
-        return getattr(self._registry.resolve(name, version), "source", None)
+    def source(self, name: str) -> object:
+        """Return the object that a model's highest version was made of; None for an ensemble."""
+        return getattr(self._registry.resolve(name, -1), "source", None)
 
     def directory(self, name: str, version: int = -1) -> Path | None:
         """Return a model's directory; None for one that no files were loaded of."""

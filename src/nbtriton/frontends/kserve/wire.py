@@ -301,9 +301,7 @@ def _size(data: Data | list[bytes]) -> int:
     return len(data) if isinstance(data, bytes) else data.nbytes
 
 
-def raw_input(
-    signature: ModelSignature, body: bytes | memoryview, request_id: str = ""
-) -> WireInput:
+def raw_input(signature: ModelSignature, body: bytes | memoryview) -> WireInput:
     """Return the whole body as the only input of a model; its shape is deduced.
 
     Raises
@@ -311,7 +309,7 @@ def raw_input(
     InvalidArgumentError
         The model has several inputs, or one whose shape cannot be deduced.
     """
-    prefix = log_prefix(request_id)
+    prefix = log_prefix("")
     if len(signature.inputs) != 1:
         raise InvalidArgumentError(
             f"{prefix}Raw request must only have 1 input (found 1) to be deduced but got "

@@ -149,7 +149,7 @@ class Model(Runtime):
     """
 
     __slots__ = (
-        "_count", "_order", "_sequences", "_timer", "_woken_at", "any_thread", "batcher", "cache",
+        "_count", "_order", "_sequences", "_timer", "_woken_at", "batcher", "cache",
         "contends", "demand", "device", "entry_bytes", "gives_way", "highest_level", "insert_ns", "instances",
         "largest", "limiter", "lookup_cost_ns", "lost_ns", "offloads", "python", "reasons", "running",
         "service", "taken_ns", "threaded", "uneven", "world", "yields",
@@ -170,7 +170,6 @@ class Model(Runtime):
         uneven: list[float] | None = None,
         threaded: bool = True,
         ordered: bool = False,
-        any_thread: bool = True,
         device: OnDevice | None = None,
     ) -> None:
         super().__init__(name)
@@ -186,7 +185,6 @@ class Model(Runtime):
         self.yields = 0.0
         self.lost_ns = 0
         self.taken_ns = 0
-        self.any_thread = any_thread
         self.device = device
         # A model that keeps the interpreter is not helped by a second thread.
         self.offloads = python < 0.5
@@ -310,7 +308,7 @@ class Model(Runtime):
         if root is not None and thread.accepted is None and len(run.tickets) == 1:
             ticket = run.tickets[0]
             assert isinstance(ticket, Request)
-            if self.any_thread and (ticket is root or ticket.root is root):
+            if ticket is root or ticket.root is root:
                 thread.accepted = run
                 thread.accepted_on = instance
                 return
