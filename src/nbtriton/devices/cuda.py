@@ -15,10 +15,11 @@ import sys
 import threading
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
-from nbtriton.devices.base import Device, Event, Graph, Memory, Reservation, Stream, Weights
+from nbtriton.devices.base import Device, Event, Graph, Memory, Reservation, Weights
+from nbtriton.devices.cuda_streams import CudaEvent, CudaStream, capturing, event_behind
 from nbtriton.devices.errors import CaptureError, OutOfMemoryError
 from nbtriton.devices.ledger import HOST, CopyLedger
 from nbtriton.errors import InternalError
@@ -28,70 +29,10 @@ __all__ = ["CudaDevice", "fetch", "order_behind", "wait_for"]
 
 # Writes that are remembered before those that are done are forgotten.
 _REMEMBERED = 512
-# A capture begins by waiting for the whole device, which is an error while another stream captures.
-_CAPTURING = threading.Lock()
 # Graphs whose capture failed: torch's allocators may go on asking them whether a stream is theirs.
 _FAILED: list[Any] = []
 
 _T = TypeVar("_T")
-
-
-class CudaEvent(Event):
-    """A point in the work of a stream."""
-
-    def __init__(self, native: Any) -> None:
-        self.native = native
-
-    def is_reached(self) -> bool:
-        """Return whether all work before it is done."""
-        return bool(self.native.query())
-
-    def synchronize(self) -> None:
-        """Block the calling thread until it is reached."""
-        self.native.synchronize()
-
-
-class CudaStream(Stream):
-    """A stream of torch's, which CuPy uses as well while it is current."""
-
-    def __init__(self, device: CudaDevice, owner: str) -> None:
-        import torch
-
-        self._torch = torch
-        self.owner = owner
-        self.device = device
-        self.native: Any = torch.cuda.Stream(device.place)  # type: ignore[no-untyped-call]
-        self._entered: list[ExitStack] = []  # one thread at a time runs an instance
-
-    def __enter__(self) -> None:
-        with ExitStack() as contexts:
-            contexts.enter_context(self._torch.cuda.stream(self.native))
-            cupy = sys.modules.get("cupy")
-            if cupy is not None:
-                index = self.device.index
-                contexts.enter_context(cupy.cuda.Device(index))
-                contexts.enter_context(cupy.cuda.ExternalStream(self.native.cuda_stream, index))
-            self._entered.append(contexts.pop_all())
-
-    def __exit__(self, *error: object) -> None:
-        self._entered.pop().close()
-
-    def record(self) -> CudaEvent:
-        """Return the event behind all work that is in the stream now."""
-        return CudaEvent(self.native.record_event())
-
-    def wait(self, event: Event) -> None:
-        """Let later work wait for an event; the calling thread does not wait."""
-        assert isinstance(event, CudaEvent)
-        self.native.wait_event(event.native)
-
-    def synchronize(self) -> None:
-        """Block the calling thread until all work is done."""
-        self.device.ledger.waited(self.owner, self.device.name)
-        self.native.synchronize()
-
-    def close(self) -> None:
-        """Torch keeps the stream in its pool."""
 
 
 class CudaGraph(Graph):
@@ -217,7 +158,7 @@ class CudaDevice(Device):
 
     def stream(self, owner: str) -> CudaStream:
         """Return a new stream."""
-        return CudaStream(self, owner)
+        return CudaStream(self.index, owner, self.ledger, self.name)
 
     # -- memory ------------------------------------------------------------------------------------
 
@@ -311,14 +252,14 @@ class CudaDevice(Device):
         with self._timed((writer, reader or HOST), (self.name, "CPU"), host.nbytes, requests):
             host.copy_(tensor, non_blocking=True)
         self.ledger.waited(writer.partition(".")[0], self.name)
-        current.synchronize()
+        event_behind(current).synchronize()
         return host if tensor.dtype is torch.bfloat16 else to_numpy(host)
 
     def hand_over(self, arrays: Sequence[Array], writer: Sequence[str]) -> Event:
         """Note that the current stream has written these arrays."""
         torch = self._torch
         current = torch.cuda.current_stream(self.place)
-        event = CudaEvent(current.record_event())
+        event = event_behind(current)
         callers = torch.cuda.default_stream(self.place)
         for array in arrays:
             if kind_of(array) == "torch":  # a caller may read it on the default stream
@@ -398,7 +339,7 @@ class CudaDevice(Device):
         try:
             # Other threads may allocate meanwhile: their calls are no part of this capture.
             with (
-                _CAPTURING,
+                capturing(current),
                 torch.cuda.graph(
                     native, pool=pool, stream=current, capture_error_mode="thread_local"
                 ),
