@@ -124,6 +124,8 @@ def test_vs_code_white_wrapper_is_painted_over(open_view, curve):
     root = page.locator(".nbt-root")
     assert root.evaluate("e => getComputedStyle(e).backgroundColor") == "rgb(30, 30, 30)"
     assert root.evaluate("e => getComputedStyle(e).color") == "rgb(212, 212, 212)"
+    # What the browser draws, such as a checkbox and a scroll bar, is dark too.
+    assert root.evaluate("e => getComputedStyle(e).colorScheme") == "dark"
 
 
 @pytest.mark.parametrize("name", ["watch", "dag", "curve"])

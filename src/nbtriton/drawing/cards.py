@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from nbtriton.drawing.activity import ModelActivity
 from nbtriton.drawing.numbers import count, measure, nice_ceiling
-from nbtriton.drawing.scene import Shape, figure, ink, shape, shortened, text, text_width
+from nbtriton.drawing.scene import Shape, figure, ink, shape, shortened, text, text_width, wrapped
 
 __all__ = ["watch_scenes"]
 
@@ -44,8 +44,8 @@ _MAX_LANES = 8
 # More cards are longer than a screen: each model is a line then.
 _MAX_CARDS = 8
 _LINE_H = 30.0
-# The line that says what changed, above the ends of the axis.
-_CHANGE_H = 15.0
+# A line of what changed, above the ends of the axis.
+_CHANGE_H = 14.0
 _MAX_SHARES = 4
 _BARS_H = 104.0  # below a narrow card
 
@@ -68,7 +68,7 @@ def _scene(models: Sequence[ModelActivity], span_s: float, at: _Layout) -> Shape
     high = nice_ceiling(max((max(model.depths, default=0) for model in models), default=0))
     compact = len(models) > _MAX_CARDS
     for model in models:
-        height = _LINE_H if compact else _card_height(model, at)
+        height = _LINE_H if compact else _card_height(model, span_s, at)
         draw = _line if compact else _card
         cards.append(draw(model, y, height, span_s, high, at))
         y += height + (4 if compact else 10)
@@ -93,22 +93,38 @@ def _scene(models: Sequence[ModelActivity], span_s: float, at: _Layout) -> Shape
     )
 
 
-def _main_height(model: ModelActivity) -> float:
+def _main_height(model: ModelActivity, span_s: float, at: _Layout) -> float:
     lanes = min(len(model.lanes), _MAX_LANES) + (len(model.lanes) > _MAX_LANES)
-    return max(144.0, 26 + _STRIP_H + 10 + lanes * _LANE_STEP + 26 + _CHANGE_H)
+    told = len(_change_lines(model.changes, span_s, at)) * _CHANGE_H
+    return max(144.0, 26 + _STRIP_H + 10 + lanes * _LANE_STEP + 26 + told)
 
 
-def _card_height(model: ModelActivity, at: _Layout) -> float:
+def _change_lines(
+    changes: Sequence[tuple[float, str]], span_s: float, at: _Layout
+) -> tuple[str, ...]:
+    """Return what the newest change says, in two lines at most."""
+    newest = next((summary for age, summary in reversed(changes) if age <= span_s), "")
+    if not newest:
+        return ()
+    # As far as the bars, or the card's right end.
+    room = (at.width - 24 if at.bars_below else at.bars_x - 10) - at.plot_x
+    first, *rest = wrapped(newest, room, 11, bold=False)
+    return (first, *([shortened(" ".join(rest), room, 11)] if rest else ()))
+
+
+def _card_height(model: ModelActivity, span_s: float, at: _Layout) -> float:
     if not at.bars_below:
-        return _main_height(model)
+        return _main_height(model, span_s, at)
     steps = len(model.shares[:_MAX_SHARES]) + (len(model.shares) > _MAX_SHARES)
-    return _main_height(model) + (38 + 26 * steps if model.platform == "ensemble" else _BARS_H)
+    return _main_height(model, span_s, at) + (
+        38 + 26 * steps if model.platform == "ensemble" else _BARS_H
+    )
 
 
 def _card(
     model: ModelActivity, y: float, height: float, span_s: float, high: float, at: _Layout
 ) -> Shape:
-    main = _main_height(model)
+    main = _main_height(model, span_s, at)
     parts = [shape("rect", x=10, y=y, width=at.width - 20, height=height, rx=6, **ink("panel"))]
     parts += _counters(model, y, at)
     parts += _queue(model, y, span_s, high, at)
@@ -323,12 +339,15 @@ def _lane_text(share: float, batch_size: int) -> str:
 def _time_axis(
     changes: Sequence[tuple[float, str]], y: float, span_s: float, at: _Layout
 ) -> list[Shape]:
-    newest = next((summary for age, summary in reversed(changes) if age <= span_s), "")
-    # As far as the bars, or the card's right end.
-    room = (at.width - 24 if at.bars_below else at.bars_x - 10) - at.plot_x
+    lines = _change_lines(changes, span_s, at)
+    first = y - _CHANGE_H * len(lines)
+    told = [
+        text(at.plot_x, first + _CHANGE_H * i, line, 11, "muted", data_role="change")
+        for i, line in enumerate(lines)
+    ]
     return [
         text(at.plot_x, y, f"{span_s:.0f} s ago", 11, "muted", data_role="axis"),
-        text(at.plot_x, y - _CHANGE_H, shortened(newest, room, 11), 11, "muted", data_role="change"),
+        *told,
         text(at.right, y, "now", 11, "muted", "end"),
     ]  # fmt: skip
 

@@ -65,10 +65,10 @@ function clock(ago_ms) {
     .join(":");
 }
 
-/** Whether what stands behind an element is dark, as its page paints it.
+/** Whether an element, or what stands behind it, is dark: VS Code's paper is white in every theme, and covered.
  * @param {Element} element */
 function onDark(element) {
-  for (let at = /** @type {Element | null} */ (element.parentElement); at; at = at.parentElement) {
+  for (let at = /** @type {Element | null} */ (element); at; at = at.parentElement) {
     const [red, green, blue, alpha = 1] = (
       getComputedStyle(at).backgroundColor.match(/[\d.]+/g) ?? []
     ).map(Number);
