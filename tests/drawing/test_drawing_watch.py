@@ -18,6 +18,7 @@ from nbtriton.drawing import (
     watch_svg,
     watch_text,
 )
+from nbtriton.drawing.scene import text_width
 
 SVG = "{http://www.w3.org/2000/svg}"
 ACTIVE = ModelActivity(
@@ -125,7 +126,12 @@ def words(*models, **options):
 
 def test_the_first_and_the_last_bar_are_always_labelled():
     bins = bin_counts(batch_bins(32), {1: 1712})
-    assert {"1", "17\u201332"} <= set(words(replace(ACTIVE, bins=bins)))
+    svg = ET.fromstring(watch_svg([replace(ACTIVE, bins=bins)]))
+    found = {e.text: e for e in svg.iter(f"{SVG}text")}
+    assert {"1", "17\u201332"} <= set(found)
+    # The last one does not stand out of its card.
+    end = float(found["17\u201332"].get("x")) + text_width("17\u201332", 11) / 2
+    assert end <= float(found["1\u202f712"].get("x")) + 0.1
 
 
 def test_an_ensemble_shows_its_steps_and_no_queue():

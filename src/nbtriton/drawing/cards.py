@@ -368,7 +368,11 @@ def _histogram(model: ModelActivity, y: float, height: float, at: _Layout) -> li
     widest = max(text_width(name, 11) for name, _ in bins) + 3
     every = max(1, -(-int(widest) // max(1, int(step))))
     last = len(bins) - 1
-    labelled = {0, last} | {i for i in range(0, last, every) if last - i >= every}
+    # The last one ends with the axis at the latest.
+    beyond = (last + 0.5) * step + text_width(bins[last][0], 11) / 2 - at.bars_w
+    inward = max(0.0, beyond) if last else 0.0
+    apart = every * step + inward
+    labelled = {0, last} | {i for i in range(0, last, every) if (last - i) * step >= apart}
     for i, (name, n) in enumerate(bins):
         bar = (base - top - 10) * n / max(1, most)
         x = at.bars_x + i * step + (step - wide) / 2
@@ -387,7 +391,8 @@ def _histogram(model: ModelActivity, y: float, height: float, at: _Layout) -> li
             )
         )
         if i in labelled:
-            parts.append(text(x + wide / 2, base + 13, name, 11, "muted", "middle"))
+            middle = x + wide / 2 - (inward if i == last else 0.0)
+            parts.append(text(middle, base + 13, name, 11, "muted", "middle"))
     # The number of the tallest bar is written at its height.
     full = base - (base - top - 10)
     parts += [
