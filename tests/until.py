@@ -1,6 +1,7 @@
 """Polling for a change in another process: the one place where a test may sleep.
 
-Between threads of one process there is always an event, a future or a queue to wait on.
+Between threads of one process there is always an event, a future or a queue to wait on. Models of tests
+may take time; scenarios of `tests/differential/` and `tests/frontends/starving.py` last as long as they say.
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ def register(shell: InteractiveShell, methods: Mapping[str, Any]) -> None:
 
 
 def unregister(shell: InteractiveShell, names: Iterable[str]) -> None:
-    """Take that back; IPython has no call for it."""
+    """Undo `register`; IPython has no call for it."""
     hooks = shell.strdispatchers.get(_EVENT)
     for name in names if hooks is not None else ():
         for key in (f"%{name}", f"%%{name}"):

@@ -13,13 +13,13 @@ _ON_SCREEN = (("nbtriton.widgets.show", "Shown"), ("nbtriton.widgets.table", "Li
 
 
 def register(shell: InteractiveShell) -> None:
-    """Teach a shell so; nothing is imported."""
+    """Register with a shell; nothing is imported."""
     for module, name in _ON_SCREEN:
         shell.display_formatter.ipython_display_formatter.for_type_by_name(module, name, _nothing)
 
 
 def unregister(shell: InteractiveShell) -> None:
-    """Take that back."""
+    """Undo `register`."""
     for module, name in _ON_SCREEN:
         shell.display_formatter.ipython_display_formatter.pop(f"{module}.{name}", None)
 
