@@ -1,4 +1,4 @@
-"""Oracle of the batcher: rules S1 to S5, D1 to D15, Q1 to Q12 and P1 to P8 in their plainest form.
+"""Oracle of the batcher: rules S1 to S5, D1 to D16, Q1 to Q12 and P1 to P8 in their plainest form.
 
 Lists instead of queues, every scan from the start, no fast path, no state between events beyond that
 of the rules. Slow, and meant to be read beside the rules.
@@ -40,6 +40,7 @@ class Payload:
     requests: list[Waiting] = field(default_factory=list)
     key: object = None
     mergeable: bool = True
+    wanted: int = 0
 
     @property
     def size(self) -> int:
@@ -74,6 +75,8 @@ class BatcherOracle:
         self.payloads: list[Payload] = []
         self.open: Payload | None = None
         self.wait_until: int | None = None
+        self.asleep: int | None = None  # since the queue was empty
+        self.sleeping = False  # beside requests that it has not seen
         self.order = 0
         policy = settings.default_policy
         self.prefetch = settings.priority_levels == 0 and not (
@@ -89,7 +92,7 @@ class BatcherOracle:
         out = []
         self.expire(now, out)
         self.enqueue(now, out, number, size, key, level, timeout, volume)
-        return self.advance(now, out)
+        return out if self.sleeps(now) else self.advance(now, out)
 
     def submit_many(self, now, requests):
         """All are queued before the first decision."""
@@ -99,7 +102,7 @@ class BatcherOracle:
         self.expire(now, out)
         for request in requests:
             self.enqueue(now, out, *request)
-        return self.advance(now, out)
+        return out if requests and self.sleeps(now) else self.advance(now, out)
 
     def enqueue(self, now, out, number, size, key, level, timeout, volume=0):
         policy = self.policy(level)
@@ -213,6 +216,7 @@ class BatcherOracle:
         waiting = [one for payload in self.payloads for one in payload.requests]
         waiting += sorted(self.queue, key=lambda one: one.place)
         self.payloads, self.queue, self.open, self.wait_until = [], [], None, None
+        self.sleeping = False
         return [("reject", one.number, "stopped") for one in waiting]
 
     # -- queries ---------------------------------------------------------------------------------
@@ -244,12 +248,36 @@ class BatcherOracle:
             else:
                 one.deadline, one.expired = None, True
 
+    def sleeps(self, now):
+        """The batcher sleeps until as many rows wait as it wanted, or for another half a second (D16)."""
+        self.sleeping = False
+        if self.asleep is None or not self.prefetch or self.limit is not None:
+            return False
+        if self.open is None or not self.open.requests:
+            return False
+        if any(one.key is not None for one in self.queue):
+            return False
+        if sum(one.size for one in self.queue) >= self.open.wanted:
+            return False
+        next_look = self.asleep
+        while next_look <= now:
+            next_look += 500_000_000
+        self.wait_until = next_look
+        self.sleeping = True
+        return True
+
     def advance(self, now, out):
+        taken = self.open is None or not self.open.requests or (self.idle and self.payloads)
+        if self.sleeping and now < self.wait_until and not taken:
+            return out
+        self.sleeping = False
         while True:
             while self.idle and self.payloads:
                 out.append(self.stage() if self.rank else self.pop(now))
             self.wait_until = None
+            self.asleep = None
             if not self.queue:
+                self.asleep = now
                 return out
             if self.prefetch and not self.rank and len(self.payloads) >= 2 * self.instances:  # P2
                 return out
@@ -316,6 +344,7 @@ class BatcherOracle:
             return self.release(accepted, True)
         if exceeded or delay == 0:  # D9
             return self.release(accepted, closed)
+        self.open.wanted = min(one for one in preferred if one > held + size) - held
         if held and not closed and held not in preferred:  # D10
             return self.release(accepted, False)
         self.wait_until = min(one.since for one in accepted) + delay

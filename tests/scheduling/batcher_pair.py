@@ -302,7 +302,13 @@ def random_request(random: Random, config: BatcherSettings, shapes: int) -> tupl
     size = 1 if random.random() < 0.6 else random.randint(1, limit)
     level = random.randint(1, config.priority_levels) if config.priority_levels else 0
     timeout = random.choice((0, 0, 5, 50, 500))
-    return size, random.randrange(shapes), level, timeout, random.choice((1, 2, 3, 5, 8, FAILS))
+    return (
+        size,
+        random.randrange(shapes) or None,
+        level,
+        timeout,
+        random.choice((1, 2, 3, 5, 8, FAILS)),
+    )
 
 
 def random_volume(random: Random) -> int | None:

@@ -114,7 +114,11 @@ def test_D9_without_a_delay_a_payload_stays_open_until_it_runs():
 
 
 def test_D9_an_exceeded_delay_leaves_the_payload_open():
-    sim = busy(settings(8, delay_ms=50), [1, 1], gap_ms=100)
+    sim = Simulator(settings(8, delay_ms=50))
+    sim.occupy(300)
+    for at_ms in (0, 100):
+        sim.arrive(at_ms, shape_key="A")
+    sim.run()
     assert sim.sizes == [[1, 1]]  # the second joined at 150 ms, when its own delay had passed
     assert sim.times == [300]
 
@@ -143,7 +147,7 @@ def test_D10_wakes_for_the_closest_timeout_if_that_is_earlier():
 def test_D10_requests_join_a_waiting_payload_of_no_preferred_size_at_once():
     batcher = Batcher(settings(8, (4,), 50), 1)
     batcher.submit(0, Ticket(8))
-    first, second = Ticket(1), Ticket(1)
+    first, second = Ticket(1, "A"), Ticket(1, "A")
     batcher.submit(0, first)
     batcher.tick(50_000_000)
     assert first.state is TicketState.PAYLOAD
@@ -153,6 +157,45 @@ def test_D10_requests_join_a_waiting_payload_of_no_preferred_size_at_once():
     (run,) = batcher.finish(60_000_000, 0)
     assert list(run.tickets) == [first, second]
     assert run.reason == "joined"
+
+
+@pytest.mark.parametrize(
+    ("preferred", "delay_ms", "arrivals", "opens_ms", "executed"),
+    [
+        ((), 50, [(0, 1), (100, 1)], 300, [[1], [1]]),
+        ((), 50, [(0, 1), (100, 1)], 700, [[1, 1]]),  # half a second after the first has gone
+        ((), 50, [(0, 1), (100, 1), (120, 1), (140, 1)], 300, [[1], [1, 1, 1]]),
+        ((), 50, [(0, 1), (100, 4), (200, 4)], 300, [[1, 4], [4]]),  # the 8 rows that it wanted
+        ((4,), 50, [(0, 1), (100, 1)], 300, [[1], [1]]),
+        ((4,), 50, [(at, 1) for at in (0, 10, 20, 30, 60)], 200, [[1] * 4, [1]]),
+        ((4,), 50, [(at, 1) for at in (0, 10, 20, 30, 60)], 700, [[1] * 5]),
+        ((4,), 1000, [(at, 1) for at in (0, 10, 20, 30, 60)], 200, [[1] * 4, [1]]),
+        ((4,), 1000, [(at, 1) for at in (0, 10, 20, 30, 60)], 700, [[1] * 5]),
+        ((3, 6), 1000, [(at, 1) for at in range(0, 70, 10)], 300, [[1] * 6, [1]]),
+        ((3, 6), 1000, [(at, 1) for at in range(0, 50, 10)], 300, [[1] * 3, [1, 1]]),
+        ((3, 6), 100, [(0, 1), *((at, 3 if at == 10 else 1) for at in range(10, 70, 10))], 650, [[1, 3, 1, 1, 1, 1], [1]]),
+        ((4,), 0, [(at, 1) for at in (0, 10, 20, 30, 60)], 200, [[1] * 4, [1]]),
+    ],
+)  # fmt: skip
+def test_D16_requests_beside_a_waiting_payload_are_seen_once_enough_have_come(
+    preferred, delay_ms, arrivals, opens_ms, executed
+):
+    """What tritonserver executes: the batcher wakes for the rows that it wanted last, or in half a second."""
+    sim = Simulator(settings(8, preferred, delay_ms))
+    sim.occupy(opens_ms)
+    for at_ms, size in arrivals:
+        sim.arrive(at_ms, size)
+    sim.run()
+    assert sim.sizes == executed
+
+
+def test_D16_where_shapes_are_compared_each_request_is_seen_at_once():
+    sim = Simulator(settings(8, (4,), 50))
+    sim.occupy(200)
+    for at_ms in (0, 10, 20, 30, 40):
+        sim.arrive(at_ms, shape_key="A")
+    sim.run()
+    assert sim.sizes == [[1] * 5]
 
 
 def test_D10_no_request_joins_a_waiting_payload_of_a_preferred_size_before_its_delay():

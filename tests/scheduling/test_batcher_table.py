@@ -1,4 +1,4 @@
-"""The examples of docs/rules/scheduling.md, row by row (D1 to D15, P5): Triton's batches."""
+"""The examples of docs/rules/scheduling.md, row by row (D1 to D16, P5): Triton's batches."""
 
 from __future__ import annotations
 
@@ -109,16 +109,19 @@ def test_D3_D7_D8_D10_D13_D15_table_idle(config, arrivals, executed, ahead):
     assert list(zip(sim.times, sim.sizes, strict=True)) == executed
 
 
-@pytest.mark.parametrize("preferred", [(4,), (2, 4)])
+@pytest.mark.parametrize(
+    ("preferred", "reason"),
+    [((4,), "max_queue_delay"), ((2, 4), "merged")],  # the rest of the first joins it by D16
+)
 @pytest.mark.parametrize("requests", [6, 7])
-def test_D14_P5_table_delay_passed_while_busy_is_one_batch(preferred, requests):
+def test_D14_D16_P5_table_delay_passed_while_busy_is_one_batch(preferred, reason, requests):
     sim = Simulator(settings(8, preferred, 300))
     sim.occupy(900)
     sim.arrive_all([1] * requests)
     sim.run()
     assert sim.sizes == [[1] * requests]
     assert sim.times == [900]
-    assert sim.reasons == ["merged"]
+    assert sim.reasons == [reason]
 
 
 def test_P1_table_the_first_idle_instance_runs_eight():

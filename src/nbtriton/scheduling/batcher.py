@@ -1,4 +1,4 @@
-"""Dynamic batcher and default scheduler (S1 to S5, D1 to D15, P1 to P8).
+"""Dynamic batcher and default scheduler (S1 to S5, D1 to D16, P1 to P8).
 
 Requests wait in a priority queue. A *scan* walks them in serving order and decides how many are
 *released* into the open *payload*: a batch that waits for an instance and accepts more requests until
@@ -13,6 +13,7 @@ the instance is granted its resources (R9).
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Hashable, Sequence
 
@@ -34,6 +35,9 @@ from nbtriton.scheduling.tickets import (
 
 __all__ = ["Batcher"]
 
+# How long Triton's batcher sleeps once its queue is empty (D16).
+_SLEEP_NS = 500_000_000
+
 _REFUSED = (
     "INVALID_ARG",
     "the custom batching strategy includes the request in no batch, not even in an empty one",
@@ -44,7 +48,7 @@ _REFUSED = (
 class _Payload:
     """A batch that waits for an instance."""
 
-    __slots__ = ("mergeable", "oldest_ns", "reason", "shape_key", "size", "tickets")
+    __slots__ = ("mergeable", "oldest_ns", "reason", "shape_key", "size", "tickets", "wanted")
 
     def __init__(self) -> None:
         self.tickets: list[Ticket] = []
@@ -53,6 +57,8 @@ class _Payload:
         self.oldest_ns = 0
         self.reason = ""
         self.mergeable = True
+        # Rows that the last scan which waited wanted in the queue for the next preferred size (D16).
+        self.wanted = 0
 
 
 class Batcher:
@@ -87,6 +93,7 @@ class Batcher:
         self._settings = settings
         self._limit = max(1, settings.max_batch_size)
         self._preferred = frozenset(settings.preferred)
+        self._ascending = sorted(settings.preferred)
         self._largest_preferred = max(settings.preferred, default=0)
         self._delay = settings.max_queue_delay_ns
         self._prefetch = settings.priority_levels == 0 and settings.default_policy.is_default
@@ -114,6 +121,9 @@ class Batcher:
         self._pending_size = 0
         self._pending_since = 0  # arrival of the oldest of them
         self._wait_until: int | None = None
+        self._asleep_since: int | None = None  # when the last scan had emptied the queue
+        self._unseen = 0  # rows that have come since then
+        self._sleeping = False  # and are left unseen
         self._in_payloads = 0
         self._strategy = strategy
         # Whether a request may run on an idle instance without a payload.
@@ -143,6 +153,9 @@ class Batcher:
         # Expired ones first: they must not fill the queue against the new one.
         self._expire(now, out)
         self._push(now, ticket, out)
+        payload = self._open
+        if payload is not None and payload.wanted and self._sleeps(now, ticket, payload):
+            return out
         return self._advance(now, out)
 
     def submit_many(self, now: int, tickets: Sequence[Ticket]) -> list[Decision]:
@@ -153,6 +166,11 @@ class Batcher:
         self._expire(now, out)
         for ticket in tickets:
             self._push(now, ticket, out)
+        payload = self._open
+        if payload is not None and payload.wanted:
+            sleeps = [self._sleeps(now, ticket, payload) for ticket in tickets]
+            if sleeps and all(sleeps):
+                return out
         return self._advance(now, out)
 
     def finish(self, now: int, instance: int) -> list[Decision]:
@@ -246,6 +264,7 @@ class Batcher:
                 ticket.state = TicketState.DONE
                 rejected.append(RejectTicket(ticket, status, message, "stopped"))
         self._ready.clear()
+        self._sleeping = False
         self._in_payloads = sum([len(payload.tickets) for payload in self._staged.values()])
         self._open = None
         self._restart_scan()
@@ -310,19 +329,45 @@ class Batcher:
         elif self._pending and self._queue.outranks(ticket, self._pending[-1]):
             self._restart_scan()
 
+    def _sleeps(self, now: int, ticket: Ticket, payload: _Payload) -> bool:
+        """Leave a new request unseen, beside a batch that waits for an instance (D16)."""
+        since = self._asleep_since
+        self._unseen += ticket.size
+        self._sleeping = False
+        if since is None or not payload.tickets or self._unseen >= payload.wanted:
+            return False
+        if not self._prefetch or self._strategy is not None or ticket.shape_key is not None:
+            return False
+        self._wait_until = now + _SLEEP_NS - (now - since) % _SLEEP_NS
+        self._sleeping = True
+        return True
+
+    def _sleeps_on(self, now: int) -> bool:
+        """Whether nothing has happened that ends a sleep: its time, or an instance that takes the batch."""
+        assert self._wait_until is not None
+        taken = (self._idle and self._ready) or self._open is None or not self._open.tickets
+        self._sleeping = now < self._wait_until and not taken
+        return self._sleeping
+
     def _run_alone(self, now: int, ticket: Ticket, reason: str) -> RunBatch:
         ticket.enqueued_ns = now
         ticket.state = TicketState.RUNNING
+        self._open = None
         # Only where nothing waits.
         return RunBatch(self._idle.popleft(), (ticket,), ticket.size, reason, (), (), now, 0)
 
     def _advance(self, now: int, out: list[Decision]) -> list[Decision]:
+        if self._sleeping and self._sleeps_on(now):
+            return out
         while True:
             while self._idle and self._ready:
                 out.append(self._stage() if self._gated else self._pop(now))
             self._wait_until = None
             if not self._queue.count:
+                self._asleep_since = now
+                self._unseen = 0
                 return out
+            self._asleep_since = None
             if not self._prefetch:
                 can_form = bool(self._idle)
             else:  # no limit on payloads that wait for resources
@@ -426,6 +471,7 @@ class Batcher:
             reason = "max_queue_delay" if exceeded else "joined" if held else "no_delay"
             self._release(payload, len(pending), reason, close=saturated)
             return True
+        payload.wanted = self._ascending[bisect_right(self._ascending, total)] - held
         if held and not saturated and held not in self._preferred:  # D10, the exception
             self._release(payload, len(pending), "joined", close=False)
             return True
