@@ -109,4 +109,7 @@ def test_a_frame_that_shows_itself_is_a_dataframe():
     assert TableFrame.__name__ not in type(frame[["model"]]).__name__
     again = pickle.loads(pickle.dumps(frame))
     assert repr(again) == repr(frame)
+    none = TableFrame(plain[:0], empty="no models & no rows")
+    assert repr(none) == "no models & no rows"
+    assert "no models &amp; no rows" in none._repr_html_()
     assert repr(frame[frame["failed"] > 0].copy()).startswith("  model")  # pandas' own form

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from html import escape
 from typing import Any
 
 import pandas as pd
@@ -21,14 +22,19 @@ class TableFrame(pd.DataFrame):
     frame : pandas.DataFrame
     importance : iterable of str, optional
         The columns that are shown first, as far as a narrow page has room.
+    empty : str, optional
+        What is shown where there are no rows.
     """
 
     # pandas hands these on, also when it is pickled.
-    _metadata = ["importance"]  # noqa: RUF012 - as pandas has it
+    _metadata = ["importance", "if_empty"]  # noqa: RUF012 - as pandas has it
 
-    def __init__(self, frame: Any = None, importance: Iterable[str] = ()) -> None:
+    def __init__(
+        self, frame: Any = None, importance: Iterable[str] = (), *, empty: str = ""
+    ) -> None:
         super().__init__(frame)  # type: ignore[call-arg]  # its stubs have `__new__` alone
         self.importance = tuple(importance)
+        self.if_empty = empty
 
     @property
     def _constructor(self) -> Callable[..., pd.DataFrame]:
@@ -42,6 +48,8 @@ class TableFrame(pd.DataFrame):
 
     def compact_view(self, *, caption: str = "", rest: bool = True) -> tuple[str, str]:
         """Return it as HTML and as text; where `rest` is true, all columns follow on the page, closed."""
+        if self.if_empty and not len(self):
+            return f"<p>{escape(self.if_empty)}</p>", self.if_empty
         columns, cells, first = self._table()
         text = "\n".join(filter(None, (caption, compact_text(columns, cells, first))))
         return compact_html(columns, cells, first, caption=caption, rest=rest), text

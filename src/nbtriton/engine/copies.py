@@ -23,6 +23,17 @@ _COLUMNS = (
     "ensemble", "tensor", "writer", "reader", "source", "target", "copies", "requests", "bytes",
     "bytes_per_request", "us_per_copy", "us_per_request", "clock", "bounce", "cause",
 )  # fmt: skip
+# What a narrow page has room for.
+_FIRST = (
+    "tensor",
+    "source",
+    "target",
+    "copies",
+    "bytes_per_request",
+    "us_per_request",
+    "writer",
+    "reader",
+)
 
 
 def copies(server: Server, *, clear: bool = False) -> pd.DataFrame:
@@ -51,12 +62,15 @@ def copies(server: Server, *, clear: bool = False) -> pd.DataFrame:
     with needed("a table of copies"):
         import pandas as pd
 
+        from nbtriton.drawing.frames import TableFrame
+
     ledger = server.devices.ledger
     found = ledger.copies()
     if clear:
         ledger.clear()
     graph = _Graph(_configs(server))
-    return pd.DataFrame([_row(one, found, graph) for one in found], columns=_COLUMNS)
+    frame = pd.DataFrame([_row(one, found, graph) for one in found], columns=_COLUMNS)
+    return TableFrame(frame, _FIRST, empty="nothing has been copied between the host and a GPU")
 
 
 def bounces(frame: pd.DataFrame) -> list[str]:

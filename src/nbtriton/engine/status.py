@@ -57,7 +57,7 @@ def status(server: Server, name: str | None = None) -> pd.DataFrame:
     reasons = [_stand_in(server, model) for model in shown]
     if any(reasons):
         frame["stand_in"] = reasons
-    return TableFrame(frame, _FIRST)
+    return TableFrame(frame, _FIRST, empty="no models are loaded")
 
 
 def _restarts(instance: InstanceSnapshot) -> str:
