@@ -206,6 +206,8 @@ def test_plot_draws_a_line_a_configuration_and_leaves_no_figure_open():
     assert "#ffffff" not in page
     assert "#000000" not in page
     assert "<style" not in page
+    # A host that strips styles draws it too.
+    assert re.search(r'<path [^>]*stroke="#0072b2"', page)
 
 
 def test_options_are_written_as_they_are_typed_and_only_those_that_differ_name_a_curve():

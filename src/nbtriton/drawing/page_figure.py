@@ -23,6 +23,21 @@ _NOT_FOR_A_PAGE = re.compile(
     r"<metadata>.*?</metadata>|<style type=\"text/css\">[^<]*</style>|(?<=<g) id=\"[^\"]*\"",
     re.DOTALL,
 )
+_STYLE = re.compile(r' style="([^"]*)"')
+# What SVG has attributes for: a host that strips styles draws the figure then.
+_ATTRIBUTES = frozenset({
+    "clip-path", "fill", "fill-opacity", "fill-rule", "font-family", "font-size", "opacity", "stroke",
+    "stroke-dasharray", "stroke-dashoffset", "stroke-linecap", "stroke-linejoin", "stroke-miterlimit",
+    "stroke-opacity", "stroke-width", "text-anchor",
+})  # fmt: skip
+
+
+def _attributes(style: re.Match[str]) -> str:
+    """Return a style as attributes, as far as there are such."""
+    pairs = [part.strip().partition(": ") for part in style[1].split(";") if part.strip()]
+    known = "".join(f' {name}="{value}"' for name, _, value in pairs if name in _ATTRIBUTES)
+    rest = "; ".join(f"{name}: {value}" for name, _, value in pairs if name not in _ATTRIBUTES)
+    return f'{known} style="{rest}"' if rest else known
 
 
 class PageFigure(Figure):
@@ -52,6 +67,8 @@ class PageFigure(Figure):
             self.savefig(file, format="svg", transparent=True, bbox_inches="tight")
         svg = file.getvalue()
         svg = _NOT_FOR_A_PAGE.sub("", svg[svg.index("<svg") :])
-        style = "max-width:100%;height:auto;stroke-linejoin:round;fill:currentColor"
-        svg = _INK.sub("currentColor", svg).replace("<svg ", f'<svg style="{style}" ', 1)
-        return f'<div class="nbt-plot">{svg}</div>'
+        svg = _STYLE.sub(_attributes, _INK.sub("currentColor", svg))
+        begin = (
+            '<svg fill="currentColor" stroke-linejoin="round" style="max-width:100%;height:auto" '
+        )
+        return f'<div class="nbt-plot">{svg.replace("<svg ", begin, 1)}</div>'
