@@ -196,6 +196,25 @@ def test_requests_at_once_keep_their_batches(server):
     assert 12 in [each["batch_size"] for each in one["batch_stats"]]
 
 
+def test_an_ensemble_within_another_one(server):
+    load(server, "graph", CHAIN)
+
+    def halve(A: "FP32[4]") -> {"OUT": "FP32[4]"}:
+        return {"OUT": A / 2}
+
+    server.load(GPU, halve, name="halve")
+    text = config_of([("halve", ["T0"]), ("graph", ["T1"])], ["T2"]).replace("walk", "outer")
+    server.load(
+        text.replace('key: "A" value: "T1"', 'key: "T0" value: "T1"').replace(
+            'key: "OUT" value: "T2"', 'key: "T4" value: "T2"'
+        )
+    )
+    for n in range(3):
+        found = server.infer("outer", {"T0": ROWS + n})["T2"]
+        np.testing.assert_array_equal(found, (ROWS + n) * 3 + 4)
+    assert instances(server, "add") == ["graph_graph"] * 3
+
+
 def to_the_host(A: "FP32[4]") -> {"OUT": "FP32[4]"}:
     return {"OUT": A / float(A.max())}
 

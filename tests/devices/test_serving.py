@@ -131,6 +131,12 @@ def test_the_ledger_names_the_step_that_causes_a_bounce(server):
     assert len(nt.copies(server)) == 0
 
 
+def test_a_model_that_is_a_step_twice_gets_the_callers_input_from_the_caller(server):
+    server.infer("all_gpu", {"T0": ROWS})["T4"]
+    frame = nt.copies(server).set_index("reader")
+    assert frame.loc["a.IN", "cause"] == "the caller's input is on the host"
+
+
 def test_the_ledger_names_the_line_of_code_that_causes_a_bounce(server):
     def clip(IN: "FP32[4]") -> {"OUT": "FP32[4]"}:
         on_host = IN.get()

@@ -172,6 +172,8 @@ class _Graph:
             return self._why_on_host(reader, takes=True)
         writers = {edge.writer for edge in self.edges_to(one.reader)}
         named = [name for name in writers if name]
+        if "" in writers:  # a caller, unless a model is on the host as well
+            named = [name for name in named if self._is_on_cpu(name)]
         if not named:
             return "the caller's input is on the host"
         return "; ".join(self._why_on_host(name, takes=False) for name in sorted(named))
@@ -203,12 +205,16 @@ class _Graph:
         same = other.reader.partition(BY_LINE)
         return same[0] == owner and bool(same[1]) and other.source == memory
 
+    def _is_on_cpu(self, model: str) -> bool:
+        config = self._configs.get(model)
+        groups = () if config is None else config.instance_group
+        return {enum_name(group, "kind") for group in groups} == {"KIND_CPU"}
+
     def _why_on_host(self, model: str, *, takes: bool) -> str:
         config = self._configs.get(model)
         if config is None:
             return f"'{model}' is on the host"
-        kinds = {enum_name(group, "kind") for group in config.instance_group}
-        if kinds == {"KIND_CPU"}:
+        if self._is_on_cpu(model):
             return f"'{model}' runs on the CPU: instance_group {{ kind: KIND_CPU }}"
         if not takes:
             return f"'{model}' runs on a GPU and gives arrays of the host"
