@@ -43,7 +43,7 @@ TARGETS: dict[str, tuple[float | None, float, float]] = {
     "p50": (None, 0.10, 0.8),
     "p99": (None, 0.15, 0.8),
 }
-# A run has at least so many requests, and takes at least so many seconds; at most so many.
+# A run has at least this number of requests, and takes at least these seconds; at most these.
 REQUESTS = 1000
 SHORTEST_S, LONGEST_S = 1.5, 9.0
 WINDOWS = 3
@@ -332,7 +332,7 @@ def _summary(results: Sequence[Result]) -> str:
 
 
 def _at(ordered: Sequence[float], percent: int) -> float:
-    """Return a percentile of ascending numbers: so many of them are not above it."""
+    """Return a percentile of ascending numbers: this share of them is not above it."""
     return ordered[math.ceil(percent / 100 * len(ordered)) - 1]
 
 

@@ -42,7 +42,7 @@ def one(model: str) -> Load:
 
 
 def burst(model: str) -> Load:
-    """Return a load that keeps so many requests in flight, and waits for all of them."""
+    """Return a load that keeps a number of requests in flight, and waits for all of them."""
 
     def ask(server: nbtriton.Server) -> int:
         futures = [server.submit(model, X) for _ in range(IN_FLIGHT)]

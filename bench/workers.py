@@ -79,7 +79,7 @@ def apart(model: Model) -> Model:
 
 
 def instances(model: Model, count: int) -> Model:
-    """Return a model with so many instances."""
+    """Return a model with a number of instances."""
     return replace(
         model,
         name=f"{model.name}_{count}",

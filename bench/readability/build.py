@@ -112,7 +112,7 @@ def column(texts: tuple[str, ...]) -> npt.NDArray[Any]:
 
 
 def requests(rows: int, count: int = 4) -> list[dict[str, npt.NDArray[Any]]]:
-    """Return different requests to the ensemble, of so many excerpts each."""
+    """Return different requests to the ensemble, of a number of excerpts each."""
     texts = excerpts(800)
     return [
         {

@@ -56,7 +56,7 @@ def excerpts(count: int) -> tuple[str, ...]:
 
 
 def _joined(sentences: list[list[str]], words: int) -> list[str]:
-    """Return the words of the first sentences that have so many together; all, if they have fewer."""
+    """Return the words of the first sentences that have this number together; all, if they have fewer."""
     found: list[str] = []
     for sentence in sentences:
         found += sentence

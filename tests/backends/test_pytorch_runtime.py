@@ -95,7 +95,7 @@ def test_switches_of_torchscript_are_set_before_each_batch(server, tmp_path):
         jit._jit_set_profiling_mode(before[1])
 
 
-def test_what_has_no_effect_is_told(server, compiled):
+def test_what_has_no_effect_is_reported(server, compiled):
     given = parameter("ENABLE_NVFUSER", "true") + parameter("ENABLE_WEIGHT_SHARING", "true")
     given += parameter("TORCH_COMPILE_OPTIONAL_PARAMETERS", "{}")
     with pytest.warns(nt.ConfigWarning):

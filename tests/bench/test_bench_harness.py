@@ -207,7 +207,7 @@ def test_the_list_knows_every_figure_and_makes_targets_know_every_bench(capsys):
 
 
 @pytest.mark.slow
-def test_the_command_measures_and_leaves_the_history_alone_when_told_to(tmp_path):
+def test_the_command_measures_and_leaves_the_history_alone_on_request(tmp_path):
     before = history.HISTORY.read_bytes()
     done = run_python(
         "-m",

@@ -1,4 +1,4 @@
-"""A clock for simulated GPUs that goes on when somebody waits."""
+"""A clock for simulated GPUs that advances when a thread waits."""
 
 from __future__ import annotations
 

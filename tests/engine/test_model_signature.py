@@ -545,7 +545,7 @@ def test_what_is_no_request_is_refused_in_one_sentence(inputs, options, said):
         assert caught.value.message.startswith(said)
 
 
-def test_outputs_in_one_text_are_told_to_be_a_list(server: Server):
+def test_outputs_in_one_text_are_refused_as_they_must_be_a_list(server: Server):
     server.load(echo(), lambda IN: {"OUT": IN}, name="m")
     with pytest.raises(InvalidArgumentError) as caught:
         server.infer("m", {"IN": ones(1)}, outputs="OUT")

@@ -179,7 +179,7 @@ def test_history_survives_loads_updates_and_unloads(server: Server, same):
         server.requests("n")
 
 
-def test_a_recorder_keeps_as_much_as_it_was_told_to(same):
+def test_a_recorder_keeps_as_much_as_its_option_says(same):
     with Server(gpus=(), recorder=3) as server:
         server.load(BATCHING, same, name="m")
         for number in range(5):
@@ -209,7 +209,7 @@ def test_without_a_recorder_nothing_is_kept_and_that_is_said(same):
         Server(recorder=-1)
 
 
-def test_a_burst_is_seen_though_nobody_watched(server: Server, gate: Gate):
+def test_a_burst_is_seen_although_no_view_was_open(server: Server, gate: Gate):
     server.load(echo(max_batch_size=0), gated(gate), name="m")
     futures = [server.submit("m", {"IN": ones()[0]}) for _ in range(7)]
     gate.wait_entered()
@@ -233,7 +233,7 @@ def test_a_history_lets_go_of_the_runtimes_that_have_ended(server: Server, same)
     assert not [one for one in gc.get_referrers(runtime) if isinstance(one, ModelHistory)]
 
 
-# -- moments: a history told what happens, without a clock --------------------------------------------
+# -- moments: a history that gets its times as arguments --------------------------------------------
 
 MS = 1_000_000
 

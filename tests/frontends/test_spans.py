@@ -139,7 +139,7 @@ def ours(repository: Path, collector: Collector, **values: Any) -> Iterator[Clie
 
 
 def received(collector: Collector, count: int) -> tuple[Any, ...]:
-    """Return the spans of the newest request, once the collector has so many: it hears of no end."""
+    """Return the spans of the newest request, once the collector has this number: it gets no end."""
     assert until(lambda: len(collector.spans) >= count), [span.name for span in collector.spans]
     tree = collector.tree()
     assert tree is not None

@@ -42,7 +42,9 @@ def moved_on(page, from_ms):
     return at_ms()
 
 
-def test_a_notebook_saved_while_live_opens_with_a_picture_and_a_dead_kernel_is_told(open_notebook):
+def test_a_notebook_saved_while_live_opens_with_a_picture_and_a_dead_kernel_is_reported(
+    open_notebook,
+):
     name = "live.ipynb"
     opened = open_notebook(
         name,

@@ -30,7 +30,7 @@ INFER = "%triton_infer double IN=np.ones((2, 4), np.float32)"
         ("m вход=x 数=y", "m", {"вход": "x", "数": "y"}),
     ],
 )  # fmt: skip
-def test_inputs_are_told_from_options(line, options, inputs):
+def test_inputs_are_separated_from_options(line, options, inputs):
     assert split_inputs(line) == (options, inputs)
 
 

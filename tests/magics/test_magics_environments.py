@@ -74,7 +74,7 @@ def test_a_cell_runs_in_an_environment_with_packages_of_its_own(notebook, wheels
     assert ask()[0] == 2
 
 
-def test_the_line_of_the_cell_is_shown_and_names_of_the_notebook_are_told(
+def test_the_line_of_the_cell_is_shown_and_names_of_the_notebook_are_explained(
     notebook, wheels, tmp_path
 ):
     (tmp_path / "needs.txt").write_text("# of the model\ntiny<2\n")

@@ -38,7 +38,7 @@ def test_the_sentence_names_what_to_install(monkeypatch, package, said, hint):
     assert caught.value.hint == hint
 
 
-def test_a_package_that_does_not_start_is_told_with_the_reason():
+def test_a_package_that_does_not_start_is_reported_with_the_reason():
     with pytest.raises(UnsupportedError) as caught, needed("this", package="torch"):
         raise ImportError("libcudart.so.12: cannot open shared object file")
     assert caught.value.message == (

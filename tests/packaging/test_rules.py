@@ -31,7 +31,7 @@ def test_the_lists_of_tests_are_current(cited: rules.Citations) -> None:
 
 
 def test_every_item_of_a_page_is_a_rule_or_nothing_like_one() -> None:
-    """An id that is written in another way would be no rule, and nobody would see it."""
+    """An id that is written in another way would be no rule, unnoticed."""
     pages = (ROOT / "docs" / "rules").glob("*.md")
     bold = [
         found

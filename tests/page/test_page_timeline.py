@@ -57,7 +57,7 @@ def test_it_begins_with_the_stretch_that_was_asked_for(open_view, view):
     assert sentence(page).startswith(seen)
 
 
-def test_it_zooms_pans_and_tells_the_life_of_a_request(open_view, view):
+def test_it_zooms_pans_and_shows_the_times_of_a_request(open_view, view):
     page = open_view(view)
     assert sentence(page).startswith("digits: ")
     assert page.locator(".nbt-timeline-legend li").count() >= 1

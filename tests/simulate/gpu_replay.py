@@ -26,7 +26,7 @@ WAKE_NS = 1
 
 
 class PlayedClock(VirtualClock):
-    """The calendar of the replay moves it; nobody may wait for it."""
+    """The calendar of the replay moves it; no thread may wait for it."""
 
     def sleep_until(self, when_ns):
         assert when_ns <= self.now, "a thread of the replay would block"
@@ -44,7 +44,7 @@ class Step:
 
 
 class Replay:
-    """Requests to a `Graph` in one placement, so many outstanding."""
+    """Requests to a `Graph` in one placement, with this number outstanding."""
 
     def __init__(self, graph, where, *, copy_latency_us, gb_per_s, outstanding=1, requests=1):
         self.graph = graph

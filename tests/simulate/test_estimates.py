@@ -44,7 +44,7 @@ def test_the_highest_hundredth_is_left_out():
     assert trimmed([*range(199), 10_000]) == list(range(198))
 
 
-def test_turns_are_one_point_in_which_each_execution_counts_alike():
+def test_turns_are_one_point_in_which_each_execution_has_the_same_weight():
     slow, fast = ServicePoint(4, 1, (30.0,) * 2, 2), ServicePoint(4, 1, (10.0,) * 6, 6)
     few = [ServicePoint(4, 2, (50.0,), 3)]
     (point,) = merged([fast, slow, *few])

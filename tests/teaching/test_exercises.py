@@ -95,7 +95,7 @@ def test_no_answer_yet_is_open_and_not_a_try(server, progress, answer):
 
 
 @pytest.mark.parametrize("answer", [3, "[1, 2]", ["one"], [[1]], {"a": 1}, True, [True]])
-def test_an_answer_of_another_form_is_told_the_form(server, progress, answer):
+def test_an_answer_of_another_form_gets_the_form(server, progress, answer):
     mark = nt.check(server, sizes, answer, progress=progress)
     assert mark.correct is None
     assert "looks like [1, 1]" in mark.feedback

@@ -207,7 +207,7 @@ def ensemble(name, *steps):
 
 
 def chain(length):
-    """An ensemble of so many models, one after the other, with its members."""
+    """An ensemble of a number of models, one after the other, with its members."""
     names = [f"stage_{at:02}" for at in range(length)]
     tensors = ["IN", *(f"t{at}" for at in range(1, length)), "OUT"]
     steps = zip(names, tensors, tensors[1:], strict=False)

@@ -57,7 +57,7 @@ def test_a_request_is_moved():
         ({"colour": "1"}, "a scenario has no 'colour'"),
     ],
 )
-def test_a_mistake_is_told_and_the_figure_stays(changes, problem):
+def test_a_mistake_is_reported_and_the_figure_stays(changes, problem):
     figure = nt.figure("batch_forms")
     figure.widget.handle_message({"kind": "edit", "changes": changes})
     assert problem in figure.widget.problem

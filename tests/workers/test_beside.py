@@ -64,7 +64,7 @@ def test_an_exception_ends_a_stream(beside):
     assert "ValueError: halfway" in second
 
 
-def test_a_stream_hears_that_it_was_cancelled_and_its_memory_is_used_again(beside):
+def test_a_stream_sees_that_it_was_cancelled_and_its_memory_is_used_again(beside):
     begun, ended = threading.Event(), threading.Event()
 
     def on_response(response, final):

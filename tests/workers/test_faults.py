@@ -1,4 +1,4 @@
-"""Workers that end in every way: what was inside fails once, nobody else notices, the instance restarts."""
+"""Workers that end in every way: what was inside fails once, no other request is affected, the instance restarts."""
 
 from __future__ import annotations
 
@@ -177,7 +177,7 @@ def test_what_a_process_that_ended_has_asked_for_is_cancelled(server: Server, tm
     assert pid(server)
 
 
-def test_one_that_prints_for_ever_is_killed_like_any_other(server: Server):
+def test_one_that_prints_forever_is_killed_like_any_other(server: Server):
     load(server)
     before = pid(server)
     with redirect_stdout(Heard()) as heard:

@@ -150,7 +150,7 @@ def test_dlpack_works_in_place(both):
         np.testing.assert_array_equal(found, ARRAY * 3)
 
 
-def test_a_running_request_hears_that_it_was_cancelled(server):
+def test_a_running_request_sees_that_it_was_cancelled(server):
     started, cancelled = threading.Event(), threading.Event()
 
     def note(event):

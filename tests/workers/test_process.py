@@ -100,7 +100,7 @@ def test_what_a_worker_prints_last_is_not_lost(capsys: pytest.CaptureFixture[str
          "killed (SIGKILL), as the system does when memory runs out"),
     ],
 )  # fmt: skip
-def test_the_end_of_a_worker_is_told_once_with_its_cause(command: str, code: int, text: str):
+def test_the_end_of_a_worker_is_reported_once_with_its_cause(command: str, code: int, text: str):
     told: list[WorkerExit] = []
     with worker(on_end=told.append) as made:
         assert ask(made, command) == ""
@@ -110,7 +110,7 @@ def test_the_end_of_a_worker_is_told_once_with_its_cause(command: str, code: int
     assert told == [WorkerExit(code)]
 
 
-def test_a_child_of_a_worker_ends_with_it_and_hides_its_end_from_nobody():
+def test_a_child_of_a_worker_ends_with_it_and_does_not_hide_its_end():
     """It has copies of the sockets: the end of the file alone would not come."""
     with worker() as made:
         child = int(ask(made, "os.fork() or time.sleep(1000)"))

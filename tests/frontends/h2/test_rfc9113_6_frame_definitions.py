@@ -216,7 +216,7 @@ def test_6_9_a_client_that_ignores_the_window_of_a_stream_loses_it() -> None:
     assert peer.data(3) == BODY
 
 
-def test_6_9_windows_are_given_back_as_data_is_read() -> None:
+def test_6_9_windows_are_restored_as_data_is_read() -> None:
     peer = Peer(Http2Limits(stream_window=1000, connection_window=70_000))
     peer.send(OPEN + frame(DATA, 0, 1, bytes(600)))
     stream = peer.connection.streams[1]
