@@ -26,6 +26,11 @@ __all__ = ["Server", "close_server", "server"]
 class Server(EngineServer):  # noqa: D101 - the docstring of what it extends
     __doc__ = EngineServer.__doc__
 
+    def _repr_mimebundle_(self, **_options: object) -> dict[str, str]:
+        from nbtriton.engine.status import show_server
+
+        return show_server(self)
+
     # Made on first use, once: threads may ask at the same moment.
 
     @property

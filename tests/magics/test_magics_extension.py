@@ -213,6 +213,8 @@ def test_options_are_completed(notebook):
         assert "--max-batch-size" in notebook.complete(f"{magic} m --")
     assert "--dynamic-batching" in notebook.complete("%%triton_model m --dyn", "\n" + DOUBLE)
     assert set(notebook.complete("%%triton_model m --kind ")) >= {"cpu", "gpu", "auto"}
+    assert set(notebook.complete("%triton_perf m --dynamic-batching ")) >= {"on", "off", "off,on"}
+    assert notebook.complete("%triton_perf m --cache of")[:1] == ["off"]
     assert "--concurrency" in notebook.complete("report = %triton_perf m --con")
 
 

@@ -28,6 +28,15 @@ def test_status_is_a_frame(server):
     assert list(nt.status(server, "other")["model"]) == ["other"]
 
 
+def test_a_server_as_the_value_of_a_cell_shows_its_models(server):
+    shown = server._repr_mimebundle_()
+    for form in ("text/plain", "text/html"):
+        for word in ("nbtriton.Server: 2 models", "double", "other", "READY"):
+            assert word in shown[form], (form, word)
+    with nt.Server(gpus=()) as empty:
+        assert empty._repr_mimebundle_() == {"text/plain": "<nbtriton.Server: 0 models>"}
+
+
 def test_a_graph_and_a_live_view(server):
     assert "double" in repr(nt.dag(server, "double"))
     watch = nt.watch(server, "double")

@@ -115,7 +115,8 @@ class Server(InferenceCalls, Closing):
     def __repr__(self) -> str:
         state = self.engine.state
         if state == "open":
-            state = f"{len(self.engine.registry.entries)} models"
+            models = len(self.engine.registry.entries)
+            state = f"{models} model{'' if models == 1 else 's'}"
         return f"<nbtriton.Server: {state}>"
 
     def __reduce__(self) -> NoReturn:

@@ -14,7 +14,9 @@ from nbtriton.packages import needed
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["status"]
+    from nbtriton.drawing.frames import TableFrame
+
+__all__ = ["show_server", "status"]
 
 
 def status(server: Server, name: str | None = None) -> pd.DataFrame:
@@ -40,6 +42,10 @@ def status(server: Server, name: str | None = None) -> pd.DataFrame:
     >>> nt.status(server)["state"].tolist()
     ['READY']
     """
+    return _frame(server, name)
+
+
+def _frame(server: Server, name: str | None = None) -> TableFrame:
     with needed("a table of models"):
         import pandas as pd
 
@@ -58,6 +64,15 @@ def status(server: Server, name: str | None = None) -> pd.DataFrame:
     if any(reasons):
         frame["stand_in"] = reasons
     return TableFrame(frame, _FIRST, empty="no models are loaded")
+
+
+def show_server(server: Server) -> dict[str, str]:
+    """Show a server in a notebook: its models, where it has any."""
+    head = repr(server)
+    if server.engine.state != "open" or not server.models():
+        return {"text/plain": head}
+    html, text = _frame(server).compact_view(caption=head.strip("<>"))
+    return {"text/plain": text, "text/html": html}
 
 
 def _restarts(instance: InstanceSnapshot) -> str:

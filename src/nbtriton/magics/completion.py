@@ -73,9 +73,8 @@ def _completer(name: str, method: Any) -> Any:
             return [option[start:] for option in options if option.startswith(word)]
         action = next((a for a in actions if words and words[-1] in a.option_strings), None)
         if action is not None and action.nargs != 0:
-            # The value of an option: a choice, or something that we do not know.
-            names = environment_names() if action.dest == "env" else ()
-            return [str(choice) for choice in action.choices or names]
+            names = environment_names() if action.dest == "env" else _values(action)
+            return [value for value in names if value.startswith(word)]
         if positional and positional[0].dest == "directory" and len(words) < taken:
             return []  # IPython completes paths
         if name == "triton_check":
@@ -99,6 +98,15 @@ def _match_steps(context: CompletionContext) -> SimpleMatcherResult:
     names = _models() if call is None else _inputs_of(call[1])
     found = [name for name in names if name.startswith(context.token)]
     return {"completions": [SimpleCompletion(name) for name in found], "suppress": bool(found)}
+
+
+def _values(action: Any) -> list[str]:
+    """Return the values of an option: its choices, or those that its help lists, such as ``on|off``."""
+    if action.choices:
+        return [str(choice) for choice in action.choices]
+    listed = action.metavar.split("|") if isinstance(action.metavar, str) else []
+    # Capitals stand for what a user makes up.
+    return [value for value in listed if len(listed) > 1 and value == value.lower()]
 
 
 def _models() -> tuple[str, ...]:
