@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from nbtriton.backends.base import BackendRequest, BatchTimer, Response
@@ -67,12 +67,22 @@ class ForestInstance(BatchInstance):
         timer.inputs_ready()
         try:
             if place is None:
-                found: Array = self._forest.predict(to_numpy(rows), self._width)
-            else:
-                with place.computing():
-                    found = self._forest.predict(to_torch(rows), self._width)
+                return self._answer(rows)
+            with place.computing():
+                return self._answer(rows)
         except TritonError:
             raise
         except Exception as error:
             raise InternalError(str(error).strip()) from error
+
+    def _answer(self, rows: Array) -> Array:
+        given = to_numpy(rows) if self._place is None else to_torch(rows)
+        found: Array = self._forest.predict(given, self._width)
         return found.reshape(-1) if self._width == 1 else found
+
+    def capturable(self) -> Callable[[Mapping[str, Array]], Mapping[str, Array]] | None:
+        """Return the forest as a function of rows: its kernel, and torch's operations behind it."""
+        return self._on_device
+
+    def _on_device(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+        return {OUTPUT: self._answer(inputs[INPUT])}
