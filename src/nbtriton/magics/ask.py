@@ -124,7 +124,7 @@ class AskMagics(Magics):
     def triton_status(self, line: str) -> Any:
         """Return the models, their state, queues and statistics as a DataFrame.
 
-        Times are means per request, in microseconds. ``isolation`` says where the instances live, and
+        Times are means per request, in microseconds, shown in milliseconds from 1 ms on. ``isolation`` says where the instances live, and
         ``interpreter_wait`` which share of their time those that ran at once waited for each other's
         Python code; where that is long, a line says what to type. Where a configuration sets fields that
         have no effect here, a last column ``ignored`` names them::

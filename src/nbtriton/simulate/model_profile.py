@@ -18,7 +18,7 @@ from nbtriton.config import (
     parse_pbtxt,
     validate,
 )
-from nbtriton.drawing import Column, in_units, measure, table_html, table_text
+from nbtriton.drawing import Column, compact_html, in_units, measure, table_text
 from nbtriton.errors import InvalidArgumentError, NotFoundError, nearest
 from nbtriton.packages import needed
 
@@ -439,7 +439,9 @@ class Profile:
         remarks = self._remarks()
         text = [self.headline, table_text(columns, rows), *(f"note: {each}" for each in remarks)]
         items = "".join(f"<li>{escape(each)}</li>" for each in remarks)
-        html = f'<div class="nbt-perf"><p>{escape(self.headline)}</p>{table_html(columns, rows)}'
+        html = (
+            f'<div class="nbt-perf"><p>{escape(self.headline)}</p>{compact_html(columns, rows, ())}'
+        )
         return {"text/plain": "\n".join(text), "text/html": f"{html}<ul>{items}</ul></div>"}
 
 

@@ -23,7 +23,7 @@ from nbtriton.checks import (
     whole,
 )
 from nbtriton.config import ModelConfig
-from nbtriton.drawing import Column, in_units, measure, table_html, table_text
+from nbtriton.drawing import Column, compact_html, in_units, measure, table_text
 from nbtriton.errors import InvalidArgumentError, NotFoundError
 from nbtriton.packages import needed
 from nbtriton.perf.api import perf
@@ -239,8 +239,18 @@ class Tuning:
         text = [self.headline, table_text(columns, cells)]
         text += [*(f"note: {note}" for note in self.notes), self.config_pbtxt]
         items = "".join(f"<li>{escape(note)}</li>" for note in self.notes)
+        # What differs between them, and what was measured of it.
+        differ = [name for name in names if any(row[name] != rows[0][name] for row in rows)]
+        important = [
+            *(name for name in differ if name not in titles),
+            "infer_per_s",
+            "latency_p99_us",
+            "predicted",
+            "predicted_p99_us",
+        ]
+        first = [names.index(name) for name in important if name in names]
         html = (
-            f'<div class="nbt-perf"><p>{escape(self.headline)}</p>{table_html(columns, cells)}'
+            f'<div class="nbt-perf"><p>{escape(self.headline)}</p>{compact_html(columns, cells, first)}'
             f'<ul>{items}</ul><pre style="font-family:monospace">{escape(self.config_pbtxt)}</pre></div>'
         )
         return {"text/plain": "\n".join(text), "text/html": html}
