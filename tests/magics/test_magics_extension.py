@@ -12,6 +12,7 @@ import pytest
 
 from nbtriton.api import server
 from nbtriton.magics import magic_methods
+from nbtriton.widgets import Hub, WatchView
 from nbtriton.workers.process import end_idle_servers
 from tests.children import run_python
 from tests.magics.cells import DOUBLE
@@ -234,3 +235,25 @@ def test_the_lines_of_an_ensemble_are_completed(notebook):
     assert notebook.complete(f"{head}half = stage(IN=IN)\nOUT = st") == ["stage"]
     assert "stage" not in notebook.complete("half = sta")
     assert "stage" not in notebook.complete("%%triton_model twice\nhalf = sta")
+
+
+def test_what_a_page_says_calls_no_hooks_of_a_cell(doubled):
+    """They would run beside the cell that runs: matplotlib shows and closes its figures in them."""
+    called, said = [], []
+
+    def begun():
+        called.append("pre_execute")
+
+    def ended():
+        called.append("post_execute")
+
+    watch = WatchView(server(), on_hub=Hub(threaded=False))
+    watch.on_msg(lambda _widget, content, _buffers: said.append(content))
+    doubled.shell.events.register("pre_execute", begun)
+    doubled.shell.events.register("post_execute", ended)
+    content = {"kind": "here", "view": "page"}
+    data = {"method": "custom", "content": content}
+    watch.comm.handle_msg({"content": {"data": data}, "buffers": []})
+    assert said == [content]
+    assert called == []
+    watch.close()

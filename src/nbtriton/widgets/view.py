@@ -137,6 +137,10 @@ class LiveView(anywidget.AnyWidget):
         with suppress(AttributeError):
             # No public way.
             self.comm._reply_subshell_for = lambda _data, addressed: addressed  # noqa: SLF001
+        if self.comm is not None:
+            # Its own way calls IPython's hooks of a cell's begin and end, here from the subshell's thread.
+            # matplotlib's would show and close the figures of the cell that runs meanwhile, half drawn.
+            self.comm.handle_msg = self._handle_msg
 
     # -- the hub ------------------------------------------------------------------------------
 
