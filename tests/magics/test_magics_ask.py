@@ -148,6 +148,15 @@ def test_status_is_a_frame_with_a_row_a_version(doubled):
     assert len(doubled.ok("%triton_status").value) == 1
 
 
+def test_the_status_names_what_was_counted_before_a_load(doubled):
+    doubled.ok(INFER)
+    assert "last load" not in doubled.ok("%triton_status").out
+    doubled.ok("%%triton_config double\nmax_batch_size: 3")
+    ran = doubled.ok("%triton_status double")
+    assert "before it were 1 of 'double'" in ran.out
+    assert list(ran.value["requests"]) == [0]
+
+
 def test_a_live_status_follows_the_server(doubled, monkeypatch):
     monkeypatch.setattr(doubled.shell, "kernel", object(), raising=False)
     shown = doubled.ok("table = %triton_status double --live").shown

@@ -19,7 +19,8 @@ from IPython.core.magic_arguments import argument, magic_arguments
 
 from nbtriton.api import server
 from nbtriton.config import output_specs
-from nbtriton.engine import InferenceResult
+from nbtriton.drawing import count
+from nbtriton.engine import InferenceResult, ServerHistory
 from nbtriton.engine.diagnostics.interpreter import advice
 from nbtriton.engine.status import status
 from nbtriton.errors import InvalidArgumentError, NotFoundError, nearest
@@ -143,6 +144,9 @@ class AskMagics(Magics):
             text = advice(model.name, model.interpreter)
             if text and options.name in (None, model.name):
                 print(text)  # noqa: T201 - a cell's own output
+        text = _counted_before(server().history(), options.name)
+        if text:
+            print(text)  # noqa: T201 - a cell's own output
         return keep(self.shell, options.out, status(server(), options.name))
 
     @magic_arguments()
@@ -196,6 +200,19 @@ class AskMagics(Magics):
         return keep(
             self.shell, options.out, views.show(self.shell, WatchView(server(), options.names))
         )
+
+
+def _counted_before(history: ServerHistory, name: str | None) -> str:
+    """Return a sentence about the requests before the last load, which statistics do not count."""
+    before = {
+        one.model.name: one.moments[-1].requests - one.model.success_count
+        for one in history.models
+        if one.moments and name in (None, one.model.name)
+    }
+    words = [f"{count(n)} of '{model}'" for model, n in before.items() if n > 0]
+    if not words:
+        return ""
+    return f"the counts begin with each model's last load; before it were {', '.join(words)}"
 
 
 def _undeclared_shapes(result: InferenceResult) -> list[str]:
