@@ -168,6 +168,19 @@ def test_a_step_on_another_gpu_copies_once(server):
     assert edges(server)[1:] == [("a.OUT", "d.IN", "GPU 0", "GPU 1")]
 
 
+def test_an_empty_output_is_reshaped(server):
+    """NumPy says of no two empty arrays that they share memory."""
+    tensors = "data_type: TYPE_FP32 dims: [ -1, 2 ] reshape { shape: [ -1, 1, 2 ] }"
+    server.load(
+        f'{GPU % 0} input {{ name: "IN" {tensors} }} output {{ name: "OUT" {tensors} }}',
+        lambda IN: {"OUT": IN},
+        name="empty",
+    )
+    empty = np.ones((2, 0, 2), np.float32)
+    assert server.submit("empty", {"IN": empty}).result(60)["OUT"].shape == (2, 0, 2)
+    server.unload("empty", timeout_s=60)
+
+
 def test_a_batch_goes_to_the_device_in_one_copy(server):
     server.load(
         GPU % 0

@@ -290,6 +290,20 @@ def test_a_request_that_is_answered_twice_is_answered_once(broken: Server, how: 
     assert len(answers) == 1
 
 
+def test_an_output_that_cannot_be_reshaped_fails_its_request(broken: Server):
+    """It was settled who answers: nobody else would."""
+    broken.load(
+        'backend: "broken" max_batch_size: 8 input { name: "IN" data_type: TYPE_FP32 dims: 4 } '
+        'output { name: "OUT" data_type: TYPE_FP32 dims: 4 reshape { shape: [ 2, 2 ] } }',
+        object(),
+        name="m",
+    )
+    for requests in (1, 3):
+        sent = [broken.submit("m", {"IN": row(6)}) for _ in range(requests)]
+        for future in sent:
+            assert isinstance(future.exception(WAIT_S), InternalError)
+
+
 def test_an_ensemble_survives_an_input_that_no_step_accepts(broken: Server):
     broken.load(
         'backend: "broken" input { name: "IN" data_type: TYPE_FP32 dims: 4 } '

@@ -379,7 +379,7 @@ class SimulatedArray(NDArrayOperatorsMixin):
     def _result(self, data: Any) -> SimulatedArray:
         """Return a view, or what NumPy had to copy as new memory."""
         if isinstance(data, np.ndarray) and (
-            data is self._data or np.may_share_memory(data, self._data)
+            data is self._data or not data.size or np.may_share_memory(data, self._data)
         ):
             return self._view(data)
         return self._call("elementwise", lambda _: np.asarray(data), (self,), {})

@@ -133,8 +133,12 @@ class Runtime(RequestOwner):
     ) -> None:
         """Pass on a response whose right to be sent is settled."""
         if self.signature.reshaped_outputs and response is not None and response.outputs:
-            outputs = self.signature.reshape_outputs(response.outputs)
-            response = Response(outputs, response.error, response.parameters)
+            try:
+                outputs = self.signature.reshape_outputs(response.outputs)
+                response = Response(outputs, response.error, response.parameters)
+            except Exception as error:  # such as a device's
+                _log.exception("reshaping the outputs of '%s'", self.name)
+                response = Response(error=InternalError(f"{type(error).__name__}: {error}"))
         if request.cache_key and response is not None:
             self._keep(request, response)
         request.deliver(response, final=final, completion=completion)
