@@ -203,7 +203,7 @@ def test_functions_of_a_class_without_dynamic_batching_are_not_used(server: Serv
     model = gated(Gate(is_open=True))
     model.model_batch_include_request = staticmethod(lambda request, batch: 1 / 0)
     server.load(echo(), model, name="m")
-    server.infer("m", {"IN": ones()})
+    assert server.infer("m", {"IN": ones()})["OUT"].shape == ones().shape
 
 
 # -- what a strategy may do wrong --------------------------------------------------------------------

@@ -201,7 +201,7 @@ def test_T5_Y7_a_decoupled_request_counts_once_for_any_responses(server: Server)
         return counts["success"], counts["inference_count"], counts["execution_count"]
 
     # The last response may arrive before its request is counted.
-    until(lambda: counted() == (3, 3, 3))
+    assert until(lambda: counted() == (3, 3, 3))
     assert counted() == (3, 3, 3)
     assert server.statistics("m")["model_stats"][0]["response_stats"] == {}
 

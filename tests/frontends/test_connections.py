@@ -9,7 +9,7 @@ import socket
 import struct
 import threading
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,7 @@ from nbtriton.frontends import Endpoints, Limits, serve
 from tests.engine.support import Gate, gated, waited
 from tests.frontends.models import load_all
 from tests.frontends.raw import Client, post
+from tests.until import until
 
 INFER = "/v2/models/one/infer"
 LIVE = b"GET /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\n"
@@ -455,7 +456,7 @@ def test_too_many_connections_are_refused() -> None:
         for client in clients:
             client.send(post("/v2/models/gated/infer", ones()))
         gate.wait_entered()
-        until(lambda: server.models()[0].queued == 2)
+        assert until(lambda: server.models()[0].queued == 2)
         with Client(endpoints.http_port) as refused:
             assert refused.receive().status == 503
         gate.open()
@@ -471,7 +472,7 @@ def test_a_client_that_leaves_cancels_its_request() -> None:
     class TritonPythonModel:
         def execute(self, requests):
             entered.set()
-            until(requests[0].is_cancelled)
+            assert until(requests[0].is_cancelled)
             saw_it.set()
             return [pb_utils.InferenceResponse([]) for _ in requests]
 
@@ -488,16 +489,6 @@ def test_a_client_that_leaves_cancels_its_request() -> None:
             waited(saw_it)
 
 
-def until(condition: Callable[[], bool]) -> None:
-    """Wait for a state without an event."""
-    moment = threading.Event()
-    for _ in range(3000):
-        if condition():
-            return
-        moment.wait(0.01)
-    pytest.fail("what the test waits for never happened")
-
-
 def test_requests_that_arrive_together_are_one_batch() -> None:
     gate = Gate()
     with Server(gpus=()) as server:
@@ -508,7 +499,7 @@ def test_requests_that_arrive_together_are_one_batch() -> None:
             gate.wait_entered()
             for client in clients[1:]:
                 client.send(post("/v2/models/gated/infer", ones()))
-            until(lambda: server.models()[0].queued == 8)
+            assert until(lambda: server.models()[0].queued == 8)
             gate.open()
             assert all(client.receive().status == 200 for client in clients)
     assert [len(batch) for batch in gate.batches] == [1, 8]
@@ -571,7 +562,7 @@ def test_ports_are_closed_concurrently() -> None:
             closing = threading.Thread(target=endpoints.close, kwargs={"drain_s": 30.0})
             closing.start()
             # None of them waits for the request that HTTP still has to answer.
-            until(lambda: not any(map(listens, ports)))
+            assert until(lambda: not any(map(listens, ports)))
             gate.open()
             assert client.receive().status == 200
             closing.join(30)
@@ -620,7 +611,7 @@ def test_thousands_of_connections_leave_nothing(small: Server) -> None:
                     client.send(b"POST /v2/models/one/inf")
         assert alive(endpoints.http_port)
         connections = endpoints._open["http"].connections
-        until(lambda: not connections)
+        assert until(lambda: not connections)
 
 
 LONG = np.arange(50_001, dtype=np.int32)

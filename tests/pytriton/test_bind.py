@@ -295,7 +295,7 @@ def test_an_unrecoverable_error_is_answered_and_stops_triton(decoupled):
     triton.bind("broken", broken, [ROW], [RESULT], config=ModelConfig(decoupled=decoupled))
     served = threading.Thread(target=triton.serve)
     served.start()
-    until(triton.is_alive)
+    assert until(triton.is_alive)
     url = f"grpc://localhost:{triton.endpoints.grpc_port}"
     with (
         (DecoupledModelClient if decoupled else ModelClient)(url, "broken") as client,
