@@ -1,8 +1,12 @@
-"""Auto-placement beside an exhaustive search: ``python -m bench.placing [--graphs 10] [--seed N]``.
+"""Auto-placement beside an exhaustive search: ``python -m bench.placing [--kind outputs] [--graphs 10] [--seed N]``.
 
 Random ensembles of steps that take given times on the host and on a simulated GPU are placed by ``nt.tune``; then
 every assignment is measured, in turns. The choice is right if the best is ahead of it by no more than their difference
 varies from turn to turn (or a fiftieth). All GPU times are simulated.
+
+Kind ``latency`` compares the median latency of one request at a time; kind ``outputs`` has ensembles with several
+outputs and large tensors, of which the throughput of four requests at a time is compared. Each prediction is then put
+beside what was measured.
 """
 
 from __future__ import annotations
@@ -14,6 +18,7 @@ import random
 import sys
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from statistics import median
 from typing import Any
@@ -26,10 +31,44 @@ __all__ = ["main"]
 
 GPU = "simulated:1,copy_gb_per_s=0.05"
 DEVICES = ("cpu", "gpu:0")
-# Numbers of 4 bytes in a tensor: copies of up to 16 ms.
-SIZES = (1, 50_000, 200_000)
 SAME = 1.02
 TURNS = 3
+# A prediction is good if it is so near.
+NEAR = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """A kind of graphs, and how their assignments are compared.
+
+    Parameters
+    ----------
+    sizes : tuple of int
+        Numbers of 4 bytes in a tensor: copies of 4 and 16 ms.
+    outputs : bool
+        At least two steps make an output of the ensemble.
+    outstanding : int
+        Requests at a time: of one the latency counts, of several the throughput.
+    requests : int
+        Of an assignment, in each turn.
+    """
+
+    sizes: tuple[int, ...]
+    outputs: bool
+    outstanding: int
+    requests: int
+
+    def ms(self, point: Any) -> float:
+        """Return what is compared: the median latency, or the time of a request by the throughput."""
+        if self.outstanding == 1:
+            return float(point.latency_p50_us) / 1000
+        return 1000 / float(point.infer_per_s)
+
+
+KINDS = {
+    "latency": Kind((1, 50_000, 200_000), outputs=False, outstanding=1, requests=8),
+    "outputs": Kind((50_000, 200_000), outputs=True, outstanding=4, requests=40),
+}
 
 
 def step(host_ms: float, gpu_ms: float) -> Callable[..., Any]:
@@ -45,14 +84,14 @@ def step(host_ms: float, gpu_ms: float) -> Callable[..., Any]:
     return run
 
 
-def load(server: nbtriton.Server, steps: int, choose: random.Random) -> list[str]:
+def load(server: nbtriton.Server, steps: int, choose: random.Random, kind: Kind) -> list[str]:
     """Load an ensemble of steps of one input each, some of them beside each other; return their names."""
-    size = choose.choice(SIZES)
+    size = choose.choice(kind.sizes)
     shape = f"data_type: TYPE_FP32 dims: {size}"
     tensors, read, lines = ["in"], set(), []
     names = [f"s{at}" for at in range(steps)]
     for at, name in enumerate(names):
-        source = choose.choice(tensors[-2:])
+        source = choose.choice(tensors[:2] if kind.outputs else tensors[-2:])
         read.add(source)
         tensors.append(f"t{at}")
         server.load(
@@ -73,25 +112,29 @@ def load(server: nbtriton.Server, steps: int, choose: random.Random) -> list[str
     return names
 
 
-def p50_ms(server: nbtriton.Server, where: dict[str, str], count: int) -> float:
-    (point,) = nbtriton.perf(server, "all", request_count=count, placement=where).points
-    return point.latency_p50_us / 1000
+def measured_ms(server: nbtriton.Server, where: dict[str, str], kind: Kind) -> float:
+    (point,) = nbtriton.perf(
+        server, "all", concurrency=kind.outstanding, request_count=kind.requests, placement=where
+    ).points
+    return kind.ms(point)
 
 
-def case(seed: int, steps: int, count: int) -> bool:
-    """Place one graph both ways; print what was found."""
+def case(seed: int, steps: int, kind: Kind) -> tuple[bool, list[float]]:
+    """Place one graph both ways; return whether it was right, and each prediction by what was measured."""
     with nbtriton.Server(gpus=GPU) as server:
-        names = load(server, steps, random.Random(seed))
+        names = load(server, steps, random.Random(seed), kind)
         began = time.monotonic()
+        latency = kind.outstanding == 1
         best = nbtriton.tune(
             server,
             "all",
             placement="auto",
-            minimize="latency",
-            concurrency=1,
+            concurrency=kind.outstanding,
             finalists=1,
             seconds=4,
             seed=seed,
+            minimize="latency" if latency else None,
+            maximize=None if latency else "throughput",
         )
         took_s = time.monotonic() - began
         chosen = best.configuration["placement"]
@@ -99,26 +142,27 @@ def case(seed: int, steps: int, count: int) -> bool:
             dict(zip(names, w, strict=True)) for w in itertools.product(DEVICES, repeat=len(names))
         ]
         # In turns: the machine is now faster, now slower.
-        turns = [[p50_ms(server, where, count) for where in every] for _ in range(TURNS)]
+        turns = [[measured_ms(server, where, kind) for where in every] for _ in range(TURNS)]
     found = [median(each) for each in zip(*turns, strict=True)]
     ours, theirs = every.index(chosen), found.index(min(found))
     behind = [turn[ours] - turn[theirs] for turn in turns]
     noise_ms = (max(behind) - min(behind)) / 2
     right = bool(median(behind) <= max(noise_ms, (SAME - 1) * found[theirs]))
+    points = {tuple(p["placement"] for p in c.options.values()): c.point for c in best.candidates}
+    predicted = [kind.ms(points[tuple(where.values())]) for where in every]
+    # Of the latency or of the throughput: above 1 is more than was measured.
+    ratios = [p / m if latency else m / p for p, m in zip(predicted, found, strict=True)]
     print(
         f"graph {seed}: {' '.join(chosen.values())} in {took_s:.0f} s, {found[ours]:.1f} ms; the best of "
         f"{len(every)} {' '.join(every[theirs].values())}, {found[theirs]:.1f} ms (simulated); behind by "
-        f"{median(behind):.1f} ms, give or take {noise_ms:.1f} ms: {'right' if right else 'WRONG'}",
+        f"{median(behind):.1f} ms, give or take {noise_ms:.1f} ms: {'right' if right else 'WRONG'}; predicted "
+        f"{min(ratios):.2f} to {max(ratios):.2f} of what was measured",
         flush=True,
     )
-    if not right:
-        predicted = {tuple(p["placement"] for p in c.options.values()): c for c in best.candidates}
-        for where, ms in zip(every, found, strict=True):
-            point = predicted[tuple(where.values())].point
-            print(
-                f"    {' '.join(where.values())}: {ms:.1f} ms, predicted {point.latency_p50_us / 1000:.1f} ms"
-            )
-    return right
+    for where, ms, guess in zip(every, found, predicted, strict=True):
+        if not right or abs(guess / ms - 1) > NEAR:
+            print(f"    {' '.join(where.values())}: {ms:.1f} ms, predicted {guess:.1f} ms")
+    return right, ratios
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -127,14 +171,22 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--graphs", type=int, default=10)
     parser.add_argument("--steps", type=int, default=3)
     parser.add_argument("--seed", type=int, default=0, help="of the first graph")
-    parser.add_argument("--requests", type=int, default=8, help="of an assignment, in each turn")
+    parser.add_argument("--kind", choices=tuple(KINDS), help="both by default")
     asked = parser.parse_args(argv)
     print(
         f"load average {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores; GPU: {GPU} (simulated)"
     )
     seeds = range(asked.seed, asked.seed + asked.graphs)
-    right = sum(case(seed, asked.steps, asked.requests) for seed in seeds)
-    print(f"{right} of {asked.graphs} right (wanted: 9 of 10)")
+    for name in [asked.kind] if asked.kind else KINDS:
+        print(f"{name}:")
+        cases = [case(seed, asked.steps, KINDS[name]) for seed in seeds]
+        right = sum(found for found, _ in cases)
+        ratios = [ratio for _, each in cases for ratio in each]
+        near = sum(abs(ratio - 1) <= NEAR for ratio in ratios)
+        print(
+            f"{name}: {right} of {asked.graphs} right (wanted: 9 of 10); {near} of {len(ratios)} predictions "
+            f"within {NEAR:.0%}, {min(ratios):.2f} to {max(ratios):.2f} of what was measured"
+        )
     return 0
 
 

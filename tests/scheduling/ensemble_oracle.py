@@ -93,7 +93,9 @@ class EnsemblePair:
         if self.failed:
             return self.finish(at, self.run.answered)
         del self.running[at]
+        starts, emits = self.run.foreseen(index, iteration)
         advance = self.run.answered(index, iteration)
+        assert (starts, emits) == ([start.step for start in advance.starts], advance.emit)
         self.responses += 1
         state = self.iterations[iteration]
         state.running.discard(index)

@@ -2,8 +2,8 @@
 
 The devices are the real ones of `nbtriton.devices.simulated`, their streams and events those that
 `nbtriton.backends.core.place.Place` takes. Only threads are played here: each step has one, which takes one request at a
-time, and so do callers. A step that makes an output copies it to the caller by itself, which with several outputs is simpler
-than in the engine, where the last step copies all. Nothing of the simulated server is used.
+time. As in the engine the thread that ends a request fetches all of its outputs, one after the other, and the one that
+starts a step on the host waits until its inputs are written. Nothing of the simulated server is used.
 """
 
 from __future__ import annotations
@@ -58,10 +58,6 @@ class Replay:
         self.devices = gpus
         self.settings = settings
         self.steps = {name: Step(name, device[where[name]], self) for name in graph.reads}
-        self.readers = {
-            tensor: [n for n, tensors in graph.reads.items() if tensor in tensors]
-            for tensor in ("in", *graph.writers)
-        }
         self.ends, self.latencies_ms = [], []
         self.left = requests
         self._calendar, self._count = [], itertools.count()
@@ -80,24 +76,27 @@ class Replay:
         if self.left:
             self.left -= 1
             tensors = {"in": self.tensor("in")}
-            request = {
-                "tensors": tensors,
-                "begun": set(),
-                "answered": set(),
-                "sent": self.clock.now,
-            }
+            request = {"tensors": tensors, "begun": set(), "sent": self.clock.now}
             self.deliver(request)
 
     def tensor(self, name):
         return np.zeros(self.graph.sizes[name], np.float32)
 
-    def deliver(self, request):
-        """Queue the steps whose inputs are made."""
-        for name, tensors in self.graph.reads.items():
-            if name not in request["begun"] and set(tensors) <= set(request["tensors"]):
-                request["begun"].add(name)
-                self.steps[name].waiting.append(request)
-                self.start(self.steps[name])
+    def ready(self, request):
+        """Take the steps whose inputs are made, each once."""
+        made = set(request["tensors"])
+        names = [
+            name
+            for name, tensors in self.graph.reads.items()
+            if name not in request["begun"] and set(tensors) <= made
+        ]
+        request["begun"].update(names)
+        return names
+
+    def deliver(self, request, names=None):
+        for name in self.ready(request) if names is None else names:
+            self.steps[name].waiting.append(request)
+            self.start(self.steps[name])
 
     def start(self, step, wake_ns=WAKE_NS):
         if step.busy or not step.waiting:
@@ -121,22 +120,21 @@ class Replay:
                 ),
             )
             return
-        place = step.place
-        with place.stream:
-            placed = [place.join([array], "X")[0] for array in inputs]
-            output = step.device.adopt(self.tensor(made))
-            place.stream.launch(
-                "compute", [x.allocation.access for x in placed], [output.allocation.access], lambda: took_ns
-            )  # fmt: skip
+        with step.place.stream:
+            placed = [step.place.join([array], "X")[0] for array in inputs]
+        began_ns = self.clock.now
+        self.at(began_ns + took_ns, lambda: self.computed(step, request, placed, began_ns))
+
+    def computed(self, step, request, placed, began_ns):
+        """Let the device compute what the thread has computed, as `SimulatedDevice.run` does."""
+        reads = [array.allocation.access for array in placed]
+        took_ns = self.clock.now - began_ns
+        with step.place.stream:
+            step.place.stream.launch("compute", reads, (), lambda: took_ns, began_ns)
+            output = step.device.adopt(self.tensor(f"t{step.name[1:]}"))
             event = step.device.hand_over([output], [f"{step.name}.Y"])
         step.written = [step.written[1], event.reached_ns]
-        when = self.clock.now + took_ns
-        on_host = [n for n in self.readers[made] if self.steps[n].device is None]
-        if (
-            on_host or made in graph.outputs
-        ):  # the engine waits for an event that a reader does not know
-            when = max(when, event.reached_ns)
-        self.at(when, lambda: self.done(step, request, output))
+        self.done(step, request, output)
 
     def label(self, step):
         return f"gpu:{step.device.index}"
@@ -155,20 +153,34 @@ class Replay:
         then()
 
     def done(self, step, request, output):
-        made = f"t{step.name[1:]}"
-        if made in self.graph.outputs:
-            self.fetch([output], lambda: self.answered(step, request, made))
+        tensors = request["tensors"]
+        tensors[f"t{step.name[1:]}"] = output
+        if set(self.graph.outputs) <= set(tensors):
+            outputs = [tensors[name] for name in self.graph.outputs]
+            self.when_written(
+                outputs, lambda: self.fetch(outputs, lambda: self.answered(step, request))
+            )
             return
-        request["tensors"][made] = output
-        self.deliver(request)
-        self.free(step)
+        names = self.ready(request)
+        on_host = [name for name in names if self.steps[name].device is None]
+        inputs = [tensors[tensor] for name in on_host for tensor in self.graph.reads[name]]
 
-    def answered(self, step, request, made):
-        request["answered"].add(made)
-        if request["answered"] == set(self.graph.outputs):
-            self.ends.append(self.clock.now)
-            self.latencies_ms.append((self.clock.now - request["sent"]) / 1e6)
-            self.send()
+        def go_on():
+            self.deliver(request, names)
+            self.free(step)
+
+        self.when_written(inputs, go_on)
+
+    def when_written(self, arrays, then):
+        """Go on once devices have written arrays."""
+        on_device = [array for array in arrays if not isinstance(array, np.ndarray)]
+        written = [array.allocation.access.ready.reached_ns for array in on_device]
+        self.at(max([self.clock.now, *written]), then)
+
+    def answered(self, step, request):
+        self.ends.append(self.clock.now)
+        self.latencies_ms.append((self.clock.now - request["sent"]) / 1e6)
+        self.send()
         self.free(step)
 
     def free(self, step):

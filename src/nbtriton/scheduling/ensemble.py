@@ -270,6 +270,13 @@ class EnsembleRun:
             return self._advance(iteration, state, (), arrived=False)
         return self._arrive(step, iteration, state)
 
+    def foreseen(self, step: int, iteration: int) -> tuple[list[int], bool]:
+        """Return what `answered` would decide: the steps to start, and whether to respond; nothing changes."""
+        state = self._iterations[iteration]
+        route = self._route
+        starts = [reader for reader, count in route.readers[step] if state.missing[reader] == count]
+        return starts, not state.emitted and state.outputs == route.outputs[step]
+
     def response(self, step: int, iteration: int, *, new_iteration: bool) -> tuple[int, Advance]:
         """Handle one response of a step.
 

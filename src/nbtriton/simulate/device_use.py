@@ -38,11 +38,11 @@ class DeviceUse:
         Where it computes, such as ``"gpu:0"``, one batch after the other; empty for the host.
     before, after : tuple of Copied
         Inputs, and outputs that a caller gets.
-    waits : bool
-        A reader on the host needs an output of a device, so the instance waits for it.
+    on_host : bool
+        It is placed on the host: whoever hands it tensors of a device waits until they are written.
     """
 
     device: str
     before: tuple[Copied, ...] = ()
     after: tuple[Copied, ...] = ()
-    waits: bool = True
+    on_host: bool = True

@@ -166,16 +166,13 @@ class Measured:
         """Return how a step uses devices: each has an engine for copies to it, one from it, and computes."""
         here = where[model]
         before, after = [], []
-        waits = False
         for edge in self.edges:
             copies = self.copies.get(edge, _NEVER)
             source = self.memory_of(edge.writer, edge.output, where.get(edge.writer, HOST))
             if edge.reader == model:
                 before += copies.copied(source, self.memory_of(model, edge.input, here))
-            elif edge.writer == model:
-                waits = waits or where.get(edge.reader, HOST) == HOST
-                if not edge.reader:
-                    after += copies.copied(source, HOST)
+            elif edge.writer == model and not edge.reader:
+                after += copies.copied(source, HOST)
         # A model all of whose tensors are on the host computes there, too.
         tensors = [
             self.memory_of(model, tensor, here)
@@ -183,8 +180,9 @@ class Measured:
             for end, tensor in ((edge.reader, edge.input), (edge.writer, edge.output))
             if end == model
         ]
-        on_host = here == HOST or (bool(tensors) and set(tensors) == {HOST})
-        return DeviceUse("" if on_host else here, tuple(before), tuple(after), waits)
+        computes_here = here != HOST and (not tensors or set(tensors) != {HOST})
+        device = here if computes_here else ""
+        return DeviceUse(device, tuple(before), tuple(after), here == HOST)
 
     def model(self, name: str, where: Assignment) -> ModelProfile:
         """Return a step's profile on its device, without copies."""

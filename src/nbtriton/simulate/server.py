@@ -71,6 +71,9 @@ class SimulatedServer:
         self.runtimes: dict[str, Runtime] = {}
         self._devices = devices or {}
         self._units: defaultdict[str, Unit] = defaultdict(Unit)
+        self.world.leaving = [
+            self._transfer(each) for use in self._devices.values() for each in use.after
+        ]
         self._profile = profile
         self._configs = configs
         options = profile.server
@@ -161,8 +164,7 @@ class SimulatedServer:
         return OnDevice(
             self._units[use.device] if use.device else None,
             [self._transfer(each) for each in use.before],
-            [self._transfer(each) for each in use.after],
-            waits=use.waits,
+            on_host=use.on_host,
         )
 
     def _transfer(self, copied: Copied) -> Transfer:
@@ -188,13 +190,15 @@ class SimulatedServer:
 
     def _ensemble(self, config: ModelConfig) -> Ensemble:
         plan = ensemble_plan(config)
+        steps = [self.runtime(step.model_name) for step in plan.steps]
         return Ensemble(
             self.world,
             config.name,
             plan,
-            [self.runtime(step.model_name) for step in plan.steps],
+            steps,
             getattr(config.ensemble_scheduling, "max_inflight_requests", 0),
             _writers(plan) if self._devices else None,
+            [_on_host(step) for step in steps] if self._devices else None,
         )
 
 
@@ -219,6 +223,15 @@ def _writers(plan: EnsemblePlan) -> list[list[int]]:
         sorted({made[tensor] for tensor in step.input_map.values() if tensor in made})
         for step in plan.steps
     ]
+
+
+def _on_host(step: Runtime) -> bool:
+    """Return whether a step's inputs have to be written before it is started."""
+    if isinstance(step, Ensemble):
+        first = step.plan.route(step.outputs).first
+        return any(step.on_host[at] for at in first)
+    assert isinstance(step, Model)
+    return step.device is not None and step.device.on_host
 
 
 def service_times(measured: ModelProfile) -> ServiceTimes:

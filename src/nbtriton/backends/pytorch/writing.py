@@ -24,7 +24,8 @@ def writes_nothing(module: Any) -> bool:
     """Return True for TorchScript without any operation that writes to memory or to an attribute.
 
     It can neither change a tensor that it gets nor keep it. That an operation writes is part of its schema:
-    ``aten::relu_(Tensor(a!) self)``. One that writes to a tensor of the module's own counts as well, as what its
+    ``aten::relu_(Tensor(a!) self)``. (READ_ONLY_INPUTS would say the same, in every configuration that was written for
+    the real server, which hands over the request's own memory.) One that writes to a tensor of the module's own counts as well, as what its
     tensors share is not looked into; so does a hook.
 
     Parameters

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 __all__ = ["OnDevice", "Stream", "Transfer", "Unit"]
+
+
+# Pieces of work of a unit that are remembered: what is added may have begun before some of them.
+_REMEMBERED: Final = 256
 
 
 class Unit:
@@ -13,22 +19,24 @@ class Unit:
     def __init__(self) -> None:
         self._busy: list[tuple[int, int]] = []  # begins and ends, in order
 
-    def occupy(self, now: int, earliest: int, duration: int) -> int:
+    def occupy(self, earliest: int, duration: int) -> int:
         """Let it work where it is free next; return when it is done.
 
         Work that waits keeps nothing else from it meanwhile.
         """
+        if not duration:
+            return earliest
         busy = self._busy
-        while busy and busy[0][1] <= now:
-            del busy[0]
+        at = len(busy)
+        while at and busy[at - 1][1] > earliest:
+            at -= 1
         start = earliest
-        for at in range(len(busy)):
-            begins, ends = busy[at]
-            if start + duration <= begins:
-                busy.insert(at, (start, start + duration))
-                return start + duration
-            start = max(start, ends)
-        busy.append((start, start + duration))
+        while at < len(busy) and start + duration > busy[at][0]:
+            start = max(start, busy[at][1])
+            at += 1
+        busy.insert(at, (start, start + duration))
+        if len(busy) > _REMEMBERED:
+            del busy[: _REMEMBERED // 2]
         return start + duration
 
 
@@ -65,7 +73,7 @@ class Transfer:
         self.from_host = from_host
         self.to_host = to_host
 
-    def occupy(self, now: int, earliest: int, rows: int) -> int:
+    def occupy(self, earliest: int, rows: int) -> int:
         """Copy a batch of this number of rows; return the time of its arrival."""
         sizes, times = self._rows, self._times_ns
         took = times[0]
@@ -75,7 +83,7 @@ class Transfer:
                 at += 1
             share = (rows - sizes[at]) / (sizes[at + 1] - sizes[at])
             took = times[at] + (times[at + 1] - times[at]) * share
-        return self.unit.occupy(now, earliest, max(0, int(took)))
+        return self.unit.occupy(earliest, max(0, int(took)))
 
 
 class Stream:
@@ -83,14 +91,16 @@ class Stream:
 
     Attributes
     ----------
+    began_ns, ready_ns : int
+        When the thread has begun to compute a batch, and when the device may.
     written_ns, written_before_ns : int
         When the device has written the outputs of the last batch, and of the one before.
     """
 
-    __slots__ = ("written_before_ns", "written_ns")
+    __slots__ = ("began_ns", "ready_ns", "written_before_ns", "written_ns")
 
     def __init__(self) -> None:
-        self.written_ns = self.written_before_ns = 0
+        self.began_ns = self.ready_ns = self.written_ns = self.written_before_ns = 0
 
 
 class OnDevice:
@@ -100,22 +110,19 @@ class OnDevice:
     ----------
     compute : Unit or None
         Of the device where it runs; None on the host.
-    before, after : list of Transfer
-        Of its inputs, and of the outputs that callers get.
-    waits : bool
-        A reader on the host needs an output: the instance waits for it. It does not where all readers
-        order their work on a device behind it.
+    before : list of Transfer
+        Of its inputs.
+    on_host : bool
+        The model is on the host: whoever hands it tensors of a device waits until they are written. A model
+        on a device orders its own work behind that.
     """
 
-    __slots__ = ("after", "before", "compute", "waits")
+    __slots__ = ("before", "compute", "on_host")
 
-    def __init__(
-        self, compute: Unit | None, before: list[Transfer], after: list[Transfer], *, waits: bool
-    ) -> None:
+    def __init__(self, compute: Unit | None, before: list[Transfer], *, on_host: bool) -> None:
         self.compute = compute
         self.before = before
-        self.after = after
-        self.waits = waits
+        self.on_host = on_host
 
     def begin(self, stream: Stream, rows: int, ready: int, now: int, took: int) -> int:
         """Give a batch to the device; return when the instance's thread is done with it.
@@ -132,21 +139,21 @@ class OnDevice:
         arrived = max(start, ready)
         for transfer in self.before:
             earliest = start if transfer.from_host else max(start, ready)
-            there = transfer.occupy(now, earliest, rows)
+            there = transfer.occupy(earliest, rows)
             arrived = max(arrived, there)
             if transfer.to_host:
                 start = there
         if compute is None:
             return arrived + took
-        written = compute.occupy(now, max(arrived, stream.written_ns), took)
-        stream.written_before_ns = stream.written_ns
-        stream.written_ns = written
-        done = start + took
-        return max(done, written) if self.waits else done
+        stream.began_ns = start
+        stream.ready_ns = max(arrived, stream.written_ns)
+        return start + took
 
-    def leave(self, rows: int, now: int) -> int:
-        """Copy the outputs to the host; return when they are there."""
-        there = now
-        for transfer in self.after:
-            there = transfer.occupy(now, there, rows)
-        return there
+    def computed(self, stream: Stream, now: int) -> None:
+        """Let the device compute what the thread has just computed.
+
+        A simulated GPU knows only then how long that takes: shorter work that began later is before it.
+        """
+        if self.compute is not None:
+            stream.written_before_ns = stream.written_ns
+            stream.written_ns = self.compute.occupy(stream.ready_ns, now - stream.began_ns)

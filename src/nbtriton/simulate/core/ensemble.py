@@ -24,9 +24,11 @@ class Ensemble(Runtime):
         Requests in a step at a time (E21), 0 for no limit.
     writers : list of list of int, optional
         Of each step the steps whose outputs it reads, where devices may write these later than the steps end.
+    on_host : list of bool, optional
+        Of each step, likewise, whether its inputs have to be written before it is started.
     """
 
-    __slots__ = ("_gates", "outputs", "plan", "steps", "world", "writers")
+    __slots__ = ("_gates", "on_host", "outputs", "plan", "steps", "world", "writers")
 
     def __init__(
         self,
@@ -36,6 +38,7 @@ class Ensemble(Runtime):
         steps: list[Runtime],
         most_inflight: int = 0,
         writers: list[list[int]] | None = None,
+        on_host: list[bool] | None = None,
     ) -> None:
         super().__init__(name)
         self.world = world
@@ -43,6 +46,7 @@ class Ensemble(Runtime):
         self.steps = steps
         self.outputs = frozenset(plan.outputs)
         self.writers = writers or []
+        self.on_host = on_host or []
         self._gates = [_Gate(most_inflight) for _ in steps] if most_inflight else []
 
     def submit(self, thread: Thread, request: Request) -> None:
@@ -126,6 +130,24 @@ class _Execution(Sink):
         if advance.starts:
             self._start(thread, advance.starts)
         self._ensemble.left(thread, request)
+
+    def wait_for_devices(self, request: Request, ready_ns: int, until: int) -> int:
+        """Wait for the inputs of steps on the host that follow, and for all outputs with the last of them."""
+        ready = self._ready_ns
+        if self._failed or not ready:
+            return until
+        ready[request.step] = ready_ns
+        ensemble = self._ensemble
+        starts, emits = self._run.foreseen(request.step, 0)
+        for step in starts:
+            if ensemble.on_host[step]:
+                until = max(until, self._request.ready_ns)
+                for writer in ensemble.writers[step]:
+                    until = max(until, ready[writer])
+        if emits:
+            outer = self._request
+            until = outer.sink.wait_for_devices(outer, max(ready), until)
+        return until
 
     def failed(self, thread: Thread, request: Request, message: str) -> None:
         first = self._run.fail()

@@ -36,7 +36,7 @@ class Instance(Event):
     """
 
     __slots__ = (
-        "_leaving", "_loses", "_lost", "_pace", "_queued", "_since", "_taken", "answering_until", "due",
+        "_loses", "_lost", "_pace", "_queued", "_since", "_taken", "_waiting", "answering_until", "due",
         "ended_ns", "holds", "index", "inline", "model", "run", "start_ns", "stream",
         "thread",
     )  # fmt: skip
@@ -54,7 +54,7 @@ class Instance(Event):
         self.answering_until = 0
         self.holds = False
         self.stream = Stream()
-        self._leaving = False  # its outputs are on their way to the caller
+        self._waiting = False  # for devices, before it answers
         self._queued = -1
         self._pace = 1.0  # mean execution time now, relative to none beside it
         self._since = 0
@@ -129,12 +129,18 @@ class Instance(Event):
             self.model.world.calendar.at(self.due, self)
             return
         device = self.model.device
-        if device is not None and device.after and not self._leaving:
-            self._leaving = True
-            self.due = self._queued = device.leave(run.size, now)
-            self.model.world.calendar.at(self.due, self)
-            return
-        self._leaving = False
+        if device is not None and not self._waiting:
+            device.computed(self.stream, now)
+            until = now
+            for ticket in run.tickets:
+                assert isinstance(ticket, Request)
+                until = ticket.sink.wait_for_devices(ticket, self.stream.written_ns, until)
+            if until > now:
+                self._waiting = True
+                self.due = self._queued = until
+                self.model.world.calendar.at(until, self)
+                return
+        self._waiting = False
         self._queued = -1
         self.run = None
         self.ended_ns = now

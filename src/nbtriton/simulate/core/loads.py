@@ -88,6 +88,13 @@ class Load(Sink):
         """Begin to send."""
         raise NotImplementedError
 
+    def wait_for_devices(self, request: Request, ready_ns: int, until: int) -> int:
+        """Let the thread that ends a request fetch its outputs too, one after the other, as `perf.driver` does."""
+        until = max(until, ready_ns)
+        for transfer in self.world.leaving:
+            until = transfer.occupy(until, request.size)
+        return until
+
     def _next(self, lane: int) -> Request | None:
         """Return the next request of a lane, None when no more are to be sent."""
         number = self.number

@@ -7,6 +7,7 @@ from random import Random
 from typing import TYPE_CHECKING, Final
 
 from nbtriton.scheduling import RunBatch, Ticket
+from nbtriton.simulate.core.device import Transfer
 
 if TYPE_CHECKING:
     from nbtriton.simulate.core.instance import Instance
@@ -165,6 +166,21 @@ class Sink:
         """Handle an error."""
         raise NotImplementedError
 
+    def wait_for_devices(self, request: Request, ready_ns: int, until: int) -> int:  # noqa: ARG002
+        """Return when the thread that is about to deliver a response has done what it does on devices for it.
+
+        A caller gets outputs that are written.
+
+        Parameters
+        ----------
+        request : Request
+        ready_ns : int
+            When a device has written its outputs.
+        until : int
+            Until when the thread is busy so far.
+        """
+        return max(until, ready_ns)
+
 
 class Runtime:
     """A model or an ensemble that takes requests, and what it counts (T1 to T4)."""
@@ -268,6 +284,8 @@ class World:
         One thread at a time runs Python (false in a free-threaded build).
     free_ns : int
         When the interpreter is free again.
+    leaving : list of Transfer
+        Copies of the outputs that callers fetch from devices.
     demand : float
         Cores that the running executions of models that contend want, each if it were alone.
     busy : float
@@ -278,7 +296,7 @@ class World:
 
     __slots__ = (
         "_beside", "_contending", "_holding", "_running", "busy", "calendar", "cores", "costs",
-        "demand", "free_ns", "random", "shared_interpreter", "trace",
+        "demand", "free_ns", "leaving", "random", "shared_interpreter", "trace",
     )  # fmt: skip
 
     def __init__(
@@ -293,6 +311,7 @@ class World:
         self.demand = 0.0
         self.busy = 0.0
         self.cores = cores
+        self.leaving: list[Transfer] = []
         self._running = 0
         self._contending: list[Instance] = []
         self._holding: list[Instance] = []
