@@ -145,6 +145,19 @@ def test_PA60_csv_has_perf_analyzers_columns_sorted_by_throughput(tmp_path):
     assert [row[0] for row in rows] == ["2", "1"]
 
 
+@pytest.mark.parametrize(("count", "head", "cell"), [
+    (2, "mean batch of s0 / s1", "4.00 / 2.00"), (6, "mean batch of the 6 steps", "0.667 to 4.00"),
+])  # fmt: skip
+def test_the_mean_batches_of_many_steps_are_a_range(count, head, cell):
+    steps = tuple(
+        replace(SERVER, model=f"s{at}", execution_count=25 * (at + 1)) for at in range(count)
+    )
+    forms = report(point(composing=steps))._repr_mimebundle_()
+    for form in forms["text/plain"], forms["text/html"]:
+        assert head in form
+        assert cell in form
+
+
 def test_PA60_csv_of_rates_percentiles_and_sweeps(tmp_path):
     more = {"mode": "request_rate", "percentile": 97.0, "percentile_us": 950.0}
     report(

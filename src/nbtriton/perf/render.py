@@ -85,6 +85,8 @@ _FIGURES = (
     "infer_per_s", "latency_p50_us", "latency_p99_us", "errors", "outcome", "server_mean_batch_size",
     "responses_per_s", "first_response_p50_us", "sequences_per_s", "delayed_percent",
 )  # fmt: skip
+# More of them are one figure: their names make a head of a line each.
+_MOST_STEPS = 4
 # Columns that are left out where every row has this value.
 _NEVER = object()
 _PLAIN: Mapping[str, object] = {
@@ -246,14 +248,13 @@ def _table(report: Report) -> tuple[list[Column], list[list[object]], list[int]]
         if point.composing:
             # An ensemble runs request by request; its steps have batches.
             row.pop("server_mean_batch_size", None)
-            row["steps_mean_batch_size"] = " / ".join(
-                measure(step.mean_batch_size) for step in point.composing
-            )
+            row["steps_mean_batch_size"] = _mean_batches(point.composing)
         rows.append(row)
     columns = dict(_TABLE)
     steps = next((point.composing for point in report.points if point.composing), ())
+    of = " / ".join(step.model for step in steps)
     columns["steps_mean_batch_size"] = Column(
-        f"mean batch of {' / '.join(step.model for step in steps)}"
+        f"mean batch of {of if len(steps) <= _MOST_STEPS else f'the {len(steps)} steps'}"
     )
     for point in report.points:
         if point.percentile is not None:
@@ -272,6 +273,14 @@ def _table(report: Report) -> tuple[list[Column], list[list[object]], list[int]]
     important = (*filter(varying.__contains__, _CHOICES), *_FIGURES, *chosen)
     first = [shown.index(name) for name in important if name in shown]
     return *in_units([columns[name] for name in shown], cells), first
+
+
+def _mean_batches(steps: Sequence[ServerBreakdown]) -> str:
+    """Return the mean batch of each step, of many the lowest and the highest."""
+    sizes = [step.mean_batch_size for step in steps]
+    if len(sizes) <= _MOST_STEPS:
+        return " / ".join(map(measure, sizes))
+    return f"{measure(min(sizes))} to {measure(max(sizes))}"
 
 
 def _cell(value: object) -> object:

@@ -234,7 +234,7 @@ class Tuning:
             "predicted_p99_us": Column("predicted p99", "µs"),
         }
         names = list(rows[0])
-        columns = [titles.get(name, Column(name.replace("_", " "))) for name in names]
+        columns = [titles.get(name) or Column.of(name) for name in names]
         columns, cells = in_units(columns, [[row[name] for name in names] for row in rows])
         text = [self.headline, table_text(columns, cells)]
         text += [*(f"note: {note}" for note in self.notes), self.config_pbtxt]
