@@ -55,13 +55,13 @@ def test_it_is_stepped_and_scrubbed_by_keys(open_view, figure):
     assert (tokens(page, "waits"), tokens(page, "runs")) == (["1"], [])
     page.keyboard.press("ArrowRight")
     assert tokens(page, "runs") == ["1"]
-    assert page.locator(".nbt-stamp.nbt-on").text_content().startswith("I")
+    assert page.locator(".nbt-reason.nbt-on").text_content().startswith("I")
     for _ in range(4):
         page.keyboard.press("ArrowRight")
     assert tokens(page, "waits") == ["2", "3", "4"]
     page.get_by_role("button", name="one step on").click()
     assert tokens(page, "runs") == ["2", "3", "4"]
-    assert "requests joined while it waited" in page.locator(".nbt-stamp.nbt-on").text_content()
+    assert "requests joined while it waited" in page.locator(".nbt-reason.nbt-on").text_content()
     assert "leave as one batch" in words(page)
     page.get_by_role("button", name="one step back").focus()
     page.keyboard.press("End")

@@ -125,7 +125,7 @@ class Stage:
     Attributes
     ----------
     scene : Shape
-        Tokens are groups with ``data-token``, stamps with ``data-from`` and ``data-until``.
+        Tokens are groups with ``data-token``, reasons with ``data-from`` and ``data-until``.
     places : list
         For each token ``[moment, x, y, state]`` where that changes; state 0 is gone, 1 waits, 2 runs.
     plot : tuple of float
@@ -386,7 +386,7 @@ def _stage(
                 parts.append(
                     text(box_x + box_w - 10, line + 17, f"slot {slot}", 11, "muted", "end")
                 )
-            parts += _stamps(picture, at, lane, (box_x, box_y, box_w, box_h))
+            parts += _reason_labels(picture, at, lane, (box_x, box_y, box_w, box_h))
         _place(picture, own, places, (queue_x, y, per_row), (box_x, y, box_w, box_h), model)
         y += tall + 10
     for i, one in enumerate(picture.requests):
@@ -414,10 +414,10 @@ def _token(one: FigureRequest, number: int) -> Shape:
     )
 
 
-def _stamps(
+def _reason_labels(
     picture: FigurePicture, model: int, lane: int, box: tuple[float, float, float, float]
 ) -> list[Shape]:
-    """Write why each batch left, above the tokens of its instance, while it runs."""
+    """Write the reason of each batch above the tokens of its instance, while it runs."""
     x, y, width, height = box
     parts = []
     for batch in picture.batches:
@@ -433,7 +433,7 @@ def _stamps(
                       **ink(batch.mark.role, batch.mark.role)),
                 text(x + 14, y + 28, batch.mark.letter, 11, "fg", "middle", bold=True),
                 text(x + 28, y + 28, words, 11, "fg"),
-                class_="nbt-stamp", data_from=batch.leave, data_until=batch.end,
+                class_="nbt-reason", data_from=batch.leave, data_until=batch.end,
             )
         )  # fmt: skip
     return parts

@@ -1,6 +1,6 @@
 /** @typedef {[Spec, number[][][], [number, number, number, number]]} Staged a scene, the places of its
  *   tokens, and left, width, top and bottom of its time axis */
-/** @typedef {{stage: Staged, tokens: SVGElement[], stamps: SVGElement[], cover: SVGElement,
+/** @typedef {{stage: Staged, tokens: SVGElement[], reasons: SVGElement[], cover: SVGElement,
  *   line: SVGElement}} Drawn */
 
 // How long a moment is shown while it plays, by the time until the next one.
@@ -79,9 +79,9 @@ function render({ model, el }) {
       token.classList.toggle("nbt-waits", state === 1);
       token.classList.toggle("nbt-runs", state === 2);
     });
-    for (const stamp of drawn.stamps) {
-      const on = Number(stamp.dataset.from) <= at && at < Number(stamp.dataset.until);
-      stamp.classList.toggle("nbt-on", on);
+    for (const reason of drawn.reasons) {
+      const on = Number(reason.dataset.from) <= at && at < Number(reason.dataset.until);
+      reason.classList.toggle("nbt-on", on);
     }
     const ended = at === last() && now_ms === undefined;
     const ms = ended ? model.get("span_ms") : now_ms ?? all[at]?.[0] ?? model.get("span_ms");
@@ -251,7 +251,7 @@ function render({ model, el }) {
     const line = mark_in("path", { d: `M0 ${top}V${bottom}`, class: "nbt-s-fg", "stroke-width": "1.5" });
     /** @param {string} name */
     const all = (name) => [...scene.querySelectorAll(name)].map((one) => /** @type {SVGElement} */ (one));
-    drawn = { stage: staged, tokens: all(".nbt-token"), stamps: all(".nbt-stamp"), cover, line };
+    drawn = { stage: staged, tokens: all(".nbt-token"), reasons: all(".nbt-reason"), cover, line };
     scene.append(cover, line);
     picture.replaceChildren(scene);
     if (model.get("fields").length) all(".nbt-life[data-client]").forEach(movable);
