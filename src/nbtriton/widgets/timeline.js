@@ -163,7 +163,10 @@ function render({ model, el }) {
     pen.textAlign = align;
     pen.fillStyle = colours[role];
     let words = text;
-    while (pen.measureText(words).width > room && words.length > 3) words = `${words.slice(0, -2)}…`;
+    // The names of lanes differ at their ends.
+    while (pen.measureText(words).width > room && words.length > 3) {
+      words = align === "right" ? `…${words.slice(2)}` : `${words.slice(0, -2)}…`;
+    }
     pen.fillText(words, x, y);
   };
 
