@@ -245,10 +245,12 @@ def text_width(line: str, size: float, *, bold: bool = False) -> float:
     return ems * size * (1.1 if bold else 1.0)
 
 
-def shortened(line: str, room: float, size: float, *, bold: bool = False) -> str:
+def shortened(
+    line: str, room: float, size: float, *, bold: bool = False, keep_end: bool = False
+) -> str:
     """Cut a line of text to a width in pixels, with an ellipsis where something is left out."""
     while text_width(line, size, bold=bold) > room and len(line) > 4:
-        line = line[:-2] + "…"
+        line = "…" + line[2:] if keep_end else line[:-2] + "…"
     return line
 
 

@@ -179,7 +179,14 @@ def _model(model: TimelineLanes, y: float, axis: _Axis) -> tuple[Shape, float]:
     for at, lane in enumerate(model.lanes):
         top = lanes_top + at * (_LANE_H + 4)
         parts.append(
-            text(axis.left - 8, top + 16, shortened(lane, axis.left - 30, 11), 11, "muted", "end")
+            text(
+                axis.left - 8,
+                top + 16,
+                shortened(lane, axis.left - 30, 11, keep_end=True),  # by it instances differ
+                11,
+                "muted",
+                "end",
+            )
         )
         parts.append(
             shape(
