@@ -106,7 +106,7 @@ def magic_page(name: str, method: Any) -> str:
     usage = parser.format_usage().removeprefix("usage: ").replace("::\n\n", "").strip("\n")
     usage = inspect.cleandoc(f"  {usage.lstrip()}").lstrip("%")
     page = _title(f"{signs}{name}") + inspect.cleandoc(parser.description) + "\n\n"
-    page += _title("Usage", "-") + "::\n\n"
+    page += _title("Usage", "-") + ".. code-block:: text\n\n"
     page += "".join(f"    {line}\n" for line in f"{signs}{usage}".splitlines()) + "\n"
     page += _title("Options", "-")
     for action in parser._actions:  # noqa: SLF001 - argparse has no public list of them
@@ -149,7 +149,7 @@ def api_page(name: str, what: str) -> str:
         again = any(public in public_names(one) for one in MODULES if one > name)
         index = "   :no-index:\n" if again else ""
         if inspect.isclass(value):
-            members = "   :members:\n   :inherited-members: Exception, Message, Mapping, tuple\n"
+            members = "   :members:\n   :inherited-members: Exception, Figure, Message, Mapping, tuple\n"
             page += f".. autoclass:: {name}.{public}\n{members}{index}\n"
         elif inspect.isroutine(value):
             page += f".. autofunction:: {name}.{public}\n{index}\n"

@@ -17,6 +17,11 @@ extensions = [
 html_theme = "furo"
 html_title = f"nbtriton {release}"
 html_copy_source = False
+html_show_copyright = False
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
+# Cells and lines of a notebook, with their magics.
+highlight_language = "ipython3"
 
 # The anchors of headings, as code hosts make them.
 myst_heading_anchors = 4

@@ -30,6 +30,7 @@ def listed(page: Path) -> set[Path]:
     blocks += re.findall(r"\.\. toctree::\n((?:\s+.*\n|\n)*)", text)
     names = [line.strip() for block in blocks for line in block.splitlines()]
     names = [name for name in names if name and not name.startswith(":")]
+    names = [re.sub(r".*<(.*)>", r"\1", name) for name in names]  # Title <name>
     return {path for name in names for path in page.parent.glob(f"{name}.*")}
 
 
