@@ -48,7 +48,8 @@ OWN = {
 
 def public_names(module: str) -> list[str]:
     """Return the names that a module has for users."""
-    return sorted(set(importlib.import_module(module).__all__) - OWN.get(module, set()))
+    found = importlib.import_module(module)
+    return sorted({*found.__all__, *getattr(found, "_EXTRA", ())} - OWN.get(module, set()))
 
 
 def lay_out(target: Path) -> None:
@@ -149,7 +150,11 @@ def api_page(name: str, what: str) -> str:
         again = any(public in public_names(one) for one in MODULES if one > name)
         index = "   :no-index:\n" if again else ""
         if inspect.isclass(value):
-            members = "   :members:\n   :inherited-members: Exception, Figure, Message, Mapping, tuple\n"
+            members = ""
+            # matplotlib and protobuf document what a class has from them.
+            tops = {str(one.__module__).partition(".")[0] for one in value.__mro__}
+            if tops <= {"nbtriton", *sys.stdlib_module_names}:
+                members = "   :members:\n   :inherited-members: Exception, Mapping, tuple\n"
             page += f".. autoclass:: {name}.{public}\n{members}{index}\n"
         elif inspect.isroutine(value):
             page += f".. autofunction:: {name}.{public}\n{index}\n"

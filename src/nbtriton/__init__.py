@@ -125,7 +125,10 @@ _PUBLIC = {
     "why": "nbtriton.explain",
 }
 
-__all__ = [*_PUBLIC, "__version__", "compiled"]  # noqa: PLE0604 - a literal list of strings plus the map's keys
+# What an extra brings: `from nbtriton import *` works without it.
+_EXTRA = ("PageFigure",)
+
+__all__ = [*(name for name in _PUBLIC if name not in _EXTRA), "__version__", "compiled"]  # noqa: PLE0604 - strings
 
 
 def __getattr__(name: str) -> Any:
@@ -140,4 +143,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted(__all__)
+    return sorted([*__all__, *_EXTRA])
