@@ -34,7 +34,7 @@ MODELS = (NOOP, DOUBLE, chain(PIPELINE, NOOP, STEPS))
 # Several frames are in a turn.
 TURN_S = 0.8
 TICK_S = 0.1
-# A page is looked at for so long; requests come this often meanwhile.
+# Time for which a page is looked at; requests come this often meanwhile.
 LOOK_S = 8.0
 TRICKLE_S = 0.05
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--disable-background-networking"]

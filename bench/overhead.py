@@ -47,7 +47,7 @@ NET = Net("idle", Idle, (4,), 4)
 
 
 def idle(ns: int) -> None:
-    """Loop for so long."""
+    """Loop for a time."""
     end = perf_counter_ns() + ns
     while perf_counter_ns() < end:
         pass

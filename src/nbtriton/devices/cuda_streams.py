@@ -42,7 +42,7 @@ class CudaEvent(Event):
 def event_behind(stream: Any) -> CudaEvent:
     """Return the event behind all work that is in a stream of torch's now.
 
-    Who waits for it sleeps, as in Triton by default: by torch's default a waiting thread keeps a processor busy.
+    A thread that waits for it sleeps, as in Triton by default: by torch's default a waiting thread keeps a processor busy.
     """
     event = sys.modules["torch"].cuda.Event(blocking=True)
     event.record(stream)
@@ -59,14 +59,14 @@ class _InUse:
         # A capture begins by waiting for the whole device, which is an error while another stream captures.
         self._capturing = threading.Lock()
 
-    def take(self, index: int) -> Any:
+    def acquire(self, index: int) -> Any:
         """Return the stream of a device that the fewest have, and none that captures."""
         import torch
 
         place = torch.device("cuda", index)
         with self._lock:
             found: list[Any] = []
-            for _ in range(2 * _STREAMS):  # others take of the pool, too
+            for _ in range(2 * _STREAMS):  # others use the pool, too
                 native: Any = torch.cuda.Stream(place)  # type: ignore[no-untyped-call]
                 if _key(native) == self._captured:
                     continue
@@ -77,7 +77,7 @@ class _InUse:
             self._by_stream[_key(fewest)] += 1
         return fewest
 
-    def give_back(self, native: Any) -> None:
+    def release(self, native: Any) -> None:
         """Note that one holder of a stream does not use it any more."""
         with self._lock:
             self._by_stream[_key(native)] -= 1
@@ -135,9 +135,9 @@ class CudaStream(Stream):
 
     @property
     def native(self) -> Any:
-        """The stream itself, which is taken when it is first used: some instances never need theirs."""
+        """The stream itself, which is acquired at its first use: some instances never need theirs."""
         if self._taken is None:
-            self._taken = _IN_USE.take(self._index)
+            self._taken = _IN_USE.acquire(self._index)
         return self._taken
 
     def __enter__(self) -> None:
@@ -172,4 +172,4 @@ class CudaStream(Stream):
         """Let others have the stream; torch keeps it in its pool. May be called twice."""
         taken, self._taken = self._taken, None
         if taken is not None:
-            _IN_USE.give_back(taken)
+            _IN_USE.release(taken)

@@ -115,7 +115,7 @@ class Comparison(TableView):
         interval = f"(95% confidence: {found.low:.2f} to {found.high:.2f}, {found.rounds} rounds)"
         if found.differs:
             return f"{other} has {found.ratio:.2f}x the {words} of {first} {interval}."
-        return f"No difference in {words} can be told between {other} and {first}: {found.ratio:.2f}x {interval}."
+        return f"No difference in {words} can be seen between {other} and {first}: {found.ratio:.2f}x {interval}."
 
     def _table(self) -> tuple[Sequence[str | Column], Sequence[Sequence[object]], str]:
         columns = [

@@ -39,7 +39,7 @@ class DeviceUse:
     before, after : tuple of Copied
         Inputs, and outputs that a caller gets.
     on_host : bool
-        It is placed on the host: whoever hands it tensors of a device waits until they are written.
+        It is placed on the host: the sender of tensors of a device waits until they are written.
     """
 
     device: str

@@ -1,4 +1,4 @@
-"""Whether a TorchScript program can write to its inputs or keep them: if not, they need not be copied for it."""
+"""Search for writes of a TorchScript program to its inputs: without any they need not be copied for it."""
 
 from __future__ import annotations
 

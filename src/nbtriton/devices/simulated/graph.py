@@ -49,7 +49,7 @@ class _Operation:
 
 
 class Recording:
-    """What is given to a stream while it captures.
+    """The work that is given to a stream while it captures.
 
     An operation is computed at once, so that what comes next knows its shape; it takes no time on the device.
 

@@ -35,7 +35,7 @@ _PLAIN_OPTIONS = RequestOptions()
 
 
 class _GraphRuntime(ModelRuntime):
-    """The version of a model that the graph is, which nobody but the ensemble knows."""
+    """The version of a model that the graph is, which only the ensemble knows."""
 
     def log_unloaded(self) -> None:
         """Say nothing."""

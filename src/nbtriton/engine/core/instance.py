@@ -565,5 +565,5 @@ def _refuse_without_inputs(requests: Sequence[InferenceRequest], execution: Exec
             execution.reached = False
             raise InvalidArgumentError(
                 f"{request.log_prefix}out of bounds index 0: request has 0 inputs",
-                hint="with a batch dimension a request needs an input that tells its batch size",
+                hint="with a batch dimension a request needs an input that gives its batch size",
             )

@@ -113,7 +113,7 @@ class OnDevice:
     before : list of Transfer
         Of its inputs.
     on_host : bool
-        The model is on the host: whoever hands it tensors of a device waits until they are written. A model
+        The model is on the host: the sender of tensors of a device waits until they are written. A model
         on a device orders its own work behind that.
     """
 
