@@ -14,6 +14,7 @@ from nbtriton.drawing import (
     ModelActivity,
     batch_bins,
     bin_counts,
+    watch_finding,
     watch_html,
     watch_svg,
     watch_text,
@@ -101,6 +102,19 @@ def test_html_holds_the_numbers_as_a_table_too():
 
 def test_text(golden):
     golden("watch.txt", watch_text([ACTIVE, ModelActivity("idle", state="UNAVAILABLE")]))
+
+
+def test_it_begins_with_where_requests_wait():
+    waits = replace(ACTIVE, name="slow", queue_ms=20.0, compute_ms=4.0)
+    ensemble = replace(waits, name="all", platform="ensemble", queue_ms=99.0)
+    found = watch_finding([ensemble, ACTIVE, waits])
+    assert found.startswith("requests wait for slow: 20.0 ms for 4.00 ms of work")
+    assert "%triton_why slow" in found
+    for form in (watch_text([ACTIVE, waits]), watch_html([ACTIVE, waits])):
+        assert found in form
+    quick = replace(ACTIVE, queue_ms=0.1)
+    assert "wait less than they are worked on; digits is the busiest" in watch_finding([quick])
+    assert watch_finding([replace(ACTIVE, infer_per_s=0.0)]) == "no request in this time"
 
 
 def test_no_models():

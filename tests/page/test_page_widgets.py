@@ -227,11 +227,13 @@ def test_watch_updates_numbers_and_table(open_view, watch, server):
     watch.refresh()
     # The table changes twice a second at most; the next frame after that carries it.
     page.evaluate(
-        "frame => { window.again = setInterval(() => put({ frame }), 100); }", frame_text(watch)
+        "([frame, finding]) => { window.again = setInterval(() => put({ finding, frame }), 100); }",
+        [frame_text(watch), watch.finding],
     )
     page.wait_for_function(
         "document.querySelector('[data-column=queued]').textContent === '4\u202f321'"
     )
+    assert page.locator(".nbt-watch-finding").inner_text() == watch.finding != ""
     assert role(page, MODELS[0], "queue-now").text_content() == "4\u202f321"
     assert role(page, MODELS[0], "queue-top").text_content() == "0 to 5\u202f000"
     assert cell(page, MODELS[2], "state") == "UNAVAILABLE"

@@ -41,7 +41,7 @@ from nbtriton.drawing.timeline import (
     timeline_svg,
     timeline_text,
 )
-from nbtriton.drawing.watch import watch_html, watch_svg, watch_table, watch_text
+from nbtriton.drawing.watch import watch_finding, watch_html, watch_svg, watch_table, watch_text
 
 __all__ = [
     "Bar",
@@ -96,6 +96,7 @@ __all__ = [
     "to_svg",
     "topological",
     "traffic_line",
+    "watch_finding",
     "watch_html",
     "watch_scenes",
     "watch_svg",

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from html import escape
 
 from nbtriton.drawing.activity import ModelActivity
 from nbtriton.drawing.cards import watch_scenes
-from nbtriton.drawing.numbers import sparkline
+from nbtriton.drawing.numbers import measure, sparkline
 from nbtriton.drawing.pages import fitting
 from nbtriton.drawing.scene import to_svg
 from nbtriton.drawing.table import table_html, table_text
 
-__all__ = ["watch_html", "watch_svg", "watch_table", "watch_text"]
+__all__ = ["watch_finding", "watch_html", "watch_svg", "watch_table", "watch_text"]
 
 
 def watch_svg(models: Sequence[ModelActivity], *, span_s: float = 30.0) -> str:
@@ -19,25 +20,46 @@ def watch_svg(models: Sequence[ModelActivity], *, span_s: float = 30.0) -> str:
     return to_svg(watch_scenes(models, span_s=span_s)[-1])
 
 
+def watch_finding(models: Sequence[ModelActivity]) -> str:
+    """Return one sentence on what stands out: where requests wait, or that they hardly do."""
+    moving = [one for one in models if one.platform != "ensemble" and one.infer_per_s > 0]
+    if not moving:
+        return "no request in this time" if models else ""
+    # As many requests wait on average, by Little's law.
+    worst = max(moving, key=lambda one: one.queue_ms * one.infer_per_s)
+    if worst.queue_ms > worst.compute_ms:
+        return (
+            f"requests wait for {worst.name}: {measure(worst.queue_ms)} ms for {measure(worst.compute_ms)} ms of work, "
+            f"while its instances are busy {worst.busy:.0%} of the time; %triton_why {worst.name} says what to change"
+        )
+    busiest = max(moving, key=lambda one: one.busy)
+    return (
+        f"requests wait less than they are worked on; {busiest.name} is the busiest, "
+        f"{busiest.busy:.0%} of the time"
+    )
+
+
 def watch_html(models: Sequence[ModelActivity], *, span_s: float = 30.0) -> str:
     """Return the picture of `watch_svg` with the same numbers as a table beneath it."""
     columns, rows = watch_table(models)
     table = f'<div style="overflow-x:auto">{table_html(columns, rows, cls="nbt-watch-table")}</div>'
+    finding = f'<p style="margin:2px 0 6px">{escape(watch_finding(models))}</p>' if models else ""
     return (
-        f'<div class="nbt-watch nbt-static">{fitting(watch_scenes(models, span_s=span_s))}'
+        f'<div class="nbt-watch nbt-static">{finding}{fitting(watch_scenes(models, span_s=span_s))}'
         f"<details><summary>the numbers as a table</summary>{table}</details></div>"
     )
 
 
 def watch_text(models: Sequence[ModelActivity]) -> str:
-    """Write the counters as an aligned table with a sparkline of each queue."""
+    """Write the finding, and the counters as an aligned table with a sparkline of each queue."""
     columns, rows = watch_table(models)
     if not rows:
         return "no models are loaded"
     sparks = [sparkline(_thin(model.depths, 24)) for model in models]
-    return table_text(
+    table = table_text(
         [*columns, "queue"], [[*row, spark] for row, spark in zip(rows, sparks, strict=True)]
     )
+    return f"{watch_finding(models)}\n{table}"
 
 
 def watch_table(models: Sequence[ModelActivity]) -> tuple[list[str], list[list[object]]]:

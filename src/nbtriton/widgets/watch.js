@@ -66,11 +66,12 @@ function steps(ages, values, high, span, plot) {
 /** @param {{model: Model, el: HTMLElement}} context */
 function render({ model, el }) {
   const root = make("div", "nbt-root nbt-watch");
+  const finding = make("p", "nbt-watch-finding");
   const picture = make("div", "nbt-watch-picture");
   const table = /** @type {HTMLTableElement} */ (make("table", "nbt-watch-table"));
   const scroll = make("div", "nbt-watch-scroll");
   scroll.append(table);
-  root.append(picture, scroll);
+  root.append(finding, picture, scroll);
   el.append(root);
 
   /** @type {unknown} */
@@ -135,6 +136,7 @@ function render({ model, el }) {
       scene = best;
       build_all();
     }
+    write(finding, model.get("finding"));
     const next = reader(model.get("frame"));
     if (!next.left()) return;
     next();

@@ -10,6 +10,7 @@ import traitlets
 from nbtriton.drawing import (
     ModelActivity,
     to_json,
+    watch_finding,
     watch_html,
     watch_scenes,
     watch_svg,
@@ -44,6 +45,7 @@ class WatchView(LiveView):
 
     scenes: Any = traitlets.List().tag(sync=True)
     models: Any = traitlets.List().tag(sync=True)
+    finding = traitlets.Unicode().tag(sync=True)
     span_s = traitlets.Float(30.0).tag(sync=True)
 
     def __init__(
@@ -87,6 +89,7 @@ class WatchView(LiveView):
                 self._structure = structure
                 self.scenes = [to_json(one) for one in watch_scenes(models, span_s=covered)]
                 self.models = structure
+            self.finding = watch_finding(models)
             self.frame = encode(self.frames_sent, models, covered)
 
     def _pipeline(self, history: ServerHistory) -> Pipeline:
