@@ -37,6 +37,7 @@ WITHOUT = {
     "ServerHandle": "nbtriton makes it",
     "InferenceFuture.ask_to_end": "endpoints call it",
     "InferenceFuture.resolve": "the engine calls it",
+    "PageFigure.add_subplot": "pyplot calls it",
     "TrafficTap.arrived": "the engine calls it",
     "TrafficTap.close": "the engine calls it",
     "TrafficTap.start": "nt.record calls it",
