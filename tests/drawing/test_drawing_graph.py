@@ -135,6 +135,14 @@ def test_text_names_every_node_in_full_once(graph):
     assert len(full) == len(graph.nodes)
 
 
+def test_a_chain_may_be_longer_than_pythons_stack():
+    nodes = tuple(Node(f"n{n}", f"step {n}") for n in range(1500))
+    edges = tuple(Edge(f"n{n}", f"n{n + 1}") for n in range(1499))
+    lines = dag_text(Graph(nodes, edges)).splitlines()
+    assert len(lines) == 1500
+    assert "step 1499" in lines[-1]
+
+
 def test_a_cycle_is_named():
     graph = Graph((Node("a", "one"), Node("b", "two")), (Edge("a", "b"), Edge("b", "a")))
     with pytest.raises(InvalidArgumentError, match="cycle through 'one', 'two'"):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from nbtriton.drawing.graph import Edge, Graph, Node, Traffic, folded, topological
@@ -136,7 +136,8 @@ def dag_text(graph: Graph) -> str:
         main_edge[edge.target] = edge
     lines = [line for line in (graph.title, graph.finding) if line]
 
-    def branch(node: Node, first: str, rest: str) -> None:
+    def branch(node: Node, first: str, rest: str) -> Iterator[tuple[Node, str, str]]:
+        """Write a node; yield those below it, each to be written before the next."""
         lines.append(first + _caption(node))
         written.add(node.id)
         edges = [edge for edge in graph.edges if edge.source == node.id]
@@ -152,14 +153,20 @@ def dag_text(graph: Graph) -> str:
                 lead = f"{rest}↓{_arrow(edge, node, target)}"
             if main:
                 below = ("   " if last else "│  ") if deep else ""
-                branch(target, lead, rest + below)
+                yield target, lead, rest + below
             else:
                 place = "above" if target.id in written else "below"
                 lines.append(f"{lead}{target.label}  ({place})")
 
     for node in graph.nodes:
         if node.id not in main_edge:
-            branch(node, "", "")
+            open_branches = [branch(node, "", "")]
+            while open_branches:  # a chain may be longer than Python's stack
+                below = next(open_branches[-1], None)
+                if below is None:
+                    open_branches.pop()
+                else:
+                    open_branches.append(branch(*below))
     return "\n".join(lines)
 
 
