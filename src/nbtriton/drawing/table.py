@@ -134,10 +134,14 @@ def table_html(
         f'<table class="{escape(cls)}" style="border-collapse:collapse;color:inherit;{size}'
         'font-variant-numeric:tabular-nums"><thead><tr>'
     )
-    for at, (head, right) in enumerate(zip(heads, numeric, strict=True)):
-        # A sentence beside long names would be broken after every word.
-        sentence = any(len(row[at]) > _SENTENCE and " " in row[at] for row in cells)
-        least = "min-width:14em;" if sentence else ""
+    sentences = [
+        any(len(row[at]) > _SENTENCE and " " in row[at] for row in cells)
+        for at in range(len(heads))
+    ]
+    # A sentence beside long names would be broken after every word; of three columns none must leave the page.
+    width_em = 14 if sum(sentences) < 3 else 9
+    for head, right, sentence in zip(heads, numeric, sentences, strict=True):
+        least = f"min-width:{width_em}em;" if sentence else ""
         unit = (
             f'<br><span style="font-weight:400;opacity:.8">{escape(head.unit)}</span>'
             if head.unit
