@@ -115,29 +115,30 @@ def test_an_error_reaches_the_front_end_as_one_sentence(kernel):
 def test_a_kernel_that_runs_a_cell_stays_busy_through_what_a_page_says(kernel):
     """ipykernel says idle after each message of a page, also while a cell runs on the main shell."""
     client = kernel.client
-    created = client.session.msg("create_subshell_request", {})
-    client.control_channel.send(created)
+    client.control_channel.send(client.session.msg("create_subshell_request", {}))
     subshell = client.get_control_msg(timeout=SILENT_S)["content"]["subshell_id"]
     sent = kernel.send(
-        "import threading; said = threading.Event()\n"
+        "import threading; over = threading.Event()\n"
         "watch = %triton_watch double\n"
-        "watch.view.on_msg(lambda *_: said.set())\n"
-        "print('ready', flush=True); print(said.wait(60))"
+        "watch.view.on_msg(lambda _, said, __: said['view'] == 'last' and over.set())\n"
+        "print('ready', flush=True); over.wait(60)"
     )
     opened: dict[str, Any] = {"data": {"state": {}}}
     while "place" not in opened["data"]["state"]:  # not that of its layout
         opened = kernel.wait_for(sent, "comm_open")["content"]
-    view = opened["comm_id"]
     kernel.wait_for(sent, "stream")
-    data = {"method": "custom", "content": {"kind": "here", "view": "v"}}
-    page = client.session.msg("comm_msg", {"comm_id": view, "data": data})
-    page["header"]["subshell_id"] = subshell
-    client.shell_channel.send(page)
-    said: dict[str, list[str]] = {page["header"]["msg_id"]: [], sent: []}
-    while "idle" not in said[sent]:
-        message = kernel.next_message()
-        states = said.get(message["parent_header"].get("msg_id"))
-        if states is not None and message["msg_type"] == "status":
-            states.append(message["content"]["execution_state"])
+
+    def say(page: str) -> str:
+        data = {"method": "custom", "content": {"kind": "here", "view": page}}
+        message = client.session.msg("comm_msg", {"comm_id": opened["comm_id"], "data": data})
+        message["header"]["subshell_id"] = subshell
+        client.shell_channel.send(message)
+        return str(message["header"]["msg_id"])
+
+    first, states = say("first"), []
+    while len(states) < 3:
+        states.append(kernel.wait_for(first, "status")["content"]["execution_state"])
+    say("last")
+    kernel.until_idle(sent)
     kernel.run("watch.stop()")
-    assert said[page["header"]["msg_id"]][:3] == ["busy", "idle", "busy"]
+    assert states == ["busy", "idle", "busy"]
