@@ -142,16 +142,7 @@ function render({ model, el }) {
     send(model, { kind: "stop" });
   };
   button.addEventListener("click", onStop);
-  const stop = follow(model, ["scenes", "finding", "progress", "fraction", "running", "stopping"], draw, root);
-  const sizes = new ResizeObserver(() => {
-    if (widest(model.get("scenes"), root) !== shown) draw();
-  });
-  sizes.observe(root);
-  return () => {
-    stop();
-    sizes.disconnect();
-    root.remove();
-  };
+  return followScenes(model, ["scenes", "finding", "progress", "fraction", "running", "stopping"], draw, root, () => shown);
 }
 
 export default widget(render);

@@ -214,16 +214,7 @@ function render({ model, el }) {
   picture.addEventListener("keydown", onKey);
   picture.addEventListener("click", onClick);
 
-  const stop = follow(model, ["scenes", "traffic", "widths", "finding"], draw, root);
-  const sizes = new ResizeObserver(() => {
-    if (widest(model.get("scenes"), root) !== scene) draw();
-  });
-  sizes.observe(root);
-  return () => {
-    stop();
-    sizes.disconnect();
-    root.remove();
-  };
+  return followScenes(model, ["scenes", "traffic", "widths", "finding"], draw, root, () => scene);
 }
 
 export default widget(render);

@@ -203,6 +203,23 @@ function follow(model, names, draw, root) {
   };
 }
 
+/** Draw as `follow` does, and also when another one of the model's scenes fits the width.
+ * @param {Model} model @param {string[]} names @param {() => void} draw @param {HTMLElement} root
+ * @param {() => unknown} drawn the scene that is drawn now
+ * @returns {() => void} ends it, and removes the element */
+function followScenes(model, names, draw, root, drawn) {
+  const stop = follow(model, names, draw, root);
+  const sizes = new ResizeObserver(() => {
+    if (widest(model.get("scenes"), root) !== drawn()) draw();
+  });
+  sizes.observe(root);
+  return () => {
+    stop();
+    sizes.disconnect();
+    root.remove();
+  };
+}
+
 /** Keep in mind what has the focus in an element: taken out of the page and put in again, it has lost it.
  * @param {HTMLElement} host @returns {() => void} gives the focus back */
 function keepFocus(host) {

@@ -243,16 +243,7 @@ function render({ model, el }) {
     for (const [k, text] of texts.entries()) write(row[k + 3], text);
   };
 
-  const stop = follow(model, ["scenes"], draw, root);
-  const sizes = new ResizeObserver(() => {
-    if (widest(model.get("scenes"), root) !== scene) draw();
-  });
-  sizes.observe(root);
-  return () => {
-    stop();
-    sizes.disconnect();
-    root.remove();
-  };
+  return followScenes(model, ["scenes"], draw, root, () => scene);
 }
 
 export default widget(render);
