@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from nbtriton.simulate import ServicePoint
-from nbtriton.simulate.estimates import line, longer, trimmed, uneven
+from nbtriton.simulate.estimates import added_quantiles, fitted_line, relative_losses, trimmed
 from nbtriton.simulate.executions import merged
 
 
@@ -16,28 +16,28 @@ def test_what_is_added_from_quantile_to_quantile_gives_the_distribution_back():
     choose = random.Random(1)
     plain = [choose.randrange(1000, 1200) for _ in range(400)]
     times = [choose.randrange(1300, 1500) + 4000 * (choose.random() < 0.03) for _ in range(400)]
-    adds = longer(times, plain)
+    adds = added_quantiles(times, plain)
     at = (np.arange(len(adds)) + 0.5) / len(adds)
     assert np.quantile(plain, at) + adds == pytest.approx(np.quantile(times, at))
     # The tail is kept, and nothing gets shorter.
     assert adds[-1] > 3900
-    assert set(longer(plain, times)) == {0.0}
+    assert set(added_quantiles(plain, times)) == {0.0}
 
 
 def test_what_executions_lose_unevenly_is_one_on_average():
-    factors = uneven([100] * 50, [110] * 45 + [210] * 5, 0.0)
+    factors = relative_losses([100] * 50, [110] * 45 + [210] * 5, 0.0)
     assert sum(factors) / len(factors) == pytest.approx(1, abs=0.01)
     assert (factors[0], factors[-1]) == pytest.approx((0.5, 5.5), rel=0.05)
-    assert uneven([100, 100], [90, 100], 0.0) == (1.0,)
+    assert relative_losses([100, 100], [90, 100], 0.0) == (1.0,)
     # The factors are in the order of the execution times: here the long ones lose nothing.
-    factors = uneven([100] * 50 + [900] * 50, [140] * 50 + [900] * 50, 0.0)
+    factors = relative_losses([100] * 50 + [900] * 50, [140] * 50 + [900] * 50, 0.0)
     assert (factors[0], factors[-1]) == pytest.approx((2, 0), rel=0.05)
 
 
 def test_times_between_executions_are_a_line_by_the_requests_of_the_batch():
-    assert line({1: [30], 3: [50, 50]}) == pytest.approx((10, 20))
-    assert line({}) == (0, 0)
-    assert line({1: [30, 30]}) == (15, 15)
+    assert fitted_line({1: [30], 3: [50, 50]}) == pytest.approx((10, 20))
+    assert fitted_line({}) == (0, 0)
+    assert fitted_line({1: [30, 30]}) == (15, 15)
 
 
 def test_the_highest_hundredth_is_left_out():

@@ -22,7 +22,14 @@ from nbtriton.perf.loads import Concurrency, RequestRate
 from nbtriton.perf.remote import Target
 from nbtriton.perf.sample import Sample, measure_sample
 from nbtriton.perf.traffic import Repeated
-from nbtriton.simulate.estimates import error, line, mean, middle, trimmed, uneven
+from nbtriton.simulate.estimates import (
+    fitted_line,
+    mean,
+    relative_losses,
+    standard_error,
+    trimmed,
+    upper_median,
+)
 from nbtriton.simulate.executions import executions_of, gaps_of, merged, thinned, times_of
 from nbtriton.simulate.model_profile import EngineCosts, ModelProfile, Profile, ServicePoint
 from nbtriton.simulate.seen import Seen
@@ -114,8 +121,8 @@ class Calibration:
         if not executions:
             return
         times_ns = [record.end_ns - record.start_ns for record in executions]
-        took = middle(times_ns)
-        queued = middle([record.queue_ns for record in executions])
+        took = upper_median(times_ns)
+        queued = upper_median([record.queue_ns for record in executions])
         seen = self._seen[name]
         seen.alone[rows].append(times_ns)
         around_ns = max(0.0, latency_ns - took - queued)
@@ -189,16 +196,16 @@ class Calibration:
 
     def costs(self) -> EngineCosts:
         """Return the engine's times, as far as they were measured."""
-        around, loop = middle(self._around), middle(self._loop)
-        inline = middle(self._inline)
+        around, loop = upper_median(self._around), upper_median(self._loop)
+        inline = upper_median(self._inline)
         wakes = [seen.wake_ns for seen in self._seen.values()]
-        wake = middle([*self._wake, *(each for each in wakes if each is not None)])
+        wake = upper_median([*self._wake, *(each for each in wakes if each is not None)])
         if self._server is None:
             half = around / 2000
             return EngineCosts(
                 submit_us=half, answer_us=half, loop_us=loop / 1000, wake_us=wake / 1000
             )
-        request_ns, batch_ns = line(self._gaps)
+        request_ns, batch_ns = fitted_line(self._gaps)
         if not self._gaps:
             request_ns, batch_ns = around + loop, inline
         else:
@@ -218,7 +225,7 @@ class Calibration:
             answer_us=answer / 1000,
             loop_us=loop / 1000,
             timer_us=_timer_late_ns() / 1000,
-            wait_us=max(0.0, middle(self._sending) - submit) / 1000,
+            wait_us=max(0.0, upper_median(self._sending) - submit) / 1000,
         )
 
     def model_profile(
@@ -240,7 +247,7 @@ class Calibration:
     def _lost(self, name: str, rows: int) -> dict[str, Any]:
         """Return by how much executions are put off by the engine's work beside them, and how unevenly."""
         seen = self._seen[name]
-        request_ns, batch_ns = line(self._gaps)
+        request_ns, batch_ns = fitted_line(self._gaps)
         gather_ns = seen.gather_ns * (rows - 1)
         gives_way = []
         found: dict[str, Any] = {}
@@ -249,18 +256,18 @@ class Calibration:
             if min(len(plain), len(crowded), len(gaps)) < _FEWEST:
                 continue
             # Requests that are answered between two executions of an instance are not beside its own.
-            own_ns = min(max(0.0, middle(gaps) - batch_ns), rows * request_ns)
+            own_ns = min(max(0.0, upper_median(gaps) - batch_ns), rows * request_ns)
             work_ns = level * rows * request_ns - own_ns
             # Means: a thread that waits for the interpreter now and then waits for long.
             lost_ns = mean(trimmed(crowded)) - mean(trimmed(plain)) - gather_ns
             # What might be chance is nothing, and so is what little is done beside executions that answer
             # before the next one begins.
-            certain = lost_ns > _ERRORS * math.hypot(error(plain), error(crowded))
+            certain = lost_ns > _ERRORS * math.hypot(standard_error(plain), standard_error(crowded))
             counts = certain and work_ns > rows * request_ns / 2
             share = round(min(lost_ns / work_ns, _MOST_LOST), 3) if counts else 0.0
             gives_way.append((level, share))
             if share:
-                found["uneven"] = uneven(plain, crowded, gather_ns)
+                found["uneven"] = relative_losses(plain, crowded, gather_ns)
         return {"gives_way": tuple(gives_way), **found}
 
     def _place(self, name: str) -> str:
@@ -298,7 +305,7 @@ class Calibration:
             self._gaps.setdefault(max(1, size // rows), []).extend(gaps)
         seen = self._seen[name]
         # Against those of the same turn.
-        alone_ns = {size: middle(turns[-1]) for size, turns in seen.alone.items()}
+        alone_ns = {size: upper_median(turns[-1]) for size, turns in seen.alone.items()}
         gathered = [
             (record.end_ns - record.start_ns - alone_ns[record.batch_size])
             / (record.batch_size // rows - 1)
@@ -306,7 +313,7 @@ class Calibration:
             if record.batch_size > rows and record.batch_size in alone_ns
         ]
         if gathered:
-            seen.gathered.append(max(0.0, middle(gathered)))
+            seen.gathered.append(max(0.0, upper_median(gathered)))
         # The smallest batches too: a line needs two points.
         if concurrency > 2:
             sample = self._sample(name, request, Concurrency(2), seconds / 2)
@@ -359,7 +366,7 @@ class Calibration:
         plain_ns = seen.all_alone(rows)
         if not plain_ns:
             return
-        took_ns = middle(plain_ns)
+        took_ns = upper_median(plain_ns)
         for idle_us in _IDLE_US:
             rate = 1e9 / (took_ns + idle_us * 1000)
             # In all turns as many as have a 99th percentile, where that does not take too long.
@@ -377,7 +384,7 @@ class Calibration:
     def _holding(self, name: str, request: Request, rows: int, seconds: float) -> None:
         """Learn whether executions keep the interpreter from other threads."""
         seen = self._seen[name]
-        took_ns = middle(seen.all_alone(rows))
+        took_ns = upper_median(seen.all_alone(rows))
         # Shorter ones keep no other thread waiting, and what needs no core needs no interpreter.
         apart = not self.shared_interpreter or self._place(name) != "thread"
         if apart or seen.cores < 0.2 or took_ns < 100_000:
@@ -455,4 +462,4 @@ def _timer_late_ns() -> float:
         start_ns = perf_counter_ns()
         event.wait(0.001)
         late.append(perf_counter_ns() - start_ns - 1_000_000)
-    return middle(late)
+    return upper_median(late)

@@ -9,11 +9,19 @@ from statistics import fmean, stdev
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["error", "line", "longer", "mean", "middle", "trimmed", "uneven"]
+__all__ = [
+    "added_quantiles",
+    "fitted_line",
+    "mean",
+    "relative_losses",
+    "standard_error",
+    "trimmed",
+    "upper_median",
+]
 
 Numbers = Sequence[int] | npt.NDArray[np.float64]
 
-# So many values say how times are distributed.
+# Number of quantiles that describe a distribution of times.
 _PARTS = 100
 
 
@@ -22,7 +30,7 @@ def mean(values: Sequence[float]) -> float:
     return fmean(values) if values else 0.0
 
 
-def middle(values: Sequence[float]) -> float:
+def upper_median(values: Sequence[float]) -> float:
     """Return the upper median, 0 of nothing."""
     return sorted(values)[len(values) // 2] if values else 0.0
 
@@ -33,36 +41,38 @@ def trimmed(values: Sequence[float]) -> list[float]:
     return ordered[: max(1, len(ordered) - len(ordered) // 100)]
 
 
-def error(values: Sequence[int]) -> float:
+def standard_error(values: Sequence[int]) -> float:
     """Return the standard error of a mean."""
     return stdev(values) / math.sqrt(len(values))
 
 
-def uneven(plain: Sequence[int], crowded: Sequence[int], gather_ns: float) -> tuple[float, ...]:
-    """Return by what factors of the mean the crowded ones lost against the plain ones, by quantile.
+def relative_losses(
+    plain: Sequence[int], crowded: Sequence[int], gather_ns: float
+) -> tuple[float, ...]:
+    """Return the losses of crowded times against plain ones, by quantile, as factors of the mean loss.
 
-    A plain time and what it loses, of one chance, then have the distribution of the crowded times.
+    A plain time plus the loss of the same quantile then has the distribution of the crowded times.
     """
-    lost = longer(crowded, np.asarray(plain) + gather_ns)
+    lost = added_quantiles(crowded, np.asarray(plain) + gather_ns)
     usual = fmean(lost)
     if not usual:
         return (1.0,)
     return tuple(round(each / usual, 3) for each in lost)
 
 
-def longer(times: Numbers, plain: Numbers) -> tuple[float, ...]:
-    """Return by how much times exceed plain ones, from quantile to quantile: equally likely, not below 0.
+def added_quantiles(times: Numbers, plain: Numbers) -> tuple[float, ...]:
+    """Return the differences between the quantiles of times and of plain times: equally likely, not below 0.
 
-    A plain time and what is added to it, of one chance, then have the distribution of the times.
+    A plain time plus the difference of the same quantile then has the distribution of the times.
     """
     at = (np.arange(_PARTS) + 0.5) / _PARTS
     adds = np.maximum(np.quantile(times, at) - np.quantile(plain, at), 0.0)
     return tuple(float(each) for each in adds)
 
 
-def line(gaps: Mapping[int, Sequence[int]]) -> tuple[float, float]:
+def fitted_line(gaps: Mapping[int, Sequence[int]]) -> tuple[float, float]:
     """Return the slope and the height of a line through gaps by their number of requests."""
-    points = [(count, middle(found), len(found)) for count, found in gaps.items()]
+    points = [(count, upper_median(found), len(found)) for count, found in gaps.items()]
     weight = sum(each for _, _, each in points)
     if not weight:
         return 0.0, 0.0

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
-from nbtriton.simulate.estimates import longer, middle
+from nbtriton.simulate.estimates import added_quantiles, upper_median
 
 __all__ = ["Seen"]
 
@@ -63,7 +63,9 @@ class Seen:
         """What each further request of a batch adds: no more than it takes alone."""
         if not self.gathered:
             return 0.0
-        return min(median(self.gathered), *(middle(self.all_alone(rows)) for rows in self.alone))
+        return min(
+            median(self.gathered), *(upper_median(self.all_alone(rows)) for rows in self.alone)
+        )
 
     @property
     def wake_ns(self) -> float | None:
@@ -78,7 +80,7 @@ class Seen:
         plain = self.all_alone(rows)
         found = []
         for idle_us, whole in self.whole.items():
-            adds = longer([took - wake_ns for took in whole], plain)
-            really_us = middle(self.idle[idle_us]) / 1000
+            adds = added_quantiles([took - wake_ns for took in whole], plain)
+            really_us = upper_median(self.idle[idle_us]) / 1000
             found.append((really_us, tuple(round(ns / 1000, 3) for ns in adds)))
         return tuple(sorted(found))

@@ -32,7 +32,7 @@ class Clients(Sink):
     ----------
     world : World
     again : int
-        So many requests are sent by clients whose last one has ended, in all.
+        Number of requests, in all, that are sent by clients whose last one has ended.
     """
 
     __slots__ = ("_again", "_sent", "_waiting", "world")
