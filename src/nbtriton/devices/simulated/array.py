@@ -14,12 +14,13 @@ import numpy as np
 from numpy.lib.mixins import NDArrayOperatorsMixin
 
 from nbtriton.devices.ledger import HOST
+from nbtriton.devices.simulated.graph import rebuilt
 from nbtriton.devices.simulated.timeline import Access
 
 if TYPE_CHECKING:
     from nbtriton.devices.simulated.device import SimulatedDevice
 
-__all__ = ["Allocation", "SimulatedArray", "rebuilt"]
+__all__ = ["Allocation", "SimulatedArray"]
 
 _REDUCTIONS = frozenset(
     [
@@ -71,11 +72,6 @@ _SHAPED_BY_DATA = frozenset(
 )
 # kDLCUDA of DLPack: what a consumer must see to refuse.
 _CUDA = 2
-
-
-def rebuilt(result: Any, parts: list[Any]) -> Any:
-    """Return a list, a tuple or a named tuple of another one's kind."""
-    return type(result)(*parts) if hasattr(result, "_fields") else type(result)(parts)
 
 
 class Allocation:

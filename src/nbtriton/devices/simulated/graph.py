@@ -3,23 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from nbtriton.devices.base import Graph
 from nbtriton.devices.errors import CaptureError
-from nbtriton.devices.simulated.array import rebuilt
 
-if TYPE_CHECKING:
-    from nbtriton.devices.simulated.array import Allocation, SimulatedArray
-    from nbtriton.devices.simulated.device import SimulatedDevice
-    from nbtriton.devices.simulated.timeline import Access
-
-__all__ = ["Recording", "SimulatedGraph"]
+__all__ = ["Recording", "SimulatedGraph", "rebuilt"]
 
 # What every error of CUDA about a capture begins with.
 _REFUSED = "CUDA error: operation not permitted when stream is capturing"
+
+
+class _Memory(Protocol):
+    """Memory of the device, and who has touched it."""
+
+    @property
+    def access(self) -> Any: ...
+
+
+class _Array(Protocol):
+    """An array of the device."""
+
+    @property
+    def allocation(self) -> _Memory: ...
+
+    def contents(self) -> np.ndarray[Any, Any]: ...
 
 
 class _Operation:
@@ -66,9 +76,9 @@ class Recording:
 
     def __init__(self) -> None:
         self.operations: list[_Operation] = []
-        self.reads: dict[int, Access] = {}
-        self.writes: dict[int, Access] = {}
-        self.kept: list[Allocation] = []
+        self.reads: dict[int, Any] = {}
+        self.writes: dict[int, Any] = {}
+        self.kept: list[_Memory] = []
         self.error: CaptureError | None = None
 
     def refuse(self, what: str) -> CaptureError:
@@ -81,8 +91,8 @@ class Recording:
         operation: str,
         owner: str,
         function: Callable[[], Any],
-        reads: Sequence[SimulatedArray],
-        writes: Sequence[SimulatedArray],
+        reads: Sequence[_Array],
+        writes: Sequence[_Array],
     ) -> Any:
         """Record one operation; return what its function returns, arrays of NumPy for its numbers."""
         result = _arrays(function())
@@ -101,7 +111,7 @@ class Recording:
             self.writes[id(array.allocation.access)] = array.allocation.access
         return result
 
-    def keep(self, allocation: Allocation) -> None:
+    def keep(self, allocation: _Memory) -> None:
         """Keep memory that an operation has made for as long as the graph."""
         self.kept.append(allocation)
         self.writes[id(allocation.access)] = allocation.access
@@ -117,7 +127,7 @@ class SimulatedGraph(Graph):
         That has ended without an error.
     """
 
-    def __init__(self, device: SimulatedDevice, recording: Recording) -> None:
+    def __init__(self, device: Any, recording: Recording) -> None:
         self._device = device
         self._recording: Recording | None = recording
 
@@ -153,6 +163,11 @@ class SimulatedGraph(Graph):
             device.ledger.computed(one.owner, device.name, one.operation, took_ns, simulated=True)
             total_ns += took_ns
         return total_ns
+
+
+def rebuilt(result: Any, parts: list[Any]) -> Any:
+    """Return a list, a tuple or a named tuple of another one's kind."""
+    return type(result)(*parts) if hasattr(result, "_fields") else type(result)(parts)
 
 
 def _arrays_of(result: Any) -> list[np.ndarray[Any, Any]]:
