@@ -108,7 +108,7 @@ class FusedBackend(Backend):
         return self._instance is None or self._instance.graphs.has_refused(inputs)
 
     def close(self) -> None:
-        """Let go of what the parts need."""
+        """Release what the parts need."""
         self._instance = None
         self._on_close()
 
@@ -233,7 +233,7 @@ class FusedInstance(BackendInstance):
             tensors[tensor] = array
 
     def finalize(self) -> None:
-        """Give back the graphs, and the instances that were made for them."""
+        """Release the graphs, and the instances that were made for them."""
         try:
             self._stream.synchronize()
         finally:

@@ -75,11 +75,11 @@ class Graph(ABC):
 
     @abstractmethod
     def replay(self) -> None:
-        """Give it to the calling thread's current stream."""
+        """Launch it in the calling thread's current stream."""
 
     @abstractmethod
     def close(self) -> None:
-        """Give back its memory, once all replays are done; may be called twice."""
+        """Release its memory, once all replays are done; may be called twice."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,11 +49,11 @@ class CudaGraph(Graph):
         self.pool = pool
 
     def replay(self) -> None:
-        """Give it to the calling thread's current stream."""
+        """Launch it in the calling thread's current stream."""
         self._native.replay()
 
     def close(self) -> None:
-        """Give back its memory, once its tensors are gone, too."""
+        """Release its memory, once its tensors are released, too."""
         self._native = None
 
 
@@ -280,7 +280,7 @@ class CudaDevice(Device):
 
     @contextmanager
     def _in_memory(self) -> Iterator[None]:
-        """Give torch's error of a full memory Triton's status: it fails the batch alone."""
+        """Raise torch's error of a full memory with Triton's status: it fails the batch alone."""
         try:
             yield
         except self._torch.cuda.OutOfMemoryError as error:

@@ -106,7 +106,7 @@ class Graphs:
         return self._captured[key]
 
     def close(self) -> None:
-        """Give back the graphs and their memory."""
+        """Release the graphs and their memory."""
         captured, self._captured = self._captured, {}
         for one in captured.values():
             if one is not None:

@@ -244,7 +244,7 @@ def _of_server(
 
 
 def _completed(server: Any, name: str, config: ModelConfig) -> Iterator[Finding]:
-    """Say what the completion of a configuration switched on."""
+    """Yield findings about what the completion of a configuration switched on."""
     given = server.engine.inspection.user_config(name)
     if config.HasField("dynamic_batching") and not given.HasField("dynamic_batching"):
         yield Finding(

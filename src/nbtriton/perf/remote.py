@@ -70,7 +70,7 @@ class RemoteServer(Closing):
         self._encoded: dict[tuple[str, int, tuple[str, ...], int], tuple[Request, Any]] = {}
 
     def close(self) -> None:
-        """Take shared memory back, and close the connections."""
+        """Release shared memory, and close the connections."""
         memory, self._memory = self._memory, None
         try:
             if memory is not None:

@@ -74,7 +74,7 @@ class _StandInBackend(Backend):
         return None
 
     def open(self, context: ModelContext) -> None:
-        """Say so in the log."""
+        """Log that a stand-in runs."""
         cost = self._cost_of(context)
         _log.warning(
             "model '%s' is a stand-in for %s: %s; %s, its outputs are zeros",

@@ -144,7 +144,7 @@ class SimulatedGraph(Graph):
         )
 
     def close(self) -> None:
-        """Give back the memory."""
+        """Release the memory."""
         self._recording = None
 
     def _again(self) -> int:

@@ -38,7 +38,7 @@ class _GraphRuntime(ModelRuntime):
     """The version of a model that the graph is, which only the ensemble knows."""
 
     def log_unloaded(self) -> None:
-        """Say nothing."""
+        """Do nothing."""
 
 
 class EnsembleGraph:

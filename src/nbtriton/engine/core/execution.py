@@ -141,7 +141,7 @@ class Execution:
         self.infer_end_ns = now_ns()
 
     def marked(self, inputs_ready_ns: int, infer_done_ns: int) -> None:
-        """Take both marks from the process that the model ran in."""
+        """Set both marks, which the process that the model ran in has taken."""
         self.infer_start_ns = inputs_ready_ns
         self.infer_end_ns = infer_done_ns
 

@@ -372,7 +372,7 @@ class InferenceRequest(Ticket):
     def deliver(
         self, response: Response | None, *, final: bool, completion: Completion | None = None
     ) -> None:
-        """Give a response to the caller; called in the order in which responses may be seen.
+        """Deliver a response to the caller; called in the order in which responses may be seen.
 
         The future is resolved by the final response, or with the one before where that is a bare
         flag. A streamed request that ends without tensors of its own resolves to an empty result.

@@ -167,7 +167,7 @@ class GrpcInference:
         self._ready.append(waiting)
 
     def submit(self) -> None:
-        """Give the requests that came together to the engine."""
+        """Submit the requests that came together to the engine."""
         found, self._ready = self._ready, []
         ready = []
         for waiting in found:

@@ -206,11 +206,11 @@ class Runtime:
         self.sizes: dict[int, list[int]] = {}
 
     def submit(self, thread: Thread, request: Request) -> None:
-        """Take a request."""
+        """Accept a request."""
         raise NotImplementedError
 
     def submit_many(self, thread: Thread, requests: list[Request]) -> None:
-        """Take requests of the same moment."""
+        """Accept requests of the same moment."""
         for request in requests:
             self.submit(thread, request)
 
@@ -399,7 +399,7 @@ class World:
         self._share()
 
     def _put_off(self, cost_ns: int, *, interpreter: bool) -> None:
-        """Take a core, and the interpreter or not, from the executions that compute."""
+        """Put off the executions that compute: a core is busy elsewhere, and the interpreter or not."""
         full = self.cores > 0 and self.busy > self.cores - FREE_FROM
         if not full and not interpreter:
             return

@@ -255,7 +255,7 @@ def _place_of(module: object) -> str:
 
 
 def _replace(names: Iterable[str], modules: Mapping[str, ModuleType]) -> None:
-    """Take some names out of `sys.modules`, then put modules in."""
+    """Remove some names from `sys.modules`, then add modules."""
     for name in names:
         sys.modules.pop(name, None)
     sys.modules.update(modules)
