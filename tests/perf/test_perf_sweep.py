@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
+
+import nbtriton as nt
 from nbtriton.config import normalize, parse_pbtxt
-from nbtriton.perf.sweep import combinations, with_options
+from nbtriton.errors import UnavailableError
+from nbtriton.perf.sweep import Configurator, combinations, with_options
 
 
 def test_no_option_is_one_configuration_that_changes_nothing():
@@ -72,3 +76,29 @@ def test_a_model_without_the_batcher_does_not_get_one_from_a_batch_size():
         model("dynamic_batching{}"), {"max_batch_size": 4, "dynamic_batching": False}
     )
     assert not off.HasField("dynamic_batching")
+
+
+def test_a_model_that_somebody_loads_meanwhile_stays_as_it_is():
+    """A sweep in the background, and the model's cell is run again."""
+    config = """max_batch_size: 8 instance_group {{ count: {} kind: KIND_CPU }}
+        input {{ name: "IN" data_type: TYPE_FP32 dims: 1 }}
+        output {{ name: "OUT" data_type: TYPE_FP32 dims: 1 }}"""
+    two, three = {"instances": 2}, {"instances": 3}
+    with nt.Server(gpus=()) as server:
+        server.load(config.format(1), lambda IN: {"OUT": IN}, name="m")  # noqa: N803
+        undisturbed = Configurator(server, "m", [two])
+        undisturbed.apply(two)
+        undisturbed.restore()
+        assert server.config("m").instance_group[0].count == 1
+        configurator = Configurator(server, "m", [two, three])
+        configurator.apply(two)
+        server.load(config.format(5), lambda IN: {"OUT": IN}, name="m")  # noqa: N803
+        with pytest.raises(UnavailableError, match="'m' was loaded or unloaded while"):
+            configurator.apply(three)
+        configurator.restore()
+        assert server.config("m").instance_group[0].count == 5
+        configurator = Configurator(server, "m", [two])
+        configurator.apply(two)
+        server.unload("m", timeout_s=60)
+        configurator.restore()
+        assert not server.is_ready("m")

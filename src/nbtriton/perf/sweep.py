@@ -17,7 +17,14 @@ from nbtriton.config import (
     validate,
     validate_instance_groups,
 )
-from nbtriton.errors import ConfigWarning, InvalidArgumentError, NotFoundError, nearest
+from nbtriton.errors import (
+    ConfigWarning,
+    InvalidArgumentError,
+    NotFoundError,
+    TritonError,
+    UnavailableError,
+    nearest,
+)
 from nbtriton.perf.placement import Placement, placed, placement_list
 
 if TYPE_CHECKING:
@@ -297,6 +304,7 @@ class Configurator:
         originals = self._plan.originals
         self._given = {name: server.engine.inspection.user_config(name) for name in originals}
         self._current = dict(originals)
+        self._loaded: dict[str, ModelConfig] = {}  # by this, as `user_config` has it
         self._plan.check(configurations)
         self._check_cache(configurations)
         self._check_placements(configurations)
@@ -326,10 +334,20 @@ class Configurator:
     def restore(self) -> None:
         """Load the original configurations again where others apply.
 
-        As the user gave them, before completion: what Triton fills in follows from them again.
+        As the user gave them, before completion: what Triton fills in follows from them again. A model
+        that somebody else has loaded or unloaded meanwhile stays as it is.
         """
         self._set_server(self._server_options)
         self._move(self._plan.originals, self._given)
+
+    def _is_changed(self, name: str) -> bool:
+        """Whether somebody else has loaded or unloaded a model since this has."""
+        if name not in self._loaded:
+            return False
+        try:
+            return self._server.engine.inspection.user_config(name) != self._loaded[name]
+        except TritonError:
+            return True
 
     def _set_server(self, options: Mapping[str, Any]) -> None:
         if options:  # the same ones again change nothing
@@ -369,13 +387,22 @@ class Configurator:
         for name in self._order(target):
             if self._current[name] == target[name]:
                 continue
+            if self._is_changed(name):
+                if given is not None:
+                    continue
+                raise UnavailableError(
+                    f"model '{name}' was loaded or unloaded while its configurations were measured",
+                    hint="measure again",
+                )
             # Unknown while it loads: an interrupt may come in between.
             self._current[name] = ModelConfig()
+            self._loaded.pop(name, None)
             with warnings.catch_warnings():
                 # The first load has warned of fields without effect.
                 warnings.simplefilter("ignore", ConfigWarning)
                 self._server.load((given or target)[name], name=name)
             self._current[name] = target[name]
+            self._loaded[name] = self._server.engine.inspection.user_config(name)
 
     def _order(self, target: Mapping[str, ModelConfig]) -> Iterator[str]:
         """Yield ensembles that shrink, then models, then the other ensembles.
