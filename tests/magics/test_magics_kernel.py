@@ -64,7 +64,9 @@ def test_an_interrupted_configuration_sweep_restores_the_configuration(kernel):
     kernel.manager.interrupt_kernel()
     messages = kernel.until_idle(sent)
     assert not errors(messages)
-    count = kernel.text("print(nt.server().config('slow').instance_group[0].count)")
+    count = kernel.text(
+        "print(__import__('nbtriton').server().config('slow').instance_group[0].count)"
+    )
     assert count == "1"
 
 
