@@ -129,7 +129,7 @@ class Tuning:
     --------
     >>> choices = {"instances": [1, 2], "max_batch_size": [8], "max_queue_delay_us": [0]}
     >>> profile = nt.Profile.declared({"double": {1: 2, 8: 4}})
-    >>> best = nt.tune(server, "double", **choices, profile=profile, finalists=1, seconds=1)
+    >>> best = nt.tune(server, "double", **choices, profile=profile, finalists=1, seconds=20)
     >>> len(best.candidates), best.interrupted
     (2, False)
     >>> applied = best.apply()
@@ -357,7 +357,9 @@ def tune(
     >>> load = {"request_rate": 120, "p99_ms": 100, "minimize": "instances"}
     >>> choices = {"instances": [1, 2, 4], "max_batch_size": [1], "max_queue_delay_us": [0]}
     >>> profile = nt.Profile.declared({"double": 10})
-    >>> best = nt.tune(server, "double", **load, **choices, profile=profile, finalists=1, seconds=1)
+    >>> best = nt.tune(
+    ...     server, "double", **load, **choices, profile=profile, finalists=1, seconds=20
+    ... )
     >>> best.configuration["instances"]
     2
     """
