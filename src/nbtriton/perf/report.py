@@ -157,7 +157,7 @@ class PerfReport:
         --------
         >>> report = nt.whatif(nt.Profile.declared({"bert": 10}), concurrency=[1, 2])
         >>> type(report.plot()).__name__
-        'Figure'
+        'PageFigure'
         """
         return curves.plot(
             curves.series_of(self), title=self.model, ax=ax, target_ms=curves.target_of(self)
