@@ -165,7 +165,7 @@ class ModelSignature:
         rules = self._rules
         # The dict that an ensemble makes for its step is the step's own.
         try:
-            arrays: dict[str, Any] = (
+            arrays: dict[Any, Any] = (  # names are checked below
                 inputs if parent is not None and isinstance(inputs, dict) else dict(inputs)
             )
         except (TypeError, ValueError):
@@ -296,7 +296,7 @@ class ModelSignature:
     def _priority(self, priority: int) -> int:
         return priority if 0 < priority <= self._priority_levels else self._default_priority  # A16
 
-    def _acceptable(self, inputs: Mapping[str, Any]) -> bool:
+    def _acceptable(self, inputs: Mapping[Any, Any]) -> bool:
         """True if inputs other than exactly those of the model are accepted."""
         rules = self._rules
         return all(name in rules for name in inputs) and all(
@@ -313,13 +313,13 @@ class ModelSignature:
         rule.cached[tuple(shape)] = item
         return item
 
-    def _refuse(self, inputs: Mapping[str, Any], request_id: str) -> NoReturn:
+    def _refuse(self, inputs: Mapping[Any, Any], request_id: str) -> NoReturn:
         """Raise the error of inputs that are wrong."""
         self.faults.check(_claims(inputs, self.inputs), (), request_id)
         raise InternalError(f"a request to '{self.name}' was refused without a reason")
 
 
-def _claims(inputs: Mapping[str, Any], specs: Mapping[str, TensorSpec]) -> dict[str, Claim]:
+def _claims(inputs: Mapping[Any, Any], specs: Mapping[str, TensorSpec]) -> dict[str, Claim]:
     claims: dict[str, Claim] = {}
     for name, value in inputs.items():
         if not isinstance(name, str):

@@ -110,11 +110,14 @@ class Registry:
         if not versions.get(version):
             versions.pop(version, None)
 
-    def find(self, name: str, version: SupportsIndex, decoupled: bool) -> Runtime:
+    def find(self, name: object, version: SupportsIndex, decoupled: bool) -> Runtime:
         """Return the version that serves a request.
 
         Parameters
         ----------
+        name : str
+            What else a caller may give is the name of no model.
+        version : int
         decoupled : bool
             Whether the sender takes any number of responses.
 
@@ -126,6 +129,8 @@ class Registry:
             With Triton's texts.
         """
         self.check_open()
+        if not isinstance(name, str):
+            raise self._missing(str(name), index(version))
         runtime = self.resolve(name, version)
         if runtime.signature.decoupled and not decoupled:
             raise UnsupportedError(_DECOUPLED, hint="use server.stream(…)")
