@@ -202,8 +202,8 @@ def forest_call(file: Path, size: int) -> Call:  # noqa: ARG001
 
 LIBRARIES = (
     Library(
-        "pytorch", "the MLP of 784 numbers as TorchScript", ("INPUT__0", 784), ("OUTPUT__0", 10),
-        script_file, script_call,
+        "pytorch", "the MLP of 784 numbers as TorchScript that only reads its inputs", ("INPUT__0", 784),
+        ("OUTPUT__0", 10), script_file, script_call, parameter("READ_ONLY_INPUTS", "yes"),
     ),
     Library(
         "onnxruntime", "the same MLP as ONNX", ("IN", 784), ("OUT", 10), onnx_file, onnx_call,

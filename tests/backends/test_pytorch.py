@@ -28,8 +28,6 @@ from nbtriton.errors import (
 from nbtriton.tensors import kind_of, to_kind
 from tests.backends.fakes import DEFAULT, Request, Timer, ones
 
-ignore_jit_warnings = pytest.mark.filterwarnings("ignore::DeprecationWarning")
-
 
 class Scale(torch.nn.Module):
     def __init__(self):
@@ -268,98 +266,6 @@ def test_inputs_that_only_the_request_has_are_not_copied(torch_model, run, owned
     array = ones()
     run(torch_model(Spy), Request({"IN": array}, owned_inputs=frozenset({"IN"} if owned else ())))
     assert (seen == [array.__array_interface__["data"][0]]) is owned
-
-
-class Through(torch.nn.Module):
-    """Returns its input after steps of all kinds that write nothing."""
-
-    def forward(self, IN: torch.Tensor) -> torch.Tensor:
-        found = [IN, IN * 2]
-        if IN.size(0) > 1:
-            for at in range(2):
-                found = [found[0], found[1] + at]
-        return found[0]
-
-
-class InPlace(torch.nn.Module):
-    def forward(self, IN: torch.Tensor) -> torch.Tensor:
-        if IN.size(0) == 1:
-            IN.add_(1)
-        return IN
-
-
-class Keeping(torch.nn.Module):
-    """Changes what it got with the request before."""
-
-    def __init__(self):
-        super().__init__()
-        self.last = torch.zeros(1, 4)
-
-    def forward(self, IN: torch.Tensor) -> torch.Tensor:
-        last = self.last
-        self.last = IN
-        return last
-
-
-class Collecting(torch.nn.Module):
-    all: list[torch.Tensor]
-
-    def __init__(self):
-        super().__init__()
-        self.all = []
-
-    def forward(self, IN: torch.Tensor) -> torch.Tensor:
-        self.all.append(IN)
-        return IN
-
-
-class Calling(torch.nn.Module):
-    @torch.jit.ignore
-    def change(self, x: torch.Tensor) -> torch.Tensor:
-        return x.add_(1)
-
-    def forward(self, IN: torch.Tensor) -> torch.Tensor:
-        return self.change(IN)
-
-
-class Hooked(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.register_forward_pre_hook(add_before)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:  # by its place: such hooks get no others
-        return x
-
-
-def add_before(self, input: tuple[torch.Tensor]) -> tuple[torch.Tensor]:  # noqa: A002 - torch's name
-    input[0].add_(1)
-    return input
-
-
-@ignore_jit_warnings
-def test_torchscript_that_writes_nothing_reads_the_caller_s_memory(torch_model, run):
-    instance = torch_model(torch.jit.script(Through()))
-    array = ones()
-    # Its output is the input that it got, and the receiver would copy it.
-    (found,) = run(instance, Request({"IN": array}, copies_outputs=True))
-    assert np.shares_memory(found.outputs["OUT"], array)
-    (found,) = run(instance, ones(2)[:, ::1])
-    assert found.outputs["OUT"].tolist() == [[1] * 4] * 2
-    columns = np.asfortranarray(np.arange(8, dtype=np.float32).reshape(2, 4))
-    (found,) = run(instance, Request({"IN": columns}, copies_outputs=True))
-    assert found.outputs["OUT"].tolist() == columns.tolist()
-    assert not np.shares_memory(found.outputs["OUT"], columns)  # contiguous, as always
-
-
-@pytest.mark.parametrize("module", [InPlace, Keeping, Collecting, Calling, Hooked])
-@ignore_jit_warnings
-def test_torchscript_that_may_write_gets_memory_of_its_own(torch_model, run, module):
-    instance = torch_model(torch.jit.script(module()))
-    array = ones()
-    for _ in range(2):
-        (found,) = run(instance, Request({"IN": array}, copies_outputs=True))
-        assert not np.shares_memory(found.outputs["OUT"], array)
-        assert array.tolist() == [[1] * 4]
 
 
 def test_an_error_in_forward_is_triton_s_with_the_user_s_traceback(torch_model, run):

@@ -11,7 +11,6 @@ from nbtriton.backends.base import BackendRequest, BatchTimer, Response
 from nbtriton.backends.core.batching import BatchInstance, gather_inputs
 from nbtriton.backends.core.place import Place
 from nbtriton.backends.pytorch.core.naming import InputOrder, arrange_outputs, name_results
-from nbtriton.backends.pytorch.writing import writes_nothing
 from nbtriton.backends.ragged import PLAIN
 from nbtriton.backends.read_only import check_unchanged, versions_of
 from nbtriton.backends.tracebacks import model_error
@@ -78,7 +77,6 @@ class ModuleInstance(BatchInstance):
         self._outputs = output_types(config)
         self._results = arrange_outputs(list(self._outputs))
         self._reads_only = reads_only(config)
-        self._writes_nothing = writes_nothing(module)
         # One for all batches, which run one at a time.
         self._guard = torch.inference_mode() if parameters.inference_mode else torch.no_grad()
         script = isinstance(module, torch.jit.ScriptModule)
@@ -152,10 +150,7 @@ class ModuleInstance(BatchInstance):
     def _inputs(
         self, requests: Sequence[BackendRequest], gathered: Mapping[str, Array]
     ) -> dict[str, Any]:
-        """Return tensors for the module: its own memory, unless it only reads. Strings are a list.
-
-        TorchScript that writes nothing gets what a copy would look like: contiguous, without a gradient.
-        """
+        """Return tensors for the module: its own memory, unless it only reads. Strings are a list."""
         device = self._device
         # Several requests were joined, and that made new memory.
         copies = len(requests) == 1 and not self._reads_only and self._place is None
@@ -167,9 +162,7 @@ class ModuleInstance(BatchInstance):
                 continue
             # A transfer from a GPU to the host makes a copy.
             stays = device is None or not is_on_device(given)
-            array = given
-            if copies and stays:
-                array = own(given, self._writes_nothing or name in owned)
+            array = own(given, name in owned) if copies and stays else given
             inputs[name] = to_torch(array, device).contiguous()
         return inputs
 
