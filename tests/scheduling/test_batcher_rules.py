@@ -198,6 +198,16 @@ def test_D16_where_shapes_are_compared_each_request_is_seen_at_once():
     assert sim.sizes == [[1] * 5]
 
 
+@pytest.mark.parametrize("keys", [("A", None), (None, "A")])
+def test_D16_one_whose_shape_is_compared_ends_the_sleep_for_all_that_came_with_it(keys):
+    batcher = Batcher(settings(8, (4,), 50), 1)
+    batcher.submit(0, Ticket(8))
+    batcher.submit(0, Ticket(1))
+    batcher.tick(50_000_000)  # it waits for the instance, the batcher for three more rows
+    batcher.submit_many(60_000_000, [Ticket(1, key) for key in keys])
+    assert batcher.wake_at() != 550_000_000
+
+
 def test_D10_no_request_joins_a_waiting_payload_of_a_preferred_size_before_its_delay():
     batcher = Batcher(settings(8, (2, 4), 50), 1)
     batcher.submit(0, Ticket(8))

@@ -169,8 +169,8 @@ class Batcher:
         payload = self._open
         if payload is not None and payload.wanted:
             sleeps = [self._sleeps(now, ticket, payload) for ticket in tickets]
-            if sleeps and all(sleeps):
-                return out
+            if sleeps:
+                self._sleeping = all(sleeps)
         return self._advance(now, out)
 
     def finish(self, now: int, instance: int) -> list[Decision]:
