@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 
 import nbtriton as nt
+from nbtriton.backends import registry
+from nbtriton.backends.base import Backend, BackendInstance, Response
 from nbtriton.errors import ConfigError, TritonError
 from tests.devices.walk import GRAPHS, config_of
 
@@ -275,6 +277,41 @@ def test_an_ensemble_that_cannot_be_one_says_why(server, config, reason, caplog)
     assert said.startswith("ensemble 'graph' runs without a CUDA graph: step 'other' ")
     assert reason in said
     server.unload("graph", timeout_s=None)
+
+
+class _Odd(BackendInstance):
+    """Nothing of it can be captured."""
+
+    def execute(self, requests, timer):
+        return [Response({"OUT": request.inputs["A"]}) for request in requests]
+
+    def finalize(self):
+        raise ValueError("no end")
+
+
+class OddBackend(Backend):
+    name = "odd"
+
+    @classmethod
+    def accepts(cls, source):
+        return False
+
+    def create_instance(self, context):
+        return _Odd()
+
+
+def test_a_finalize_that_raises_keeps_nothing_of_what_was_to_be_a_graph(server, monkeypatch):
+    # As an entry point of an installed package would be found.
+    monkeypatch.setitem(registry._BUILT_IN, "odd", f"{__name__}:OddBackend")
+    tensors = (
+        'input { name: "A" data_type: TYPE_FP32 dims: 4 } '
+        'output { name: "OUT" data_type: TYPE_FP32 dims: 4 }'
+    )
+    server.load(f'{GPU} backend: "odd" {tensors}', object(), name="odd")
+    load(server, "graph", [("double", ["T0"]), ("odd", ["T1"])])
+    streams = set(server.devices[0].timeline.streams)
+    np.testing.assert_array_equal(server.infer("graph", {"T0": ROWS})["T2"], ROWS * 2 + 1)
+    assert set(server.devices[0].timeline.streams) == streams
 
 
 def test_a_model_that_raises_says_so_as_without_a_graph(server):

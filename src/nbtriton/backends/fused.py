@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import pairwise
 from time import monotonic_ns
@@ -234,12 +235,13 @@ class FusedInstance(BackendInstance):
 
     def finalize(self) -> None:
         """Release the graphs, and the instances that were made for them."""
-        try:
-            self._stream.synchronize()
-        finally:
-            self.graphs.close()
-            self._calls = []
+        with (
+            ExitStack() as stack
+        ):  # all of it, whatever the finalize of a model raises; the last first
+            stack.callback(self._stream.close)
             for instance in self._instances:
-                instance.finalize()
+                stack.callback(instance.finalize)
             self._instances = []
-            self._stream.close()
+            self._calls = []
+            stack.callback(self.graphs.close)
+            self._stream.synchronize()

@@ -69,7 +69,8 @@ class EnsembleRuntime(EnsembleOwner):
         self._drained = threading.Event()
 
     def _enter(self, request: InferenceRequest, completion: Completion | None) -> bool:
-        if self._graph is not None and self._graph.is_stale():
+        graph = self._graph  # looked at once: another thread may forget it meanwhile
+        if graph is not None and graph.is_stale():
             self.members_changed()
         with self._lock:
             if self._draining:
