@@ -54,13 +54,6 @@ def amend(
 
     Examples
     --------
-    >>> from nbtriton.config import parse_pbtxt
-    >>> base = parse_pbtxt("max_batch_size: 8 dynamic_batching { }")
-    >>> amend(base, "max_batch_size: 0").max_batch_size
-    0
-
-    Examples
-    --------
     >>> base = parse_pbtxt("max_batch_size: 8  dynamic_batching { preferred_batch_size: 4 }")
     >>> config = amend(base, "dynamic_batching { max_queue_delay_microseconds: 100 }")
     >>> config.max_batch_size, list(config.dynamic_batching.preferred_batch_size)

@@ -126,12 +126,6 @@ def ignored_fields(
 
     Examples
     --------
-    >>> from nbtriton.config import parse_pbtxt
-    >>> ignored_fields(parse_pbtxt("optimization { cuda { graphs: true } }"))[0][0]
-    'optimization.cuda'
-
-    Examples
-    --------
     >>> ignored_fields(as_config("optimization { graph { level: 1 } }"))
     [('optimization.graph', 'it configures a graph compiler that the backends here do not use')]
     """

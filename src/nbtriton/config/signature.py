@@ -140,11 +140,6 @@ def parse_annotation(annotation: str | TensorSpec) -> TensorSpec:
 
     Examples
     --------
-    >>> parse_annotation("FP32[-1, 3]").dims
-    (-1, 3)
-
-    Examples
-    --------
     >>> parse_annotation("FP32[-1,3]").dims
     (-1, 3)
     """

@@ -259,14 +259,6 @@ def serve(
 
     Examples
     --------
-    >>> import nbtriton as nt
-    >>> from nbtriton.frontends import serve
-    >>> with nt.Server() as server, serve(server, http_port=0, metrics_port=None) as endpoints:
-    ...     endpoints.http_port > 0
-    True
-
-    Examples
-    --------
     >>> with serve(server, http_port=0, metrics_port=None) as endpoints:
     ...     endpoints.http_port > 0
     True
