@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import struct
+from types import SimpleNamespace
 
 import pytest
 
 from nbtriton.widgets import CurveView, DagView, Hub, WatchView
+from nbtriton.widgets.kernel_status import resume_busy
 from tests.widgets.samples import (
     SECOND,
     Clock,
@@ -294,3 +297,25 @@ def test_replies_are_not_bound_to_the_busy_main_shell(watch):
     watch.refresh()
     assert watch.comm.sent
     assert watch.comm._reply_subshell_for({}, "subshell") == "subshell"
+
+
+def test_a_kernel_without_the_names_that_its_status_needs_is_left_alone():
+    """Those of ipykernel 6 and of hosts without ipykernel, and of versions to come."""
+
+    async def resume() -> list[str]:
+        said: list[str] = []
+        lock, last = asyncio.Lock(), asyncio.Event()
+
+        def publish(state: str, _channel: str) -> None:
+            said.append(state)
+            last.set()
+
+        async with lock:
+            for names in ({}, {"_publish_status": publish}, {"_main_asyncio_lock": lock}):
+                resume_busy(SimpleNamespace(**names))
+            resume_busy(None)
+            resume_busy(SimpleNamespace(_publish_status=publish, _main_asyncio_lock=lock))
+            await last.wait()
+        return said
+
+    assert asyncio.run(resume()) == ["busy"]

@@ -23,25 +23,24 @@ def resume_busy(kernel: Any) -> None:
     kernel : ipykernel.kernelbase.Kernel
         One without subshells handles messages between cells, and is left alone.
     """
-    shell = getattr(kernel, "_main_asyncio_lock", None)  # ipykernel >= 7; no public way
-    if shell is None or not shell.locked():
+    # ipykernel >= 7 has both; no public way. Where one has another name the kernel is left alone, too.
+    shell = getattr(kernel, "_main_asyncio_lock", None)
+    publish = getattr(kernel, "_publish_status", None)
+    if shell is None or publish is None or not shell.locked():
         return
     try:
         loop = asyncio.get_running_loop()
     except RuntimeError:  # called by a test or by a host without ipykernel's loops
         return
 
-    def say(state: str) -> None:
-        kernel._publish_status(state, "shell")  # noqa: SLF001 -- no public way
-
     def end() -> None:
         # The cell ended while "busy" was on its way: its "idle" may have come before.
         if not shell.locked():
-            say("idle")
+            publish("idle", "shell")
 
     def begin() -> None:
         if shell.locked():
-            say("busy")
+            publish("busy", "shell")
             loop.call_later(_CHECK_S, end)
 
     # ipykernel says "idle" without giving way to the loop first.
