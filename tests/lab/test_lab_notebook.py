@@ -38,8 +38,8 @@ COLOURS = """svg => [svg.querySelector("text"), svg.querySelector("rect")].map(
 class Classic(Opened):
     """One notebook open in Notebook 7, which the server of JupyterLab has beside it."""
 
-    # Of its settings, at load, also with an empty notebook (7.6.5).
-    known_errors = ("Cannot read properties of undefined (reading 'schema')",)
+    # Of its own at load, also with an empty notebook (7.6.5): its settings, and commands of JupyterLab that it lacks.
+    known_errors = ("Cannot read properties of undefined (reading 'schema')", "not registered.")
 
     def open(self) -> None:
         self.start_kernel()

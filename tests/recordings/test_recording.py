@@ -256,7 +256,7 @@ def test_a_recording_saved_again_is_the_same_file(tmp_path):
             for line in (
                 '{"at_ns": "x", "model": "m"}',
                 '{"at_ns": -1, "model": "m"}',
-                '{"at_ns": 0, "model": "m", "rows": 0}',
+                '{"at_ns": 0, "model": "m", "rows": -1}',
             )
         ),
     ],

@@ -56,7 +56,7 @@ class RecordedRequest(NamedTuple):
     inputs : int
         Which inputs it has: an index of `Recording.inputs`. -1 where only `rows` is known.
     rows : int
-        Its batch size; 1 for a model that does not batch.
+        Its batch size; 0 for a model that does not batch.
     options : mapping
         What it had beside its inputs, by the names of `nbtriton.Server.infer`: ``version``,
         ``outputs``, ``request_id``, ``priority``, ``timeout_us``, ``correlation_id``,
@@ -372,7 +372,7 @@ _FIELDS = ("at_ns", "model", "of", "rows")
 def _request_of(line: Mapping[str, Any]) -> RecordedRequest:
     options = {name: value for name, value in line.items() if name not in _FIELDS}
     at_ns, rows = int(line["at_ns"]), int(line.get("rows", 1))
-    if at_ns < 0 or rows < 1:
+    if at_ns < 0 or rows < 0:
         raise ValueError
     return RecordedRequest(at_ns, str(line["model"]), int(line.get("of", -1)), rows, options)
 
