@@ -125,8 +125,8 @@ _PUBLIC = {
     "why": "nbtriton.explain",
 }
 
-# What an extra brings: `from nbtriton import *` works without it.
-_EXTRA = ("PageFigure",)
+# What needs a package of an extra: `from nbtriton import *` and `dir` work without it.
+_EXTRA = {"PageFigure": "matplotlib"}
 
 __all__ = [*(name for name in _PUBLIC if name not in _EXTRA), "__version__", "compiled"]  # noqa: PLE0604 - strings
 
@@ -143,4 +143,6 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted([*__all__, *_EXTRA])
+    from importlib.util import find_spec
+
+    return sorted([*__all__, *(name for name, package in _EXTRA.items() if find_spec(package))])

@@ -98,7 +98,7 @@ def test_the_readme_runs_with_the_core_alone(core: Path, tmp_path: Path) -> None
     cells = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
     # Measured for real in test_readme.py.
     cells = [re.sub(r"^(%triton_perf .*)$", r"\1 --request-count 5", cell) for cell in cells]
-    last = "from nbtriton import *\nimport nbtriton\nnbtriton.__file__"
+    last = "from nbtriton import *\nimport inspect, nbtriton\ninspect.getmembers(nbtriton)\nnbtriton.__file__"
     shown = run(core, [*cells, "%triton_dag pipeline", last], tmp_path)
     assert not [text for text in shown if "Error" in text or "Traceback" in text]
     assert str(core.parents[1]) in shown[-1]

@@ -141,6 +141,15 @@ def test_the_picture_is_displayed_and_the_page_puts_the_live_view_in_its_place(n
     assert not notebook.calls
 
 
+def test_a_block_after_the_end_of_a_view_begins_nothing(notebook, watched):
+    _server, _clock, hub, view = watched
+    shown = show_live(view)
+    shown.stop()
+    with shown:
+        assert not hub.views
+    assert not hub.views
+
+
 def test_a_host_that_makes_views_only_gets_a_widget_until_it_rests(notebook, watched, monkeypatch):
     server, clock, hub, view = watched
     monkeypatch.setenv("VSCODE_PID", "1")

@@ -170,6 +170,7 @@ class Shown(Stopping):
         return self.view.static().text
 
     def __enter__(self) -> Self:
-        if self._live:
-            self._recording.enter_context(self.view.recording())
+        with self._lock:
+            if self._live and not self._stopped:
+                self._recording.enter_context(self.view.recording())
         return self
