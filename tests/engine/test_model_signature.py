@@ -552,3 +552,7 @@ def test_outputs_in_one_text_are_refused_as_they_must_be_a_list(server: Server):
     assert caught.value.hint == "outputs are a list of names: ['OUT']"
     with pytest.raises(NotFoundError, match="unknown model: 'None' is not found"):
         server.infer(None, {"IN": ones(1)})  # type: ignore[arg-type]
+    assert not server.is_ready(None)  # type: ignore[arg-type]
+    for call in (server.config, server.metadata, server.ignored):
+        with pytest.raises(NotFoundError, match="unknown model: 'None'"):
+            call(None)  # type: ignore[arg-type]

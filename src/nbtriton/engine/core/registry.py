@@ -115,9 +115,8 @@ class Registry:
 
         Parameters
         ----------
-        name : str
-            What else a caller may give is the name of no model.
-        version : int
+        name, version
+            As `resolve`.
         decoupled : bool
             Whether the sender takes any number of responses.
 
@@ -129,17 +128,15 @@ class Registry:
             With Triton's texts.
         """
         self.check_open()
-        if not isinstance(name, str):
-            raise self._missing(str(name), index(version))
         runtime = self.resolve(name, version)
         if runtime.signature.decoupled and not decoupled:
             raise UnsupportedError(_DECOUPLED, hint="use server.stream(…)")
         return runtime
 
-    def resolve(self, name: str, version: SupportsIndex = -1) -> Runtime:
+    def resolve(self, name: object, version: SupportsIndex = -1) -> Runtime:
         """Return the runtime of a version; -1 is the highest that is ready (A1, A2).
 
-        A version may be numpy's integer too.
+        A version may be numpy's integer too; what else than a text a caller may give is the name of no model.
 
         Raises
         ------
@@ -147,6 +144,8 @@ class Registry:
             With Triton's texts.
         """
         number = index(version)
+        if not isinstance(name, str):
+            raise self._missing(str(name), number)
         entry = self.entries.get(name)
         if entry is not None:
             if number == -1:
@@ -158,13 +157,15 @@ class Registry:
                     return slot.runtime
         raise self._missing(name, number)
 
-    def entry(self, name: str, version: SupportsIndex = -1) -> Entry:
+    def entry(self, name: object, version: SupportsIndex = -1) -> Entry:
         """Return the entry of a model of which a version serves; arguments and errors as `resolve`.
 
         It is looked up once: another thread may unload the model in between.
         """
-        entry = self.entries.get(name)
         number = index(version)
+        if not isinstance(name, str):
+            raise self._missing(str(name), number)
+        entry = self.entries.get(name)
         if entry is not None:
             if number == -1:
                 serves = entry.latest is not None
@@ -184,7 +185,7 @@ class Registry:
         if entry is None and name not in self.absent:
             return NotFoundError(
                 f"Request for unknown model: '{name}' is not found",
-                hint=nearest(str(name), self.entries) or "no model is loaded",
+                hint=nearest(name, self.entries) or "no model is loaded",
             )
         if entry is not None:
             reasons |= {version: slot.reason for version, slot in entry.slots.items()}
