@@ -206,7 +206,7 @@ def _add_export(export: argparse.ArgumentParser) -> None:
     add = export.add_argument
     add("repository", metavar="REPOSITORY", help="the model repository to read")
     add("directory", metavar="DIR", help="where to write")
-    add("models", metavar="MODEL", nargs="*", help="by default all")
+    add("models", metavar="MODEL", nargs="*", default=[], help="by default all")
     add("--overwrite", action="store_true", help="replace models that no export has written")
     add(
         "--python-prefix",

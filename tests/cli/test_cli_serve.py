@@ -464,6 +464,9 @@ def test_perf_and_export(
     assert main(["export", str(repository), str(tmp_path / "written"), "double"]) == 0
     assert (tmp_path / "written" / "double" / "config.pbtxt").exists()
     assert not (tmp_path / "written" / "other").exists()
+    with pytest.raises(SystemExit):
+        main(["export"])
+    assert capsys.readouterr().err.endswith("required: REPOSITORY, DIR\n")
     assert main(["perf", "nope", "--model-repository", str(repository)]) == 2
     assert "model 'nope': model not found in any model repository" in capsys.readouterr().err
 

@@ -216,6 +216,11 @@ def test_plot_draws_a_line_a_configuration_and_leaves_no_figure_open():
     assert plt.get_fignums() == before
     assert found.plot(figure.axes[0]) is figure
     page = figure._repr_html_()
+    assert '<svg role="img" aria-label="Chart: ' in page
+    # Shown, not changed: a file that is saved afterwards is as one before.
+    legends = [axes.get_legend() for axes in figure.axes]
+    assert all(legend.get_frame_on() for legend in legends if legend is not None)
+    assert any(legends)
     assert "#ffffff" not in page
     assert "#000000" not in page
     assert "<style" not in page

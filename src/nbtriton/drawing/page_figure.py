@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import io
 import re
 from typing import Any
@@ -59,16 +60,27 @@ class PageFigure(Figure):
         axes.set_prop_cycle(color=series_colours())
         return axes
 
+    def _description(self) -> str:
+        """Return what its panels are called, for a screen reader."""
+        names = [axes.get_title() or axes.get_ylabel() for axes in self.axes]
+        return "Chart: " + ", ".join(name for name in names if name) if any(names) else "Chart"
+
     def _repr_html_(self) -> str:
-        for legend in self.findobj(Legend):
-            legend.set_frame_on(False)
+        framed = [legend for legend in self.findobj(Legend) if legend.get_frame_on()]
         file = io.StringIO()
-        with mpl.rc_context({"svg.fonttype": "none"}):  # text stays text
-            self.savefig(file, format="svg", transparent=True, bbox_inches="tight")
+        try:
+            for legend in framed:
+                legend.set_frame_on(False)
+            with mpl.rc_context({"svg.fonttype": "none"}):  # text stays text
+                self.savefig(file, format="svg", transparent=True, bbox_inches="tight")
+        finally:
+            for legend in framed:
+                legend.set_frame_on(True)
         svg = file.getvalue()
         svg = _NOT_FOR_A_PAGE.sub("", svg[svg.index("<svg") :])
         svg = _STYLE.sub(_attributes, _INK.sub("currentColor", svg))
         begin = (
-            '<svg fill="currentColor" stroke-linejoin="round" style="max-width:100%;height:auto" '
+            f'<svg role="img" aria-label="{html.escape(self._description())}" fill="currentColor" '
+            'stroke-linejoin="round" style="max-width:100%;height:auto" '
         )
         return f'<div class="nbt-plot">{svg.replace("<svg ", begin, 1)}</div>'

@@ -207,7 +207,7 @@ class Tuning:
     def headline(self) -> str:
         """What was done, in one line."""
         words = (
-            f"{self.model}: {len(self.candidates)} configurations simulated, "
+            f"{self.model}: {_simulated(len(self.candidates))}, "
             f"{sum(one.measured is not None for one in self.finalists)} measured in {measure(self.elapsed_s)} s"
         )
         return words + (", interrupted" if self.interrupted else "")
@@ -435,7 +435,7 @@ def tune(
     try:
         search.run(
             min(seconds, _LOOK_S) if interrupted else seconds,
-            lambda best: report(f"{len(search.found)} configurations simulated", [best.point]),
+            lambda best: report(_simulated(len(search.found)), [best.point]),
             enough=finalists,
         )
     except KeyboardInterrupt:
@@ -476,6 +476,10 @@ def tune(
         interrupted=interrupted,
         server=server,
     )
+
+
+def _simulated(count: int) -> str:
+    return f"{count} configuration{'s' if count != 1 else ''} simulated"
 
 
 def _check_placement(placement: str, minimize: str | None, *others: object) -> None:
