@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import pickle
+import re
 
 import numpy as np
 import pandas as pd
@@ -80,6 +81,13 @@ def test_a_sentence_beside_long_names_has_room():
     first, second = html.split("<th ")[1:]
     assert "min-width" not in first
     assert "min-width" in second
+
+
+def test_long_names_may_be_broken_in_sentences_too():
+    (cell,) = re.findall(
+        "<td [^>]*>(.*)</td>", table_html(["why"], [["a_b without max_queue_delay_microseconds"]])
+    )
+    assert cell == "a_b without max_<wbr>queue_<wbr>delay_<wbr>microseconds"
 
 
 def test_a_compact_table_has_the_important_columns_and_all_of_them_closed():

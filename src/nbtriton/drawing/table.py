@@ -164,9 +164,14 @@ def table_html(
 
 
 def _breakable(cell: str) -> str:
-    """Escape a cell; a long name, such as that of a field, may be broken after its dots."""
-    words = escape(cell)
-    return words if " " in cell or len(cell) < _LONG_NAME else words.replace(".", ".<wbr>")
+    """Escape a cell; a long name, such as that of a field, may be broken after its dots and underscores."""
+    return " ".join([_breakable_word(escape(word)) for word in cell.split(" ")])
+
+
+def _breakable_word(word: str) -> str:
+    if len(word) < _LONG_NAME:
+        return word
+    return word.replace(".", ".<wbr>").replace("_", "_<wbr>")
 
 
 def table_text(
