@@ -24,6 +24,7 @@ from nbtriton.drawing.scene import (
     figure,
     ink,
     shape,
+    shortened,
     text,
     text_width,
     to_svg,
@@ -154,7 +155,7 @@ def _legend(
     x, y = 20.0, y + 4
     for one in series:
         at = roles[one.name]
-        label = _elided(one.label, width - 70)
+        label = shortened(one.label, width - 70, 12)
         wide = 26 + text_width(label, 12)
         if x > 20 and x + wide > width - 20:
             x, y = 20.0, y + 19
@@ -177,12 +178,6 @@ def _legend(
 
 def _title_lines(name: str, width: float) -> list[str]:
     return wrapped(name, width - 24, 12)[:3]
-
-
-def _elided(line: str, room: float, size: float = 12, *, bold: bool = False) -> str:
-    while len(line) > 4 and text_width(line, size, bold=bold) > room:
-        line = line[:-2].rstrip("…") + "…"
-    return line
 
 
 @dataclass(slots=True)
@@ -213,7 +208,7 @@ class _Picture:
                 text(
                     x + 16,
                     y + 12 + 15 * at,
-                    _elided(line, width - 24, bold=True),
+                    shortened(line, width - 24, 12, bold=True),
                     12,
                     "fg",
                     bold=True,
@@ -240,7 +235,7 @@ class _Picture:
         log = ", log scale" if self.limits.log and not small else ""
         caption = f"latency, {unit} ({what}{log})" if latency else "throughput, infer/s"
         caption += against
-        parts = [text(x + 2, y + 11, _elided(caption, width - 4, _SMALL), _SMALL, "muted")]
+        parts = [text(x + 2, y + 11, shortened(caption, width - 4, _SMALL), _SMALL, "muted")]
         ticks = self._ticks(latency, few=small)
         for tick in ticks:
             at = self._y(tick, latency, top, bottom)
