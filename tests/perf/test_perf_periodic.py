@@ -103,11 +103,13 @@ def test_an_interrupt_ends_it(server):
             raise KeyboardInterrupt
 
     report = nt.perf(
-        server, "words", inputs=N, streaming=True, periodic_concurrency="1:4", request_period=50,
+        server, "words", inputs=N, streaming=True, periodic_concurrency="1:40", request_period=50,
         observer=stop,
     )  # fmt: skip
     assert report.interrupted
-    assert len(Words.order) == 1
+    assert (
+        len(Words.order) < 40
+    )  # the first may have ended, and the next begun, before the interrupt
 
 
 @pytest.mark.parametrize(

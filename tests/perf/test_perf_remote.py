@@ -114,8 +114,8 @@ def measure(url: str, model: str = "double", **options) -> PerfPoint:
     return point
 
 
-def check_levels(urls: dict[str, str], protocol: str) -> None:
-    """One caller, several, a rate, an ensemble: the counts here and at the server."""
+def check_levels(urls: dict[str, str], protocol: str, late: int = 0) -> None:
+    """One caller, several, a rate, an ensemble: the counts here and at the server, some of which may come late."""
     url = f"{protocol}://{urls[protocol]}"
     for options, batch in (
         ({}, 1),
@@ -127,14 +127,16 @@ def check_levels(urls: dict[str, str], protocol: str) -> None:
         point = measure(url, **options)
         assert (point.request_count, point.error_count) == (40, 0), point.first_error
         assert point.server is not None
-        assert point.server.success_count == 40
-        assert point.server.inference_count == 40 * batch
-        assert sum(s * n for s, n in point.server.batch_sizes.items()) == 40 * batch
+        assert 40 - late <= point.server.success_count <= 40
+        assert (40 - late) * batch <= point.server.inference_count <= 40 * batch
+        rows = sum(s * n for s, n in point.server.batch_sizes.items())
+        assert (40 - late) * batch <= rows <= 40 * batch
         assert point.latency_p50_us > 0
     point = measure(url, "twice")
-    assert [step.success_count for step in point.composing] == [80]
+    (step,) = point.composing
+    assert 80 - late <= step.success_count <= 80
     assert point.server is not None
-    assert point.server.success_count == 40
+    assert 40 - late <= point.server.success_count <= 40
 
 
 @pytest.mark.parametrize("protocol", ["http", "grpc"])
@@ -146,7 +148,7 @@ def test_our_endpoints(urls, protocol):
 @pytest.mark.slow
 @pytest.mark.parametrize("protocol", ["http", "grpc"])
 def test_the_real_server(real_urls, protocol):
-    check_levels(real_urls, protocol)
+    check_levels(real_urls, protocol, late=4)  # it counts a request after it has sent the response
 
 
 def check_streams_and_sequences(urls: dict[str, str]) -> None:
