@@ -184,9 +184,9 @@ scripts: | python
 test-lowest test-newest: test-%: | python
 	@$(PYTHON) scripts/versions.py $* $(PYTEST_FLAGS)
 
-# Its own stamp: the tests need none of it.
-$(VENV)/.docs: $(VENV)/.test
-	@$(PYTHON) scripts/environment.py $(VENV) docs,test
+# Its own stamp: the tests need none of it, and it needs neither them nor torch.
+$(VENV)/.docs: $(INPUTS) | python
+	@$(PYTHON) scripts/environment.py $(VENV) docs,plot
 	@touch $@
 
 docs: $(VENV)/.docs

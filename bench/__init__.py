@@ -1,1 +1,1 @@
-"""What nbtriton costs, beside what one would use instead: ``python -m bench --list``."""
+"""Benchmarks of nbtriton compared with its alternatives: ``python -m bench --list``."""

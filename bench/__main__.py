@@ -1,4 +1,4 @@
-"""Measure: ``python -m bench [BENCH ...]``; ``--list`` shows every figure."""
+"""Command line of the benches: ``python -m bench [BENCH ...]``; ``--list`` shows every figure."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def figures(bench: str) -> Sequence[Figure]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run what was asked for, and say which targets were missed."""
+    """Run benches, and print the missed targets."""
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     parser.add_argument("bench", nargs="*", help=f"of {', '.join(BENCHES)}; all by default")
     parser.add_argument("--list", action="store_true", help="show the figures and their targets")
@@ -62,24 +62,24 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--only", default="", metavar="PATTERN", help="only figures named so")
     parser.add_argument("--no-history", action="store_true", help="leave the history as it is")
     parser.add_argument("--results", type=Path, default=RESULTS, help="where the JSON goes")
-    asked = parser.parse_args(argv)
-    unknown = [name for name in asked.bench if name not in BENCHES]
+    arguments = parser.parse_args(argv)
+    unknown = [name for name in arguments.bench if name not in BENCHES]
     if unknown:
         parser.error(f"no bench '{unknown[0]}'; there are {', '.join(BENCHES)}")
-    names = asked.bench or list(BENCHES)
-    if asked.list:
+    names = arguments.bench or list(BENCHES)
+    if arguments.list:
         print("\n".join(listed(figures(name)) for name in names))
         return 0
-    if asked.history is not None:
-        print(history.table(history.read(history.HISTORY), asked.history))
+    if arguments.history is not None:
+        print(history.table(history.read(history.HISTORY), arguments.history))
         return 0
     options = Options(
-        rounds=asked.rounds,
-        interval_ms=asked.interval_ms,
-        short=asked.short,
-        only=asked.only,
-        history=None if asked.no_history else history.HISTORY,
-        results=asked.results,
+        rounds=arguments.rounds,
+        interval_ms=arguments.interval_ms,
+        short=arguments.short,
+        only=arguments.only,
+        history=None if arguments.no_history else history.HISTORY,
+        results=arguments.results,
     )
     everything = []
     for name in names:

@@ -1,8 +1,8 @@
 """Measure two compiled builds in turn: ``python -m bench.against OLD NEW``.
 
-OLD and NEW are checkouts, each with its ``build/compiled`` (``make build/compiled``). In each round both run
-their own benches in processes of their own, in an order that changes from round to round, so that
-what else the machine does meets both in the same way. A figure that only one of them has is left out.
+OLD and NEW are checkouts, each with its ``build/compiled`` (``make build/compiled``). In each round both run their
+own benches in new processes, in alternating order, so that other load of the machine affects both equally. A figure
+of only one of them is left out.
 """
 
 from __future__ import annotations
@@ -26,24 +26,24 @@ from bench.figures import Figure, show, spread
 __all__ = ["BENCHES", "Comparison", "main", "table"]
 
 BENCHES = ("kernel", "ensemble", "bls", "http", "grpc", "large")
-# Above what differs between two runs of the same build on a quiet machine.
+# Tolerance, above the difference between two runs of one build on a quiet machine.
 TOLERANCE = 0.05
 
-# Of one side and one round: value and ratio to the other server, by figure.
+# One round of one side: value and ratio to the other server, by figure.
 Round = Mapping[str, Mapping[str, Any]]
 
 
 @dataclass(slots=True)
 class Comparison:
-    """One figure, measured by both builds; index 0 is the old one.
+    """One figure of both builds; index 0 is the old build.
 
     Parameters
     ----------
     figure : Figure
     values : pair of lists
-        One value a round.
+        One value per round.
     ratios : pair of lists
-        To what the bench itself compares with, mostly tritonserver; empty where there is nothing.
+        Ratios to the bench's second side, mostly tritonserver; empty without one.
     """
 
     figure: Figure
@@ -52,7 +52,7 @@ class Comparison:
 
     @property
     def gains(self) -> list[float]:
-        """How many times better the new build is, by round; flat figures are times and sizes."""
+        """Factors by which the new build is better, by round; flat figures are times and sizes."""
         pairs = [pair for pair in zip(*self.values, strict=True) if min(pair) > 0]
         if self.figure.better == "higher":
             return [new / old for old, new in pairs]
@@ -60,12 +60,12 @@ class Comparison:
 
     @property
     def worse(self) -> bool:
-        """Whether the new build is behind by more than the tolerance."""
+        """Whether the new build is worse by more than the tolerance."""
         return bool(self.gains) and statistics.median(self.gains) < 1 - TOLERANCE
 
 
 def measure(checkout: Path, bench: str, flags: Sequence[str]) -> Round:
-    """Run a bench of a checkout once, on its compiled build; return its figures by name."""
+    """Run a bench of a checkout once with its compiled build; return the figures by name."""
     build = checkout / "build" / "compiled"
     with tempfile.TemporaryDirectory() as results:
         done = subprocess.run(
@@ -85,26 +85,26 @@ def measure(checkout: Path, bench: str, flags: Sequence[str]) -> Round:
         return found
 
 
-def compare(figure: Figure, old: Round, new: Round, kept: dict[str, Comparison]) -> None:
-    """Add one round of a figure to what is kept, if both builds have measured it."""
+def compare(figure: Figure, old: Round, new: Round, comparisons: dict[str, Comparison]) -> None:
+    """Add one round of a figure, if both builds have measured it."""
     name = history.named(figure.name, {"compiled": True})
     pair = (old.get(name), new.get(name))
     if any(side is None or side["ours"] is None for side in pair):
         return
-    entry = kept.setdefault(name, Comparison(figure))
-    for at, side in enumerate(pair):
+    entry = comparisons.setdefault(name, Comparison(figure))
+    for index, side in enumerate(pair):
         assert side is not None
-        entry.values[at].append(side["ours"])
+        entry.values[index].append(side["ours"])
         if side["ratio"] is not None:
-            entry.ratios[at].append(side["ratio"])
+            entry.ratios[index].append(side["ratio"])
 
 
-def table(kept: Sequence[Comparison]) -> str:
-    """Return a line a figure: both medians, how many times better the new is, and both ratios."""
+def table(comparisons: Sequence[Comparison]) -> str:
+    """Return a line per figure: both medians, the gain of the new build, and both ratios."""
     rows = [
         f"{'figure':<26} {'old':>10} {'new':>10}  {'new is better by':<26} beside it, old and new"
     ]
-    for one in kept:
+    for one in comparisons:
         old, new = (show(statistics.median(values)) for values in one.values)
         beside = " ".join(spread(ratios, "x") for ratios in one.ratios if ratios)
         verdict = "  WORSE" if one.worse else ""
@@ -115,7 +115,7 @@ def table(kept: Sequence[Comparison]) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run it; 1 if a figure is worse by more than the tolerance."""
+    """Compare two builds; return 1 if a figure is worse by more than the tolerance."""
     parser = argparse.ArgumentParser(prog="python -m bench.against", description=__doc__)
     parser.add_argument("old", type=Path)
     parser.add_argument("new", type=Path)
@@ -123,21 +123,21 @@ def main(argv: Sequence[str] | None = None) -> int:
         "bench", nargs="*", default=BENCHES, help=f"by default {', '.join(BENCHES)}"
     )
     parser.add_argument("--rounds", type=int, default=5, help="of both in turn (5)")
-    asked, flags = parser.parse_known_args(argv)
-    sides = [asked.old.resolve(), asked.new.resolve()]
+    arguments, flags = parser.parse_known_args(argv)
+    sides = [arguments.old.resolve(), arguments.new.resolve()]
     for side in sides:
         if not (side / "build" / "compiled").is_dir():
             parser.error(f"{side} has no build/compiled: run make build/compiled there")
-    kept: dict[str, Comparison] = {}
-    for number in range(asked.rounds):
-        for bench in asked.bench:
+    comparisons: dict[str, Comparison] = {}
+    for number in range(arguments.rounds):
+        for bench in arguments.bench:
             turn = sides if number % 2 == 0 else sides[::-1]
             found = {side: measure(side, bench, flags) for side in turn}
             for figure in figures(bench):
-                compare(figure, found[sides[0]], found[sides[1]], kept)
-            print(f"round {number + 1}/{asked.rounds}  {bench}", flush=True)
-    print(table(list(kept.values())))
-    worse = [one.figure.name for one in kept.values() if one.worse]
+                compare(figure, found[sides[0]], found[sides[1]], comparisons)
+            print(f"round {number + 1}/{arguments.rounds}  {bench}", flush=True)
+    print(table(list(comparisons.values())))
+    worse = [one.figure.name for one in comparisons.values() if one.worse]
     print(f"worse by more than {TOLERANCE:.0%}: {', '.join(worse) or 'none'}")
     return 1 if worse else 0
 

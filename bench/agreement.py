@@ -1,10 +1,9 @@
-"""`nt.perf` beside NVIDIA's perf_analyzer: ``python -m bench.agreement [--rounds N] [--server nbtriton]``.
+"""`nt.perf` compared with perf_analyzer: ``python -m bench.agreement [--rounds N] [--server nbtriton]``.
 
-Both load the same model of the same server in turns, over HTTP and gRPC, with windows of the same length; the
-ratios are of the two runs of a round. Where a busy machine leaves it open whether their median is within the target, up
-to three times as many rounds are run. One model takes 5 ms, so that the server sets the pace, as it does with
-real models. The other takes microseconds: there the clients themselves are what is measured, and a client in
-Python is not as quick as one in C++.
+Both load the same model of the same server in turns, over HTTP and gRPC, with windows of the same length; a ratio is of
+the two runs of a round. If a busy machine leaves it undecided whether the median is within the target, up to three times
+as many rounds are run. One model takes 5 ms, so that the server limits the throughput, as with real models. The other
+takes microseconds, so that the clients do: a client in Python is slower than one in C++.
 """
 
 from __future__ import annotations
@@ -30,17 +29,17 @@ from nbtriton.repository.verify.running import RunningServer
 
 __all__ = ["main"]
 
-# What is promised of throughput, where the server sets the pace.
+# Target of the ratio of throughputs, if the server limits them.
 WITHIN = 0.05
 PACED = python_model("paced", "import time; time.sleep(0.005); out = x * 2")
-# Where it is open whether the target is kept.
+# Factor of the rounds if the verdict is undecided.
 _MORE = 3
 X = {"IN": np.ones((1, 16), np.float32)}
 
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """A load of both programs."""
+    """A load by both programs."""
 
     model: str
     protocol: Protocol
@@ -58,43 +57,43 @@ LEVELS = tuple(
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Print the ratios of each load, and whether the target is kept."""
+    """Print the ratios of each load, and whether the target is met."""
     parser = argparse.ArgumentParser(prog="python -m bench.agreement", description=__doc__)
     parser.add_argument("--rounds", type=int, default=5, help="of both in turns (5)")
     parser.add_argument("--interval-ms", type=int, default=400, help="length of a window (400)")
     parser.add_argument("--server", default="tritonserver", choices=("tritonserver", "nbtriton"))
-    asked = parser.parse_args(argv)
+    arguments = parser.parse_args(argv)
     print(
-        f"nt.perf beside perf_analyzer on {asked.server}, {asked.rounds} rounds in turns; load average "
+        f"nt.perf beside perf_analyzer on {arguments.server}, {arguments.rounds} rounds in turns; load average "
         f"{os.getloadavg()[0]:.1f} on {os.cpu_count()} cores\n"
         f"{'':<26}{'perf_analyzer':>22}{'nt.perf':>22}   ratio of a round: median (lowest to highest)",
         flush=True,
     )
-    kept = []
+    agreed = []
     with ExitStack() as stack:
-        session = Session(stack, asked.interval_ms)
+        session = Session(stack, arguments.interval_ms)
         try:
-            # perf_analyzer is of the reference, whatever the server.
+            # The reference has perf_analyzer, for either server.
             _ = session.reference
-            start = session.real if asked.server == "tritonserver" else session.served
+            start = session.real if arguments.server == "tritonserver" else session.served
             server = start(PACED, DOUBLE)
             for level in LEVELS:
-                within = _measure(session, server, level, asked.rounds)
+                within = _measure(session, server, level, arguments.rounds)
                 if level.paced:
-                    kept.append(within)
+                    agreed.append(within)
         except (Missing, Wrong) as reason:
             print(f"not measured: {reason}")
             return 1
-    verdict = "met" if all(kept) else "MISSED"
+    verdict = "met" if all(agreed) else "MISSED"
     print(
-        f"throughput within {WITHIN:.0%} where the server sets the pace: {sum(kept)} of {len(kept)} "
+        f"throughput within {WITHIN:.0%} where the server sets the pace: {sum(agreed)} of {len(agreed)} "
         f"loads, {verdict}"
     )
     return 0
 
 
 def _measure(session: Session, server: RunningServer, level: Level, rounds: int) -> bool:
-    """Print one load; return whether the throughputs agree."""
+    """Print the ratios of one load; return whether the throughputs agree."""
     watch = Watch()
     pairs: list[tuple[Measured, Measured]] = []
     for number in range(_MORE * rounds):
@@ -108,9 +107,9 @@ def _measure(session: Session, server: RunningServer, level: Level, rounds: int)
     latencies = [ours.p50_us / theirs.p50_us for theirs, ours in pairs]
     title = f"{level.model}, {level.protocol}, {level.concurrency} outstanding"
     cells = "".join(
-        f"{median(pair[at].infer_per_s for pair in pairs):>10.0f}/s"
-        f"{median(pair[at].p50_us for pair in pairs):>8.0f} us"
-        for at in (0, 1)
+        f"{median(pair[side].infer_per_s for pair in pairs):>10.0f}/s"
+        f"{median(pair[side].p50_us for pair in pairs):>8.0f} us"
+        for side in (0, 1)
     )
     print(
         f"{title:<30}{cells}   throughput {_spread(rates)}, p50 {_spread(latencies)}, {len(pairs)} rounds; others took "
@@ -125,9 +124,9 @@ def _rates(pairs: Sequence[tuple[Measured, Measured]]) -> list[tuple[float, floa
 
 
 def _is_open(ratios: Sequence[float]) -> bool:
-    """Return whether the median is outside of the target, and its interval is not.
+    """Return whether the median is outside the target, but its confidence interval is not entirely.
 
-    Between the second lowest and the second highest of nine ratios their median lies with 96%.
+    The median of nine ratios lies between the second lowest and the second highest with 96%.
     """
     if abs(median(ratios) - 1) <= WITHIN:
         return False

@@ -1,4 +1,4 @@
-"""The backends on the CPU at their best batch size, each beside a loop that only calls its library."""
+"""Backends on the CPU at their best batch size, each compared with a loop that calls its library."""
 
 from __future__ import annotations
 
@@ -21,16 +21,15 @@ from bench.session import Session
 
 __all__ = ["FIGURES"]
 
-# Calls in a row of one side, before the other has its turn: an even number, and what counts is their mean. The
-# memory of intermediate results goes back to the system with every other call, and its pages then cost a tenth of
-# the next one.
+# Consecutive calls of one side in a turn, of which the mean counts. An even number, as every other call returns the
+# memory of intermediate results to the system, which costs the next call a tenth of its time.
 TURN = 6
 FEATURES, TREES, DEPTH = 207, 100, 16
-# Rows that the forest is trained on.
+# Rows for the forest's training.
 TRAINING = 4000
-# Other rows in each call: a forest is faster with rows whose paths are in the processor's cache.
+# Different rows in each call: a forest is faster for rows whose paths are in the processor's cache.
 POOL = 4096
-# Rates that differ less are taken for equal.
+# Relative difference below which rates are equal.
 SAME = 0.97
 
 Rows = npt.NDArray[np.float32]
@@ -39,7 +38,7 @@ Call = Callable[[Rows], object]
 
 @dataclass(frozen=True, slots=True)
 class Library:
-    """A model as a backend gets it, and the loop over the library itself.
+    """A model for a backend, and the loop over its library.
 
     Parameters
     ----------
@@ -49,9 +48,9 @@ class Library:
     write : callable
         Writes the model into a folder and returns its file.
     call : callable
-        From the file and the size of a batch: what the library does with its rows.
+        Returns the library's call for a file and a batch size.
     parameters : str
-        Of the configuration: one thread computes, as in the loop.
+        Parameters of the configuration for one thread, as in the loop.
     """
 
     backend: str
@@ -63,7 +62,7 @@ class Library:
     parameters: str = ""
 
     def batches(self, size: int) -> Iterator[Rows]:
-        """Return batches, over and over."""
+        """Yield batches without end."""
         rows = np.random.default_rng(0).random((POOL, self.inputs[1]), np.float32)
         return cycle([rows[at : at + size] for at in range(0, POOL, size)])
 
@@ -84,9 +83,9 @@ class Library:
         )
 
     def best(self, file: Path) -> int:
-        """Return the size of the batches with which the loop gets most rows done: the largest such.
+        """Return the batch size with the highest throughput of the loop; the largest such.
 
-        Each pass over the sizes is judged by itself: from one to the next the machine may be another.
+        Each pass over the sizes is evaluated separately, as the machine's speed may change between passes.
         """
         shares: dict[int, list[float]] = {size: [] for size in SIZES}
         turns = {size: self.bare(file, size) for size in SIZES}
@@ -187,7 +186,7 @@ def forest_file(folder: Path) -> Path:
     random = np.random.default_rng(0)
     rows = random.random((TRAINING, FEATURES), np.float32)
     scores = rows[:, :8].sum(1) + random.normal(0, 0.1, TRAINING)
-    # A few features a split: trained in a second instead of a minute.
+    # A few features per split: training takes a second instead of a minute.
     forest = RandomForestRegressor(TREES, max_depth=DEPTH, max_features=8, random_state=0)
     treelite.sklearn.import_model(forest.fit(rows, scores)).serialize(folder / "checkpoint.tl")
     return folder / "checkpoint.tl"
@@ -223,7 +222,7 @@ LIBRARIES = (
 
 
 def mean_call_ns(times: Sequence[int]) -> float:
-    """Return the time of a call: the mean of a turn, the median of turns."""
+    """Return the median over turns of the mean time of a call."""
     return median(sum(times[at : at + TURN]) / TURN for at in range(0, len(times), TURN))
 
 
@@ -242,8 +241,7 @@ def whole_batches(library: Library) -> Callable[[Session], AbstractContextManage
                 return served
 
             def rows_per_s() -> tuple[float, float]:
-                # Where a copy of the model lies in memory makes a percent or two of every call: each round has
-                # new ones.
+                # New copies of the model in each round, as their place in memory changes a call by a percent or two.
                 if next(first):
                     turns = [loaded(), library.bare(file, batch)]
                 else:

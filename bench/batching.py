@@ -1,4 +1,4 @@
-"""Single requests that dynamic batching joins, beside a loop that is handed ready batches."""
+"""Single requests joined by dynamic batching, compared with a loop over ready batches."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ __all__ = ["FIGURES"]
 
 
 def all_rows_per_s(module: torch.nn.Module, x: torch.Tensor, seconds: float) -> float:
-    """Return the throughput of a bare loop, disturbed or not, as that of a load is counted."""
+    """Return the throughput of a bare loop, counted as that of a load."""
     count, begin = 0, perf_counter()
     with torch.inference_mode():
-        while (took := perf_counter() - begin) < seconds:
+        while (elapsed_s := perf_counter() - begin) < seconds:
             module(x)
             count += 1
-    return count * len(x) / took
+    return count * len(x) / elapsed_s
 
 
 def single_rows(net: Net) -> Callable[[Session], AbstractContextManager[Sides]]:
@@ -35,7 +35,7 @@ def single_rows(net: Net) -> Callable[[Session], AbstractContextManager[Sides]]:
         ready, row = net.rows(batch), {"INPUT__0": net.rows(1).numpy()}
         with nbtriton.Server(gpus=()) as server:
             server.load(net.config(batch), module, name=net.name)
-            # Two batches' worth in flight: one waits while the other is computed.
+            # Two batches in flight: one waits while the other is computed.
             yield Sides(
                 lambda: (
                     in_process(

@@ -1,4 +1,4 @@
-"""A model that calls another one: what a call costs beside the same model.py in tritonserver."""
+"""Cost of a call from model to model, compared with the same model.py in tritonserver."""
 
 from __future__ import annotations
 

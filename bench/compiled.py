@@ -1,7 +1,7 @@
-"""The compiled build of the hot core beside the same sources in pure Python (`make compiled`).
+"""The compiled core compared with the same sources in pure Python (`make compiled`).
 
-Each round of a side is a process of its own, and all three figures are processor time of the thread
-that asks: on an idle server it does all of the work.
+Each round of a side is a new process. All three figures are processor time of the calling thread, which does all
+the work on an idle server.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ print({
 
 
 def measured(session: Session, python: Path, build: str, what: str) -> Measure:
-    """Return a measurement of a build in a process of that interpreter.
+    """Return a measurement of a build in a new process.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Ensembles in the kernel beside the same repository in tritonserver: throughput, and one more step."""
+"""Ensembles in the kernel compared with the same repository in tritonserver: throughput, and one more step."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ def in_flight(steps: int) -> Callable[[Session], AbstractContextManager[Sides]]:
         yield session.beside(
             MODELS,
             lambda: in_process(server, model, X, concurrency=IN_FLIGHT, interval_ms=ms).infer_per_s,
-            lambda real, at: (
+            lambda real, running: (
                 analyzer(
-                    real, at.grpc_url, model, concurrency=IN_FLIGHT, interval_ms=ms
+                    real, running.grpc_url, model, concurrency=IN_FLIGHT, interval_ms=ms
                 ).infer_per_s
             ),
         )

@@ -1,4 +1,4 @@
-"""Environments of their own for what must not share ours, in the user's cache folder."""
+"""Separate Python environments in the user's cache folder."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["environment", "share_packages"]
 
 
 def environment(name: str, interpreter: Path, *installs: Sequence[str]) -> Path:
-    """Return the python of an environment, made on first use and anew when what it holds changed.
+    """Return the python of an environment, made on first use and again when its arguments change.
 
     Parameters
     ----------
@@ -26,7 +26,7 @@ def environment(name: str, interpreter: Path, *installs: Sequence[str]) -> Path:
     Raises
     ------
     Missing
-        It could not be made; the text is pip's last line.
+        The environment could not be made; with pip's last line.
     """
     folder = default_directory().parent / "bench" / name
     python, mark = folder / "bin" / "python", folder / "ready.txt"
@@ -46,12 +46,12 @@ def environment(name: str, interpreter: Path, *installs: Sequence[str]) -> Path:
 
 
 def share_packages(python: Path, source: Path) -> None:
-    """Let an environment import, after its own packages, what another has installed.
+    """Let an environment import another's packages, after its own.
 
     Parameters
     ----------
     python, source : Path
-        As `environment` returned them.
+        From `environment`.
     """
     target, shared = (each.parents[1] / "lib" for each in (python, source))
     (to,), (packages,) = (each.glob("python3*/site-packages") for each in (target, shared))

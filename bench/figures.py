@@ -1,4 +1,4 @@
-"""What a figure is: two things measured in turn, their ratio, and what was promised of it."""
+"""Figures: two sides measured in turn, their ratio, and its targets."""
 
 from __future__ import annotations
 
@@ -17,30 +17,30 @@ __all__ = [
 ]  # fmt: skip
 
 Measure = Callable[[], float]
-# "flat" means that neither should differ: the ratio is plainly the first by the second.
+# "flat": both should be equal, and the ratio is the first divided by the second.
 Better = Literal["lower", "higher", "flat"]
 
 
-class Missing(Exception):  # noqa: N818  nothing is wrong: it is not to be had here
-    """One of the two cannot be measured on this machine; the text says why."""
+class Missing(Exception):  # noqa: N818  not an error: not available here
+    """A side cannot be measured on this machine, with the reason."""
 
 
 class Wrong(Exception):  # noqa: N818  a finding of the bench, not a fault of its code
-    """What was measured does not do what the figure is about; the text says what it did."""
+    """The measured side behaves wrongly, with a description."""
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What was promised of a ratio, or of nbtriton's own value."""
+    """Target of a ratio, or of nbtriton's own value."""
 
     of: Literal["ratio", "value"]
     at_least: float | None = None
     at_most: float | None = None
-    # An aim is shown beside the targets; missing it fails nothing.
+    # An aim is shown with the targets, but missing it is not a failure.
     aim: bool = False
 
     def met(self, ratio: float | None, value: float) -> bool | None:
-        """Whether it was kept; None where there was nothing to compare with."""
+        """Whether it is met; None without a second side."""
         found = ratio if self.of == "ratio" else value
         if found is None:
             return None
@@ -48,50 +48,50 @@ class Target:
         return enough and (self.at_most is None or found <= self.at_most)
 
     def text(self, unit: str) -> str:
-        """Return it in a few signs, such as ``>= 8x`` or ``aim <= 20 us``."""
+        """Return the target as short text, such as ``>= 8x`` or ``aim <= 20 us``."""
         sign, bound = (">=", self.at_least) if self.at_most is None else ("<=", self.at_most)
         text = f"{sign} {bound:g}{'x' if self.of == 'ratio' else ' ' + unit}"
         return f"aim {text}" if self.aim else text
 
 
 def ratio_at_least(bound: float) -> Target:
-    """Promise that nbtriton is at least ``bound`` times better."""
+    """Return the target that nbtriton is at least ``bound`` times better."""
     return Target("ratio", at_least=bound)
 
 
 def ratio_at_most(bound: float) -> Target:
-    """Promise that the first takes at most ``bound`` times what the second takes."""
+    """Return the target that the first side is at most ``bound`` times the second."""
     return Target("ratio", at_most=bound)
 
 
 def value_at_most(bound: float, *, aim: bool = False) -> Target:
-    """Promise a value of nbtriton's own, in the figure's unit."""
+    """Return a target of nbtriton's value, in the figure's unit."""
     return Target("value", at_most=bound, aim=aim)
 
 
 @dataclass(frozen=True, slots=True)
 class Sides:
-    """The two things, ready to be measured: each call is one round of one of them."""
+    """The two sides, ready to be measured: each call is one round of one side."""
 
     ours: Measure
-    # None without anything to compare with here; the note says why.
+    # None without a second side here; the note has the reason.
     theirs: Measure | None
     note: str = ""
 
 
 def together(measure: Callable[[], tuple[float, float]], note: str = "") -> Sides:
-    """Return sides of which each round measures both at once, in turns of a few calls.
+    """Return sides that are measured together in each round, in turns of a few calls.
 
-    A machine that others use too is now faster, now slower, for seconds at a time: between two
-    loops of a second each that made 0.87 to 1.1 of a ratio that is 0.97.
+    The speed of a shared machine varies for seconds at a time: two loops of a second each gave ratios of
+    0.87 to 1.1 for a ratio of 0.97.
     """
     found: dict[int, float] = {}
 
-    def side(at: int) -> Measure:
+    def side(index: int) -> Measure:
         def value() -> float:
-            if at not in found:
+            if index not in found:
                 found.update(enumerate(measure()))
-            return found.pop(at)
+            return found.pop(index)
 
         return value
 
@@ -105,21 +105,21 @@ class Figure:
     Parameters
     ----------
     name : str
-        ``bench.what``, such as ``kernel.one``; the history's key.
+        ``BENCH.NAME``, such as ``kernel.one``; the history's key.
     title : str
-        What is measured, in words.
+        Description of the measurement.
     unit : str
-        Of both sides' values.
+        Unit of both sides' values.
     better : {"lower", "higher", "flat"}
-        Makes the ratio: how many times better nbtriton is, or, where nothing should differ, the
-        first by the second.
+        Kind of ratio: the factor by which nbtriton is better, or for ``"flat"`` the first divided by
+        the second.
     against : str
-        What the second side is.
+        Name of the second side.
     targets : tuple of Target
     sides : callable
-        Gets both ready, and takes them down at the end of its block.
+        Context manager that prepares both sides.
     first : str
-        What the first side is.
+        Name of the first side.
     """
 
     name: str
@@ -132,65 +132,65 @@ class Figure:
     first: str = "nbtriton"
 
     def ratio(self, ours: float, theirs: float) -> float:
-        """How many times better (or, where flat, larger) the first is."""
+        """Return the factor by which the first is better, or for ``"flat"`` larger."""
         return theirs / ours if self.better == "lower" else ours / theirs
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What the rounds of a figure gave; `theirs` is empty where there was nothing to compare with."""
+    """Results of a figure's rounds; `theirs` is empty without a second side."""
 
     figure: Figure
     ours: tuple[float, ...] = ()
     theirs: tuple[float, ...] = ()
-    # Why a side is missing, or what it did wrong.
+    # Reason why a side is missing, or its wrong behaviour.
     note: str = ""
     wrong: bool = False
 
     @property
     def ratios(self) -> tuple[float, ...]:
-        """Of the rounds: what ran side by side is compared.
+        """Ratios of the rounds.
 
-        A value that is the difference of two measurements can come out below nothing on a busy
-        machine; it still counts in the median, and has no ratio.
+        On a busy machine a value that is the difference of two measurements may be negative; it counts in
+        the median, but has no ratio.
         """
         pairs = zip(self.ours, self.theirs, strict=bool(self.theirs))
         return tuple(self.figure.ratio(a, b) for a, b in pairs if min(a, b) > 0)
 
     @property
     def value(self) -> float | None:
-        """The median of the first side."""
+        """Median of the first side."""
         return statistics.median(self.ours) if self.ours else None
 
     @property
     def other(self) -> float | None:
-        """The median of the second side."""
+        """Median of the second side."""
         return statistics.median(self.theirs) if self.theirs else None
 
     @property
     def ratio(self) -> float | None:
-        """The median of the rounds' ratios."""
+        """Median of the rounds' ratios."""
         return statistics.median(self.ratios) if self.ratios else None
 
     @property
     def met(self) -> bool | None:
-        """Whether every target is kept, aims aside; None without one, and where none can be measured."""
+        """Whether all targets except aims are met; None if there is none or none can be measured."""
         if self.wrong:
             return False
         targets = [target for target in self.figure.targets if not target.aim]
         if self.value is None or not targets:
             return None
-        kept = [target.met(self.ratio, self.value) for target in targets]
-        if False in kept:
+        verdicts = [target.met(self.ratio, self.value) for target in targets]
+        if False in verdicts:
             return False
-        return None if None in kept else True
+        return None if None in verdicts else True
 
 
 def alternate(figure: Figure, sides: Sides, rounds: int, say: Callable[[str], None]) -> Result:
-    """Measure both in turn; who begins changes from round to round.
+    """Measure both sides in turn, in an order that alternates from round to round.
 
-    A round in which the second side could not be measured counts only where there is no other; up to
-    half as many rounds are added to make up for such.
+    A round without the second side counts only if there is no other; up to half as many rounds are added to
+    replace such rounds.
     """
     pairs: list[tuple[float, float]] = []
     alone: list[float] = []
@@ -226,7 +226,7 @@ def alternate(figure: Figure, sides: Sides, rounds: int, say: Callable[[str], No
 
 
 def show(value: float | None) -> str:
-    """Write a number with the digits that mean something: three."""
+    """Write a number with three significant digits."""
     if value is None:
         return ""
     if abs(value) >= 100:
@@ -235,7 +235,7 @@ def show(value: float | None) -> str:
 
 
 def spread(values: Sequence[float], unit: str = "") -> str:
-    """Write the median and, where there are several, the lowest and the highest."""
+    """Write the median and, for several values, the lowest and the highest."""
     if not values:
         return ""
     middle = show(statistics.median(values)) + unit

@@ -1,7 +1,7 @@
-"""The path to a GPU, checked against PyTorch and NumPy called directly, and measured: ``make gpu``.
+"""Models on a GPU: checks against direct calls of PyTorch and NumPy, and measurements: ``make gpu``.
 
 Writes ``bench/results/gpu-DATE.json`` with the device, the versions and the date. ``--rehearse`` runs the checks on
-a simulated GPU: they show that this program works, and nothing about hardware.
+a simulated GPU, to test this program only.
 """
 
 # ruff: noqa: F821, N803, N806 - annotations of tensors, by their names
@@ -78,7 +78,7 @@ def _equal(found: Any, expected: Any) -> None:
 
 
 def check_function(gpus: Any) -> None:
-    """A function computes on the device what NumPy does on the host."""
+    """Check that a function on the device equals NumPy on the host."""
     with _server(gpus) as server:
         result = server.infer("a", {"IN": ROWS})
         assert type(result.raw("OUT")) is not np.ndarray, "the output left the device"
@@ -86,7 +86,7 @@ def check_function(gpus: Any) -> None:
 
 
 def check_steps_stay_on_the_device(gpus: Any) -> None:
-    """Two steps on one GPU hand over without a copy, and right."""
+    """Check that two steps on one GPU pass the right tensor without a copy."""
     with _server(gpus) as server:
         _equal(server.infer("gpu", {"T0": ROWS})["T2"], (ROWS * 2 + 1) * 3)
         between = [one for one in server.devices.ledger.copies() if one.reader == "b.IN"]
@@ -94,7 +94,7 @@ def check_steps_stay_on_the_device(gpus: Any) -> None:
 
 
 def check_bounces_are_named(gpus: Any) -> None:
-    """A step on the host between two on the GPU costs two copies, and the ledger names it."""
+    """Check that a step on the host between two on the GPU costs two copies, which the ledger reports."""
     with _server(gpus) as server:
         _equal(server.infer("mixed", {"T0": ROWS})["T3"], (ROWS * 4 + 1) * 3)
         frame = nt.copies(server).set_index("reader")
@@ -103,7 +103,7 @@ def check_bounces_are_named(gpus: Any) -> None:
 
 
 def check_many_at_once(gpus: Any) -> None:
-    """Hundreds of requests at once, of other values each, are answered right: a race would show."""
+    """Check the responses to hundreds of concurrent requests with different values, for races."""
     with _server(gpus) as server:
         sent = [
             (n, server.submit("gpu", {"T0": ROWS + n})) for n in range(500 if gpus == [0] else 50)
@@ -113,7 +113,7 @@ def check_many_at_once(gpus: Any) -> None:
 
 
 def check_out_of_memory(gpus: Any) -> None:
-    """A batch that does not fit fails alone, and gives everything back."""
+    """Check that a batch too large for memory fails alone, and frees its memory."""
 
     def grow(IN: "FP32[1]") -> {"OUT": "FP32[1]"}:  # type: ignore[name-defined,misc]
         for _ in range(60):  # up to 2**60 elements
@@ -134,7 +134,7 @@ def check_out_of_memory(gpus: Any) -> None:
 
 
 def check_too_large_a_model(gpus: Any) -> None:
-    """A model that does not fit is refused in Triton's words; the others serve on."""
+    """Check that a model too large for memory is refused with Triton's text; the others still serve."""
     import torch
 
     class Large(torch.nn.Module):
@@ -156,7 +156,7 @@ def check_too_large_a_model(gpus: Any) -> None:
 
 
 def check_torch_module(gpus: Any) -> None:
-    """A torch module gives what it gives when it is called directly, with CUDA graphs too."""
+    """Check that a torch module equals its direct call, also with CUDA graphs."""
     import torch
 
     torch.manual_seed(0)
@@ -178,7 +178,7 @@ def check_torch_module(gpus: Any) -> None:
 
 
 def check_ensemble_graph(gpus: Any) -> None:
-    """An ensemble as one graph gives what its steps give one by one, for every set of shapes."""
+    """Check that an ensemble as one graph equals its steps one by one, for every set of shapes."""
     with _server(gpus) as server:
         _load_pair(server)
         for n, rows in enumerate((2, 1, 7, 2, 1)):
@@ -190,13 +190,13 @@ def check_ensemble_graph(gpus: Any) -> None:
 
 
 def _load_pair(server: nt.Server) -> None:
-    """Load the ensemble of small models as a graph, and without."""
+    """Load the ensemble of small models with and without a graph."""
     for name, parameters in (("graph", GRAPHS), ("plain", "")):
         server.load(_chain(name, ["a", "b"] * 3, parameters))
 
 
 def check_forest(gpus: Any) -> None:
-    """A forest gives what treelite gives on the host."""
+    """Check that a forest equals treelite on the host."""
     import treelite
     from sklearn.ensemble import RandomForestRegressor
 
@@ -225,10 +225,10 @@ CHECKS: tuple[Callable[[Any], None], ...] = (
 
 
 def rehearse() -> dict[str, str]:
-    """Run the checks on a simulated GPU; return what went wrong, by check.
+    """Run the checks on a simulated GPU; return the errors by check.
 
-    Also says how much less of the simulated GPU's time an ensemble of small models takes as one graph, where a
-    launch is all that an operation takes.
+    Also print how much simulated time an ensemble of small models saves as one graph, if an operation takes only
+    its launch.
     """
     failed = _checked("simulated:1,memory_mib=64")
     with _server("simulated:1,elementwise=1e9") as server:
@@ -242,7 +242,7 @@ def rehearse() -> dict[str, str]:
 
 
 def _simulated_us(server: nt.Server, name: str) -> float:
-    """Return the simulated time of the operations of one request, once its shapes are known."""
+    """Return the simulated time of one request's operations, after its shapes are known."""
     server.infer(name, {"T0": ROWS})
     server.devices.ledger.clear()
     server.infer(name, {"T0": ROWS})
@@ -252,12 +252,12 @@ def _simulated_us(server: nt.Server, name: str) -> float:
 def _checked(gpus: Any) -> dict[str, str]:
     failed = {}
     for check in CHECKS:
-        said = (check.__doc__ or "").partition("\n")[0]
+        title = (check.__doc__ or "").partition("\n")[0]
         try:
             check(gpus)
-        except Exception as error:  # all of them are to be seen
+        except Exception as error:  # run all checks
             failed[check.__name__] = f"{type(error).__name__}: {error}"
-        print(f"{'FAILED' if check.__name__ in failed else 'ok':7s}{said}", flush=True)
+        print(f"{'FAILED' if check.__name__ in failed else 'ok':7s}{title}", flush=True)
     return failed
 
 
@@ -280,22 +280,26 @@ def _median_s(call: Callable[[], object], count: int = 30) -> float:
 
 
 def measure_device() -> dict[str, float]:
-    """Return the rates of the device itself: matrix products in bf16, and copies of pinned memory."""
+    """Return the device's rates: matrix products in bf16, and copies of pinned memory."""
     import torch
 
     n = 8192
     a = torch.randn(n, n, device="cuda", dtype=torch.bfloat16)
     host = torch.empty(2**28, dtype=torch.uint8, pin_memory=True)
-    there = host.to("cuda")
+    on_device = host.to("cuda")
     return {
         "matmul_bf16_tflops": 2 * n**3 / _median_s(lambda: a @ a) / 1e12,
-        "copy_in_gb_per_s": 2**28 / _median_s(lambda: there.copy_(host, non_blocking=True)) / 1e9,
-        "copy_out_gb_per_s": 2**28 / _median_s(lambda: host.copy_(there, non_blocking=True)) / 1e9,
+        "copy_in_gb_per_s": 2**28
+        / _median_s(lambda: on_device.copy_(host, non_blocking=True))
+        / 1e9,
+        "copy_out_gb_per_s": 2**28
+        / _median_s(lambda: host.copy_(on_device, non_blocking=True))
+        / 1e9,
     }
 
 
 def measure_steps() -> dict[str, float]:
-    """Return what a request costs through one and two steps on the GPU, and with one on the host."""
+    """Return the times of requests through one and two steps on the GPU, and with one on the host."""
     with _server([0]) as server:
         one = _median_s(lambda: server.infer("a", {"IN": ROWS})["OUT"], 300)
         two = _median_s(lambda: server.infer("gpu", {"T0": ROWS})["T2"], 300)
@@ -304,7 +308,7 @@ def measure_steps() -> dict[str, float]:
 
 
 def measure_ensemble_graph() -> dict[str, float]:
-    """Return what a request costs through six small models, step by step and as one graph, measured in turn."""
+    """Return the times of requests through six small models, step by step and as one graph, in turn."""
     with _server([0]) as server:
         _load_pair(server)
         took: dict[str, list[float]] = {"plain": [], "graph": []}
@@ -322,7 +326,7 @@ def measure_ensemble_graph() -> dict[str, float]:
 
 
 def measure_bert(tokens: int = 256) -> dict[str, float]:
-    """Return BERT-large in bf16 beside a bare loop over the module, measured in turn, and one excerpt."""
+    """Return the times of BERT-large in bf16 and of a bare loop over the module, in turn, and of one excerpt."""
     import torch
 
     from bench.readability.bert import seeded
@@ -366,7 +370,7 @@ def measure_bert(tokens: int = 256) -> dict[str, float]:
                 graphs_s = _median_s(lambda i=inputs: server.infer("bert_graphs", i)["OUTPUT__0"])  # type: ignore[misc]
                 found["rows_1_graphs_ms"] = graphs_s * 1e3
         found["samples_per_s"] = 512e3 / found["rows_512_ms"]
-    # Two operations for each weight of a product and each token; what attention adds is left out.
+    # Two operations per weight and token, without those of attention.
     linear = (part for part in bare.modules() if isinstance(part, torch.nn.Linear))
     weights = sum(part.weight.numel() for part in linear)
     found["tflops"] = found["samples_per_s"] * tokens * 2 * weights / 1e12
@@ -374,7 +378,7 @@ def measure_bert(tokens: int = 256) -> dict[str, float]:
 
 
 def measure_readability() -> dict[str, Any]:
-    """Return the readability pipeline in three placements, over batch sizes."""
+    """Return the measurements of the readability pipeline in three placements by batch size."""
     from bench.readability.build import Pipeline
     from bench.readability.table import measure, table
 
@@ -407,11 +411,11 @@ def _gpu() -> bool:
 
 
 def main() -> int:
-    """Check, measure and write; say why not where there is no GPU."""
+    """Check, measure and write the results; print the reason if there is no GPU."""
     parser = argparse.ArgumentParser(prog="python -m bench.gpu", description=__doc__)
     parser.add_argument("--rehearse", action="store_true", help="the checks on a simulated GPU")
-    asked = parser.parse_args()
-    if asked.rehearse:
+    arguments = parser.parse_args()
+    if arguments.rehearse:
         return 1 if rehearse() else 0
     if not _gpu():
         print("make gpu needs an NVIDIA GPU that PyTorch can use, and finds none here.")

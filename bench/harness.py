@@ -1,4 +1,4 @@
-"""Runs benches: rounds in turn, a table, a JSON file, and a line in the history for each figure."""
+"""Runner of benches: rounds in turn, a table, a JSON file, and a line in the history for each figure."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ RESULTS = Path(__file__).with_name("results")
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """How to run; the defaults are those of the command line."""
+    """Options of a run, with the command line's defaults."""
 
     rounds: int = 5
     interval_ms: int = 400
@@ -40,7 +40,7 @@ def _say(text: str) -> None:
 def run(
     figures: Sequence[Figure], options: Options, say: Callable[[str], None] = _say
 ) -> list[Result]:
-    """Measure the figures one after the other; none keeps another from being measured."""
+    """Measure the figures one after the other, also after one fails."""
     results = []
     with ExitStack() as stack:
         session = Session(stack, options.interval_ms, options.short)
@@ -57,7 +57,7 @@ def run(
 
 
 def table(results: Sequence[Result]) -> str:
-    """Return the figures as a table: both medians, the ratio and its spread, and what was promised."""
+    """Return the figures as a table: both medians, the ratio and its spread, and the targets."""
     load, cores = os.getloadavg()[0], os.cpu_count()
     rows = [f"median (lowest to highest of the rounds); load average {load:.1f} on {cores} cores"]
     for result in results:
@@ -71,15 +71,15 @@ def table(results: Sequence[Result]) -> str:
         if result.note:
             rows.append(f"  {result.note}")
         for target in figure.targets:
-            kept = None if result.value is None else target.met(result.ratio, result.value)
-            kept = False if result.wrong else kept
-            verdict = {True: "met", False: "MISSED", None: "not measured"}[kept]
+            is_met = None if result.value is None else target.met(result.ratio, result.value)
+            is_met = False if result.wrong else is_met
+            verdict = {True: "met", False: "MISSED", None: "not measured"}[is_met]
             rows.append(f"  {'target ' + target.text(figure.unit):<34} {verdict}")
     return "\n".join(rows)
 
 
 def write(bench: str, results: Sequence[Result], options: Options) -> Path:
-    """Keep the rounds as JSON and a line a figure in the history; gives the JSON's path."""
+    """Write the rounds as JSON and a line per figure to the history; return the JSON's path."""
     now = datetime.now(UTC)
     where = machine()
     date = now.isoformat(timespec="seconds")
@@ -107,7 +107,7 @@ def write(bench: str, results: Sequence[Result], options: Options) -> Path:
 
 
 def summary(results: Sequence[Result]) -> str:
-    """Return one line: how many figures kept their targets."""
+    """Return one line with the number of figures that met their targets."""
     met = sum(result.met is True for result in results)
     missed = [result.figure.name for result in results if result.met is False]
     other = len(results) - met - len(missed)
@@ -118,7 +118,7 @@ def summary(results: Sequence[Result]) -> str:
 
 
 def listed(figures: Sequence[Figure]) -> str:
-    """Return each figure's name, what is measured and what was promised."""
+    """Return each figure's name, title and targets."""
     return "\n".join(
         f"{f.name:<28} {', '.join(t.text(f.unit) for t in f.targets) or '-':<28} "
         f"{f.title} (against {f.against})"

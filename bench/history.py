@@ -1,4 +1,4 @@
-"""The history of every figure: one line a figure and run, kept in the repository.
+"""History of all figures in the repository: one line per figure and run.
 
 python -m bench --history [PATTERN]
 """
@@ -17,7 +17,7 @@ __all__ = ["HISTORY", "Entry", "append", "entry", "latest", "named", "newest_run
 
 HISTORY = Path(__file__).with_name("history.jsonl")
 BARS = "▁▂▃▄▅▆▇█"
-# At most this many runs are drawn; all are kept.
+# Limit of the runs that are drawn.
 DRAWN = 24
 # Ends the key of a figure of the compiled build.
 COMPILED = " compiled"
@@ -26,7 +26,7 @@ Entry = Mapping[str, Any]
 
 
 def entry(result: Result, date: str, machine: Mapping[str, object], *, short: bool) -> Entry:
-    """Return a figure's line of the history: medians, the spread of the ratio, and whether it is met."""
+    """Return a figure's line of the history: medians, the spread of the ratio, and the verdict."""
     ratios = result.ratios
     return {
         "figure": named(result.figure.name, machine),
@@ -50,18 +50,18 @@ def entry(result: Result, date: str, machine: Mapping[str, object], *, short: bo
 
 
 def named(figure: str, machine: Mapping[str, object]) -> str:
-    """Return the key of a figure: a compiled build is another course than pure Python."""
+    """Return the key of a figure, which differs between compiled and pure Python builds."""
     return figure + COMPILED if machine["compiled"] else figure
 
 
 def append(path: Path, entries: Iterable[Entry]) -> None:
-    """Write lines at the end."""
+    """Append lines."""
     with path.open("a", encoding="utf-8") as file:
         file.writelines(json.dumps(line, ensure_ascii=False) + "\n" for line in entries)
 
 
 def read(path: Path) -> list[Entry]:
-    """Return all lines by date; branches that were joined may have left them in any order."""
+    """Return all lines sorted by date, as merged branches may leave them in any order."""
     if not path.exists():
         return []
     lines = (json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line)
@@ -69,7 +69,7 @@ def read(path: Path) -> list[Entry]:
 
 
 def latest(entries: Sequence[Entry]) -> dict[str, Entry]:
-    """Return the newest line of each figure that measured something, full runs before short ones."""
+    """Return each figure's newest line with a value, preferring full runs to short ones."""
     found: dict[str, Entry] = {}
     for line in entries:
         measured = line.get("ours") is not None or "parts" in line
@@ -79,10 +79,10 @@ def latest(entries: Sequence[Entry]) -> dict[str, Entry]:
 
 
 def newest_run(entries: Sequence[Entry], names: Sequence[str]) -> dict[str, Entry]:
-    """Return the lines of one run of a bench by figure, whatever the build.
+    """Return the lines of one run of a bench by figure.
 
-    The newest of those with the most figures, so that a run of a part is not taken; compiled before
-    pure Python, full before short.
+    The newest of the runs with the most figures, so that partial runs do not count; compiled before pure
+    Python, full before short.
     """
     runs: dict[tuple[bool, bool, str], dict[str, Entry]] = {}
     for line in entries:
@@ -96,7 +96,7 @@ def newest_run(entries: Sequence[Entry], names: Sequence[str]) -> dict[str, Entr
 
 
 def table(entries: Sequence[Entry], pattern: str = "") -> str:
-    """Return each figure's first, best and last ratio (or value), and their course."""
+    """Return each figure's first, best and last ratio (or value), and a sparkline."""
     rows = [f"{'figure':<28}{'runs':>5}{'first':>10}{'last':>10}{'change':>9}  course"]
     for name in dict.fromkeys(line["figure"] for line in entries):
         if not re.search(pattern, name):

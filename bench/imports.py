@@ -1,4 +1,4 @@
-"""How long `import nbtriton` and `%load_ext nbtriton` take in a fresh interpreter."""
+"""Time of `import nbtriton` and `%load_ext nbtriton` in a new interpreter."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from bench.session import Session
 
 __all__ = ["FIGURES"]
 
-# What must load on first use and no sooner.
+# Packages that must be imported only on first use.
 HEAVY = ("torch", "cupy", "grpc")
 CODE = """
 import json, sys, time
@@ -29,7 +29,7 @@ took = time.perf_counter() - begin
 print(json.dumps([took * 1000, [m for m in {heavy!r} if m in sys.modules]]))
 """
 LOAD = 'get_ipython().run_line_magic("load_ext", "{}")'
-# Starts with IPython itself, so that only the extension's own imports are timed.
+# With IPython imported first, so that only the extension's imports are timed.
 IPYTHON = ("-m", "IPython", "--no-banner", "--quick", "-c")
 
 
@@ -40,7 +40,7 @@ def took_ms(
     ours: bool = True,
     python: str | Path = sys.executable,
 ) -> float:
-    """Run a statement in a fresh interpreter; gives how long it took."""
+    """Return the time of a statement in a new interpreter."""
     code = CODE.format(statement=statement, heavy=HEAVY)
     done = subprocess.run(
         [python, *how, code], capture_output=True, text=True, check=False, env=_environment()
@@ -56,14 +56,14 @@ def took_ms(
 
 @functools.cache
 def _environment() -> dict[str, str]:
-    """Return an environment whose interpreters keep bytecode, as pip does at an installation.
+    """Return environment variables with which interpreters write bytecode, as pip does.
 
-    Without it the first import of all would compile every source, which takes twice as long.
+    Otherwise every import would compile the sources, which takes twice as long.
     """
     folder = tempfile.mkdtemp(prefix="nbtriton-bytecode-")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    kept = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
-    return {**kept, "PYTHONPYCACHEPREFIX": folder}
+    variables = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
+    return {**variables, "PYTHONPYCACHEPREFIX": folder}
 
 
 def plain(statement: str) -> Callable[[Session], AbstractContextManager[Sides]]:

@@ -1,4 +1,4 @@
-"""What an installation would bring: the packages of an extra, their sizes, an environment of links."""
+"""Packages of an extra and their sizes, and an environment that links to them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["bytes_of", "environment_of_links", "packages_of"]
 
 
 def packages_of(requirements: Iterable[str]) -> dict[str, Distribution]:
-    """Return the installed distributions that requirements bring along, without nbtriton itself.
+    """Return the installed distributions of requirements and their dependencies, without nbtriton.
 
     Parameters
     ----------
@@ -25,7 +25,7 @@ def packages_of(requirements: Iterable[str]) -> dict[str, Distribution]:
     Raises
     ------
     PackageNotFoundError
-        One of them is not installed here.
+        One of them is not installed.
     """
     found: dict[str, Distribution] = {}
     seen: set[tuple[str, str]] = set()
@@ -47,14 +47,14 @@ def packages_of(requirements: Iterable[str]) -> dict[str, Distribution]:
 
 
 def bytes_of(packages: Mapping[str, Distribution]) -> int:
-    """Return the size of their files, bytecode included."""
+    """Return the size of the packages' files, bytecode included."""
     return sum(path.stat().st_size for each in packages.values() for path in _files(each))
 
 
 def environment_of_links(folder: Path, packages: Mapping[str, Distribution]) -> Path:
-    """Return the python of a new environment that has these packages as links, in a second.
+    """Return the python of a new environment with links to these packages.
 
-    It is what ``pip install`` would make of the same versions, without a download or a copy.
+    Equivalent to ``pip install`` of the same versions, without downloads or copies.
     """
     version = f"python{sys.version_info[0]}.{sys.version_info[1]}"
     site = folder / "lib" / version / "site-packages"

@@ -1,4 +1,4 @@
-"""How large an installation is, and how soon a newcomer sees a first picture in it."""
+"""Size of an installation, and time to the first picture in it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["FIGURES"]
 
 _PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 _CORE: list[str] = _PROJECT["dependencies"]
-# In one cell of a newcomer: the extension, a model, and its graph.
+# A first cell: the extension, a model, and its graph.
 _FIRST = """
 shell = get_ipython()
 shell.run_line_magic("load_ext", "nbtriton")
@@ -38,7 +38,7 @@ def _megabytes(requirements: list[str]) -> float:
 
 
 def size_with(extra: str) -> Callable[[Session], AbstractContextManager[Sides]]:
-    """The core and an extra, beside the core alone; the core beside NumPy, pandas and IPython."""
+    """Return the sizes with and without an extra; for no extra those of the core, and of NumPy, pandas and IPython."""
 
     @contextmanager
     def sides(_session: Session) -> Iterator[Sides]:

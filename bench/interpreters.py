@@ -1,8 +1,8 @@
-"""The same compiled core on another Python: much of what is left is Python's own.
+"""The compiled core on another Python, as much of the remaining time is Python's.
 
-How Python was built counts: distributions, containers and conda train their compiler on a profile
-(``--enable-optimizations``), pyenv does not unless it is asked to. ``$NBTRITON_OTHER_PYTHON`` names
-the other interpreter, of the same version as this one; else the system's is taken.
+The build of Python matters: distributions, containers and conda use profile-guided optimization
+(``--enable-optimizations``), pyenv does not by default. The other interpreter, of this version, is
+``$NBTRITON_OTHER_PYTHON``, else the system's.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ TELL = "import platform; print(platform.python_version())"
 
 
 @cache
-def other() -> tuple[Path, str]:
-    """Return the python of an environment of the other interpreter, and what it is."""
+def other_python() -> tuple[Path, str]:
+    """Return the python of an environment of the other interpreter, and its description."""
     named = os.environ.get("NBTRITON_OTHER_PYTHON")
     found = Path(named) if named else SYSTEM
     here = Path(sys.executable).resolve()
@@ -49,7 +49,7 @@ def other() -> tuple[Path, str]:
 def both(what: str) -> Callable[[Session], AbstractContextManager[Sides]]:
     @contextmanager
     def sides(session: Session) -> Iterator[Sides]:
-        python, words = other()
+        python, words = other_python()
         yield Sides(
             measured(session, python, "compiled", what),
             measured(session, Path(sys.executable), "compiled", what),

@@ -1,6 +1,6 @@
-"""What all servers of `bench.others` serve: a function of ready batches, and the row that is sent.
+"""Jobs of the servers of `bench.others`: a function of batches, and the row that is sent.
 
-Also imported by the servers' programs, in environments that have numpy and what a job names.
+Also imported by the servers' programs, in environments with numpy and the packages of a job.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 __all__ = ["BATCH", "JOBS", "Job"]
 
-# As many as there are requests in flight.
+# The number of requests in flight.
 BATCH = 32
 
 Rows = npt.NDArray[np.float32]
@@ -29,13 +29,13 @@ class Job:
     inputs: int
     outputs: int
     make: Callable[[], Function]
-    # What it needs beyond numpy.
+    # Packages that it needs besides numpy.
     packages: tuple[str, ...] = ()
 
     def row(self) -> Rows:
-        """Return the one row that every request sends, of shape ``[1, inputs]``.
+        """Return the row of every request, of shape ``[1, inputs]``.
 
-        Its numbers are short in decimals too: JSON is a part of what is measured, not the whole.
+        Its numbers have few decimals, so that JSON does not dominate the measurement.
         """
         return (np.arange(self.inputs) % 16 / 16).astype(np.float32)[None]
 

@@ -1,4 +1,4 @@
-"""Requests in the kernel beside the same model.py in tritonserver, over gRPC."""
+"""Requests in the kernel compared with the same model.py in tritonserver over gRPC."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def one(session: Session) -> Iterator[Sides]:
     yield session.beside(
         MODELS,
         lambda: in_process(server, "noop", X, interval_ms=ms).p50_us,
-        lambda real, at: analyzer(real, at.grpc_url, "noop", interval_ms=ms).p50_us,
+        lambda real, running: analyzer(real, running.grpc_url, "noop", interval_ms=ms).p50_us,
     )
 
 
@@ -35,8 +35,10 @@ def many(session: Session) -> Iterator[Sides]:
     yield session.beside(
         MODELS,
         lambda: in_process(server, "double", X, concurrency=IN_FLIGHT, interval_ms=ms).infer_per_s,
-        lambda real, at: (
-            analyzer(real, at.grpc_url, "double", concurrency=IN_FLIGHT, interval_ms=ms).infer_per_s
+        lambda real, running: (
+            analyzer(
+                real, running.grpc_url, "double", concurrency=IN_FLIGHT, interval_ms=ms
+            ).infer_per_s
         ),
     )
 

@@ -1,11 +1,10 @@
-"""Large tensors through steps: what a copy costs, and what READ_ONLY_INPUTS saves.
+"""Large tensors through steps: cost of a copy, and gain by READ_ONLY_INPUTS.
 
-What a model sends is copied, as it may keep it. What it gets is its own: memory that nothing else
-refers to is handed over as it is. So a step of an ensemble costs one bare copy of its answer, whether
-that was made anew or is what the step got.
+A model's outputs are copied, as the model may keep them. Its inputs are its own: memory without other
+references is passed on without a copy. So a step of an ensemble costs one bare copy of its output.
 
-With READ_ONLY_INPUTS, which is a promise of the model's owner, a model reads the memory where it lies:
-several steps side by side that read what the caller sent take the same time whatever its size.
+With READ_ONLY_INPUTS, a promise by the model's owner, a model reads shared memory: parallel steps that read
+the request's tensor take the same time for any size.
 """
 
 from __future__ import annotations
@@ -25,29 +24,29 @@ from bench.session import Session
 
 __all__ = ["FIGURES"]
 
-# An image of ImageNet's size is 602,112 bytes; 64 MB is what a volume or a clip of video takes.
+# An image of ImageNet's size has 602,112 bytes; a volume or a video clip 64 MB.
 SMALL, IMAGE, LARGE = 16, 3 * 224 * 224, 16_000_000
 ANSWERS = {"made": "out = np.empty_like(x)", "passed": "out = x"}
 STEPS = 3
-# Of 64 MB: with a copy in each step, 20 of them take a second.
+# Requests of 64 MB: with a copy in each step, 20 take a second.
 REQUESTS = 20
 X = {"IN": np.ones((1, SMALL), np.float32)}
 
 
 def grow(key: str, elements: int) -> Model:
-    """Return the step that makes the tensor, so that neither a client nor a wire has to carry it."""
+    """Return the step that makes the tensor, so that no client has to send it."""
     body = f"out = np.empty((len(x), {elements}), np.float32)"
     return python_model(f"grow_{key}", body, out_dims=str(elements))
 
 
 def cut(key: str, elements: int) -> Model:
-    """Return a step that reads the tensor and answers with a part of it."""
+    """Return a step that reads the tensor and returns a part of it."""
     body = f"out = x[:, :{SMALL}]"
     return python_model(f"cut_{key}", body, dims=str(elements), extra=READ_ONLY)
 
 
 def row(answer: str, elements: int) -> tuple[Model, ...]:
-    """Return ensembles `none` and `three` with ``count`` steps in a row between the first and last."""
+    """Return ensembles `none` and `three`, with 0 and 3 steps between the first and last."""
     dims, key = str(elements), f"{answer}_{elements}"
     first, last = grow(key, elements), cut(key, elements)
     step = python_model(f"step_{key}", ANSWERS[answer], dims=dims, out_dims=dims)
@@ -59,15 +58,15 @@ def row(answer: str, elements: int) -> tuple[Model, ...]:
 
 
 def fan(name: str, reader: Model, readers: int) -> Model:
-    """Return an ensemble whose steps read what the caller sends, side by side."""
+    """Return an ensemble whose parallel steps read the request's tensor."""
     steps = "\n".join(
         f'  step {{ model_name: "{reader.name}" model_version: -1'
-        f' input_map {{ key: "IN" value: "IN" }} output_map {{ key: "OUT" value: "OUT{at}" }} }}'
-        for at in range(readers)
+        f' input_map {{ key: "IN" value: "IN" }} output_map {{ key: "OUT" value: "OUT{index}" }} }}'
+        for index in range(readers)
     )
     outputs = "\n".join(
-        f'output {{ name: "OUT{at}" data_type: TYPE_FP32 dims: [ {SMALL} ] }}'
-        for at in range(readers)
+        f'output {{ name: "OUT{index}" data_type: TYPE_FP32 dims: [ {SMALL} ] }}'
+        for index in range(readers)
     )
     config = f"""
 platform: "ensemble"
@@ -87,7 +86,7 @@ def per_step(none: str, three: str, p50_us: Callable[[str], float]) -> float:
 
 
 def copy_us(elements: int) -> float:
-    """Return what one bare copy takes."""
+    """Return the time of one bare copy."""
     x = np.ones((1, elements), np.float32)
     times = []
     for _ in range(REQUESTS):
@@ -110,9 +109,9 @@ def image(answer: str) -> Callable[[Session], AbstractContextManager[Sides]]:
         yield session.beside(
             loaded,
             lambda: per_step(*names, ours),
-            lambda real, at: per_step(
+            lambda real, server: per_step(
                 *names,
-                lambda name: analyzer(real, at.grpc_url, name, interval_ms=3 * ms).p50_us,
+                lambda name: analyzer(real, server.grpc_url, name, interval_ms=3 * ms).p50_us,
             ),
         )
 

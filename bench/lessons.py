@@ -1,8 +1,8 @@
-"""What a reader of the lessons waits for: each is run from top to bottom in a kernel of its own.
+"""Time and memory of the lessons: each is run from top to bottom in a new kernel.
 
-Three figures a lesson, of the same runs: the time from the start of the first cell to the first picture, that to
-the end of the last cell, and the kernel's peak memory. They are promised on two processors that others use too, so
-the load average belongs to them.
+Three figures a lesson, of the same runs: the time from the start of the first cell to the first picture, the time to
+the end of the last cell, and the kernel's peak memory. The targets are for two processors that others also use, so
+read them with the load average.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ __all__ = ["FIGURES", "PEAK", "Run", "first_picture_s"]
 
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 FIRST_PICTURE_S, WHOLE_S, PEAK_MB = 10, 120, 1000
-# Only a kernel that hangs takes so long for a cell.
+# Timeout of a cell, for a kernel that hangs.
 HANGS_S = 600
-# Leaves the kernel's peak of resident memory in `peak_kib`. Not ru_maxrss: that begins with the memory of the process
-# that started the kernel.
+# Sets `peak_kib` to the kernel's peak of resident memory. Not ru_maxrss, which includes the memory of the process that
+# started the kernel.
 PEAK = """
 import re
 from pathlib import Path
@@ -43,7 +43,7 @@ LAST = f"{PEAK}print(peak_kib)"
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What one run of a lesson took."""
+    """Times and memory of one run of a lesson."""
 
     first_picture_s: float
     whole_s: float
@@ -51,13 +51,13 @@ class Run:
 
 
 def first_picture_s(cells: Sequence[Any]) -> float:
-    """Return the seconds from the start of the first of these executed code cells until a picture is there."""
-    begin = _at(cells[0], "iopub.execute_input")
+    """Return the seconds from the start of the first executed code cell to the first picture."""
+    begin = _time_of(cells[0], "iopub.execute_input")
     for cell in cells:
         for output in cell.outputs:
             data = output.get("data", {})
             if "image/png" in data or "<svg" in data.get("text/html", ""):
-                return (_at(cell, "iopub.status.idle") - begin).total_seconds()
+                return (_time_of(cell, "iopub.status.idle") - begin).total_seconds()
     raise Wrong("it has no picture")
 
 
@@ -68,7 +68,7 @@ def run(path: Path) -> Run:
     notebook = nbformat.read(path, as_version=4)  # type: ignore[no-untyped-call]
     cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
     notebook.cells.append(nbformat.v4.new_code_cell(LAST))  # type: ignore[no-untyped-call]
-    with tempfile.TemporaryDirectory() as state:  # the reader's own progress stays as it is
+    with tempfile.TemporaryDirectory() as state:  # does not change the user's progress
         client = NotebookClient(
             notebook,
             timeout=HANGS_S,
@@ -81,23 +81,23 @@ def run(path: Path) -> Run:
         except CellExecutionError as error:
             raise Wrong(f"a cell failed: {error.ename}: {error.evalue}") from error
     last = notebook.cells[-1]
-    begin, end = _at(cells[0], "iopub.execute_input"), _at(cells[-1], "iopub.status.idle")
+    begin, end = _time_of(cells[0], "iopub.execute_input"), _time_of(cells[-1], "iopub.status.idle")
     peak_kib = int("".join(output.text for output in last.outputs))
     return Run(first_picture_s(cells), (end - begin).total_seconds(), peak_kib * 1024 / 1e6)
 
 
-def _at(cell: Any, event: str) -> datetime:
+def _time_of(cell: Any, event: str) -> datetime:
     return datetime.fromisoformat(cell.metadata.execution[event])
 
 
 def sides(
     path: Path, value: Callable[[Run], float]
 ) -> Callable[[Session], AbstractContextManager[Sides]]:
-    """Return what measures one of the three: the first to ask in a round runs the lesson."""
+    """Return the measurement of one of the three figures; the first in a round runs the lesson."""
 
     @contextmanager
     def measured(session: Session) -> Iterator[Sides]:
-        runs = session.kept(path, _runs)
+        runs = session.resource(path, _runs)
         rounds = itertools.count()
 
         def once() -> float:

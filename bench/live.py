@@ -1,8 +1,8 @@
-"""What live views cost: the server whose four views are open, and the page that draws one.
+"""Cost of live views: for a server with four open views, and for a page that draws one.
 
-The server: one server in turns with four views that a page acknowledges, and with none, by the processor time
-of a request, all threads'. The page: Chromium's own count of what its main thread and its
-painting did while frames of a trickle of requests arrive, beside the same page without frames.
+Server: processor time of a request, of all threads, with four views that a page acknowledges and with none, in
+turns. Page: Chromium's count of the time of its main thread and its painting while frames of a few requests
+arrive, compared with the same page without frames.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ __all__ = ["FIGURES"]
 STEPS = 8
 PIPELINE = f"steps_{STEPS}"
 MODELS = (NOOP, DOUBLE, chain(PIPELINE, NOOP, STEPS))
-# Several frames are in a turn.
+# A turn has several frames.
 TURN_S = 0.8
 TICK_S = 0.1
-# Time for which a page is looked at; requests come this often meanwhile.
+# Time of a page's measurement, and the interval of requests in it.
 LOOK_S = 8.0
 TRICKLE_S = 0.05
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--disable-background-networking"]
@@ -62,7 +62,7 @@ _PAGE = """async ([esm, css, state]) => {
 
 
 class Pages:
-    """A thread that ticks views and acknowledges their frames, as pages do."""
+    """Thread that ticks views and acknowledges their frames, as pages do."""
 
     def __init__(self, *views: LiveView) -> None:
         self._views = views
@@ -83,7 +83,7 @@ class Pages:
 
 
 def views_of(server: nbtriton.Server) -> tuple[LiveView, ...]:
-    """Return the four views: of everything, of the pipeline, its graph and its timeline."""
+    """Return the four views: of the server, of the pipeline, its graph and its timeline."""
     hub = Hub(threaded=False)
     return (
         WatchView(server, on_hub=hub),
@@ -93,25 +93,25 @@ def views_of(server: nbtriton.Server) -> tuple[LiveView, ...]:
     )
 
 
-def spent_us(ask: Callable[[nbtriton.Server], int], server: nbtriton.Server) -> float:
-    """Return the processor time of a request over one turn."""
+def spent_us(submit: Callable[[nbtriton.Server], int], server: nbtriton.Server) -> float:
+    """Return the processor time of a request in one turn."""
     count, begin, ends = 0, time.process_time(), time.monotonic() + TURN_S
     while time.monotonic() < ends:
-        count += ask(server)
+        count += submit(server)
     return (time.process_time() - begin) / count * 1e6
 
 
 def beside(
-    ask: Callable[[nbtriton.Server], int],
+    submit: Callable[[nbtriton.Server], int],
 ) -> Callable[[Session], AbstractContextManager[Sides]]:
     @contextmanager
     def sides(session: Session) -> Iterator[Sides]:
         with nbtriton.Server(gpus=()) as server:
             load(server, MODELS, session.folder())
             for _ in range(50):
-                ask(server)
+                submit(server)
             views = views_of(server)
-            for view in views:  # a page that opens is sent everything, once
+            for view in views:  # a new page is sent the whole state once
                 view.handle_message({"kind": "open", "view": "page"})
                 view.tick()
 
@@ -121,10 +121,10 @@ def beside(
                 for _ in range(max(4, session.interval_ms // 80)):
                     pages = Pages(*views)
                     try:
-                        with_views = spent_us(ask, server)
+                        with_views = spent_us(submit, server)
                     finally:
                         pages.close()
-                    pairs.append((with_views, spent_us(ask, server)))
+                    pairs.append((with_views, spent_us(submit, server)))
                 without = median(b for _, b in pairs)
                 return without * median(a / b for a, b in pairs), without
 
@@ -134,7 +134,7 @@ def beside(
 
 
 def frames_of(view: LiveView, server: nbtriton.Server) -> list[str]:
-    """Return the frames of a second of a trickle of requests."""
+    """Return the frames of one second with a few requests."""
     found = []
     for _ in range(10):
         for _ in range(4):
@@ -147,7 +147,7 @@ def frames_of(view: LiveView, server: nbtriton.Server) -> list[str]:
 
 
 def state_of(view: LiveView) -> dict[str, Any]:
-    """Return what a page is sent of a view."""
+    """Return a view's state as sent to a page."""
     names = [name for name in view.keys if not name.startswith("_")]
     state = {name: getattr(view, name) for name in names}
     plain = {k: v for k, v in state.items() if isinstance(v, str | int | float | bool | list)}
@@ -155,7 +155,7 @@ def state_of(view: LiveView) -> dict[str, Any]:
 
 
 def page_percent(view: LiveView, server: nbtriton.Server) -> float:
-    """Return the share of a core that a page's tasks take while frames come, in percent."""
+    """Return the share of a core used by a page's tasks while frames arrive, in percent."""
     path = os.environ.get("NBTRITON_CHROMIUM") or shutil.which("chromium")
     with suppress(ImportError):
         from playwright.sync_api import sync_playwright
@@ -179,9 +179,9 @@ def page_percent(view: LiveView, server: nbtriton.Server) -> float:
             return float(next(m["value"] for m in metrics if m["name"] == "TaskDuration"))
 
         time.sleep(1.0)
-        begin, at = spent(), time.monotonic()
+        begin, start = spent(), time.monotonic()
         time.sleep(LOOK_S)
-        share = (spent() - begin) / (time.monotonic() - at)
+        share = (spent() - begin) / (time.monotonic() - start)
         browser.close()
     return float(share * 100)
 
@@ -203,9 +203,9 @@ FIGURES = (
     *(
         Figure(
             f"live.{name}", f"{title}: processor time of a request", "us", "lower", "no view",
-            (ratio_at_least(0.97),), beside(ask), first="four views open",
+            (ratio_at_least(0.97),), beside(submit), first="four views open",
         )
-        for name, title, ask in (
+        for name, title, submit in (
             ("one", "one 8-step ensemble after another", burst(PIPELINE)),
             ("many", "in flight, dynamic batching", burst("double")),
         )

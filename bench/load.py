@@ -1,4 +1,4 @@
-"""How load is made: `nbtriton.perf` in the process, NVIDIA's perf_analyzer forevery server."""
+"""Load generators: `nbtriton.perf` in the process, NVIDIA's perf_analyzer for every server."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from nbtriton.repository.verify.reference import Reference
 
 __all__ = ["Measured", "analyzer", "in_process"]
 
-# Three windows in any case: the rounds and their median are the judge of noise here.
+# Always three windows: noise is handled by the rounds and their median.
 WINDOWS = 3
-# Of perf_analyzer's windows one may be empty on a busy machine; it then wants three others.
+# On a busy machine one of perf_analyzer's windows may be empty; it then needs three more.
 MOST_WINDOWS = 8
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """One level of load, as the client saw it."""
+    """Client's measurement of one level of load."""
 
     infer_per_s: float
     p50_us: float
@@ -39,9 +39,9 @@ def in_process(
     interval_ms: int,
     requests: int = 0,
 ) -> Measured:
-    """Load a model in this process; requests that fail are `Wrong`.
+    """Measure a model in this process; raise `Wrong` if requests fail.
 
-    A number of requests instead of windows suits those that take longer than a window.
+    `requests` is an alternative to windows for requests that take longer than a window.
     """
     (point,) = nbtriton.perf(
         server, model, concurrency=concurrency, inputs=inputs, request_count=requests,
@@ -61,9 +61,9 @@ def analyzer(
     concurrency: int = 1,
     interval_ms: int,
 ) -> Measured:
-    """Load a model of a server with perf_analyzer; `Missing` where it gives up.
+    """Measure a model of a server with perf_analyzer; raise `Missing` if it fails.
 
-    The real server's streams are known to die under load, and its report is then empty.
+    The real server may crash under a load of streams; the report is empty then.
     """
     with tempfile.TemporaryDirectory() as scratch:
         report = Path(scratch, "report.csv")
@@ -77,7 +77,7 @@ def analyzer(
         except subprocess.TimeoutExpired:
             raise Missing(f"perf_analyzer did not end over {protocol}") from None
         if done.returncode or not report.exists():
-            said = (done.stderr or done.stdout).strip().splitlines()[-1:]
-            raise Missing(f"perf_analyzer gave up over {protocol}: {' '.join(said)}")
+            reason = (done.stderr or done.stdout).strip().splitlines()[-1:]
+            raise Missing(f"perf_analyzer gave up over {protocol}: {' '.join(reason)}")
         (row,) = csv.DictReader(report.read_text().splitlines())
     return Measured(float(row["Inferences/Second"]), float(row["p50 latency"]))

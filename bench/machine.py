@@ -1,4 +1,4 @@
-"""Where and with what a bench ran."""
+"""Description of the machine and versions of a bench's run."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["ROOT", "commit", "compiled", "cpu", "machine", "python"]
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("numpy", "torch", "grpcio", "httptools", "uvloop", "ipython")
-# What `nbtriton.repository.verify.install` installs.
+# Version that `nbtriton.repository.verify.install` installs.
 REFERENCE = {"tritonserver": "2.51.0", "perf_analyzer": "2.50.0"}
 
 
@@ -30,17 +30,17 @@ def cpu() -> str:
 
 
 def commit() -> str:
-    """Return what is measured: the commit, with a ``+`` where the sources differ from it."""
-    asked = ["git", "-C", str(ROOT), "describe", "--always", "--dirty=+", "--exclude=*"]
+    """Return the measured commit, with a ``+`` if the sources differ from it."""
+    command = ["git", "-C", str(ROOT), "describe", "--always", "--dirty=+", "--exclude=*"]
     with suppress(OSError):
-        done = subprocess.run(asked, capture_output=True, text=True, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode == 0:
             return done.stdout.strip()
     return ""
 
 
 def compiled() -> bool:
-    """Whether the nbtriton that is imported here is a compiled build (`make compiled`)."""
+    """Return whether the imported nbtriton is a compiled build (`make compiled`)."""
     return nbtriton.compiled
 
 
@@ -51,7 +51,7 @@ def python() -> str:
 
 
 def machine() -> dict[str, object]:
-    """Return the machine, its load and the versions that matter."""
+    """Return the machine, its load and the relevant versions."""
     versions = {}
     for package in PACKAGES:
         with suppress(importlib.metadata.PackageNotFoundError):

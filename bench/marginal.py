@@ -1,4 +1,4 @@
-"""What one more of something costs: a model that does it often less one that does it seldom."""
+"""Marginal cost: the difference of a model with many of something and a model with few."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["marginal_cost"]
 def marginal_cost(
     models: Sequence[Model], kind: str, few: int, many: int, inputs: Mapping[str, Any]
 ) -> Callable[[Session], AbstractContextManager[Sides]]:
-    """Return the sides of a figure: ``kind_many`` less ``kind_few`` on an idle server, for each."""
+    """Return the sides of a figure: for each ``kind_many`` less ``kind_few`` on an idle server."""
 
     def each(p50_us: Callable[[str], float]) -> float:
         return (p50_us(f"{kind}_{many}") - p50_us(f"{kind}_{few}")) / (many - few)
@@ -28,8 +28,8 @@ def marginal_cost(
         yield session.beside(
             models,
             lambda: each(lambda model: in_process(server, model, inputs, interval_ms=ms).p50_us),
-            lambda real, at: each(
-                lambda model: analyzer(real, at.grpc_url, model, interval_ms=ms).p50_us
+            lambda real, running: each(
+                lambda model: analyzer(real, running.grpc_url, model, interval_ms=ms).p50_us
             ),
         )
 

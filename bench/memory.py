@@ -1,8 +1,8 @@
-"""Memory after a million requests: what the process holds must not grow with what it answered.
+"""Memory after a million requests, which must not grow with their number.
 
-Each round is a process of its own. It answers requests one at a time and 32 in flight, through a
-python model and through an ensemble, and reads its resident memory after the first tenth (everything
-has then been used once) and at the end.
+Each round is a new process. It answers requests one at a time and 32 in flight, through a python model and
+through an ensemble, and reads its resident memory after the first tenth, when all code has run once, and at
+the end.
 """
 
 from __future__ import annotations
@@ -62,16 +62,16 @@ with nbtriton.Server() as server, tempfile.TemporaryDirectory() as folder:
 @contextmanager
 def growth(session: Session) -> Iterator[Sides]:
     requests = SHORT if session.short else FULL
-    held: list[int] = []
+    resident_kb: list[int] = []
     read: set[int] = set()
 
-    def megabytes(at: int) -> float:
-        """Of one process both readings are taken; the second reading of one needs a new process."""
-        if not held or at in read:
-            held[:] = run(requests)
+    def megabytes(index: int) -> float:
+        """Return a reading; a process gives each reading once."""
+        if not resident_kb or index in read:
+            resident_kb[:] = run(requests)
             read.clear()
-        read.add(at)
-        return held[at] / 1024
+        read.add(index)
+        return resident_kb[index] / 1024
 
     yield Sides(lambda: megabytes(-1), lambda: megabytes(0))
 
@@ -84,8 +84,8 @@ def run(requests: int) -> list[int]:
     )  # fmt: skip
     if done.returncode:
         raise Wrong(f"the requests ended with an error: {done.stderr.strip()[-300:]}")
-    held: list[int] = json.loads(done.stdout)
-    return held
+    resident_kb: list[int] = json.loads(done.stdout)
+    return resident_kb
 
 
 FIGURES = (

@@ -1,4 +1,4 @@
-"""The models of the benches: the same files on both sides, as text."""
+"""Models of the benches, as text of the files for both sides."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Model:
     out_dims: str = SMALL
 
 
-# Here the model gets the memory of a tensor's sender; Triton does not know the parameter.
+# nbtriton's parameter for inputs without a copy; unknown to Triton.
 READ_ONLY = 'parameters { key: "READ_ONLY_INPUTS" value { string_value: "yes" } }'
 
 
@@ -48,7 +48,7 @@ def python_model(
     datatype: str = "FP32",
     extra: str = "",
 ) -> Model:
-    """Return a python model from IN, of that datatype, to OUT; `body` makes ``out`` from ``x``."""
+    """Return a python model from IN to OUT of a datatype; `body` makes ``out`` from ``x``."""
     config = f"""
 backend: "python"
 max_batch_size: {BATCH}
@@ -80,8 +80,8 @@ DOUBLE = python_model("double", "out = x * 2")
 
 
 def ensemble(name: str, steps: Sequence[Model]) -> Model:
-    """Return an ensemble that runs these models one after the other."""
-    tensors = ["IN", *(f"T{at}" for at in range(1, len(steps))), "OUT"]
+    """Return an ensemble of models one after the other."""
+    tensors = ["IN", *(f"T{index}" for index in range(1, len(steps))), "OUT"]
     each = "\n".join(
         f'  step {{ model_name: "{step.name}" model_version: -1'
         f' input_map {{ key: "IN" value: "{a}" }} output_map {{ key: "OUT" value: "{b}" }} }}'
@@ -100,7 +100,7 @@ ensemble_scheduling {{
 
 
 def chain(name: str, step: Model, steps: int) -> Model:
-    """Return an ensemble that runs one model several times in a row."""
+    """Return an ensemble of one model several times in a row."""
     return ensemble(name, [step] * steps)
 
 
@@ -115,7 +115,7 @@ def write(models: Iterable[Model], repository: Path) -> None:
 
 
 def load(server: nbtriton.Server, models: Iterable[Model], folder: Path) -> None:
-    """Load the same files into a server of nbtriton."""
+    """Load the same files into nbtriton's server."""
     write(models, folder)
     for model in models:
         code = folder / model.name / "1" / "model.py" if model.code else None

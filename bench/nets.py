@@ -1,4 +1,4 @@
-"""The torch models of the benches: an MLP, a small CNN and a transformer of six layers, on the CPU."""
+"""Torch models of the benches: an MLP, a small CNN and a transformer of six layers, on the CPU."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ __all__ = [
     "turns_of",
 ]  # fmt: skip
 
-# Makes a number of calls, and gives the time of each in ns.
+# Makes a number of calls, and returns the time of each in ns.
 Turn = Callable[[int], list[int]]
 
-# As `make` says by OMP_NUM_THREADS: instances are the parallelism here, and the processor time of a
-# second thread would count in calls that it does nothing for.
+# As OMP_NUM_THREADS of `make`: instances are the parallelism here, and the processor time of a second thread
+# would count in calls to which it does not contribute.
 torch.set_num_threads(1)
 
-# The MLP gains up to here.
+# The MLP gains up to this size.
 LARGEST_BATCH = 512
-SIZES = [2**at for at in range(LARGEST_BATCH.bit_length())]
-# How the best size is looked for.
+SIZES = [2**exponent for exponent in range(LARGEST_BATCH.bit_length())]
+# Passes and calls of the search for the best size.
 PASSES, WHILE_NS = 3, 200_000_000
 
 
@@ -45,7 +45,7 @@ class Net:
         return torch.rand(count, *self.shape)
 
     def config(self, max_batch_size: int) -> str:
-        """Return its configuration, with dynamic batching."""
+        """Return the configuration with dynamic batching."""
         return f"""
         backend: "pytorch"
         max_batch_size: {max_batch_size}
@@ -57,7 +57,7 @@ class Net:
 
 
 class Mean(nn.Module):
-    """The mean over the tokens of a sequence."""
+    """Mean over the tokens of a sequence."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return x.mean(1)
@@ -93,10 +93,9 @@ NETS = (
 def turns_of(
     call: Callable[[], object], within: Callable[[], AbstractContextManager[object]] = nullcontext
 ) -> Turn:
-    """Return what makes some calls in a row, and gives the processor time of each in ns.
+    """Return a function that makes some calls in a row, and returns the processor time of each in ns.
 
-    One thread computes, so on a machine with nothing else to do it is the time that passes; on a
-    busy one it is what the call itself costs.
+    One thread computes: on an idle machine this is the elapsed time, on a busy one the call's own time.
     """
 
     def turn(count: int) -> list[int]:
@@ -112,12 +111,12 @@ def turns_of(
 
 
 def bare(module: nn.Module, x: torch.Tensor) -> Turn:
-    """Return turns of a loop that does nothing but call the module."""
+    """Return turns of a loop that calls the module."""
     return turns_of(lambda: module(x), torch.inference_mode)
 
 
 def times_ns(turns: Sequence[Turn], count: int, seconds: float) -> list[list[int]]:
-    """Return the times of the calls of each, taking turns of `count` calls."""
+    """Return the times of each side's calls, in turns of `count` calls."""
     took: list[list[int]] = [[] for _ in turns]
     end = perf_counter() + seconds
     while perf_counter() < end:
@@ -127,7 +126,7 @@ def times_ns(turns: Sequence[Turn], count: int, seconds: float) -> list[list[int
 
 
 def seeded(name: str) -> nn.Module:
-    """Return the module of a net as seed 0 makes it, ready to infer."""
+    """Return the module of a net with the weights of seed 0, in evaluation mode."""
     (net,) = (net for net in NETS if net.name == name)
     torch.manual_seed(0)
     return net.make().eval()
@@ -135,9 +134,9 @@ def seeded(name: str) -> nn.Module:
 
 @cache
 def prepared(net: Net) -> tuple[nn.Module, int]:
-    """Return the module, and the size of the batches with which a bare loop gets most rows done.
+    """Return the module, and the batch size with the highest throughput of a bare loop.
 
-    Each pass over the sizes is judged by itself: from one to the next the machine may be another.
+    Each pass over the sizes is evaluated separately, as the machine's speed may change between passes.
     """
     module = seeded(net.name)
     shares: dict[int, list[float]] = {size: [] for size in SIZES}
@@ -149,6 +148,6 @@ def prepared(net: Net) -> tuple[nn.Module, int]:
 
 
 def in_a_row_ns(turn: Turn) -> float:
-    """Return the median time of calls that follow each other for a while."""
+    """Return the median time of consecutive calls."""
     (first,) = turn(1)
     return median(turn(max(1, WHILE_NS // first)))

@@ -1,10 +1,9 @@
-"""What one would otherwise pick in Python: PyTriton, LitServe, Ray Serve, MLServer.
+"""Comparison with other Python servers: PyTriton, LitServe, Ray Serve, MLServer.
 
-Each lives in an environment of its own, made on first use, and serves the jobs of `bench.jobs` with
-dynamic batching up to 32 and one worker, as its documentation recommends for a CPU. All are asked over
-HTTP with JSON by the same client (`bench.wire`), which is faster than the ones they ship; nbtriton is
-measured in the kernel, and over HTTP by that client too. Those that compute also when no request comes
-anything are stopped while nbtriton is measured; nbtriton does not.
+Each has its own environment, made on first use, and serves the jobs of `bench.jobs` with dynamic batching up
+to 32 and one worker, as its documentation recommends for a CPU. One client (`bench.wire`), which is faster
+than theirs, measures all over HTTP with JSON; nbtriton is also measured in the kernel. Servers that use the
+processor while idle are suspended while nbtriton is measured.
 """
 
 from __future__ import annotations
@@ -40,30 +39,29 @@ __all__ = ["FIGURES"]
 IN_FLIGHT = BATCH
 NUMPY = "numpy==2.4.6"
 START_S = 180
-# Before its first figure each server is asked so long by all clients: some start threads, or find
-# the size of their batches, under their first load.
+# Seconds of load before the first figure: some servers start threads, or adapt their batch size, under
+# their first load.
 WARM_S = 1.0
 Where = Literal["kernel", "http"]
 
 
 @dataclass(frozen=True, slots=True)
 class Other:
-    """A server that is not ours: what to install, where it is asked, and what is to know of it."""
+    """Another server: its packages, its URL's path, and its properties."""
 
     name: str
     title: str
     requirements: tuple[str, ...]
     path: str = ""  # KServe's if empty
-    # Its wheel carries tritonserver, which needs libraries that the reference keeps.
+    # Needs the reference's libraries for the tritonserver in its wheel.
     needs_reference: bool = False
-    # The part of a processor that it takes when no request comes, if that is worth stopping it
-    # for. The others take 0.003, and PyTriton's tritonserver gives up a model whose process was
-    # stopped for a second.
+    # Use of a processor while idle, for servers that have to be suspended. The others use 0.003, and
+    # PyTriton's tritonserver drops a model whose process was suspended for a second.
     idle_cores: float = 0.0
     settings: dict[str, str] = field(default_factory=dict, hash=False)
 
     def request(self, job: Job, port: int) -> Request:
-        """Return the request that carries the job's row."""
+        """Return the request with the job's row."""
         if not self.path:
             return kserve(job, "IN", port)
         return Request(port, self.path, json.dumps({"input": job.row()[0].tolist()}).encode())
@@ -74,7 +72,7 @@ OTHERS = (
     Other("litserve", "LitServe", ("litserve==0.2.19", NUMPY), "/predict", idle_cores=0.11),
     Other(
         "ray", "Ray Serve", ("ray[serve]==2.60.0", NUMPY), "/",
-        # As its guide to performance says: no thread of its own for the code and for the router.
+        # As its performance guide recommends: no separate threads for user code and router.
         settings={"RAY_SERVE_THROUGHPUT_OPTIMIZED": "1"}, idle_cores=0.08,
     ),
     Other("mlserver", "MLServer", ("mlserver==1.7.1", "uvloop==0.21.0")),
@@ -83,14 +81,14 @@ OTHERS = (
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """A server in processes of its own, and the request that it answers."""
+    """A running server, and the request for it."""
 
     post: Request
     pid: int
 
 
 def kserve(job: Job, tensor: str, port: int) -> Request:
-    """Return the request in the protocol of KServe."""
+    """Return the request in KServe's protocol."""
     row = job.row()
     tensors = [
         {"name": tensor, "shape": list(row.shape), "datatype": "FP32", "data": row[0].tolist()}
@@ -99,17 +97,17 @@ def kserve(job: Job, tensor: str, port: int) -> Request:
 
 
 def python_of(other: Other, job: Job) -> Path:
-    """Return the python of its environment, with what the job needs in the versions that are here."""
+    """Return the python of its environment, with the job's packages in the versions installed here."""
     python = environment(other.name, Path(sys.executable), other.requirements)
     for package in job.packages:
         pinned = f"{package}=={version_of(package)}"
-        # One for all of them: torch is a gigabyte.
+        # One environment for all: torch has a gigabyte.
         share_packages(python, environment(package, Path(sys.executable), (pinned, NUMPY)))
     return python
 
 
 def version_of(package: str) -> str:
-    """Return what is installed here, without the mark of a local build."""
+    """Return the version installed here, without a local version label."""
     try:
         return importlib.metadata.version(package).partition("+")[0]
     except importlib.metadata.PackageNotFoundError as error:
@@ -118,12 +116,12 @@ def version_of(package: str) -> str:
 
 @contextmanager
 def running(session: Session, other: Other, job: Job) -> Iterator[Running]:
-    """Run its server until the block ends."""
+    """Run a server until the block ends."""
     env = {k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "VIRTUAL"))}
     # The programs import `bench.jobs`.
     env |= {"PYTHONPATH": str(ROOT), **other.settings}
     if other.needs_reference:
-        # Its stub embeds this interpreter, and must find this one's library.
+        # Its stub embeds this interpreter, and must find its library.
         libraries = (session.reference.directory / "lib", sysconfig.get_config_var("LIBDIR"))
         env["LD_LIBRARY_PATH"] = ":".join(map(str, libraries))
     ports = free_ports(3)
@@ -151,7 +149,7 @@ def running(session: Session, other: Other, job: Job) -> Iterator[Running]:
 
 
 def stop(process: subprocess.Popen[bytes]) -> None:
-    """Ask it to end, then end all that it started: workers outlive some of them."""
+    """Terminate a server, then all its processes: some servers leave workers."""
     process.terminate()
     with suppress(subprocess.TimeoutExpired):
         process.wait(20)
@@ -161,7 +159,7 @@ def stop(process: subprocess.Popen[bytes]) -> None:
 
 
 def see_right(job: Job, post: Request) -> None:
-    """Raise `Missing` unless the answer is the function's own of the row that is sent."""
+    """Raise `Missing` unless the response is the function's result for the row."""
     answer = json.loads(post.once())
     found = answer["output"] if "output" in answer else answer["outputs"][0]["data"]
     see_close(job, np.array(found, np.float32))
@@ -175,7 +173,7 @@ def see_close(job: Job, found: Any) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Ours:
-    """A job in nbtriton: in this process, and with the same files in `nbtriton serve`."""
+    """A job in nbtriton: in this process, and from the same files in `nbtriton serve`."""
 
     server: nbtriton.Server
     tensor: str
@@ -184,7 +182,7 @@ class Ours:
 
 @contextmanager
 def ours_of(session: Session, job: Job) -> Iterator[Ours]:
-    """Serve a job until the block ends, its answers seen to be right."""
+    """Serve a job until the block ends, after a check of its responses."""
     for package in job.packages:
         version_of(package)
     with nbtriton.Server(gpus=()) as server:
@@ -205,7 +203,7 @@ def ours_of(session: Session, job: Job) -> Iterator[Ours]:
 
 
 def load_net(server: nbtriton.Server, job: Job) -> str:
-    """Load a torch module, computed by one thread as all others compute it; its input's name."""
+    """Load a torch module, computed by one thread as in the other servers; return its input's name."""
     from bench.nets import NETS, seeded
 
     (net,) = (net for net in NETS if net.name == job.name)
@@ -223,11 +221,11 @@ def figure(other: Other, job: Job, where: Where, connections: int) -> Figure:
 
     @contextmanager
     def sides(session: Session) -> Iterator[Sides]:
-        # A third as long where the bench shall be short.
+        # A third of the time in the short form.
         ms = session.interval_ms // 3 if session.short else session.interval_ms
         seconds = 3 * ms / 1000
-        # Before the other's processes start, so that no server starts beside a busy one.
-        ours = session.kept(job, lambda: ours_of(session, job))
+        # Before the other server's processes start, so that no server starts beside a busy one.
+        ours = session.resource(job, lambda: ours_of(session, job))
         theirs = session.one_at_a_time((other, job), lambda: running(session, other, job))
         row = {ours.tensor: job.row()}
 

@@ -1,6 +1,6 @@
-"""Over gRPC beside the real tritonserver: the same model.py, the same perf_analyzer, the same flags.
+"""gRPC compared with the real tritonserver: the same model.py, the same perf_analyzer, the same flags.
 
-nbtriton serves from a process of its own, as tritonserver does.
+nbtriton serves from its own process, as tritonserver does.
 """
 
 from __future__ import annotations
@@ -17,18 +17,17 @@ from nbtriton.repository.verify.running import RunningServer
 
 __all__ = ["FIGURES"]
 
-# tritonserver 2.51 dies of SIGSEGV (in TRITONSERVER_InferenceRequestDelete) within a second of 32
-# requests in streams: it deletes the state of a request that its core still holds, unless there is
-# room for it in a pool, which holds 8 by default.
+# tritonserver 2.51 ends with SIGSEGV (in TRITONSERVER_InferenceRequestDelete) within a second of 32 requests in
+# streams: it deletes a request's state that its core still holds, unless its pool, 8 by default, has room.
 FLAGS = ("--grpc-infer-allocation-pool-size=128",)
 STREAMING = ("--async", "--streaming")
 LOADS: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "calls": (f"{IN_FLIGHT} calls", ()),
-    # What perf_analyzer does by itself: four streams of eight requests each.
+    # perf_analyzer's default: four streams of eight requests each.
     "four_streams": (f"{IN_FLIGHT} in flight in four streams", STREAMING),
     "streams": (f"{IN_FLIGHT} streams", (*STREAMING, "--max-threads", str(IN_FLIGHT))),
 }
-# Measures one server under a load that is ready to run.
+# Measures one server under a load.
 On = Callable[[RunningServer, Callable[[], Measured]], float]
 
 
@@ -37,7 +36,7 @@ def beside(
 ) -> Callable[[Session], AbstractContextManager[Sides]]:
     @contextmanager
     def sides(session: Session) -> Iterator[Sides]:
-        # perf_analyzer comes with the reference: without it neither can be measured.
+        # The reference has perf_analyzer: without it neither can be measured.
         reference, ms = session.reference, session.interval_ms
 
         def on(server: RunningServer) -> float:

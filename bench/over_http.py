@@ -1,8 +1,7 @@
-"""Over HTTP beside the real tritonserver: the same model.py, the same perf_analyzer.
+"""HTTP compared with the real tritonserver: the same model.py, the same perf_analyzer.
 
-Connections have a thread each in perf_analyzer: its asynchronous mode has one thread for all, which
-takes 75 us a request and is then what is measured. nbtriton serves from a process of its own, as
-tritonserver does.
+perf_analyzer has a thread for each connection: in its asynchronous mode one thread for all takes 75 us per
+request, and would be the bottleneck. nbtriton serves from its own process, as tritonserver does.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ On = Callable[[Session, RunningServer], float]
 
 
 def loaded(kind: str, connections: int, value: Value) -> On:
-    """Return what measures a server with tensors of that kind."""
+    """Return the measurement of a server with tensors of one kind."""
 
     def measure(session: Session, server: RunningServer) -> float:
         return value(
@@ -39,7 +38,7 @@ def loaded(kind: str, connections: int, value: Value) -> On:
 
 
 def processor(session: Session, server: RunningServer) -> float:
-    """Return the processor time that a server spends on one request."""
+    """Return a server's processor time of one request."""
     load = loaded("binary", IN_FLIGHT, lambda measured: measured.p50_us)
     return processor_us(server, "double", lambda: load(session, server))
 
@@ -47,7 +46,7 @@ def processor(session: Session, server: RunningServer) -> float:
 def beside(measure: On) -> Callable[[Session], AbstractContextManager[Sides]]:
     @contextmanager
     def sides(session: Session) -> Iterator[Sides]:
-        # perf_analyzer comes with the reference: without it neither can be measured.
+        # The reference has perf_analyzer: without it neither can be measured.
         real, ours = session.real(DOUBLE), session.served(DOUBLE)
         yield Sides(lambda: measure(session, ours), lambda: measure(session, real))
 

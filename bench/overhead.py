@@ -1,8 +1,8 @@
-"""What a call costs besides the torch module, and what the machine makes of it when the module is slow.
+"""Overhead of a call around the torch module, with a fast and a slow module.
 
-The module computes nothing: it is done at once, or it loops for some milliseconds over nothing, which
-pushes nothing out of the processor's caches. Plain Python, none of it nbtriton's, is measured in the
-same way: where that too costs many times as much after the loop, it is the machine that forgets.
+The module does nothing: it returns at once, or loops for some milliseconds without touching the processor's
+caches. Plain Python without nbtriton is measured in the same way: if it also slows down after the loop, the
+cause is the machine.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ LONG_NS = 5_000_000
 
 
 class Idle(torch.nn.Module):
-    """Passes the time, and notes from when to when it had the processor."""
+    """Module that loops for a time, and records when it began and ended."""
 
-    # Of the class: what a server runs is a copy of the module.
+    # Class attributes, as a server runs a copy of the module.
     ns: ClassVar[int] = 0
     began: ClassVar[int] = 0
     ended: ClassVar[int] = 0
@@ -54,30 +54,30 @@ def idle(ns: int) -> None:
 
 
 def overhead_us(call: Callable[[], object], ns: int) -> float:
-    """Return the median time of a call besides that of the module, which takes so long."""
+    """Return the median time of a call without the module, which takes `ns`."""
     Idle.ns = ns
-    took = []
+    times = []
     for _ in range(CALLS):
         begin = perf_counter_ns()
         call()
-        took.append(perf_counter_ns() - Idle.ended + Idle.began - begin)
-    return median(took) / 1000
+        times.append(perf_counter_ns() - Idle.ended + Idle.began - begin)
+    return median(times) / 1000
 
 
 def python_us(ns: int) -> float:
-    """Return the median time of some plain Python, after a loop that takes so long."""
-    took = []
+    """Return the median time of some plain Python after a loop of `ns`."""
+    times = []
     for _ in range(CALLS):
         idle(ns)
         begin = perf_counter_ns()
         inspect.signature(overhead_us)
-        took.append(perf_counter_ns() - begin)
-    return median(took) / 1000
+        times.append(perf_counter_ns() - begin)
+    return median(times) / 1000
 
 
 @contextmanager
 def besides_the_module(_session: Session) -> Iterator[Sides]:
-    """Ready a call to a torch model."""
+    """Prepare a call to a torch model."""
     inputs = {"INPUT__0": NET.rows(8)}
     with nbtriton.Server(gpus=()) as server:
         server.load(NET.config(8), NET.make().eval(), name=NET.name)
@@ -90,7 +90,7 @@ def besides_the_module(_session: Session) -> Iterator[Sides]:
 
 @contextmanager
 def plain_python(_session: Session) -> Iterator[Sides]:
-    """Ready what a call is compared with."""
+    """Prepare the plain Python to compare with."""
     yield Sides(lambda: python_us(0), lambda: python_us(LONG_NS))
 
 

@@ -1,8 +1,8 @@
-"""Writes the tables of docs/performance.md from the newest results: ``python -m bench.page``.
+"""Write the tables of docs/performance.md from the newest results: ``python -m bench.page``.
 
-The page says where: the lines between ``<!-- figures: BENCH ... -->`` or ``<!-- stages: NAME -->`` and
-``<!-- end -->`` are replaced. The history is the only source, so that nothing is typed by hand, and all
-figures of a table are of one run: the machine differs more from run to run than most figures do.
+The lines between ``<!-- figures: BENCH ... -->`` or ``<!-- stages: NAME -->`` and ``<!-- end -->`` are
+replaced. All figures come from the history, and those of a table from one run, as the machine differs more
+from run to run than most figures.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ VERDICTS = {True: "met", False: "**missed**", None: ""}
 
 
 def filled(page: str, entries: Sequence[Entry]) -> str:
-    """Return the page with every table written anew: that of a bench from one run of it."""
+    """Return the page with all tables replaced."""
     names = [
         name for place in PLACE.finditer(page) if place[2] == "figures" for name in place[3].split()
     ]
@@ -50,7 +50,7 @@ def filled(page: str, entries: Sequence[Entry]) -> str:
 
 
 def bench_table(bench: str, run: Mapping[str, Entry]) -> str:
-    """Return the table of a bench, under a line that says when and with what it was measured."""
+    """Return the table of a bench below a line with date, machine and versions."""
     rows = [row(figure, figure.title, run.get(figure.name)) for figure in figures(bench)]
     caption = f"`{bench}`: not measured yet"
     if run:
@@ -64,7 +64,7 @@ def bench_table(bench: str, run: Mapping[str, Entry]) -> str:
 
 
 def row(figure: Figure, title: str, line: Mapping[str, Any] | None) -> str:
-    """Return a measurement of a figure as a line of a table."""
+    """Return a figure's measurement as a line of a table."""
     targets = ", ".join(target.text(figure.unit) for target in figure.targets)
     if line is None:
         return f"| {title} | not in this run | {figure.against} | | | {targets} | |"
@@ -94,7 +94,7 @@ def stages(name: str, latest: Mapping[str, Entry]) -> str:
 
 
 def machines(lines: Iterable[Mapping[str, Any]]) -> str:
-    """Return when and where the shown lines were measured."""
+    """Return date and machine of the shown measurements."""
     known = sorted(lines, key=lambda line: line["date"])
     if not known:
         return "Nothing was measured yet."

@@ -1,12 +1,12 @@
-"""Auto-placement beside an exhaustive search: ``python -m bench.placing [--kind outputs] [--graphs 10] [--seed N]``.
+"""Auto-placement and exhaustive search: ``python -m bench.placing [--kind outputs] [--graphs 10] [--seed N]``.
 
-Random ensembles of steps that take given times on the host and on a simulated GPU are placed by ``nt.tune``; then
-every assignment is measured, in turns. The choice is right if the best is ahead of it by no more than their difference
-varies from turn to turn (or a fiftieth). All GPU times are simulated.
+``nt.tune`` places random ensembles, whose steps have given times on the host and on a simulated GPU; then every
+assignment is measured, in turns. The choice is right if the best assignment leads by no more than the variation of
+their difference between turns (or a fiftieth). All GPU times are simulated.
 
-Kind ``latency`` compares the median latency of one request at a time; kind ``outputs`` has ensembles with several
-outputs and large tensors, of which the throughput of four requests at a time is compared. Each prediction is then put
-beside what was measured.
+Kind ``latency`` compares the median latency of one request at a time. Kind ``outputs`` compares the throughput of four
+requests at a time, of ensembles with several outputs and large tensors. Each prediction is compared with its
+measurement.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ COPY_GB_PER_S = 0.05
 DEVICES = ("cpu", "gpu:0")
 SAME = 1.02
 TURNS = 3
-# A prediction is good if it is so near.
+# Tolerance of a good prediction.
 NEAR = 0.1
 
 
@@ -44,13 +44,13 @@ class Kind:
     Parameters
     ----------
     sizes : tuple of int
-        Numbers of 4 bytes in a tensor: copies of 4 and 16 ms.
+        Elements of 4 bytes in a tensor: copies of 4 and 16 ms.
     outputs : bool
-        At least two steps make an output of the ensemble.
+        Whether at least two steps make outputs of the ensemble.
     outstanding : int
-        Requests at a time: of one the latency counts, of several the throughput.
+        Requests in flight: with one the latency is compared, with several the throughput.
     requests : int
-        Of an assignment, in each turn.
+        Requests of an assignment in each turn.
     """
 
     sizes: tuple[int, ...]
@@ -59,7 +59,7 @@ class Kind:
     requests: int
 
     def ms(self, point: Any) -> float:
-        """Return what is compared: the median latency, or the time of a request by the throughput."""
+        """Return the compared value: the median latency, or the time per request by the throughput."""
         if self.outstanding == 1:
             return float(point.latency_p50_us) / 1000
         return 1000 / float(point.infer_per_s)
@@ -76,7 +76,7 @@ def gpu(slower: float) -> str:
 
 
 def step(host_ms: float, gpu_ms: float) -> Callable[..., Any]:
-    """Return a model that takes so long on the host and on the GPU, which begins when its input is there."""
+    """Return a model with these times on the host and on the GPU, which starts when its input is ready."""
 
     def run(X: Any) -> dict[str, Any]:  # noqa: N803 - a tensor's name
         if isinstance(X, np.ndarray):
@@ -91,15 +91,15 @@ def step(host_ms: float, gpu_ms: float) -> Callable[..., Any]:
 def load(
     server: nbtriton.Server, steps: int, choose: random.Random, kind: Kind, slower: float
 ) -> list[str]:
-    """Load an ensemble of steps of one input each, some of them beside each other; return their names."""
+    """Load an ensemble of steps with one input each, some of them parallel; return their names."""
     size = choose.choice(kind.sizes)
     shape = f"data_type: TYPE_FP32 dims: {size}"
     tensors, read, lines = ["in"], set(), []
-    names = [f"s{at}" for at in range(steps)]
-    for at, name in enumerate(names):
+    names = [f"s{index}" for index in range(steps)]
+    for index, name in enumerate(names):
         source = choose.choice(tensors[:2] if kind.outputs else tensors[-2:])
         read.add(source)
-        tensors.append(f"t{at}")
+        tensors.append(f"t{index}")
         server.load(
             f"""max_batch_size: 1 instance_group {{ kind: KIND_CPU }}
             input {{ name: "X" {shape} }} output {{ name: "Y" {shape} }}""",
@@ -108,7 +108,7 @@ def load(
         )
         lines.append(
             f'step {{ model_name: "{name}" model_version: -1 input_map {{ key: "X" value: "{source}" }} '
-            f'output_map {{ key: "Y" value: "t{at}" }} }}'
+            f'output_map {{ key: "Y" value: "t{index}" }} }}'
         )
     outputs = " ".join(f'output {{ name: "{t}" {shape} }}' for t in tensors[1:] if t not in read)
     server.load(
@@ -126,7 +126,7 @@ def measured_ms(server: nbtriton.Server, where: dict[str, str], kind: Kind) -> f
 
 
 def case(seed: int, steps: int, kind: Kind, slower: float) -> tuple[bool, list[float]]:
-    """Place one graph both ways; return whether it was right, and each prediction by what was measured."""
+    """Place one graph both ways; return whether the choice was right, and each prediction's ratio."""
     with nbtriton.Server(gpus=gpu(slower)) as server:
         names = load(server, steps, random.Random(seed), kind, slower)
         began = time.monotonic()
@@ -147,7 +147,7 @@ def case(seed: int, steps: int, kind: Kind, slower: float) -> tuple[bool, list[f
         every = [
             dict(zip(names, w, strict=True)) for w in itertools.product(DEVICES, repeat=len(names))
         ]
-        # In turns: the machine is now faster, now slower.
+        # In turns, as the machine's speed varies.
         turns = [[measured_ms(server, where, kind) for where in every] for _ in range(TURNS)]
     found = [median(each) for each in zip(*turns, strict=True)]
     ours, theirs = every.index(chosen), found.index(min(found))
@@ -155,13 +155,13 @@ def case(seed: int, steps: int, kind: Kind, slower: float) -> tuple[bool, list[f
     noise_ms = (max(behind) - min(behind)) / 2
     right = bool(median(behind) <= max(noise_ms, (SAME - 1) * found[theirs]))
     points = {tuple(p["placement"] for p in c.options.values()): c.point for c in best.candidates}
-    # On a machine that is very busy there is not the time to simulate all.
+    # A very busy machine has no time to simulate all.
     compared = [
         (where, ms, kind.ms(points[tuple(where.values())]))
         for where, ms in zip(every, found, strict=True)
         if tuple(where.values()) in points
     ]
-    # Of the latency or of the throughput: above 1 is more than was measured.
+    # Ratios of the latency or of the throughput: above 1 for predictions above the measurement.
     ratios = [guess / ms if latency else ms / guess for _, ms, guess in compared]
     print(
         f"graph {seed}: {' '.join(chosen.values())} in {took_s:.0f} s, {found[ours]:.1f} ms; the best of "
@@ -177,7 +177,7 @@ def case(seed: int, steps: int, kind: Kind, slower: float) -> tuple[bool, list[f
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Place graphs, and say how often the choice was right."""
+    """Place graphs; print how often the choice was right."""
     parser = argparse.ArgumentParser(prog="python -m bench.placing", description=__doc__)
     parser.add_argument("--graphs", type=int, default=10)
     parser.add_argument("--steps", type=int, default=3)
@@ -189,19 +189,19 @@ def main(argv: Sequence[str] | None = None) -> int:
         default=1.0,
         help="factor of all times, for a machine that others use too",
     )
-    asked = parser.parse_args(argv)
+    arguments = parser.parse_args(argv)
     print(
-        f"load average {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores; GPU: {gpu(asked.slower)} (simulated)"
+        f"load average {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores; GPU: {gpu(arguments.slower)} (simulated)"
     )
-    seeds = range(asked.seed, asked.seed + asked.graphs)
-    for name in [asked.kind] if asked.kind else KINDS:
+    seeds = range(arguments.seed, arguments.seed + arguments.graphs)
+    for name in [arguments.kind] if arguments.kind else KINDS:
         print(f"{name}:")
-        cases = [case(seed, asked.steps, KINDS[name], asked.slower) for seed in seeds]
+        cases = [case(seed, arguments.steps, KINDS[name], arguments.slower) for seed in seeds]
         right = sum(found for found, _ in cases)
         ratios = [ratio for _, each in cases for ratio in each]
         near = sum(abs(ratio - 1) <= NEAR for ratio in ratios)
         print(
-            f"{name}: {right} of {asked.graphs} right (wanted: 9 of 10); {near} of {len(ratios)} predictions "
+            f"{name}: {right} of {arguments.graphs} right (wanted: 9 of 10); {near} of {len(ratios)} predictions "
             f"within {NEAR:.0%}, {min(ratios):.2f} to {max(ratios):.2f} of what was measured"
         )
     return 0

@@ -1,11 +1,10 @@
-"""Truth of prediction: ``python -m bench.predict [--cases 40] [--seed N] [--runs 3]``.
+"""Accuracy of predictions: ``python -m bench.predict [--cases 40] [--seed N] [--runs 3]``.
 
-Models are profiled and their cases measured in turns: a run is a profile, and then each case once, measured
-over at least 1,000 requests (a 99th percentile of fewer is chance) and predicted from that profile with the same
-options and seed. The cores of a virtual machine may be slower by half for seconds, when its host's other guests use
-them; so the error is that of the median prediction against the median measurement, and the runs' own spread stands
-beside it. No case and no run is left out. ``--url`` does so for a model of a server that runs, under loads only, as
-its configuration stays; ``--speed N`` times the simulation of N requests instead.
+A run profiles a model, then measures each case once over at least 1,000 requests (a 99th percentile of fewer is
+chance) and predicts it from that profile with the same options and seed. The cores of a virtual machine may be slower
+by half for seconds, when its host's other guests use them. So the error is that of the median prediction against the
+median measurement, reported with the runs' spread. No case and no run is left out. ``--url`` measures a model of a
+running server under different loads; ``--speed N`` times the simulation of N requests instead.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from nbtriton.simulate import EngineCosts, ModelProfile, Profile, ServicePoint, 
 
 __all__ = ["main"]
 
-# What is compared.
+# Compared quantities.
 QUANTITIES: dict[str, Callable[[PerfPoint], float]] = {
     "throughput": lambda point: point.infer_per_s,
     "p50": lambda point: point.latency_p50_us,
@@ -37,31 +36,31 @@ QUANTITIES: dict[str, Callable[[PerfPoint], float]] = {
 }
 
 
-# What is promised of each: of the median error, and how far how many of the cases may be off.
+# Targets of each quantity: the median error, and the error within which a share of the cases must be.
 TARGETS: dict[str, tuple[float | None, float, float]] = {
     "throughput": (0.03, 0.05, 0.9),
     "p50": (None, 0.10, 0.8),
     "p99": (None, 0.15, 0.8),
 }
-# A run has at least this number of requests, and takes at least these seconds; at most these.
+# Least requests of a run, its least and its most seconds.
 REQUESTS = 1000
 SHORTEST_S, LONGEST_S = 1.5, 9.0
 WINDOWS = 3
 # perf_analyzer's windows are longer than their nominal interval (PA1).
 NOMINAL = 1.2
-# Others take less than this of a quiet machine, in cores.
+# Limit of the cores used by other programs on a quiet machine.
 QUIET = 0.1
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """A case: what was predicted, and measured, in each run.
+    """Predictions and measurements of a case.
 
     Parameters
     ----------
     case : Case
     predicted, measured : sequence of PerfPoint
-        By run; both sides of a run have the same seed.
+        By run; prediction and measurement of a run have the same seed.
     others : float
         Cores that other programs took during the runs.
     """
@@ -78,14 +77,14 @@ class Result:
         return median(read(point) for point in self.predicted) / real - 1 if real else math.nan
 
     def spread(self, quantity: str) -> float:
-        """Return how far the runs are from their own median, at most."""
+        """Return the largest deviation of the runs from their median."""
         values = [QUANTITIES[quantity](point) for point in self.measured]
         middle = median(values)
         return max(abs(value / middle - 1) for value in values) if middle else math.nan
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Print every case and what is kept of the targets."""
+    """Print every case and the verdict on the targets."""
     parser = argparse.ArgumentParser(prog="python -m bench.predict", description=__doc__)
     parser.add_argument("--cases", type=int, default=40, help="in all (40)")
     parser.add_argument("--seed", type=int, default=0, help="of configurations and loads (0)")
@@ -100,37 +99,37 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--speed", type=int, default=0, metavar="N", help="time N simulated requests"
     )
-    asked = parser.parse_args(argv)
-    if asked.speed:
-        print("\n".join(speed(asked.speed)))
+    arguments = parser.parse_args(argv)
+    if arguments.speed:
+        print("\n".join(speed(arguments.speed)))
         return 0
-    if asked.url and not asked.model:
+    if arguments.url and not arguments.model:
         parser.error("--url needs --model NAME")
-    known = models(asked.isolation)
-    chosen = [m for m in known if asked.only in m.name]
+    known = models(arguments.isolation)
+    chosen = [m for m in known if arguments.only in m.name]
     if not chosen:
-        parser.error(f"no model '{asked.only}'; there are {', '.join(m.name for m in known)}")
+        parser.error(f"no model '{arguments.only}'; there are {', '.join(m.name for m in known)}")
     print(
         f"load average {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores; error of the prediction "
-        f"(largest deviation of {asked.runs} runs from their median), cores that others took meanwhile"
+        f"(largest deviation of {arguments.runs} runs from their median), cores that others took meanwhile"
     )
     results: list[Result] = []
-    work = _Work(asked)
-    if asked.url:
-        results = _predict_at(asked.url, work)
+    work = _Work(arguments)
+    if arguments.url:
+        results = _predict_at(arguments.url, work)
     else:
-        for at, model in enumerate(chosen):
-            count = len(range(at, asked.cases, len(chosen)))
+        for index, model in enumerate(chosen):
+            count = len(range(index, arguments.cases, len(chosen)))
             results += _predict(model, count, work)
     print(_summary(results))
     return 0
 
 
 class _Work:
-    """The cases of a call of this program: how far it has come."""
+    """Cases of a call of this program, with its progress."""
 
-    def __init__(self, asked: argparse.Namespace) -> None:
-        self.asked = asked
+    def __init__(self, arguments: argparse.Namespace) -> None:
+        self.arguments = arguments
         self._done = 0
         self._begin_s = time.monotonic()
 
@@ -147,34 +146,38 @@ class _Work:
         make : callable
             Measures a profile.
         draw_cases : callable
-            Draws the cases, once the first profile says what the model can do.
+            Draws the cases from the first profile.
         measure : callable
-            From options of `nt.perf` to a point.
+            Maps options of `nt.perf` to a point.
         """
-        asked = self.asked
+        arguments = self.arguments
         print()
         found = _profiled(make)
         cases = draw_cases(found)
         predicted: list[list[PerfPoint]] = [[] for _ in cases]
         measured: list[list[PerfPoint]] = [[] for _ in cases]
         others: list[list[float]] = [[] for _ in cases]
-        for run in range(asked.runs):
+        for run in range(arguments.runs):
             if run:
                 found = _profiled(make)
-            for at, case in enumerate(cases):
-                options = {**case.options, **self._windows(found, case), "seed": asked.seed + run}
+            for index, case in enumerate(cases):
+                options = {
+                    **case.options,
+                    **self._windows(found, case),
+                    "seed": arguments.seed + run,
+                }
                 watch = Watch()
-                measured[at].append(measure(**options))
-                others[at].append(watch.condition().others)
-                predicted[at].append(_predicted(found, options))
+                measured[index].append(measure(**options))
+                others[index].append(watch.condition().others)
+                predicted[index].append(_predicted(found, options))
                 self._done += 1
-            left = asked.cases * asked.runs - self._done
+            left = arguments.cases * arguments.runs - self._done
             took_s = time.monotonic() - self._begin_s
             left_s = took_s / max(1, self._done) * left
-            print(f"  run {run + 1} of {asked.runs}; {left_s:.0f} s left of all", flush=True)
+            print(f"  run {run + 1} of {arguments.runs}; {left_s:.0f} s left of all", flush=True)
         results = [
-            Result(case, predicted[at], measured[at], mean(others[at]))
-            for at, case in enumerate(cases)
+            Result(case, predicted[index], measured[index], mean(others[index]))
+            for index, case in enumerate(cases)
         ]
         print("\n".join(map(_line, results)), flush=True)
         return results
@@ -182,7 +185,7 @@ class _Work:
     def _windows(self, found: Profile, case: Case) -> dict[str, Any]:
         expected = _predicted(found, case.options).infer_per_s or 1.0
         seconds = min(max(REQUESTS / expected, SHORTEST_S), LONGEST_S)
-        interval_ms = self.asked.interval_ms or seconds * 1000 / WINDOWS / NOMINAL
+        interval_ms = self.arguments.interval_ms or seconds * 1000 / WINDOWS / NOMINAL
         return {
             "measurement_interval_ms": interval_ms, "max_trials": WINDOWS, "stability_percentage": 999,
         }  # fmt: skip
@@ -204,7 +207,7 @@ def _predicted(found: Profile, options: Mapping[str, Any]) -> PerfPoint:
 
 
 def _predict(model: Model, count: int, work: _Work) -> list[Result]:
-    seed = work.asked.seed
+    seed = work.arguments.seed
     with serve(model) as server:
 
         def cases(found: Profile) -> list[Case]:
@@ -221,14 +224,14 @@ def _predict(model: Model, count: int, work: _Work) -> list[Result]:
 
 
 def _predict_at(url: str, work: _Work) -> list[Result]:
-    """Profile and predict a model of a server elsewhere: closed and open loops."""
-    name = work.asked.model
+    """Profile and predict a model of another server, in closed and open loops."""
+    name = work.arguments.model
 
     def cases(found: Profile) -> list[Case]:
         full = _predicted(found, {"concurrency": 32}).infer_per_s
-        choose = random.Random(work.asked.seed)
+        choose = random.Random(work.arguments.seed)
         drawn = []
-        for number in range(work.asked.cases):
+        for number in range(work.arguments.cases):
             level = LOADS[number % len(LOADS)]
             options: dict[str, Any] = {
                 "concurrency": {"low": 1, "half": 4, "saturating": 32}[level]
@@ -247,7 +250,7 @@ def _predict_at(url: str, work: _Work) -> list[Result]:
 
 
 def speed(requests: int) -> list[str]:
-    """Simulate this many requests of a model, of many instances and of three steps; say what it took."""
+    """Print the time of simulating requests to a model, to many instances and to three steps."""
     lines = [f"{requests} simulated requests; {'compiled' if nbtriton.compiled else 'pure Python'}"]
     for title, found, options in _speeds():
         started_s = time.process_time()
@@ -301,7 +304,7 @@ def _line(result: Result) -> str:
 
 
 def _summary(results: Sequence[Result]) -> str:
-    """Return a table of errors and spreads, and whether each target is kept."""
+    """Return a table of errors and spreads, and the verdict on each target."""
     quiet = [result for result in results if result.others < QUIET]
     parts = {f"all {len(results)} cases": results}
     if 0 < len(quiet) < len(results):
@@ -317,27 +320,27 @@ def _summary(results: Sequence[Result]) -> str:
             errors = sorted(abs(result.error(name)) for result in found)
             spreads = sorted(result.spread(name) for result in found)
             cells = f"{median(errors):>14.1%}" + "".join(
-                f"{_at(errors, percent):>8.1%}" for percent in (80, 90, 100)
+                f"{_percentile(errors, percent):>8.1%}" for percent in (80, 90, 100)
             )
-            cells += f"{median(spreads):>17.1%}{_at(spreads, 90):>8.1%}"
+            cells += f"{median(spreads):>17.1%}{_percentile(spreads, 90):>8.1%}"
             within = sum(error <= limit for error in errors) / len(errors)
             words = [
-                f"within {limit:.0%}: {within:.0%} of cases (wanted {part:.0%}) {_kept(within >= part)}"
+                f"within {limit:.0%}: {within:.0%} of cases (wanted {part:.0%}) {_verdict(within >= part)}"
             ]
             if middle is not None:
-                kept = _kept(median(errors) <= middle)
+                kept = _verdict(median(errors) <= middle)
                 words.insert(0, f"median (wanted {middle:.0%}) {kept}")
             lines.append(f"  {name:<12}{cells}   {'; '.join(words)}")
     return "\n".join(lines)
 
 
-def _at(ordered: Sequence[float], percent: int) -> float:
-    """Return a percentile of ascending numbers: this share of them is not above it."""
+def _percentile(ordered: Sequence[float], percent: int) -> float:
+    """Return a percentile of ascending numbers (nearest rank)."""
     return ordered[math.ceil(percent / 100 * len(ordered)) - 1]
 
 
-def _kept(kept: bool) -> str:
-    return "met" if kept else "MISSED"
+def _verdict(is_met: bool) -> str:
+    return "met" if is_met else "MISSED"
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What `bench.predict` predicts: models of five kinds, and configurations and loads drawn at random."""
+"""Cases of `bench.predict`: models of five kinds, with random configurations and loads."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ __all__ = [
 
 Rows = npt.NDArray[np.float32]
 
-# How much is asked of a model: the part of what it can do, in an open or in a closed loop.
+# Loads: share of the model's capacity, in an open or in a closed loop.
 LOADS = ("low", "half", "saturating")
 _SHARES = {"low": 0.1, "half": 0.5}
 
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """A model to predict.
+    """A model whose performance is predicted.
 
     Parameters
     ----------
@@ -33,9 +33,9 @@ class Model:
     rows : int
         Its max_batch_size.
     load : callable
-        Loads it, with what it needs, into a server.
+        Loads the model and its dependencies into a server.
     options : mapping
-        What `nt.perf` takes beside the load.
+        Options of `nt.perf` beside the load.
     """
 
     name: str
@@ -148,7 +148,7 @@ def loaded_branches(server: nt.Server) -> None:
 
 
 def models(isolation: str = "process") -> tuple[Model, ...]:
-    """Return the models to predict; the pure-Python one in threads or in processes."""
+    """Return the models; the instances of the pure-Python model are in threads or in processes."""
     return (
         Model("sleeping", 8, loaded_sleeping, {}),
         Model("torch", 16, _load_torch, {}),
@@ -168,12 +168,12 @@ def serve(model: Model) -> nt.Server:
 def draw(
     model: Model, count: int, seed: int, capacity: Callable[[Mapping[str, Any]], float]
 ) -> list[Case]:
-    """Draw configurations and loads of a model; the loads in turn low, half and saturating.
+    """Draw configurations and loads of a model; the loads are low, half and saturating in turn.
 
     Parameters
     ----------
     capacity : callable
-        Of a configuration: the requests per second that the model can answer.
+        Maps a configuration to the model's capacity in requests per second.
     """
     choose = random.Random(f"{model.name} {seed}")
     cases = []

@@ -1,4 +1,4 @@
-"""Processes that others started: their ports, their children, their processor time, and their suspension."""
+"""Other processes: ports, children, processor time and suspension."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["cpu_s", "family", "free_ports", "stopped"]
 
 
 def free_ports(count: int) -> list[int]:
-    """Return different ports that no process listens on; another one may take them meanwhile."""
+    """Return different free ports; another process may bind them before the caller."""
     with ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
         for each in sockets:
@@ -22,25 +22,25 @@ def free_ports(count: int) -> list[int]:
 
 
 def family(pid: int) -> dict[int, int]:
-    """Return a process and all that it started, with the ticks that each has been computing."""
+    """Return a process and its descendants, with the processor ticks of each."""
     found: dict[int, int] = {}
     for path in sorted(Path("/proc").glob("[0-9]*"), key=lambda path: int(path.name)):
         with suppress(OSError):
             fields = (path / "stat").read_text().rpartition(")")[2].split()
             if int(path.name) == pid or int(fields[1]) in found:
-                # utime, stime, and those of children that have ended: what they took stays counted.
+                # utime, stime, and both of ended children.
                 found[int(path.name)] = sum(map(int, fields[11:15]))
     return found
 
 
 def cpu_s(pid: int) -> float:
-    """Return the processor time that a process and its children have taken so far."""
+    """Return the processor time of a process and its descendants so far."""
     return sum(family(pid).values()) / os.sysconf("SC_CLK_TCK")
 
 
 @contextmanager
 def stopped(pid: int) -> Iterator[None]:
-    """Let a process and its children compute nothing in the block; they go on after it."""
+    """Suspend a process and its descendants during the block."""
     members = list(family(pid))
     try:
         _send(members, signal.SIGSTOP)

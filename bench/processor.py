@@ -1,4 +1,4 @@
-"""The processor time of a request: unlike a rate, it does not depend on what else a machine has to do."""
+"""Processor time of a request, which unlike a rate does not depend on the machine's other load."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ IN_FLIGHT = 32
 def processor_figure(
     name: str, words: str, models: Sequence[Model], model: str, inputs: Mapping[str, Any]
 ) -> Figure:
-    """Return the figure of a model under 32 requests in flight, in the kernel and over gRPC."""
+    """Return the figure of a model with 32 requests in flight, in the kernel and over gRPC."""
 
     @contextmanager
     def sides(session: Session) -> Iterator[Sides]:
@@ -34,7 +34,7 @@ def processor_figure(
         def here() -> object:
             return in_process(server, model, inputs, concurrency=IN_FLIGHT, interval_ms=ms)
 
-        def there(reference: Reference, at: RunningServer) -> float:
+        def theirs(reference: Reference, at: RunningServer) -> float:
             def load() -> object:
                 return analyzer(
                     reference, at.grpc_url, model, concurrency=IN_FLIGHT, interval_ms=ms
@@ -45,7 +45,7 @@ def processor_figure(
         def ours() -> float:
             return _spent_us(time.process_time, lambda: _succeeded(server.statistics(model)), here)
 
-        yield session.beside(models, ours, there)
+        yield session.beside(models, ours, theirs)
 
     return Figure(
         name, f"{words}, {IN_FLIGHT} in flight: processor time of a request, here with the client's",
@@ -54,7 +54,7 @@ def processor_figure(
 
 
 def processor_us(server: RunningServer, model: str, load: Callable[[], object]) -> float:
-    """Return the processor time that a server spends on one request while a load runs."""
+    """Return a server's processor time of one request during a load."""
     pid, url = server.process.pid, f"http://{server.http_url}/v2/models/{model}/stats"
 
     def answered() -> int:

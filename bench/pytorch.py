@@ -1,4 +1,4 @@
-"""Torch models on the CPU at their best batch size, beside a loop that only calls the module."""
+"""Torch models on the CPU at their best batch size, compared with a loop that calls the module."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from bench.session import Session
 
 __all__ = ["FIGURES"]
 
-# Calls in a row of one side, before the other has its turn.
+# Consecutive calls of one side in a turn.
 TURN = 5
 
 

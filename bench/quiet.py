@@ -1,4 +1,4 @@
-"""Whether a machine stays as it was: what others take of it, and how fast it is for oneself."""
+"""Condition of the machine during a measurement: use by other programs, and speed."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _ROUNDS = 15
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """What a machine was like for a while.
+    """Condition of a machine over a time.
 
     Parameters
     ----------
     others : float
-        Cores that other programs, and other machines on the same processor, took.
+        Cores used by other programs and by other machines on the same processor.
     speed_us : float
         Processor time of a fixed piece of work, in microseconds.
     """
@@ -34,21 +34,21 @@ class Condition:
 
 
 class Watch:
-    """Watches the machine from here to `condition`."""
+    """Observation of the machine from its creation to `condition`."""
 
     def __init__(self) -> None:
         self._speed_us = speed_us()
         self._start_s, self._others_s = time.monotonic(), others_s()
 
     def condition(self) -> Condition:
-        """Return what the machine was like until now."""
+        """Return the machine's condition until now."""
         took_s = time.monotonic() - self._start_s
         others = max(0.0, (others_s() - self._others_s) / took_s)
         return Condition(others, (self._speed_us + speed_us()) / 2)
 
 
 def others_s() -> float:
-    """Return the seconds for which cores worked for others so far; 0 where the system does not tell."""
+    """Return the processor seconds used by others so far; 0 if the system does not report them."""
     try:
         first = Path("/proc/stat").read_text(encoding="utf-8").partition("\n")[0]
     except OSError:
@@ -60,7 +60,7 @@ def others_s() -> float:
 
 
 def speed_us() -> float:
-    """Return the processor time of a fixed piece of work: Python, and memory that no cache holds."""
+    """Return the processor time of a fixed piece of work: Python, and memory beyond the caches."""
     values = np.ones(1 << 19, np.float64)  # 4 MiB
     found = []
     for _ in range(_ROUNDS):

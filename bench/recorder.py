@@ -1,6 +1,6 @@
-"""What the recorder costs: two servers in this process, with it and without, asked in turns.
+"""Cost of the recorder: two servers in this process, with and without it, measured in turns.
 
-An idle server's throughput is what the processor time of a request allows.
+An idle server's throughput is limited by the processor time of a request.
 """
 
 from __future__ import annotations
@@ -24,46 +24,46 @@ __all__ = ["FIGURES"]
 STEPS = 8
 MODELS = (NOOP, DOUBLE, chain(f"steps_{STEPS}", NOOP, STEPS))
 X = {"IN": np.ones((1, 16), np.float32)}
-# A turn takes so much processor time: so little that the machine is the same for both sides of a pair of turns.
+# Processor time of a turn: so short that the machine's speed is the same for both sides of a pair of turns.
 TURN_S = 0.02
 
 Load = Callable[[nbtriton.Server], int]
 
 
-def one(model: str) -> Load:
-    """Return a load that asks one request after another, ten at a go."""
+def sequential(model: str) -> Load:
+    """Return a load of ten requests, one after another."""
 
-    def ask(server: nbtriton.Server) -> int:
+    def submit(server: nbtriton.Server) -> int:
         for _ in range(10):
             server.infer(model, X)
         return 10
 
-    return ask
+    return submit
 
 
 def burst(model: str) -> Load:
-    """Return a load that keeps a number of requests in flight, and waits for all of them."""
+    """Return a load that submits a number of requests and waits for all."""
 
-    def ask(server: nbtriton.Server) -> int:
+    def submit(server: nbtriton.Server) -> int:
         futures = [server.submit(model, X) for _ in range(IN_FLIGHT)]
         for future in futures:
             future.result()
         return IN_FLIGHT
 
-    return ask
+    return submit
 
 
-def spent_us(server: nbtriton.Server, ask: Load) -> float:
-    """Return the processor time of a request of one turn: all threads', so that other work counts least."""
+def spent_us(server: nbtriton.Server, submit: Load) -> float:
+    """Return the processor time of a request in one turn, of all threads; other programs do not count."""
     count, spent = 0, 0.0
     begin = process_time()
     while spent < TURN_S:
-        count += ask(server)
+        count += submit(server)
         spent = process_time() - begin
     return spent / count * 1e6
 
 
-def beside(ask: Load) -> Callable[[Session], AbstractContextManager[Sides]]:
+def beside(submit: Load) -> Callable[[Session], AbstractContextManager[Sides]]:
     @contextmanager
     def sides(session: Session) -> Iterator[Sides]:
         with (
@@ -72,18 +72,18 @@ def beside(ask: Load) -> Callable[[Session], AbstractContextManager[Sides]]:
         ):
             for server in (on, off):
                 load(server, MODELS, session.folder())
-                # The rings are full: an entry pushes out another one.
+                # Full rings, in which an entry replaces another.
                 for _ in range(int(2500 / IN_FLIGHT)):
                     burst("noop")(server)
-                    ask(server)
+                    submit(server)
 
             def measure() -> tuple[float, float]:
                 gc.collect()
                 turns = max(10, int(session.interval_ms / 1000 / TURN_S) * 2)
                 pairs = []
-                for at in range(turns):
-                    order = (on, off) if at % 2 else (off, on)
-                    found = {id(server): spent_us(server, ask) for server in order}
+                for turn in range(turns):
+                    order = (on, off) if turn % 2 else (off, on)
+                    found = {id(server): spent_us(server, submit) for server in order}
                     pairs.append((found[id(on)], found[id(off)]))
                 without = median(b for _, b in pairs)
                 return without * median(a / b for a, b in pairs), without
@@ -96,12 +96,12 @@ def beside(ask: Load) -> Callable[[Session], AbstractContextManager[Sides]]:
 FIGURES = tuple(
     Figure(
         f"recorder.{name}", f"{title}: processor time of a request", "us", "lower", "recorder off",
-        (ratio_at_least(0.97),), beside(ask), first="recorder on",
+        (ratio_at_least(0.97),), beside(submit), first="recorder on",
     )
-    for name, title, ask in (
-        ("one", "one request at a time, no-op python model", one("noop")),
+    for name, title, submit in (
+        ("one", "one request at a time, no-op python model", sequential("noop")),
         ("many", f"{IN_FLIGHT} in flight, dynamic batching", burst("double")),
-        ("steps", f"{STEPS}-step ensemble, one request at a time", one(f"steps_{STEPS}")),
+        ("steps", f"{STEPS}-step ensemble, one request at a time", sequential(f"steps_{STEPS}")),
         ("steps_many", f"{STEPS}-step ensemble, {IN_FLIGHT} in flight", burst(f"steps_{STEPS}")),
     )
 )  # fmt: skip

@@ -1,7 +1,7 @@
-"""Where the time of a loop goes: what the interpreter is at, looked at every few milliseconds.
+"""Sampling profiler of a loop: the running stage, every few milliseconds.
 
-The processor time of the process drives the clock, so waiting is not seen, and nothing is slowed
-down. A look belongs to the innermost line of nbtriton's, or of a model's, that is running then.
+The clock is the process's processor time, so that waiting does not count and nothing is slowed down. A sample
+belongs to the innermost line of nbtriton or of a model.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ import nbtriton
 __all__ = ["STAGES", "sampled", "stage_of"]
 
 SOURCE = str(Path(nbtriton.__file__).parent) + "/"
-# As often as the kernel's own clock allows; more is not to be had.
+# The operating system's clock allows no shorter interval.
 EVERY_S = 0.001
 
-# The longest prefix of a path inside the package decides.
+# Stage by the longest prefix of a path inside the package.
 STAGES: Mapping[str, str] = {
     "model.py": "the model's own execute",
     "backends/python/": "the python backend: pb_utils' requests, tensors, responses",
@@ -45,7 +45,7 @@ REST = "outside: the caller's loop, the interpreter"
 
 
 def stage_of(filename: str) -> str:
-    """Return the stage that a source file belongs to; empty if it is none of ours."""
+    """Return the stage of a source file; empty for files outside nbtriton."""
     if filename.endswith("/1/model.py"):
         return STAGES["model.py"]
     if not filename.startswith(SOURCE):
@@ -56,7 +56,7 @@ def stage_of(filename: str) -> str:
 
 
 def sampled(call: Callable[[], object], seconds: float) -> dict[str, float]:
-    """Call in a loop, in this process's first thread; gives each stage's share of the time."""
+    """Call in a loop in the main thread; return each stage's share of the time."""
     seen: Counter[str] = Counter()
 
     def look(_signal: int, frame: FrameType | None) -> None:

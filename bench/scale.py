@@ -1,8 +1,8 @@
-"""What scheduling costs with many requests waiting and with many models loaded: it must stay flat.
+"""Cost of scheduling with many waiting requests and many loaded models, which must stay constant.
 
-Requests at four priority levels, each with a queue timeout, wait in one batcher; one instance runs
-batches of four. Each measurement is the best of several, with garbage collection off: the machine's
-other work can only add to it.
+Requests at four priority levels, each with a queue timeout, wait in one batcher; one instance runs batches
+of four. Each measurement is the best of several without garbage collection, as other load can only add to
+it.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def waiting_batcher(waiting: int, delay_ns: int) -> Batcher:
 
 
 class Turn:
-    """Submits batches of requests to a batcher and lets it form as many; knows what each cost."""
+    """Submits batches of requests to a batcher, forms as many batches, and measures both."""
 
     def __init__(self, waiting: int, delay_ns: int) -> None:
         self._batcher = waiting_batcher(waiting, delay_ns)
@@ -62,7 +62,7 @@ class Turn:
         self._now = SECOND
 
     def cost_us(self) -> tuple[float, float]:
-        """Microseconds of one submit and of one formed batch, the best of several."""
+        """Return the microseconds of one submit and of one formed batch, the best of several."""
         gc.collect()
         gc.disable()
         try:
@@ -74,7 +74,7 @@ class Turn:
 
     def _once(self) -> tuple[float, float]:
         batcher = self._batcher
-        tickets = [Ticket(priority=1 + at % LEVELS) for at in range(BATCH * STEPS)]
+        tickets = [Ticket(priority=1 + index % LEVELS) for index in range(BATCH * STEPS)]
         begin = perf_counter_ns()
         for ticket in tickets:
             self._now += 1
@@ -107,12 +107,12 @@ def double(IN: Any) -> dict[str, Any]:  # noqa: N803  the tensor's name
 
 def p50_us(server: nbtriton.Server) -> float:
     x = {"IN": np.ones((1, 4), np.float32)}
-    took = []
+    times = []
     for _ in range(REQUESTS):
         begin = perf_counter_ns()
         server.infer("model_0", x)
-        took.append(perf_counter_ns() - begin)
-    return median(took) / 1000
+        times.append(perf_counter_ns() - begin)
+    return median(times) / 1000
 
 
 def loaded(count: int) -> Callable[[Session], AbstractContextManager[Sides]]:

@@ -1,4 +1,4 @@
-"""What the figures of one bench share while it runs: options, servers, folders."""
+"""Shared state of a bench's figures: options, servers, folders."""
 
 from __future__ import annotations
 
@@ -25,22 +25,22 @@ from nbtriton.repository.verify.running import RunningServer, launch
 __all__ = ["Session"]
 
 T = TypeVar("T")
-# How long a server may take to listen.
+# Timeout for a server to listen.
 START_S = 30
 
 
 @dataclass
 class Session:
-    """The state of one run of a bench; a server is started when a figure first asks for it.
+    """State of one run of a bench; a server is started for the first figure that needs it.
 
     Parameters
     ----------
     stack : ExitStack
-        Ends with the bench, and what was started with it.
+        Closed at the end of the bench, with all that was started.
     interval_ms : int
         Nominal length of a measurement window.
     short : bool
-        The short form of what takes minutes.
+        Whether figures that take minutes use their short form.
     """
 
     stack: ExitStack
@@ -62,14 +62,14 @@ class Session:
 
     @cached_property
     def reference(self) -> Reference:
-        """The installed reference; raises `Missing` where it cannot be had."""
+        """The installed reference; raises `Missing` if it is not available."""
         try:
             return ensure_reference(on_progress=lambda line: print(f"reference server: {line}"))
         except TritonError as error:
             raise Missing(f"no tritonserver here: {error.message}") from error
 
     def folder(self) -> Path:
-        """Return a folder that lives as long as the bench."""
+        """Return a temporary folder, removed at the end of the bench."""
         return Path(self.stack.enter_context(tempfile.TemporaryDirectory()))
 
     def ours(self, *models: Model) -> nbtriton.Server:
@@ -81,7 +81,7 @@ class Session:
         return self._ours[models]
 
     def real(self, *models: Model, flags: tuple[str, ...] = ()) -> RunningServer:
-        """Return a running tritonserver with these models; raises `Missing` where there is none."""
+        """Return a running tritonserver with these models; raises `Missing` without one."""
         key = (models, flags)
         if key not in self._real:
             folder = self.folder()
@@ -90,7 +90,7 @@ class Session:
         return self._real[key]
 
     def served(self, *models: Model, flags: tuple[str, ...] = ()) -> RunningServer:
-        """Return a running `nbtriton serve` with these models, in a process of its own."""
+        """Return a running `nbtriton serve` with these models, in its own process."""
         key = (models, flags)
         if key not in self._served:
             folder = self.folder()
@@ -102,21 +102,21 @@ class Session:
         """Run `nbtriton serve` over a repository until the bench ends."""
         command = [sys.executable, "-m", "nbtriton", "serve", *flags]
         server = self.stack.enter_context(launch(command, repository, os.environ))
-        # Readiness is asked over HTTP, which listens before grpcio is even imported.
+        # Readiness by HTTP, which listens before grpcio is imported.
         _wait_for_port(server.grpc_port)
         return server
 
-    def kept(self, key: object, start: Callable[[], AbstractContextManager[T]]) -> T:
-        """Return what was started under a key, which ends with the bench."""
+    def resource(self, key: object, start: Callable[[], AbstractContextManager[T]]) -> T:
+        """Return the resource of a key, started on first use and ended with the bench."""
         if key not in self._kept:
             self._kept[key] = self.stack.enter_context(start())
         found: T = self._kept[key]
         return found
 
     def one_at_a_time(self, key: object, start: Callable[[], AbstractContextManager[T]]) -> T:
-        """Return what was started under a key; what was there under another has ended before.
+        """Return the resource of a key, after ending that of another key.
 
-        What could not be started is not tried again: its `Missing` is raised once more.
+        A failed start is not repeated: its `Missing` is raised again.
         """
         if self._current is None or self._current[0] != key:
             self._current_stack.close()
@@ -135,7 +135,7 @@ class Session:
         ours: Measure,
         theirs: Callable[[Reference, RunningServer], float],
     ) -> Sides:
-        """Put nbtriton beside tritonserver with these models; `theirs` gets the running one."""
+        """Return sides for nbtriton and tritonserver with these models; `theirs` gets the running server."""
         try:
             reference, server = self.reference, self.real(*models)
         except Missing as error:

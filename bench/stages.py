@@ -1,8 +1,8 @@
-"""Where the remaining microseconds go: ``python -m bench.stages``.
+"""Time of a request by stage: ``python -m bench.stages``.
 
-In the kernel a sampler says which part of nbtriton runs (`bench.sampling`), and medians say how
-long a whole request takes; a step and a call are the difference of two such measurements. Over a
-wire it is differences too: a server that answers without looking, an empty call, and the real one.
+In the kernel a sampler gives each part's share (`bench.sampling`) of the median time of a request; a step
+and a call are the difference of two such measurements. Over HTTP and gRPC the stages are differences
+between a server with a constant response, an empty call, and the real call.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ __all__ = ["main"]
 
 X = {"IN": np.ones((1, 16), np.float32)}
 Parts = dict[str, float]
-# Answers every request with the same bytes, of about an inference's size.
+# Sends the same bytes, of about an inference's size, in response to every request.
 ANSWERS_BLINDLY = """
 import asyncio, sys
 body = b"x" * int(sys.argv[1])
@@ -60,12 +60,12 @@ uvloop.run(main())
 
 def median_us(call: Callable[[], object], seconds: float) -> float:
     """Return the median time of a call, in microseconds."""
-    took = []
+    times = []
     end = perf_counter_ns() + round(seconds * 1e9)
     while (begin := perf_counter_ns()) < end:
         call()
-        took.append(perf_counter_ns() - begin)
-    return median(took) / 1000
+        times.append(perf_counter_ns() - begin)
+    return median(times) / 1000
 
 
 def in_kernel(session: Session, models: tuple[Model, ...], name: str, seconds: float) -> Parts:
@@ -77,18 +77,18 @@ def in_kernel(session: Session, models: tuple[Model, ...], name: str, seconds: f
 
 
 def difference(more: Parts, less: Parts, count: int) -> Parts:
-    """Return what each of `count` further steps adds to each stage."""
+    """Return the time that each of `count` further steps adds to each stage."""
     stages = dict.fromkeys((*more, *less))
     return {stage: (more.get(stage, 0) - less.get(stage, 0)) / count for stage in stages}
 
 
 def of_single(session: Session, seconds: float) -> Parts:
-    """One request to a no-op python model."""
+    """Return the stages of one request to a no-op python model."""
     return in_kernel(session, (NOOP,), "noop", seconds)
 
 
 def of_step(session: Session, seconds: float) -> Parts:
-    """Each further step of an ensemble."""
+    """Return the stages of each further step of an ensemble."""
     few, many = (
         in_kernel(session, ensemble.MODELS, f"steps_{steps}", seconds)
         for steps in (ensemble.FEW, ensemble.MANY)
@@ -97,7 +97,7 @@ def of_step(session: Session, seconds: float) -> Parts:
 
 
 def of_call(session: Session, seconds: float) -> Parts:
-    """Each further call from model to model."""
+    """Return the stages of each further call from model to model."""
     few, many = (
         in_kernel(session, bls.MODELS, f"calls_{calls}", seconds) for calls in (bls.FEW, bls.MANY)
     )
@@ -105,7 +105,7 @@ def of_call(session: Session, seconds: float) -> Parts:
 
 
 def of_http(session: Session, seconds: float) -> Parts:
-    """One request at a time over HTTP, binary tensors."""
+    """Return the stages of one request at a time over HTTP with binary tensors."""
     port = session.served(NOOP).http_port
     with blind(len(infer_request(port).once())) as nothing:
         floor = infer_request(nothing).load(1, seconds).p50_us
@@ -121,7 +121,7 @@ def of_http(session: Session, seconds: float) -> Parts:
 
 
 def of_grpc(session: Session, seconds: float) -> Parts:
-    """One call at a time over gRPC, with grpcio's client."""
+    """Return the stages of one call at a time over gRPC with grpcio's client."""
     try:
         import grpc
     except ImportError as error:
@@ -129,7 +129,7 @@ def of_grpc(session: Session, seconds: float) -> Parts:
     service = "/inference.GRPCInferenceService"
     address = f"127.0.0.1:{session.served(NOOP).grpc_port}"
     with grpc.insecure_channel(address) as channel:
-        # Without serializers a call takes and gives bytes: the client's protobuf is left out.
+        # Without serializers, so that the client's protobuf is not measured.
         live, infer = (channel.unary_unary(f"{service}/{m}") for m in ("ServerLive", "ModelInfer"))
         message = grpc_request()
         empty = median_us(lambda: live(b""), seconds)
@@ -143,7 +143,7 @@ def of_grpc(session: Session, seconds: float) -> Parts:
 
 
 def infer_request(port: int) -> Request:
-    """Return an inference with binary tensors."""
+    """Return an inference request with binary tensors."""
     raw = X["IN"].tobytes()
     binary = {"binary_data": True}
     head = json.dumps(
@@ -175,7 +175,7 @@ def grpc_request() -> bytes:
 
 @contextmanager
 def blind(size: int) -> Iterator[int]:
-    """Run a server that answers without looking; gives its port."""
+    """Run a server with a constant response; yield its port."""
     command = [sys.executable, "-c", ANSWERS_BLINDLY, str(size)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
@@ -210,19 +210,21 @@ def medians(rounds: list[Parts]) -> Parts:
 
 
 def main() -> int:
-    """Measure the stages, print them, and keep a line for each table in the history."""
+    """Measure and print the stages, and add a line for each table to the history."""
     parser = argparse.ArgumentParser(prog="python -m bench.stages", description=__doc__)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=1.0, help="of one measurement (1)")
     parser.add_argument("--no-history", action="store_true", help="leave the history as it is")
-    asked = parser.parse_args()
+    arguments = parser.parse_args()
     where = machine()
     lines: list[Mapping[str, Any]] = []
     with ExitStack() as stack:
         session = Session(stack)
         for name, (title, measure) in TABLES.items():
             try:
-                parts = medians([measure(session, asked.seconds) for _ in range(asked.rounds)])
+                parts = medians(
+                    [measure(session, arguments.seconds) for _ in range(arguments.rounds)]
+                )
             except Missing as error:
                 print(f"\n{title}: {error}")
                 continue
@@ -233,7 +235,7 @@ def main() -> int:
                     "date": datetime.now(UTC).isoformat(timespec="seconds"),
                     **{key: where[key] for key in ("commit", "cpu", "cores", "python")},
                     "load": where["load_average"],
-                    "rounds": asked.rounds,
+                    "rounds": arguments.rounds,
                     "short": False,
                     "unit": "us",
                     "ours": round(sum(parts.values()), 2),
@@ -241,7 +243,7 @@ def main() -> int:
                     "parts": {stage: round(us, 2) for stage, us in parts.items()},
                 }
             )
-    if not asked.no_history:
+    if not arguments.no_history:
         history.append(Path(history.HISTORY), lines)
     return 0
 

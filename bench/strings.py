@@ -1,4 +1,4 @@
-"""5,000 strings in the binary form of HTTP: decoding them alone, and what they cost a request."""
+"""5,000 strings as binary tensor data over HTTP: time of decoding, and cost per request."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ MODELS = (
 
 
 def median_us(call: Measure) -> float:
-    took = []
+    times = []
     for _ in range(REPEATS):
         begin = perf_counter_ns()
         call()
-        took.append(perf_counter_ns() - begin)
-    return median(took) / 1000
+        times.append(perf_counter_ns() - begin)
+    return median(times) / 1000
 
 
 @contextmanager
@@ -53,7 +53,7 @@ def decoded(_session: Session) -> Iterator[Sides]:
 
 
 class Asked:
-    """One connection, and the two requests of the same size: 5,000 strings, and plain bytes."""
+    """One connection, and two requests of the same size: 5,000 strings, and plain bytes."""
 
     def __init__(self, port: int) -> None:
         self._connection = http.client.HTTPConnection("127.0.0.1", port)
@@ -63,7 +63,7 @@ class Asked:
         }
 
     def strings_us(self) -> float:
-        """What the strings cost beyond the bytes that they are."""
+        """Cost of the strings beyond plain bytes of the same size."""
         return self._p50_us("strings") - self._p50_us("plain")
 
     def _p50_us(self, model: str) -> float:

@@ -1,7 +1,7 @@
-"""Free-threaded CPython beside this interpreter: a model in pure Python on two instances.
+"""Free-threaded CPython compared with this interpreter: a model in pure Python with two instances.
 
-``$NBTRITON_FREE_THREADED`` names the interpreter; else python3.14t or python3.13t on the PATH is taken.
-It gets an environment of its own with what nbtriton needs to run models.
+The interpreter is ``$NBTRITON_FREE_THREADED``, else python3.14t or python3.13t on the PATH. It gets its
+own environment with the packages that models need.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from bench.session import Session
 __all__ = ["FIGURES"]
 
 NAMES = ("python3.14t", "python3.13t")
-# What models need; not all that the endpoints need has wheels there.
+# Packages for models; some packages for endpoints have no wheels for free-threaded Python.
 INSTALLS = (("--only-binary=:all:", "numpy", "protobuf"),)
 PROGRAM = """
 import sys
@@ -60,7 +60,7 @@ print(found.p50_us if what == "noop" else found.infer_per_s)
 
 @cache
 def free_threaded() -> Path:
-    """Return the python of an environment without the global lock; raises `Missing`."""
+    """Return the python of a free-threaded environment; raises `Missing`."""
     named = os.environ.get("NBTRITON_FREE_THREADED")
     found = named or next(filter(None, map(shutil.which, NAMES)), None)
     if found is None:
@@ -72,7 +72,7 @@ def free_threaded() -> Path:
 
 
 def measured(session: Session, python: Path, what: str, instances: int) -> Measure:
-    """Return a measurement in a process of that interpreter."""
+    """Return a measurement in a new process of an interpreter."""
 
     def measure() -> float:
         path = os.pathsep.join([str(ROOT / "src"), str(ROOT)])

@@ -1,8 +1,8 @@
-"""`nt.tune` against a grid that is measured whole: ``python -m bench.tuning [--only MODEL] [--p99-ms MS]``.
+"""`nt.tune` compared with a full grid search: ``python -m bench.tuning [--only MODEL] [--p99-ms MS]``.
 
-Of each model every configuration of a small grid is measured under every load of it, and `nt.tune` chooses
-from the same values. Then both winners are measured in turns: the share of the tuned one is the median of the
-rounds, as the best of many measurements is partly luck. Steps of an ensemble have options of their own.
+For each model every configuration of a small grid is measured under every load, and `nt.tune` chooses from the same
+values. Then both winners are measured in turns, as the best of many measurements is partly luck; the result is the
+median ratio of the rounds. Steps of an ensemble have separate options.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from nbtriton.perf.sweep import Configurator
 
 __all__ = ["main"]
 
-# What is promised: a share of the grid's best, in a part of its time.
+# Targets: share of the grid's best throughput, and share of its time.
 SHARE, PART = 0.97, 0.1
 LOADS = (4, 16, 48)
 
@@ -34,7 +34,7 @@ Options = Mapping[str, Mapping[str, Any]]
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """What is tuned.
+    """A model to tune.
 
     Parameters
     ----------
@@ -42,11 +42,11 @@ class Task:
     load : callable
         Loads the model into a server.
     steps : tuple of str
-        The models that are configured.
+        Models to configure.
     instances, max_batch_size, max_queue_delay_us : tuple of int
-        The values of the grid.
+        Values of the grid.
     p99_ms : float
-        The limit.
+        Limit of the 99th percentile of the latency.
     """
 
     name: str
@@ -68,14 +68,14 @@ class Task:
 
 TASKS = (
     Task("sleeping", loaded_sleeping, ("sleeping",), (1, 2, 4), (1, 2, 4, 8), (0, 1000, 3000), 16),
-    # Of each step: 64 configurations of the three together.
+    # Values for each step: 64 configurations of the three steps together.
     Task("branches", loaded_branches, ("left", "right", "join"), (1, 2), (4, 8), (0,), 25),
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Winner:
-    """The best of one side: its options, its load, and how long it took to find."""
+    """Best result of one side: options, load, and the time of the search."""
 
     options: Options
     concurrency: int
@@ -93,31 +93,31 @@ class Winner:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Print a table for each model, and whether the targets are kept."""
+    """Print a table for each model, and the verdict on the targets."""
     parser = argparse.ArgumentParser(prog="python -m bench.tuning", description=__doc__)
     parser.add_argument("--only", default="", metavar="MODEL", help="only this model")
     parser.add_argument("--rounds", type=int, default=5, help="of both winners in turns (5)")
     parser.add_argument("--p99-ms", type=float, default=None, help="another limit")
     parser.add_argument("--seed", type=int, default=0)
-    asked = parser.parse_args(argv)
-    chosen = [task for task in TASKS if asked.only in task.name]
+    arguments = parser.parse_args(argv)
+    chosen = [task for task in TASKS if arguments.only in task.name]
     if not chosen:
-        parser.error(f"no model '{asked.only}'; there are {', '.join(t.name for t in TASKS)}")
+        parser.error(f"no model '{arguments.only}'; there are {', '.join(t.name for t in TASKS)}")
     print(f"load average {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
     for task in chosen:
         with nt.Server() as server:
             task.load(server)
-            print("\n".join(_compare(server, task, asked)), flush=True)
+            print("\n".join(_compare(server, task, arguments)), flush=True)
     return 0
 
 
-def _compare(server: nt.Server, task: Task, asked: argparse.Namespace) -> list[str]:
-    limit_ms = asked.p99_ms or task.p99_ms
+def _compare(server: nt.Server, task: Task, arguments: argparse.Namespace) -> list[str]:
+    limit_ms = arguments.p99_ms or task.p99_ms
     watch = Watch()
-    tuned = _tuned(server, task, limit_ms, asked.seed)
+    tuned = _tuned(server, task, limit_ms, arguments.seed)
     print(f"\n{task.name}: tuned in {tuned.took_s:.0f} s; now the grid", flush=True)
-    best = _whole(server, task, limit_ms)
-    rounds = list(_rounds(server, task, (best, tuned), asked.rounds))
+    best = _measure_grid(server, task, limit_ms)
+    rounds = list(_rounds(server, task, (best, tuned), arguments.rounds))
     shares = [ours.infer_per_s / theirs.infer_per_s for theirs, ours in rounds]
     share, part = median(shares), tuned.took_s / best.took_s
     others = watch.condition().others
@@ -125,17 +125,17 @@ def _compare(server: nt.Server, task: Task, asked: argparse.Namespace) -> list[s
         f"\n{task.name}: most throughput, p99 <= {limit_ms:g} ms; others took {others:.1f} cores",
         f"  {'':<6}{'time':>8}{'tried':>32}{'infer/s':>10}{'p99':>10}",
     ]
-    for title, side, at in (("grid", best, 0), ("tuned", tuned, 1)):
-        rate = median(pair[at].infer_per_s for pair in rounds)
-        p99_ms = median(pair[at].latency_p99_us for pair in rounds) / 1000
+    for title, side, index in (("grid", best, 0), ("tuned", tuned, 1)):
+        rate = median(pair[index].infer_per_s for pair in rounds)
+        p99_ms = median(pair[index].latency_p99_us for pair in rounds) / 1000
         lines.append(
             f"  {title:<6}{side.took_s:>6.0f} s{side.tried:>32}{rate:>10.0f}{p99_ms:>7.1f} ms  {side}"
         )
     spread = f"rounds: {min(shares):.1%} to {max(shares):.1%}"
     return [
         *lines,
-        f"  throughput: {share:.1%} of the grid's ({spread}; wanted: {SHARE:.0%}) {_kept(share >= SHARE)}",
-        f"  time: {part:.1%} of the grid's (wanted: {PART:.0%}) {_kept(part <= PART)}",
+        f"  throughput: {share:.1%} of the grid's ({spread}; wanted: {SHARE:.0%}) {_verdict(share >= SHARE)}",
+        f"  time: {part:.1%} of the grid's (wanted: {PART:.0%}) {_verdict(part <= PART)}",
     ]
 
 
@@ -151,15 +151,15 @@ def _tuned(server: nt.Server, task: Task, limit_ms: float, seed: int) -> Winner:
     return Winner(found.models, int(found.best.value), found.best, took_s, tried)
 
 
-def _whole(server: nt.Server, task: Task, limit_ms: float) -> Winner:
-    """Measure the whole grid; its best is that with the most throughput within the limit."""
+def _measure_grid(server: nt.Server, task: Task, limit_ms: float) -> Winner:
+    """Measure the whole grid; return the highest throughput within the limit."""
     started_s = time.monotonic()
     configurator = Configurator(server, task.name, [])
     best: Winner | None = None
     count = 0
     grid = list(task.grid())
     try:
-        for at, options in enumerate(grid):
+        for index, options in enumerate(grid):
             configurator.apply_each(options)
             for point in nt.perf(server, task.name, concurrency=LOADS).points:
                 count += 1
@@ -167,9 +167,11 @@ def _whole(server: nt.Server, task: Task, limit_ms: float) -> Winner:
                 if within and (best is None or point.infer_per_s > best.found.infer_per_s):
                     best = Winner(options, int(point.value), point, 0.0, "")
             took_s = time.monotonic() - started_s
-            left_s = took_s / (at + 1) * (len(grid) - at - 1)
-            if at % 6 == 5:
-                print(f"  {at + 1} of {len(grid)} configurations, {left_s:.0f} s left", flush=True)
+            left_s = took_s / (index + 1) * (len(grid) - index - 1)
+            if index % 6 == 5:
+                print(
+                    f"  {index + 1} of {len(grid)} configurations, {left_s:.0f} s left", flush=True
+                )
     finally:
         configurator.restore()
     if best is None:
@@ -181,22 +183,22 @@ def _whole(server: nt.Server, task: Task, limit_ms: float) -> Winner:
 def _rounds(
     server: nt.Server, task: Task, sides: tuple[Winner, Winner], rounds: int
 ) -> Iterator[tuple[PerfPoint, PerfPoint]]:
-    """Measure both winners in turns, in an order that changes."""
+    """Measure both winners in turns, in alternating order."""
     configurator = Configurator(server, task.name, [])
     try:
         for number in range(rounds):
             found: dict[int, PerfPoint] = {}
-            for at in (0, 1) if number % 2 == 0 else (1, 0):
-                configurator.apply_each(sides[at].options)
-                load = sides[at].concurrency
-                found[at] = nt.perf(server, task.name, concurrency=load).points[0]
+            for index in (0, 1) if number % 2 == 0 else (1, 0):
+                configurator.apply_each(sides[index].options)
+                load = sides[index].concurrency
+                found[index] = nt.perf(server, task.name, concurrency=load).points[0]
             yield found[0], found[1]
     finally:
         configurator.restore()
 
 
-def _kept(kept: bool) -> str:
-    return "met" if kept else "MISSED"
+def _verdict(is_met: bool) -> str:
+    return "met" if is_met else "MISSED"
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
-"""A client that adds as little as it can: one prepared HTTP request on kept connections, in a loop.
+"""Minimal HTTP client: one prepared request on persistent connections, in a loop.
 
-The same forevery server that is compared over HTTP, so that none is measured through a slower one.
+All servers compared over HTTP are measured by the same client.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ JSON = {"Content-Type": "application/json"}
 
 
 class _Connection(asyncio.Protocol):
-    """Sends the request again whenever it was answered."""
+    """Connection that sends the request again after each response."""
 
     def __init__(self, request: bytes, took_ns: list[int]) -> None:
         self._request = request
@@ -48,7 +48,7 @@ class _Connection(asyncio.Protocol):
             if len(got) < end + 4 + int(head[at + 15 :].split(b"\r\n", 1)[0]):
                 return
         elif not got.endswith(b"\r\n0\r\n\r\n"):
-            # In chunks, of which the last is empty.
+            # Chunked coding, whose last chunk is empty.
             return
         if b" 200 " not in head[:16]:
             self.failed = got[:300].decode(errors="replace")
@@ -95,7 +95,7 @@ class Request:
         self._request = "\r\n".join(lines).encode() + body
 
     def once(self) -> bytes:
-        """Send it once and return the answer's body; an error status is `Missing`."""
+        """Send the request once and return the response's body; raise `Missing` for an error status."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
         try:
             connection.request(self.method, self.path, self.body, dict(self.headers))
@@ -108,7 +108,7 @@ class Request:
         return answer
 
     def load(self, connections: int, seconds: float) -> Measured:
-        """Keep that many connections busy; a server that does not answer is `Missing`."""
+        """Keep connections busy; raise `Missing` if the server does not respond."""
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:
             try:
                 return runner.run(self._load(connections, seconds))
@@ -117,28 +117,28 @@ class Request:
 
     async def _load(self, connections: int, seconds: float) -> Measured:
         loop = asyncio.get_running_loop()
-        took: list[int] = []
+        times: list[int] = []
         opened = [
             await loop.create_connection(
-                lambda: _Connection(self._request, took), "127.0.0.1", self.port
+                lambda: _Connection(self._request, times), "127.0.0.1", self.port
             )
             for _ in range(connections)
         ]
-        # A tenth to warm up.
+        # A tenth of the time for warmup.
         await asyncio.sleep(seconds / 10)
-        begin, first = perf_counter_ns(), len(took)
+        begin, first = perf_counter_ns(), len(times)
         await asyncio.sleep(seconds)
-        end, last = perf_counter_ns(), len(took)
+        end, last = perf_counter_ns(), len(times)
         for transport, _ in opened:
             transport.abort()
         failed = next((protocol.failed for _, protocol in opened if protocol.failed), "")
         if failed or first == last:
             raise Missing(f"{self.path} failed under load: {failed or 'no answer'}")
-        return Measured((last - first) / (end - begin) * 1e9, median(took[first:last]) / 1000)
+        return Measured((last - first) / (end - begin) * 1e9, median(times[first:last]) / 1000)
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """Return uvloop's, where there is one: a client twice as fast."""
+    """Return uvloop's factory if it is installed: the client is twice as fast with it."""
     with suppress(ImportError):
         import uvloop
 
@@ -147,14 +147,14 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
 
 
 def wait_until_answered(request: Request, alive: Callable[[], bool], timeout_s: float) -> None:
-    """Ask until the server gives its first answer; a server that ended is `Missing`."""
+    """Send the request until the server responds; raise `Missing` if it has exited."""
     deadline = time.monotonic() + timeout_s
-    said = "nothing"
+    reason = "nothing"
     while time.monotonic() < deadline and alive():
         try:
             request.once()
             return
         except (Missing, OSError) as error:
-            said = str(error)
+            reason = str(error)
         time.sleep(0.2)
-    raise Missing(f"the server did not come up ({said})")
+    raise Missing(f"the server did not come up ({reason})")

@@ -1,4 +1,4 @@
-"""Instances in processes of their own: what a second one brings, and what the hop costs.
+"""Instances in processes: the gain of a second one, and the cost of the hop.
 
 The same model.py in tritonserver, in this process's threads, and in workers, in one run.
 """
@@ -31,14 +31,14 @@ from nbtriton.repository.verify.running import RunningServer
 __all__ = ["FIGURES"]
 
 IN_FLIGHT = 32
-# Two for each of two instances: one waits while the other is computed.
+# Two for each of two instances: one waits while the other runs.
 BUSY_IN_FLIGHT = 4
 CALLS = 300
 X = {"IN": np.ones((1, 16), np.float32)}
 LARGE = {"IN": np.random.default_rng(0).random((1, 150528), np.float32)}
 PROCESS = 'parameters { key: "INSTANCE_ISOLATION" value { string_value: "process" } }'
 
-# Milliseconds of plain Python a request.
+# Milliseconds of plain Python per request.
 BUSY = python_model("busy", "out = x + sum(number * number for number in range(20_000)) * 0")
 LARGE_ECHO = python_model("large", "out = x", dims="150528", out_dims="150528")
 ECHO_SERVER = """
@@ -50,7 +50,7 @@ while data := end.recv(1 << 16):
 
 
 class RowReader(nn.Module):
-    """The recurrent network of the quickstart: reads a picture row by row, in both directions."""
+    """Recurrent network of the quickstart, which reads a picture row by row in both directions."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -59,7 +59,7 @@ class RowReader(nn.Module):
         self.digit = nn.Linear(2 * 48, 10)
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
-        """Return ten scores a picture."""
+        """Return ten scores per picture."""
         read, _ = self.rows(images[:, 0])
         scores: torch.Tensor = self.digit(read.mean(1))
         return scores
@@ -74,7 +74,7 @@ output { name: "OUTPUT__0" data_type: TYPE_FP32 dims: [ 10 ] }
 
 
 def apart(model: Model) -> Model:
-    """Return a model whose instances live in processes of their own."""
+    """Return a model with instances in processes."""
     return replace(model, name=f"{model.name}_apart", config=model.config + PROCESS)
 
 
@@ -89,7 +89,7 @@ def instances(model: Model, count: int) -> Model:
 
 @cache
 def socket_pair() -> socket.socket:
-    """Return a socket to a process that sends back what it gets, as long as this one lives."""
+    """Return a socket to a process that echoes messages until this process ends."""
     ours, theirs = socket.socketpair()
     subprocess.Popen(
         [sys.executable, "-c", ECHO_SERVER, str(theirs.fileno())], pass_fds=(theirs.fileno(),)
@@ -99,7 +99,7 @@ def socket_pair() -> socket.socket:
 
 
 def hop_us(calls: int) -> list[float]:
-    """Return the times of messages of 200 bytes to another process and back, with nothing done."""
+    """Return the round-trip times of messages of 200 bytes to an echoing process."""
     end, message, times = socket_pair(), bytes(200), []
     for _ in range(calls):
         begin = perf_counter_ns()
@@ -110,7 +110,7 @@ def hop_us(calls: int) -> list[float]:
 
 
 def request_us(server: nbtriton.Server, name: str, calls: int) -> list[float]:
-    """Return the times of requests, one at a time."""
+    """Return the times of requests sent one at a time."""
     times = []
     inputs = LARGE if name.startswith("large") else X
     for _ in range(calls):
@@ -121,7 +121,7 @@ def request_us(server: nbtriton.Server, name: str, calls: int) -> list[float]:
 
 
 def added(model: Model) -> Callable[[Session], AbstractContextManager[Sides]]:
-    """Measure what a process adds to a request, beside a bare socket pair, in turns of a few calls."""
+    """Measure the cost of a process per request and of a bare socket pair, in turns of a few calls."""
 
     @contextmanager
     def sides(session: Session) -> Iterator[Sides]:
@@ -138,7 +138,7 @@ def added(model: Model) -> Callable[[Session], AbstractContextManager[Sides]]:
                 bare += hop_us(10)
             return median(there) - median(here), median(bare)
 
-        measure()  # the first one is of cold caches
+        measure()  # with cold caches
         yield together(measure)
 
     return sides
@@ -180,7 +180,7 @@ def one(session: Session) -> Iterator[Sides]:
 
 
 def second_instance(where: str) -> Callable[[Session], AbstractContextManager[Sides]]:
-    """Measure what a second instance brings to a model in plain Python, here and in tritonserver."""
+    """Measure the gain of a second instance for a model in plain Python, here and in tritonserver."""
 
     @contextmanager
     def sides(session: Session) -> Iterator[Sides]:

@@ -1,7 +1,7 @@
-"""Make the environment of Binder as repo2docker does, and run the first lesson in it: ``make binder``.
+"""Make Binder's environment as repo2docker does, and run the first lesson in it: ``make binder``.
 
-Without Docker: a new environment of the Python that runs this, in ``build/binder``, then ``binder/postBuild``, then
-the notebook through ``binder/start``. Ends with status 1 if a step fails or the environment is larger than it may be.
+Without Docker: a new environment of this Python in ``build/binder``, then ``binder/postBuild``, then the notebook
+through ``binder/start``. Exit status 1 if a step fails or the environment exceeds its limit.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ MOST_MB = 1500
 
 
 def run(*command: str) -> None:
-    """Run a step in the checkout, with the environment's programs (``pip``, ``python``) first."""
+    """Run a command in the checkout, with the environment's programs (``pip``, ``python``) first."""
     print("$", *command, flush=True)
     path = f"{ENVIRONMENT / 'bin'}{os.pathsep}{os.environ['PATH']}"
     done = subprocess.run(command, cwd=ROOT, check=False, env={**os.environ, "PATH": path})
@@ -30,13 +30,13 @@ def run(*command: str) -> None:
 
 
 def size_mb(folder: Path) -> float:
-    """Return what the files of a folder occupy, in megabytes (1e6 bytes); of links nothing."""
+    """Return the disk use of a folder's files without links, in megabytes (1e6 bytes)."""
     files = (path.lstat() for path in folder.rglob("*") if not path.is_dir())
     return sum(512 * found.st_blocks for found in files) / 1e6
 
 
 def main() -> None:
-    """Make it, run it, measure it."""
+    """Make the environment, run the lesson, measure the size."""
     wanted = (ROOT / "binder" / "runtime.txt").read_text().strip().removeprefix("python-")
     here = f"{sys.version_info[0]}.{sys.version_info[1]}"
     if here != wanted:

@@ -1,13 +1,12 @@
 """The compiled build: a build hook that puts the hot core into the wheel as C extensions (mypyc).
 
-Where there is a C compiler and Python's headers ``pip install .`` compiles; elsewhere, and always on
-free-threaded Python, the wheel is pure Python and works the same. ``NBTRITON_COMPILED=1`` insists,
-``NBTRITON_COMPILED=0`` leaves it. An editable installation is never compiled: it must follow its
-sources.
+With a C compiler and Python's headers ``pip install .`` compiles; otherwise, and on free-threaded Python, the
+wheel is pure Python and works the same. ``NBTRITON_COMPILED=1`` requires a compiled build,
+``NBTRITON_COMPILED=0`` prevents one. An editable installation is never compiled: it must follow its sources.
 
-Not hatch-mypyc (0.16, 2023): it cannot fall back to pure Python, compiles editable installations too,
-leaves the ``.so`` files beside the sources, where Python imports them in their place, and moves
-pyproject.toml away while it compiles, so that nothing else may read the project meanwhile.
+Not hatch-mypyc (0.16, 2023): it cannot fall back to pure Python, compiles editable installations too, leaves
+the ``.so`` files beside the sources, where Python imports them instead, and moves pyproject.toml while it
+compiles, so that nothing else can read the project.
 """
 
 from __future__ import annotations
@@ -26,8 +25,8 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 __all__ = ["CompiledCore", "compiled_modules", "missing"]
 
-# The isolated environment of a build has none of our dependencies, and what they declare changes
-# nothing for compiled code: all of them are `Any`. The project's own checks are `make test`'s.
+# A build's isolated environment has no dependencies, and their types do not change compiled code: all are
+# `Any`. `make test` checks the project's types.
 MYPY_FLAGS = (
     "--config-file=",
     "--no-site-packages",
@@ -35,15 +34,15 @@ MYPY_FLAGS = (
     "--follow-imports=silent",
 )
 
-# The core's own functions call each other directly and in line, not through the table that lets
-# others take their place: 6% of an ensemble's step.
+# The core's functions call each other directly and inline, not through the symbol table: 6% of an
+# ensemble's step.
 C_FLAGS = "" if sys.platform == "win32" else "-fvisibility=hidden"
 
 VARIABLE = "NBTRITON_COMPILED"
 
 
 def missing() -> str:
-    """Return what this machine lacks for a compiled build, in one line; empty if nothing."""
+    """Return what this machine lacks for a compiled build, in one line; empty for nothing."""
     if sysconfig.get_config_var("Py_GIL_DISABLED"):
         return "the compiled build needs Python's global lock: this Python is free-threaded"
     compiler = (os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc").split()[0]
@@ -56,7 +55,7 @@ def missing() -> str:
 
 
 def compiled_modules(sources: Path, include: Sequence[str], exclude: Sequence[str]) -> list[str]:
-    """Return the modules that two lists of globs ask for, relative to ``sources``."""
+    """Return the modules of two lists of globs, relative to ``sources``."""
     wanted, unwanted = (
         {path.relative_to(sources).as_posix() for glob in globs for path in sources.glob(glob)}
         for globs in (include, exclude)
@@ -65,17 +64,17 @@ def compiled_modules(sources: Path, include: Sequence[str], exclude: Sequence[st
 
 
 class CompiledCore(BuildHookInterface[Any]):
-    """Adds extensions of the modules that ``include`` names in pyproject.toml, without ``exclude``."""
+    """Build hook that adds extensions of the modules ``include`` without ``exclude`` in pyproject.toml."""
 
     _folder: Path | None = None
 
     def dependencies(self) -> list[str]:
-        """Return what compiles, where something is to be: it may not exist for other Pythons."""
+        """Return the compiler's package, if something is to be compiled; other Pythons may lack it."""
         unwanted = os.environ.get(VARIABLE) == "0" or missing()
         return [] if unwanted else list(self.config["compiler"])
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        """Compile, unless the installation is editable or cannot be compiled here."""
+        """Compile, unless the installation is editable or this machine cannot compile."""
         wanted = os.environ.get(VARIABLE, "")
         if version == "editable" or wanted == "0":
             return
@@ -86,7 +85,7 @@ class CompiledCore(BuildHookInterface[Any]):
             self.app.display_warning(f"nbtriton stays pure Python: {problem}")
 
     def _compile(self, build_data: dict[str, Any]) -> str:
-        """Compile; return what went wrong, or an empty text."""
+        """Compile; return the error, empty for none."""
         folder = Path(tempfile.mkdtemp(prefix="nbtriton-compiled-"))
         self._folder = folder
         shutil.copytree(
@@ -118,7 +117,7 @@ class CompiledCore(BuildHookInterface[Any]):
         return ""
 
     def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:  # noqa: ARG002
-        """Remove what the extensions were made in."""
+        """Remove the build folder of the extensions."""
         if self._folder is not None:
             shutil.rmtree(self._folder)
             self._folder = None

@@ -1,9 +1,9 @@
-"""Write docs/configuration.md: what nbtriton makes of every setting, made from the code.
+"""Write docs/configuration.md, the effect of every setting, from the code.
 
     python scripts/configuration.py            # write it
-    python scripts/configuration.py --check    # exit status 1 if it is not as it would be written
+    python scripts/configuration.py --check    # exit status 1 if it is not current
 
-Each section is a function that returns lines of Markdown; `SECTIONS` has them in their order.
+Each section is a function in `SECTIONS` that returns lines of Markdown.
 """
 
 from __future__ import annotations

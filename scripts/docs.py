@@ -1,8 +1,7 @@
 """Build the documentation site: ``make docs``, or ``scripts/docs.py [--sources DIR]``.
 
-The pages of the repository are laid out as they are, so that their links hold, and beside them a page of
-every magic (from its help), of the Python interface (from its docstrings) and of every notebook. Warnings are
-errors.
+The repository's pages are copied unchanged, so that their links are valid, with a page for every magic (from its
+help), every module of the Python interface (from its docstrings) and every notebook. Warnings are errors.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ ROOT = Path(__file__).resolve().parents[1]
 BUILD = ROOT / "build" / "docs"
 LITE = ROOT / "build" / "lite" / "html"
 PAGES = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")
-# The modules with something for users.
+# Public modules.
 MODULES = {
     "nbtriton": "What a notebook or a program uses.",
     "nbtriton.errors": "Errors, by Triton's status.",
@@ -29,7 +28,7 @@ MODULES = {
     "nbtriton.frontends": "Endpoints for clients.",
     "nbtriton.backends": "What a backend of your own extends.",
 }
-# Names in their `__all__` that only nbtriton's own folders use.
+# Names in `__all__` for use within nbtriton only.
 OWN = {
     "nbtriton.errors": {"cell_names", "error_from_status", "nearest"},
     "nbtriton.config": {
@@ -47,19 +46,19 @@ OWN = {
 
 
 def public_names(module: str) -> list[str]:
-    """Return the names that a module has for users."""
+    """Return the public names of a module."""
     found = importlib.import_module(module)
     return sorted({*found.__all__, *getattr(found, "_EXTRA", ())} - OWN.get(module, set()))
 
 
 def lay_out(target: Path) -> None:
-    """Write all that Sphinx reads into a folder."""
+    """Write the sources for Sphinx into a folder."""
     shutil.rmtree(target, ignore_errors=True)
     shutil.copytree(ROOT / "docs" / "site", target)
     shutil.copytree(ROOT / "docs", target / "docs", ignore=shutil.ignore_patterns("site"))
     for page in PAGES:
         shutil.copy(ROOT / page, target)
-    # No pages, and linked to by some.
+    # Not pages, but linked to by pages.
     shutil.copytree(ROOT / "notebooks", target / "notebooks")
     _write_notebooks(target / "notebooks")
     _write_magics(target / "magics")
@@ -101,7 +100,7 @@ def _write_magics(folder: Path) -> None:
 
 
 def magic_page(name: str, method: Any) -> str:
-    """Return the page of a magic, from its parser: what it does, its usage, its options."""
+    """Return the page of a magic from its parser: description, usage, options."""
     parser = method.parser
     signs = "%%" if f"%%{name}" in parser.description else "%"
     usage = parser.format_usage().removeprefix("usage: ").replace("::\n\n", "").strip("\n")
@@ -122,7 +121,7 @@ def magic_page(name: str, method: Any) -> str:
 
 
 def _plain(text: str) -> str:
-    """Return a text without what reStructuredText would read as marks."""
+    """Return a text with reStructuredText's markup escaped."""
     return re.sub(r"([*|`_\\])", r"\\\1", text.replace("%%", "%")) or "\\ "
 
 
@@ -141,17 +140,17 @@ def _write_api(folder: Path) -> None:
 
 
 def api_page(name: str, what: str) -> str:
-    """Return the page of a module: every public name, by its docstring."""
+    """Return the page of a module: the docstrings of all public names."""
     module = importlib.import_module(name)
     page = _title(name) + f"{what}\n\n"
     for public in public_names(name):
         value = getattr(module, public)
-        # One place to link to, where two pages have it.
+        # One target for links, where two pages have the name.
         again = any(public in public_names(one) for one in MODULES if one > name)
         index = "   :no-index:\n" if again else ""
         if inspect.isclass(value):
             members = ""
-            # matplotlib and protobuf document what a class has from them.
+            # Without members inherited from matplotlib and protobuf, which document them.
             tops = {str(one.__module__).partition(".")[0] for one in value.__mro__}
             if tops <= {"nbtriton", *sys.stdlib_module_names}:
                 members = "   :members:\n   :inherited-members: Exception, Mapping, tuple\n"
@@ -164,12 +163,12 @@ def api_page(name: str, what: str) -> str:
 
 
 def main() -> int:
-    """Lay out and build; return Sphinx's exit status."""
+    """Lay out and build the site; return Sphinx's exit status."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--sources", type=Path, help="only lay out what Sphinx reads, there")
-    asked = parser.parse_args()
-    lay_out(asked.sources or BUILD / "sources")
-    if asked.sources:
+    arguments = parser.parse_args()
+    lay_out(arguments.sources or BUILD / "sources")
+    if arguments.sources:
         return 0
     done = subprocess.run(
         [sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", "-j", "auto",

@@ -2,9 +2,9 @@
 
 usage: environment.py DIRECTORY EXTRA[,EXTRA...]
 
-Runs on the bare system Python (standard library only). Prints what it does; a step of more than a
-few seconds shows how far it is. Without ``ensurepip`` (Debian and Ubuntu leave it out of their
-``python3``) it uses virtualenv or another pip if it finds one, else Debian's own package.
+Runs on the system's Python (standard library only) and prints its steps, with the progress of long
+ones. Without ``ensurepip`` (Debian and Ubuntu leave it out of their ``python3``) it uses virtualenv
+or another pip if there is one, else Debian's package.
 """
 
 from __future__ import annotations
@@ -13,24 +13,32 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Self
 
 ROOT = Path(__file__).resolve().parent.parent
-# A line this often without a terminal to rewrite one on.
+# Interval of progress lines without a terminal.
 HEARTBEAT_S = 10.0
-# The lines of pip's output that say how far it is.
-STEPS = ("Collecting ", "Downloading ", "Installing collected packages")
+# Beginnings of pip's output lines, and the text shown for each; by default the line itself.
+STEPS = {
+    "Collecting ": "",
+    "Downloading ": "",
+    "Installing build dependencies": "build dependencies of nbtriton",
+    "Installing collected packages": "unpacking",
+    "WARNING: Retrying": "an index does not answer; pip asks again",
+}
 
 
 def say(text: str) -> None:
-    """Print one line now."""
+    """Print one line at once."""
     print(text, flush=True)
 
 
 def quietly(command: Sequence[str]) -> bool:
-    """Run a command and drop its output; return True if it succeeds."""
+    """Run a command without its output; return True if it succeeds."""
     try:
         done = subprocess.run(command, capture_output=True, check=False)
     except FileNotFoundError:
@@ -39,7 +47,7 @@ def quietly(command: Sequence[str]) -> bool:
 
 
 def as_root() -> list[str] | None:
-    """Return the prefix that makes a command run as root without asking, None if there is none."""
+    """Return the prefix that runs a command as root without a password; None if there is none."""
     if os.geteuid() == 0:
         return []
     if shutil.which("sudo") and quietly(["sudo", "-n", "true"]):
@@ -81,42 +89,68 @@ def make_venv(directory: Path) -> None:
 
 
 def install(directory: Path, extras: str) -> None:
-    """Install the package and its extras, with the pinned versions only."""
+    """Install the package and its extras in the pinned versions."""
     command = [
         str(directory / "bin" / "python"), "-m", "pip", "install",
         "--disable-pip-version-check", "--no-input", "--progress-bar", "off",
         "-c", "constraints.txt", "-e", f".[{extras}]",
     ]  # fmt: skip
-    start = shown = time.monotonic()
-    collected, log = 0, []
-    terminal = sys.stdout.isatty()
+    log: list[str] = []
     say(f"Installing nbtriton[{extras}] into {directory.name}")
-    with subprocess.Popen(
-        command, cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
-    ) as process:
+    with (
+        Progress() as progress,
+        subprocess.Popen(
+            command, cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+        ) as process,
+    ):
         assert process.stdout is not None
         for line in process.stdout:
             log.append(line)
-            step = line.strip()
-            if not step.startswith(STEPS):
-                continue
-            unpacking = step.startswith("Installing")
-            collected += step.startswith("Collecting")
-            now = time.monotonic()
-            if terminal or unpacking or now - shown > HEARTBEAT_S:
-                shown = now
-                what = "unpacking" if unpacking else step[:60]
-                text = f"  {now - start:4.0f} s  {collected} packages  {what}"
-                print(
-                    f"\r{text:<100}" if terminal else text, end="" if terminal else "\n", flush=True
-                )
-    if terminal:
-        print()
+            progress.read(line.strip())
     if process.returncode:
         sys.exit(
             "".join(log[-40:]) + "\npip could not install the packages (its last lines are above)"
         )
-    say(f"Installed in {time.monotonic() - start:.0f} s")
+    say(f"Installed in {progress.elapsed_s:.0f} s")
+
+
+class Progress:
+    """Prints pip's progress, also while pip prints nothing: unpacking or waiting for an index takes minutes."""
+
+    def __init__(self) -> None:
+        self._start = time.monotonic()
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._collected, self._step = 0, "pip starts"
+        self._terminal = sys.stdout.isatty()
+
+    @property
+    def elapsed_s(self) -> float:
+        """Seconds since the beginning."""
+        return time.monotonic() - self._start
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._thread.join()
+        if self._terminal:
+            print()
+
+    def read(self, line: str) -> None:
+        """Process one line of pip's output."""
+        self._collected += line.startswith("Collecting ")
+        for start, step in STEPS.items():
+            if line.startswith(start):
+                self._step = step or line
+
+    def _run(self) -> None:
+        while not self._ended.wait(1.0 if self._terminal else HEARTBEAT_S):
+            text = f"  {self.elapsed_s:4.0f} s  {self._collected} packages  {self._step[:60]}"
+            line, end = (f"\r{text:<100}", "") if self._terminal else (text, "\n")
+            print(line, end=end, flush=True)
 
 
 def main(argv: Sequence[str]) -> None:

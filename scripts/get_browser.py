@@ -1,10 +1,10 @@
-"""Find a Chromium for the browser tests, or get one, and write its path into a file.
+"""Find or install a Chromium for the browser tests, and write its path into a file.
 
 usage: get_browser.py FILE
 
-In this order: $NBTRITON_CHROMIUM, a Chromium or Chrome on the PATH, Debian's package (as root or
-with passwordless sudo), Playwright's own download. FILE is left empty where none of them works:
-the tests that need a browser then skip.
+In this order: $NBTRITON_CHROMIUM, a Chromium or Chrome on the PATH, Debian's package (as root or with
+passwordless sudo), Playwright's download. FILE is empty if none works; tests that need a browser then
+skip.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ NAMES = ("chromium", "google-chrome", "google-chrome-stable")
 
 
 def works(path: str | None) -> bool:
-    """Return whether the program starts at all (Ubuntu's `chromium-browser` may be an empty shell)."""
+    """Return whether the program starts (Ubuntu's `chromium-browser` may be a stub)."""
     return bool(path) and quietly([str(path), "--version"])
 
 
@@ -31,7 +31,7 @@ def on_path() -> str:
 
 
 def apt_install(package: str, why: str) -> bool:
-    """Install one of Debian's packages if that can be done without asking."""
+    """Install a Debian package if that needs no password."""
     root = as_root()
     if root is None or not shutil.which("apt-get"):
         return False
@@ -50,9 +50,9 @@ def from_debian() -> str:
 
 
 def from_playwright() -> str:
-    """Let Playwright download its own Chromium."""
+    """Download Playwright's Chromium."""
     say("Installing Playwright's chromium")
-    # Its shared libraries are Debian packages too.
+    # With the Debian packages of its shared libraries.
     with_libraries = ["--with-deps"] if as_root() is not None else []
     if not quietly([sys.executable, "-m", "playwright", "install", *with_libraries, "chromium"]):
         return ""
@@ -61,7 +61,7 @@ def from_playwright() -> str:
 
 
 def playwright(code: str) -> str:
-    """Run a line with Playwright as ``p``; return what it printed, nothing if it failed."""
+    """Run a line with Playwright as ``p``; return its output, empty if it failed."""
     program = f"from playwright.sync_api import sync_playwright as s\nwith s() as p: {code}"
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=False
@@ -70,19 +70,19 @@ def playwright(code: str) -> str:
 
 
 def drives(path: str) -> bool:
-    """Return whether Playwright can steer this browser."""
+    """Return whether Playwright can control this browser."""
     launch = f"p.chromium.launch(executable_path={path!r}, args=['--no-sandbox'])"
     return bool(playwright(f"print({launch}.version)"))
 
 
 def main() -> None:
-    """Write the path of a browser that starts, or nothing."""
+    """Write the path of a working browser, or nothing."""
     given = os.environ.get("NBTRITON_CHROMIUM", "")
     if given and not works(given):
         sys.exit(f"NBTRITON_CHROMIUM={given} does not start")
     path = given or on_path() or from_debian() or from_playwright()
     if path and not drives(path):
-        # Playwright's own node needs it; a minimal Debian comes without.
+        # For Playwright's node; missing from a minimal Debian.
         apt_install("libatomic1", "for Playwright")
         path = path if drives(path) else ""
     say(f"Browser: {path}" if path else "No browser could be had: the tests that need one skip")

@@ -1,8 +1,8 @@
 """Build the pages that run in a browser alone: ``make lite``, or ``scripts/lite.py [OUTPUT]``.
 
-JupyterLite with Python as WebAssembly (Pyodide), this package, and the notebooks of ``lite/``. All that the pages
-load is in the folder: Pyodide's core from npm, packages from PyPI, each at the version of Pyodide's own list
-and checked by its hash. Compiled packages for a browser (NumPy, pandas) are on neither, so the pages do without.
+JupyterLite with Python as WebAssembly (Pyodide), this package, and the notebooks of ``lite/``. The folder has all that
+the pages load: Pyodide's core from npm, and packages from PyPI in the versions of Pyodide's list, checked by hash.
+Neither has compiled packages for a browser (NumPy, pandas), so the pages do without.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 BUILD = ROOT / "build" / "lite"
 KERNEL = Path(sys.prefix, "share/jupyter/labextensions/@jupyterlite/pyodide-kernel-extension")
-# The version that the kernel of constraints.txt (jupyterlite-pyodide-kernel) is made for.
+# The version for the kernel of constraints.txt (jupyterlite-pyodide-kernel).
 PYODIDE = "314.0.6"
 PYODIDE_SHA512 = (
     "BKDTJyIqFxC4BExLqeRS3f5xvXZIjOt8C3zGLN/Cc7tFxSwvKVhVkchQQ2AGLOtR4YrVOIFxbV8poyDOOmWwxQ=="
@@ -32,9 +32,9 @@ PYODIDE_SHA512 = (
 PYODIDE_FILES = (
     "pyodide-lock.json", "pyodide.asm.mjs", "pyodide.asm.wasm", "pyodide.mjs", "python_stdlib.zip",
 )  # fmt: skip
-# What the kernel and nbtriton import; their dependencies come along by Pyodide's list.
+# Imports of the kernel and nbtriton; their dependencies are added by Pyodide's list.
 PACKAGES = ("ipython", "jedi", "micropip", "packaging", "protobuf")
-# The kernel asks for it, and Pyodide's list has it not.
+# Required by the kernel and missing from Pyodide's list.
 MORE = ("comm==0.2.3",)
 
 
@@ -62,7 +62,7 @@ def fetch_pyodide(folder: Path) -> dict[str, Any]:
 
 
 def closure(packages: dict[str, Any], names: tuple[str, ...]) -> list[str]:
-    """Return packages with all that they depend on."""
+    """Return packages with all their dependencies."""
     found: list[str] = []
     front = list(names)
     while front:
@@ -106,7 +106,7 @@ def build_wheel(folder: Path) -> Path:
 def entry(
     wheel: Path, name: str, known: dict[str, Any] | None, depends: list[str]
 ) -> dict[str, Any]:
-    """Return a package as Pyodide's list has it."""
+    """Return a package as an entry of Pyodide's list."""
     own = {
         "depends": depends,
         "imports": [name.replace("-", "_")],
@@ -121,7 +121,7 @@ def entry(
 
 
 def lay_out(source: Path) -> None:
-    """Write all that JupyterLite builds from: Pyodide with a list of the packages that are there."""
+    """Write the sources of JupyterLite's build: Pyodide with a list of the present packages."""
     shutil.rmtree(source, ignore_errors=True)
     pyodide = source / "static" / "pyodide"
     lock = fetch_pyodide(pyodide)
@@ -145,7 +145,7 @@ def lay_out(source: Path) -> None:
 
 
 def main() -> int:
-    """Lay out and build; return JupyterLite's exit status."""
+    """Lay out and build the pages; return JupyterLite's exit status."""
     output = Path(sys.argv[1]) if len(sys.argv) > 1 else BUILD / "html"
     source = BUILD / "source"
     lay_out(source)
@@ -154,7 +154,7 @@ def main() -> int:
         [sys.executable, "-m", "jupyterlite_core", "build", "--lite-dir", source, "--output-dir", output,
          "--contents", ROOT / "lite" / "contents", "--apps", "lab", "--apps", "notebooks", "--apps", "tree",
          "--no-sourcemaps", "--no-unused-shared-packages", "--no-libarchive",
-         # Not all that this environment has for JupyterLab.
+         # Not the JupyterLab extensions of this environment.
          "--ignore-sys-prefix", f"--LiteBuildConfig.federated_extensions={KERNEL}"],
         cwd=source, check=False, stdout=subprocess.DEVNULL,
     )  # fmt: skip

@@ -1,8 +1,8 @@
-"""Open the pages of ``make lite`` in a headless Chromium, cut off from every other host: ``make lite-check``.
+"""Check the pages of ``make lite`` in a headless Chromium without access to other hosts: ``make lite-check``.
 
-Every notebook is run from top to bottom as a reader does, in the browser's own Python. Each cell has to run without
-an error, pictures have to appear, and an exercise is answered. Screenshots are left in ``build/screenshots``. A minute a
-page on a busy machine, so it is no part of ``make test``.
+Every notebook is run from top to bottom in the browser's Python. Each cell must run without an error, pictures must
+appear, and an exercise is solved. Screenshots are in ``build/screenshots``. Not part of ``make test``, as a page takes a
+minute on a busy machine.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ FLAGS = [
     "--disable-background-networking",
 ]
 PATIENCE_MS = 300_000
-# Of each notebook: a cell to be run anew, what in it is replaced, and what is then read below it.
+# By notebook: a cell to run again, the text to replace in it, and the expected output.
 ANSWERS = {
     "01_concurrent_execution.ipynb": (
         "%triton_check the_last_of_four guess", "guess = ...", "guess = 40", "✓ right",
@@ -40,14 +40,14 @@ ANSWERS = {
     ),
 }  # fmt: skip
 
-# The kernel has been started, and waits: before that the indicator says "idle" of no kernel at all.
+# The kernel has started and is idle; before, the indicator says "idle" without a kernel.
 _READY = """() => {
     const text = (selector) => document.querySelector(selector)?.textContent ?? 'none';
     return !['none', '', 'No Kernel'].includes(text('.jp-KernelName'))
         && text('.jp-NotebookKernelStatus-fade') === ''
         && document.querySelector('.jp-Notebook-ExecutionIndicator')?.dataset.status === 'idle';
 }"""
-# Every cell whose prompt is shown has its number, or one has failed. (A folded cell shows none.)
+# Every visible prompt has a number, or a cell has failed. (A folded cell has no prompt.)
 _ALL_RAN = """() => {
     const prompts = [...document.querySelectorAll('.jp-CodeCell .jp-InputPrompt')].map(one => one.textContent);
     const failed = document.querySelector("[data-mime-type='application/vnd.jupyter.error']");
@@ -56,17 +56,17 @@ _ALL_RAN = """() => {
 
 
 class Quiet(http.server.SimpleHTTPRequestHandler):
-    """Serves the folder, and says nothing."""
+    """Request handler of the folder, without a log."""
 
     def log_message(self, *_: Any) -> None:
         pass
 
 
 def check(browser: Any, base: str, path: Path) -> None:
-    """Run one notebook and look at it."""
+    """Run and check one notebook."""
     page = browser.new_page(viewport={"width": 1280, "height": 4500})
     page.set_default_timeout(PATIENCE_MS)
-    asked: list[str] = []
+    requests: list[str] = []
     faults: list[str] = []
 
     def only_here(route: Any) -> None:
@@ -74,7 +74,7 @@ def check(browser: Any, base: str, path: Path) -> None:
         if url.startswith((base, "data:", "blob:")):
             route.continue_()
         else:
-            asked.append(url)
+            requests.append(url)
             route.abort()
 
     page.context.route("**/*", only_here)
@@ -96,7 +96,7 @@ def check(browser: Any, base: str, path: Path) -> None:
     assert not errors, errors
     pictures = page.locator(".nbt-trial svg:visible").count()
     assert pictures >= 2, f"{pictures} pictures"
-    words, old, new, said = ANSWERS[path.name]
+    words, old, new, expected = ANSWERS[path.name]
     cell = cells.filter(has_text=words).last
     editor = cell.locator(".cm-content")
     text = "\n".join(editor.locator(".cm-line").all_inner_texts())
@@ -104,9 +104,9 @@ def check(browser: Any, base: str, path: Path) -> None:
     page.keyboard.press("Control+a")
     page.keyboard.insert_text(text.replace(old, new))
     page.keyboard.press("Control+Enter")
-    cell.locator(".jp-OutputArea").get_by_text(said).first.wait_for()
+    cell.locator(".jp-OutputArea").get_by_text(expected).first.wait_for()
     page.screenshot(path=SCREENSHOTS / f"lite-{path.stem}.png", full_page=True)
-    assert not asked, f"asked for {asked}"
+    assert not requests, f"asked for {requests}"
     assert not faults, faults
     count = cells.count()
     page.close()

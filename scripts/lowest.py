@@ -2,7 +2,7 @@
 
 usage: scripts/lowest.py
 
-`make test-lowest` runs the tests with them, so that no lower bound is a guess.
+`make test-lowest` tests these lower bounds.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 TARGET = ROOT / "constraints-lowest.txt"
-# Extras of users; the others bring what develops nbtriton.
+# Extras for users; the others are for development.
 EXTRAS = ("fil", "grpc", "lab", "onnx", "openvino", "plot", "torch")
 HEAD = """\
 # The lowest versions that pyproject.toml allows: `make test-lowest`. scripts/lowest.py writes this file.

@@ -1,10 +1,9 @@
-"""Write src/nbtriton/config/messages.binpb: Triton's message definitions, as tritonclient has them.
+"""Write src/nbtriton/config/messages.binpb: Triton's message definitions from tritonclient.
 
 usage: scripts/messages.py
 
-nbtriton needs two files of definitions and nothing else of tritonclient, whose wheel brings 27 MB along.
-A newer tritonclient may know newer fields: run this after a change of its pin, and say in the changelog
-what is new.
+nbtriton needs only two files of definitions of tritonclient, whose wheel has 27 MB. A newer tritonclient may
+have new fields: run this after a change of its pin, and list them in the changelog.
 """
 
 from __future__ import annotations

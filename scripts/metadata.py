@@ -1,8 +1,8 @@
-"""A build hook: the README and the addresses of a release, where the address of the repository is known.
+"""Build hook: the README and the URLs of a release, if the repository's URL is known.
 
-``NBTRITON_REPOSITORY`` (``https://github.com/OWNER/nbtriton``) is set by the workflow that builds a release. Links
-of the README that lead into the repository then lead there from everywhere, as a package index shows it, and badges of
-Binder and Colab stand below its title.
+``NBTRITON_REPOSITORY`` (``https://github.com/OWNER/nbtriton``) is set by the workflow that builds a release. The
+README's relative links then become absolute, for package indexes, and badges of Binder and Colab are added below
+its title.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ FIRST_NOTEBOOK = "notebooks/01_five_cells.ipynb"
 
 
 class Metadata(MetadataHookInterface):
-    """Fills ``readme`` and ``urls``."""
+    """Metadata hook for ``readme`` and ``urls``."""
 
     def update(self, metadata: dict[str, Any]) -> None:
-        """Add the fields to those of pyproject.toml."""
+        """Add both fields to those of pyproject.toml."""
         text = Path(self.root, "README.md").read_text(encoding="utf-8")
         repository = os.environ.get(VARIABLE, "").rstrip("/")
         metadata["readme"] = {
@@ -36,7 +36,7 @@ class Metadata(MetadataHookInterface):
 
 
 def absolute(text: str, repository: str) -> str:
-    """Return Markdown whose links into the repository are absolute."""
+    """Return Markdown with absolute links into the repository."""
 
     def replaced(match: re.Match[str]) -> str:
         shown, target = match.groups()
@@ -49,7 +49,7 @@ def absolute(text: str, repository: str) -> str:
 
 
 def badges(repository: str) -> list[str]:
-    """Return the badges of Binder and Colab as Markdown; none unless the repository is on GitHub, which they read."""
+    """Return the badges of Binder and Colab as Markdown; none for a repository outside GitHub."""
     found = re.fullmatch(r"https://github\.com/([^/]+/[^/]+)", repository)
     if found is None:
         return []
@@ -68,7 +68,7 @@ def with_badges(text: str, repository: str) -> str:
 
 
 def addresses(repository: str) -> dict[str, str]:
-    """Return the project's addresses, as a package index lists them."""
+    """Return the project's URLs for a package index."""
     return {
         "Source": repository,
         "Issues": f"{repository}/issues",

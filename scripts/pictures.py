@@ -1,11 +1,10 @@
-"""Make the pictures of the README: a pipeline is built, asked and measured, and its views are saved.
+"""Make the pictures of the README: views of a pipeline under load.
 
     python scripts/pictures.py
     python scripts/pictures.py --screens build/screens [--lessons build/lessons]
 
-The second form saves screenshots of every view and lesson instead, light and dark, wide and narrow: for eyes, no test
-compares them.
-The models wait as long as theirs would compute, so that the pictures are alike on every machine.
+The second form saves screenshots of every view and lesson instead, light and dark, wide and narrow; no test compares
+them. The models sleep for their nominal times, so that the pictures are similar on every machine.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ output [ { name: "OUT" data_type: TYPE_FP32 dims: [ 64 ] } ]"""
 
 
 def waiting(first_ms: float, row_ms: float) -> Callable[..., dict[str, Any]]:
-    """Return a model whose batch takes so long, and so much longer for each further row."""
+    """Return a model that sleeps for `first_ms` a batch, and `row_ms` for each further row."""
 
     def execute(IN: "FP32[64]") -> {"OUT": "FP32[64]"}:  # noqa: F821, N803, UP037
         time.sleep((first_ms + row_ms * (len(IN) - 1)) / 1000)
@@ -36,7 +35,7 @@ def waiting(first_ms: float, row_ms: float) -> Callable[..., dict[str, Any]]:
 
 
 def step(model: str, takes: str, gives: str) -> str:
-    """Return a step of an ensemble, from a tensor to a tensor."""
+    """Return a step of an ensemble from one tensor to another."""
     return (
         f'step {{ model_name: "{model}" model_version: -1 input_map {{ key: "IN" value: "{takes}" }} '
         f'output_map {{ key: "OUT" value: "{gives}" }} }}'
@@ -44,7 +43,7 @@ def step(model: str, takes: str, gives: str) -> str:
 
 
 def load(server: nt.Server) -> None:
-    """Load a pipeline: a preprocessing step, and two models side by side."""
+    """Load a pipeline: a preprocessing step and two parallel models."""
     batching = "max_batch_size: 8 dynamic_batching { }"
     server.load(batching, model=waiting(1, 0.1), name="preprocess")
     server.load(batching, model=waiting(6, 0.4), name="classify")
@@ -61,7 +60,7 @@ def load(server: nt.Server) -> None:
 
 
 def measured(server: nt.Server) -> Any:
-    """Ask the pipeline, and return a report of it."""
+    """Measure the pipeline; return the report."""
     server.infer("pipeline", {"IMAGE": np.ones((1, 64), np.float32)})
     return nt.perf(
         server, "pipeline", concurrency=[1, 2, 4, 8, 16], dynamic_batching=[False, True],
@@ -70,7 +69,7 @@ def measured(server: nt.Server) -> Any:
 
 
 def screens(server: nt.Server, report: Any, folder: Path, lessons: Path | None) -> None:
-    """Save what a person sees of each view, resting and live, and of each lesson, light and dark."""
+    """Save screenshots of each view, static and live, and of each lesson, light and dark."""
     from nbtriton.perf.curves import series_of
     from nbtriton.teaching import SCENARIOS
     from nbtriton.widgets import CurveView, DagView, Hub, WatchView
@@ -131,12 +130,12 @@ def main() -> None:
         metavar="DIR",
         help="and executed notebooks, such as run_notebook.py writes",
     )
-    asked = parser.parse_args()
+    arguments = parser.parse_args()
     with nt.Server(gpus=()) as server:
         load(server)
         report = measured(server)
-        if asked.screens is not None:
-            screens(server, report, asked.screens, asked.lessons)
+        if arguments.screens is not None:
+            screens(server, report, arguments.screens, arguments.lessons)
             return
         PICTURES.mkdir(parents=True, exist_ok=True)
         report.save(PICTURES / "curves.svg")

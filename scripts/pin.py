@@ -1,7 +1,6 @@
-"""Resolve constraints.txt anew from pyproject.toml: what pip would install today for tests, documentation and its pages.
+"""Resolve constraints.txt again from pyproject.toml: today's versions for tests and documentation.
 
-Resolved for Debian 12's Python, the oldest that `make test` must work with: some packages need a
-later patch release of 3.11.
+Resolved for Debian 12's Python, the oldest for `make test`: some packages need a later patch release of 3.11.
 """
 
 from __future__ import annotations
@@ -21,13 +20,13 @@ HEAD = """\
 
 
 def main() -> None:
-    """Ask pip what it would install, and write that down without local version labels."""
+    """Write the versions that pip would install, without local version labels."""
     kept = [
         line for line in (ROOT / "constraints.txt").read_text().splitlines() if "torch==" in line
     ]
     with tempfile.TemporaryDirectory() as scratch:
         report, pins = Path(scratch, "report.json"), Path(scratch, "torch.txt")
-        # torch moves by hand: its wheels are gigabytes, and a new one is tested on its own.
+        # torch is pinned by hand: its wheels are gigabytes, and a new version is tested separately.
         pins.write_text("\n".join(kept))
         subprocess.run(
             [sys.executable, "-m", "pip", "install", "--dry-run", "--ignore-installed", "-q",

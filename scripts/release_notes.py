@@ -2,7 +2,7 @@
 
 usage: scripts/release_notes.py [VERSION]
 
-By default nbtriton's own version. Fails if the changelog has no such section, or calls it unreleased.
+By default nbtriton's version. Fails if the changelog has no such section, or it is unreleased.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def notes(version: str, changelog: str) -> str:
     Raises
     ------
     ValueError
-        There is none, or the version is not released.
+        There is no such section, or the version is unreleased.
     """
     sections = re.split(r"^## (.+)$", changelog, flags=re.MULTILINE)
     for heading, text in zip(sections[1::2], sections[2::2], strict=True):

@@ -1,11 +1,11 @@
-"""Keep docs/rules and the citations of its ids together.
+"""Check docs/rules and the citations of its ids against each other.
 
     python scripts/rules.py            # write the lists of test files
     python scripts/rules.py --check    # exit status 1 if a list is not current, or an id is unknown
 
 A rule is an item of a list in docs/rules/*.md: its id in bold, the rule, then three labelled parts,
 ``*Source:*``, where nbtriton differs ``*Differs:*``, and ``*Tests:*``, which this script writes. A rule
-that no test can hold here has ``*Not tested here:*`` and the reason instead.
+that no test can check here has ``*Not tested here:*`` and the reason instead.
 
 Python files cite an id in a comment, a docstring, a test's name (``test_D7_...``) or at the start of a
 case's name (``"D7 preferred 4"``); ``D1 to D10`` cites all between them. Pages cite it in their text.
@@ -32,16 +32,16 @@ WIDTH = 110
 _ITEM = re.compile(r"^- \*\*([A-Z]{1,2}\d{1,3}[a-z]?)\*\* .*(?:\n  .*)*", re.MULTILINE)
 _TESTS = re.compile(r"\n  \*Tests:\*.*(?:\n  .*)*")
 _UNTESTED = "none yet."
-# A case's name begins with the ids that it shows; the tables of validation have them alone.
+# A case's name begins with its rules' ids; in the tables of validation it has only ids.
 _CASE = re.compile(r"(?:[A-Z]{1,2}\d{1,3}[a-c]?(?: to |, | ))+(?=\S)|V\d{2,3}[a-c]?$")
 
-# By id, the files that cite it, and whether each is a test that holds it.
+# By id, the files that cite it, and whether each has a test that checks it.
 Citations = Mapping[str, Mapping[str, bool]]
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One rule of docs/rules: where it stands and what it says."""
+    """One rule of docs/rules: its place and its text."""
 
     id: str
     page: str
@@ -49,17 +49,17 @@ class Rule:
 
     @property
     def is_testable(self) -> bool:
-        """False where a reason says why no test can hold it here."""
+        """False for a rule with a reason why no test can check it here."""
         return "*Not tested here:*" not in self.text
 
     @property
     def is_untested(self) -> bool:
-        """True if a test could hold the rule, and none cites it."""
+        """True if a test could check the rule, and none cites it."""
         return self.text.endswith(f"*Tests:* {_UNTESTED}")
 
 
 def rules(root: Path = ROOT) -> list[Rule]:
-    """Return the rules of all pages, in their order."""
+    """Return the rules of all pages in order."""
     return [
         Rule(found[1], page.name, found[0])
         for page in _pages(root)
@@ -68,7 +68,7 @@ def rules(root: Path = ROOT) -> list[Rule]:
 
 
 def citations(ids: Iterable[str], root: Path = ROOT) -> Citations:
-    """Return the files that cite each id, known or not, whose prefix is that of a rule."""
+    """Return the files that cite each id, known or not, with a rule's prefix."""
     an_id, pattern = _patterns(ids)
     loose = re.compile(rf"(?<![A-Za-z0-9]){an_id}(?![A-Za-z0-9])")
     found: dict[str, dict[str, bool]] = defaultdict(dict)
@@ -76,7 +76,7 @@ def citations(ids: Iterable[str], root: Path = ROOT) -> Citations:
         name = path.relative_to(root).as_posix()
         source = path.read_text()
         if not loose.search(source):
-            continue  # to parse such files takes as long as all the others
+            continue  # parsing such files takes as long as all others
         for text, holds in _texts(source, path.suffix, is_test=name.startswith("tests/")):
             for one in _ids(pattern, text):
                 found[one][name] = found[one].get(name, False) or holds
@@ -84,7 +84,7 @@ def citations(ids: Iterable[str], root: Path = ROOT) -> Citations:
 
 
 def problems(known: Sequence[Rule], cited: Citations) -> list[str]:
-    """Return what is wrong with the ids: repeated, unknown, or held by a test against their word."""
+    """Return the errors: ids that are repeated, unknown, or tested though marked as not testable."""
     names = [rule.id for rule in known]
     repeated = sorted({name for name in names if names.count(name) > 1})
     return [
@@ -104,12 +104,12 @@ def problems(known: Sequence[Rule], cited: Citations) -> list[str]:
 
 
 def page(text: str, cited: Citations) -> str:
-    """Return a page with current lists of test files."""
+    """Return the page with current lists of test files."""
     return _ITEM.sub(lambda found: _item(found[1], found[0], cited), text)
 
 
 def main(argv: Sequence[str]) -> int:
-    """Write the lists, or with ``--check`` compare them; print what is wrong with the ids."""
+    """Write the lists, or with ``--check`` compare them; print the errors of ids."""
     known = rules()
     cited = citations(rule.id for rule in known)
     found = problems(known, cited)
@@ -139,7 +139,7 @@ def _files(root: Path) -> Iterator[Path]:
 
 
 def _patterns(ids: Iterable[str]) -> tuple[str, re.Pattern[str]]:
-    """Return the pattern of an id, and that of a citation: an id, or the first and the last of several."""
+    """Return the patterns of an id, and of a citation: an id, or the first and last of a range."""
     prefixes = sorted({one.rstrip("abcdefg").rstrip("0123456789") for one in ids}, key=len)
     one = rf"(?:{'|'.join(reversed(prefixes))})\d{{1,3}}[a-c]?"
     return one, re.compile(rf"(?<![\w./:%#'\"-])({one})(?: to ({one}))?(?![\w-]|[.:]\d)")
@@ -156,7 +156,7 @@ def _ids(pattern: re.Pattern[str], text: str) -> Iterator[str]:
 
 
 def _texts(source: str, suffix: str, *, is_test: bool) -> Iterator[tuple[str, bool]]:
-    """Return the texts of a file that may cite, and whether a test that cites there holds the rule."""
+    """Return the texts of a file that may cite, and whether a citation there is by a test of the rule."""
     if suffix != ".py":
         yield source, False
         return
@@ -165,7 +165,7 @@ def _texts(source: str, suffix: str, *, is_test: bool) -> Iterator[tuple[str, bo
             yield token.string, is_test
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Module):
-            # What the whole file is about: the tests below say which of them they hold.
+            # The subject of the whole file: the tests in it cite the rules that they check.
             yield ast.get_docstring(node, clean=False) or "", False
         elif isinstance(node, (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
             yield ast.get_docstring(node, clean=False) or "", is_test

@@ -1,9 +1,9 @@
-"""Execute a notebook cell by cell, say how far it is, and leave it as .ipynb and .html.
+"""Execute a notebook with progress, and save it as .ipynb and .html.
 
 usage: run_notebook.py NOTEBOOK [--out DIRECTORY] [--timeout SECONDS]
 
-Prints one line per cell while it runs and the notebook's last table at the end. A cell that fails
-ends the run with its traceback and status 1; what was executed until then is written all the same.
+Prints one line per cell, and the notebook's last table at the end. A cell that fails ends the run with its
+traceback and status 1; the cells executed until then are saved.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError, CellTimeoutError
 from nbconvert import HTMLExporter
 
-# How often a cell that takes long says that it still runs.
+# Interval of progress lines for a long cell.
 HEARTBEAT_S = 5.0
 
 
 class Progress:
-    """One line per code cell: which, what it starts with, how long it took."""
+    """Progress: one line per code cell with its number, beginning and duration."""
 
     def __init__(self, notebook: Any) -> None:
         self._cells = [c for c in notebook.cells if c.cell_type == "code" and c.source.strip()]
@@ -37,7 +37,7 @@ class Progress:
         self._running = ""
 
     def start(self, cell: Any, **_: Any) -> None:
-        """Note which cell runs now (an nbclient hook)."""
+        """Note the cell that starts (an nbclient hook)."""
         number = next((i for i, c in enumerate(self._cells, 1) if c is cell), 0)
         first = next((line for line in cell.source.splitlines() if line.strip()), "")
         self._running = f"[{number:2d}/{len(self._cells)}] {first[:70]}"
@@ -46,13 +46,13 @@ class Progress:
     def done(self, **_: Any) -> None:
         """Print the line of the cell that ended (an nbclient hook)."""
         if self._running:
-            took = time.monotonic() - self._started
-            print(f"{self._running:<80} {took:6.1f} s", flush=True)
+            elapsed_s = time.monotonic() - self._started
+            print(f"{self._running:<80} {elapsed_s:6.1f} s", flush=True)
         self._running = ""
 
     @contextlib.contextmanager
     def heartbeat(self) -> Iterator[None]:
-        """Print a line for a cell that runs long."""
+        """Print a line for a long cell."""
         stop = threading.Event()
 
         def beat() -> None:
@@ -71,7 +71,7 @@ class Progress:
 
 
 def last_table(notebook: Any) -> str:
-    """Return the plain text of the last output that is a table."""
+    """Return the plain text of the last table."""
     for cell in reversed(notebook.cells):
         for output in reversed(cell.get("outputs", [])):
             data = output.get("data", {})
@@ -81,19 +81,19 @@ def last_table(notebook: Any) -> str:
 
 
 def to_html(notebook: Any, title: str) -> str:
-    """Render the executed notebook as one page that needs no server."""
+    """Render the executed notebook as one standalone page."""
     notebook.metadata["title"] = title
     body, _ = HTMLExporter(template_name="lab").from_notebook_node(notebook)
     return str(body)
 
 
 def without_colours(text: str) -> str:
-    """Drop the terminal colours of a traceback."""
+    """Remove the terminal colours of a traceback."""
     return html.unescape(re.sub(r"\x1b\[[0-9;]*m", "", text))
 
 
 def main() -> int:
-    """Run it; return the exit status."""
+    """Run the notebook; return the exit status."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("notebook", type=Path)
     parser.add_argument("--out", type=Path, default=Path("build"))
@@ -105,7 +105,7 @@ def main() -> int:
         notebook,
         timeout=arguments.timeout,
         kernel_name="python3",
-        # Its warning about unencrypted loopback ports is noise here.
+        # Without its warning about unencrypted loopback ports.
         extra_arguments=["--IPKernelApp.log_level=ERROR"],
         resources={"metadata": {"path": str(arguments.notebook.parent)}},
         on_cell_start=progress.start,

@@ -1,4 +1,4 @@
-"""Screenshots of views and notebooks in Chromium, on the pages that the tests imitate hosts with."""
+"""Screenshots of views and notebooks in Chromium, on the tests' pages that imitate hosts."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ WIDTHS = (600, 1100)
 
 
 class Screens(Closing):
-    """Saves what pages look like.
+    """Screenshots of pages.
 
     Parameters
     ----------
     folder : Path
-        Gets a PNG for each page, theme and width.
+        Folder for a PNG of each page, theme and width.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -47,7 +47,7 @@ class Screens(Closing):
         self._thread.start()
 
     def close(self) -> None:
-        """Close the browser and the site."""
+        """Close the browser and the test site."""
         self._browser.close()
         self._driver.stop()
         self._site.shutdown()
@@ -81,7 +81,7 @@ class Screens(Closing):
                 self._save(page, f"{name}-{theme}-{width}")
 
     def html(self, name: str, html: str) -> None:
-        """Save a form that stays in a notebook."""
+        """Save a static form."""
         for theme, host in THEMES.items():
             ink = "#ddd" if theme == "dark" else "#222"
             for width in WIDTHS:
@@ -93,7 +93,7 @@ class Screens(Closing):
                 self._save(page, f"{name}-{theme}-{width}")
 
     def notebook(self, path: Path) -> None:
-        """Save an executed notebook from its first cell to its last."""
+        """Save a whole executed notebook."""
         notebook = nbformat.read(path, as_version=4)
         for theme in THEMES:
             body, _ = HTMLExporter(template_name="lab", theme=theme).from_notebook_node(notebook)

@@ -2,8 +2,8 @@
 
 usage: scripts/versions.py lowest|newest [OPTION OF PYTEST ...]
 
-Makes build/lowest or build/newest with uv, which pip installs there, as pip's resolver takes half an hour for the
-lowest versions. Where PyTorch's index cannot be reached, torch is that of constraints.txt.
+Makes build/lowest or build/newest with uv, as pip's resolver takes half an hour for the lowest versions. If PyTorch's
+index cannot be reached, torch has the version of constraints.txt.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ WANTED = (
     "-e.[fil,grpc,lab,onnx,plot,torch]", "h2", "hatchling", "hpack", "hypothesis", "nbclient", "openai",
     "packaging", "pytest", "pytest-timeout", "pytest-xdist", "pyyaml",
 )  # fmt: skip
-# The stubs of tritonclient want a newer grpcio than nbtriton does: tests that play a client skip without it.
+# tritonclient's stubs need a newer grpcio than nbtriton: tests that use the client are skipped without it.
 ONLY_NEWEST = ("ml-dtypes", "tritonclient[grpc,http]")
 TESTS = (
     "config",
@@ -37,7 +37,7 @@ TESTS = (
     "widgets",
     "cli",
 )
-# Of pip's settings, which uv does not read.
+# Settings of pip, which uv does not read, as options of uv.
 SETTINGS = {
     "index-url": "--default-index",
     "extra-index-url": "--index",
@@ -46,7 +46,7 @@ SETTINGS = {
 
 
 def reached(url: str) -> bool:
-    """Return whether a server answers."""
+    """Return whether a server responds."""
     try:
         with urllib.request.urlopen(url, timeout=20):
             return True
@@ -55,7 +55,7 @@ def reached(url: str) -> bool:
 
 
 def constraints(which: str, *, cpu_index: bool) -> list[str]:
-    """Return the versions to take, as lines of a constraints file."""
+    """Return the versions to install, as lines of a constraints file."""
     lowest = (ROOT / "constraints-lowest.txt").read_text().splitlines()
     kept = [line for line in lowest if line and not line.startswith("#")]
     lines = kept if which == "lowest" else []
@@ -67,7 +67,7 @@ def constraints(which: str, *, cpu_index: bool) -> list[str]:
 
 
 def pip_settings(python: Path) -> list[str]:
-    """Return what pip is told about indexes here, as options of uv."""
+    """Return pip's settings of indexes as options of uv."""
     done = subprocess.run(
         [python, "-m", "pip", "config", "list"], capture_output=True, text=True, check=True
     )
@@ -94,7 +94,7 @@ def install(folder: Path, which: str) -> Path:
     pins = folder / "constraints.txt"
     pins.write_text("\n".join(constraints(which, cpu_index=cpu_index)) + "\n")
     wanted = [*WANTED, *(ONLY_NEWEST if which == "newest" else ())]
-    # One package from several indexes: the best of all, as pip has it.
+    # The best version of all indexes, as in pip.
     subprocess.run(
         [folder / "bin" / "uv", "pip", "install", "--upgrade", "--python", python, "--constraints", pins,
          "--index-strategy", "unsafe-best-match", *options, *wanted],
@@ -104,7 +104,7 @@ def install(folder: Path, which: str) -> Path:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Install and run."""
+    """Install the versions and run the tests."""
     if len(argv) < 2 or argv[1] not in ("lowest", "newest"):
         sys.exit((__doc__ or "").partition("\n\n")[2])
     which = argv[1]

@@ -1,4 +1,4 @@
-"""LitServe: a job on rows of numbers, batched. ``python litserve_server.py JOB PORT``."""
+"""LitServe's program: a job on rows of numbers, batched. ``python litserve_server.py JOB PORT``."""
 
 import sys
 
@@ -29,7 +29,7 @@ class Api(ls.LitAPI):
 
 
 if __name__ == "__main__":
-    # 1 ms: with the usual 10 ms and more, a lone request would wait that long for no other.
+    # 1 ms instead of the usual 10 ms and more: the longest useless wait of a single request.
     api = Api(max_batch_size=BATCH, batch_timeout=0.001)
     server = ls.LitServer(api, accelerator="cpu", workers_per_device=1, fast_queue=True)
     server.run(

@@ -1,4 +1,4 @@
-"""MLServer: a job on rows of numbers, batched.
+"""MLServer's program: a job on rows of numbers, batched.
 
 ``python mlserver_server.py JOB PORT GRPC METRICS``
 """
@@ -45,7 +45,7 @@ if __name__ == "__main__":
             json.dumps(
                 {
                     "name": job, "implementation": "mlserver_server.Served",
-                    # 1 ms: a lone request would wait longer than that for no other.
+                    # 1 ms: the longest useless wait of a single request.
                     "max_batch_size": BATCH, "max_batch_time": 0.001,
                 }
             )

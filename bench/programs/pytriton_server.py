@@ -1,4 +1,4 @@
-"""PyTriton: a job on rows of numbers, batched.
+"""PyTriton's program: a job on rows of numbers, batched.
 
 ``python pytriton_server.py JOB PORT GRPC METRICS``
 """

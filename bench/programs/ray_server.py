@@ -1,4 +1,4 @@
-"""Ray Serve: a job on rows of numbers, batched. ``python ray_server.py JOB PORT``."""
+"""Ray Serve's program: a job on rows of numbers, batched. ``python ray_server.py JOB PORT``."""
 
 import signal
 import sys
@@ -16,7 +16,7 @@ class Served:
     def __init__(self, job: str) -> None:
         self._run = JOBS[job].make()
 
-    # 1 ms instead of 10: a lone request would wait that long for no other.
+    # 1 ms instead of 10: the longest useless wait of a single request.
     @serve.batch(max_batch_size=BATCH, batch_wait_timeout_s=0.001)
     async def batched(self, rows: list[np.ndarray]) -> list[np.ndarray]:
         return list(self._run(np.stack(rows)))
@@ -28,7 +28,7 @@ class Served:
 
 if __name__ == "__main__":
     ray.init(include_dashboard=False, log_to_driver=False, logging_level="error")
-    # Instead of Ray's own, which does not end a program that waits.
+    # Instead of Ray's handler, which does not end a program that waits.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit())
     serve.start(http_options={"host": "127.0.0.1", "port": int(sys.argv[2])})
     serve.run(Served.bind(sys.argv[1]), logging_config={"enable_access_log": False})

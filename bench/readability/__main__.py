@@ -19,7 +19,7 @@ __all__ = ["main"]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Do what was asked for."""
+    """Run a command."""
     parser = argparse.ArgumentParser(prog="python -m bench.readability", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     write = commands.add_parser("write", help="write the repository into an empty or new folder")
@@ -42,10 +42,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     beside = commands.add_parser("check", help="compare a request with the frameworks themselves")
     _pipeline_options(beside)
     beside.add_argument("--rows", type=int, default=1, metavar="N", help="excerpts of it (1)")
-    asked = parser.parse_args(argv)
-    run = {"write": _write, "table": _table, "check": _check}[asked.command]
+    arguments = parser.parse_args(argv)
+    run = {"write": _write, "table": _table, "check": _check}[arguments.command]
     try:
-        return run(asked)
+        return run(arguments)
     except Missing as error:
         parser.exit(1, f"{error}\n")
 
@@ -60,8 +60,10 @@ def _pipeline_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--trees", type=int, default=default.trees)
 
 
-def _pipeline(asked: argparse.Namespace) -> Pipeline:
-    return Pipeline(bert=asked.bert, dtype=asked.dtype, tokens=asked.tokens, trees=asked.trees)
+def _pipeline(arguments: argparse.Namespace) -> Pipeline:
+    return Pipeline(
+        bert=arguments.bert, dtype=arguments.dtype, tokens=arguments.tokens, trees=arguments.trees
+    )
 
 
 def _sizes(text: str) -> list[int]:
@@ -72,35 +74,39 @@ def _sizes(text: str) -> list[int]:
         first, last = (int(part) for part in text.split(":"))
     except ValueError:
         raise argparse.ArgumentTypeError(f"'{text}' is neither 1:512 nor 1,64,512") from None
-    return [first * 2**at for at in range(max(0, last // first).bit_length())]
+    return [first * 2**exponent for exponent in range(max(0, last // first).bit_length())]
 
 
-def _table(asked: argparse.Namespace) -> int:
+def _table(arguments: argparse.Namespace) -> int:
     found = measure(
-        _pipeline(asked), asked.batch_sizes, gpus=asked.gpus, concurrency=asked.concurrency,
-        count=asked.requests, say=lambda text: print(text, file=sys.stderr, flush=True),
+        _pipeline(arguments), arguments.batch_sizes, gpus=arguments.gpus, concurrency=arguments.concurrency,
+        count=arguments.requests, say=lambda text: print(text, file=sys.stderr, flush=True),
     )  # fmt: skip
     print(table(found))
-    if asked.figure is not None:
-        figure(found, asked.figure)
-        print(f"Written: {asked.figure}")
+    if arguments.figure is not None:
+        figure(found, arguments.figure)
+        print(f"Written: {arguments.figure}")
     return 0
 
 
-def _check(asked: argparse.Namespace) -> int:
+def _check(arguments: argparse.Namespace) -> int:
     print(
-        check(_pipeline(asked), asked.rows, lambda text: print(text, file=sys.stderr, flush=True))
+        check(
+            _pipeline(arguments),
+            arguments.rows,
+            lambda text: print(text, file=sys.stderr, flush=True),
+        )
     )
     return 0
 
 
-def _write(asked: argparse.Namespace) -> int:
-    if asked.folder.exists() and any(asked.folder.iterdir()):
-        sys.exit(f"{asked.folder} is not empty")
-    pipeline = _pipeline(asked)
-    build(asked.folder, pipeline, lambda text: print(text, flush=True))
-    print(f"{asked.folder}: {pipeline}")
-    print(f"nbtriton serve --model-repository {asked.folder}")
+def _write(arguments: argparse.Namespace) -> int:
+    if arguments.folder.exists() and any(arguments.folder.iterdir()):
+        sys.exit(f"{arguments.folder} is not empty")
+    pipeline = _pipeline(arguments)
+    build(arguments.folder, pipeline, lambda text: print(text, flush=True))
+    print(f"{arguments.folder}: {pipeline}")
+    print(f"nbtriton serve --model-repository {arguments.folder}")
     return 0
 
 

@@ -13,7 +13,7 @@ __all__ = ["SIZES", "Bert", "BertSize", "seeded"]
 
 @dataclass(frozen=True, slots=True)
 class BertSize:
-    """The dimensions of a BERT; the words are those of its vocabulary."""
+    """Dimensions of a BERT; `words` is the size of its vocabulary."""
 
     layers: int
     hidden: int
@@ -24,18 +24,18 @@ class BertSize:
 
 
 SIZES = {
-    # BERT-large, 334 million parameters: 340 with the pooler, the second sentence and the rest of its vocabulary's
-    # head, which a score does not need.
+    # BERT-large, 334 million parameters: 340 with the pooler, the second sentence and the vocabulary's head, which a
+    # score does not need.
     "large": BertSize(layers=24, hidden=1024, heads=16, inner=4096, words=30522),
     "base": BertSize(layers=12, hidden=768, heads=12, inner=3072, words=30522),
-    # The smallest that were published, with as many words as the bundled texts give.
+    # The smallest published sizes, with the vocabulary of the bundled texts.
     "mini": BertSize(layers=4, hidden=256, heads=4, inner=1024, words=4000),
     "tiny": BertSize(layers=2, hidden=128, heads=2, inner=512, words=4000),
 }
 
 
 class Layer(nn.Module):
-    """One layer of the encoder: attention and two linear layers, each added and normalized."""
+    """Layer of the encoder: attention and two linear layers, each with a residual and normalization."""
 
     def __init__(self, size: BertSize) -> None:
         super().__init__()
@@ -59,7 +59,7 @@ class Layer(nn.Module):
 
 
 class Bert(nn.Module):
-    """A score of texts: (rows, tokens) of ids and of a mask that is 0 at padding, to FP32 (rows, 1)."""
+    """Score of texts: ids and a mask (0 at padding) of shape (rows, tokens) to FP32 of shape (rows, 1)."""
 
     def __init__(self, size: BertSize) -> None:
         super().__init__()
@@ -81,7 +81,7 @@ class Bert(nn.Module):
 
 
 def seeded(name: str, dtype: torch.dtype = torch.float32, seed: int = 0) -> Bert:
-    """Return a BERT of a size of `SIZES`, with the random weights that BERT's training begins with."""
+    """Return a BERT of a size of `SIZES`, with the random initial weights of BERT's training."""
     generator = torch.Generator().manual_seed(seed)
     module = Bert(SIZES[name])
     with torch.no_grad():

@@ -1,4 +1,4 @@
-"""The model repository of the readability pipeline, written with everything that it needs."""
+"""Model repository of the readability pipeline, with all its files."""
 
 from __future__ import annotations
 
@@ -22,26 +22,26 @@ __all__ = ["ENSEMBLE", "Pipeline", "build", "requests", "train_forest", "write_b
 
 ENSEMBLE = "ensemble_all"
 MODELS = Path(__file__).with_name("models")
-# Features looked at for a split: trained in a second instead of a minute.
+# Features considered for a split: training takes a second instead of a minute.
 FEATURES_OF_A_SPLIT = 16
 
 
 @dataclass(frozen=True, slots=True)
 class Pipeline:
-    """What is built.
+    """Options of a pipeline.
 
     Parameters
     ----------
     bert : {"tiny", "mini", "base", "large"}
         A size of `bench.readability.bert.SIZES`.
     dtype : {"float32", "bfloat16"}
-        Of BERT's weights.
+        Type of BERT's weights.
     tokens : int
-        Of each excerpt: longer ones are cut, shorter ones padded.
+        Tokens of each excerpt: longer excerpts are cut, shorter ones padded.
     trees, depth : int
-        Of the forest.
+        Size of the forest.
     training : int
-        Excerpts that the forest is trained on.
+        Excerpts for the forest's training.
     max_batch_size : int
     """
 
@@ -68,7 +68,7 @@ def build(
     Raises
     ------
     Missing
-        A package that it is made with.
+        A required package is missing.
     """
     pipeline = pipeline or Pipeline()
     for name, text in configs(pipeline.tokens, pipeline.max_batch_size).items():
@@ -90,7 +90,7 @@ def build(
     train_forest(
         folder / "cuml" / "1" / "checkpoint.tl", features, texts, pipeline.trees, pipeline.depth
     )
-    # As in the published tree; version control would lose an empty folder.
+    # As in the published tree; version control does not keep an empty folder.
     (folder / ENSEMBLE / "1" / "empty").touch()
     return folder
 
@@ -98,28 +98,28 @@ def build(
 def features_of(
     server: nbtriton.Server, texts: tuple[str, ...], rows: int
 ) -> npt.NDArray[np.float32]:
-    """Return what the served `preprocess` says of texts, asked in batches."""
+    """Return the served `preprocess`'s features of texts, requested in batches."""
     batches = [
-        server.infer("preprocess", {"INPUT0": column(texts[at : at + rows])})["TREE_FEATS"]
-        for at in range(0, len(texts), rows)
+        server.infer("preprocess", {"INPUT0": column(texts[index : index + rows])})["TREE_FEATS"]
+        for index in range(0, len(texts), rows)
     ]
     return np.concatenate([np.asarray(each) for each in batches])
 
 
 def column(texts: tuple[str, ...]) -> npt.NDArray[Any]:
-    """Return texts as a tensor of one excerpt a row."""
+    """Return texts as a tensor with one excerpt per row."""
     return np.array([[text.encode()] for text in texts], dtype=object)
 
 
 def requests(rows: int, count: int = 4) -> list[dict[str, npt.NDArray[Any]]]:
-    """Return different requests to the ensemble, of a number of excerpts each."""
+    """Return different requests to the ensemble, of `rows` excerpts each."""
     texts = excerpts(800)
     return [
         {
-            "excerpt": column(tuple(texts[(at * rows + k) % len(texts)] for k in range(rows))),
+            "excerpt": column(tuple(texts[(index * rows + k) % len(texts)] for k in range(rows))),
             "BERT_WEIGHT": np.full((rows, 1), 0.5, np.float32),
         }
-        for at in range(count)
+        for index in range(count)
     ]
 
 
@@ -142,7 +142,7 @@ def write_bert(path: Path, pipeline: Pipeline) -> None:
 def train_forest(
     path: Path, features: npt.NDArray[np.float32], texts: tuple[str, ...], trees: int, depth: int
 ) -> Any:
-    """Train a random forest on the grade of texts, write it as a treelite checkpoint, and return it."""
+    """Train a random forest on the texts' grades, write it as a treelite checkpoint, and return it."""
     try:
         import treelite
         from sklearn.ensemble import RandomForestRegressor

@@ -1,4 +1,4 @@
-"""The pipeline as cells of a notebook that runs from a checkout of nbtriton."""
+"""The pipeline as cells of a notebook, which runs in a checkout of nbtriton."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ nt.server().infer("ensemble_all", request)["SCORE"]"""
 def cells(
     bert: str = "tiny", tokens: int = 128, trees: int = 100, training: int = 800, batch: int = 512
 ) -> list[str]:
-    """Return the sources of the cells: files, the four models, the ensemble, a request.
+    """Return the cells' sources: files, the four models, the ensemble, a request.
 
     Parameters
     ----------
@@ -55,7 +55,7 @@ def cells(
         return f'"""{text}"""'
 
     def python(name: str) -> str:
-        """Return the cells of a step in Python: its configuration, and its model.py."""
+        """Return the cells of a step in Python: configuration and model.py."""
         return f"%%triton_model {name} --config {name}_config\n" + (
             MODELS / name / "model.py"
         ).read_text(encoding="utf-8")

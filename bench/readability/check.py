@@ -1,4 +1,4 @@
-"""The pipeline beside the frameworks that it is made of, called directly: the same scores, and the times of both."""
+"""The pipeline compared with direct calls of its frameworks: equal scores, and the times of both."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from bench.readability.corpus import excerpts
 
 __all__ = ["Direct", "check"]
 
-# In turn, so that what else the machine does meets both.
+# Measured in turn, so that other load of the machine affects both.
 _TURNS = 3
 
 
@@ -32,9 +32,9 @@ class Direct:
     Parameters
     ----------
     repository : Path
-        As `nbtriton`'s `build` has written it.
+        Repository written by `build`.
     pipeline : Pipeline
-        What it was built of: BERT's weights are made again.
+        Its options, from which BERT's weights are made again.
     """
 
     def __init__(self, repository: Path, pipeline: Pipeline) -> None:
@@ -62,12 +62,12 @@ class Direct:
 
     @property
     def threads(self) -> int:
-        """The number of torch's threads."""
+        """Number of torch's threads."""
         return int(self._torch.get_num_threads())
 
     @property
     def parameters(self) -> int:
-        """The number of BERT's parameters."""
+        """Number of BERT's parameters."""
         return sum(each.numel() for each in self.module.parameters())
 
     def bert(self, texts: Sequence[str]) -> npt.NDArray[np.float32]:
@@ -94,7 +94,7 @@ class Direct:
 
 
 def check(pipeline: Pipeline, rows: int, say: Callable[[str], None] = lambda _: None) -> str:
-    """Build a pipeline, compare one request with the frameworks called directly, and return what both took.
+    """Build a pipeline, compare one request with direct calls of the frameworks, and return both times.
 
     Raises
     ------
@@ -119,7 +119,7 @@ def check(pipeline: Pipeline, rows: int, say: Callable[[str], None] = lambda _: 
             say("comparing")
             ours, theirs = [], []
             for turn in range(_TURNS + 1):
-                # First BERT alone, whose scores are small beside the forest's.
+                # First BERT alone, as its scores are small compared with the forest's.
                 weight = np.full((rows, 1), 0.5 if turn else 1.0, np.float32)
                 given["BERT_WEIGHT"] = weight
                 began = time.perf_counter()
@@ -129,16 +129,16 @@ def check(pipeline: Pipeline, rows: int, say: Callable[[str], None] = lambda _: 
                 ended = time.perf_counter()
                 near = 1e-4 if pipeline.dtype == "float32" else 2e-2
                 np.testing.assert_allclose(found, expected, rtol=near, atol=near)
-                if turn:  # before, torch optimizes
+                if turn:  # torch optimizes in the first turn
                     ours.append(between - began)
                     theirs.append(ended - between)
-    at = machine()
+    environment = machine()
     peak_gib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
     lines = [
         str(pipeline),
         (
-            f"{direct.parameters / 1e6:.0f} million parameters; {rows} excerpt(s) a request; CPU: {at['cpu']}, "
-            f"{at['cores']} cores, {direct.threads} threads, load average {os.getloadavg()[0]:.1f}"
+            f"{direct.parameters / 1e6:.0f} million parameters; {rows} excerpt(s) a request; CPU: {environment['cpu']}, "
+            f"{environment['cores']} cores, {direct.threads} threads, load average {os.getloadavg()[0]:.1f}"
         ),
         f"scores as those of tokenizers, torch and treelite called directly, within {near:g}",
         (

@@ -1,4 +1,4 @@
-"""The configurations of the pipeline, with the published names of models and tensors."""
+"""Configurations of the pipeline, with the published names of models and tensors."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ instance_group [ {{ kind: KIND_CPU }} ]
 dynamic_batching {{ }}
 """
 
-# The forest's output has the batch dimension alone; the reshape gives a row its own again.
+# The forest's output has only the batch dimension; the reshape adds a dimension for a row.
 FOREST = """name: "cuml"
 backend: "fil"
 max_batch_size: {batch}
@@ -109,7 +109,7 @@ def configs(tokens: int, max_batch_size: int) -> dict[str, str]:
     Parameters
     ----------
     tokens : int
-        Of each excerpt.
+        Tokens of each excerpt.
     max_batch_size : int
         Excerpts of a request.
     """

@@ -1,4 +1,4 @@
-"""Excerpts of the bundled texts, and how hard each is to read."""
+"""Excerpts of the bundled texts, and their grades of readability."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 __all__ = ["STOP_WORDS", "excerpts", "grade", "texts"]
 
 FOLDER = Path(__file__).with_name("texts")
-# Words of an excerpt, at least: short and long ones, as the lengths of a reading test.
+# Least words of an excerpt: short and long excerpts, as in a reading test.
 LENGTHS = (60, 120, 180)
 _STOP = """
 a about after all also an and any are as at be because been but by can could did do does for
@@ -38,25 +38,25 @@ def excerpts(count: int) -> tuple[str, ...]:
     Raises
     ------
     ValueError
-        The texts have fewer.
+        The texts have fewer excerpts.
     """
     found = []
     for words in LENGTHS:
         for text in texts():
             sentences = [each.split() for each in _SENTENCE.findall(text)]
-            for at in range(len(sentences)):
-                excerpt = _joined(sentences[at:], words)
+            for index in range(len(sentences)):
+                excerpt = _joined(sentences[index:], words)
                 if len(excerpt) >= words:
                     found.append(" ".join(excerpt))
     found = list(dict.fromkeys(found))
     if count > len(found):
         raise ValueError(f"{count} excerpts were asked for, the bundled texts have {len(found)}")
     step = len(found) / count
-    return tuple(found[int(at * step)] for at in range(count))
+    return tuple(found[int(index * step)] for index in range(count))
 
 
 def _joined(sentences: list[list[str]], words: int) -> list[str]:
-    """Return the words of the first sentences that have this number together; all, if they have fewer."""
+    """Return the first sentences with at least `words` words together; else all sentences."""
     found: list[str] = []
     for sentence in sentences:
         found += sentence
@@ -66,7 +66,7 @@ def _joined(sentences: list[list[str]], words: int) -> list[str]:
 
 
 def grade(text: str) -> float:
-    """Return the Flesch-Kincaid grade level of a text, with a syllable for each group of vowels."""
+    """Return the Flesch-Kincaid grade level of a text, counting each group of vowels as a syllable."""
     words = _WORD.findall(text)
     sentences = max(1, len(re.findall(r"[.!?]+", text)))
     syllables = sum(max(1, len(_SYLLABLE.findall(word.lower()))) for word in words)

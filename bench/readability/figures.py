@@ -1,4 +1,4 @@
-"""The pipeline on the CPU: its slowest step alone, and how much of the tokenizer's time hides behind BERT's."""
+"""The pipeline on the CPU: its slowest step alone, and the overlap of the tokenizer's time with BERT's."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ __all__ = ["FIGURES", "overlap"]
 PIPELINE = Pipeline(bert="mini")
 ROWS = 16
 IN_FLIGHT = 4
-# Turns of a round, and requests of a turn: some seconds each, so that the first one, in which BERT waits for its tokens,
-# counts little.
+# Turns of a round, and requests of a turn: some seconds each, so that the first request, in which BERT waits for its
+# tokens, counts little.
 TURNS, REQUESTS = 2, 24
 STEPS = ("preprocess", "bert-large", "cuml")
 
@@ -28,7 +28,7 @@ Batch = Mapping[str, Any]
 
 @contextmanager
 def served(folder: Any) -> Iterator[nbtriton.Server]:
-    """Serve the pipeline on the CPU; of all libraries one thread computes a batch, as instances do."""
+    """Serve the pipeline on the CPU; all libraries use one thread for a batch, as instances do."""
     try:
         import torch
     except ImportError:
@@ -45,7 +45,7 @@ def served(folder: Any) -> Iterator[nbtriton.Server]:
 
 
 def inputs_of(server: nbtriton.Server) -> dict[str, Batch]:
-    """Return what each step gets of one request, and the request itself."""
+    """Return each step's inputs for one request, and the request itself."""
     (request,) = requests(ROWS, 1)
     words = server.infer("preprocess", {"INPUT0": request["excerpt"]})
     return {
@@ -64,9 +64,9 @@ def rows_per_s(server: nbtriton.Server, model: str, inputs: Batch, requests: int
 
 
 def overlap(spans: Sequence[tuple[int, int]], others: Sequence[tuple[int, int]]) -> float:
-    """Return the share of the time of some spans in which one of the others runs too.
+    """Return the share of the time of `spans` that overlaps with `others`.
 
-    Spans of one list do not overlap: each is of one instance.
+    The spans of one list do not overlap each other, as they are of one instance.
     """
     total = sum(end - begin for begin, end in spans)
     shared = sum(
@@ -82,7 +82,7 @@ def with_pipeline(
 ) -> Callable[[Session], AbstractContextManager[Sides]]:
     @contextmanager
     def sides(session: Session) -> Iterator[Sides]:
-        server = session.kept("readability", lambda: served(session.folder()))
+        server = session.resource("readability", lambda: served(session.folder()))
         yield measure(server, session)
 
     return sides
@@ -124,7 +124,7 @@ def hidden(server: nbtriton.Server, session: Session) -> Sides:
             ]
             for model in ("preprocess", "bert-large")
         }
-        # Before the first batch of tokens there is nothing that BERT could do.
+        # BERT has no work before the first batch of tokens.
         since = min(start for start, _ in spans["bert-large"])
         later = [span for span in spans["preprocess"] if span[0] > since]
         return 100 * overlap(later, spans["bert-large"])

@@ -1,4 +1,4 @@
-"""The published table and figure: latency and throughput of three placements by batch size."""
+"""Published table and figure: latency and throughput of three placements by batch size."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from nbtriton.perf import PerfPoint
 
 __all__ = ["COLUMNS", "Measured", "figure", "measure", "table"]
 
-# The published columns, by placement.
+# Published columns by placement.
 COLUMNS = {
     "cpu": "all on the CPU",
     "models-on-gpu": "models on the GPU",
     "gpu": "all on the GPU",
 }
-# What a GPU that is simulated computes with, on its own clock.
+# Rates of a simulated GPU.
 SIMULATED = "simulated:1,module=20,trees=20,copy_gb_per_s=12"
-# What runs on a real GPU by this package alone.
+# The forest, and the package that it needs on a real GPU.
 FOREST, KERNEL = "cuml", "triton"
 
 
@@ -37,11 +37,11 @@ class Measured:
     ----------
     pipeline : Pipeline
     gpus : str
-        Their names, or how they are simulated.
+        Their names, or the options of the simulation.
     simulated : bool
     concurrency : int
     points : mapping of str to mapping of int to PerfPoint
-        By placement and batch size; without those that failed.
+        By placement and batch size, without failed ones.
     notes : tuple of str
     """
 
@@ -53,7 +53,7 @@ class Measured:
     notes: tuple[str, ...] = ()
 
     def title(self, placement: str) -> str:
-        """Return the heading of a column, with the word simulated where it belongs."""
+        """Return the heading of a column, which marks simulated GPUs."""
         mark = " (simulated)" if self.simulated and placement != "cpu" else ""
         return COLUMNS[placement] + mark
 
@@ -75,11 +75,11 @@ def measure(
     sizes : sequence of int
         Excerpts of a request.
     gpus : str, optional
-        Simulated GPUs; by default those of this machine, and simulated ones where there are none.
+        Simulated GPUs; by default this machine's GPUs, else simulated ones.
     concurrency, count : int
-        Requests outstanding, and requests of a point.
+        Requests in flight, and requests of a point.
     say : callable
-        Gets a line now and then.
+        Called with lines of progress.
     """
     names = _gpus() if gpus is None else []
     simulated = not names
@@ -129,7 +129,7 @@ def measure(
 
 
 def table(found: Measured) -> str:
-    """Return the published rows, at the largest batch size, and the throughput by batch size."""
+    """Return the published rows for the largest batch size, and the throughput by batch size."""
     sizes = sorted({size for points in found.points.values() for size in points})
     largest = sizes[-1]
     columns = list(COLUMNS)
@@ -143,10 +143,10 @@ def table(found: Measured) -> str:
         here = [found.points[each].get(size) for each in columns]
         return [show(read(point)) if point is not None else "-" for point in here]
 
-    at = machine()
+    environment = machine()
     mark = " (simulated)" if found.simulated else ""
     where = (
-        f"{found.concurrency} request(s) outstanding; GPU: {found.gpus}{mark}; CPU: {at['cpu']}, {at['cores']} "
+        f"{found.concurrency} request(s) outstanding; GPU: {found.gpus}{mark}; CPU: {environment['cpu']}, {environment['cores']} "
         f"cores, load average {os.getloadavg()[0]:.1f}"
     )
     lines = [
@@ -164,7 +164,7 @@ def table(found: Measured) -> str:
 
 
 def figure(found: Measured, path: Path) -> None:
-    """Draw throughput over batch size, one line a placement, into a file of matplotlib's formats."""
+    """Plot throughput over batch size, one line per placement, into a file of a matplotlib format."""
     try:
         from matplotlib.figure import Figure
     except ImportError:
@@ -192,7 +192,7 @@ def _gpus() -> list[str]:
         return []
     if not torch.cuda.is_available():
         return []
-    return [torch.cuda.get_device_name(at) for at in range(torch.cuda.device_count())]
+    return [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
 
 
 def _on_host() -> tuple[str, ...]:
@@ -201,7 +201,7 @@ def _on_host() -> tuple[str, ...]:
 
 
 def _placed(placement: str, steps: Sequence[str], *, simulated: bool) -> str | dict[str, str]:
-    """Return a placement; on a real GPU without the models that cannot go there."""
+    """Return a placement; on a real GPU without the models that cannot run there."""
     if simulated or placement == "cpu":
         return placement
     code = ("preprocess", "postprocess") if placement == "models-on-gpu" else ()

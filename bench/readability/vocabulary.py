@@ -1,4 +1,4 @@
-"""What `preprocess` knows of a language: BERT's vocabulary, and words to count; made of the bundled texts."""
+"""Data of `preprocess`, made from the bundled texts: BERT's vocabulary, and the words to count."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from bench.readability.corpus import STOP_WORDS, texts
 
 __all__ = ["COUNTED", "PIECES", "write_vocabulary"]
 
-# Pieces of words in the vocabulary, at most: BERT's 30,522 want more text.
+# Limit of the vocabulary: BERT's 30,522 word pieces need more text.
 PIECES = 4000
-# The most and the least frequent words of the texts whose frequencies are features.
+# Ranks of the words whose frequencies are features.
 COUNTED = 100
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
@@ -23,7 +23,7 @@ def write_vocabulary(folder: Path) -> None:
     """Write ``tokenizer.json`` (lower case, WordPiece, as BERT's) and ``words.json``."""
     _tokenizer(folder / "tokenizer.json")
     counts = Counter(re.findall(r"[a-z]+(?:'[a-z]+)*", " ".join(texts()).lower()))
-    # Of words that are equally frequent the alphabet decides.
+    # Equally frequent words are in alphabetical order.
     ranked = sorted(counts, key=lambda word: (-counts[word], word))
     words = {
         "common": ranked[:COUNTED],

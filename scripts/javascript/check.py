@@ -1,9 +1,9 @@
-"""Check the scripts of the widgets: types by TypeScript with anywidget's, and style by Biome.
+"""Check the widgets' scripts: types by TypeScript with anywidget's types, and style by Biome.
 
     python scripts/javascript/check.py
 
-They are installed with npm into ``build/javascript``, in the versions of ``package-lock.json``. `shared.js` is a script
-whose functions are known everywhere, as it stands before each widget's own.
+npm installs both into ``build/javascript`` in the versions of ``package-lock.json``. The functions of `shared.js` are
+global, as its text is put before each widget's script.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ SCRIPTS = ROOT / "src" / "nbtriton"
 
 
 def install() -> str:
-    """Install the tools where they are not; return why that cannot be, or an empty text."""
+    """Install missing tools; return the error, empty for none."""
     if shutil.which("node") is None or shutil.which("npm") is None:
         return "there is no node with npm on the PATH"
     BUILD.mkdir(parents=True, exist_ok=True)
@@ -39,7 +39,7 @@ def install() -> str:
 
 
 def findings() -> str:
-    """Return what is wrong with the scripts, in the tools' words; empty where nothing is."""
+    """Return the tools' findings; empty for none."""
     modules = BUILD / "node_modules"
     commands = (
         ["node", modules / "typescript/bin/tsc", "--project", HERE / "tsconfig.json"],

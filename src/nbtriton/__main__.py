@@ -1,4 +1,4 @@
-"""``python -m nbtriton``: the same as the command ``nbtriton``."""
+"""``python -m nbtriton``, equal to the command ``nbtriton``."""
 
 import sys
 

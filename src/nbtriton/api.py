@@ -1,4 +1,4 @@
-"""The server as users have it, with repositories and endpoints; and the one a process shares."""
+"""The public `Server`, with repositories and endpoints, and the process-wide server."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Server(EngineServer):  # noqa: D101 - the docstring of what it extends
 
         return show_server(self)
 
-    # Made on first use, once: threads may ask at the same moment.
+    # Made once, on first use: several threads may need it at the same time.
 
     @property
     def _endpoints(self) -> list[Endpoints]:
@@ -45,7 +45,7 @@ class Server(EngineServer):  # noqa: D101 - the docstring of what it extends
 
     @property
     def endpoints(self) -> tuple[Endpoints, ...]:
-        """The endpoints of `serve` that are open."""
+        """Open endpoints of `serve`."""
         return tuple([one for one in list(self._endpoints) if _is_open(one)])
 
     def load_repository(
@@ -62,21 +62,21 @@ class Server(EngineServer):  # noqa: D101 - the docstring of what it extends
         load_threads: int = 4,
         load_retries: int = 0,
     ) -> ModelControl:
-        """Load the models of a repository as Triton would; none keeps another one out.
+        """Load the models of a repository as Triton does; a model that fails does not affect others.
 
         Parameters
         ----------
         directory : path or sequence of paths
         control_mode : {"none", "explicit", "poll"}
-            Load all models now; or those that `load_models` and `ModelControl.load` name; or all,
-            and look every `poll_s` seconds for what changed.
+            Load all models once; or the models of `load_models` and `ModelControl.load`; or all, and
+            changed models every `poll_s` seconds.
         load_models, poll_s, auto_complete, config_name, strict_readiness, exit_on_error, load_threads, load_retries
             As in `nbtriton.repository.control.ModelControl`.
 
         Returns
         -------
         ModelControl
-            It shows the state of every model; the server closes it.
+            Displays the state of every model; closed by the server.
 
         Raises
         ------
@@ -113,7 +113,7 @@ class Server(EngineServer):  # noqa: D101 - the docstring of what it extends
         return control
 
     def control_of(self, name: str) -> ModelControl | None:
-        """Return the control of the repository from which a model serves; None of any other model.
+        """Return the control of the repository from which a model serves; None for other models.
 
         Examples
         --------
@@ -137,50 +137,50 @@ class Server(EngineServer):  # noqa: D101 - the docstring of what it extends
         requests: Mapping[str, Sequence[Mapping[str, Any]]] | None = None,
         reference: RealServer | Path | str | None = None,
     ) -> Exported | Verification:
-        """Write models as a repository that the real Triton runs.
+        """Write models as a repository for the real Triton.
 
-        Warns about every variable of the notebook that a model uses and its file will not have.
+        Warns of every notebook variable that a model uses and its file lacks.
 
         Parameters
         ----------
         directory : path
-            Made if it does not exist; one that holds other things is refused without `overwrite`.
+            Created if it does not exist; refused without `overwrite` if it has other contents.
         models : sequence of str, optional
-            All by default; the models of an ensemble come with it, and those that a model was seen
-            to call by business logic scripting since this server began.
+            All by default. Composing models of ensembles are included, and models called by business
+            logic scripting so far.
         carry : collection of str or True
-            Notebook variables to write along; True for all that are used.
+            Notebook variables to include; True for all that are used.
         files : mapping, optional
             Labels, warmup data and other files by model and path within its directory.
         torch : {"torchscript", "export", "python"}
-            What torch modules become: TorchScript or ``torch.export`` files for Triton's pytorch
+            Form of torch modules: TorchScript or ``torch.export`` files for Triton's pytorch
             backend, or TorchScript and a ``model.py`` that runs it in the python backend.
         overwrite : bool
             Replace models of the same names that no export has written.
         python_prefix : str, optional
-            Where the server has the Python of virtual environments, such as ``"/usr"``; by default
-            where it is here.
+            Prefix of virtual environments' Python on the server, such as ``"/usr"``; by default as
+            here.
         on_progress : callable, optional
-            Called with what takes long: an environment is packed.
+            Called with a description of a long step, such as packing an environment.
         verify : bool
-            Send the same requests to this server and to the real tritonserver over what was
-            written.
+            Send the same requests to this server and to the real tritonserver with the written
+            repository.
         requests : mapping, optional
-            Requests to verify with, by model; generated ones for models without.
+            Requests of the verification by model; other models get generated requests.
         reference : path or ``"install"``, optional
-            Where the real server is; `nbtriton.repository.verify.find_server.find_server`.
+            The real server; see `nbtriton.repository.verify.find_server.find_server`.
 
         Returns
         -------
         Exported or Verification
-            Both show themselves as a table.
+            Both are displayed as tables.
 
         Raises
         ------
         AlreadyExistsError
-            The directory holds other things.
+            The directory has other contents.
         UnsupportedError
-            A model that cannot be written.
+            A model cannot be written.
         UnavailableError
             No real server was found.
 
@@ -214,7 +214,7 @@ class Server(EngineServer):  # noqa: D101 - the docstring of what it extends
         )
 
     def serve(self, **options: Any) -> Endpoints:
-        """Answer clients over KServe's protocol, as tritonserver does.
+        """Serve clients over KServe's protocol, as tritonserver does.
 
         Clients may load and unload models if the last `load_repository` had
         ``control_mode="explicit"``.
@@ -223,7 +223,7 @@ class Server(EngineServer):  # noqa: D101 - the docstring of what it extends
         ----------
         **options
             As in `nbtriton.frontends.serve`: ``http_port``, ``grpc_port``, ``metrics_port`` and
-            ``openai_port`` (0 for any that is free, None for none) and ``host``, by default this machine alone.
+            ``openai_port`` (0 for any free port, None for none) and ``host``, by default this machine only.
 
         Returns
         -------
@@ -233,7 +233,7 @@ class Server(EngineServer):  # noqa: D101 - the docstring of what it extends
         Raises
         ------
         UnavailableError
-            A port is taken; nothing is left open.
+            A port is in use; nothing is left open.
 
         Examples
         --------
@@ -248,25 +248,25 @@ class Server(EngineServer):  # noqa: D101 - the docstring of what it extends
         endpoints = serve(self, **options)
         known = self._endpoints
         known.append(endpoints)
-        for one in list(known):  # not all at once: another thread may open some meanwhile
+        for one in list(known):  # one by one: another thread may open further endpoints
             if not _is_open(one):
                 with contextlib.suppress(ValueError):
                     known.remove(one)
         return endpoints
 
     def _pop_endpoints(self) -> Iterator[Endpoints]:
-        """Yield the endpoints, each once, also where two threads close the server."""
+        """Yield each of the endpoints once, even if two threads close the server."""
         with contextlib.suppress(IndexError):
             while True:
                 yield self._endpoints.pop()
 
     def close(self, *, timeout_s: float = 5.0) -> None:
-        """Stop: endpoints first, then the polling of repositories, then the models. Idempotent.
+        """Stop endpoints, the polling of repositories, and models, in this order; idempotent.
 
         Parameters
         ----------
         timeout_s : float
-            Seconds to wait for requests that are executing.
+            Seconds to wait for executing requests.
 
         Examples
         --------
@@ -294,20 +294,19 @@ _server: Server | None = None
 
 
 def server(**options: Any) -> Server:
-    """Return the process-wide server; it is made on first use and closed at exit.
+    """Return the process-wide server, made on first use and closed at exit.
 
     Parameters
     ----------
     **options
         Of `Server`, such as ``cache_bytes=…``, ``rate_limit="execution_count"``, ``gpus=[0]`` or
-        ``backend_config={…}``. What is not named stays as it is. Other options than it has change
-        the existing server: its models are loaded anew, as by `Server.set_options`, which
-        returns their names.
+        ``backend_config={…}``. Other options are unchanged. Different values change the existing
+        server: its models are loaded again, as by `Server.set_options`, which returns their names.
 
     Raises
     ------
     InvalidArgumentError
-        An option that does not exist or cannot be.
+        An option does not exist, or its value is invalid.
     ConfigError, LoadError
         A model cannot be loaded with these options; nothing has changed.
 
@@ -319,7 +318,7 @@ def server(**options: Any) -> Server:
     global _server
     with _lock():
         if _server is None:
-            ServerOptions().changed(**options)  # before anything is made
+            ServerOptions().changed(**options)  # checked before the server is made
             _server = Server()
         found = _server
     if options:
@@ -328,10 +327,10 @@ def server(**options: Any) -> Server:
 
 
 def close_server() -> None:
-    """Close the process-wide server, if it exists; the next `server()` makes a new one."""
+    """Close the process-wide server, if any; the next `server()` makes a new one."""
     global _server
     with _lock():
         closing, _server = _server, None
     if closing is not None:
-        # One second: an exit or an unload must not hang on a model that does.
+        # One second: an exit or an unload must not wait for a model that hangs.
         closing.close(timeout_s=1.0)

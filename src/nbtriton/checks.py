@@ -5,15 +5,15 @@ from __future__ import annotations
 import math
 import os
 import reprlib
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from numbers import Integral, Real
 from typing import Any, NamedTuple
 
 from nbtriton.errors import InvalidArgumentError
 
 __all__ = [
-    "CALL", "MAPPING", "NAME", "NAMES", "PATH", "SEED", "SERVER", "SWITCH", "Kind", "check", "is_number",
-    "is_whole", "listed", "number", "optional", "whole",
+    "CALL", "DIRECTORY", "MAPPING", "NAME", "NAMES", "PATH", "SEED", "SERVER", "SWITCH", "Kind", "check",
+    "is_number", "is_whole", "listed", "number", "optional", "whole",
 ]  # fmt: skip
 
 
@@ -31,7 +31,9 @@ def is_whole(value: object) -> bool:
 
 def is_number(value: object) -> bool:
     """Return True for a finite number; True and False are none."""
-    return isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
+    if isinstance(value, bool) or not isinstance(value, Real):
+        return False
+    return isinstance(value, Integral) or math.isfinite(value)  # a large int is no float
 
 
 def whole(least: int) -> Kind:
@@ -65,13 +67,23 @@ def _is_name(value: object) -> bool:
 
 
 def _are_names(value: object) -> bool:
-    return isinstance(value, Sequence | set | frozenset) and all(map(_is_name, value))
+    if isinstance(value, str | bytes | Mapping) or not isinstance(value, Collection):
+        return False
+    return all(map(_is_name, value))
 
 
-SWITCH = Kind(lambda value: isinstance(value, bool), "True or False")
+def _is_switch(value: object) -> bool:
+    # NumPy's and pandas' comparisons give numpy.bool_, which is no bool.
+    return isinstance(value, bool) or (
+        str(getattr(value, "dtype", "")) == "bool" and getattr(value, "shape", None) == ()
+    )
+
+
+SWITCH = Kind(_is_switch, "True or False")
 NAME = Kind(_is_name, "a name")
 NAMES = Kind(_are_names, "a list of names")
 PATH = Kind(lambda value: isinstance(value, str | os.PathLike), "the name of a file")
+DIRECTORY = Kind(PATH.accepts, "a directory")
 MAPPING = Kind(lambda value: isinstance(value, Mapping), "a mapping by name")
 CALL = Kind(callable, "a function")
 SERVER = Kind(lambda value: hasattr(value, "engine"), "a server, nt.Server() or nt.server()")

@@ -17,36 +17,39 @@ __all__ = ["main"]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line; returns the exit status."""
+    """Run the command line; return the exit status."""
     if argv is None:
-        # Models and their libraries (unittest) find no arguments in `sys.argv`, as in Triton.
+        # As in Triton, `sys.argv` has no arguments for models and their libraries (unittest).
         argv, sys.argv[1:] = sys.argv[1:], []
-    given = list(argv)
+    command_line = list(argv)
     try:
-        if given[:1] == ["serve"]:  # tritonserver's own grammar
-            return _serve(given[1:])
-        arguments = _parse(given)
+        if command_line[:1] == ["serve"]:  # tritonserver's syntax
+            return _serve(command_line[1:])
+        arguments = _parse(command_line)
         return int(arguments.run(arguments))
     except TritonError as error:
         print(f"nbtriton: {error.message}", file=sys.stderr)
         if error.hint:
             print(f"  hint: {error.hint}", file=sys.stderr)
-        return 1 if given[:1] == ["serve"] else 2  # as tritonserver's
+        return 1 if command_line[:1] == ["serve"] else 2  # 1 as tritonserver
+    except OSError as error:
+        print(f"nbtriton: {error}", file=sys.stderr)
+        return 1 if command_line[:1] == ["serve"] else 2
     except KeyboardInterrupt:
         return 130
 
 
-def _parse(given: list[str]) -> argparse.Namespace:
-    """Read the command line; an unknown option is reported with the nearest one."""
+def _parse(command_line: list[str]) -> argparse.Namespace:
+    """Parse the command line; report an unknown option with the nearest one."""
     parser = _parser()
-    arguments, unknown = parser.parse_known_args(given)
+    arguments, unknown = parser.parse_known_args(command_line)
     if unknown:
         commands = next(a.choices for a in parser._actions if isinstance(a.choices, dict))  # noqa: SLF001
-        actions = commands[given[0]]._actions if given[0] in commands else []  # noqa: SLF001
+        actions = commands[command_line[0]]._actions if command_line[0] in commands else []  # noqa: SLF001
         known = [option for action in actions for option in action.option_strings]
         hint = nearest(unknown[0].partition("=")[0], known)
-        meant = unknown[0].startswith("-") and hint.startswith("did you mean")
-        suggestion = f" ({hint})" if meant else ""
+        is_typo = unknown[0].startswith("-") and hint.startswith("did you mean")
+        suggestion = f" ({hint})" if is_typo else ""
         parser.error(f"unrecognized arguments: {' '.join(unknown)}{suggestion}")
     return arguments
 
@@ -138,7 +141,7 @@ def _add_perf(perf: argparse.ArgumentParser) -> None:
         "--concurrency",
         "--concurrency-range",
         metavar="LEVELS",
-        default="1",
+        default=1,
         help="8, 1:32, 1:32:x2 or 1,8,32",
     )
     add(
@@ -298,7 +301,7 @@ def _perf(arguments: argparse.Namespace) -> int:
 
 
 def _perf_options(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Return the options of `nbtriton.perf`: the parser has them by the same names."""
+    """Return the options of `nbtriton.perf`, which have the same names in the parser."""
     options = vars(arguments).copy()
     for name in ("run", "model", "model_repository", "csv", "stand_in"):
         del options[name]

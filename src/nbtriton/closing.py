@@ -1,4 +1,4 @@
-"""Context managers over themselves: their ``with`` block ends with `close` or with `stop`."""
+"""Base classes of context managers that call `close` or `stop` at the end of their block."""
 
 from __future__ import annotations
 
@@ -8,43 +8,47 @@ from typing import Self
 __all__ = ["Closing", "Stopping"]
 
 
-class Closing:
-    """A context manager over itself: `close` is called at the end of the block, also after an error."""
+class _OverItself:
+    """A context manager over itself: `_end_block` is called at the end of the block, also after an error."""
+
+    __slots__ = ()
+
+    def _end_block(self) -> None:
+        raise NotImplementedError
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._end_block()
+
+
+class Closing(_OverItself):
+    """Context manager that calls `close` at the end of its block."""
 
     __slots__ = ()
 
     def close(self) -> None:
-        """Close it."""
+        """Close the object."""
         raise NotImplementedError
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def _end_block(self) -> None:
         self.close()
 
 
-class Stopping:
-    """A context manager over itself: `stop` is called at the end of the block, also after an error."""
+class Stopping(_OverItself):
+    """Context manager that calls `stop` at the end of its block."""
 
     __slots__ = ()
 
     def stop(self) -> object:
-        """Stop it."""
+        """Stop the object."""
         raise NotImplementedError
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def _end_block(self) -> None:
         self.stop()

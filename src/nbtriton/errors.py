@@ -405,12 +405,12 @@ def error_from_status(status: str, message: str) -> TritonError:
     return _BY_STATUS[status](message)
 
 
-def nearest(name: str, allowed: Iterable[str]) -> str:
+def nearest(name: object, allowed: Iterable[str]) -> str:
     """Return ``did you mean 'x'?`` for the closest allowed name, or the list of all of them."""
     names = sorted(allowed)
     from difflib import get_close_matches  # for errors alone
 
-    close = get_close_matches(name, names, n=1, cutoff=0.6)
+    close = get_close_matches(str(name), names, n=1, cutoff=0.6)
     if close:
         return f"did you mean '{close[0]}'?"
     return "known names: " + ", ".join(names) if names else ""

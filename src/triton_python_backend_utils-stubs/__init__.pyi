@@ -6,7 +6,7 @@ The module itself exists while a model is loaded: in nbtriton, or in Triton's py
 import asyncio
 from collections.abc import Iterator, Mapping, Sequence
 from enum import Enum
-from typing import Any, ClassVar, Final, Literal, NoReturn, final, overload
+from typing import Any, ClassVar, Final, Literal, final, overload
 
 import numpy as np
 
@@ -257,7 +257,7 @@ class Logger:
     ERROR: ClassVar[_LogLevel]
     VERBOSE: ClassVar[_LogLevel]
     LogLevel: ClassVar[type[_LogLevel]]
-    def __init__(self) -> NoReturn: ...
+    def __init__(self) -> None: ...
     @staticmethod
     def log(message: str, level: _LogLevel = ...) -> None:
         """Log a line at a level."""

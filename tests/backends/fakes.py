@@ -79,13 +79,13 @@ class Future:
             callback(self)
 
     def result(self, timeout_s=None):
-        assert self._done.wait(timeout_s or 20)
+        assert self._done.wait(timeout_s or 60)
         if self._error is not None:
             raise self._error
         return self._result
 
     def exception(self, timeout_s=None):
-        assert self._done.wait(timeout_s or 20)
+        assert self._done.wait(timeout_s or 60)
         return self._error
 
     def add_done_callback(self, callback):
@@ -98,7 +98,7 @@ class Future:
         self.cancelled = True
 
     def wait_for(self, wait):
-        return wait(20)
+        return wait(60)
 
 
 class Server:

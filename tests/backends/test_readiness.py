@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import threading
 
-import grpc
 import pytest
+
+pytest.importorskip("tritonclient.grpc", reason="Triton's stubs need grpcio")
+
+import grpc
 
 import nbtriton
 from nbtriton.backends.python import readiness

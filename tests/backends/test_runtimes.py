@@ -64,10 +64,11 @@ def test_a_library_of_the_model_s_own_is_refused(tmp_path: Path) -> None:
     assert "Not found: unable to load shared library" in str(found)
     with nbtriton.Server() as server, pytest.raises(LoadError) as caught:
         server.load_repository(tmp_path, control_mode="explicit").load("m")
+    assert "unable to load shared library" in caught.value.message
     assert caught.value.message in str(found) + "\n"
 
 
-def test_a_model_in_memory() -> None:
+def test_a_model_in_memory_may_name_the_library_of_its_backend() -> None:
     class Echo:
         def execute(self, requests: list) -> list:
             return []

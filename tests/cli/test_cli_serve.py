@@ -165,7 +165,9 @@ def test_the_connection_of_a_client_that_stays_is_aborted_at_the_timeout(reposit
 def pipelines(repository: Path) -> Path:
     """A model that calls another one, and an ensemble of two steps; all wait as long as their input says."""
     (repository / "other" / "1" / "model.py").write_text(
-        MODEL.replace('"OUT", x * 2', '"OUT", answer.output_tensors()[0].as_numpy()').replace(
+        MODEL.replace("executing", "calling")
+        .replace('"OUT", x * 2', '"OUT", answer.output_tensors()[0].as_numpy()')
+        .replace(
             "            found.append",
             """            answer = pb_utils.InferenceRequest(
                 model_name="double", requested_output_names=["OUT"],
@@ -199,16 +201,18 @@ def test_calls_of_models_and_steps_of_ensembles_are_finished(pipelines: Path) ->
     grpc = pytest.importorskip("grpc", reason="the gRPC endpoint needs the extra 'serve'")
     with serving("--model-repository", str(pipelines), *GRPC) as (process, ports, _lines):
         with grpc.insecure_channel(f"127.0.0.1:{ports['GRPCInferenceService']}") as channel:
-            running = [_grpc_infer(channel, name, 0.2) for name in ("other", "twice")]
+            # Each has begun, "twice" first: "other" calls the model that prints what its steps print.
+            running = [_grpc_infer(channel, "twice", 0.2)]
             assert process.stdout is not None
-            for _ in running:
-                assert process.stdout.readline() == "executing\n"
+            assert process.stdout.readline() == "executing\n"
+            running.append(_grpc_infer(channel, "other", 0.2))
+            assert "calling\n" in iter(process.stdout.readline, "")
             process.send_signal(signal.SIGTERM)
             found = [
                 round(struct.unpack("<f", one.result().raw_output_contents[0])[0], 3)
                 for one in running
             ]
-            assert found == [0.4, 0.8]
+            assert found == [0.8, 0.4]
             _, rest = finish(process)
         assert process.returncode == 0
         assert "failed to stop server" not in rest

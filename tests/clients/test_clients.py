@@ -29,6 +29,8 @@ ROWS = {
     "IN": np.arange(8, dtype=np.float32).reshape(2, 4),
     "TEXT": np.array([[b"a"], [b"bc"]], object),
 }
+# Characters of a path (RFC 3986, 3.3) that Triton takes in the name of a python model.
+PUNCTUATED = "bert-v1.0_+,=:@"
 
 
 def double(IN: "FP32[4]", TEXT: "BYTES[1]") -> {"OUT": "FP32[4]", "SAME": "BYTES[1]"}:
@@ -39,6 +41,7 @@ def double(IN: "FP32[4]", TEXT: "BYTES[1]") -> {"OUT": "FP32[4]", "SAME": "BYTES
 def urls() -> Iterator[dict[str, str]]:
     with nt.Server(gpus=()) as server:
         server.load("max_batch_size: 8", model=double, name="double")
+        server.load("max_batch_size: 8", model=double, name=PUNCTUATED)
         with server.serve(http_port=0, grpc_port=0, metrics_port=None) as endpoints:
             yield {
                 "http": f"127.0.0.1:{endpoints.http_port}",
@@ -82,6 +85,17 @@ def test_errors_have_the_servers_status(client):
         client.infer("nope", ROWS)
     with pytest.raises(InvalidArgumentError, match="double"):
         client.infer("double", {"IN": ROWS["IN"]})
+
+
+def test_a_name_with_punctuation_is_found(client):
+    assert client.config(PUNCTUATED).name == PUNCTUATED
+    assert client.infer(PUNCTUATED, ROWS).outputs["SAME"].tolist() == ROWS["TEXT"].tolist()
+
+
+@pytest.mark.parametrize("name", ["a b", "g\N{LATIN SMALL LETTER U WITH DIAERESIS}n", "a\nb"])
+def test_a_model_of_any_name_is_asked_for(client, name):
+    with pytest.raises(NotFoundError, match="Request for unknown model: "):
+        client.infer(name, ROWS)
 
 
 def test_requests_in_flight_reuse_their_connections(client):

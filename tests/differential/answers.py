@@ -9,7 +9,7 @@ from typing import Any
 __all__ = ["Answer", "Outcome", "batches_of", "groups_of", "without_seen"]
 
 # Answers that are sent at once are at most so far apart when they arrive.
-TOGETHER_S = 0.05
+TOGETHER_S = 0.15
 
 
 @dataclass

@@ -93,7 +93,7 @@ def delay(rng: Rng, tag: str, count: int) -> Iterator[Scenario]:
     """D6 to D10, P5: idle instances whose batches wait for company, busy ones that merge late."""
     preferred = rng.choice(([4], [5], [3, 6]))
     timing = f"preferred_batch_size: {preferred} max_queue_delay_microseconds: "
-    waits = batcher(f"delay_{tag}_0", f"dynamic_batching {{ {timing} 400000 }}")
+    waits = batcher(f"delay_{tag}_0", f"dynamic_batching {{ {timing} 1500000 }}")
     merges = batcher(f"delay_{tag}_1", f"dynamic_batching {{ {timing} 100000 }}")
     for number in range(count):
         if number % 2:
@@ -108,7 +108,7 @@ def delay(rng: Rng, tag: str, count: int) -> Iterator[Scenario]:
             while sum(sizes) < total:
                 sizes.append(rng.randint(1, total - sum(sizes)))
             at_once = total == preferred[0]
-            bounds = (0.0, 0.35) if at_once else (0.35, 30.0)
+            bounds = (0.0, 1.4) if at_once else (1.4, 30.0)
             before = len(traffic)
             for place, size in enumerate(sizes):
                 takes = bounds if at_once or place == 0 else (0.0, 30.0)
@@ -168,11 +168,11 @@ def ordering(rng: Rng, tag: str, count: int) -> Iterator[Scenario]:
     free = batcher(f"ordering_{tag}_free", f"dynamic_batching {{ }} {two}", 1)
     for number in range(count):
         # The first keeps one instance busy, the others run on the other one, each alone.
-        slow = {"pace_ms": 120}
+        slow = {"pace_ms": 400}
         sends = (Send({"IN": f32(1, 1)}, parameters=slow) for _ in range(rng.randint(2, 4)))
         yield Scenario(
             "", (free if number % 3 == 2 else kept,), (*gates(1), *sends),
-            batches=True, ordered=True, settle_s=0.2, hold_s=0.6,
+            batches=True, ordered=True, settle_s=0.2, hold_s=2.0,
         )  # fmt: skip
 
 

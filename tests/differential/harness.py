@@ -219,7 +219,7 @@ class _Side:
             time.sleep(scenario.hold_s)
         answers = answers or [request.answer() for request in pending]
         self._before = before
-        after = self._settled(names, before, answers) if scenario.statistics else {}
+        after = self._settled(names, before, scenario, answers) if scenario.statistics else {}
         return Outcome(
             answers=[without_seen(a) if scenario.batches else a for a in answers],
             batches=batches_of(answers) if scenario.batches else [],
@@ -247,14 +247,21 @@ class _Side:
         until(accounted, settle_s)
 
     def _settled(
-        self, names: Sequence[str], before: dict[str, Any], answers: Sequence[Answer]
+        self,
+        names: Sequence[str],
+        before: dict[str, Any],
+        scenario: Scenario,
+        answers: Sequence[Answer],
     ) -> dict[str, Any]:
         """Statistics are written after the answer is sent: read until two readings agree."""
         last: dict[str, Any] = {}
-        deadline = time.monotonic() + 2.0
+        done = sum(
+            answer.status == "OK" and send.model in ("", names[-1])
+            for send, answer in zip(scenario.traffic, answers, strict=True)
+        )
+        deadline = time.monotonic() + ANSWER_S
         while time.monotonic() < deadline:
             now = {n: difference(counts_of(self.statistics(n)), before[n]) for n in names}
-            done = sum(a.status == "OK" for a in answers)
             counted = now[names[-1]].get("success", 0) + now[names[-1]].get("fail", 0)
             if now == last and counted >= done:
                 return now
@@ -294,7 +301,7 @@ class RealSide(_Side):
         return outcome
 
     def rest(self) -> None:
-        come_to_rest(self._server.process.pid, SETTLE_S)
+        assert come_to_rest(self._server.process.pid, ANSWER_S)
 
     def send(
         self, send: Send, model: str, parameters: Mapping[str, Any], *, in_order: bool

@@ -187,19 +187,19 @@ PREF_2_6 = batcher("b_pref_2_6", "dynamic_batching { preferred_batch_size: [2,6]
 # Delays far above the time in which a busy machine accepts a request.
 PREF_4_DELAY = batcher(
     "b_pref_4_delay",
-    "dynamic_batching { preferred_batch_size: [4] max_queue_delay_microseconds: 800000 }",
+    "dynamic_batching { preferred_batch_size: [4] max_queue_delay_microseconds: 3000000 }",
 )
 PREF_2_4_DELAY = batcher(
     "b_pref_2_4_delay",
-    "dynamic_batching { preferred_batch_size: [2,4] max_queue_delay_microseconds: 800000 }",
+    "dynamic_batching { preferred_batch_size: [2,4] max_queue_delay_microseconds: 3000000 }",
 )
-DELAY = batcher("b_delay", "dynamic_batching { max_queue_delay_microseconds: 800000 }")
+DELAY = batcher("b_delay", "dynamic_batching { max_queue_delay_microseconds: 3000000 }")
 # A delay that has passed long before the gate opens.
 SHORT_DELAY = batcher(
     "b_short_delay",
     "dynamic_batching { preferred_batch_size: [4] max_queue_delay_microseconds: 100000 }",
 )
-UNBATCHED = batcher("b_mbs_0", "dynamic_batching { max_queue_delay_microseconds: 800000 }", 0)
+UNBATCHED = batcher("b_mbs_0", "dynamic_batching { max_queue_delay_microseconds: 3000000 }", 0)
 TWO = batcher("b_two", "dynamic_batching { } instance_group { count: 2 kind: KIND_CPU }")
 TWO_PLAIN = batcher("b_two_default", "instance_group { count: 2 kind: KIND_CPU }")
 VARIABLE = batcher("b_variable", "dynamic_batching { }", 8, "IN FP32 [-1]")
@@ -399,8 +399,9 @@ def idle(name: str, model: Model, *sends: Send, **more: Any) -> Scenario:
     return Scenario(name, (model,), sends, batches=True, **more)
 
 
-AT_ONCE = (0.0, 0.6)
-WAITED = (0.75, 30.0)
+# Of delays of 3 s.
+AT_ONCE = (0.0, 2.5)
+WAITED = (2.9, 30.0)
 
 
 def shaped(*widths: int) -> tuple[Send, ...]:

@@ -17,7 +17,7 @@ import pytest
 from tests.differential.cases import CASES
 from tests.differential.deliberate import CASE, NAMES, Verdict, compare
 from tests.differential.generate import CACHE_BYTES, generate, models_of
-from tests.differential.harness import Model, OurSide, Outcome, RealSide, Scenario, write
+from tests.differential.harness import ANSWER_S, Model, OurSide, Outcome, RealSide, Scenario, write
 from tests.seeds import SEED
 from tests.until import until
 
@@ -102,7 +102,7 @@ def test_both_agree(pair: Pair, lot: int, case: Scenario | Model, record_propert
     verdict = compare(case, theirs, mine)
     if verdict.difference and case.statistics:
         # The statistics of a called model may be written after the answer.
-        until(lambda: not read_again(pair, case, theirs, mine).difference, 1.0)
+        until(lambda: not read_again(pair, case, theirs, mine).difference, ANSWER_S)
         verdict = read_again(pair, case, theirs, mine)
     if verdict.deliberate:
         record_property("deliberate", verdict.deliberate)

@@ -15,13 +15,17 @@ from nbtriton.drawing import (
     curve_finding,
     curve_limits,
     curve_scene,
-    curve_svg,
     curve_text,
+    to_svg,
 )
 from nbtriton.widgets import curve_view
 from tests.widgets.samples import sweep
 
 SVG = "{http://www.w3.org/2000/svg}"
+
+
+def drawn(series, **options):
+    return to_svg(curve_scene(series, **options))
 
 
 def texts(svg):
@@ -33,7 +37,7 @@ def groups(svg, cls):
 
 
 def test_throughput_stands_above_latency_and_each_point_has_a_whisker():
-    svg = curve_svg(sweep())
+    svg = drawn(sweep())
     series = groups(svg, "nbt-series")
     assert [g.get("data-series") for g in series] == [one.name for one in sweep()] * 2
     points = groups(svg, "nbt-point")
@@ -44,7 +48,7 @@ def test_throughput_stands_above_latency_and_each_point_has_a_whisker():
 
 
 def test_axes_have_their_loads_and_units():
-    written = texts(curve_svg(sweep(), title="digits"))
+    written = texts(drawn(sweep(), title="digits"))
     assert "digits" in written
     assert "throughput, infer/s, against concurrency" in written
     assert "latency, ms (p50, whisker to p99, log scale), against concurrency" in written
@@ -53,7 +57,7 @@ def test_axes_have_their_loads_and_units():
 
 def test_latencies_below_a_millisecond_are_in_microseconds_everywhere():
     short = Series("m", (Point(1, 10, {50: 0.25, 99: 0.5}), Point(2, 20, {50: 0.3, 99: 0.6})))
-    written = " ".join(texts(curve_svg([short])))
+    written = " ".join(texts(drawn([short])))
     assert "latency, µs" in written
     assert "p99 600 µs" in written
     assert "p99 µs" in curve_text([short])
@@ -62,8 +66,8 @@ def test_latencies_below_a_millisecond_are_in_microseconds_everywhere():
 def test_far_apart_latencies_get_a_log_axis_that_says_so():
     near = Series("m", (Point(1, 10, {50: 1.0}), Point(2, 20, {50: 2.0})))
     far = Series("m", (Point(1, 10, {50: 1.0}), Point(2, 20, {50: 200.0})))
-    assert "latency, ms (p50), against concurrency" in texts(curve_svg([near]))
-    assert "latency, ms (p50, log scale), against concurrency" in texts(curve_svg([far]))
+    assert "latency, ms (p50), against concurrency" in texts(drawn([near]))
+    assert "latency, ms (p50, log scale), against concurrency" in texts(drawn([far]))
 
 
 def hollow():
@@ -76,7 +80,7 @@ def hollow():
 
 
 def test_what_is_not_stable_is_hollow_and_never_the_best():
-    svg = curve_svg([hollow()])
+    svg = drawn([hollow()])
     assert [g.get("data-load") for g in groups(svg, "nbt-hollow")] == ["2", "4"] * 2
     assert "range of its windows: 150 to 230 infer/s" in svg
     assert "hollow: unstable or interrupted, with the range of its windows" in texts(svg)[-1]
@@ -96,7 +100,7 @@ def test_the_target_is_a_line_and_the_winner_keeps_it():
     assert best_of(sweep(), 8.0) == (fast, fast.points[2])
     assert best_of(sweep(), 5.0) is None
     assert "no level keeps p99 within 5.00 ms: the lowest is 5.50 ms" in curve_finding(sweep(), 5.0)
-    svg = curve_svg(sweep(), target_ms=20.0)
+    svg = drawn(sweep(), target_ms=20.0)
     assert "nbt-target" in svg
     assert "target 20.0 ms" in texts(svg)
     assert svg.count("nbt-best") == 2
@@ -106,7 +110,7 @@ def test_the_target_is_a_line_and_the_winner_keeps_it():
 
 def test_predicted_is_dashed_in_the_colour_of_what_was_measured():
     measured = sweep()[1]
-    root = ET.fromstring(curve_svg([measured, replace(measured, predicted=True)]))
+    root = ET.fromstring(drawn([measured, replace(measured, predicted=True)]))
     lines = [p for p in root.iter(f"{SVG}path") if "nbt-line" in p.get("class", "")]
     assert [bool(line.get("stroke-dasharray")) for line in lines] == [False, True] * 2
     assert len({line.get("stroke") for line in lines}) == 1
@@ -115,8 +119,8 @@ def test_predicted_is_dashed_in_the_colour_of_what_was_measured():
 
 def test_more_than_four_configurations_have_panels_of_their_own_with_the_same_axes():
     many = [replace(sweep()[0], name=f"instances={n}") for n in range(1, 6)]
-    assert len(groups(curve_svg(many[:4]), "nbt-panels")) == 1
-    five = curve_svg(many)
+    assert len(groups(drawn(many[:4]), "nbt-panels")) == 1
+    five = drawn(many)
     assert len(groups(five, "nbt-panels")) == 5
     (ticks,) = {
         tuple(node.text for node in group.iter(f"{SVG}text"))[1:]
@@ -144,7 +148,7 @@ def test_the_finding_names_the_best_load_and_its_cost():
     said = curve_finding(sweep()[1:])
     assert "up to 1\u202f670 infer/s at concurrency 16" in said
     assert "p99 13.0 ms" in said
-    assert said in ET.fromstring(curve_svg(sweep()[1:])).get("aria-label")
+    assert said in ET.fromstring(drawn(sweep()[1:])).get("aria-label")
     both = curve_finding(sweep())
     assert both.startswith("2 instances + dynamic batching is best")
     assert "4.9 times the throughput of 1 instance, no batching" in both
@@ -167,7 +171,7 @@ def test_the_finding_says_that_a_faster_level_was_not_stable():
 
 def test_nothing_measured_yet_is_a_sentence():
     for series in ((), (Series("m"),)):
-        svg = curve_svg(series)
+        svg = drawn(series)
         assert texts(svg) == ["nothing measured yet"]
         assert float(ET.fromstring(svg).get("height")) < 80
         assert curve_finding(series) == "nothing measured yet"
@@ -195,7 +199,7 @@ points = st.builds(
 )
 @settings(max_examples=80, deadline=None)
 def test_every_measurement_is_drawn_inside(series):
-    svg = curve_svg(series)
+    svg = drawn(series)
     root = ET.fromstring(svg)
     assert "nan" not in svg
     assert "inf " not in svg

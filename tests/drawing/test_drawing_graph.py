@@ -10,7 +10,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nbtriton.drawing import Edge, Graph, Node, dag_svg, dag_text, folded, layout, topological
+from nbtriton.drawing import (
+    Edge,
+    Graph,
+    Node,
+    dag_scene,
+    dag_text,
+    folded,
+    layout,
+    to_svg,
+    topological,
+)
 from nbtriton.errors import InvalidArgumentError
 from tests.widgets.samples import digits_graph
 
@@ -114,8 +124,8 @@ def test_labels_do_not_touch_nodes_or_each_other(graph):
 @given(graphs())
 @settings(max_examples=40, deadline=None)
 def test_the_same_graph_gives_the_same_well_formed_picture(graph):
-    svg = dag_svg(graph)
-    assert svg == dag_svg(graph)
+    svg = to_svg(dag_scene(graph))
+    assert svg == to_svg(dag_scene(graph))
     root = ET.fromstring(svg)
     assert root.get("role") == "img"
     assert root.get("aria-label")
@@ -133,6 +143,12 @@ def test_text_names_every_node_in_full_once(graph):
     lines = dag_text(graph).splitlines()[1 if graph.title else 0 :]
     full = [line for line in lines if not re.search(r"\((above|below)\)$", line)]
     assert len(full) == len(graph.nodes)
+
+
+def test_a_name_with_control_characters_leaves_the_picture_well_formed():
+    name = "a\x00\x1b\x0bb\ufffe\udc80"
+    root = ET.fromstring(to_svg(dag_scene(Graph((Node("n", name, "model", "", (), (), ()),), ()))))
+    assert any("a\ufffd\ufffd\ufffdb\ufffd\ufffd" in part for part in root.itertext())
 
 
 def test_a_chain_may_be_longer_than_pythons_stack():
@@ -177,10 +193,10 @@ def test_text_of_the_digits_graph(golden):
 
 
 def test_picture_of_the_digits_graph(golden):
-    golden("digits_graph.svg", dag_svg(digits_graph()))
+    golden("digits_graph.svg", to_svg(dag_scene(digits_graph())))
 
 
 def test_no_script_and_nothing_from_outside():
-    svg = dag_svg(digits_graph())
+    svg = to_svg(dag_scene(digits_graph()))
     assert "<script" not in svg
     assert "http" not in svg.replace('xmlns="http://www.w3.org/2000/svg"', "")

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nbtriton.drawing import count, measure, sparkline
+from nbtriton.drawing import count, counted, measure, sparkline
 from nbtriton.drawing.numbers import log_ticks, nice_ceiling, nice_ticks, plain
 
 
@@ -74,3 +74,12 @@ def test_sparkline():
     assert sparkline([0, 1, 2, 4]) == "▁▃▅█"
     assert sparkline([0, 0]) == "▁▁"
     assert sparkline([]) == ""
+
+
+def test_one_thing_is_no_plural():
+    assert [counted(number, "row") for number in (0, 1, 1234)] == [
+        "0 rows",
+        "1 row",
+        "1\u202f234 rows",
+    ]
+    assert [counted(number, "batch", "batches") for number in (1, 2)] == ["1 batch", "2 batches"]

@@ -17,7 +17,7 @@ COLUMNS = ["model", "concurrency", "infer_per_s", "p99_ms", "failed"]
 ROWS = [["digits", 1, 174.04, 7.6, 0], ["digits", 32, 1969.2, 20.84, None]]
 
 
-def test_text(golden):
+def test_a_table_for_terminals_has_a_caption_and_units(golden):
     golden("table.txt", table_text(COLUMNS, ROWS, caption="Sweep"))
 
 
@@ -47,14 +47,8 @@ def test_html_is_plain_and_escaped():
 
 def test_numbers_are_aligned_right_and_words_left():
     html = table_html(["name", "n"], [["a", 1]])
-    assert '<td style="text-align:left;' in html
-    assert '<td style="text-align:right;' in html
-
-
-def test_formats_win():
-    html = table_html(["x", "y"], [[1.23456, 2.0]], {"x": ".1f", "y": lambda value: f"<{value}>"})
-    assert ">1.2<" in html
-    assert "&lt;2.0&gt;" in html
+    cells = re.findall(r'<t[hd][^>]*style="text-align:(\w+);[^>]*>([^<]*)', html)
+    assert cells == [("left", "name"), ("right", "n"), ("left", "a"), ("right", "1")]
 
 
 def test_numpy_scalars_are_numbers():
@@ -62,7 +56,7 @@ def test_numpy_scalars_are_numbers():
     assert "1.23" in table_text(["x"], [[np.float32(1.2345)]])
 
 
-def test_no_rows():
+def test_a_table_without_rows_has_its_heading_alone():
     assert "<tbody></tbody>" in table_html(COLUMNS, [])
     assert len(table_text(COLUMNS, []).splitlines()) == 2
 

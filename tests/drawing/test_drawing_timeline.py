@@ -8,7 +8,7 @@ import xml.etree.ElementTree as ET
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nbtriton.drawing import Bar, Mark, TimelineLanes, Wait, timeline_svg, timeline_text
+from nbtriton.drawing import Bar, Mark, TimelineLanes, Wait, timeline_scenes, timeline_text, to_svg
 from nbtriton.drawing.scene import text_width
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -27,7 +27,7 @@ MODEL = TimelineLanes(
 
 
 def drawn(*models, span_ms=100.0, finding="digits: 3 batches"):
-    return ET.fromstring(timeline_svg(models, span_ms=span_ms, finding=finding))
+    return ET.fromstring(to_svg(timeline_scenes(models, span_ms=span_ms, finding=finding)[-1]))
 
 
 def roles(root, role):
@@ -94,5 +94,7 @@ def test_the_text_form_has_a_lane_of_letters_and_the_batches():
 
 
 def test_nothing_recorded_is_a_picture_too():
-    assert "nothing is recorded" in timeline_svg([], span_ms=0.0, finding="m: no batch")
+    assert "nothing is recorded" in to_svg(
+        timeline_scenes([], span_ms=0.0, finding="m: no batch")[-1]
+    )
     assert timeline_text([], span_ms=0.0, finding="m: no batch").startswith("m: no batch")

@@ -109,7 +109,8 @@ def test_it_begins_with_where_requests_wait():
     ensemble = replace(waits, name="all", platform="ensemble", queue_ms=99.0)
     found = watch_finding([ensemble, ACTIVE, waits])
     assert found.startswith("requests wait for slow: 20.0 ms for 4.00 ms of work")
-    assert "%triton_why slow" in found
+    assert "%triton_why slow says" in found
+    assert "%triton_why 'so slow' says" in watch_finding([replace(waits, name="so slow")])
     for form in (watch_text([ACTIVE, waits]), watch_html([ACTIVE, waits])):
         assert found in form
     quick = replace(ACTIVE, queue_ms=0.1)

@@ -159,13 +159,14 @@ def test_D12_preserve_ordering_delays_early_responses(server: Server):
 def test_D12_refused_and_timed_out_requests_block_no_other(server: Server, gate: Gate):
     config = dynamic(
         "preserve_ordering: true preferred_batch_size: 1 "
-        "default_queue_policy { max_queue_size: 2 default_timeout_microseconds: 1000 }",
+        "default_queue_policy { max_queue_size: 2 default_timeout_microseconds: 3600000000 "
+        "allow_timeout_override: true }",
         max_batch_size=1,
     )
     server.load(config, gated(gate), name="m")
     first = server.submit("m", {"IN": ones()}, request_id="first")
     gate.wait_entered()
-    late = [server.submit("m", {"IN": ones()}) for _ in range(2)]
+    late = [server.submit("m", {"IN": ones()}, timeout_us=1000) for _ in range(2)]
     for future in late:  # answered although the first one is not
         assert isinstance(future.exception(WAIT_S), UnavailableError)
     gate.open()
@@ -298,13 +299,16 @@ def test_Q4_a_full_queue_refuses_without_statistics(server: Server, gate: Gate):
 
 def test_Q7_a_timed_out_request_is_rejected_and_counted(server: Server, gate: Gate):
     server.load(
-        dynamic("default_queue_policy { default_timeout_microseconds: 1000 }"),
+        dynamic(
+            "default_queue_policy { default_timeout_microseconds: 3600000000 "
+            "allow_timeout_override: true }"
+        ),
         gated(gate),
         name="m",
     )
     first = server.submit("m", {"IN": ones()})
     gate.wait_entered()
-    late = server.submit("m", {"IN": ones()})
+    late = server.submit("m", {"IN": ones()}, timeout_us=1000)
     error = late.exception(WAIT_S)
     assert isinstance(error, UnavailableError)
     assert error.message == "Request timeout expired"

@@ -27,6 +27,7 @@ from tests.engine.support import (
     ones,
     row,
     streaming,
+    waited,
 )
 
 FP32 = "FP32[4]"
@@ -475,11 +476,14 @@ def test_E13_the_error_does_not_wait_for_the_sibling(server: Server, gate: Gate)
         name="e",
     )
     answers = []
+    answered = threading.Event()
     future = server.submit("e", {"X": row(1)})
     future.add_done_callback(answers.append)
+    future.add_done_callback(lambda _: answered.set())
     gate.wait_entered()
     with pytest.raises(ModelError, match="kaboom"):
         future.result(WAIT_S)  # while 'slow' stands at its gate
+    waited(answered)
     gate.open()
     server.infer("slow", {"IN": ones()})  # behind the dropped one
     assert not after.batches, "a step started after the failure"
@@ -807,15 +811,16 @@ def test_a_cycle_is_refused(server: Server):
     )
     with pytest.raises(ConfigError) as caught:
         server.load(config, name="e")
-    assert "e" in caught.value.message
+    assert caught.value.hint == "the steps wait for each other in a circle"
     assert not server.is_ready("e")
 
 
-def test_64_ensemble_requests_in_flight(server: Server):
-    server.load(echo("dynamic_batching {}"), plus(1), name="inc")
+def test_64_ensemble_requests_in_flight(server: Server, gate: Gate):
+    server.load(echo("dynamic_batching {}"), gated(gate, lambda value: value + 1), name="inc")
     server.load(echo(), times(2), name="twice")
     server.load(chain("inc", "twice", "inc"), name="e")
     futures = [server.submit("e", {"X": row(n)}) for n in range(64)]
+    gate.open()
     assert [float(f.result(WAIT_S)["Y"][0, 0]) for f in futures] == [
         (n + 1) * 2 + 1 for n in range(64)
     ]

@@ -3,6 +3,8 @@
 # ruff: noqa: N803 - a model function names its tensors
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -535,14 +537,29 @@ def test_parameters_that_no_client_could_send_are_refused(parameters, said):
             {"correlation_id": 1 << 64},
             f"correlation_id must be from 0 to 2^64 - 1, found {1 << 64}",
         ),
+        ({"IN": ones(1)}, {"version": "1"}, "the version of a model is a whole number, found '1'"),
+        ({"IN": ones(1)}, {"timeout_us": "5"}, "timeout_us must be a whole number, found '5'"),
+        ({"IN": ones(1)}, {"timeout_us": None}, "timeout_us must be a whole number, found None"),
+        (
+            {"IN": ones(1)},
+            {"correlation_id": 1.5},
+            "correlation_id must be a whole number or a text, found 1.5",
+        ),
+        ({"IN": ones(1)}, {"priority": "1"}, "priority must be a whole number, found '1'"),
+        ({"IN": ones(1)}, {"request_id": 5}, "request_id must be a text, found 5"),
+        ({"IN": ones(1)}, {"outputs": 5}, "outputs are a list of names, found 5"),
+        ({"IN": ones(1)}, {"outputs": [5]}, "outputs are a list of names, found [5]"),
+        ({"IN": ones(1)}, {"outputs": [["OUT"]]}, "outputs are a list of names, found [['OUT']]"),
     ],
 )
 def test_what_is_no_request_is_refused_in_one_sentence(inputs, options, said):
     with Server(gpus=()) as server:
-        server.load(echo(), lambda IN: {"OUT": IN}, name="m")
-        with pytest.raises(InvalidArgumentError) as caught:
-            server.infer("m", inputs, **options)
-        assert caught.value.message.startswith(said)
+        levels = "dynamic_batching { priority_levels: 2 default_priority_level: 1 }"
+        server.load(echo(extra=levels), lambda IN: {"OUT": IN}, name="m")
+        for call in (server.infer, server.submit, lambda *a, **b: next(server.stream(*a, **b))):
+            with pytest.raises(InvalidArgumentError) as caught:
+                call("m", inputs, **options)
+            assert caught.value.message.startswith(said)
 
 
 def test_outputs_in_one_text_are_refused_as_they_must_be_a_list(server: Server):
@@ -550,9 +567,79 @@ def test_outputs_in_one_text_are_refused_as_they_must_be_a_list(server: Server):
     with pytest.raises(InvalidArgumentError) as caught:
         server.infer("m", {"IN": ones(1)}, outputs="OUT")
     assert caught.value.hint == "outputs are a list of names: ['OUT']"
-    with pytest.raises(NotFoundError, match="unknown model: 'None' is not found"):
-        server.infer(None, {"IN": ones(1)})  # type: ignore[arg-type]
-    assert not server.is_ready(None)  # type: ignore[arg-type]
-    for call in (server.config, server.metadata, server.ignored):
-        with pytest.raises(NotFoundError, match="unknown model: 'None'"):
-            call(None)  # type: ignore[arg-type]
+
+
+def _calls_that_name_a_model(server: Server) -> list[Any]:
+    return [
+        server.is_ready, server.config, server.metadata, server.statistics, server.batches,
+        server.requests,
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", [5, None, b"5"])
+def test_a_name_of_a_model_that_is_no_text_is_refused_by_every_call(server: Server, name: Any):
+    server.load(echo(), lambda IN: {"OUT": IN}, name="5")
+    refused = f"^the name of a model is a text, found {name!r}$"
+    calls = [*_calls_that_name_a_model(server), server.ignored, server.unload]
+    if name is not None:  # as where it is left out
+        calls.append(lambda name: server.load(echo(), lambda IN: {"OUT": IN}, name=name))
+    for call in calls:
+        with pytest.raises(InvalidArgumentError, match=refused):
+            call(name)
+    for send in (server.infer, server.submit, lambda *given: next(server.stream(*given))):
+        with pytest.raises(InvalidArgumentError, match=refused):
+            send(name, {"IN": ones(1)})
+    assert [model.name for model in server.models()] == ["5"]
+
+
+@pytest.mark.parametrize(
+    ("version", "hint"),
+    [("1", "version=1"), ("", "-1 is the highest that is ready"), (1.0, "-1 is the highest that")],
+)
+def test_a_version_that_is_no_number_is_refused_by_every_call(
+    server: Server, version: Any, hint: str
+):
+    server.load(echo(), lambda IN: {"OUT": IN}, name="m")
+    for call in _calls_that_name_a_model(server):
+        with pytest.raises(InvalidArgumentError) as caught:
+            call("m", version)
+        said = f"the version of a model is a whole number, found {version!r}"
+        assert caught.value.message == said
+        assert caught.value.hint.startswith(hint)
+        assert call("m", np.int64(1)) is not None
+    with pytest.raises(InvalidArgumentError, match="the version of a model is a whole number"):
+        server.statistics(version=version)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"most": "x"}, "most must be a whole number from 0 on; found 'x'"),
+        ({"most": -1}, "most must be a whole number from 0 on; found -1"),
+        ({"since_ns": "now"}, "since_ns must be a number of nanoseconds; found 'now'"),
+    ],
+)
+def test_what_no_records_can_be_asked_for_by_is_refused(
+    server: Server, options: dict[str, Any], said: str
+):
+    server.load(echo(), lambda IN: {"OUT": IN}, name="m")
+    for call in (server.batches, server.requests):
+        with pytest.raises(InvalidArgumentError) as caught:
+            call("m", **options)
+        assert caught.value.message == said
+
+
+def test_what_is_no_function_cannot_get_responses(server: Server):
+    server.load(echo(), lambda IN: {"OUT": IN}, name="m")
+    with pytest.raises(InvalidArgumentError, match="on_response must be a function; found 5"):
+        server.submit("m", {"IN": ones(1)}, on_response=5)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("version", ["2", 1.5, -1, True])
+def test_what_is_no_version_to_load_changes_nothing(server: Server, version: Any):
+    with pytest.raises(InvalidArgumentError) as caught:
+        server.load(echo(), lambda IN: {"OUT": IN}, name="m", version=version)
+    said = f"version must be a whole number from 0 on; found {version!r}"
+    assert caught.value.message == said
+    server.load(echo(), lambda IN: {"OUT": IN}, name="m", version=np.int32(0))
+    assert [(model.name, model.version) for model in server.models()] == [("m", 0)]

@@ -80,3 +80,10 @@ def test_requests_may_share_their_options():
     assert (first.request_id, second.request_id) == ("a", "b")
     assert first.timeout_us == second.timeout_us == 5
     assert first.parameters == second.parameters == {"k": 1}
+
+
+def test_options_that_are_read_are_a_copy():
+    with nt.Server(backend_config={"python": {"a": "1"}}, gpus=()) as server:
+        server.options.backend_config["python"]["a"] = "2"
+        assert server.options.backend_config == {"python": {"a": "1"}}
+        assert server.set_options(backend_config={"python": {"a": "1"}}) == ()

@@ -72,6 +72,14 @@ def test_clients_see_each_fault_as_it_is(server):
     assert server.infer("double", ONES)["OUT"].tolist() == [[2, 2, 2, 2]]
 
 
+def test_a_report_counts_the_requests_of_others_that_are_still_in_flight():
+    for unanswered, text in (
+        (1, "; 1 request still in flight"),
+        (2, "; 2 requests still in flight"),
+    ):
+        assert nt.ChaosReport("m", 0, {}, (), unanswered).headline.endswith(text)
+
+
 def test_a_slow_execution_takes_as_long_as_it_says(server):
     report = nt.chaos(server, "double", faults={"slow": 0.1}, slow_ms=300, count=60, concurrency=1)
     slow = next(row for row in report.frame.to_dict("records") if row["fault"] == "slow")
@@ -191,9 +199,10 @@ def test_sequences_are_hit_and_lost(server):
 
 def test_an_interrupt_restores_the_model_and_leaves_what_was_seen(server):
     before = backend_instances(server)
+    once = threading.Lock()  # a second interrupt would be raised
 
     def interrupt(progress):
-        if progress.requests > 20:
+        if progress.requests > 20 and once.acquire(blocking=False):
             signal.raise_signal(signal.SIGINT)
 
     report = nt.chaos(

@@ -119,19 +119,20 @@ def write(folder, name, config, code="class TritonPythonModel:\n    def execute(
 
 def test_a_repository_is_read_without_serving_it(tmp_path):
     good = f'backend: "python" max_batch_size: 8 {TENSORS}'
-    write(tmp_path, "good", good)
+    write(tmp_path, "so good", good)
     write(tmp_path, "empty", good, code="")
     write(tmp_path, "slow", f"{good} dynamic_batching {{ max_queue_delay_microseconds: 3000000 }}")
-    step = ("good", {"IN": "A"}, {"OUT": "B"})
+    step = ("so good", {"IN": "A"}, {"OUT": "B"})
     text = ensemble_text(step, inputs={"A": "FP32[4]"}, outputs={"B": "FP32[4]"})
     write(tmp_path, "whole", text, code="")
     found = nt.doctor(tmp_path)
-    assert found.models == ("empty", "good", "slow", "whole")
+    assert found.models == ("empty", "slow", "so good", "whole")
     assert [(f.severity, f.model) for f in found.findings] == [
         ("error", "empty"), ("warning", "slow"), ("hint", "whole"),
     ]  # fmt: skip
     assert "does not exist" in found.findings[0].text
-    assert "never share a batch in its step 'good'" in found.findings[2].text
+    assert "never share a batch in its step 'so good'" in found.findings[2].text
+    assert "%%triton_config 'so good'\n" in found.findings[2].fix
     assert "error: empty: load: " in repr(found)
     assert "<table" in found._repr_html_()
     assert nt.doctor(tmp_path / "slow").models == ("slow",)

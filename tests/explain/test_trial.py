@@ -171,4 +171,4 @@ def test_a_trial_of_an_ensemble_keeps_its_steps():
     assert run.latencies_ms == (30, 40)
     assert len(run.batches("m")) == 4
     assert {one.caller for one in run.requests("m")} == {1, 2}
-    assert "m" in run.why().bottleneck
+    assert run.why().bottleneck == "m"

@@ -449,9 +449,14 @@ def test_a_call_that_is_cancelled_while_it_is_read_is_not_executed(
 
 
 def test_X1_a_deadline_cancels_the_request(channel: Any, waiting: Any) -> None:
-    seen = ask(channel, "ModelInfer", infer("waiting"), timeout_s=0.2)
-    assert seen.code == "DEADLINE_EXCEEDED"
-    assert waiting.cancelled.wait(TIMEOUT_S)
+    for timeout_s in (0.2, 2, 20):
+        seen = ask(channel, "ModelInfer", infer("waiting"), timeout_s=timeout_s)
+        assert seen.code == "DEADLINE_EXCEEDED"
+        if waiting.running.is_set():
+            assert waiting.cancelled.wait(TIMEOUT_S)
+            break
+    else:  # a busy machine needs more than the short times
+        pytest.fail("the model never ran")
 
 
 def test_a_client_that_goes_away_cancels_its_request(url: str, waiting: Any) -> None:
@@ -568,10 +573,10 @@ def test_a_taken_port_is_an_error_and_leaves_nothing(server: Server) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
-        before = threading.active_count()
+        before = set(threading.enumerate())
         with pytest.raises(UnavailableError, match="failed to listen"):
             serve(server, http_port=None, metrics_port=None, grpc_port=taken.getsockname()[1])
-        assert threading.active_count() == before
+        assert not set(threading.enumerate()) - before
 
 
 def test_closing_waits_for_requests_in_flight(server: Server, waiting: Any) -> None:

@@ -431,9 +431,14 @@ def test_compression_of_responses(server: Server, level: int, accepted: bytes, p
 
 def test_the_server_enforces_a_deadline(port: int, blocking: Any) -> None:
     question = prefixed(infer("blocking").SerializeToString())
-    with Client(port, call(1, question, fields({b"grpc-timeout": b"100m"}))) as client:
-        assert client.answer().status == (4, "Deadline Exceeded")
-        assert blocking.cancelled.wait(TIMEOUT_S)
+    for limit in (b"100m", b"2S", b"20S"):
+        with Client(port, call(1, question, fields({b"grpc-timeout": limit}))) as client:
+            assert client.answer().status == (4, "Deadline Exceeded")
+            if blocking.running.is_set():
+                assert blocking.cancelled.wait(TIMEOUT_S)
+                break
+    else:  # a busy machine needs more than the short times
+        pytest.fail("the model never ran")
 
 
 def test_a_call_that_is_reset_is_cancelled(port: int, blocking: Any) -> None:

@@ -47,6 +47,13 @@ class Words:
                     self.cancelled.set()
                 sender.send(flags=1)
                 continue
+            if words[0] == "odd":
+                raise ValueError("a file named \udcff")
+            if words[0] == "bytes":
+                for byte in "a\N{EURO SIGN}".encode() + b"\xe2":
+                    sender.send(self._response(pb_utils, bytes([byte]), 1, 1))
+                sender.send(flags=1)
+                continue
             if words[0] == "twice":
                 sender.send(self._response(pb_utils, "one", 1, 1))
                 sender.send(self._response(pb_utils, "two", 1, 1), flags=1)
@@ -60,9 +67,10 @@ class Words:
             sender.send(flags=1)
 
     def _response(self, pb_utils, text, given, made):
+        data = text if isinstance(text, bytes) else text.encode()
         return pb_utils.InferenceResponse(
             [
-                pb_utils.Tensor("text_output", np.array([text.encode()], np.object_)),
+                pb_utils.Tensor("text_output", np.array([data], np.object_)),
                 pb_utils.Tensor("num_input_tokens", np.array([given], np.int32)),
                 pb_utils.Tensor("num_output_tokens", np.array([made], np.int32)),
             ]
@@ -244,6 +252,14 @@ def test_two_responses_to_a_request_that_does_not_stream_are_an_error(client):
         ({"model": "nope", "prompt": "x"}, 400, "Unknown model: nope"),
         ({"model": "numbers", "prompt": "x"}, 400, "is no text model"),
         ({"model": "words", "prompt": "x", "max_tokens": 2**40}, 400, "'max_tokens' does not fit"),
+        ({"model": "\ud800", "prompt": "x"}, 400, "Unknown model: ?"),
+        ({"model": "words", "prompt": "\ud800"}, 400, "'text_input' does not fit"),
+        ({"model": "words", "prompt": "x", "n": 0}, 422, "greater than or equal to 1"),
+        ({"model": "words", "prompt": "x", "max_tokens": -1}, 422, "greater than or equal to 0"),
+        ({"model": "words", "prompt": "x", "min_tokens": -1}, 422, "greater than or equal to 0"),
+        ({"model": "words", "prompt": "x", "top_p": 1.5}, 422, "less than or equal to 1"),
+        ({"model": "words", "prompt": "x", "temperature": float("nan")}, 422, "equal to 0"),
+        ({"model": "words", "prompt": "x", "stop": ["a", 1]}, 422, "valid string"),
     ],
 )  # fmt: skip
 def test_a_request_that_cannot_be_is_refused(endpoints, body, status, text):
@@ -261,6 +277,7 @@ def test_a_request_that_cannot_be_is_refused(endpoints, body, status, text):
         ({"model": "words", "messages": [{"content": "x"}]}, 422, "role"),
         ({"model": "words", "messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, 400,
          "only text content"),
+        ({"model": "words", "messages": [{"role": "user", "content": {"a": 1}}]}, 422, "valid string"),
         ({"model": "words", "messages": [{"role": "user"}], "tools": [{}]}, 400, "tool-call-parser"),
         ({"model": "words", "messages": [{"role": "user"}], "logprobs": True}, 400, "logprobs"),
     ],
@@ -269,6 +286,32 @@ def test_a_chat_that_cannot_be_is_refused(endpoints, body, status, text):
     found, reply = get(endpoints, "/v1/chat/completions", body)
     assert found == status
     assert text in json.dumps(reply["detail"])
+
+
+@pytest.mark.parametrize(
+    "body", [b"\xff", b"[" * 100_000, b'{"n":' + b"9" * 5000 + b"}"], ids=["bytes", "deep", "long"]
+)
+def test_a_body_that_cannot_be_read_is_the_clients_fault(endpoints, body):
+    url = f"http://127.0.0.1:{endpoints.openai_port}/v1/completions"
+    with pytest.raises(urllib.error.HTTPError) as refused:
+        urllib.request.urlopen(url, body, timeout=60)
+    assert refused.value.code == 400
+    assert json.load(refused.value)["detail"] == "There was an error parsing the body"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_an_error_whose_text_is_no_unicode_is_answered(endpoints, stream):
+    body = {"model": "words", "prompt": "odd", "stream": stream}
+    status, reply = get(endpoints, "/v1/completions", body)
+    assert status == 500
+    assert "named ?" in reply["detail"]
+
+
+def test_a_character_split_over_two_responses_is_whole(client):
+    parts = client.completions.create(model="words", prompt="bytes", stream=True)
+    texts = [part.choices[0].text for part in parts]
+    assert "".join(texts) == "a\N{EURO SIGN}\N{REPLACEMENT CHARACTER}"
+    assert texts[1:4] == ["", "", "\N{EURO SIGN}"]
 
 
 def test_other_paths_and_methods(endpoints):

@@ -401,3 +401,18 @@ def test_a_port_that_there_is_not_is_refused(port):
     """The system would take its low 16 bits: 70000 is 4464."""
     with Server() as server, pytest.raises(InvalidArgumentError, match=f"{port} must be from 0"):
         serve(server, **{"http_port": None, "metrics_port": None, port: 70_000})
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        {"http_port": "8000"}, {"host": 3}, {"host": None}, {"limits": 3}, {"trace": "x"}, {"openai": {}},
+        {"http_tls": "cert.pem"}, {"restricted": "inference"}, {"strict_readiness": "no"},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_an_option_of_another_kind_opens_no_port(option):
+    (name,) = option
+    given = {"http_port": 0, "metrics_port": None, **option}
+    with Server(gpus=()) as server, pytest.raises(InvalidArgumentError, match=f"{name} must be "):
+        serve(server, **given)

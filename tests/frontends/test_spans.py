@@ -25,10 +25,12 @@ from google.protobuf import json_format
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 import nbtriton as nt
+from nbtriton.cli import main
+from nbtriton.errors import InvalidArgumentError
 from nbtriton.frontends import OpenTelemetry, TraceValues
 from nbtriton.frontends.serve.flag_settings import trace_settings
 from nbtriton.frontends.serve.flags import parse_flags
-from nbtriton.frontends.spans import read_traceparent
+from nbtriton.frontends.spans import SpanExport, read_traceparent
 from tests.frontends import test_tracing
 from tests.frontends.test_tracing import SCENARIOS, Client
 from tests.until import until
@@ -256,13 +258,45 @@ def test_what_is_no_span_is_not_followed():
     assert read_traceparent(good.replace(SPAN_ID, "0" * 16)) is None
 
 
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"url": ""}, "url must be an address"),
+        ({"resource": {"a": None}}, "resource must be texts by name"),
+        ({"bsp_max_queue_size": 0}, "bsp_max_queue_size must be a whole number from 1 on; found 0"),
+        ({"bsp_schedule_delay": "x"}, "bsp_schedule_delay must be a whole number"),
+    ],
+)
+def test_settings_that_cannot_be_are_refused(options, text):
+    with pytest.raises(InvalidArgumentError, match=text):
+        OpenTelemetry(**options)
+
+
+def test_a_queue_may_be_shorter_than_a_batch():
+    export = SpanExport(OpenTelemetry(bsp_max_queue_size=9))
+    export.close()
+    assert export.settings()["bsp_max_queue_size"] == "9"
+
+
+def test_a_flag_that_cannot_be_is_one_sentence(tmp_path, capsys):
+    flags = ["mode=opentelemetry", "opentelemetry,bsp_schedule_delay=-1"]
+    given = [f"--trace-config={flag}" for flag in flags]
+    assert main(["serve", f"--model-repository={tmp_path}", *given]) == 1
+    assert capsys.readouterr().err.splitlines()[-1] == (
+        "nbtriton: bsp_schedule_delay must be a whole number from 1 on; found -1"
+    )
+
+
 def test_flags_and_environment(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "70")
     monkeypatch.setenv("OTEL_BSP_MAX_QUEUE_SIZE", "7")
     flags = [
         "mode=opentelemetry", "level=TIMESTAMPS", "opentelemetry,url=host:1/v1/traces",
-        "opentelemetry,resource=a=b=c", "opentelemetry,bsp_max_queue_size=9",
+        "opentelemetry,resource=a=b=c", "opentelemetry,resource=empty=", "opentelemetry,resource=alone",
+        "opentelemetry,bsp_max_queue_size=9",
     ]  # fmt: skip
     _, values, spans = trace_settings(parse_flags([f"--trace-config={flag}" for flag in flags]))
     assert values.level == TIMES
-    assert spans == OpenTelemetry("host:1/v1/traces", {"a": "b=c"}, 9, 70)
+    # What is left out is the key itself, as in Triton (tracer.cc).
+    resource = {"a": "b=c", "empty": "", "alone": "alone"}
+    assert spans == OpenTelemetry("host:1/v1/traces", resource, 9, 70)

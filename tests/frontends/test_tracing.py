@@ -235,7 +235,8 @@ def traced_by(reference, repository: Path, file: Path) -> dict[str, list]:
             try:
                 return traced(Client(real.http_url, real.grpc_url, file))
             except Exception:
-                if real.process.poll() is None:
+                # Its connections are closed a moment before it has ended.
+                if not until(lambda: real.process.poll() is not None, 20.0):
                     raise
     pytest.skip("the real server died of tracing four times")
 

@@ -55,7 +55,7 @@ def test_views_live_and_at_rest_in_notebook_7(open_notebook):
             MODEL,
             "watch = %triton_watch slow",
             TRAFFIC,
-            "report = %triton_perf slow -c 1:2 -p 200",
+            "report = %triton_perf slow -c 1:2 --request-count 2000",
             "%triton_dag slow",
             "over.set()\nthread.join()",
         ),

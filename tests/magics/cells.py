@@ -34,7 +34,7 @@ class TritonPythonModel:
 """
 
 ADD_UP = """\
-%%triton_model add_up --max-batch-size 2 --config "sequence_batching { }"
+%%triton_model add_up --max-batch-size 2 --config "sequence_batching { max_sequence_idle_microseconds: 60000000 }"
 import triton_python_backend_utils as pb_utils
 class TritonPythonModel:
     @staticmethod

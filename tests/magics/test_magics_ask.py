@@ -28,6 +28,9 @@ INFER = "%triton_infer double IN=np.ones((2, 4), np.float32)"
         ("m INPUT:0=x input/b.c=y", "m", {"INPUT:0": "x", "input/b.c": "y"}),
         ("m IN=[1, 2][0] if a else b", "m", {"IN": "[1, 2][0] if a else b"}),
         ("m вход=x 数=y", "m", {"вход": "x", "数": "y"}),
+        ("""'a b' "the text"=x 'n'="y" --version 2""", "'a b' --version 2", {"the text": "x", "n": '"y"'}),
+        ("""m IN=a == "b" """, "m", {"IN": 'a == "b"'}),
+        (r"""m IN=str(x) + "\"=5" B='\'=1'""", "m", {"IN": r'str(x) + "\"=5"', "B": r"'\'=1'"}),
     ],
 )  # fmt: skip
 def test_inputs_are_separated_from_options(line, options, inputs):
@@ -123,10 +126,37 @@ def test_an_expression_that_raises_is_shown_without_our_frames(doubled):
     assert isinstance(ran.error, NameError)
     assert ran.out.splitlines()[0] == "in IN=nowhere + 1"
     assert "File" not in ran.out
-    for line, text in (("double 3", "'3' is neither an option"), ("double IN=1 +", "IN=1 +: ")):
+    for line, text in (
+        ("double 3", "'3' is neither an option"),
+        ("double IN=1 +", "IN=1 +: "),
+        ("double IN=1 IN=2", "the input 'IN' is given twice"),
+        ('"double IN=1', "No closing quotation"),
+    ):
         ran = doubled(f"%triton_infer {line}")
         assert text in ran.err
         assert len(ran.text.strip().splitlines()) == 1
+
+
+def test_a_model_whose_name_has_spaces_is_named_in_quotes(notebook):
+    cell = 'def f(IN: "FP32[1]") -> {"OUT": "FP32[1]"}:\n    return IN\n'
+    notebook.ok(f"%%triton_model 'my model'\n{cell}")
+    assert notebook.ok('%triton_infer "my model" "IN"=[2]').value["OUT"].tolist() == [2]
+    assert len(notebook.ok("%triton_status 'my model'").value) == 1
+    notebook.ok("%triton_dag 'my model'")
+    figure = notebook.ok('%triton_figure "my model" --requests 1').value
+    assert len(figure.batches) == 1
+    assert "run %triton_profile 'my model', or" in str(
+        notebook("%triton_whatif 'my model'").error.hint
+    )
+    proposal = "nt.explain.findings.Proposal('my model', 'why', 'dynamic_batching { }').cell"
+    notebook.ok("import nbtriton.explain.findings")
+    notebook.ok(notebook.ok(proposal).value)
+    assert notebook.ok("nt.server().config('my model').HasField('dynamic_batching')").value
+    assert "'my model'" in notebook.complete("%triton_infer ")
+    assert notebook.complete("%triton_infer 'my") == ["my model"]
+    assert "IN=" in notebook.complete("%triton_infer 'my model' ")
+    notebook.ok("%triton_unload 'my model'")
+    assert not notebook.ok("nt.server().models()").value
 
 
 def test_a_semicolon_silences(doubled):

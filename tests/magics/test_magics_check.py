@@ -69,6 +69,10 @@ def test_the_solution_solves_it_and_the_table_counts(lesson):
 
 def test_what_is_wrong_is_said_in_a_line(lesson):
     assert "did you mean 'numbers'?" in lesson("%triton_check number 4").err
+    assert "there is no exercise 'x y' (" in lesson("%triton_check 'x y' 4").err
+    assert "there is no exercise 'x y' (" in lesson('%triton_check "x y"').err
+    assert "there is no exercise '' (" in lesson("%triton_check '' 4").err
+    assert lesson.ok("%triton_check 'numbers' 'a b'[0] == 'a' and 4").value.correct
     assert "unrecognized arguments: --hnt (did you mean '--hint'?)" in lesson("%triton_check numbers --hnt").err  # fmt: skip
     assert "NameError" in lesson("%triton_check numbers guess").text
 

@@ -229,7 +229,8 @@ def test_a_wrong_option_is_one_line(doubled):
         ("--preferred 4,x", "'4,x' is not a list of whole numbers such as 4,8"),
         ("--nope", "unrecognized arguments: --nope"),
         ("--config missing.pbtxt", "neither a variable of this notebook nor a file"),
-        ("-o 3x", "-o 3x: not a name for a variable"),
+        ("-o 3x", "'3x' is not a name for a variable"),
+        ("-o class", "'class' is not a name for a variable"),
     ):
         ran = doubled(f"%%triton_model double --max-batch-size 8 {line}\n{DOUBLE}")
         assert text in ran.err

@@ -115,6 +115,19 @@ def test_options_that_a_model_cannot_be_loaded_with_change_nothing(notebook):
         ({"isolation": "proces"}, "unknown isolation 'proces'"),
         ({"worker_timeout_s": -1}, "worker_timeout_s=-1 is not a time above 0"),
         (
+            {"rate_limit_resources": "R:1"},
+            "rate_limit_resources must be a list of texts such as 'R1:4'; found 'R:1'",
+        ),
+        (
+            {"backend_config": {"python": 5}},
+            "backend_config must be a mapping by name, each a mapping of settings",
+        ),
+        (
+            {"host_policies": 5},
+            "host_policies must be a mapping by name, each a mapping of settings",
+        ),
+        ({"summaries": "no"}, "summaries must be True or False; found 'no'"),
+        (
             {"host_policies": {"p": {"cpu-core": "0-1"}}},
             "Unsupported host policy setting 'cpu-core'",
         ),

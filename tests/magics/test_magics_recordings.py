@@ -58,6 +58,19 @@ def test_the_past_and_a_profile(doubled, tmp_path):
     assert report.points[0].latency_p50_us == 1000
 
 
+def test_every_recording_that_fails_is_named_and_the_others_end(doubled, tmp_path):
+    full, closed, whole = (tmp_path / f"{name}.jsonl" for name in ("full", "closed", "whole"))
+    full.symlink_to("/dev/full")
+    taps = [doubled.ok(f"%triton_record {path}").value for path in (full, closed, whole)]
+    doubled.ok("%triton_infer double IN=[[1, 2, 3, 4]]")
+    taps[1]._writer._file.close()
+    error = doubled("%triton_record --stop").error
+    assert f"'{taps[0].path}': [Errno 28] No space left on device; '{taps[1].path}': " in str(error)
+    assert error.hint.endswith("; recordings that are whole: 1")
+    assert nt.Recording.load(whole).counts == {"double": 1}
+    assert "no recording is being made" in doubled("%triton_record --stop").text
+
+
 @pytest.mark.parametrize(
     ("line", "text"),
     [

@@ -61,6 +61,7 @@ def test_names_and_quotes(notebook, root):
     notebook.ok("%triton_load '{where}' --control explicit --load-model '*';")
     assert server().is_ready("good")
     assert isinstance(notebook("%triton_load /nowhere").error, NotFoundError)
+    assert isinstance(notebook("%triton_load ''").error, NotFoundError)
     assert isinstance(notebook("%triton_load").error, UsageError)
     assert isinstance(notebook(f"%triton_load {root} --control sometimes").error, UsageError)
 

@@ -54,7 +54,9 @@ def test_each_magic_has_its_page(site: Path) -> None:
 
 
 def test_links_lead_somewhere(site: Path) -> None:
-    for page in site.rglob("*.md"):
+    pages = list(site.rglob("*.md"))
+    assert pages
+    for page in pages:
         for link in re.findall(r"\]\(([^)\s]+)\)", page.read_text()):
             target = link.partition("#")[0]
             if target and not link.startswith(("http", "mailto:")):

@@ -14,6 +14,9 @@ DOCUMENTS = [
     "README.md", "CONTRIBUTING.md", "SECURITY.md", "docs/architecture.md", "docs/compiled.md",
 ]  # fmt: skip
 SOURCES = ROOT / "src" / "nbtriton"
+LINK = r"\]\(([^)\s]+)\)"
+NAMED_PATH = r"`([\w./-]+(?:\.py|/))`"
+COMMAND = r"python -m ((?:bench|tests|nbtriton)[\w.]*)"
 
 
 @pytest.fixture(params=DOCUMENTS)
@@ -28,9 +31,14 @@ def anchors(text: str) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
 
 
+@pytest.mark.parametrize("pattern", [LINK, NAMED_PATH, COMMAND])
+def test_there_is_something_to_look_for(pattern: str) -> None:
+    assert any(re.search(pattern, (ROOT / name).read_text()) for name in DOCUMENTS)
+
+
 def test_links_lead_somewhere(document) -> None:
     path, text = document
-    for link in re.findall(r"\]\(([^)\s]+)\)", text):
+    for link in re.findall(LINK, text):
         if link.startswith("http"):
             continue
         file, _, anchor = link.partition("#")
@@ -43,7 +51,7 @@ def test_named_paths_exist(document) -> None:
     _, text = document
     fence = re.sub(r"```.*?```", "", text, flags=re.DOTALL)
     packages = [name.name for name in SOURCES.iterdir() if name.is_dir()]
-    for name in re.findall(r"`([\w./-]+(?:\.py|/))`", fence):
+    for name in re.findall(NAMED_PATH, fence):
         if name.split("/")[0] in {"build", ".venv", "core", "model.py"}:
             continue
         inside = [ROOT, SOURCES, *(SOURCES / package for package in packages), *core_folders()]
@@ -66,7 +74,7 @@ def test_make_targets_exist(document) -> None:
 
 def test_commands_name_modules_that_exist(document) -> None:
     _, text = document
-    for module in re.findall(r"python -m ((?:bench|tests|nbtriton)[\w.]*)", text):
+    for module in re.findall(COMMAND, text):
         base = ROOT / "src" if module.startswith("nbtriton") else ROOT
         path = base / module.rstrip(".").replace(".", "/")
         assert path.with_suffix(".py").is_file() or (path / "__main__.py").is_file(), module

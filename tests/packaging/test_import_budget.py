@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from typing import Any
 
 import pytest
 
@@ -14,11 +15,12 @@ HEAVY = [
     "IPython", "anywidget", "cupy", "grpc", "ipywidgets", "matplotlib", "pandas", "torch",
     "tritonclient.grpc",
 ]  # fmt: skip
-# Of processor time, best of several: the machine may be busy with other things.
-BUDGET_S = 0.3
+# Of the processor time that importing NumPy takes in the same minute: a busy machine slows both down.
+# It is 0.1 s where this was written, and all of `Server` took twice as long.
+MOST = {"import nbtriton": 0.5, "from nbtriton import Server": 3.0}
 
 
-def run(code: str, **options) -> dict:
+def run(code: str, **options) -> Any:
     program = f"import json, sys, time\n{code}\nprint(json.dumps(answer))"
     done = run_python("-c", program, **options)
     assert done.returncode == 0, done.stderr
@@ -58,11 +60,17 @@ def test_heavy_libraries_load_on_first_use(code: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("code", ["import nbtriton", "from nbtriton import Server"])
-def test_import_is_quick(code: str, tmp_path) -> None:
-    timed = f"start = time.process_time()\n{code}\nanswer = time.process_time() - start"
+def test_import_is_quick(tmp_path) -> None:
     # With bytecode, as pip installs it: the first run writes it.
     env = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
     env["PYTHONPYCACHEPREFIX"] = str(tmp_path)
-    times = [run(timed, env=env) for _ in range(5)]
-    assert min(times) < BUDGET_S, times
+
+    def processor_s(code: str) -> float:
+        return run(
+            f"start = time.process_time()\n{code}\nanswer = time.process_time() - start", env=env
+        )
+
+    rounds = [{code: processor_s(code) for code in ("import numpy", *MOST)} for _ in range(4)]
+    least = {code: min(each[code] for each in rounds) for code in rounds[0]}
+    found = {code: least[code] / least["import numpy"] for code in MOST}
+    assert all(found[code] < MOST[code] for code in MOST), found

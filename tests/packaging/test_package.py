@@ -62,7 +62,9 @@ def test_the_version_is_one() -> None:
 
 def test_every_requirement_is_pinned_and_within_its_range() -> None:
     pins = constraints()
-    for text in requires("nbtriton") or ():
+    texts = requires("nbtriton")
+    assert texts
+    for text in texts:
         requirement = Requirement(text)
         name = canonicalize_name(requirement.name)
         # No build machine has a GPU, and torch for GPUs brings the triton that it needs.

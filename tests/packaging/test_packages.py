@@ -53,7 +53,7 @@ def test_other_errors_stay():
         raise ImportError("ours", name="nbtriton.config")
 
 
-def test_grpc_clients(monkeypatch, capsys):
+def test_a_client_over_grpc_asks_for_grpcio(monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "grpc", None)
     assert main(["perf", "m", "-u", "grpc://127.0.0.1:1"]) != 0
     assert capsys.readouterr().err.splitlines() == [
@@ -62,7 +62,7 @@ def test_grpc_clients(monkeypatch, capsys):
     ]
 
 
-def test_frames_and_torch(monkeypatch):
+def test_a_frame_asks_for_pandas(monkeypatch):
     with nt.Server() as server:
         server.load(CONFIG, double, name="m")
         result = server.infer("m", {"IN": np.ones((1, 4), np.float32)})

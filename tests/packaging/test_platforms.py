@@ -147,6 +147,12 @@ with nt.Server(gpus=()) as server:
         print("forked")
     except UnsupportedError as error:
         print(error.message)
+        try:
+            nt.environment("own", ["numpy"])
+        except UnsupportedError as error:
+            assert "needs a system that forks processes" in error.message
+        else:
+            raise AssertionError("an environment without its process")
 """
 
 

@@ -262,6 +262,12 @@ def test_a_level_with_only_errors_says_so_and_ends_the_search(server, load_):
     assert server.infer("double", {"IN": np.ones((1, 4), np.float32)})["OUT"].sum() == 8
 
 
+@pytest.mark.parametrize("option", ["concurrency", "request_rate"])
+def test_levels_may_be_an_array(server, option):
+    report = nt.perf(server, "double", **{option: np.array([50, 100])}, request_count=2)
+    assert [point.value for point in report.points] == [50, 100]
+
+
 def test_wrong_options_are_errors(server):
     with pytest.raises(NotFoundError):
         nt.perf(server, "nope")
@@ -560,11 +566,12 @@ def interrupt():
 def interrupt_from_a_model(server, after_s):
     """Load a model that interrupts the main thread some time after its first batch."""
     began: list[float] = []
+    once = threading.Lock()  # two instances may be as far at the same time
 
     def interrupting(IN: "FP32[4]") -> {"OUT": "FP32[4]"}:
         now = time.monotonic()
         began.append(now)
-        if now > began[0] + after_s and not interrupted_at:
+        if now > began[0] + after_s and once.acquire(blocking=False):
             interrupted_at.append(now)
             interrupt()
         return {"OUT": IN}
@@ -613,9 +620,11 @@ def test_PA15_requests_that_never_end_are_cancelled(server):
 
     load(server, stuck, "max_batch_size: 1")
 
+    once = threading.Lock()  # a second interrupt would be raised
+
     def stop(progress):
-        timer = threading.Timer(0.1, interrupt)
-        timer.start()
+        if once.acquire(blocking=False):
+            threading.Timer(0.1, interrupt).start()
 
     started = time.monotonic()
     report = nt.perf(server, "stuck", concurrency=4, observer=stop)

@@ -6,6 +6,7 @@ import re
 import socket
 import threading
 from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -72,7 +73,11 @@ MORE = {
         'backend: "python" model_transaction_policy { decoupled: true }' + TENSORS,
         WORDS,
     ),
-    "steps": ('backend: "python" sequence_batching { oldest { } }' + TENSORS, MODEL),
+    "steps": (
+        'backend: "python" sequence_batching { max_sequence_idle_microseconds: 60000000 oldest { } }'
+        + TENSORS,
+        MODEL,
+    ),
 }
 
 
@@ -114,8 +119,22 @@ def measure(url: str, model: str = "double", **options) -> PerfPoint:
     return point
 
 
-def check_levels(urls: dict[str, str], protocol: str, late: int = 0) -> None:
-    """One caller, several, a rate, an ensemble: the counts here and at the server, some of which may come late."""
+def is_counted(point: PerfPoint) -> bool:
+    """Whether the server has counted all requests, and those of their steps."""
+    assert point.server is not None
+    return point.server.success_count == 40 and all(s.success_count == 80 for s in point.composing)
+
+
+def check_levels(urls: dict[str, str], protocol: str, attempts: int = 1) -> None:
+    """One caller, several, a rate, an ensemble: the counts here and at the server."""
+
+    def measured(model: str = "double", **options) -> PerfPoint:
+        for _ in range(attempts):
+            point = measure(url, model, **options)
+            if is_counted(point):
+                break
+        return point
+
     url = f"{protocol}://{urls[protocol]}"
     for options, batch in (
         ({}, 1),
@@ -124,19 +143,17 @@ def check_levels(urls: dict[str, str], protocol: str, late: int = 0) -> None:
         ({"request_rate": 400.0}, 1),
         ({"concurrency": 3, "batch_size": 2, "shared_memory": "system"}, 2),
     ):
-        point = measure(url, **options)
+        point = measured(**options)
         assert (point.request_count, point.error_count) == (40, 0), point.first_error
         assert point.server is not None
-        assert 40 - late <= point.server.success_count <= 40
-        assert (40 - late) * batch <= point.server.inference_count <= 40 * batch
-        rows = sum(s * n for s, n in point.server.batch_sizes.items())
-        assert (40 - late) * batch <= rows <= 40 * batch
+        assert point.server.success_count == 40
+        assert point.server.inference_count == 40 * batch
+        assert sum(s * n for s, n in point.server.batch_sizes.items()) == 40 * batch
         assert point.latency_p50_us > 0
-    point = measure(url, "twice")
-    (step,) = point.composing
-    assert 80 - late <= step.success_count <= 80
+    point = measured("twice")
+    assert [step.success_count for step in point.composing] == [80]
     assert point.server is not None
-    assert 40 - late <= point.server.success_count <= 40
+    assert point.server.success_count == 40
 
 
 @pytest.mark.parametrize("protocol", ["http", "grpc"])
@@ -148,7 +165,8 @@ def test_our_endpoints(urls, protocol):
 @pytest.mark.slow
 @pytest.mark.parametrize("protocol", ["http", "grpc"])
 def test_the_real_server(real_urls, protocol):
-    check_levels(real_urls, protocol, late=4)  # it counts a request after it has sent the response
+    # It counts a request after it has sent the response: now and then the last one comes too late.
+    check_levels(real_urls, protocol, attempts=20)
 
 
 def check_streams_and_sequences(urls: dict[str, str]) -> None:
@@ -257,8 +275,15 @@ def test_contradictory_options_are_refused(urls):
             nt.perf(None, "double", url=urls["http"], streaming=True)
 
 
-def test_the_default_ports():
-    assert remote_server("host").url == "host:8000"
+def test_the_port_of_an_address():
+    for host, port in product(("localhost", "[::1]"), ("70000", "x", "", "-1")):
+        with pytest.raises(InvalidArgumentError, match=f"has the port '{port}'"):
+            remote_server(f"{host}:{port}")
+    for given, url in (
+        ("host", "host:8000"), ("host:80", "host:80"), ("[::1]", "[::1]:8000"), ("http://[::1]:80/", "[::1]:80")
+    ):  # fmt: skip
+        with remote_server(given) as remote:
+            assert remote.url == url
     with remote_server("grpc://host") as remote:
         assert (remote.url, remote.protocol) == ("host:8001", "grpc")
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import csv
+import functools
 import json
 import math
 import re
 from dataclasses import replace
+from types import SimpleNamespace
 from xml.etree import ElementTree as ET
 
 import pytest
@@ -283,8 +285,11 @@ def test_nt_perf_is_callable_in_any_order_of_imports(first):
 def test_a_load_generator_without_time_left_says_so(monkeypatch, seconds, limits):
     """With clocks of its own: one second has passed."""
     walls, cpus = iter([10.0, 11.0]), iter([5.0, 5.0 + seconds])
-    monkeypatch.setattr(usage.time, "monotonic", lambda: next(walls))
-    monkeypatch.setattr(usage.time, "process_time", lambda: next(cpus))
+    # Other threads of this process have the real ones.
+    clocks = SimpleNamespace(
+        monotonic=functools.partial(next, walls), process_time=functools.partial(next, cpus)
+    )
+    monkeypatch.setattr(usage, "time", clocks)
 
     def measure(level, on_progress):
         return point(), False

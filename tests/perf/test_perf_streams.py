@@ -19,7 +19,8 @@ import nbtriton as nt
 from nbtriton.backends.python.api import pb_utils
 from nbtriton.errors import InvalidArgumentError
 
-SEQUENCE = 'max_batch_size: 4 sequence_batching { control_input { name: "ID" control { kind: CONTROL_SEQUENCE_CORRID data_type: TYPE_UINT64 } } }'
+# A busy machine may take longer between two requests than the second after which Triton gives a sequence up.
+SEQUENCE = 'max_batch_size: 4 sequence_batching { max_sequence_idle_microseconds: 60000000 control_input { name: "ID" control { kind: CONTROL_SEQUENCE_CORRID data_type: TYPE_UINT64 } } }'
 
 
 class Total:
@@ -147,8 +148,8 @@ def test_an_interrupted_level_leaves_no_sequence_behind(server, seen):
             raise KeyboardInterrupt
 
     report = nt.perf(
-        server, "total", concurrency=3, measurement_interval_ms=200, sequence_length=10**6,
-        observer=stop,
+        server, "total", concurrency=3, measurement_mode="count_windows",
+        measurement_request_count=50, sequence_length=10**6, observer=stop,
     )  # fmt: skip
     assert report.interrupted
     check_sequences(seen)
@@ -203,8 +204,11 @@ def test_a_model_that_never_answers_is_left(streaming):
             assert release.wait(60)
             return super().execute(requests)
 
+    once = threading.Lock()  # a second interrupt would be raised
+
     def stop(progress):
-        threading.Timer(0.1, signal.raise_signal, [signal.SIGINT]).start()
+        if once.acquire(blocking=False):
+            threading.Timer(0.1, signal.raise_signal, [signal.SIGINT]).start()
 
     with nt.Server(gpus=()) as server:
         server.load(SEQUENCE, model=Stuck, name="stuck")

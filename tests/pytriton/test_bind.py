@@ -155,6 +155,30 @@ def test_a_list_of_functions_is_one_instance_each(triton):
         assert sorted(one.result(60)["result"][0] for one in found) == [1, 2]
 
 
+@pytest.mark.parametrize("protocol", ["http", "grpc"])
+def test_requests_of_a_client_that_is_closed_at_once_fail_or_are_cancelled(triton, protocol):
+    began, go_on = threading.Event(), threading.Event()
+
+    @batch
+    def infer(data):
+        began.set()
+        assert go_on.wait(60)
+        return [data]
+
+    triton.bind("slow", infer, [ROW], [RESULT])
+    port = getattr(triton.endpoints, f"{protocol}_port")
+    client = FuturesModelClient(f"{protocol}://localhost:{port}", "slow", max_workers=1)
+    try:
+        in_flight, queued = (client.infer_sample(np.float32([0])) for _ in range(2))
+        assert began.wait(60)
+        client.close(wait=False)
+        assert queued.cancelled()
+        with pytest.raises(PyTritonClientInferenceServerError):
+            in_flight.result(0)
+    finally:
+        go_on.set()
+
+
 def test_a_function_gets_requests_with_their_parameters(triton):
     seen = []
 
@@ -364,13 +388,31 @@ def test_a_result_of_another_form_is_an_error(triton, result, text):
         ask(triton, "odd", data=np.float32([[1]]))
 
 
+def test_a_batch_of_another_form_is_an_error(triton):
+    triton.bind("odd", batch(lambda data: {"result": data.tolist()}), [ROW], [RESULT])
+    with pytest.raises(TritonError, match="output 'result' is list, no NumPy array"):
+        ask(triton, "odd", data=np.float32([[1]]))
+
+
 def test_what_cannot_be_bound_is_refused_and_harms_nothing(triton):
     triton.bind("kept", negated, [ROW], [RESULT])
     for arguments, text in (
         (("kept", negated, [ROW], [RESULT]), "'kept' is bound already"),
         (("a b", negated, [ROW], [RESULT]), "the name 'a b' is not possible"),
         (("", negated, [ROW], [RESULT]), "the name '' is not possible"),
+        ((3, negated, [ROW], [RESULT]), "the name '3' is not possible"),
         (("m", 3, [ROW], [RESULT]), "infer_func is 3"),
+        (("m", negated, 3, [RESULT]), "'m': inputs is 3"),
+        (("m", negated, [{}], [RESULT]), "'m': input 1 is {}"),
+        (("m", negated, [ROW], [Tensor(3, np.float32)]), "'m': output 1 has the shape 3"),
+        (("m", negated, [Tensor((1.5,), np.float32)], [RESULT]), r"input 1 has the shape \(1.5,\)"),
+        (
+            ("m", negated, [Tensor((1,), np.float32, 3)], [RESULT]),
+            "has the name 3, which is no text",
+        ),
+        (("m", negated, [ROW], [RESULT], "x"), "model_version is 'x'"),
+        (("m", negated, [ROW], [RESULT], 0), "model_version is 0"),
+        (("m", negated, [ROW], [RESULT], 1, {}), "config is {}"),
         (("m", [], [ROW], [RESULT]), r"infer_func is \[\]"),
         (("m", negated, [ROW, ROW], [RESULT]), "two tensors have the name 'data'"),
         (
@@ -382,6 +424,7 @@ def test_what_cannot_be_bound_is_refused_and_harms_nothing(triton):
             triton.bind(*arguments)
     for config, text in (
         (ModelConfig(max_batch_size=0), "max_batch_size is 0"),
+        (ModelConfig(max_batch_size="4"), "max_batch_size is 4"),
         (
             ModelConfig(batcher=DynamicBatcher(priority_levels=2, default_priority_level=3)),
             "priority 3",
@@ -530,8 +573,19 @@ def test_a_token_guards_what_is_not_for_inference():
 
 
 def test_a_client_says_what_is_wrong_with_its_address_and_model(triton):
-    with pytest.raises(PyTritonClientInvalidUrlError, match="'ftp://x' is no address"):
-        ModelClient("ftp://x", "m")
+    for url in ("localhost", "localhost:", "[::1]", "http://[::1]:8000/"):
+        ModelClient(url, "m").close()
+    for url in ("ftp://x", "localhost:70000", "localhost:x", "::1", None):
+        with pytest.raises(PyTritonClientInvalidUrlError, match=f"'{url}' is no address"):
+            ModelClient(url, "m")
+    for options, text in (
+        ({"model_name": 3}, "model_name must be a name; found 3"),
+        ({"model_version": "x"}, "model_version must be a whole number; found 'x'"),
+        ({"init_timeout_s": "x"}, "init_timeout_s must be a number of seconds"),
+        ({"inference_timeout_s": -1}, "inference_timeout_s must be a number of seconds"),
+    ):
+        with pytest.raises(PyTritonClientValueError, match=text):
+            ModelClient(triton.url, **{"model_name": "m", **options})
     with (
         ModelClient(triton.url, "missing") as client,
         pytest.raises(PyTritonClientModelUnavailableError, match="'missing'"),

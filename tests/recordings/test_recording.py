@@ -5,7 +5,9 @@
 from __future__ import annotations
 
 import json
+import os
 import threading
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -317,8 +319,11 @@ def test_a_file_has_one_recording_at_a_time(server, tmp_path):
 def test_a_recording_that_fails_leaves_what_was_written_and_no_file_open(server, tmp_path):
     tap = nt.record(server, tmp_path / "t.jsonl")
     file = tap._writer._file
-    server.infer("double", {"IN": ONES}, request_id=object())
-    with pytest.raises(TypeError, match="not JSON serializable"):
+    file.flush()
+    with Path("/dev/full").open("wb") as full:
+        os.dup2(full.fileno(), file.fileno())
+    server.infer("double", {"IN": ONES})
+    with pytest.raises(OSError, match="No space left on device"):
         tap.stop()
     assert file.closed
     assert not Recording.load(tmp_path / "t.jsonl").complete

@@ -106,7 +106,8 @@ def test_it_waits_for_the_time_of_each_request(server, tmp_path):
 
 def test_sequences_keep_their_order_and_their_ids(server, tmp_path):
     server.load(
-        """name: "sums" backend: "python" max_batch_size: 4 sequence_batching { }
+        """name: "sums" backend: "python" max_batch_size: 4
+        sequence_batching { max_sequence_idle_microseconds: 60000000 }
         input { name: "IN" data_type: TYPE_FP32 dims: 4 }
         output { name: "OUT" data_type: TYPE_FP32 dims: 4 }""",
         double,
@@ -177,7 +178,8 @@ def test_decoupled_models_stream(server):
 
 def test_an_interrupt_leaves_a_partial_report_and_ends_its_sequences(server):
     server.load(
-        """name: "sums" backend: "python" max_batch_size: 4 sequence_batching { }
+        """name: "sums" backend: "python" max_batch_size: 4
+        sequence_batching { max_sequence_idle_microseconds: 60000000 }
         input { name: "IN" data_type: TYPE_FP32 dims: 4 }
         output { name: "OUT" data_type: TYPE_FP32 dims: 4 }""",
         double,
@@ -188,9 +190,10 @@ def test_an_interrupt_leaves_a_partial_report_and_ends_its_sequences(server):
         (PATIENCE_S * 1e4, 1, {"correlation_id": 1, "sequence_end": True}),
         name="sums",
     )
+    once = threading.Lock()  # a second interrupt would be raised
 
     def interrupt(progress):
-        if progress.requests:
+        if progress.requests and once.acquire(blocking=False):
             signal.raise_signal(signal.SIGINT)
 
     report = nt.replay(played, server, observer=interrupt)

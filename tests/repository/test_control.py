@@ -337,6 +337,9 @@ def test_unknown_mode_and_repository(server, root):
     with pytest.raises(InvalidArgumentError, match="unknown model control mode 'pol'") as caught:
         server.load_repository(root, control_mode="pol")
     assert caught.value.hint == "did you mean 'poll'?"
+    for directories in ("", [""]):
+        with pytest.raises(NotFoundError, match="repository '': no such directory"):
+            server.load_repository(directories)
 
 
 def test_models_to_load_are_named_in_the_explicit_mode_alone(server, root):
@@ -498,7 +501,9 @@ def test_L9_errors_of_the_configuration_are_poll_failures(explicit, root, config
     assert error.hint.startswith(detail)
 
 
-@pytest.mark.parametrize("name", ["absent", "", ".", "..", "../models/m", "m/1", "m\\1", "m\0"])
+@pytest.mark.parametrize(
+    "name", ["absent", "", ".", "..", "../models/m", "m/1", "m\\1", "m\0", "m" * 300]
+)
 def test_L10_an_unknown_model_and_a_path_out_of_the_repository_are_refused(explicit, root, name):
     add(root, "m")
     assert refused(explicit, name).message == (

@@ -95,9 +95,8 @@ def test_a_function_of_two_outputs(server, cells, tmp_path, returned):
 
 
 def test_a_class_keeps_its_text(server, cells, tmp_path):
-    model = cells(MODEL)
-    model = cells.names["TritonPythonModel"]
-    server.load(None, model, name="m")
+    cells(MODEL)
+    server.load(None, cells.names["TritonPythonModel"], name="m")
     # The variable is in the same cell, which linecache does not know: carry it.
     server.export(tmp_path, carry=["FACTOR"])
     assert 'config.add_input({"name": "IN"' in text_of(tmp_path, "m")
@@ -271,7 +270,7 @@ def test_a_torch_module_with_variable_dims(server, tmp_path, torch_format):
             same_answer(server, other, "s", {"x": np.ones((3, rows, 2), np.float32)})
 
 
-def test_a_module_whose_path_depends_on_values_is_compiled_or_reported(server, tmp_path):
+def test_a_module_whose_path_depends_on_values_keeps_its_paths(server, tmp_path):
     import torch
 
     class Branch(torch.nn.Module):
@@ -524,8 +523,9 @@ def test_values_that_are_carried(server, cells, tmp_path, value, stored):
     )
     server.load("max_batch_size: 8", function, name="f")
     exported = server.export(tmp_path, carry=["VALUE"])
-    assert exported.models[0].carried["VALUE"].endswith(stored or "")
-    assert bool(list(tmp_path.glob(f"f/1/VALUE{stored}"))) is (stored is not None)
+    assert exported.models[0].carried["VALUE"] == (f"VALUE{stored}" if stored else repr(value))
+    written = [path.name for path in tmp_path.glob("f/1/*") if path.name != "model.py"]
+    assert written == ([f"VALUE{stored}"] if stored else [])
     with again(tmp_path) as other:
         same(server, other, "f", {"IN": ONE})
 
@@ -644,6 +644,9 @@ def test_custom_batching_is_left_out_with_a_note(server, cells, tmp_path):
     server.load(config, cells(DOUBLE), name="double", batching=Anything)
     with pytest.warns(UserWarning, match="has custom batching in Python"):
         server.export(tmp_path)
+    assert "model_batch" not in text_of(tmp_path, "double")
+    with again(tmp_path) as other:
+        same(server, other, "double", {"IN": ONE})
 
 
 # -- configuration and files ---------------------------------------------------------------------
@@ -685,6 +688,23 @@ def test_files_stay_in_the_models_directory(server, cells, tmp_path, path):
 
 
 # -- existing directories ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["..", "../mine", "a/b", ".hidden", "m" * 300])
+def test_a_model_whose_name_is_no_folders_is_not_written(server, cells, tmp_path, name):
+    server.load("max_batch_size: 8", cells(DOUBLE), name=name)
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "file").touch()
+    with pytest.raises(InvalidArgumentError, match="its name cannot be that of a folder"):
+        server.export(tmp_path / "out", overwrite=True)
+    assert [path.name for path in tmp_path.rglob("*")] == ["mine", "file"]
+
+
+def test_a_directory_that_cannot_be_made_is_an_error_with_its_reason(server, cells, tmp_path):
+    server.load("max_batch_size: 8", cells(DOUBLE), name="double")
+    (tmp_path / "file").touch()
+    with pytest.raises(InvalidArgumentError, match="file/out': Not a directory"):
+        server.export(tmp_path / "file" / "out")
 
 
 def test_foreign_files_are_not_touched(server, cells, tmp_path):

@@ -30,6 +30,28 @@ class Healthy(BaseHTTPRequestHandler):
 HTTPServer(("127.0.0.1", port), Healthy).handle_request()
 sys.exit("Error: no port for metrics")
 """
+# A server that a signal ends, as often as its first argument says, before it is healthy.
+ABORTS = """
+import os
+import sys
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+
+class Healthy(BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200)
+        self.end_headers()
+
+starts = Path(sys.argv[2])
+starts.write_text(starts.read_text() + ".")
+if len(starts.read_text()) <= int(sys.argv[1]):
+    os.abort()
+http, metrics = (
+    int(one.partition("=")[2]) for one in sys.argv if one.startswith(("--http-port=", "--metrics-port="))
+)
+metrics = HTTPServer(("127.0.0.1", metrics), Healthy)
+HTTPServer(("127.0.0.1", http), Healthy).serve_forever()
+"""
 
 
 def a_model(repository: Path, config: str = 'backend: "python"', code: str = "") -> Path:
@@ -84,6 +106,21 @@ def test_a_server_is_not_ready_before_its_last_endpoint(tmp_path) -> None:
     with (
         pytest.raises(UnavailableError, match="ended with status 1:\nError: no port for metrics"),
         launch([sys.executable, "-c", WITHOUT_METRICS], tmp_path, os.environ),
+    ):
+        pytest.fail("it must not be ready")
+
+
+def test_a_server_that_a_signal_ends_is_started_again(tmp_path) -> None:
+    starts = tmp_path / "starts"
+    starts.touch()
+    command = [sys.executable, "-c", ABORTS, "2", str(starts)]
+    with launch(command, tmp_path, os.environ, starts=3) as server:
+        assert server.process.poll() is None
+    assert starts.read_text() == "..."
+    starts.write_text("")
+    with (
+        pytest.raises(UnavailableError, match="ended with status -6"),
+        launch(command, tmp_path, os.environ, starts=2),
     ):
         pytest.fail("it must not be ready")
 

@@ -4,9 +4,12 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import threading
+import time
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -16,6 +19,7 @@ from nbtriton.engine.core.snapshot import BatchRecord
 from nbtriton.errors import InvalidArgumentError, NotFoundError, TritonError, UnsupportedError
 from nbtriton.perf.sample import descendants_s
 from nbtriton.simulate.executions import gaps_of
+from nbtriton.simulate.measurements import ModelMeasurements
 
 SLEEPS = """name: "sleeps" backend: "identity" max_batch_size: 4 dynamic_batching {}
     input { name: "INPUT0" data_type: TYPE_FP32 dims: 2 }
@@ -46,16 +50,22 @@ def server():
         yield server
 
 
+def thread_names() -> Counter[str]:
+    """Count the threads by name; an instance that replaces another one has its number in its name."""
+    return Counter(re.sub(r"\d+", "", thread.name) for thread in threading.enumerate())
+
+
 def test_a_model_is_measured_by_batch_size_and_executions_at_once(server):
     # An instance has a response thread from the first time that a batch waits behind another.
     nt.perf(server, "sleeps", concurrency=16, request_count=64)
-    threads = threading.active_count()
+    threads = thread_names()
     seen = []
     found = nt.profile(server, "sleeps", seconds=0.5, at_once=2, observer=seen.append)
     measured = found.models["sleeps"]
     assert {point.rows for point in measured.points if point.at_once == 1} >= {1, 2, 4}
-    # How much longer it takes after it was idle for some milliseconds.
-    assert [min(adds) >= 0 for _, adds in measured.idle_us] == [True] * 3
+    # Of 1, 4 and 16 ms those that it had: a sender that is late leaves no idle time.
+    assert len(measured.idle_us) <= 3
+    assert all(idle_us > 0 and min(adds) >= 0 for idle_us, adds in measured.idle_us)
     assert measured.levels == (1, 2)
     # It cannot have slept for less.
     assert min(point.times_us[0] for point in measured.points) >= 3000
@@ -67,7 +77,7 @@ def test_a_model_is_measured_by_batch_size_and_executions_at_once(server):
     assert [progress.level for progress in seen] == list(range(1, len(seen) + 1))
     # The instances are its own again, and no thread is left.
     assert server.config("sleeps").instance_group[0].count == 1
-    assert threading.active_count() == threads
+    assert not thread_names() - threads
     report = nt.whatif(found, "sleeps", concurrency=[1, 8], instances=2)
     assert all(point.latency_p50_us >= 3000 for point in report.points)
     assert all(point.infer_per_s <= 2 * 4 / 0.003 for point in report.points)
@@ -178,11 +188,15 @@ def test_what_is_sent_may_be_given(server):
     assert found.models["sleeps"].rows == (1, 2)
 
 
-def test_processor_time_of_a_model_in_a_process_is_its_own(server):
+def test_processor_time_of_a_model_in_a_process_is_its_own(server, tmp_path):
+    path = tmp_path / "times"
+
     def spin(IN: "FP32[2]") -> {"OUT": "FP32[2]"}:
-        total = 0
+        start_s, used_s, total = time.perf_counter(), time.thread_time(), 0
         for number in range(60_000):
             total += number * number % 7
+        with path.open("a") as file:
+            print(time.thread_time() - used_s, time.perf_counter() - start_s, file=file)
         return {"OUT": IN + np.float32(total % 2)}
 
     server.load(
@@ -192,28 +206,54 @@ def test_processor_time_of_a_model_in_a_process_is_its_own(server):
     measured = nt.profile(server, "spins", seconds=0.1, at_once=1, batch_sizes=[1]).models["spins"]
     server.unload("spins", timeout_s=None)
     assert measured.place == "process"
-    # This process only waits for it. (A busy machine may give it a part of a core.)
-    assert measured.cores > 0.1
+    # This process only waits for it. (A busy machine gives it a part of a core.)
+    used_s, took_s = np.loadtxt(path).sum(axis=0)
+    assert measured.cores > 0.5 * used_s / took_s
     assert measured.interpreter_share == 0
 
 
-def test_gaps_are_known_by_rows_where_the_recorder_has_forgotten_the_requests():
-    def record(start_us, end_us, requests):
-        return BatchRecord(
-            "m",
-            1,
-            "m_0",
-            requests,
-            4,
-            "batch_full",
-            0,
-            start_us * 1000,
-            end_us * 1000,
-            failed=False,
-        )
+def record(start_us, end_us, requests=(1,), rows=1, queue_us=0):
+    return BatchRecord(
+        "m", 1, "m_0", requests, rows, "batch_full",
+        queue_us * 1000, start_us * 1000, end_us * 1000, failed=False,
+    )  # fmt: skip
 
-    found = gaps_of([record(0, 100, (1,)), record(150, 250, (5, 6, 7, 8)), record(310, 400, (9,))])
+
+def test_gaps_are_known_by_rows_where_the_recorder_has_forgotten_the_requests():
+    found = gaps_of(
+        [record(0, 100, (1,), 4), record(150, 250, (5, 6, 7, 8), 4), record(310, 400, (9,), 4)]
+    )
     assert found == {4: [50_000, 60_000]}
+
+
+def test_an_idle_time_is_known_by_the_executions_that_found_the_instance_idle():
+    measured = ModelMeasurements()
+    measured.alone[1].append([100_000] * 8)
+    for idle_us, execution_us in ((1000, 110), (4000, 130), (16000, 170)):
+        executions, end_us = [record(0, 100)], 100
+        for _ in range(8):
+            start_us = end_us + idle_us
+            end_us = start_us + execution_us
+            executions.append(record(start_us, end_us, queue_us=5))
+            # What waits behind another execution, or for more rows, says nothing of an idle instance.
+            executions.append(record(end_us, end_us + 900, queue_us=50))
+            executions.append(record(end_us + 950, end_us + 1900, rows=2, queue_us=5))
+            end_us += 1900
+        measured.add_after_idle(idle_us, executions, rows=1)
+    # The instance took 5 us to wake up each time.
+    assert measured.wake_ns == 5000
+    assert [(idle_us, set(adds)) for idle_us, adds in measured.idle_us(1)] == [
+        (1000, {10}), (4000, {30}), (16000, {70})
+    ]  # fmt: skip
+
+
+def test_an_idle_time_after_which_no_request_came_has_no_entry():
+    measured = ModelMeasurements()
+    measured.alone[1].append([100_000] * 8)
+    # A sender that is late: the second request waits for the end of the first.
+    measured.add_after_idle(1000, [record(0, 100), record(100, 200, queue_us=90)], rows=1)
+    measured.add_after_idle(4000, [record(0, 100), record(4100, 4250)], rows=1)
+    assert [idle_us for idle_us, _ in measured.idle_us(1)] == [4000]
 
 
 def test_processor_time_of_children_counts():

@@ -176,8 +176,9 @@ def test_the_rate_limiter_lets_one_run_at_a_time():
 def test_sequences_run_side_by_side(strategy):
     found = profile(more=f"sequence_batching {{ {strategy} }}")
     point = only(whatif(found, concurrency=8, sequence_length=10, request_count=800))
-    assert point.sequence_count == 80 or point.sequence_count > 60
-    assert point.server.mean_batch_size > 4
+    # Of 80 sequences in ten rounds of eight, three of the last round are of requests beyond the count.
+    assert point.sequence_count == 77
+    assert point.server.mean_batch_size == pytest.approx(8, rel=0.02)
     assert point.error_count == 0
 
 
@@ -358,8 +359,7 @@ def test_an_interrupt_leaves_the_levels_so_far():
 
     report = whatif(profile(), concurrency=[1, 2, 4], observer=stop)
     assert report.interrupted
-    assert [point.value for point in report.points][:1] == [1]
-    assert len(report.points) <= 2
+    assert [point.value for point in report.points] == [1]
 
 
 @pytest.mark.parametrize(
@@ -408,7 +408,7 @@ def test_a_profile_is_kept_in_a_file(tmp_path):
     found.save(path)
     assert Profile.load(path) == found
     assert list(found.frame["mean_us"]) == [750, 2000]
-    assert "1: 2 points" in repr(found).replace("m", "1", 1) or "2 points" in repr(found)
+    assert repr(found) == "<Profile m: 2 points measured in 0 s>"
     shown = found._repr_mimebundle_()["text/plain"]
     assert "wakes up in 17" in shown
     assert "mean [ms]" in shown

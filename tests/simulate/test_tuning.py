@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
+
 import pytest
 
 import nbtriton as nt
@@ -234,6 +237,10 @@ def test_a_model_is_tuned_and_the_best_applied():
         assert "p99 [ms]" in shown["text/plain"]
         assert "µs" not in shown["text/plain"].replace("queue delay [µs]", "")
         assert "predicted" in shown["text/html"]
-        applied = best.apply()
+        for copied in (pickle.loads(pickle.dumps(best)), copy.deepcopy(best)):
+            assert copied.config_pbtxt == best.config_pbtxt
+            assert copied.frontier.equals(best.frontier)
+            assert copied.server is None
+        applied = copy.copy(best).apply()
         assert server.config("sleeps").instance_group[0].count == 2
         assert applied.config_pbtxt.split() == best.config_pbtxt.split()

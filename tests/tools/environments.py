@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import tomllib
@@ -29,8 +30,11 @@ class Tool:
 TOOLS: Mapping[str, Tool] = {
     "model-analyzer": Tool(("triton-model-analyzer==1.58.0",)),
     "aiperf": Tool(("aiperf==0.13.0", "tokenizers")),
+    # The last that carries the program: its sources have not changed since.
+    "perf-analyzer": Tool(("tritonclient[grpc]<2.61",)),
     "tritonclient": Tool(("tritonclient[grpc,http]==2.73.0",)),
-    "tritonclient-2.50": Tool(("tritonclient[grpc,http]==2.50.0", "numpy<2")),
+    # It imports pkg_resources, which later versions of setuptools lack.
+    "tritonclient-2.50": Tool(("tritonclient[grpc,http]==2.50.0", "numpy<2", "setuptools<81")),
     # With a tritonserver of its own, of 250 MB.
     "pytriton": Tool(("nvidia-pytriton==0.5.14", "numpy<2")),
     "pytriton-client": Tool(("nvidia-pytriton==0.7.0",)),
@@ -71,7 +75,7 @@ class Environment:
              "--disable-pip-version-check", *wanted],
             check=True, timeout=_INSTALL_S,
         )  # fmt: skip
-        package = tool.requirements[0].partition("==")[0].partition("[")[0]
+        package = re.split(r"[\[=<]", tool.requirements[0])[0]
         done = subprocess.run(
             [self.program("python"), "-c",
              f"from importlib.metadata import version; print(version('{package}'))"],

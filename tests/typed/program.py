@@ -50,6 +50,8 @@ def main() -> None:
         future: nt.InferenceFuture = server.submit("double", {"IN": ONE})
         print(future.result(timeout_s=60)["OUT"].sum(), asyncio.run(later(server))["SUM"].sum())
         print([one["SUM"].item() for one in server.stream("twice", {"IN": ONE[0]})])
+        server.load(None, Path(__file__).with_name("caller.py"), name="caller")
+        print([one["OUT"].sum().item() for one in server.stream("caller", {"IN": ONE})])
         try:
             server.infer("doubel", {"IN": ONE})
         except nt.TritonError as error:

@@ -25,8 +25,27 @@ def test_the_typed_program_runs() -> None:
         "4.0",
         "8.0 4.0",
         "[4.0, 4.0]",
+        "[12.0, 12.0]",
         "NOT_FOUND did you mean 'double'?",
-        f"2 4 {nbtriton.compiled} True",
+        f"2 5 {nbtriton.compiled} True",
+    ]
+
+
+@pytest.mark.slow
+def test_the_typed_calls_run() -> None:
+    done = run_python(FOLDER / "calls.py", check=True)
+    assert done.stdout.splitlines() == [
+        "True True 1",
+        "Exported",
+        "8 True 0",
+        "True",
+        "4 True 1 True",
+        "False True True True 0",
+        "1 1",
+        "StaticView TimelineView PlotView Figure",
+        "True True 2 True",
+        "True A request waits for others. Exercise",
+        "[[-1.0, -1.0, -1.0, -1.0]] True",
     ]
 
 

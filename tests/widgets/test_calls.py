@@ -41,6 +41,14 @@ def test_a_graph_and_a_live_view(server):
     assert "double" in repr(nt.dag(server, "double"))
     watch = nt.watch(server, "double")
     watch.stop()
-    for call in (nt.dag, nt.watch):
-        with pytest.raises(nt.TritonError, match="unknown model: 'dubble'"):
-            call(server, "dubble")
+
+
+@pytest.mark.parametrize("call", [nt.dag, nt.timeline, nt.watch, nt.why])
+def test_what_is_no_server_and_what_is_no_model_is_refused(server, call):
+    with pytest.raises(nt.TritonError, match="unknown model: 'dubble'") as caught:
+        call(server, "dubble")
+    assert caught.value.hint == "did you mean 'double'?"
+    with pytest.raises(nt.TritonError, match="must be a"):
+        call(server, ["double"])
+    with pytest.raises(nt.TritonError, match=r"server must be a server.*found 'double'"):
+        call("double", "double")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from nbtriton.config import as_config
-from nbtriton.drawing import dag_scene, dag_svg, dag_text, folded, layout
+from nbtriton.drawing import dag_scene, dag_text, folded, layout, to_svg
 from nbtriton.widgets import graph_of, server_graph
 from nbtriton.widgets.graphs import with_calls
 from tests.widgets.samples import chain, ensemble, numbers
@@ -113,7 +113,7 @@ def test_a_nested_ensemble_is_opened_in_place():
         ("step:2", "output:OUT", "OUT FP32[16]"),
     ]
     assert {e.row_bytes for e in graph.edges} == {64.0}
-    assert "inner (ensemble)" in dag_svg(graph)
+    assert "inner (ensemble)" in to_svg(dag_scene(graph))
     assert "c  python · batch ≤ 8  in inner" in dag_text(graph)
 
 

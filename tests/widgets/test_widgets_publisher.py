@@ -59,17 +59,6 @@ def test_a_missing_acknowledgement_is_forgotten_after_two_seconds(clock):
     assert publisher.poll()
 
 
-def test_flush_sends_the_last_state_at_once(clock):
-    sent = []
-    publisher = Publisher(sent.append, clock=clock)
-    publisher.offer(1)
-    publisher.poll()
-    publisher.offer(2)
-    publisher.flush()
-    publisher.flush()
-    assert sent == [1, 2]
-
-
 @given(st.lists(st.tuples(st.floats(0, 0.5), st.sampled_from(["offer", "ack", "poll"]))))
 def test_never_more_than_ten_a_second_and_never_an_older_state(steps):
     clock, sent = Clock(), []

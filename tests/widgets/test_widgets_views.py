@@ -8,6 +8,7 @@ import struct
 from types import SimpleNamespace
 
 import pytest
+from tornado.ioloop import IOLoop
 
 from nbtriton.widgets import CurveView, DagView, Hub, WatchView
 from nbtriton.widgets.kernel_status import resume_busy
@@ -299,23 +300,62 @@ def test_replies_are_not_bound_to_the_busy_main_shell(watch):
     assert watch.comm._reply_subshell_for({}, "subshell") == "subshell"
 
 
+class ShellKernel:
+    """The parts of ipykernel's kernel that say its status."""
+
+    def __init__(self):
+        self._main_asyncio_lock = asyncio.Lock()
+        self.io_loop = IOLoop.current()
+        self.said = []
+
+    def _publish_status(self, state, _channel):
+        self.said.append(state)
+
+    async def cell(self, pages):
+        """Run a cell; pages send a message each, the last ones after it has said that it is done."""
+        async with self._main_asyncio_lock:
+            self.said.append("busy: cell")
+            for _ in range(pages):
+                await asyncio.to_thread(asyncio.run, self.message())
+            self.said.append("idle: cell")
+            await asyncio.to_thread(asyncio.run, self.message())
+
+    async def message(self):
+        """Handle a page's message on a subshell, which ends at once."""
+        resume_busy(self)
+        self.said.append("idle: message")
+        await asyncio.sleep(0)
+
+
+def test_the_last_state_of_a_kernel_is_idle_even_if_the_page_has_gone():
+    async def run() -> list[str]:
+        kernel = ShellKernel()
+        first, second = (asyncio.ensure_future(kernel.cell(pages)) for pages in (2, 1))
+        await first
+        await second
+        # Those that wait for the shell get it in order.
+        async with kernel._main_asyncio_lock:
+            return kernel.said
+
+    message = ["idle: message", "busy"]
+    assert asyncio.run(run()) == [
+        "busy: cell", *message, *message, "idle: cell", *message,
+        "busy: cell", *message, "idle: cell", *message, "idle",
+    ]  # fmt: skip
+
+
 def test_a_kernel_without_the_names_that_its_status_needs_is_left_alone():
     """Those of ipykernel 6 and of hosts without ipykernel, and of versions to come."""
 
-    async def resume() -> list[str]:
-        said: list[str] = []
-        lock, last = asyncio.Lock(), asyncio.Event()
-
-        def publish(state: str, _channel: str) -> None:
-            said.append(state)
-            last.set()
-
-        async with lock:
-            for names in ({}, {"_publish_status": publish}, {"_main_asyncio_lock": lock}):
-                resume_busy(SimpleNamespace(**names))
+    async def run() -> list[str]:
+        kernel = ShellKernel()
+        names = ("_main_asyncio_lock", "_publish_status", "io_loop")
+        async with kernel._main_asyncio_lock:
+            for missing in names:
+                others = {name: getattr(kernel, name) for name in names if name != missing}
+                resume_busy(SimpleNamespace(**others))
             resume_busy(None)
-            resume_busy(SimpleNamespace(_publish_status=publish, _main_asyncio_lock=lock))
-            await last.wait()
-        return said
+            await asyncio.sleep(0)
+        return kernel.said
 
-    assert asyncio.run(resume()) == ["busy"]
+    assert asyncio.run(run()) == []

@@ -280,13 +280,16 @@ def test_ctrl_c_ends_the_execution_and_of_a_deaf_one_the_process(
     before = pid(server)
     with redirect_stdout(Heard()) as heard:
         sender = interrupt_when(heard)
+        interrupted = False
         try:
-            server.infer("m", {"IN": IN}, parameters={"how": how})
-        except KeyboardInterrupt:
+            try:
+                server.infer("m", {"IN": IN}, parameters={"how": how})
+            finally:
+                sender.stop()
+                sender.join()
+        except KeyboardInterrupt:  # this one, or the next one
             interrupted = True
-        finally:
-            sender.stop()
-            sender.join()
+        sender.join()
     assert interrupted
     assert (pid(server) == before) is same
 

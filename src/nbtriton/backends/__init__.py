@@ -1,4 +1,4 @@
-"""Backends, which run batches: their interface to the engine, and how one is found."""
+"""Backends, which run batches: their interface to the engine, and their registry."""
 
 from nbtriton.backends.base import (
     BACKEND_DIRECTORY,

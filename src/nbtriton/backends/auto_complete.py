@@ -1,7 +1,7 @@
-"""Auto-complete: the object that a model's ``auto_complete_config`` gets.
+"""Auto-complete: the argument of a model's ``auto_complete_config``.
 
-Rules and texts are those of ``ModelConfig`` in Triton's triton_python_backend_utils.py (AC4). A plain dict
-is behind it, not the protobuf message: the environment of a model may lack protobuf.
+Rules and texts are those of ``ModelConfig`` in Triton's triton_python_backend_utils.py (AC4). It wraps a
+plain dict instead of the protobuf message: the environment of a model may lack protobuf.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ class AutoCompleteConfig:
     Parameters
     ----------
     config : str or bytes
-        As Triton reports it, in JSON.
+        JSON, as reported by Triton.
 
     Notes
     -----
-    A conflict raises `ValueError` with Triton's text: the model's own code calls these methods, and
-    in Triton it may catch exactly that.
+    A conflict raises `ValueError` with Triton's text: the model's own code calls these methods, and may catch
+    Triton's exception.
     """
 
     def __init__(self, config: str | bytes) -> None:
         self._model_config: dict[str, Any] = json.loads(config)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the configuration as Triton reports it; changes to the dict stick."""
+        """Return the configuration as reported by Triton; changes to the dict take effect."""
         return self._model_config
 
     def set_max_batch_size(self, max_batch_size: int) -> None:
-        """Set the largest batch; one that is configured can be raised, not lowered."""
+        """Set the largest batch size; a configured one can be raised, not lowered."""
         configured = self._model_config["max_batch_size"]
         if configured > max_batch_size:
             raise ValueError(
@@ -49,7 +49,7 @@ class AutoCompleteConfig:
         self._model_config["max_batch_size"] = max_batch_size
 
     def set_dynamic_batching(self) -> None:
-        """Choose the dynamic batcher; what is configured for it stays."""
+        """Choose the dynamic batcher; its configured settings stay."""
         for other in ("sequence_batching", "ensemble_scheduling"):
             if other in self._model_config:
                 raise ValueError(
@@ -60,11 +60,11 @@ class AutoCompleteConfig:
         self._model_config.setdefault("dynamic_batching", {})
 
     def add_input(self, input: Mapping[str, Any]) -> None:  # noqa: A002 - Triton's name
-        """Add an input (`name`, `data_type`, `dims`, `optional`), or agree with a configured one."""
+        """Add an input (`name`, `data_type`, `dims`, `optional`), or check it against a configured one."""
         self._add("input", input, *_INPUT)
 
     def add_output(self, output: Mapping[str, Any]) -> None:
-        """Add an output (`name`, `data_type`, `dims`), or agree with a configured one."""
+        """Add an output (`name`, `data_type`, `dims`), or check it against a configured one."""
         self._add("output", output, *_OUTPUT)
 
     def set_model_transaction_policy(self, transaction_policy_dict: Mapping[str, Any]) -> None:
@@ -109,7 +109,7 @@ class AutoCompleteConfig:
         tensors.append(tensor)
 
     def _agree(self, what: str, configured: dict[str, Any], tensor: Mapping[str, Any]) -> None:
-        """Fill what the configuration left open; differ from it and the model cannot load."""
+        """Fill fields that the configuration lacks; a difference in the others fails the load."""
         name, data_type = tensor["name"], configured["data_type"]
         if data_type not in ("TYPE_INVALID", tensor["data_type"]):
             raise ValueError(
@@ -128,7 +128,7 @@ class AutoCompleteConfig:
 
 
 def completing(config: dict[str, Any]) -> AutoCompleteConfig:
-    """Return a configuration to complete; the dict is changed."""
+    """Wrap a configuration to complete; the dict is changed."""
     made = AutoCompleteConfig("{}")
     made._model_config = config  # noqa: SLF001 - models construct it from text alone
     return made

@@ -1,4 +1,4 @@
-"""The common parts of checks of configurations against models."""
+"""Common parts of the checks of configurations against models."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def expect(
 def expect_input_count(
     config: ModelConfig, expected: int, names: Collection[str], least: int, most: int
 ) -> None:
-    """Check that a model, whose inputs have these names, takes as many as its configuration has."""
+    """Check that a model with these inputs has as many as its configuration."""
     if not least <= expected <= most:
         raise ConfigError(
             f"unable to load model '{config.name}', configuration expects {expected} inputs, model "
@@ -32,5 +32,5 @@ def expect_input_count(
 
 
 def model_dims(spec: TensorSpec) -> tuple[int, ...]:
-    """Return the shape that the model itself sees, without the batch dimension."""
+    """Return the shape for the model itself, without the batch dimension."""
     return spec.dims if spec.reshape is None else spec.reshape

@@ -1,4 +1,4 @@
-"""Attributes of classes for the compiler of the core; see `scripts/compiled.py`."""
+"""Class attributes for the compiler of the core; see `scripts/compiled.py`."""
 
 from __future__ import annotations
 
@@ -11,5 +11,5 @@ if TYPE_CHECKING:
 else:
 
     def mypyc_attr(**_):  # noqa: ANN003, ANN201 - typed above
-        """Leave a class as it is: only mypyc reads the decorator."""
+        """Return a class unchanged: only mypyc reads the decorator."""
         return lambda decorated: decorated

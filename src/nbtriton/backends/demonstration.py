@@ -1,6 +1,6 @@
 """Triton's small demonstration backends: `identity`, `repeat` and `square`.
 
-They run no model: a configuration is all they need.
+They run no model: they need only a configuration.
 """
 
 from __future__ import annotations
@@ -42,9 +42,8 @@ _ORDINALS = ("first", "second", "third")
 class IdentityBackend(Backend):
     """Copies ``INPUT<index>`` to ``OUTPUT<index>``.
 
-    Parameters of the configuration: ``execute_delay_ms``; ``instance_wise_delay_multiplier``, which
-    makes the second instance wait that many times as long, the third twice as many times, …; and
-    ``creation_delay_sec``.
+    Parameters of the configuration: ``execute_delay_ms``; ``instance_wise_delay_multiplier``, by which the
+    second instance's delay is multiplied, the third's by twice as much, …; and ``creation_delay_sec``.
     """
 
     name: ClassVar[str] = "identity"
@@ -55,7 +54,7 @@ class IdentityBackend(Backend):
         self._numbers = itertools.count()
 
     def check(self, context: ModelContext) -> None:
-        """Check that inputs and outputs are pairs, and the parameters."""
+        """Check the parameters, and that inputs and outputs are pairs."""
         config = context.config
         counts = (len(config.input), len(config.output))
         text = "model configuration must have equal input/output pairs"
@@ -74,7 +73,7 @@ class IdentityBackend(Backend):
             integer_parameter(config, key)
 
     def open(self, context: ModelContext) -> None:
-        """Wait as long as the configuration says, and start counting bytes."""
+        """Wait for the configured time, and start counting bytes."""
         time.sleep(max(0, integer_parameter(context.config, "creation_delay_sec")))
         text = "Cumulative input byte size of all requests received by the model"
         family = family_of(context.server, "input_byte_size_counter", text, MetricKind.COUNTER)
@@ -123,7 +122,7 @@ class _IdentityInstance(BackendInstance):
         if array is not None:
             self._received.increment(tensors.nbytes_of(array))
             return tensors.copy_of(array)
-        # Zeros stand for an optional input that the request lacks.
+        # Zeros replace a missing optional input.
         batch = (request.batch_size,) if self._batches else ()
         shape = (*batch, *(1 if dim == -1 else dim for dim in model_dims(spec)))
         if spec.datatype == "BYTES":
@@ -135,7 +134,7 @@ class _StreamingBackend(Backend):
     """Answers each request with a stream of responses; all its models have the same tensors."""
 
     needs_source: ClassVar[bool] = False
-    # In order, of the datatypes; those that have one element.
+    # Names, in the order of the datatypes; those with one element.
     inputs: ClassVar[Sequence[str]]
     outputs: ClassVar[Sequence[str]]
     datatypes: ClassVar[Sequence[str]]
@@ -175,13 +174,13 @@ class _StreamingBackend(Backend):
 
     @abstractmethod
     def respond(self, config: ModelConfig, request: BackendRequest) -> Iterator[Response]:
-        """Yield the responses to a request; an error that this raises is the last one."""
+        """Yield the responses to a request; an error raised here is the last one."""
 
 
 class _StreamingInstance(BackendInstance):
     """Sends the responses to each request from a thread of its own."""
 
-    # It waits: the thread of a caller must go on, to read the responses that have come meanwhile.
+    # The caller's thread must stay free to read responses while the instance waits.
     any_thread = False
 
     def __init__(self, name: str, respond: Callable[[BackendRequest], Iterator[Response]]) -> None:
@@ -225,8 +224,8 @@ def _elements(request: BackendRequest, name: str) -> list[int]:
 class RepeatBackend(_StreamingBackend):
     """Sends the elements of ``IN`` back one by one as ``OUT``, with their indices as ``IDX``.
 
-    ``DELAY`` has the milliseconds before each response, ``WAIT`` those for which the instance stays
-    busy.
+    ``DELAY`` has the milliseconds before each response, ``WAIT`` the milliseconds for which the instance
+    stays busy.
     """
 
     name: ClassVar[str] = "repeat"
@@ -256,18 +255,18 @@ class RepeatBackend(_StreamingBackend):
             time.sleep(delay_ms / 1000)
             if request.is_cancelled():
                 return
-            found = {"OUT": np.array([value], np.int32), "IDX": np.array([index], np.uint32)}
-            wanted = request.requested_outputs
-            yield Response({name: found[name] for name in found if name in wanted})
+            outputs = {"OUT": np.array([value], np.int32), "IDX": np.array([index], np.uint32)}
+            requested = request.requested_outputs
+            yield Response({name: outputs[name] for name in outputs if name in requested})
 
 
 class SquareBackend(_StreamingBackend):
     """Answers a request for N with N responses ``OUT`` = N.
 
-    Parameters of the configuration, whole numbers: ``CUSTOM_INFER_DELAY_NS`` and
-    ``CUSTOM_OUTPUT_DELAY_NS`` before each response, ``CUSTOM_CANCEL_DELAY_NS`` before a cancelled
-    request ends; ``CUSTOM_EMPTY_COUNT`` responses at the end that are left out, and
-    ``CUSTOM_FAIL_COUNT`` before them that are errors.
+    Parameters of the configuration, whole numbers: ``CUSTOM_INFER_DELAY_NS`` and ``CUSTOM_OUTPUT_DELAY_NS``
+    before each response, ``CUSTOM_CANCEL_DELAY_NS`` before a cancelled request ends, the number of omitted
+    responses at the end (``CUSTOM_EMPTY_COUNT``), and the number of errors before these
+    (``CUSTOM_FAIL_COUNT``).
     """
 
     name: ClassVar[str] = "square"
@@ -276,13 +275,13 @@ class SquareBackend(_StreamingBackend):
     single = ("IN", "OUT")
 
     def respond(self, config: ModelConfig, request: BackendRequest) -> Iterator[Response]:
-        """Yield as many responses as the request says."""
+        """Yield the requested number of responses."""
         shape = shape_of(request.inputs["IN"])
         one = len(shape) != 2 or shape[0] == 1
         hint = "one request asks for one number: batch size 1"
         expect(one, "unexpected shape for IN input", hint)
         number = _elements(request, "IN")[0]
-        # Triton takes a negative number for a count of some 10**19.
+        # Triton reads a negative number as a count of some 10**19.
         expect(number >= 0, f"IN is {number}, expected 0 or more: a number of responses")
         infer_ns, output_ns, cancel_ns = (
             _count(config, f"CUSTOM_{what}_DELAY_NS") for what in ("INFER", "OUTPUT", "CANCEL")
@@ -304,7 +303,7 @@ class SquareBackend(_StreamingBackend):
 
 
 def _count(config: ModelConfig, key: str) -> int:
-    """Return a parameter, 0 for one that is no number: Triton goes on without it, too."""
+    """Return a parameter, 0 if it is no number: Triton ignores it, too."""
     text = text_parameter(config, key) or "0"
     if text.isascii() and text.isdigit():
         return int(text)

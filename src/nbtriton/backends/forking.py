@@ -1,4 +1,4 @@
-"""State of the process that a forked child needs anew."""
+"""Process state that a forked child has to renew."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ _Value = TypeVar("_Value")
 def after_fork(function: Callable[[], object]) -> None:
     """Call a function in every forked child; for state that lives as long as the process.
 
-    The child has only the thread that forked: a lock that another thread held stays locked, and the
-    work of other threads is not done.
+    The child has only the thread that forked: a lock of another thread stays locked, and other threads' work
+    is not done.
     """
     if hasattr(os, "register_at_fork"):  # not on Windows
         os.register_at_fork(after_in_child=function)

@@ -1,4 +1,4 @@
-"""Several models as one graph on one GPU: what an ensemble runs by a single launch."""
+"""Several models as one graph on one GPU, which an ensemble runs by a single launch."""
 
 from __future__ import annotations
 
@@ -25,26 +25,26 @@ from nbtriton.tensors import Array, copy_of, is_on_device
 
 __all__ = ["FusedBackend", "FusedInstance", "Part"]
 
-# What a model is captured as: inputs by name to outputs by name.
+# The captured form of a model: a function from inputs by name to outputs by name.
 _Call = Callable[[Mapping[str, Array]], Mapping[str, Array]]
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One of the models, in the order in which they run.
+    """One of the models, in the order of execution.
 
     Parameters
     ----------
     backend : Backend
         Opened, and open for as long as the parts are used.
     context : InstanceContext
-        Of an instance that is made for the graph alone.
+        Of an instance made for the graph alone.
     inputs, outputs : mapping of str to str
-        The tensors that its inputs and outputs are.
+        The tensors of its inputs and outputs.
     shared : frozenset of str
-        Inputs that it gets a copy of: something else has the same memory, too.
+        Inputs to copy, as they share their memory.
     check : callable
-        Raises for inputs that the model would not be given.
+        Raises for inputs that the model would refuse.
     """
 
     backend: Backend
@@ -66,17 +66,17 @@ class FusedBackend(Backend):
     Parameters
     ----------
     name : str
-        Whose graphs they are, for the log, such as ``ensemble 'e'``.
+        The owner of the graphs for the log, such as ``ensemble 'e'``.
     parts : sequence of Part
     outputs : sequence of str
-        The tensors to be returned.
+        The tensors to return.
     on_close : callable
-        Called once the last instance is finalized.
+        Called when the last instance is finalized.
 
     Attributes
     ----------
     shares : tuple of float
-        What each part has taken of the time that the graph which ran last was captured in; together 1.
+        Share of each part in the capture time of the last graph that ran; their sum is 1.
     """
 
     name: ClassVar[str] = "ensemble"
@@ -96,7 +96,7 @@ class FusedBackend(Backend):
         self._instance: FusedInstance | None = None
 
     def knows_simulated(self, context: InstanceContext) -> bool:  # noqa: ARG002 - as the interface has it
-        """Return True: the parts are asked."""
+        """Return True: the parts decide."""
         return True
 
     def create_instance(self, context: InstanceContext) -> FusedInstance:
@@ -105,17 +105,17 @@ class FusedBackend(Backend):
         return self._instance
 
     def has_refused(self, inputs: Mapping[str, Array]) -> bool:
-        """Return whether inputs of these shapes are known to have no graph; on any thread."""
+        """Return whether a capture of these input shapes has failed; callable on any thread."""
         return self._instance is None or self._instance.graphs.has_refused(inputs)
 
     def close(self) -> None:
-        """Release what the parts need."""
+        """Release the resources of the parts."""
         self._instance = None
         self._on_close()
 
 
 class FusedInstance(BackendInstance):
-    """Replays the graphs on a stream of its own.
+    """Replays the graphs on its own stream.
 
     Raises
     ------
@@ -159,12 +159,12 @@ class FusedInstance(BackendInstance):
     def execute(
         self, requests: Sequence[BackendRequest], timer: BatchTimer
     ) -> Sequence[Response | None] | None:
-        """Replay the graph of the request's shapes, which may have to be captured.
+        """Replay the graph of the request's shapes, captured on first use.
 
         Raises
         ------
         CaptureError
-            There is none: the models are to be run one by one.
+            The graph cannot be captured: the models are to run one by one.
         """
         (request,) = requests
         device = self._device
@@ -181,10 +181,10 @@ class FusedInstance(BackendInstance):
                     raise CaptureError("there is no graph for these shapes")
                 captured.write(device, inputs, self._readers)
                 timer.inputs_ready()
-                made, shares = captured.result
+                result, shares = captured.result
                 self._replay(captured.graph)
-                # The next replay overwrites what this one has computed.
-                outputs = {name: copy_of(array) for name, array in made.items()}
+                # The next replay overwrites the results of this one.
+                outputs = {name: copy_of(array) for name, array in result.items()}
                 event = device.hand_over(
                     list(outputs.values()), [self._writers[name] for name in outputs]
                 )
@@ -192,21 +192,21 @@ class FusedInstance(BackendInstance):
                 event.synchronize()
         except CaptureError:
             raise
-        except Exception as error:  # such as a full memory: one by one they say why, or work
+        except Exception as error:  # such as full memory; single models may succeed
             raise CaptureError(str(error)) from error
         self._backend.shares = shares
         timer.infer_done()
         return [Response(outputs)]
 
     def _replay(self, graph: Any) -> None:
-        if self._device.simulated:  # which counts each operation
+        if self._device.simulated:  # counts each operation
             graph.replay()
             return
         with self._device.computing("module", self._owner):
             graph.replay()
 
     def _call(self, inputs: Mapping[str, Array]) -> tuple[dict[str, Array], tuple[float, ...]]:
-        """Run all models in a row; return the outputs, and what each has taken of the time."""
+        """Run all models in a row; return the outputs, and each model's share of the time."""
         tensors = dict(inputs)
         marks = [monotonic_ns()]
         try:
@@ -221,23 +221,22 @@ class FusedInstance(BackendInstance):
         return {name: tensors[name] for name in self._backend.outputs}, shares
 
     def _call_one(self, part: Part, call: _Call, tensors: dict[str, Array]) -> None:
-        given = {
+        inputs = {
             name: copy_of(tensors[tensor]) if name in part.shared else tensors[tensor]
             for name, tensor in part.inputs.items()
         }
-        part.check(given)
-        made = call(given)
+        part.check(inputs)
+        outputs = call(inputs)
         for name, tensor in part.outputs.items():
-            array = made[name]
+            array = outputs[name]
             if type(array) is np.ndarray or not is_on_device(array):
                 raise CaptureError(f"output '{name}' of step '{part.model}' is on the host")
             tensors[tensor] = array
 
     def finalize(self) -> None:
         """Release the graphs, and the instances that were made for them."""
-        with (
-            ExitStack() as stack
-        ):  # all of it, whatever the finalize of a model raises; the last first
+        # In reverse order; all of it, despite errors in a model's finalize.
+        with ExitStack() as stack:
             stack.callback(self._stream.close)
             for instance in self._instances:
                 stack.callback(instance.finalize)

@@ -1,7 +1,7 @@
-"""Models on a simulated GPU whose libraries know no such device: run on the host, accounted on the GPU.
+"""Models on a simulated GPU whose libraries do not know it: run on the host, accounted on the GPU.
 
-Inputs are copied to the device, the model's own library computes them there where they lie in truth, and its
-outputs are the device's: copies, memory, order and time are those of the simulated GPU.
+Inputs are copied to the device, the model's own library computes them in host memory, and its outputs belong
+to the device: copies, memory, order and time are those of the simulated GPU.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ __all__ = ["HostedInstance", "create_instance"]
 
 
 def create_instance(backend: Backend, context: InstanceContext) -> BackendInstance:
-    """Create an instance where its context says: on the host, on a GPU, or on a simulated one.
+    """Create an instance on the device of its context: the host, a GPU, or a simulated GPU.
 
     Raises
     ------
@@ -65,7 +65,7 @@ def create_instance(backend: Backend, context: InstanceContext) -> BackendInstan
 
 
 class _Wrapped(BackendInstance):
-    """Passes calls on to another instance."""
+    """Delegates to another instance."""
 
     def __init__(self, inner: BackendInstance, weights: Reservation) -> None:
         self._inner = inner
@@ -101,7 +101,7 @@ class _Wrapped(BackendInstance):
         self._inner.abandon()
 
     def finalize(self) -> None:
-        """Release what the instance holds, and the memory of its weights."""
+        """Release the instance's resources, and the memory of its weights."""
         try:
             self._inner.finalize()
         finally:
@@ -109,11 +109,11 @@ class _Wrapped(BackendInstance):
 
 
 class _Weighted(_Wrapped):
-    """An instance whose backend knows its device; its weights are accounted there."""
+    """An instance whose backend uses its device itself; its weights are accounted there."""
 
 
 class HostedInstance(_Wrapped):
-    """Runs an instance on the host as if it ran on a simulated GPU.
+    """Runs an instance on the host as if on a simulated GPU.
 
     Parameters
     ----------
@@ -123,7 +123,7 @@ class HostedInstance(_Wrapped):
         On the simulated GPU.
     weights : Reservation
     operation : str
-        The class of operations that a batch counts as.
+        The operation class of a batch.
     """
 
     def __init__(
@@ -151,7 +151,7 @@ class HostedInstance(_Wrapped):
             return _adopted(place, responses, requests)
 
     def capturable(self) -> Callable[[Mapping[str, Array]], Mapping[str, Array]] | None:
-        """Return the inner instance's, as one operation of the device's."""
+        """Return the inner instance's function, as one operation of the device."""
         inner = self._inner.capturable()
         return None if inner is None else partial(self._captured, inner)
 
@@ -174,7 +174,7 @@ class HostedInstance(_Wrapped):
 
 
 class _Staged:
-    """A request whose inputs are on the device; for the model they look like the host's."""
+    """A request with its inputs on the device, which the model gets as host arrays."""
 
     def __init__(self, request: BackendRequest, inputs: Mapping[str, Array], place: Place) -> None:
         self._request = request
@@ -194,7 +194,7 @@ class _Staged:
         return getattr(self._request, name)
 
     def send(self, response: Response | None, *, final: bool) -> None:
-        """Deliver one response ahead of the end of the batch."""
+        """Deliver one response before the end of the batch."""
         if response is not None:
             with self._place.stream:
                 _adopted(self._place, [response], [self._request])
@@ -202,12 +202,12 @@ class _Staged:
 
 
 def _placed(place: Place, requests: Sequence[BackendRequest]) -> list[dict[str, Array]]:
-    """Return the inputs of each request on the device; those from the host went there in one copy."""
-    found: list[dict[str, Array]] = [{} for _ in requests]
+    """Return the inputs of each request on the device; host arrays are moved in one copy."""
+    inputs: list[dict[str, Array]] = [{} for _ in requests]
     names = dict.fromkeys(name for request in requests for name in request.inputs)
     for name in names:
-        holders = [at for at, request in enumerate(requests) if name in request.inputs]
-        arrays = [requests[at].inputs[name] for at in holders]
+        holders = [index for index, request in enumerate(requests) if name in request.inputs]
+        arrays = [requests[index].inputs[name] for index in holders]
         on_host = all(kind_of(array) == "numpy" for array in arrays)
         if on_host and arrays[0].dtype.kind in "OSU":
             parts: list[Array] = arrays
@@ -216,9 +216,9 @@ def _placed(place: Place, requests: Sequence[BackendRequest]) -> list[dict[str, 
             parts = scatter(place.join(arrays, name)[0], sizes)
         else:
             parts = [place.join([array], name)[0] for array in arrays]
-        for at, part in zip(holders, parts, strict=True):
-            found[at][name] = part
-    return found
+        for index, part in zip(holders, parts, strict=True):
+            inputs[index][name] = part
+    return inputs
 
 
 def _adopted(
@@ -226,11 +226,11 @@ def _adopted(
     responses: Sequence[Response | None] | None,
     requests: Sequence[BackendRequest],
 ) -> Sequence[Response | None] | None:
-    """Make the outputs of responses the device's."""
+    """Move the outputs of responses to the device's account."""
     if responses is None:
         return None
     outputs: dict[str, Array] = {}
-    # (Compiled, the class takes every list for one of its own.)
+    # (The compiled class takes every list for one of its own.)
     if type(responses) is ScatteredResponses:
         whole, sizes, wanted = responses.parts()
         outputs = {name: _on_device(place, array) for name, array in whole.items()}

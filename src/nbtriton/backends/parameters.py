@@ -1,4 +1,4 @@
-"""Values of a configuration's ``parameters``, read as Triton's C++ backends read them."""
+"""Values of a configuration's ``parameters``, read as by Triton's C++ backends."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ def text_parameter(config: ModelConfig, key: str) -> str | None:
 
 
 def integer_parameter(config: ModelConfig, key: str) -> int:
-    """Return a parameter that is a number, 0 where it is not set; see `integer_value`.
+    """Return a numeric parameter, 0 if it is not set; see `integer_value`.
 
     Raises
     ------
     InvalidArgumentError
-        It is set, and is no number of 32 bits.
+        It is not a number of 32 bits.
     """
     text = text_parameter(config, key)
     return 0 if text is None else integer_value(text, f"it is parameter {key}")
 
 
 def integer_value(text: str, hint: str = "") -> int:
-    """Return a number as C++'s ``stoi`` reads it: what follows the digits does not count.
+    """Return a number as C++'s ``stoi`` reads it: text after the digits does not count.
 
     Raises
     ------
@@ -50,24 +50,24 @@ def integer_value(text: str, hint: str = "") -> int:
 
 
 def boolean_parameter(config: ModelConfig, key: str, default: bool) -> bool:
-    """Return a parameter that says yes or no.
+    """Return a boolean parameter.
 
     Raises
     ------
     InvalidArgumentError
-        It is set, and is neither.
+        Its value is neither true nor false.
     """
     text = text_parameter(config, key)
     return default if text is None else boolean_value(text, f"it is parameter {key}")
 
 
 def boolean_value(text: str, hint: str = "") -> bool:
-    """Return a text that says yes or no.
+    """Return a boolean value of a text.
 
     Raises
     ------
     InvalidArgumentError
-        It says neither.
+        It is neither true nor false.
     """
     if text.lower() not in (*_TRUE, *_FALSE):
         raise InvalidArgumentError(

@@ -1,7 +1,7 @@
-"""Ragged batches: requests of different shapes in one buffer, and what describes them (G4, G7).
+"""Ragged batches: requests of different shapes in one buffer, and tensors that describe them (G4, G7).
 
-Pure arithmetic on shapes, after ``BackendInputCollector`` and ``BackendOutputResponder`` of
-Triton's backend utilities. Shapes are those of the requests, batch dimension included.
+Pure arithmetic on shapes, after ``BackendInputCollector`` and ``BackendOutputResponder`` of Triton's backend
+utilities. Shapes are those of the requests, batch dimension included.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ class BatchInput:
 class BatchOutput:
     """An output whose parts are shaped by one input.
 
-    ``shape`` is the output's, with -1 for the batch dimension and every other one that is that of
-    the same position in the source input.
+    ``shape`` is the output's. -1 stands for the batch dimension, and for dimensions equal to those at the
+    same position of the source input.
     """
 
     source: str
@@ -64,7 +64,7 @@ class BatchOutput:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """The layout of the tensors of a model's batches, beyond joining them along axis 0.
+    """The layout of tensors in a model's batches, beyond joining them along axis 0.
 
     Parameters
     ----------
@@ -87,12 +87,12 @@ PLAIN = Layout()
 
 
 def layout(config: ModelConfig) -> Layout:
-    """Return the layout that a configuration asks for.
+    """Return the layout of a configuration.
 
     Raises
     ------
     ConfigError
-        An output is to be shaped by an input that has no dimension for it.
+        An output shaped by an input that lacks a dimension for it.
     """
     inputs = input_specs(config)
     outputs = output_specs(config)
@@ -136,17 +136,16 @@ def batch_input_value(
     kind : str
         ``BATCH_ELEMENT_COUNT`` and the other kinds of Triton's ``BatchInput``.
     shapes : sequence of tuple of int
-        One a request, batch dimension first.
+        One per request, batch dimension first.
     dtype : numpy.dtype
         INT32 or FP32.
 
     Returns
     -------
     numpy.ndarray
-        Of a shape by kind, for R requests: [R] for the two counts, [R + 1] with zero, [items,
-        rank - 1] for the item shapes, the same flat for ``…_FLATTEN``. For
-        ``BATCH_MAX_ELEMENT_COUNT_AS_SHAPE`` the shape is the value; the data, which Triton leaves
-        undefined, are zeros.
+        Its shape depends on the kind; for R requests: [R] for the two counts, [R + 1] with zero, [items, rank
+        - 1] for the item shapes, the same flat for ``…_FLATTEN``. For ``BATCH_MAX_ELEMENT_COUNT_AS_SHAPE``
+        the shape is the value; the data, which Triton leaves undefined, are zeros.
     """
     counts = [prod(shape) for shape in shapes]
     if kind == "BATCH_ELEMENT_COUNT":

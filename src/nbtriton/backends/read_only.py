@@ -1,7 +1,7 @@
-"""READ_ONLY_INPUTS: models whose owner says that they only read their inputs.
+"""READ_ONLY_INPUTS: models declared to only read their inputs.
 
-Such a model gets the sender's memory of a tensor instead of a copy. numpy refuses writes to it; torch
-tensors cannot be protected, but changes to them are detected.
+Such a model gets the sender's memory of a tensor instead of a copy. numpy refuses writes to it; torch tensors
+cannot be protected, but changes to them are detected.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ _WORDS = ("read-only", "readonly")
 
 
 def explain_write(failure: ModelError, raised: BaseException) -> None:
-    """Add what to do to the error of such a model if the exception behind it looks like a write."""
+    """Add advice to the error of such a model if its exception looks like a refused write."""
     text = str(raised)
     if isinstance(raised, _ERRORS) and any(word in text for word in _WORDS):
         failure.args = (f"{failure.message.rstrip()}\n\n{_ADVICE}",)
 
 
 def versions_of(inputs: Mapping[str, Array]) -> dict[str, tuple[Array, int]]:
-    """Return the torch tensors among the inputs with the number of changes made to each so far."""
+    """Return the torch tensors among the inputs, each with its number of changes so far."""
     return {
         name: (array, array._version)  # noqa: SLF001 - documented: torch's "in-place correctness checks"
         for name, array in inputs.items()
@@ -40,7 +40,7 @@ def versions_of(inputs: Mapping[str, Array]) -> dict[str, tuple[Array, int]]:
 
 
 def check_unchanged(versions: Mapping[str, tuple[Array, int]], model: str) -> None:
-    """Compare with the result of `versions_of` before the model ran.
+    """Compare inputs with the result of `versions_of` before the model ran.
 
     Raises
     ------

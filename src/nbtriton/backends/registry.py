@@ -1,4 +1,4 @@
-"""Find the backend of a configuration, or of a Python object to serve."""
+"""The registry of backends, by the name in a configuration or by a Python object."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ BackendSettings: TypeAlias = Mapping[str, Mapping[str, str]]
 
 _GROUP = "nbtriton.backends"
 
-# This package's own by name: also found when it is only on PYTHONPATH. In the order in which they
-# are asked about a source: an nn.Module may have an `execute` of its own.
+# This package's own by name: also found when it is only on PYTHONPATH. They are asked about a source in this
+# order: an nn.Module may have an `execute` of its own.
 _BUILT_IN = {
     "pytorch": "nbtriton.backends.pytorch:PyTorchBackend",
     "python": "nbtriton.backends.python:PythonBackend",
@@ -37,7 +37,7 @@ _BUILT_IN = {
 }
 
 _ONNX = 'export the model to ONNX and use backend: "onnxruntime"'
-# Backends that only Triton has, and alternatives.
+# Triton's other backends, with alternatives.
 _ELSEWHERE = {
     "ensemble": 'an ensemble has platform: "ensemble" and no backend',
     "tensorrt": "a TensorRT plan runs on the GPU it was built for, and only there; load the model it "
@@ -59,7 +59,7 @@ def find_backend(name: str, settings: BackendSettings = MappingProxyType({})) ->
         the name of an entry point in the group ``nbtriton.backends``, or of a folder with a
         ``model.py`` in the backend directory: a Python-based backend.
     settings : mapping of str to mapping
-        By backend; ``backend-directory`` of the empty name is where Python-based backends are.
+        By backend; ``backend-directory`` of the empty name is the folder of Python-based backends.
 
     Raises
     ------
@@ -99,7 +99,7 @@ def _hint(name: str) -> str:
 
 
 def backend_for(source: object) -> type[Backend]:
-    """Return the backend that runs such a source.
+    """Return the backend that runs a source.
 
     Parameters
     ----------
@@ -142,9 +142,9 @@ def _entry_points() -> Iterable[EntryPoint]:
 def _load(name: str, target: str) -> type[Backend]:
     module, _, attribute = target.partition(":")
     try:
-        found = getattr(importlib.import_module(module), attribute)
+        backend = getattr(importlib.import_module(module), attribute)
     except ImportError as error:
         raise UnsupportedError(
             f"backend '{name}' cannot be imported: {error}", hint=f"install what {module} needs"
         ) from error
-    return cast("type[Backend]", found)
+    return cast("type[Backend]", backend)

@@ -1,4 +1,4 @@
-"""``runtime``: the library of a backend that a configuration asks for, looked up as in Triton."""
+"""``runtime``: the backend library named in a configuration, looked up as in Triton."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _IN_PYTHON = "model.py"
 def check_runtime(
     config: ModelConfig, backend: type[Backend], source: object, settings: BackendSettings
 ) -> None:
-    """Check that a backend has the library that a configuration names, if it names one.
+    """Check that the library named in a configuration exists, if it names one.
 
     Triton looks for it in the version's directory, the model's, and the backend's.
 
@@ -53,8 +53,8 @@ def check_runtime(
     searched = _directories(source)
     for folder in searched:
         _refuse_own(f"{folder}/{name}", folder, name, str(config.name), hint)
-    found = os.path.normpath(f"{home}/{name}")
-    if not any(found == str(home / library) for library in allowed):
+    path = os.path.normpath(f"{home}/{name}")
+    if not any(path == str(home / library) for library in allowed):
         places = "".join(f"'{folder}' " for folder in (*searched, home))
         raise ConfigError(
             f"unable to find backend library '{name}' for model '{config.name}', searched: {places}",
@@ -71,7 +71,7 @@ def _directories(source: object) -> tuple[Path, ...]:
 
 
 def _refuse_own(path: str, folder: Path, name: str, model: str, hint: str) -> None:
-    """Refuse a library that exists in the version's directory or in the model's."""
+    """Refuse a library in the version's or the model's directory."""
     if not Path(path).exists():
         return
     if not os.path.realpath(path).startswith(os.path.realpath(folder)):

@@ -1,4 +1,4 @@
-"""Read a model's tensors from the annotations of a function, and complete a configuration by them."""
+"""The tensors in a function's annotations, and completion of a configuration by them."""
 
 from __future__ import annotations
 import __future__
@@ -22,34 +22,34 @@ from nbtriton.tensors import Array, datatype_of, shape_of, to_config
 __all__ = ["Signature", "complete_signature", "example_spec", "names_tensors", "read_signature"]
 
 _ARRAY_PACKAGES = ("numpy", "torch", "cupy")
-# What a generator function is annotated with.
+# Return annotations of generator functions.
 _STREAMS = (Generator, Iterable, Iterator)
 _FUTURE_ANNOTATIONS = __future__.annotations.compiler_flag
 
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """Tensors by name, in order; empty where nothing is annotated."""
+    """Tensors by name, in order; empty without annotations."""
 
     inputs: Mapping[str, TensorSpec]
     outputs: Mapping[str, TensorSpec]
-    unannotated: tuple[str, ...]  # parameters without default whose tensor is not said
-    kinds: Mapping[str, str]  # "numpy", "torch" or "cupy", where the type of array is said
+    unannotated: tuple[str, ...]  # parameters without default and without a tensor
+    kinds: Mapping[str, str]  # "numpy", "torch" or "cupy", for annotated types of arrays
 
 
 def read_signature(function: Callable[..., Any], *, single_output: str | None = None) -> Signature:
-    """Return the tensors that a function's annotations name.
+    """Return the tensors in a function's annotations.
 
     Parameters
     ----------
     function : callable
-        ``def f(IN: "FP32[4]", SCALE: "FP32[1]" = None) -> {"OUT": "FP32[4]"}``. A parameter with a
-        default is an optional input. ``IN: Annotated[torch.Tensor, "FP32[4]"]`` says the type of the
-        array too. Outputs may be ``Annotated[dict[str, np.ndarray], {"OUT": "FP32[4]"}]`` or a
-        ``TypedDict`` of such members, and for a generator function an ``Iterator`` of either: these
-        are annotations that type checkers understand. Other types say nothing about a tensor.
+        ``def f(IN: "FP32[4]", SCALE: "FP32[1]" = None) -> {"OUT": "FP32[4]"}``. A parameter with a default is
+        an optional input. ``IN: Annotated[torch.Tensor, "FP32[4]"]`` also gives the type of the array.
+        Outputs may be ``Annotated[dict[str, np.ndarray], {"OUT": "FP32[4]"}]`` or a ``TypedDict`` of such
+        members, and for a generator function an ``Iterator`` of either: type checkers understand these
+        annotations. Other types do not describe a tensor.
     single_output : str, optional
-        Name of the output where ``-> "FP32[4]"`` is allowed.
+        Name of the output, if ``-> "FP32[4]"`` is allowed.
 
     Raises
     ------
@@ -93,12 +93,12 @@ def complete_signature(
     inputs: Mapping[str, TensorSpec],
     outputs: Mapping[str, TensorSpec],
 ) -> ModelConfig:
-    """Return the configuration with these tensors added, or agreed with where it has them.
+    """Return the configuration with these tensors added, or checked against configured ones.
 
     Raises
     ------
     ConfigError
-        The configuration says otherwise, with Triton's text.
+        A contradiction to the configuration, with Triton's text.
     """
     completion = completing(to_reported_dict(config))
     try:
@@ -115,7 +115,7 @@ def complete_signature(
 
 
 def example_spec(name: str, array: Array, batches: bool) -> TensorSpec:
-    """Return the input or output that an example shows.
+    """Return the input or output of an example array.
 
     Raises
     ------
@@ -127,8 +127,8 @@ def example_spec(name: str, array: Array, batches: bool) -> TensorSpec:
         raise ConfigError(
             f"tensor '{name}' of the example has no dimensions", hint="give a batch", field=name
         )
-    # Without batching the first dimension is one of the model's own; an example cannot show that
-    # it is fixed, and for nearly every module it is not.
+    # Without batching the first dimension is one of the model's own; an example cannot show whether it is
+    # fixed, and in most modules it is not.
     return TensorSpec(name, datatype_of(array), shape[1:] if batches else (-1, *shape[1:]))
 
 
@@ -151,14 +151,17 @@ def names_tensors(annotation: Any) -> bool:
 
 
 def _tensor_of(annotation: Any) -> Any:
-    """Return the tensor that ``Annotated[type, "FP32[4]"]`` says; any other annotation as it is."""
+    """Return the tensor of ``Annotated[type, "FP32[4]"]``; any other annotation unchanged."""
     if get_origin(annotation) is not Annotated:
         return annotation
-    return next((said for said in annotation.__metadata__ if isinstance(said, str | Mapping)), None)
+    return next(
+        (metadata for metadata in annotation.__metadata__ if isinstance(metadata, str | Mapping)),
+        None,
+    )
 
 
 def _outputs_of(annotation: Any, names: Mapping[str, Any] | None = None) -> Any:
-    """Return the tensors of a result by name, out of the types that stand around them."""
+    """Return the tensors of a result by name, without the types around them."""
     if get_origin(annotation) in _STREAMS:
         annotation = get_args(annotation)[0]
     if not is_typeddict(annotation):
@@ -168,27 +171,27 @@ def _outputs_of(annotation: Any, names: Mapping[str, Any] | None = None) -> Any:
     except NameError:
         return None  # a name that only a type checker knows
     named = {name: _tensor_of(member) for name, member in members.items()}
-    return {name: said for name, said in named.items() if isinstance(said, str)} or None
+    return {name: tensor for name, tensor in named.items() if isinstance(tensor, str)} or None
 
 
 def _array_kind(annotation: Any) -> str | None:
-    """Return ``"numpy"``, ``"torch"`` or ``"cupy"`` for an annotation that says such a type."""
+    """Return ``"numpy"``, ``"torch"`` or ``"cupy"`` for an annotation with such a type."""
     if get_origin(annotation) is Annotated:
         annotation = annotation.__origin__
-    said = get_origin(annotation) or annotation  # numpy.typing.NDArray[...] is an alias
-    package = str(getattr(said, "__module__", "")).partition(".")[0]
-    return package if isinstance(said, type) and package in _ARRAY_PACKAGES else None
+    kind = get_origin(annotation) or annotation  # numpy.typing.NDArray[...] is an alias
+    package = str(getattr(kind, "__module__", "")).partition(".")[0]
+    return package if isinstance(kind, type) and package in _ARRAY_PACKAGES else None
 
 
 def _evaluated(annotation: Any, function: Callable[..., Any]) -> Any:
-    """Undo ``from __future__ import annotations``, which turns every annotation into its source."""
+    """Evaluate an annotation that ``from __future__ import annotations`` has turned into its source."""
     unwrapped = inspect.unwrap(function)
     code = getattr(unwrapped, "__code__", None)
     future = code is not None and code.co_flags & _FUTURE_ANNOTATIONS
     if not isinstance(annotation, str) or not future:
         return annotation
     try:
-        # As inspect.get_annotations(eval_str=True) does, but one that fails leaves the others.
+        # Like inspect.get_annotations(eval_str=True), but one failure leaves the other annotations.
         return eval(annotation, dict(unwrapped.__globals__))  # noqa: S307 - the user's own source
     except Exception:
         return None  # a name that only a type checker knows

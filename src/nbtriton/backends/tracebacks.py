@@ -23,18 +23,18 @@ __all__ = [
     "user_frames",
 ]
 
-# The model.py of an instance is imported into a package of its own, whose name begins so.
+# The prefix of the packages into which instances import their model.py.
 PRIVATE_PACKAGE = "nbtriton_model_"
 _PRIVATE = re.compile(rf"\b{PRIVATE_PACKAGE}\w+\.")
 
-# Files whose frames do not help a model's author: the import machinery's, and ours. Triton's
-# own is C++ and has no frames.
+# Files whose frames do not help a model's author: the import machinery's, and ours. Triton's own is C++ and
+# has no frames.
 _NOT_USERS = ("<frozen importlib", str(Path(__file__).parents[1]) + os.sep)
 _MACHINERY = ("nbtriton.", "asyncio.", "concurrent.", "importlib.", "torch.nn.modules.", "inspect")
 
 
 def user_frames(tb: TracebackType | None) -> TracebackType | None:
-    """Return the traceback from the model's own first frame on; None if it has no such frame."""
+    """Return the traceback from the model's own first frame on; None without such a frame."""
     while tb is not None and _is_machinery(tb.tb_frame):
         tb = tb.tb_next
     return tb
@@ -51,7 +51,7 @@ def describe(error: BaseException) -> str:
 
 
 def _message_of(error: BaseException) -> str:
-    """Return what an exception says, or what Triton's python backend says if that is nothing."""
+    """Return the message of an exception, or Triton's text for an empty one."""
     try:
         return str(error) or "<EMPTY MESSAGE>"
     except Exception:  # the author's own `__str__`
@@ -59,7 +59,7 @@ def _message_of(error: BaseException) -> str:
 
 
 def public_names(text: str) -> str:
-    """Return a text with the modules of instances called as the model's author calls them."""
+    """Return a text with the module names of instances replaced by the author's names."""
     return _PRIVATE.sub("", text)
 
 
@@ -69,13 +69,13 @@ def execute_error(instance: str, error: BaseException) -> ModelError:
 
 
 def load_error(error: BaseException) -> ModelError:
-    """Return the error of a model whose own code raised while it was loaded."""
+    """Return the error of a model whose own code raised during its load."""
     return model_error("", error)
 
 
 @contextmanager
 def user_code(prefix: str = "") -> Iterator[None]:
-    """Raise what a model's own code raises as a `ModelError`: around its calls outside of batches."""
+    """Raise errors of a model's own code as a `ModelError`: around its calls outside of batches."""
     try:
         yield
     except (TritonError, KeyboardInterrupt):
@@ -86,12 +86,12 @@ def user_code(prefix: str = "") -> Iterator[None]:
 
 def model_error(prefix: str, error: BaseException) -> ModelError:
     """Return the error of a model whose own code raised, its message starting with `prefix`."""
-    found = ModelError(prefix + describe(error), user_traceback=_user_traceback(error))
-    # It is shown as the cause: from the model's own first line on. (Set here, as compiled code does
-    # not by `raise … from`.)
+    failure = ModelError(prefix + describe(error), user_traceback=_user_traceback(error))
+    # Shown as the cause, from the model's own first line on. (Set here: compiled `raise … from` does not set
+    # it.)
     error.__traceback__ = user_frames(error.__traceback__) or error.__traceback__
-    found.__cause__ = error
-    return found
+    failure.__cause__ = error
+    return failure
 
 
 def _user_traceback(error: BaseException) -> str:

@@ -1,1 +1,1 @@
-"""Clients of a Triton server at an address: one interface, over HTTP and over gRPC."""
+"""Clients of a Triton server by URL: one interface, over HTTP and over gRPC."""

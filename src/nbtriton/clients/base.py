@@ -1,4 +1,4 @@
-"""The interface of a client, and the form in which it delivers responses."""
+"""Interface of a client, and its responses."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ Protocol = Literal["http", "grpc"]
 Parameters = Mapping[str, bool | int | str]
 EncodedT = TypeVar("EncodedT")
 NO_STREAMS = "Streaming is only allowed with gRPC protocol and in the process."
-# Of one call; loading a model may take long.
+# Default timeout of one call; loading a model may take long.
 TIMEOUT_S = 120.0
 
 
 @dataclass(frozen=True, slots=True)
 class InferResponse:
-    """The response to a request: its arrays by name, the version that answered, its parameters."""
+    """Response to a request: arrays by name, model version, response parameters."""
 
     outputs: Mapping[str, np.ndarray[Any, Any]]
     model_version: int
@@ -71,11 +71,11 @@ class SharedTensor(NamedTuple):
     ----------
     datatype : str
     shape : tuple of int
-        Of an output empty: the server says it.
+        Empty for an output, whose shape the server returns.
     region : str
-        The region's name.
+        Name of the region.
     byte_size, offset : int
-        Where in it.
+        Part of the region in bytes.
     """
 
     datatype: str
@@ -86,31 +86,31 @@ class SharedTensor(NamedTuple):
 
     @property
     def parameters(self) -> Mapping[str, str | int]:
-        """What a request says of it."""
-        found: dict[str, str | int] = {
+        """Parameters of the tensor in a request."""
+        fields: dict[str, str | int] = {
             "shared_memory_region": self.region,
             "shared_memory_byte_size": self.byte_size,
         }
-        return {**found, "shared_memory_offset": self.offset} if self.offset else found
+        return {**fields, "shared_memory_offset": self.offset} if self.offset else fields
 
 
-# The requested outputs: names, or where in shared memory each is to be.
+# Requested outputs: names, or places in shared memory by name.
 Outputs = Sequence[str] | Mapping[str, SharedTensor]
 
 
-# Called with each response of a request, and whether it is the last one, on a thread of the client.
+# Called on a thread of the client with each response of a request, and whether it is the last one.
 ResponseListener = Callable[[StreamResponse, bool], object]
 
 
 class PendingRequest(Future[None]):
-    """A request in flight; `cancel` ends it with a `CancelledError`, also while it is sent."""
+    """A request in flight; `cancel` ends it with a `CancelledError`, even while it is being sent."""
 
     def __init__(self) -> None:
         super().__init__()
         self.abort: Callable[[], object] | None = None
 
     def finish(self, error: Exception | None) -> bool:
-        """Record the outcome; False if the request has ended before."""
+        """Set the outcome; False if the request has already ended."""
         try:
             if error is None:
                 self.set_result(None)
@@ -121,7 +121,7 @@ class PendingRequest(Future[None]):
         return True
 
     def cancel(self) -> bool:
-        """Cancel the request; False if it has ended before."""
+        """Cancel the request; False if it has already ended."""
         cancelled = self.finish(CancelledError("the request was cancelled by the caller"))
         abort = self.abort
         if cancelled and abort is not None:
@@ -139,7 +139,7 @@ class Client(Closing, ABC, Generic[EncodedT]):
     url : str
         ``host:port``.
     timeout_s : float
-        Of one call.
+        Timeout of one call in seconds.
     """
 
     protocol: ClassVar[Protocol]
@@ -156,7 +156,7 @@ class Client(Closing, ABC, Generic[EncodedT]):
     def encode(
         self, name: str, inputs: Mapping[str, Any], version: int = -1, outputs: Outputs = ()
     ) -> EncodedT:
-        """Return a request as it is sent; for all outputs where none is named.
+        """Return an encoded request; without `outputs` for all outputs.
 
         An input may be a `SharedTensor`.
         """
@@ -169,7 +169,7 @@ class Client(Closing, ABC, Generic[EncodedT]):
 
     @abstractmethod
     def send(self, request: EncodedT) -> object:
-        """Send an encoded request and return its response, for `decode`; raises as `infer`."""
+        """Send an encoded request and return its response for `decode`; raises as `infer`."""
 
     @abstractmethod
     def decode(self, response: Any) -> InferResponse:
@@ -188,7 +188,7 @@ class Client(Closing, ABC, Generic[EncodedT]):
         Raises
         ------
         TritonError
-            The server's error; UnavailableError where it cannot be reached.
+            The server's error; UnavailableError if it cannot be reached.
         """
         request = self.encode(name, inputs, version)
         return self.decode(self.send(self.with_parameters(request, parameters or {})))
@@ -204,8 +204,8 @@ class Client(Closing, ABC, Generic[EncodedT]):
     ) -> PendingRequest:
         """Send an encoded request over a stream and return at once.
 
-        `on_response` gets each response, with its outputs undecoded. What is returned ends only if
-        it is cancelled.
+        `on_response` is called with each response, its outputs not decoded. The returned
+        `PendingRequest` ends only if it is cancelled.
 
         Raises
         ------
@@ -216,7 +216,7 @@ class Client(Closing, ABC, Generic[EncodedT]):
 
     @abstractmethod
     def config(self, name: str, version: int = -1) -> ModelConfig:
-        """Return a model's completed configuration, without fields of another release."""
+        """Return a model's completed configuration, without fields unknown to this release."""
 
     @abstractmethod
     def statistics(self, name: str = "", version: int = -1) -> dict[str, Any]:
@@ -236,7 +236,7 @@ class Client(Closing, ABC, Generic[EncodedT]):
 
 
 def tensor_bytes(value: Any) -> bytes:
-    """Return a tensor as the protocols send it."""
+    """Return a tensor's bytes in the protocols' layout."""
     array = to_numpy(value)
     if datatype_of(value) == "BYTES":
         return serialize_bytes(array)
@@ -244,12 +244,12 @@ def tensor_bytes(value: Any) -> bytes:
 
 
 def tensor_of(datatype: str, shape: list[int], body: bytes | memoryview) -> Any:
-    """Return a tensor that was sent as bytes.
+    """Return the tensor of received bytes.
 
     Raises
     ------
     InternalError
-        The bytes are not those of the shape, as from a python backend whose NumPy is not its stub's.
+        The bytes do not match the shape, as from a python backend whose NumPy is not its stub's.
     """
     try:
         if datatype == "BYTES":

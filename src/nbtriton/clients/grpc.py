@@ -1,4 +1,4 @@
-"""A client over gRPC, with the package ``grpcio`` (extra ``grpc``)."""
+"""Client over gRPC, with the package ``grpcio`` (extra ``grpc``)."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class GrpcClient(Client[bytes]):
     url : str
         ``host:port``.
     timeout_s : float
-        Of one call.
+        Timeout of one call in seconds.
 
     Raises
     ------
@@ -79,11 +79,11 @@ class GrpcClient(Client[bytes]):
         self._open_stream = self._channel.stream_stream(_SERVICE + "ModelStreamInfer")
         self._lock = threading.Lock()
         self._streams: list[_Stream] = []
-        # Without a request in flight: two on one stream would wait for each other's responses.
+        # Idle streams: two requests on one stream would wait for each other's responses.
         self._idle_streams: list[_Stream] = []
 
     def close(self) -> None:
-        """Close the connection and wait for the threads of its streams."""
+        """Close the connection and join the threads of its streams."""
         with self._lock:
             streams = list(self._streams)
         for stream in streams:
@@ -112,7 +112,7 @@ class GrpcClient(Client[bytes]):
     def with_parameters(
         self, request: bytes, parameters: Parameters, request_id: str = ""
     ) -> bytes:
-        """Return an encoded request with further parameters: protobuf merges what is appended."""
+        """Return an encoded request with further parameters, appended for protobuf to merge."""
         if not parameters and not request_id:
             return request
         added = messages.ModelInferRequest(id=request_id)
@@ -148,7 +148,7 @@ class GrpcClient(Client[bytes]):
         return pending
 
     def submit_streaming(self, request: bytes, on_response: ResponseListener) -> PendingRequest:
-        """Send an encoded request over a stream that no other request uses meanwhile."""
+        """Send an encoded request over a stream with no other request in flight."""
         stream = self._idle_stream()
         pending = PendingRequest()
         pending.abort = stream.cancel
@@ -163,16 +163,16 @@ class GrpcClient(Client[bytes]):
         *,
         version: int = -1,
     ) -> Iterator[StreamResponse]:
-        """Send one request over a stream of its own and yield its responses, the last one final.
+        """Send one request over its own stream and yield its responses, the last one final.
 
         Raises
         ------
         TritonError
             The stream itself failed; an error of one response is in its `StreamResponse`.
         """
-        wanted = {**_WITH_FINAL, **(parameters or {})}
+        merged = {**_WITH_FINAL, **(parameters or {})}
         requests: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
-        requests.put(self.with_parameters(self.encode(name, inputs, version), wanted))
+        requests.put(self.with_parameters(self.encode(name, inputs, version), merged))
         call = self._open_stream(iter(requests.get, None), timeout=self.timeout_s)
         try:
             with self._errors():
@@ -186,7 +186,7 @@ class GrpcClient(Client[bytes]):
             call.cancel()
 
     def config(self, name: str, version: int = -1) -> ModelConfig:
-        """Return a model's completed configuration, without fields of another release."""
+        """Return a model's completed configuration, without fields unknown to this release."""
         request = messages.ModelConfigRequest(name=name, version=_version(version))
         config = ModelConfig()
         config.MergeFromString(self._call("ModelConfig", request).config.SerializeToString())
@@ -233,7 +233,7 @@ class GrpcClient(Client[bytes]):
 
     @contextlib.contextmanager
     def _errors(self) -> Iterator[None]:
-        """Raise the errors of failed calls as those of Triton."""
+        """Raise the errors of failed calls as TritonError."""
         try:
             yield
         except self._grpc.RpcError as error:
@@ -256,13 +256,13 @@ class GrpcClient(Client[bytes]):
     def _read_stream(
         self, call: Any, on_response: Callable[[StreamResponse], object]
     ) -> TritonError:
-        """Deliver the responses of a stream until it ends; return why it did."""
+        """Deliver the responses of a stream until it ends; return the reason of its end."""
         try:
             for data in call:
                 on_response(self._stream_response(data, _undecoded))
         except self._grpc.RpcError as error:
             return self._error_of(error)
-        except Exception as error:  # the request in flight ends with it
+        except Exception as error:  # ends the request in flight
             return InternalError(f"{type(error).__name__}: {error}")
         return UnavailableError("the server ended the stream")
 
@@ -272,7 +272,7 @@ class GrpcClient(Client[bytes]):
         message = messages.ModelStreamInferResponse.FromString(data)
         response = message.infer_response
         error = InternalError(message.error_message) if message.error_message else None
-        # A request that is refused gets one message, without a flag (GS1).
+        # A refused request gets one message, without a final flag (GS1).
         refused = error is not None and not response.model_name
         final = response.parameters["triton_final_response"].bool_param or refused
         return StreamResponse(outputs(response), error, bool(final))
@@ -287,7 +287,7 @@ class GrpcClient(Client[bytes]):
 
 
 class _Stream:
-    """A stream with one request in flight at a time; `on_idle` is called when it has ended."""
+    """A stream with one request in flight at a time; `on_idle` is called when the request has ended."""
 
     def __init__(
         self,
@@ -301,7 +301,7 @@ class _Stream:
         self._on_idle = on_idle
         self._lock = threading.Lock()
         self._listener: ResponseListener | None = None
-        self._error: TritonError | None = None  # why the stream has ended
+        self._error: TritonError | None = None  # reason of the stream's end
         self._thread = threading.Thread(
             target=self._run, name="nbtriton-client-stream", daemon=True
         )
@@ -315,15 +315,15 @@ class _Stream:
         with self._lock:
             self._listener = on_response
         self._requests.put(request)
-        if self._error is not None:  # it ended before the listener was set
+        if self._error is not None:  # the stream ended before the listener was set
             self._fail(self._error)
 
     def cancel(self) -> None:
-        """End the stream, and with it the request in flight."""
+        """End the stream and the request in flight."""
         self._call.cancel()
 
     def close(self) -> None:
-        """End the stream and wait for its thread."""
+        """End the stream and join its thread."""
         self._requests.put(None)
         self._call.cancel()
         if self._thread is not threading.current_thread():
@@ -352,7 +352,7 @@ class _Stream:
 
 def _set_parameters(message: Any, parameters: Parameters) -> None:
     for key, value in parameters.items():
-        # A bool is an int, too.
+        # bool first: it is a subclass of int.
         kind = {bool: "bool", int: "int64", str: "string"}[type(value)]
         setattr(message.parameters[key], f"{kind}_param", value)
 
@@ -369,5 +369,5 @@ def _outputs(response: Any) -> dict[str, Any]:
 
 
 def _undecoded(response: Any) -> dict[str, Any]:
-    """Return the outputs by name, without the time that decoding them takes."""
+    """Return the outputs by name, not decoded."""
     return {output.name: None for output in response.outputs}

@@ -1,4 +1,4 @@
-"""A client over HTTP, with the standard library."""
+"""Client over HTTP, with the standard library."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import quote
 
 import numpy as np
 
@@ -46,8 +47,8 @@ _BY_STATUS: dict[int, type[TritonError]] = {
     503: UnavailableError,
 }
 _HEADER_LENGTH = "Inference-Header-Content-Length"
-# Requests that wait for their responses at a time, each on a connection and a thread of its own.
-# Threads start one by one, as they are needed; a load of `nbtriton.perf` has fewer.
+# Limit of requests in flight, each with its own connection and thread. Threads start on demand; a load of
+# `nbtriton.perf` needs fewer.
 _MAX_SENDERS = 8192
 
 
@@ -62,13 +63,13 @@ class EncodedRequest:
 
     @classmethod
     def of(cls, path: str, document: Mapping[str, Any], tensors: bytes) -> EncodedRequest:
-        """Put the JSON before the tensors."""
+        """Return a request of a JSON document and the tensors after it."""
         text = json.dumps(document).encode()
         return cls(path, document, text + tensors, len(text))
 
 
 class HttpClient(Client[EncodedRequest]):
-    """A client over HTTP: one connection for each request in flight, kept for the next one."""
+    """A client over HTTP: one persistent connection for each request in flight."""
 
     protocol = "http"
 
@@ -80,7 +81,7 @@ class HttpClient(Client[EncodedRequest]):
         self._senders = ThreadPoolExecutor(_MAX_SENDERS, "nbtriton-client")
 
     def close(self) -> None:
-        """Close the connections and wait for the threads that send."""
+        """Close the connections and join the sending threads."""
         with self._lock:
             connections = list(self._connections)
         for connection in connections:  # a server may never answer
@@ -132,12 +133,12 @@ class HttpClient(Client[EncodedRequest]):
         return EncodedRequest.of(request.path, document, request.body[request.json_size :])
 
     def send(self, request: EncodedRequest) -> tuple[bytes, int]:
-        """Send an encoded request; return the body of its response and where its JSON ends."""
+        """Send an encoded request; return the response's body and the length of its JSON."""
         with self._connection() as connection:
             return connection.infer(request)
 
     def decode(self, response: tuple[bytes, int]) -> InferResponse:
-        """Read a response: JSON, and binary tensors behind it."""
+        """Read a response: JSON, and binary tensors after it."""
         content, end = response
         document = json.loads(content[:end])
         return InferResponse(
@@ -155,14 +156,14 @@ class HttpClient(Client[EncodedRequest]):
     def load(self, name: str, parameters: Mapping[str, Any] | None = None) -> None:
         """Load a model (explicit control)."""
         document = {"parameters": dict(parameters)} if parameters else {}
-        self._call(f"/v2/repository/models/{name}/load", document)
+        self._call(f"/v2/repository/models/{_quoted(name)}/load", document)
 
     def unload(self, name: str) -> None:
         """Unload a model (explicit control)."""
-        self._call(f"/v2/repository/models/{name}/unload", {})
+        self._call(f"/v2/repository/models/{_quoted(name)}/unload", {})
 
     def config(self, name: str, version: int = -1) -> ModelConfig:
-        """Return a model's completed configuration, without fields of another release."""
+        """Return a model's completed configuration, without fields unknown to this release."""
         document = self._call(_model_path(name, version) + "/config")
         fields = {field.name for field in ModelConfig.DESCRIPTOR.fields}
         return from_dict({key: value for key, value in document.items() if key in fields})
@@ -193,7 +194,7 @@ class HttpClient(Client[EncodedRequest]):
         return f"{metadata['name']} {metadata['version']}"
 
     def _call(self, path: str, document: Mapping[str, Any] | None = None) -> Any:
-        """Get a path, or post a document to it, on a connection of its own; return the JSON."""
+        """GET a path, or POST a document to it, on a new connection; return the JSON."""
         connection = _Connection(self.url, self.timeout_s)
         try:
             if document is None:
@@ -231,12 +232,12 @@ class HttpClient(Client[EncodedRequest]):
                     pending.abort = None
         except Exception as raised:
             error = raised
-        # Last: a callback may submit the next request at once, on the connection that is free now.
+        # Last: a callback may submit the next request at once, on the free connection.
         pending.finish(error)
 
 
 class _Connection:
-    """One connection, open from request to request."""
+    """One persistent connection."""
 
     def __init__(self, url: str, timeout_s: float) -> None:
         self._url = url
@@ -244,7 +245,7 @@ class _Connection:
         self._closed = False
 
     def infer(self, request: EncodedRequest) -> tuple[bytes, int]:
-        """Send a request; return the body of its response and where the JSON in it ends."""
+        """Send an inference request; return the response's body and the length of its JSON."""
         headers = {_HEADER_LENGTH: str(request.json_size)}
         content, length = self.request("POST", request.path, request.body, headers)
         return content, int(length) if length else len(content)
@@ -252,7 +253,7 @@ class _Connection:
     def request(
         self, method: str, path: str, body: bytes = b"", headers: Mapping[str, str] | None = None
     ) -> tuple[bytes, str]:
-        """Send a request; return the body of its response and the header with the JSON's length.
+        """Send a request; return the response's body and the header field with the JSON's length.
 
         Raises
         ------
@@ -262,27 +263,27 @@ class _Connection:
         try:
             if self._connection.sock is None:
                 self._connection.connect()
-            if self._closed:  # while it connected, before it had a socket
+            if self._closed:  # closed while connecting, before there was a socket
                 raise ConnectionAbortedError("the connection was closed here")
             self._connection.request(method, path, body, dict(headers or {}))
             response = self._connection.getresponse()
             content = response.read()
         except (OSError, http.client.HTTPException) as error:
-            self._connection.close()  # the next request opens it anew
+            self._connection.close()  # the next request opens it again
             raise UnavailableError(f"the server at {self._url} does not answer: {error}") from None
         if response.status != 200:
             raise _BY_STATUS.get(response.status, InternalError)(_message(content))
         return content, response.headers.get(_HEADER_LENGTH, "")
 
     def abort(self, *, for_good: bool = False) -> None:
-        """End the request in flight, from another thread; its sender closes the connection.
+        """End the request in flight, from another thread; the sender closes the connection.
 
-        The next request opens it anew, unless it is aborted for good.
+        The next request opens the connection again, except after `for_good`.
         """
         self._closed = self._closed or for_good
         opened = self._connection.sock
         if opened is not None:
-            with contextlib.suppress(OSError):  # it has just ended by itself
+            with contextlib.suppress(OSError):  # the request has just ended
                 opened.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
@@ -290,8 +291,13 @@ class _Connection:
         self._connection.close()
 
 
+def _quoted(name: str) -> str:
+    # All characters of a path (RFC 3986, 3.3) stay: servers compare the raw path.
+    return quote(name, safe="/!$&'()*+,;=:@")
+
+
 def _model_path(name: str, version: int) -> str:
-    return f"/v2/models/{name}" + (f"/versions/{version}" if version != -1 else "")
+    return f"/v2/models/{_quoted(name)}" + (f"/versions/{version}" if version != -1 else "")
 
 
 def _message(body: bytes) -> str:

@@ -16,15 +16,8 @@ from nbtriton.config.convert import (
     to_json,
     to_reported_dict,
 )
-from nbtriton.config.cuda_graphs import CUDA_GRAPHS, runs_as_graph
 from nbtriton.config.fragment import amend, is_whole
 from nbtriton.config.ignored import EXECUTION_ENV_PATH, field_effects, ignored_fields
-from nbtriton.config.isolation import (
-    INSTANCE_ISOLATION,
-    ISOLATIONS,
-    check_isolation,
-    isolation_of,
-)
 from nbtriton.config.normalize import (
     InstancePlan,
     equal_but_for_instances,
@@ -35,8 +28,17 @@ from nbtriton.config.normalize import (
     scheduling_choice,
 )
 from nbtriton.config.options import apply_options
+from nbtriton.config.own_parameters import (
+    CUDA_GRAPHS,
+    INSTANCE_ISOLATION,
+    ISOLATIONS,
+    READ_ONLY_INPUTS,
+    check_isolation,
+    isolation_of,
+    reads_only,
+    runs_as_graph,
+)
 from nbtriton.config.pbtxt import format_pbtxt, looks_like_pbtxt, parse_pbtxt
-from nbtriton.config.read_only import READ_ONLY_INPUTS, reads_only
 from nbtriton.config.sequence_tensors import (
     control_types,
     output_types,

@@ -6,9 +6,12 @@ from typing import TYPE_CHECKING
 
 from nbtriton.config._proto import KINDS, ModelConfig, copy_of
 from nbtriton.config.ignored import EXECUTION_ENV_PATH
-from nbtriton.config.isolation import INSTANCE_ISOLATION, check_isolation
 from nbtriton.config.normalize import scheduling_choice
-from nbtriton.config.read_only import READ_ONLY_INPUTS
+from nbtriton.config.own_parameters import (
+    INSTANCE_ISOLATION,
+    READ_ONLY_INPUTS,
+    check_isolation,
+)
 from nbtriton.errors import ConfigError, nearest
 
 if TYPE_CHECKING:

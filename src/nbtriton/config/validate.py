@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from nbtriton.config._proto import ModelConfig, enum_name
 from nbtriton.config.normalize import FAMILIES, queue_policies
-from nbtriton.config.read_only import reads_only
+from nbtriton.config.own_parameters import reads_only
 from nbtriton.config.validate_ensemble import validate_structure
 from nbtriton.config.validate_sequence import validate_controls
 from nbtriton.errors import ConfigError

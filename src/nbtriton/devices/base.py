@@ -195,14 +195,14 @@ class Device(ABC):
         """
 
     @abstractmethod
-    def to_device(self, array: Array, reader: str, requests: int = 1) -> Array:
+    def to_device(self, array: Array, reader: str) -> Array:
         """Return an array from any device here: the same memory, or a copy from another device.
 
         What comes next in the current stream waits for its writer; the calling thread does not.
         """
 
     @abstractmethod
-    def write(self, target: Array, source: Array, reader: str, requests: int = 1) -> None:
+    def write(self, target: Array, source: Array, reader: str) -> None:
         """Copy an array into one of this device of the same shape and dtype, in the current stream.
 
         The source is on the host, where its contents now count, or of this device and ordered before what comes
@@ -210,7 +210,7 @@ class Device(ABC):
         """
 
     @abstractmethod
-    def fetch(self, array: Array, reader: str, requests: int = 1) -> Array:
+    def fetch(self, array: Array, reader: str) -> Array:
         """Copy an array of this device to the host, and wait for it.
 
         NumPy's where that has the datatype, else torch's.

@@ -208,7 +208,7 @@ class CudaDevice(Device):
             with self._timed((HOST, reader), ("CPU", self.name), staged.nbytes, requests):
                 return staged.to(self.place, non_blocking=True)
 
-    def to_device(self, array: Array, reader: str, requests: int = 1) -> Array:
+    def to_device(self, array: Array, reader: str) -> Array:
         """Return an array from any GPU here, as torch's: the same memory, or a copy from another GPU."""
         torch = self._torch
         current = torch.cuda.current_stream(self.place)
@@ -225,10 +225,10 @@ class CudaDevice(Device):
         tensor.record_stream(there)
         writer = HOST if found is None else found[1] or HOST
         memories = (f"GPU {tensor.device.index}", self.name)
-        with self._in_memory(), self._timed((writer, reader), memories, tensor.nbytes, requests):
+        with self._in_memory(), self._timed((writer, reader), memories, tensor.nbytes):
             return tensor.to(self.place, non_blocking=True)
 
-    def write(self, target: Array, source: Array, reader: str, requests: int = 1) -> None:
+    def write(self, target: Array, source: Array, reader: str) -> None:
         """Copy an array into one of this device, in the current stream; from the host through pinned memory."""
         tensor = to_torch(source)
         if is_on_device(source):
@@ -236,10 +236,10 @@ class CudaDevice(Device):
             return
         staged = self._torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
         staged.copy_(tensor)
-        with self._timed((HOST, reader), ("CPU", self.name), staged.nbytes, requests):
+        with self._timed((HOST, reader), ("CPU", self.name), staged.nbytes):
             target.copy_(staged, non_blocking=True)
 
-    def fetch(self, array: Array, reader: str, requests: int = 1) -> Array:
+    def fetch(self, array: Array, reader: str) -> Array:
         """Copy an array of this device to the host, and wait for it."""
         torch = self._torch
         found = _WRITTEN.find(array)
@@ -249,7 +249,7 @@ class CudaDevice(Device):
         tensor.record_stream(current)
         host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
         writer = HOST if found is None else found[1] or HOST
-        with self._timed((writer, reader or HOST), (self.name, "CPU"), host.nbytes, requests):
+        with self._timed((writer, reader or HOST), (self.name, "CPU"), host.nbytes):
             host.copy_(tensor, non_blocking=True)
         self.ledger.waited(writer.partition(".")[0], self.name)
         event_behind(current).synchronize()
@@ -312,7 +312,7 @@ class CudaDevice(Device):
 
     @contextmanager
     def _timed(
-        self, edge: tuple[str, str], memories: tuple[str, str], nbytes: int, requests: int
+        self, edge: tuple[str, str], memories: tuple[str, str], nbytes: int, requests: int = 1
     ) -> Iterator[None]:
         begin, end = self._marks()
         # Named: that of a thread's current device, which may be another one, is the default.

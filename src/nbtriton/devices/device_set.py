@@ -32,7 +32,11 @@ def checked_gpus(given: object) -> Gpus:
         return given
     if isinstance(given, str):
         return parse_simulated(given)
-    if isinstance(given, Sequence) and all(isinstance(gpu, int) for gpu in given):
+    if (
+        isinstance(given, Sequence)
+        and not isinstance(given, bytes)
+        and all(isinstance(gpu, int) for gpu in given)
+    ):
         return tuple(given)
     raise InvalidArgumentError(
         f"gpus={given!r} is not a list of GPU ids",

@@ -105,12 +105,12 @@ class SimulatedGPUs:
 
     def __str__(self) -> str:
         default = SimulatedGPUs()
-        said = [
+        changed = [
             f"{one.name}={getattr(self, one.name):g}"
             for one in fields(self)[1:]
             if getattr(self, one.name) != getattr(default, one.name)
         ]
-        return ",".join([f"{SIMULATED}:{self.count}", *said])
+        return ",".join([f"{SIMULATED}:{self.count}", *changed])
 
 
 def parse_simulated(text: str) -> SimulatedGPUs:

@@ -17,7 +17,6 @@ from nbtriton.drawing.curve import (
 )
 from nbtriton.drawing.dag import (
     dag_scene,
-    dag_svg,
     dag_text,
     details_of,
     edge_width,
@@ -25,9 +24,9 @@ from nbtriton.drawing.dag import (
 )
 from nbtriton.drawing.graph import Edge, Graph, Node, Traffic, folded, topological
 from nbtriton.drawing.layering import Layout, layout
-from nbtriton.drawing.numbers import count, measure, sparkline
+from nbtriton.drawing.numbers import count, counted, measure, sparkline
 from nbtriton.drawing.pages import fitting
-from nbtriton.drawing.panels import curve_scene, curve_scenes, curve_svg
+from nbtriton.drawing.panels import curve_scene, curve_scenes
 from nbtriton.drawing.scene import Shape, to_json, to_svg
 from nbtriton.drawing.table import Column, TableView, in_units, table_html, table_text
 from nbtriton.drawing.timeline import (
@@ -38,7 +37,6 @@ from nbtriton.drawing.timeline import (
     TimelineLanes,
     Wait,
     timeline_scenes,
-    timeline_svg,
     timeline_text,
 )
 from nbtriton.drawing.watch import watch_finding, watch_html, watch_svg, watch_table, watch_text
@@ -69,14 +67,13 @@ __all__ = [
     "compact_html",
     "compact_text",
     "count",
+    "counted",
     "curve_finding",
     "curve_limits",
     "curve_scene",
     "curve_scenes",
-    "curve_svg",
     "curve_text",
     "dag_scene",
-    "dag_svg",
     "dag_text",
     "details_of",
     "edge_width",
@@ -90,7 +87,6 @@ __all__ = [
     "table_html",
     "table_text",
     "timeline_scenes",
-    "timeline_svg",
     "timeline_text",
     "to_json",
     "to_svg",

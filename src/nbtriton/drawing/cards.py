@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from nbtriton.drawing.activity import ModelActivity
-from nbtriton.drawing.numbers import count, measure, nice_ceiling
+from nbtriton.drawing.numbers import count, counted, measure, nice_ceiling
 from nbtriton.drawing.scene import Shape, figure, ink, shape, shortened, text, text_width, wrapped
 
 __all__ = ["watch_scenes"]
@@ -95,8 +95,8 @@ def _scene(models: Sequence[ModelActivity], span_s: float, at: _Layout) -> Shape
 
 def _main_height(model: ModelActivity, span_s: float, at: _Layout) -> float:
     lanes = min(len(model.lanes), _MAX_LANES) + (len(model.lanes) > _MAX_LANES)
-    told = len(_change_lines(model.changes, span_s, at)) * _CHANGE_H
-    return max(144.0, 26 + _STRIP_H + 10 + lanes * _LANE_STEP + 26 + told)
+    changes = len(_change_lines(model.changes, span_s, at)) * _CHANGE_H
+    return max(144.0, 26 + _STRIP_H + 10 + lanes * _LANE_STEP + 26 + changes)
 
 
 def _change_lines(
@@ -217,7 +217,7 @@ def _shares(model: ModelActivity, y: float, _height: float, at: _Layout) -> list
             ),
         ]  # fmt: skip
     if len(model.shares) > len(shown):
-        more = f"and {len(model.shares) - len(shown)} more steps"
+        more = f"and {counted(len(model.shares) - len(shown), 'more step')}"
         parts.append(text(left, y + 36 + _MAX_SHARES * 26, more, 11, "muted"))
     return parts
 
@@ -324,9 +324,9 @@ def _lanes(model: ModelActivity, y: float, span_s: float, at: _Layout) -> list[S
             text(at.plot_x - 7, top + 10.5, f"instance {i}", 11, "muted", "end"),
         ]
     if len(model.lanes) > _MAX_LANES:
-        more = len(model.lanes) - _MAX_LANES
+        more = counted(len(model.lanes) - _MAX_LANES, "more instance")
         top = y + _MAX_LANES * _LANE_STEP
-        parts.append(text(at.plot_x, top + 10.5, f"and {more} more instances", 11, "muted"))
+        parts.append(text(at.plot_x, top + 10.5, f"and {more}", 11, "muted"))
     return parts
 
 
@@ -341,13 +341,13 @@ def _time_axis(
 ) -> list[Shape]:
     lines = _change_lines(changes, span_s, at)
     first = y - _CHANGE_H * len(lines)
-    told = [
+    texts = [
         text(at.plot_x, first + _CHANGE_H * i, line, 11, "muted", data_role="change")
         for i, line in enumerate(lines)
     ]
     return [
         text(at.plot_x, y, f"{span_s:.0f} s ago", 11, "muted", data_role="axis"),
-        *told,
+        *texts,
         text(at.right, y, "now", 11, "muted", "end"),
     ]  # fmt: skip
 
@@ -379,7 +379,7 @@ def _histogram(model: ModelActivity, y: float, height: float, at: _Layout) -> li
         parts.append(
             shape(
                 "rect",
-                shape("title", f"batch size {name}: {count(n)} executions"),
+                shape("title", f"batch size {name}: {counted(n, 'execution')}"),
                 x=x,
                 y=base - bar,
                 width=wide,

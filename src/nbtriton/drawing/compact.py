@@ -5,18 +5,23 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from nbtriton.drawing.scene import text_width
-from nbtriton.drawing.table import Column, cells_of, heads_of, table_html, table_text
+from nbtriton.drawing.table import (
+    SENTENCE_EM,
+    Column,
+    cells_of,
+    heads_of,
+    is_sentence,
+    table_html,
+    table_text,
+)
 
-__all__ = ["chosen_columns", "compact_html", "compact_text"]
+__all__ = ["compact_html", "compact_text"]
 
 # The narrowest picture's width: a page of 600 pixels has room for it beside its margins.
 _ROOM_PX = 540.0
 _TERMINAL = 80
 _FONT_PX = 13.0
 _PADDING_PX = 6
-# A longer text is broken, `table_html` leaves it 14em.
-_SENTENCE = 30
-_SENTENCE_PX = 14 * _FONT_PX
 
 
 def compact_html(
@@ -39,7 +44,7 @@ def compact_html(
     rest : bool
         Whether the whole table follows where columns are left out.
     """
-    at = chosen_columns(columns, rows, importance, _ROOM_PX, _width_px)
+    at = _chosen_columns(columns, rows, importance, _ROOM_PX, _width_px)
     some, fewer = [columns[i] for i in at], [[row[i] for i in at] for row in rows]
     html = table_html(some, fewer, caption=caption, font_px=_FONT_PX, padding_px=_PADDING_PX)
     if len(at) == len(columns) or not rest:
@@ -55,13 +60,13 @@ def compact_text(
     columns: Sequence[str | Column], rows: Sequence[Sequence[object]], importance: Sequence[int]
 ) -> str:
     """Write a table of 80 characters, and the names of the columns that it leaves out."""
-    at = chosen_columns(columns, rows, importance, _TERMINAL + 2, _width_chars)
+    at = _chosen_columns(columns, rows, importance, _TERMINAL + 2, _width_chars)
     text = table_text([columns[i] for i in at], [[row[i] for i in at] for row in rows])
     left = [head.label for i, head in enumerate(heads_of(columns)) if i not in at]
     return f"{text}\nand {', '.join(left)}" if left else text
 
 
-def chosen_columns(
+def _chosen_columns(
     columns: Sequence[str | Column],
     rows: Sequence[Sequence[object]],
     importance: Sequence[int],
@@ -72,7 +77,7 @@ def chosen_columns(
 
     A column that does not fit leaves its room to those after it.
     """
-    heads, cells = heads_of(columns), cells_of(columns, rows)
+    heads, cells = heads_of(columns), cells_of(rows)
     order = [*importance, *(i for i in range(len(columns)) if i not in importance)]
     chosen: list[int] = []
     for i in order:
@@ -87,7 +92,7 @@ def _width_px(head: Column, cells: Sequence[str]) -> float:
     words = [text_width(word, _FONT_PX, bold=True) for word in head.label.split()]
     words.append(text_width(head.unit, _FONT_PX))
     words += [
-        _SENTENCE_PX if len(cell) > _SENTENCE and " " in cell else text_width(cell, _FONT_PX)
+        SENTENCE_EM * _FONT_PX if is_sentence(cell) else text_width(cell, _FONT_PX)
         for cell in cells
     ]
     return max(words) + 2 * _PADDING_PX

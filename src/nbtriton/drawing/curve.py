@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 from nbtriton.drawing.numbers import log_ticks, measure, nice_ticks, plain, sparkline
@@ -59,9 +59,19 @@ class Point:
     details: tuple[tuple[str, str], ...] = ()
 
     @property
-    def firm(self) -> bool:
+    def stable(self) -> bool:
         """False for a point that is drawn hollow."""
         return self.outcome == "stable"
+
+    @property
+    def low_ms(self) -> float:
+        """The latency of its lowest percentile; it has one."""
+        return self.latency_ms[min(self.latency_ms)]
+
+    @property
+    def high_ms(self) -> float:
+        """The latency of its highest percentile; it has one."""
+        return self.latency_ms[max(self.latency_ms)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,16 +117,12 @@ def best_of(
     """
     fit = _within([(one, point) for one in series for point in one.drawn], target_ms)
     for wanted in (
-        [pair for pair in fit if not pair[0].predicted and pair[1].firm],
+        [pair for pair in fit if not pair[0].predicted and pair[1].stable],
         [pair for pair in fit if not pair[0].predicted],
         fit,
     ):
         if wanted:
-            return highest(
-                wanted,
-                lambda pair: pair[1].throughput,
-                lambda pair: pair[1].latency_ms[max(pair[1].latency_ms)],
-            )
+            return highest(wanted, lambda pair: pair[1].throughput, lambda pair: pair[1].high_ms)
     return None
 
 
@@ -124,11 +130,7 @@ def _within(
     pairs: Sequence[tuple[Series, Point]], target_ms: float | None
 ) -> list[tuple[Series, Point]]:
     """Return those whose highest percentile keeps the target."""
-    return [
-        (one, point)
-        for one, point in pairs
-        if target_ms is None or point.latency_ms[max(point.latency_ms)] <= target_ms
-    ]
+    return [(one, point) for one, point in pairs if target_ms is None or point.high_ms <= target_ms]
 
 
 def curve_finding(series: Sequence[Series], target_ms: float | None = None) -> str:
@@ -138,33 +140,32 @@ def curve_finding(series: Sequence[Series], target_ms: float | None = None) -> s
         return NOTHING
     best = best_of(series, target_ms)
     if best is None:
-        one, low = min(everything, key=lambda pair: pair[1].latency_ms[max(pair[1].latency_ms)])
-        top = max(low.latency_ms)
+        one, low = min(everything, key=lambda pair: pair[1].high_ms)
         return (
-            f"no level keeps p{top} within {_ms(target_ms or 0.0)}: the lowest is "
-            f"{_ms(low.latency_ms[top])} at {one.load_name} {plain(low.load)}"
+            f"no level keeps p{max(low.latency_ms)} within {_ms(target_ms or 0.0)}: the lowest is "
+            f"{_ms(low.high_ms)} at {one.load_name} {plain(low.load)}"
         )
     one, point = best
     top = max(point.latency_ms)
     names = {each.label for each in series if each.drawn}
-    shaky = [
+    unstable = [
         pair for pair in everything
-        if not pair[1].firm and pair[1].throughput * (1 - _SAME) > point.throughput
+        if not pair[1].stable and pair[1].throughput * (1 - _SAME) > point.throughput
     ]  # fmt: skip
-    among = " of the stable levels" if point.firm and _within(shaky, target_ms) else ""
-    said = f"{one.label} is best{among}: " if len(names) > 1 else ""
-    said += "stable " if among and not said else ""
-    said += (
+    among = " of the stable levels" if point.stable and _within(unstable, target_ms) else ""
+    sentence = f"{one.label} is best{among}: " if len(names) > 1 else ""
+    sentence += "stable " if among and not sentence else ""
+    sentence += (
         f"up to {measure(point.throughput)} infer/s at {one.load_name} {plain(point.load)}, "
-        f"p{top} {_ms(point.latency_ms[top])}"
+        f"p{top} {_ms(point.high_ms)}"
     )
     if target_ms is not None:
-        said += f", within the target of {_ms(target_ms)}"
-    said += _compared(series, one, point, top)
-    odd = sum(not point.firm for _, point in everything)
-    if odd:
-        said += f"; {odd} of {len(everything)} levels not stable"
-    return said
+        sentence += f", within the target of {_ms(target_ms)}"
+    sentence += _compared(series, one, point, top)
+    others = sum(not point.stable for _, point in everything)
+    if others:
+        sentence += f"; {others} of {len(everything)} levels not stable"
+    return sentence
 
 
 def _compared(series: Sequence[Series], one: Series, best: Point, top: int) -> str:
@@ -210,7 +211,7 @@ def curve_text(series: Sequence[Series], *, title: str = "") -> str:
         head = [one.load_name, "infer/s", *(f"p{p} {unit}" for p in percentiles)]
         body = [
             [
-                plain(point.load) + ("" if point.firm else f" {point.outcome}"),
+                plain(point.load) + ("" if point.stable else f" {point.outcome}"),
                 measure(point.throughput),
                 *(measure(point.latency_ms.get(p, math.nan) * per_ms) for p in percentiles),
             ]
@@ -272,7 +273,6 @@ def curve_limits(
     values = [value for point in points for value in point.latency_ms.values() if value > 0]
     values += [target_ms] if target_ms else []
     rates = [rate for point in points for rate in (point.throughput, *point.throughputs)]
-    found = Limits(tuple(sorted({*loads, *(point.load for point in points)})))
     grow = _HEADROOM if loads or before is not None else 1.0
     top = max(rates, default=0.0)
     kept = before if before is not None else Limits()
@@ -283,14 +283,8 @@ def curve_limits(
     # Six decades are more than can be read; lower latencies are drawn on the axis.
     low = max(low, high / 1e6)
     ticks = kept.latency_ms
-    if ticks and ticks[0] <= low and high <= ticks[-1] and (kept.log or high / low <= _LOG_FROM):
-        return replace(
-            found, loads=tuple(sorted({*found.loads, *kept.loads})),
-            throughput=throughput, latency_ms=ticks, log=kept.log,
-        )  # fmt: skip
     log = kept.log or high / low > _LOG_FROM
-    ticks = log_ticks(low / grow, high * grow) if log else nice_ticks(0, high * grow, 4)
-    return replace(
-        found, loads=tuple(sorted({*found.loads, *kept.loads})),
-        throughput=throughput, latency_ms=ticks, log=log,
-    )  # fmt: skip
+    if not ticks or low < ticks[0] or high > ticks[-1] or log != kept.log:
+        ticks = log_ticks(low / grow, high * grow) if log else nice_ticks(0, high * grow, 4)
+    every = {*loads, *kept.loads, *(point.load for point in points)}
+    return Limits(tuple(sorted(every)), throughput, ticks, log)

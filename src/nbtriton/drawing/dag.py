@@ -8,21 +8,26 @@ from dataclasses import replace
 
 from nbtriton.drawing.graph import Edge, Graph, Node, Traffic, folded, topological
 from nbtriton.drawing.layering import CHAIN_ROW, HEADER, Box, Layout, Route, layout
-from nbtriton.drawing.numbers import byte_size, count, measure
-from nbtriton.drawing.scene import Shape, figure, ink, shape, text, text_width, to_svg, wrapped
+from nbtriton.drawing.numbers import byte_size, count, counted, measure
+from nbtriton.drawing.scene import (
+    Area,
+    Shape,
+    figure,
+    ink,
+    overlap,
+    shape,
+    text,
+    text_width,
+    wrapped,
+)
 
-__all__ = ["dag_scene", "dag_svg", "dag_text", "details_of", "edge_width", "traffic_line"]
+__all__ = ["dag_scene", "dag_text", "details_of", "edge_width", "traffic_line"]
 
 _TITLE = 28.0
 _LINE = 18.0
 # Narrower ones have no room for a sentence.
 _NARROWEST = 360.0
 _THINNEST, _THICKEST = 1.5, 5.0
-
-
-def dag_svg(graph: Graph, width: float | None = None) -> str:
-    """Draw a graph as one SVG element, readable on light and dark pages; see `dag_scene`."""
-    return to_svg(dag_scene(graph, width))
 
 
 def dag_scene(graph: Graph, width: float | None = None) -> Shape:
@@ -68,13 +73,13 @@ def dag_scene(graph: Graph, width: float | None = None) -> Shape:
     )
     models = [node.label for node in graph.nodes if node.is_model]
     title = graph.title or "pipeline"
-    said = f"Graph of {title}: {_sentence(graph)}"
+    words = f"Graph of {title}: {_sentence(graph)}"
     return figure(
         max(plan.width, _NARROWEST if graph.finding else 0.0),
         plan.height,
         *parts,
-        label=f"{said}. {graph.finding}" if graph.finding else said,
-        title=f"{title}: {len(models)} {'model' if len(models) == 1 else 'models'}",
+        label=f"{words}. {graph.finding}" if graph.finding else words,
+        title=f"{title}: {counted(len(models), 'model')}",
         cls="nbt-dag-svg",
         scales=False,
     )
@@ -172,7 +177,7 @@ def dag_text(graph: Graph) -> str:
 
 def _arrow(edge: Edge, source: Node, target: Node) -> str:
     if edge.kind == "call":
-        return f"╌ {count(edge.calls)} {'call' if edge.calls == 1 else 'calls'} ╌▶ "
+        return f"╌ {counted(edge.calls, 'call')} ╌▶ "
     name = edge.label.partition(" ")[0]
     shown = edge.label and name not in (source.label, target.label)
     return f" {edge.label} ─▶ " if shown else "─▶ "
@@ -215,7 +220,7 @@ def _groups(graph: Graph, plan: Layout) -> list[Shape]:
         for box in sorted(inside, key=lambda box: box.layer):
             beside = (rows and rows[-1][-1].x < box.x) or (rows and rows[-1][-1].layer == box.layer)
             if beside and not any(
-                _meet(_around([*rows[-1], box]), _around([o], 0)) for o in others
+                overlap(_around([*rows[-1], box]), _around([o], 0)) for o in others
             ):
                 rows[-1].append(box)
             else:
@@ -232,16 +237,12 @@ def _groups(graph: Graph, plan: Layout) -> list[Shape]:
     return parts
 
 
-def _around(boxes: Sequence[Box], room: float = 5.0) -> tuple[float, float, float, float]:
+def _around(boxes: Sequence[Box], room: float = 5.0) -> Area:
     return (
         min(box.x for box in boxes) - room, min(box.y for box in boxes) - room,
         max(box.x + box.width for box in boxes) + room,
         max(box.y + box.height for box in boxes) + room,
     )  # fmt: skip
-
-
-def _meet(one: tuple[float, float, float, float], two: tuple[float, float, float, float]) -> bool:
-    return one[0] < two[2] and two[0] < one[2] and one[1] < two[3] and two[1] < one[3]
 
 
 def _edge(number: int, route: Route, most: float) -> Shape:
@@ -299,7 +300,7 @@ def _rounded(corners: Sequence[tuple[float, float]], radius: float = 6.0) -> str
 
 def _edge_tooltip(edge: Edge) -> str:
     if edge.kind == "call":
-        return f"{count(edge.calls)} calls seen"
+        return f"{counted(edge.calls, 'call')} seen"
     words = [edge.label]
     if edge.row_bytes:
         words.append(f"{byte_size(edge.row_bytes)} a row")
@@ -450,7 +451,7 @@ def details_of(node: Node) -> tuple[tuple[str, str], ...]:
     if traffic is None or not (traffic.inferences or traffic.failed):
         return tuple(rows)
     rows.append(("share of the time", f"{traffic.share:.0%}"))
-    done = f"{count(traffic.inferences)} in {count(traffic.executions)} executions"
+    done = f"{count(traffic.inferences)} in {counted(traffic.executions, 'execution')}"
     rows.append(("inferences", done if traffic.executions else count(traffic.inferences)))
     if traffic.batch_sizes:
         sizes = ", ".join(f"{size}: {count(times)} \u00d7" for size, times in traffic.batch_sizes)

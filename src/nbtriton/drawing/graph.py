@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from nbtriton.drawing.numbers import byte_size, count
+from nbtriton.drawing.numbers import byte_size, counted
 from nbtriton.errors import InvalidArgumentError
 
 __all__ = [
@@ -172,7 +172,7 @@ def topological(graph: Graph) -> tuple[Node, ...]:
 def edge_text(edge: Edge) -> str:
     """Return what is written at an edge: its label, and the size of a row where it is known."""
     if edge.kind == "call" and edge.calls:
-        return f"{count(edge.calls)} {'call' if edge.calls == 1 else 'calls'}"
+        return counted(edge.calls, "call")
     return f"{edge.label} · {byte_size(edge.row_bytes)}" if edge.row_bytes else edge.label
 
 

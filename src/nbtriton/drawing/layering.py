@@ -116,6 +116,12 @@ class _Row:
     top: float = 0.0
     bottom: float = 0.0
 
+    def left(self, layer: int) -> float:
+        return self.lefts[layer - self.layers.start]
+
+    def zone(self, layer: int) -> float:
+        return self.zones[layer - self.layers.start]
+
 
 def layout(graph: Graph, width: float | None = None, *, top: float = 0.0) -> Layout:
     """Place a graph from left to right: inputs in the first column, outputs in the last.
@@ -152,7 +158,7 @@ def layout(graph: Graph, width: float | None = None, *, top: float = 0.0) -> Lay
     place = {layer: row for row in rows for layer in row.layers}
     boxes = {
         key: Box(
-            place[item.layer].lefts[item.layer - place[item.layer].layers.start],
+            place[item.layer].left(item.layer),
             item.y,
             item.width,
             item.height,
@@ -251,6 +257,7 @@ def _measure(graph: Graph, node: Node, item: _Item) -> None:
         dict.fromkeys((*node.outputs, *(out_key(e) for e in graph.edges if e.source == node.id)))
     )
     rows = max(len(ins), len(outs))
+    lines = bool(node.sublabel) + (node.traffic is not None)
     head = text_width(node.label, 13, bold=True)
     sub = max(text_width(node.sublabel, 11), _TRAFFIC_WIDTH if node.traffic else 0.0)
     place: Callable[[int, int], float]
@@ -260,7 +267,6 @@ def _measure(graph: Graph, node: Node, item: _Item) -> None:
         item.width = max(head, names + (_TRAFFIC_WIDTH if _watched(node) else 0.0)) + 34
         place = lambda i, n: item.height * (i + 1) / (n + 1)  # noqa: E731
     elif node.inputs or node.outputs:
-        lines = bool(node.sublabel) + (node.traffic is not None)
         top = HEADER + lines * _SUBLINE + 6
         item.height = top + rows * _ROW + 6
         left = max((text_width(name, 11) for name in node.inputs), default=0.0)
@@ -268,8 +274,8 @@ def _measure(graph: Graph, node: Node, item: _Item) -> None:
         item.width = max(head, sub, left + right + 26) + 26
         place = lambda i, _: top + (i + 0.5) * _ROW  # noqa: E731
     else:
-        lines = bool(node.sublabel) + (node.traffic is not None)
-        item.height = max(32.0 + (8, 0)[lines == 0] + 14 * max(0, lines - 1), (rows + 1) * _ROW)
+        below = 14.0 * lines - 6 if lines else 0.0
+        item.height = max(32.0 + below, (rows + 1) * _ROW)
         item.width = max(head, sub) + 34
         place = lambda i, n: item.height * (i + 1) / (n + 1)  # noqa: E731
     item.width = max(item.width, 76.0)
@@ -399,28 +405,23 @@ def _route(
     source, target = items[edge.source], items[edge.target]
     leaves = source.out_ports[out_key(edge)]
     row = rows[row_of[source.layer]]
-    at = source.layer - row.layers.start
     y = source.y + leaves
     steps: list[tuple[str, tuple[tuple[float, float], ...]]] = [
-        ("M", ((row.lefts[at] + source.width, y),)),
-        ("H", ((row.zones[at], y),)),
+        ("M", ((row.left(source.layer) + source.width, y),)),
+        ("H", ((row.zone(source.layer), y),)),
     ]
     here = source
     for item in (*chain, target):
         arrives = target.in_ports[in_key(edge)] if item is target else 1.0
-        end = (
-            rows[row_of[item.layer]].lefts[item.layer - rows[row_of[item.layer]].layers.start],
-            item.y + arrives,
-        )
-        if row_of[item.layer] == row_of[here.layer]:
+        number, row = row_of[here.layer], rows[row_of[item.layer]]
+        end = (row.left(item.layer), item.y + arrives)
+        if row_of[item.layer] == number:
             steps.append(("C", (end,)))
         else:
-            number = row_of[here.layer]
             steps.append(("L", _way_down(rows[number], lanes[number], (id(here), leaves), y, end)))
         y, here, leaves = end[1], item, 1.0
         if item is not target:
-            row = rows[row_of[item.layer]]
-            steps.append(("H", ((row.zones[item.layer - row.layers.start], y),)))
+            steps.append(("H", ((row.zone(item.layer), y),)))
     return Route(edge, tuple(steps))
 
 

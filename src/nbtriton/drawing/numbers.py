@@ -8,6 +8,7 @@ __all__ = [
     "MISSING",
     "byte_size",
     "count",
+    "counted",
     "log_ticks",
     "measure",
     "nice_ceiling",
@@ -27,6 +28,11 @@ _BLOCKS = "▁▂▃▄▅▆▇█"
 def count(value: float) -> str:
     """Write a whole number, exactly, its thousands apart: ``12 345``."""
     return f"{round(value):,}".replace(",", _THIN)
+
+
+def counted(number: int, noun: str, plural: str = "") -> str:
+    """Write how many things there are: ``1 row``, ``2 rows``; `plural` where it is not `noun` with an s."""
+    return f"{count(number)} {noun if number == 1 else plural or f'{noun}s'}"
 
 
 def measure(value: float, digits: int = 3) -> str:

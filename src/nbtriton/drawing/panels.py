@@ -20,18 +20,19 @@ from nbtriton.drawing.curve import (
 from nbtriton.drawing.numbers import measure, nice_ticks, plain
 from nbtriton.drawing.scene import (
     SERIES_ROLES,
+    Area,
     Shape,
     figure,
     ink,
+    overlap,
     shape,
     shortened,
     text,
     text_width,
-    to_svg,
     wrapped,
 )
 
-__all__ = ["curve_scene", "curve_scenes", "curve_svg"]
+__all__ = ["curve_scene", "curve_scenes"]
 
 # More configurations than this have a pair of panels each.
 _TOGETHER = 4
@@ -43,15 +44,6 @@ _CAPTION, _AXIS = 22.0, 20.0
 _LINE = 15.0
 _DODGE = 7.0
 _SMALL = 11.0
-_Box = tuple[float, float, float, float]
-
-
-def curve_svg(
-    series: Sequence[Series], *, title: str = "", width: float = _WIDTH,
-    target_ms: float | None = None,
-) -> str:  # fmt: skip
-    """Draw throughput and latency against load as one SVG element; see `curve_scene`."""
-    return to_svg(curve_scene(series, title=title, width=width, target_ms=target_ms))
 
 
 def curve_scenes(
@@ -170,7 +162,7 @@ def _legend(
                 **ink(None, role),
             )
         )
-        parts.append(_marker(at, x + 9, y - 4, role, firm=not one.predicted))
+        parts.append(_marker(at, x + 9, y - 4, role, hollow=one.predicted))
         parts.append(text(x + 24, y, label, 12, "fg"))
         x += wide + 20
     return parts, y + 14
@@ -178,6 +170,18 @@ def _legend(
 
 def _title_lines(name: str, width: float) -> list[str]:
     return wrapped(name, width - 24, 12)[:3]
+
+
+@dataclass(slots=True, frozen=True)
+class _Panel:
+    """One panel: the configurations that it shows, of what, and its place in pixels."""
+
+    group: Sequence[Series]
+    latency: bool
+    left: float
+    right: float
+    top: float
+    bottom: float
 
 
 @dataclass(slots=True)
@@ -192,7 +196,7 @@ class _Picture:
     # The height of the titles of panels.
     titles: float = 0.0
     # The places that texts have taken.
-    taken: list[_Box] = field(default_factory=list)
+    taken: list[Area] = field(default_factory=list)
 
     def pair(
         self, group: Sequence[Series], x: float, y: float, width: float,
@@ -216,47 +220,47 @@ class _Picture:
                 for at, line in enumerate(lines)
             ]
             y += self.titles
-        for panel, height in enumerate(tall):
-            parts += self._panel(group, panel == 1, x, y, width, height, small=titled)
+        for latency, height in zip((False, True), tall, strict=True):
+            top = y + _CAPTION
+            panel = _Panel(group, latency, x + _LEFT, x + width - _RIGHT, top, top + height)
+            parts.append(self._caption(panel, x + 2, y + 11, width - 4, small=titled))
+            parts += self._axes(panel, few=titled)
+            parts += [self._line(panel, one) for one in group]
+            parts += self._winner(panel)
             y += height + _CAPTION + _AXIS
         return shape("g", *parts, class_="nbt-panels")
 
-    def _panel(
-        self, group: Sequence[Series], latency: bool, x: float, y: float, width: float,
-        height: float, *, small: bool,
-    ) -> list[Shape]:  # fmt: skip
-        left, right = x + _LEFT, x + width - _RIGHT
-        top, bottom = y + _CAPTION, y + _CAPTION + height
-        unit, per_ms = self.unit
-        tops = sorted({max(p.latency_ms) for one in group for p in one.drawn})
-        lows = sorted({min(p.latency_ms) for one in group for p in one.drawn})
-        what = f"p{lows[0]}" + (f", whisker to p{tops[-1]}" if tops[-1] != lows[0] else "")
-        against = "" if small else f", against {group[0].load_name}"
+    def _caption(self, panel: _Panel, x: float, y: float, room: float, *, small: bool) -> Shape:
+        unit, _ = self.unit
+        points = [point for one in panel.group for point in one.drawn]
+        low, high = min(min(p.latency_ms) for p in points), max(max(p.latency_ms) for p in points)
+        what = f"p{low}" + (f", whisker to p{high}" if high != low else "")
         log = ", log scale" if self.limits.log and not small else ""
-        caption = f"latency, {unit} ({what}{log})" if latency else "throughput, infer/s"
-        caption += against
-        parts = [text(x + 2, y + 11, shortened(caption, width - 4, _SMALL), _SMALL, "muted")]
-        ticks = self._ticks(latency, few=small)
-        for tick in ticks:
-            at = self._y(tick, latency, top, bottom)
+        words = f"latency, {unit} ({what}{log})" if panel.latency else "throughput, infer/s"
+        words += "" if small else f", against {panel.group[0].load_name}"
+        return text(x, y, shortened(words, room, _SMALL), _SMALL, "muted")
+
+    def _axes(self, panel: _Panel, *, few: bool) -> list[Shape]:
+        unit, per_ms = self.unit
+        left, right = panel.left, panel.right
+        parts = []
+        for tick in self._ticks(panel.latency, few=few):
+            at = self._y(tick, panel)
             parts.append(shape("path", d=f"M{left:.1f} {at:.1f}H{right:.1f}", **ink(None, "line")))
-            label = plain(tick * per_ms if latency else tick)
+            label = plain(tick * per_ms if panel.latency else tick)
             parts.append(text(left - 7, at + 4, label, _SMALL, "muted", "end"))
-        parts += self._loads(left, right, bottom)
-        if latency and self.target_ms:
-            at = self._y(self.target_ms, True, top, bottom)
+        parts += self._loads(panel)
+        if panel.latency and self.target_ms:
+            at = self._y(self.target_ms, panel)
             parts.append(
                 shape("path", d=f"M{left:.1f} {at:.1f}H{right:.1f}", stroke_width=1.5,
                       stroke_dasharray="6 4", **ink(None, "s1", "nbt-target"))
             )  # fmt: skip
             words = f"target {measure(self.target_ms * per_ms)} {unit}"
             wide = text_width(words, _SMALL)
-            above = at - 4 if at - 16 > top else at + 13
+            above = at - 4 if at - 16 > panel.top else at + 13
             self.taken.append((left, above - 11, left + wide + 4, above + 2))
             parts.append(text(left + 3, above, words, _SMALL, "t1"))
-        for one in group:
-            parts.append(self._line(one, group, latency, left, right, top, bottom))
-        parts += self._winner(group, latency, left, right, top, bottom)
         return parts
 
     def _ticks(self, latency: bool, *, few: bool) -> tuple[float, ...]:
@@ -267,11 +271,11 @@ class _Picture:
         most = 4 if few else 7
         if len(ticks) > most:
             step = -(-(len(ticks) - 1) // (most - 1))
-            ticks = (*ticks[:-1:step], ticks[-1]) if (len(ticks) - 1) % step == 0 else ticks[::step]
+            ticks = ticks[::step]
         return ticks
 
-    def _y(self, value: float, latency: bool, top: float, bottom: float) -> float:
-        if not latency:
+    def _y(self, value: float, panel: _Panel) -> float:
+        if not panel.latency:
             share = value / (self.limits.throughput or 1.0)
         elif self.limits.log:
             first, last = (
@@ -280,26 +284,33 @@ class _Picture:
             share = (math.log(max(value, self.limits.latency_ms[0])) - first) / (last - first)
         else:
             share = value / self.limits.latency_ms[-1]
-        return bottom - min(1.0, share) * (bottom - top)
+        return panel.bottom - min(1.0, share) * (panel.bottom - panel.top)
 
-    def _x(self, load: float, left: float, right: float) -> float:
+    def _x(self, load: float, panel: _Panel) -> float:
         loads = self.limits.loads
-        inside = right - left - 36
+        left, inside = panel.left + 18, panel.right - panel.left - 36
         if len(loads) < 2:
-            return left + 18 + inside / 2
+            return left + inside / 2
         low, high = loads[0], loads[-1]
         if low > 0 and high / low >= 4:
             share = (math.log(load) - math.log(low)) / (math.log(high) - math.log(low))
         else:
             share = (load - low) / (high - low)
-        return left + 18 + share * inside
+        return left + share * inside
 
-    def _loads(self, left: float, right: float, bottom: float) -> list[Shape]:
+    def _place(self, panel: _Panel, one: Series, point: Point) -> tuple[float, float]:
+        """Return the place of a point; those of one load stand beside each other, so that no whisker covers another."""
+        dodge = (panel.group.index(one) - (len(panel.group) - 1) / 2) * _DODGE
+        value = point.low_ms if panel.latency else point.throughput
+        return self._x(point.load, panel) + dodge, self._y(value, panel)
+
+    def _loads(self, panel: _Panel) -> list[Shape]:
         """Write the loads below the axis, those that fit; the highest one always."""
+        left, right, bottom = panel.left, panel.right, panel.bottom
         parts = [shape("path", d=f"M{left:.1f} {bottom:.1f}H{right:.1f}", **ink(None, "muted"))]
         free = math.inf
         for load in reversed(self.limits.loads):
-            at, label = self._x(load, left, right), plain(load)
+            at, label = self._x(load, panel), plain(load)
             half = text_width(label, _SMALL) / 2
             if at + half + 5 <= free and at - half >= left - 14:
                 parts.append(shape("path", d=f"M{at:.1f} {bottom:.1f}v4", **ink(None, "muted")))
@@ -307,20 +318,10 @@ class _Picture:
                 free = at - half
         return parts
 
-    def _line(
-        self, one: Series, group: Sequence[Series], latency: bool, left: float, right: float,
-        top: float, bottom: float,
-    ) -> Shape:  # fmt: skip
+    def _line(self, panel: _Panel, one: Series) -> Shape:
         number = self.roles[one.name]
         role = SERIES_ROLES[number % len(SERIES_ROLES)]
-        # Beside each other, so that no whisker covers another one.
-        dodge = (group.index(one) - (len(group) - 1) / 2) * _DODGE
-        places = []
-        for point in one.drawn:
-            value = point.latency_ms[min(point.latency_ms)] if latency else point.throughput
-            places.append(
-                (self._x(point.load, left, right) + dodge, self._y(value, latency, top, bottom))
-            )
+        places = [self._place(panel, one, point) for point in one.drawn]
         for (x0, y0), (x1, y1) in pairwise(places):  # no text is written across a line
             for part in range(1, 12):
                 x, y = x0 + (x1 - x0) * part / 12, y0 + (y1 - y0) * part / 12
@@ -334,37 +335,29 @@ class _Picture:
         for (x, y), point in zip(places, one.drawn, strict=True):
             parts = [shape("title", _tooltip(one, point))]
             ends: tuple[float, float] | None = None
-            if latency and len(point.latency_ms) > 1:
-                ends = y, self._y(point.latency_ms[max(point.latency_ms)], True, top, bottom)
-            elif not latency and not point.firm and point.throughputs:
-                ends = (
-                    self._y(min(point.throughputs), False, top, bottom),
-                    self._y(max(point.throughputs), False, top, bottom),
-                )
+            if panel.latency and len(point.latency_ms) > 1:
+                ends = y, self._y(point.high_ms, panel)
+            elif not panel.latency and not point.stable and point.throughputs:
+                low, high = min(point.throughputs), max(point.throughputs)
+                ends = self._y(low, panel), self._y(high, panel)
             if ends is not None:
                 d = f"M{x:.1f} {ends[0]:.1f}V{ends[1]:.1f}m-4 0h8"
-                if not latency:
+                if not panel.latency:
                     d += f"M{x - 4:.1f} {ends[0]:.1f}h8"
                 parts.append(shape("path", d=d, stroke_width=1.4, **ink(None, role, "nbt-whisker")))
-            parts.append(_marker(number, x, y, role, firm=point.firm and not one.predicted))
+            parts.append(_marker(number, x, y, role, hollow=one.predicted or not point.stable))
             self.taken.append(
                 (x - 6, min(y, *(ends or (y,))) - 6, x + 6, max(y, *(ends or (y,))) + 6)
             )
-            cls = "nbt-point" if point.firm else "nbt-point nbt-hollow"
+            cls = "nbt-point" if point.stable else "nbt-point nbt-hollow"
             marks.append(shape("g", *parts, class_=cls, data_load=plain(point.load)))
         return shape("g", line, *marks, class_="nbt-series", data_series=one.label)
 
-    def _winner(
-        self, group: Sequence[Series], latency: bool, left: float, right: float, top: float,
-        bottom: float,
-    ) -> list[Shape]:  # fmt: skip
-        if self.best is None or not any(one is self.best[0] for one in group):
+    def _winner(self, panel: _Panel) -> list[Shape]:
+        if self.best is None or not any(one is self.best[0] for one in panel.group):
             return []
         one, point = self.best
-        dodge = (group.index(one) - (len(group) - 1) / 2) * _DODGE
-        value = point.latency_ms[min(point.latency_ms)] if latency else point.throughput
-        x = self._x(point.load, left, right) + dodge
-        y = self._y(value, latency, top, bottom)
+        x, y = self._place(panel, one, point)
         parts = [
             shape(
                 "circle",
@@ -375,7 +368,7 @@ class _Picture:
                 **ink(None, "fg", "nbt-best"),
             )
         ]
-        if not latency:
+        if not panel.latency:
             words = f"best: {measure(point.throughput)}"
             wide = text_width(words, _SMALL)
             for place in (
@@ -385,8 +378,9 @@ class _Picture:
                 (x - wide / 2, y - 13),
             ):
                 box = (place[0] - 2, place[1] - 11, place[0] + wide + 2, place[1] + 3)
-                inside = box[0] > left and box[2] < right and box[1] > top - 4 and box[3] < bottom
-                if inside and not any(_overlap(box, other) for other in self.taken):
+                across = panel.left < box[0] and box[2] < panel.right
+                inside = across and panel.top - 4 < box[1] and box[3] < panel.bottom
+                if inside and not any(overlap(box, other) for other in self.taken):
                     parts.append(text(*place, words, _SMALL, "fg"))
                     break
         return parts
@@ -397,7 +391,7 @@ def _key(series: Sequence[Series], picture: _Picture, y: float, width: float) ->
     words = [f"against {series[0].load_name}"] if len(_groups(series)) > 1 else []
     words += ["latency on a log scale"] if words and picture.limits.log else []
     words += ["ring: best"] if picture.best is not None else []
-    outcomes = dict.fromkeys(p.outcome for one in series for p in one.drawn if not p.firm)
+    outcomes = dict.fromkeys(p.outcome for one in series for p in one.drawn if not p.stable)
     if outcomes:
         words.append(f"hollow: {' or '.join(outcomes)}, with the range of its windows")
     if any(one.predicted for one in series):
@@ -406,9 +400,9 @@ def _key(series: Sequence[Series], picture: _Picture, y: float, width: float) ->
     return [text(20, y + 14 * at, line, _SMALL, "muted") for at, line in enumerate(lines)]
 
 
-def _marker(number: int, x: float, y: float, role: str, *, firm: bool) -> Shape:
-    """Draw a mark of one of four outlines; one that is not firm is hollow."""
-    paint = ink(role, role) if firm else ink("bg", role)
+def _marker(number: int, x: float, y: float, role: str, *, hollow: bool) -> Shape:
+    """Draw a mark of one of four outlines."""
+    paint = ink("bg" if hollow else role, role)
     if number % 4 == 0:
         return shape("circle", cx=round(x, 1), cy=round(y, 1), r=4, stroke_width=1.6, **paint)
     square, triangle, diamond = "m-3.5 -3.5h7v7h-7z", "m0 -5l4.8 8.4h-9.6z", "m0 -5l5 5l-5 5l-5 -5z"
@@ -421,13 +415,9 @@ def _tooltip(one: Series, point: Point) -> str:
     rows = [f"{one.label}", f"{one.load_name}: {plain(point.load)}"]
     rows += [f"{name}: {value}" for name, value in point.details]
     rows.append(f"throughput: {measure(point.throughput)} infer/s")
-    if point.throughputs and not point.firm:
+    if point.throughputs and not point.stable:
         low, high = min(point.throughputs), max(point.throughputs)
         rows.append(f"range of its windows: {measure(low)} to {measure(high)} infer/s")
     rows += [f"p{p}: {measure(ms * per_ms)} {unit}" for p, ms in sorted(point.latency_ms.items())]
     rows.append(f"outcome: {'predicted' if one.predicted else point.outcome}")
     return "\n".join(rows)
-
-
-def _overlap(one: _Box, two: _Box) -> bool:
-    return one[0] < two[2] and two[0] < one[2] and one[1] < two[3] and two[1] < one[3]

@@ -8,6 +8,7 @@ theme of the host.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from html import escape
@@ -15,9 +16,11 @@ from html import escape
 __all__ = [
     "SERIES_ROLES",
     "STYLE",
+    "Area",
     "Shape",
     "figure",
     "ink",
+    "overlap",
     "series_colours",
     "shape",
     "shortened",
@@ -29,6 +32,10 @@ __all__ = [
 ]
 
 Attr = str | float | int
+# Left, top, right and bottom, in pixels.
+Area = tuple[float, float, float, float]
+# https://www.w3.org/TR/xml/#charsets: all other characters are an error, also escaped.
+_NO_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 # role -> colour on a light card. The categories are Okabe-Ito's, in the order in which they keep
 # 3:1 against both white and near-black; the last two are darkened for that.
@@ -208,7 +215,7 @@ def _write(node: Shape, parts: list[str]) -> None:
     parts.append(f"<{node.tag}")
     for name, value in node.attrs:
         written = value if isinstance(value, str) else _number(value)
-        parts.append(f' {name}="{escape(written)}"')
+        parts.append(f' {name}="{escape(_readable(written))}"')
     if not node.children:
         parts.append("/>")
         return
@@ -218,13 +225,24 @@ def _write(node: Shape, parts: list[str]) -> None:
             _write(child, parts)
         else:
             # A style sheet has no markup, and escaping its quotes would break it.
-            parts.append(child if node.tag == "style" else escape(child, quote=False))
+            is_style = node.tag == "style"
+            parts.append(child if is_style else escape(_readable(child), quote=False))
     parts.append(f"</{node.tag}>")
+
+
+def _readable(text: str) -> str:
+    """Replace what XML cannot hold, such as a control character in a model's name."""
+    return _NO_XML.sub("\N{REPLACEMENT CHARACTER}", text)
 
 
 def _number(value: float) -> str:
     written = f"{value:.2f}".rstrip("0").rstrip(".")
     return "0" if written == "-0" else written
+
+
+def overlap(one: Area, two: Area) -> bool:
+    """Return True if two areas have more than an edge in common."""
+    return one[0] < two[2] and two[0] < one[2] and one[1] < two[3] and two[1] < one[3]
 
 
 # Advance widths in em of DejaVu Sans, the widest of the fonts above: text never outgrows its box.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 from unicodedata import east_asian_width
@@ -12,16 +12,16 @@ from unicodedata import east_asian_width
 from nbtriton.drawing.numbers import MISSING, count, measure
 
 __all__ = [
+    "SENTENCE_EM",
     "Column",
     "TableView",
     "cells_of",
     "heads_of",
     "in_units",
+    "is_sentence",
     "table_html",
     "table_text",
 ]
-
-Format = str | Callable[[object], str]
 
 # Endings of column names that are units, longest first.
 _UNITS = (
@@ -35,6 +35,8 @@ _UNITS = (
     ("_s", "s"),
 )
 _MS_FROM_US = 1000.0
+# A sentence is broken; a column of some is this wide.
+SENTENCE_EM = 14
 _SENTENCE = 30  # characters
 _LONG_NAME = 24  # characters
 _RULE = "1px solid rgba(128,128,128,.45)"
@@ -100,7 +102,6 @@ class TableView(ABC):
 def table_html(
     columns: Sequence[str | Column],
     rows: Sequence[Sequence[object]],
-    formats: Mapping[str, Format] | None = None,
     *,
     caption: str = "",
     cls: str = "nbt-table",
@@ -115,8 +116,6 @@ def table_html(
         A string is read by `Column.of`: ``"p99_ms"`` is headed ``p99`` with the unit ``ms``.
     rows : sequence of sequences
         The cells. Whole numbers are written exactly, others with three significant digits.
-    formats : mapping, optional
-        Column name or label to a format specification (``".1f"``) or a function.
     caption : str, optional
         Written above the table.
     font_px : float, optional
@@ -125,7 +124,7 @@ def table_html(
         At the left and the right of each cell.
     """
     heads = heads_of(columns)
-    cells, numeric = _cells(columns, rows, formats)
+    cells, numeric = cells_of(rows), _numeric(len(columns), rows)
     parts = []
     size = "" if font_px is None else f"font-size:{font_px:g}px;"
     if caption:
@@ -134,12 +133,9 @@ def table_html(
         f'<table class="{escape(cls)}" style="border-collapse:collapse;color:inherit;{size}'
         'font-variant-numeric:tabular-nums"><thead><tr>'
     )
-    sentences = [
-        any(len(row[at]) > _SENTENCE and " " in row[at] for row in cells)
-        for at in range(len(heads))
-    ]
+    sentences = [any(is_sentence(row[at]) for row in cells) for at in range(len(heads))]
     # A sentence beside long names would be broken after every word; of three columns none must leave the page.
-    width_em = 14 if sum(sentences) < 3 else 9
+    width_em = SENTENCE_EM if sum(sentences) < 3 else 9
     for head, right, sentence in zip(heads, numeric, sentences, strict=True):
         least = f"min-width:{width_em}em;" if sentence else ""
         unit = (
@@ -177,13 +173,12 @@ def _breakable_word(word: str) -> str:
 def table_text(
     columns: Sequence[str | Column],
     rows: Sequence[Sequence[object]],
-    formats: Mapping[str, Format] | None = None,
     *,
     caption: str = "",
 ) -> str:
     """Write a table as aligned text; parameters as in `table_html`."""
     heads = heads_of(columns)
-    cells, numeric = _cells(columns, rows, formats)
+    cells, numeric = cells_of(rows), _numeric(len(columns), rows)
     titles = [f"{head.label} [{head.unit}]" if head.unit else head.label for head in heads]
     widths = [
         max(map(_columns_of, column), default=0) for column in zip(titles, *cells, strict=True)
@@ -199,28 +194,27 @@ def table_text(
     return "\n".join(lines)
 
 
+def is_sentence(cell: str) -> bool:
+    """Return True for a cell that a page breaks into lines."""
+    return len(cell) > _SENTENCE and " " in cell
+
+
 def heads_of(columns: Sequence[str | Column]) -> list[Column]:
     """Return the heads of columns, of which a string is read by `Column.of`."""
     return [one if isinstance(one, Column) else Column.of(one) for one in columns]
 
 
-def cells_of(columns: Sequence[str | Column], rows: Sequence[Sequence[object]]) -> list[list[str]]:
+def cells_of(rows: Sequence[Sequence[object]]) -> list[list[str]]:
     """Return the cells as they are written."""
-    return _cells(columns, rows, None)[0]
+    return [[_cell(value) for value in row] for row in rows]
 
 
-def _cells(
-    columns: Sequence[str | Column],
-    rows: Sequence[Sequence[object]],
-    formats: Mapping[str, Format] | None,
-) -> tuple[list[list[str]], list[bool]]:
-    wanted = [(formats or {}).get(c.label if isinstance(c, Column) else c) for c in columns]
-    numeric = [
-        bool(rows) and all(_is_number(row[i]) or row[i] is None for row in rows)
-        for i in range(len(columns))
+def _numeric(columns: int, rows: Sequence[Sequence[object]]) -> list[bool]:
+    """Return for each column whether it has numbers alone."""
+    return [
+        bool(rows) and all(_is_number(row[at]) or row[at] is None for row in rows)
+        for at in range(columns)
     ]
-    cells = [[_cell(value, fmt) for value, fmt in zip(row, wanted, strict=True)] for row in rows]
-    return cells, numeric
 
 
 def _is_number(value: object) -> bool:
@@ -228,13 +222,9 @@ def _is_number(value: object) -> bool:
     return hasattr(value, "__float__") and not isinstance(value, bool | str)
 
 
-def _cell(value: object, fmt: Format | None) -> str:
+def _cell(value: object) -> str:
     if value is None:
         return MISSING
-    if callable(fmt):
-        return fmt(value)
-    if fmt is not None:
-        return format(value, fmt)
     if isinstance(value, bool) or not _is_number(value):
         return str(value)
     if hasattr(value, "__index__"):

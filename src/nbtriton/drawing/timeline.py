@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from nbtriton.drawing.numbers import count, measure, nice_ticks, plain
+from nbtriton.drawing.numbers import counted, measure, nice_ticks, plain
 from nbtriton.drawing.scene import (
     Shape,
     figure,
@@ -14,7 +14,6 @@ from nbtriton.drawing.scene import (
     shortened,
     text,
     text_width,
-    to_svg,
     wrapped,
 )
 from nbtriton.drawing.table import table_text
@@ -27,7 +26,6 @@ __all__ = [
     "TimelineLanes",
     "Wait",
     "timeline_scenes",
-    "timeline_svg",
     "timeline_text",
 ]
 
@@ -103,17 +101,12 @@ class TimelineLanes:
     strips: tuple[Strip, ...] = ()
 
 
-def timeline_svg(models: Sequence[TimelineLanes], *, span_ms: float, finding: str) -> str:
-    """Draw requests and batches; each batch has the letter of why it left, and its rows."""
-    return to_svg(timeline_scenes(models, span_ms=span_ms, finding=finding)[-1])
-
-
 def timeline_scenes(
     models: Sequence[TimelineLanes], *, span_ms: float, finding: str
 ) -> list[Shape]:
-    """Return the picture for pages of different widths, narrowest first.
+    """Draw requests and batches, for pages of different widths, narrowest first.
 
-    Each model is a group with ``data-model``.
+    Each batch has the letter of why it left, and its rows. Each model is a group with ``data-model``.
     """
     return [_scene(models, _Axis(span_ms, *each), finding) for each in _WIDTHS]
 
@@ -174,7 +167,7 @@ def _model(model: TimelineLanes, y: float, axis: _Axis) -> tuple[Shape, float]:
     for wait, slot in slots:
         parts += _wait(wait, y + 4 + slot * _SLOT_H, lanes_top, axis)
     if beyond:
-        words = f"and {count(beyond)} more requests at the same time"
+        words = f"and {counted(beyond, 'more request')} at the same time"
         parts.append(text(axis.left, lanes_top - 5, words, 11, "muted"))
     for at, lane in enumerate(model.lanes):
         top = lanes_top + at * (_LANE_H + 4)
@@ -233,7 +226,8 @@ def _bar(bar: Bar, top: float, axis: _Axis) -> list[Shape]:
     begin, end = axis.x(bar.begin_ms), axis.x(bar.end_ms)
     width = max(1.5, end - begin)
     title = (
-        f"{bar.mark.letter}: {bar.mark.words}. {bar.rows} rows of {bar.requests} requests, "
+        f"{bar.mark.letter}: {bar.mark.words}. {counted(bar.rows, 'row')} of "
+        f"{counted(bar.requests, 'request')}, "
         f"{measure(bar.end_ms - bar.begin_ms)} ms, the oldest waited {measure(bar.wait_ms)} ms"
         + (", failed" if bar.failed else "")
     )

@@ -11,6 +11,7 @@ from nbtriton.drawing.numbers import measure, sparkline
 from nbtriton.drawing.pages import fitting
 from nbtriton.drawing.scene import to_svg
 from nbtriton.drawing.table import table_html, table_text
+from nbtriton.quoting import quoted
 
 __all__ = ["watch_finding", "watch_html", "watch_svg", "watch_table", "watch_text"]
 
@@ -30,7 +31,7 @@ def watch_finding(models: Sequence[ModelActivity]) -> str:
     if worst.queue_ms > worst.compute_ms:
         return (
             f"requests wait for {worst.name}: {measure(worst.queue_ms)} ms for {measure(worst.compute_ms)} ms of work, "
-            f"while its instances are busy {worst.busy:.0%} of the time; %triton_why {worst.name} says what to change"
+            f"while its instances are busy {worst.busy:.0%} of the time; %triton_why {quoted(worst.name)} says what to change"
         )
     busiest = max(moving, key=lambda one: one.busy)
     return (

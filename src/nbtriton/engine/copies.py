@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from nbtriton.backends.parameters import text_parameter
+from nbtriton.checks import SERVER, check
 from nbtriton.config import ModelConfig, enum_name, is_ensemble
 from nbtriton.devices import Copied
 from nbtriton.devices.ledger import BY_LINE, HOST
@@ -59,6 +60,7 @@ def copies(server: Server, *, clear: bool = False) -> pd.DataFrame:
     >>> nt.copies(server)["bytes"].sum()
     0
     """
+    check({"server": server}, {"server": SERVER})
     with needed("a table of copies"):
         import pandas as pd
 

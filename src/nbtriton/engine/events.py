@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from nbtriton.checks import SERVER, check
 from nbtriton.engine.core.snapshot import BatchRecord, RequestRecord
 from nbtriton.engine.server import Server
 from nbtriton.errors import InvalidArgumentError, nearest
@@ -52,6 +53,7 @@ def events(server: Server, name: str = "", *, by: str = "event") -> pd.DataFrame
     >>> nt.events(server)["event"].tolist()[:2]
     ['arrival', 'batch']
     """
+    check({"server": server}, {"server": SERVER})
     if by not in _KINDS:
         raise InvalidArgumentError(
             f"events by '{by}' do not exist", hint=nearest(by, _KINDS) or ", ".join(_KINDS)

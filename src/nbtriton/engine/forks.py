@@ -34,10 +34,9 @@ def notify_in_children(thing: ForkAware) -> None:
 _parents: list[object] = []
 
 
-def keep_forever(*things: object) -> object:
+def keep_forever(*things: object) -> None:
     """Keep what the parent had: finalizers could run code of models that the parent still uses."""
     _parents.append(things)
-    return things
 
 
 def elsewhere() -> EngineStoppedError:

@@ -7,13 +7,14 @@ from functools import partial
 from typing import Any
 
 from nbtriton.backends.base import RequestOptions, Response
+from nbtriton.checks import CALL, check
 from nbtriton.engine.core.future import InferenceFuture
 from nbtriton.engine.core.result import InferenceResult
 from nbtriton.engine.describing import describe
 from nbtriton.engine.diagnostics.tracing import Trace
 from nbtriton.engine.engine import Engine
 from nbtriton.engine.stream import ResponseStream
-from nbtriton.scheduling import SEQUENCE_END, SEQUENCE_START
+from nbtriton.scheduling import sequence_flags
 
 __all__ = ["InferenceCalls"]
 
@@ -73,12 +74,10 @@ class InferenceCalls:
         >>> server.infer("double", {"IN": np.ones((1, 4), np.float32)})["OUT"]
         array([[2., 2., 2., 2.]], dtype=float32)
         """
-        flags = SEQUENCE_START if sequence_start else 0
-        if sequence_end:
-            flags |= SEQUENCE_END
         options = RequestOptions(
-            outputs, request_id, priority, timeout_us, correlation_id, flags, parameters
-        )
+            outputs, request_id, priority, timeout_us, correlation_id,
+            sequence_flags(sequence_start, sequence_end), parameters,
+        )  # fmt: skip
         request, response = self.engine.dispatcher.call(name, version, inputs, options)
         if response.error is not None:
             try:
@@ -128,12 +127,12 @@ class InferenceCalls:
         >>> [float(future.result()["OUT"][0, 0]) for future in futures]
         [0.0, 2.0, 4.0]
         """
-        flags = SEQUENCE_START if sequence_start else 0
-        if sequence_end:
-            flags |= SEQUENCE_END
+        if on_response is not None:
+            check({"on_response": on_response}, {"on_response": CALL})
         options = RequestOptions(
-            outputs, request_id, priority, timeout_us, correlation_id, flags, parameters
-        )
+            outputs, request_id, priority, timeout_us, correlation_id,
+            sequence_flags(sequence_start, sequence_end), parameters,
+        )  # fmt: skip
         return self.engine.dispatcher.submit(
             name, version, inputs, options, on_response, trace
         ).expect()
@@ -183,13 +182,10 @@ class InferenceCalls:
         >>> [result["OUT"].shape for result in server.stream("double", {"IN": ones})]
         [(1, 4)]
         """
-        flags = SEQUENCE_START if sequence_start else 0
-        if sequence_end:
-            flags |= SEQUENCE_END
-
         options = RequestOptions(
-            outputs, request_id, priority, timeout_us, correlation_id, flags, parameters
-        )
+            outputs, request_id, priority, timeout_us, correlation_id,
+            sequence_flags(sequence_start, sequence_end), parameters,
+        )  # fmt: skip
         return ResponseStream(
             partial(self.engine.dispatcher.submit, name, version, inputs, options)
         )

@@ -162,7 +162,7 @@ class Server(InferenceCalls, Closing):
         name : str, optional
             Needed where the configuration has none.
         version : int, optional
-            By default the highest version that is loaded, or 1.
+            From 0 on; by default the highest version that is loaded, or 1.
         example : array, tuple or mapping of arrays, optional
             Sample inputs with a batch dimension, from which a torch module's tensors are learnt.
         batching : object, optional
@@ -178,6 +178,8 @@ class Server(InferenceCalls, Closing):
             The configuration is wrong; nothing has changed.
         LoadError
             The model's code failed to load; nothing has changed.
+        InvalidArgumentError
+            An argument is of another kind, or there is no code; nothing has changed.
 
         Warns
         -----
@@ -246,6 +248,11 @@ class Server(InferenceCalls, Closing):
     def is_ready(self, name: str, version: int = -1) -> bool:
         """Return True if a request to this version would be accepted.
 
+        Raises
+        ------
+        InvalidArgumentError
+            The name is no text, or the version no whole number.
+
         Examples
         --------
         >>> server.is_ready("double"), server.is_ready("doubel")
@@ -290,8 +297,8 @@ class Server(InferenceCalls, Closing):
 
     @property
     def options(self) -> ServerOptions:
-        """The options of this server; `set_options` changes them."""
-        return self.engine.lifecycle.builder.options
+        """The options of this server, a copy of them; `set_options` changes them."""
+        return self.engine.lifecycle.builder.options.changed()
 
     def set_options(self, **changes: Any) -> tuple[str, ...]:
         """Change options of this server; its models are loaded anew with them.

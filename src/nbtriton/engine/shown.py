@@ -19,7 +19,7 @@ from nbtriton.config import (
     scheduling_choice,
     stand_in_reason,
 )
-from nbtriton.drawing import measure, table_html, table_text
+from nbtriton.drawing import counted, measure, table_html, table_text
 
 __all__ = ["preview", "show_model", "show_options", "show_result"]
 
@@ -121,7 +121,7 @@ def _traits(config: ModelConfig) -> list[str]:
         max(1, group.count) * max(1, len(group.gpus)) for group in config.instance_group
     )
     if instances:
-        traits.append(f"{instances} instance{'s' if instances > 1 else ''}")
+        traits.append(counted(instances, "instance"))
     return traits
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from time import monotonic_ns
 from typing import TYPE_CHECKING, Any
 
+from nbtriton.checks import NAME, SERVER, Kind, check, optional
 from nbtriton.config import stand_in_reason
 from nbtriton.engine.core.snapshot import InstanceSnapshot, ModelSnapshot
 from nbtriton.engine.server import Server
@@ -16,7 +17,9 @@ if TYPE_CHECKING:
 
     from nbtriton.drawing.frames import TableFrame
 
-__all__ = ["show_server", "status"]
+__all__ = ["show_server", "status", "status_table"]
+
+_MODEL = Kind(NAME.accepts, "the name of a model")
 
 
 def status(server: Server, name: str | None = None) -> pd.DataFrame:
@@ -37,15 +40,25 @@ def status(server: Server, name: str | None = None) -> pd.DataFrame:
         ended, says how often, why, when an instance is restarted, and how often it still may be. Where there are any, a column
         has what is missing of each stand-in. The times of instances on ``simulated GPU`` are simulated.
 
+    Raises
+    ------
+    NotFoundError
+        No model of this name is loaded.
+
     Examples
     --------
     >>> nt.status(server)["state"].tolist()
     ['READY']
     """
-    return _frame(server, name)
+    check({"server": server, "name": name}, {"server": SERVER, "name": optional(_MODEL)})
+    frame = status_table(server, name)
+    if name is not None and not len(frame):
+        server.config(name)  # raises, and says why it is not there
+    return frame
 
 
-def _frame(server: Server, name: str | None = None) -> TableFrame:
+def status_table(server: Server, name: str | None = None) -> TableFrame:
+    """Return what `status` does; an empty table of a model that is not loaded."""
     with needed("a table of models"):
         import pandas as pd
 
@@ -71,7 +84,7 @@ def show_server(server: Server) -> dict[str, str]:
     head = repr(server)
     if server.engine.state != "open" or not server.models():
         return {"text/plain": head}
-    html, text = _frame(server).compact_view(caption=head.strip("<>"))
+    html, text = status_table(server).compact_view(caption=head.strip("<>"))
     return {"text/plain": text, "text/html": html}
 
 

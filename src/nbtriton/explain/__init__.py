@@ -1,4 +1,4 @@
-"""Explanations: of what the recorder kept, and of what is wrong in a configuration or a model."""
+"""Explanations of recorded traffic, and diagnosis of configurations and models."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from nbtriton.explain.traffic import PipelineTraffic as PipelineTraffic
     from nbtriton.explain.traffic import read_traffic as read_traffic
 
-# Where each public name lives.
+# The module of each public name.
 _PLACES = {
     "ChaosReport": "planned_faults",
     "Diagnosis": "diagnosis",
@@ -37,5 +37,5 @@ _PLACES = {
 }
 
 __all__ = list(_PLACES)
-if not TYPE_CHECKING:  # which would take any name for one of ours
+if not TYPE_CHECKING:  # with it mypy would accept any attribute
     __getattr__ = on_first_use(__name__, _PLACES)

@@ -1,4 +1,4 @@
-"""Diagnosis of a configuration, a repository or a loaded model: errors, and settings that cannot work as meant."""
+"""Diagnosis of a configuration, a repository or a loaded model: errors, and ineffective settings."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ __all__ = ["Diagnosis", "doctor"]
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """The findings about some models; shows itself as a table.
+    """The findings about some models, displayed as a table.
 
     >>> found = nt.doctor(server)
     >>> found.models, found.ok
@@ -43,7 +43,7 @@ class Diagnosis:
     ----------
     models : tuple of str
     findings : tuple of Finding
-        The gravest first.
+        The most severe first.
     tested : bool
         Whether the models themselves were tested.
     """
@@ -54,12 +54,12 @@ class Diagnosis:
 
     @property
     def ok(self) -> bool:
-        """True without errors; warnings and hints are none."""
+        """Whether there are no errors; warnings and hints may exist."""
         return not any(finding.severity == "error" for finding in self.findings)
 
     @property
     def headline(self) -> str:
-        """What was found, in numbers."""
+        """The numbers of findings."""
         counts = [
             f"{n} {severity}{'s' * (n != 1)}"
             for severity in ("error", "warning", "hint")
@@ -108,7 +108,7 @@ def doctor(
     test: bool = False,
     inputs: Mapping[str, Any] | None = None,
 ) -> Diagnosis:
-    """Look for what is wrong, or cannot work as meant, without sending traffic.
+    """Look for errors and ineffective settings, without sending traffic.
 
     Parameters
     ----------
@@ -118,15 +118,15 @@ def doctor(
     name : str
         Of a server: only this model.
     test : bool
-        Of a server: run a copy of each model on batches of chosen rows, to see whether a row's
-        result depends on anything but the row (`nbtriton.explain.model_tests.TESTS`).
+        Of a server: run a copy of each model on batches of chosen rows, and check that a row's result depends
+        on nothing but the row (`nbtriton.explain.model_tests.TESTS`).
     inputs : mapping of str to array_like, optional
         Rows to test with, the batch dimension first; generated ones by default.
 
     Returns
     -------
     Diagnosis
-        Errors of loads are in Triton's words.
+        Load errors are in Triton's words.
 
     Raises
     ------
@@ -244,7 +244,7 @@ def _of_server(
 
 
 def _completed(server: Any, name: str, config: ModelConfig) -> Iterator[Finding]:
-    """Yield findings about what the completion of a configuration switched on."""
+    """Yield findings about settings that configuration completion switched on."""
     given = server.engine.inspection.user_config(name)
     if config.HasField("dynamic_batching") and not given.HasField("dynamic_batching"):
         yield Finding(

@@ -1,4 +1,4 @@
-"""The effect of a proposal, predicted by what-if under the arrivals that were recorded."""
+"""The predicted effect of a proposal under the recorded arrivals."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Effect", "predict_effect"]
 
-# Fewer arrivals are no load.
+# The least number of arrivals that make a load.
 _FEWEST = 20
 
 
@@ -31,7 +31,7 @@ class Effect:
     Attributes
     ----------
     before, after : PerfPoint
-        Each with its notes on where the simulation went beyond the profile.
+        Each with notes on where the simulation went beyond the profile.
     """
 
     before: PerfPoint
@@ -39,7 +39,7 @@ class Effect:
 
     @property
     def sentence(self) -> str:
-        """What would change."""
+        """The expected change."""
         before, after = self.before, self.after
         notes = dict.fromkeys((*before.notes, *after.notes))
         return (
@@ -60,14 +60,14 @@ def predict_effect(
     ----------
     profile : Profile
     name : str
-        The model that the requests were for; the proposal may be for one of its steps.
+        The model that received the requests; the proposal may be for one of its steps.
     proposal : Proposal
     requests : sequence of RequestRecord
 
     Returns
     -------
     Effect or None
-        None where `nbtriton.whatif` has no such parameter, or there are too few arrivals.
+        None where `nbtriton.whatif` has no such parameter, or for too few arrivals.
     """
     arrivals = sorted(request.arrival_ns for request in requests)
     if not proposal.configuration or len(arrivals) < _FEWEST:
@@ -86,7 +86,7 @@ def predict_effect(
     try:
         (before,) = whatif(profile, name, **load).points
         (after,) = whatif(profile, name, **load, **changes).points
-    except TritonError:  # what cannot be simulated is not predicted
+    except TritonError:  # the model cannot be simulated
         return None
     return Effect(before, after)
 

@@ -31,7 +31,7 @@ _Rows = list[list[object]]
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """The reasons behind a model's batches and delays; shows itself as sentences and tables.
+    """The reasons behind a model's batches and delays, displayed as sentences and tables.
 
     >>> _ = server.infer("double", {"IN": ones})
     >>> set(nt.why(server, "double").reasons)
@@ -41,23 +41,23 @@ class Explanation:
     ----------
     name : str
     requests, batches : int
-        How many were recorded since the configuration changed last.
+        Numbers recorded since the last change of the configuration.
     span_s : float
-        From the first arrival to the last answer.
+        From the first arrival to the last response.
     findings : tuple of str
-        Sentences, each counted in the record.
+        Sentences with figures from the record.
     reasons : mapping of str to int
         Batches by the key of their reason (`nbtriton.scheduling.REASONS`).
     mean_rows : mapping of str to float
-        Their mean size, by the same keys.
+        Mean batch size, by the same keys.
     slow : SlowRequests or None
-        The slowest 1% beside the median; None where there are too few requests.
+        The slowest 1% compared with the median; None for too few requests.
     bottleneck : str
         Of an ensemble: the step with the largest share of the requests' time; else empty.
     proposal : Proposal or None
-        One change, if the record asks for one.
+        One change, if the record suggests one.
     effect : Effect or None
-        What it would bring, predicted from a profile.
+        Its effect, predicted from a profile.
     """
 
     name: str
@@ -74,7 +74,7 @@ class Explanation:
 
     @property
     def headline(self) -> str:
-        """What the explanation rests on."""
+        """The basis of the explanation: numbers of requests and batches, and their time span."""
         batches = f" in {self.batches} batches" if self.batches else ""
         return f"{self.name}: {self.requests} requests{batches} within {measure(self.span_s)} s"
 
@@ -127,17 +127,18 @@ _REASON_COLUMNS = ("reason", "batches", "share_percent", "mean rows", "meaning")
 def why(server: Server, name: str, *, profile: Profile | None = None) -> Explanation:
     """Explain a model's recent batches and its slowest requests.
 
-    It counts the reasons of the batches, takes the slowest 1% of the requests apart beside the
-    median, names the bottleneck of an ensemble, and proposes one change where the record asks for
-    one. It reads what the server's recorder kept since the configuration changed last.
+    It counts the reasons of the batches, compares the slowest 1% of the requests with the median, names the
+    bottleneck of an ensemble, and proposes one change where the record suggests one. It reads the recorder's
+    data since the last change of the configuration.
 
     Parameters
     ----------
     server : Server
     name : str
-        A model or an ensemble that is loaded.
+        A loaded model or ensemble.
     profile : Profile, optional
-        Of `nbtriton.profile`: predicts what the change would bring under the recorded arrivals.
+        A result of `nbtriton.profile`, from which the effect of the change under the recorded arrivals is
+        predicted.
 
     Raises
     ------
@@ -171,30 +172,32 @@ def why(server: Server, name: str, *, profile: Profile | None = None) -> Explana
         if model in loaded:
             members[model] = _record(server, Settings.of(server.config(model)), {})
     record = _record(server, settings, children)
-    found = explain(record, members)
-    if profile is None or found.proposal is None:
-        return found
-    from nbtriton.explain.effect import predict_effect  # which measures; the rest needs no NumPy
+    explanation = explain(record, members)
+    if profile is None or explanation.proposal is None:
+        return explanation
+    from nbtriton.explain.effect import predict_effect  # imports NumPy; the rest does not
 
-    return replace(found, effect=predict_effect(profile, name, found.proposal, record.answered))
+    return replace(
+        explanation, effect=predict_effect(profile, name, explanation.proposal, record.answered)
+    )
 
 
 def _members(server: Server, name: str) -> list[str]:
     """Return the models of an ensemble's steps, and of those of nested ensembles."""
-    found: list[str] = []
+    members: list[str] = []
     front = [name]
     while front:
         for step in server.config(front.pop()).ensemble_scheduling.step:
-            if step.model_name not in found:
-                found.append(step.model_name)
+            if step.model_name not in members:
+                members.append(step.model_name)
                 front.append(step.model_name)
-    return found
+    return members
 
 
 def _record(
     server: Server, settings: Settings, children: Mapping[int, Sequence[RequestRecord]]
 ) -> ModelRecord:
-    from nbtriton.engine.diagnostics.interpreter import advice  # of threads, which a trial has not
+    from nbtriton.engine.diagnostics.interpreter import advice  # live servers only
 
     models = [one for one in server.history().models if one.model.name == settings.name]
     since = max((one.changes[-1].at_ns for one in models if one.changes), default=0)
@@ -209,13 +212,13 @@ def _record(
 
 
 def explain(record: ModelRecord, members: Mapping[str, ModelRecord] | None = None) -> Explanation:
-    """Explain one model by its record, an ensemble by those of its steps' models, too."""
+    """Explain one model by its record; explain an ensemble also by the records of its steps' models."""
     members = members or {}
     findings = [*batch_findings(record), *refusal_findings(record)]
     if not record.requests:
         findings.append("nothing is recorded yet since its configuration changed last")
     bottleneck = ""
-    asked = proposal(record)
+    change = proposal(record)
     if record.settings.ensemble:
         busy = {name: _busy(member) for name, member in members.items()}
         slow = compare_slowest(
@@ -226,7 +229,7 @@ def explain(record: ModelRecord, members: Mapping[str, ModelRecord] | None = Non
             findings.insert(0, sentence)
             if bottleneck in members:
                 findings += [f"{bottleneck}: {one}" for one in batch_findings(members[bottleneck])]
-                asked = proposal(members[bottleneck])
+                change = proposal(members[bottleneck])
     else:
         times, delays = _busy(record)
         slow = compare_slowest(
@@ -250,7 +253,7 @@ def explain(record: ModelRecord, members: Mapping[str, ModelRecord] | None = Non
         },
         slow,
         bottleneck,
-        asked,
+        change,
     )
 
 
@@ -312,13 +315,17 @@ def _examples_table(slow: SlowRequests) -> tuple[Sequence[str | Column], _Rows]:
         ]
         for request in slow.examples
     ]
-    # An ensemble's requests ride in no batch, and few clients name their requests.
-    told = [at for at in range(len(columns)) if any(row[at] not in (None, "") for row in rows)]
-    return [columns[at] for at in told], [[row[at] for at in told] for row in rows]
+    # An ensemble's requests are in no batch, and few clients give request ids.
+    columns_with_values = [
+        index for index in range(len(columns)) if any(row[index] not in (None, "") for row in rows)
+    ]
+    return [columns[index] for index in columns_with_values], [
+        [row[index] for index in columns_with_values] for row in rows
+    ]
 
 
 def _unit(slow: SlowRequests) -> tuple[str, float]:
-    """Return the unit of all times of the slow requests, and how much of it is a microsecond."""
+    """Return the unit of all times of the slow requests, and the factor from microseconds."""
     return ("ms", 1e-3) if sum(slow.slow_us.values()) >= 1000 else ("µs", 1.0)
 
 

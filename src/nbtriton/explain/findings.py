@@ -1,6 +1,6 @@
-"""Findings about the batches of a model: what its reasons mean, and the change that they ask for.
+"""Findings about the batches of a model: the meaning of their reasons, and the change that they suggest.
 
-Every figure in a sentence is counted in the record; what a change would bring is for `effect`.
+Every figure in a sentence is counted in the record; `effect` predicts the effect of a change.
 """
 
 from __future__ import annotations
@@ -16,11 +16,12 @@ from nbtriton.drawing import measure
 from nbtriton.engine import BatchRecord
 from nbtriton.explain.record import ModelRecord
 from nbtriton.explain.slow import time_text
+from nbtriton.quoting import quoted
 from nbtriton.scheduling import REASONS
 
 __all__ = ["Proposal", "batch_findings", "had_idle_instance", "proposal", "refusal_findings"]
 
-# A reason of fewer batches is in the table, not in a sentence.
+# The share of batches from which a reason gets a sentence; rarer reasons are in the table only.
 _NOTABLE = 0.1
 _MOST = 3
 # The delays that are tried on the record, in microseconds.
@@ -34,13 +35,13 @@ class Proposal:
     Attributes
     ----------
     model : str
-        Whose configuration it changes.
+        The model whose configuration changes.
     why : str
-        What in the record asks for it.
+        The reason in the record.
     fragment : str
         The change as ``config.pbtxt`` text.
     configuration : mapping of str to object
-        The same as `nbtriton.perf` takes it; empty where it has no such parameter.
+        The change as options of `nbtriton.perf`; empty where it has no such option.
     """
 
     model: str
@@ -51,16 +52,16 @@ class Proposal:
     @property
     def cell(self) -> str:
         """The cell to type."""
-        return f"%%triton_config {self.model}\n{self.fragment}"
+        return f"%%triton_config {quoted(self.model)}\n{self.fragment}"
 
 
 def had_idle_instance(batch: BatchRecord) -> bool:
-    """Return True if an instance was idle as the batch's first request came: it left at once."""
+    """Return True if an instance was idle when the batch's first request arrived: the batch left at once."""
     return batch.formed_ns <= batch.start_ns - batch.queue_ns
 
 
 def batch_findings(record: ModelRecord) -> list[str]:
-    """Return a sentence for each kind of batch that is frequent, the most frequent first."""
+    """Return a sentence for each frequent kind of batch, the most frequent first."""
     kinds: dict[tuple[str, bool], list[BatchRecord]] = {}
     for batch in record.batches:
         alone = batch.reason == "no_delay" and had_idle_instance(batch)
@@ -75,29 +76,29 @@ def batch_findings(record: ModelRecord) -> list[str]:
 
 
 def refusal_findings(record: ModelRecord) -> list[str]:
-    """Return a sentence for each reason why requests were refused or failed."""
+    """Return a sentence for each reason of refused or failed requests."""
     total = len(record.requests)
-    found = []
+    sentences = []
     outcomes = Counter(r.outcome for r in record.requests if r.status and r.outcome)
     for outcome, count in outcomes.most_common(_MOST):
-        found.append(
+        sentences.append(
             f"{_part(count, total)} of requests never ran: {REASONS.get(outcome, outcome)}"
         )
     failed = [r for r in record.requests if r.status and not r.outcome]
     if failed:
         error, count = Counter(r.error for r in failed).most_common(1)[0]
-        found.append(
+        sentences.append(
             f"{_part(len(failed), total)} of requests failed, {count} of them with: "
             f"{error.splitlines()[0][:160] if error else failed[0].status}"
         )
     hits = sum(r.outcome == "cache_hit" for r in record.requests)
     if hits:
-        found.append(f"{_part(hits, total)} of requests were answered from the response cache")
-    return found
+        sentences.append(f"{_part(hits, total)} of requests were answered from the response cache")
+    return sentences
 
 
 def proposal(record: ModelRecord) -> Proposal | None:
-    """Return the change that the record asks for most, None if it asks for none."""
+    """Return the change that the record suggests most, None if it suggests none."""
     if record.settings.ensemble or not record.batches:
         return None
     for rule in (_refused, _unbatched, _shapes, _lone, _delayed, _saturated):
@@ -155,12 +156,12 @@ def _refused(record: ModelRecord) -> Proposal | None:
 
 
 def _unbatched(record: ModelRecord) -> Proposal | None:
-    """Requests run one by one while others wait."""
+    """Propose batching: requests run one by one while others wait."""
     settings = record.settings
-    left = [batch for batch in record.batches if batch.waiting]
-    if settings.sequences or settings.dynamic or len(left) < _NOTABLE * len(record.batches):
+    leaving = [batch for batch in record.batches if batch.waiting]
+    if settings.sequences or settings.dynamic or len(leaving) < _NOTABLE * len(record.batches):
         return None
-    why = f"{len(left) / len(record.batches):.0%} of executions left requests waiting that could have been with them"
+    why = f"{len(leaving) / len(record.batches):.0%} of executions left requests waiting that could have been with them"
     if settings.max_batch_size > 1:
         return Proposal(record.name, why, "dynamic_batching { }", {"dynamic_batching": True})
     return _more_instances(record, "requests waited for the instance and cannot share its batches")
@@ -179,7 +180,7 @@ def _shapes(record: ModelRecord) -> Proposal | None:
 
 
 def _lone(record: ModelRecord) -> Proposal | None:
-    """Requests that find an idle instance leave alone, though others come soon after."""
+    """Propose a delay: requests that find an idle instance run alone, though others follow soon."""
     settings = record.settings
     lone = [b for b in record.batches if b.reason == "no_delay" and had_idle_instance(b)]
     if len(lone) < 0.5 * len(record.batches) or settings.max_batch_size < 2:
@@ -204,7 +205,7 @@ def _lone(record: ModelRecord) -> Proposal | None:
 
 
 def _delayed(record: ModelRecord) -> Proposal | None:
-    """Requests wait for a delay in which hardly another one comes."""
+    """Propose no delay: hardly another request arrives within it."""
     settings = record.settings
     waited = [batch for batch in record.batches if batch.reason == "max_queue_delay"]
     if len(waited) < 0.5 * len(record.batches):
@@ -224,13 +225,13 @@ def _delayed(record: ModelRecord) -> Proposal | None:
 
 
 def _saturated(record: ModelRecord) -> Proposal | None:
-    """Batches are full, and others wait."""
+    """Propose more capacity: batches are full, and requests wait."""
     settings = record.settings
     full = [b for b in record.batches if b.reason == "max_batch_size" and b.waiting]
     if len(full) < 0.3 * len(record.batches):
         return None
-    left = fmean(batch.waiting for batch in full)
-    why = f"{len(full) / len(record.batches):.0%} of batches were full and left {measure(left)} requests waiting in the mean"
+    waiting = fmean(batch.waiting for batch in full)
+    why = f"{len(full) / len(record.batches):.0%} of batches were full and left {measure(waiting)} requests waiting in the mean"
     fixed, row = _cost_ns(record.batches)
     if fixed >= row * settings.max_batch_size / 2:
         size = 2 * settings.max_batch_size
@@ -262,9 +263,9 @@ def _more_instances(record: ModelRecord, why: str) -> Proposal:
 
 
 def _cost_ns(batches: Sequence[BatchRecord]) -> tuple[float, float]:
-    """Return the time of an execution that does not depend on its rows, and that of a row.
+    """Return the time of an execution that does not depend on its rows, and the time of a row, in ns.
 
-    A line through the medians of the batch sizes; all of it is the rows' where there is one size only.
+    Both come from a line through the medians of the batch sizes; with one size only, all time is the rows'.
     """
     sizes: dict[int, list[int]] = {}
     for batch in batches:

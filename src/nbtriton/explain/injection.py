@@ -1,4 +1,4 @@
-"""Planned faults: what stands between the engine and a model's instances while they are injected."""
+"""Fault injection: the layer between the engine and a model's instances."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from nbtriton.tensors import datatype_of
 
 __all__ = ["FAULTS", "Arrivals", "FaultyInstance", "Injected"]
 
-# What goes wrong, and what it does; those before the last happen to an execution.
+# The faults and their effects; all but the last concern an execution.
 FAULTS: Mapping[str, str] = {
     "slow": "the execution takes longer",
     "raise": "the model raises: each request of the batch gets an error",
@@ -31,24 +31,24 @@ FAULTS: Mapping[str, str] = {
     "lost": "the instance is lost with its batch, and restarted; in a process, that is killed",
     "queue_full": "the request is refused, as by a full queue",
 }
-# Restarts wait longer each time, and after ten within a minute an instance stays down for good
-# (`workers.supervisor`): a run stays far from that.
+# Restarts wait longer each time, and after ten within a minute an instance stays unavailable
+# (`workers.supervisor`). An experiment stays far below that.
 _MOST_LOSSES = 4
-# How long a killed process may take to be noticed, and how often that is looked at.
+# Longest time until a killed process is noticed, and the interval of checks.
 _KILL_S = 10.0
 _LOOK_S = 0.001
 _FLOATS = ("FP16", "FP32", "FP64", "BF16")
 
 
 class Injected:
-    """The injected faults, and the requests that they hit; any thread writes it.
+    """The injected faults and the requests that they hit; threads may write concurrently.
 
     Attributes
     ----------
     executions : dict of str to int
-        Executions with each fault, and refusals.
+        Number of executions with each fault, and of refusals.
     requests : dict of int to list of str
-        The faults of each request of a client, by its number.
+        The faults of each client request, by its number.
     """
 
     def __init__(self) -> None:
@@ -57,7 +57,7 @@ class Injected:
         self._lock = threading.Lock()
 
     def note(self, fault: str, numbers: Sequence[int]) -> None:
-        """Note one fault and the requests that it hit."""
+        """Record one fault and the requests that it hit."""
         with self._lock:
             self.executions[fault] = self.executions.get(fault, 0) + 1
             for number in numbers:
@@ -65,18 +65,18 @@ class Injected:
 
 
 class FaultyInstance(BackendInstance):
-    """A model's instance, some of whose executions go wrong.
+    """A model's instance with faults in some of its executions.
 
     Parameters
     ----------
     inner : BackendInstance
-        The model's own.
+        The model's own instance.
     instance : Instance
-        Of the engine.
+        The engine's instance.
     shares : mapping of str to float
-        Of its executions, by fault.
+        Share of its executions, by fault.
     seed : int
-        The faults of its executions, in their order, follow from it and from the instance's name.
+        Determines, with the instance's name, the sequence of faults in its executions.
     slow_s : float
     injected : Injected
     in_process : bool
@@ -108,14 +108,14 @@ class FaultyInstance(BackendInstance):
         self._stopped = threading.Event()
 
     def stop(self) -> None:
-        """Inject nothing more; one that waits goes on."""
+        """Inject no more faults; end the waits of running ones."""
         self._stopped.set()
 
     def execute(
         self, requests: Sequence[BackendRequest], timer: BatchTimer
     ) -> Sequence[Response | None] | None:
-        """Run one batch, or let it go wrong."""
-        # Warmup, and the padding rows of sequences, are no client's.
+        """Execute one batch, possibly with a fault."""
+        # Warmup requests and padding rows of sequences belong to no client.
         real = [
             request
             for request in requests
@@ -151,15 +151,15 @@ class FaultyInstance(BackendInstance):
     ) -> Sequence[Response | None] | None:
         if self._in_process:
             self.inner.abandon()
-            # The kill goes by way of the fork server: until it is noticed the batch could be answered.
+            # The kill goes through the fork server: until it is noticed the batch could be answered.
             deadline_s = monotonic() + _KILL_S
             while not self._instance.recovery.wanted and monotonic() < deadline_s:
                 sleep(_LOOK_S)
-            return self.inner.execute(requests, timer)  # which finds its process dead
+            return self.inner.execute(requests, timer)  # finds its process dead
         self._instance.lost("a planned fault")
         raise InternalError(lost_text(self._instance.name))
 
-    # What is not about execution is the model's own.
+    # Everything but execution is the model's own.
 
     def watch(self, on_lost: Callable[[str], None]) -> None:
         self.inner.watch(on_lost)
@@ -177,20 +177,20 @@ class FaultyInstance(BackendInstance):
 
 
 class Arrivals:
-    """Notes each client's request for a model, and refuses some; a listener of the dispatcher.
+    """Records each client request for a model, and refuses some; a listener of the dispatcher.
 
     Parameters
     ----------
     model : str
     share : float
-        Of the requests that are refused.
+        Share of the requests that are refused.
     seed : int
     injected : Injected
 
     Attributes
     ----------
     requests : list of InferenceRequest
-        Those that arrived since the last `pop_answered`, and the unanswered ones before.
+        Requests since the last `pop_answered`, and earlier unanswered ones.
     """
 
     def __init__(self, model: str, share: float, seed: int, injected: Injected) -> None:
@@ -207,7 +207,7 @@ class Arrivals:
         version: int,  # noqa: ARG002 - of every listener
         options: RequestOptions,  # noqa: ARG002
     ) -> TritonError | None:
-        """Note a request; refuse it if its turn has come."""
+        """Record a request; refuse it by chance."""
         if request.model_name != self._model:
             return None
         with self._lock:
@@ -222,8 +222,8 @@ class Arrivals:
         """Do nothing at the end of the server: its requests are answered by then."""
 
     def pop_answered(self) -> list[tuple[int, int, str, str]]:
-        """Return number, latency in nanoseconds, status and error of those that are answered by now."""
-        found = []
+        """Return number, latency in nanoseconds, status and error of the requests answered so far."""
+        answered = []
         with self._lock:
             waiting = []
             for request in self.requests:
@@ -232,7 +232,7 @@ class Arrivals:
                     waiting.append(request)
                     continue
                 error = response.error
-                found.append(
+                answered.append(
                     (
                         request.number, request.answered_ns - request.start_ns,
                         "OK" if error is None else error.status,
@@ -240,11 +240,11 @@ class Arrivals:
                     )
                 )  # fmt: skip
             self.requests = waiting
-        return found
+        return answered
 
 
 def _with_nan(responses: Sequence[Response | None] | None) -> Sequence[Response | None] | None:
-    """Return responses whose floating-point outputs are NaN throughout."""
+    """Return responses whose floating-point outputs are all NaN."""
     if responses is None:
         return None
     return [

@@ -1,8 +1,7 @@
-"""Tests of a model itself: whether a row's result depends on anything but the row.
+"""Tests of a model: whether a row's result depends on anything but the row.
 
-They run on a copy of the model under a name of its own, as batches whose make-up is chosen. What they
-cannot know is whether a dependence is meant: a model that normalises over its batch on purpose is
-reported, too.
+They run on a copy of the model under another name, in batches of chosen rows. They cannot know whether a
+dependence is intended: a model that normalises over its batch on purpose is reported, too.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
 __all__ = ["TESTS", "TOLERANCE", "model_findings"]
 
 TOLERANCE = 1e-3
-"""Of differences, by the largest number of an output; 1e-2 for FP16 and BF16."""
+"""Largest relative difference, by the largest number of an output; 1e-2 for FP16 and BF16."""
 _HALF_TOLERANCE = 1e-2
 
 TESTS = {
@@ -43,11 +42,11 @@ TESTS = {
     "batch size": "a row's result does not depend on how many rows there are",
     "threads": "two instances that run at once do not disturb each other",
 }
-"""The tests in their order, with what each asks."""
+"""The tests in their order, with the question of each."""
 
 _Arrays = Mapping[str, np.ndarray[Any, Any]]
 _SUFFIX = "__doctor"
-# Rows that differ from each other, and rounds of two instances at once.
+# Rows that differ from each other, and rounds with two concurrent instances.
 _ROWS = 4
 _ROUNDS = 40
 _MOST_ROWS = 64
@@ -57,14 +56,14 @@ _WAIT_S = 60.0
 def model_findings(
     server: Server, name: str, inputs: Mapping[str, Any] | None = None
 ) -> list[Finding]:
-    """Test a loaded model; return what it fails, none if it passes all of `TESTS`.
+    """Test a loaded model; return the failed tests of `TESTS`.
 
     Parameters
     ----------
     server : Server
     name : str
     inputs : mapping of str to array_like, optional
-        Rows that the model understands, the batch dimension first; generated ones otherwise.
+        Valid rows for the model, the batch dimension first; generated ones by default.
     """
     config = server.config(name)
     if is_ensemble(config):
@@ -85,7 +84,7 @@ def _skipped(name: str, why: str) -> Finding:
 
 @contextmanager
 def _copied(server: Server, name: str, config: ModelConfig) -> Iterator[str]:
-    """Load the model once more, with one instance and batches of what is sent together."""
+    """Load a copy of the model with one instance, which batches all simultaneous requests."""
     copy = ModelConfig()
     copy.CopyFrom(config)
     copy.name = f"{name}{_SUFFIX}"
@@ -112,7 +111,7 @@ def _set_instances(config: ModelConfig, count: int) -> None:
 
 
 class _Tester:
-    """The tests of one model, in turn; later ones rest on what earlier ones showed."""
+    """The tests of one model in order; later ones use the results of earlier ones."""
 
     def __init__(
         self,
@@ -132,7 +131,7 @@ class _Tester:
         self._findings: list[Finding] = []
 
     def run(self) -> list[Finding]:
-        """Run all tests that make sense after each other."""
+        """Run all tests whose preconditions earlier tests have shown."""
         try:
             alone = [self._one(row) for row in self._rows]
             again = [self._one(row) for row in self._rows]
@@ -165,7 +164,7 @@ class _Tester:
 
     def _test_rows(self, alone: Sequence[_Arrays]) -> None:
         """Test requests of several rows."""
-        first, second, third = (self._rows[at % self._count] for at in (0, 1, 2))
+        first, second, third = (self._rows[index % self._count] for index in (0, 1, 2))
         pair = self._of_rows(first, second)
         if pair is None:
             return
@@ -209,17 +208,17 @@ class _Tester:
                 return
 
     def _sees(self, expected: _Arrays, row: _Arrays, other: _Arrays) -> bool:
-        """Return True if a row has another result beside another row, which its model may refuse."""
+        """Return True if another row in a batch changes a row's result; a refused batch does not."""
         try:
-            found = self._of_rows(row, other)
+            rows = self._of_rows(row, other)
         except TritonError:
             return False
-        return found is not None and not self._equal(expected, found[0])
+        return rows is not None and not self._equal(expected, rows[0])
 
     def _test_requests(self, alone: Sequence[_Arrays]) -> None:
-        """Test a batch of several requests: each has to get its own answer."""
-        found = self._together(self._rows[: self._count])
-        for at, (own, expected) in enumerate(zip(found, alone, strict=False)):
+        """Test a batch of several requests: each has to get its own response."""
+        results = self._together(self._rows[: self._count])
+        for index, (own, expected) in enumerate(zip(results, alone, strict=False)):
             if self._equal(own, expected):
                 continue
             swapped = any(self._equal(own, other) for other in alone)
@@ -228,7 +227,7 @@ class _Tester:
                     "got the answer to another one" if swapped else "got another answer than alone"
                 )
                 self._found(
-                    "alignment", f"request {at + 1} of {self._count} in one batch {which}",
+                    "alignment", f"request {index + 1} of {self._count} in one batch {which}",
                     "return one response per request, in the order of the requests",
                 )  # fmt: skip
             return
@@ -238,7 +237,7 @@ class _Tester:
         if most <= self._count or most > _MOST_ROWS:
             return
         with self._failing("runs", f"it fails on a batch of its max_batch_size, {most} rows"):
-            self._of_rows(*(self._rows[at % self._count] for at in range(most)))
+            self._of_rows(*(self._rows[index % self._count] for index in range(most)))
 
     def _test_threads(self, alone: Sequence[_Arrays]) -> None:
         config = self._server.config(self._copy)
@@ -246,14 +245,15 @@ class _Tester:
         config.ClearField("dynamic_batching")
         self._server.load(config, self._server.engine.inspection.source(self._name))
         interval = sys.getswitchinterval()
-        # Threads change as often as they can: a race that is seldom seen is seen soon.
+        # The shortest thread switch interval, so that rare races are seen soon.
         sys.setswitchinterval(1e-6)
         try:
             for turn in range(_ROUNDS):
-                picked = [(turn + at) % len(self._rows) for at in range(_ROWS)]
-                found = self._together([self._rows[at] for at in picked])
+                picked = [(turn + index) % len(self._rows) for index in range(_ROWS)]
+                results = self._together([self._rows[index] for index in picked])
                 if not all(
-                    self._equal(own, alone[at]) for own, at in zip(found, picked, strict=True)
+                    self._equal(own, alone[index])
+                    for own, index in zip(results, picked, strict=True)
                 ):
                     self._found(
                         "threads", "two instances that ran at once gave wrong answers",
@@ -269,23 +269,23 @@ class _Tester:
     def _split(self, inputs: Mapping[str, Any] | None) -> list[_Arrays]:
         """Return requests of one row each, all of one shape."""
         if inputs is not None:
-            given = {key: np.asarray(value) for key, value in inputs.items()}
+            arrays = {key: np.asarray(value) for key, value in inputs.items()}
             if not self._batches:
-                return [given] * _ROWS
-            count = min(len(value) for value in given.values())
-            rows = [{k: v[at : at + 1] for k, v in given.items()} for at in range(count)]
-            return [rows[at % count] for at in range(self._count)]
+                return [arrays] * _ROWS
+            count = min(len(value) for value in arrays.values())
+            rows = [{k: v[index : index + 1] for k, v in arrays.items()} for index in range(count)]
+            return [rows[index % count] for index in range(self._count)]
         if not self._batches:
             return [sample_inputs(self._config, seed=seed) for seed in range(_ROWS)]
         whole = sample_inputs(self._config, size=_ROWS, seed=1)
-        return [{k: v[at : at + 1] for k, v in whole.items()} for at in range(self._count)]
+        return [{k: v[index : index + 1] for k, v in whole.items()} for index in range(self._count)]
 
     def _one(self, inputs: _Arrays) -> _Arrays:
         found = self._server.infer(self._copy, inputs)
         return {key: to_numpy(value) for key, value in found.items()}
 
     def _of_rows(self, *rows: _Arrays) -> list[_Arrays] | None:
-        """Send rows as one request; return the rows of its answer, None if they are not as many."""
+        """Send rows as one request; return the rows of its response, None if their number differs."""
         found = self._one({key: np.concatenate([row[key] for row in rows]) for key in rows[0]})
         for key, value in found.items():
             if value.shape[:1] != (len(rows),):
@@ -294,22 +294,22 @@ class _Tester:
                     "the first dimension of every output is the batch's",
                 )  # fmt: skip
                 return None
-        return [{k: v[at : at + 1] for k, v in found.items()} for at in range(len(rows))]
+        return [{k: v[index : index + 1] for k, v in found.items()} for index in range(len(rows))]
 
     def _together(self, requests: Sequence[_Arrays]) -> list[_Arrays]:
-        """Send requests at the same moment; return their answers.
+        """Send requests simultaneously; return their responses.
 
         Raises
         ------
         TritonError
-            The first error of an answer.
+            The first error of a response.
         """
         answers: list[Response | None] = [None] * len(requests)
         done = threading.Semaphore(0)
 
-        def receive(at: int) -> Any:
+        def receive(index: int) -> Any:
             def on_response(_: InferenceRequest, response: Response, final: bool) -> None:
-                answers[at] = response
+                answers[index] = response
                 if final:
                     done.release()
 

@@ -17,11 +17,11 @@ PARTS: Final = {
     "execution": "in the model's execution",
     "elsewhere": "checks, dataflow, and the way of the response",
 }
-"""The parts of a request's time, with what each means."""
+"""The parts of a request's time, with their meanings."""
 
 
 class BusyTimes:
-    """The times at which all instances of a model were busy at once.
+    """The times at which all instances of a model were busy simultaneously.
 
     Parameters
     ----------
@@ -30,7 +30,7 @@ class BusyTimes:
     """
 
     def __init__(self, batches: Sequence[BatchRecord], instances: int) -> None:
-        # An instance is taken from the moment when a batch is handed to it.
+        # An instance is busy from the moment when it gets a batch.
         changes = sorted(
             change
             for batch in batches
@@ -40,18 +40,18 @@ class BusyTimes:
         self._ends: list[int] = []
         self._before: list[int] = []  # busy time before each interval
         running = total = begin = 0
-        for at, change in changes:
+        for time_ns, change in changes:
             was, running = running, running + change
             if was < instances <= running:
-                begin = at
-            elif running < instances <= was and at > begin:
+                begin = time_ns
+            elif running < instances <= was and time_ns > begin:
                 self._begins.append(begin)
-                self._ends.append(at)
+                self._ends.append(time_ns)
                 self._before.append(total)
-                total += at - begin
+                total += time_ns - begin
 
     def within(self, begin_ns: int, end_ns: int) -> int:
-        """Return for how long all were busy between two moments."""
+        """Return for how long all instances were busy between two times."""
         return max(0, self._until(end_ns) - self._until(begin_ns))
 
     def _until(self, at_ns: int) -> int:
@@ -62,13 +62,13 @@ class BusyTimes:
 
 
 def parts_of(request: RequestRecord, busy: BusyTimes | None, *, delays: bool) -> dict[str, int]:
-    """Return the nanoseconds of a request by part; they add up to its whole time.
+    """Return the nanoseconds of a request by part; the sum is its latency.
 
     Parameters
     ----------
     request : RequestRecord
     busy : BusyTimes or None
-        Of its model; None counts all waiting as queue.
+        Of its model; with None all waiting counts as queue.
     delays : bool
         Whether its model has a queue delay: without one no wait is a delay.
     """
@@ -102,9 +102,9 @@ def parts_of(request: RequestRecord, busy: BusyTimes | None, *, delays: bool) ->
 def critical_path(
     request: RequestRecord, children: Mapping[int, Sequence[RequestRecord]]
 ) -> list[RequestRecord]:
-    """Return the steps that a request to an ensemble waited for, one behind the other.
+    """Return the chain of steps that a request to an ensemble waited for.
 
-    Of steps that ran side by side it is the one that ended last; nested ensembles are opened.
+    Of parallel steps it contains the one that ended last; nested ensembles are expanded.
     """
     steps = sorted(children.get(request.number, ()), key=lambda step: step.answered_ns)
     path: list[RequestRecord] = []
@@ -126,15 +126,15 @@ def path_parts(
 ) -> dict[str, int]:
     """Return the nanoseconds of a request to an ensemble, by step and part.
 
-    Keys are such as ``"classify: queue"``, and ``"elsewhere"`` is what no step accounts for.
+    Keys are such as ``"classify: queue"``; ``"elsewhere"`` is time outside of all steps.
     """
-    found: dict[str, int] = {}
+    parts: dict[str, int] = {}
     left = request.answered_ns - request.arrival_ns
     for step in critical_path(request, children):
         times, delays = busy.get(step.model, (None, False))
         for part, ns in parts_of(step, times, delays=delays).items():
             if part == "elsewhere":
                 continue
-            found[f"{step.model}: {part}"] = found.get(f"{step.model}: {part}", 0) + ns
+            parts[f"{step.model}: {part}"] = parts.get(f"{step.model}: {part}", 0) + ns
             left -= ns
-    return {**found, "elsewhere": max(0, left)}
+    return {**parts, "elsewhere": max(0, left)}

@@ -1,4 +1,4 @@
-"""`nbtriton.chaos`: planned faults in a live model, and what its clients saw of them."""
+"""`nbtriton.chaos`: planned faults in a live model, and their effect on its clients."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from nbtriton.checks import (
     optional,
     whole,
 )
-from nbtriton.drawing import Column, measure, table_html, table_text
+from nbtriton.drawing import Column, counted, measure, table_html, table_text
 from nbtriton.engine.core.instance import Instance
 from nbtriton.engine.core.model_runtime import ModelRuntime
 from nbtriton.engine.interrupts import interrupts_deferred, wait_in_slices
@@ -55,7 +55,7 @@ __all__ = ["ChaosReport", "chaos"]
 
 _log = logging.getLogger("nbtriton.explain")
 
-# Of the executions, and of the requests for a full queue, where only the names of faults are given.
+# The default share: of the executions, or of the requests for a full queue.
 _SHARE = 0.05
 _KINDS: Mapping[str, Kind] = {
     "server": SERVER,
@@ -68,14 +68,14 @@ _KINDS: Mapping[str, Kind] = {
     "seed": SEED,
     "observer": optional(CALL),
 }
-# Between two looks at what is answered, and two reports of progress.
+# Seconds between two checks for responses, and between two reports of progress.
 _POLL_S = 0.1
-# A lost instance is back after its restart, which waits for at most some seconds.
+# A lost instance returns after its restart, which waits for some seconds at most.
 _RESTART_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
-class _Seen:
+class _ClientRequest:
     """One request as its client saw it."""
 
     fault: str
@@ -86,7 +86,7 @@ class _Seen:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class ChaosReport:
-    """The result of `nbtriton.chaos`: shows itself, and is plain data.
+    """The result of `nbtriton.chaos`: plain data with a display in notebooks.
 
     >>> report = nt.chaos(server, "double", faults={"raise": 1.0}, count=5)
     >>> report.injected["raise"], report.unanswered
@@ -97,13 +97,13 @@ class ChaosReport:
     model : str
     seed : int
     injected : mapping of str to int
-        How often each fault was injected: executions, or requests refused.
+        Number of injections of each fault: executions, or refused requests.
     rows : tuple of mapping
-        One for each fault (``"none"`` for requests that met none) and status that clients saw:
-        ``fault``, ``status``, ``count``, ``p50_ms``, ``p99_ms``, ``effect_ms`` (its median latency less
-        that of the answered requests that met none) and ``error``, the text of the first one.
+        One for each fault (``"none"`` for requests without a fault) and status that clients saw: ``fault``,
+        ``status``, ``count``, ``p50_ms``, ``p99_ms``, ``effect_ms`` (its median latency less that of answered
+        requests without a fault) and ``error``, the text of the first error.
     unanswered : int
-        Requests of other clients that were still under way at the end.
+        Requests of other clients still in flight at the end.
     elapsed_s : float
     interrupted : bool
     """
@@ -126,14 +126,14 @@ class ChaosReport:
 
     @property
     def headline(self) -> str:
-        """What was done, in one line."""
+        """A one-line summary of the experiment."""
         total = sum(row["count"] for row in self.rows)
         failed = sum(row["count"] for row in self.rows if row["status"] != "OK")
         faults = ", ".join(f"{name} {count}" for name, count in self.injected.items()) or "none"
-        words = f"{self.model}: {total} requests in {measure(self.elapsed_s)} s, {failed} with an error; "
+        words = f"{self.model}: {counted(total, 'request')} in {measure(self.elapsed_s)} s, {failed} with an error; "
         words += f"faults injected (seed {self.seed}): {faults}"
         if self.unanswered:
-            words += f"; {self.unanswered} requests are still under way"
+            words += f"; {counted(self.unanswered, 'request')} still in flight"
         return words + (", interrupted" if self.interrupted else "")
 
     def __repr__(self) -> str:
@@ -174,51 +174,50 @@ def chaos(
     shapes: Mapping[str, Sequence[int]] | None = None,
     observer: Observer | None = None,
 ) -> ChaosReport:
-    """Inject into a loaded model what goes wrong in production, and say what its clients see.
+    """Inject typical production faults into a loaded model, and report their effect on its clients.
 
-    Clients of its own send requests meanwhile, and all others may. Every request is answered once,
-    whatever is injected. At the end, and after an interrupt, the model is what it was.
+    Its own clients send requests meanwhile; other clients may, too. Every request is answered once under all
+    faults. At the end, and after an interrupt, the model is as before.
 
     Parameters
     ----------
     server : Server
     name : str
-        A model; or an ensemble, whose composing models are hit.
+        A model, or an ensemble, whose composing models get the faults.
     faults : str, sequence of str or mapping of str to float, optional
-        Of ``"slow"`` (an execution takes `slow_ms` longer), ``"raise"`` (the model raises), ``"nan"``
-        (its floating-point outputs are NaN), ``"lost"`` (an instance is lost with its batch and
-        restarted; in a process, that is killed) and ``"queue_full"`` (a request is refused). A mapping
-        gives the share of the executions, or of the requests for ``"queue_full"``, from 0 to 1; by
-        default each has 5%. All by default, without ``"nan"`` for a decoupled model, which answers by
-        itself.
+        Any of ``"slow"`` (an execution takes `slow_ms` longer), ``"raise"`` (the model raises), ``"nan"``
+        (its floating-point outputs are NaN), ``"lost"`` (an instance is lost with its batch and restarted; if
+        it is a process, that is killed) and ``"queue_full"`` (a request is refused). A mapping gives the
+        share of the executions, or of the requests for ``"queue_full"``, from 0 to 1; by default each has 5%.
+        All by default, without ``"nan"`` for a decoupled model, which sends its responses itself.
     seed : int
-        The faults of each instance's executions, in their order, and the refusals follow from it.
+        Determines the sequence of faults in each instance's executions, and the refusals.
     seconds : float
-        How long.
+        Duration.
     count : int, optional
-        Or until its own clients have sent that many requests.
+        End after this number of requests of its own clients instead.
     slow_ms : float
     concurrency : int
-        Requests that its own clients keep outstanding; 0 for none of its own.
+        Outstanding requests of its own clients; 0 for no clients.
     inputs, shapes : optional
-        What they send, as for `nbtriton.perf`; random data by default.
+        Data of its clients, as for `nbtriton.perf`; random by default.
     observer : callable, optional
         Called with a `PerfProgress` ten times a second.
 
     Returns
     -------
     ChaosReport
-        Its ``frame`` has what clients saw. After a KeyboardInterrupt that until then, with
+        Its ``frame`` has the clients' results. After a KeyboardInterrupt: the results until then, with
         ``interrupted=True``.
 
     Raises
     ------
     InvalidArgumentError
-        Options that make no sense.
+        Invalid options.
     NotFoundError
         No such model.
     UnavailableError
-        The server has no recorder, from which latencies are read.
+        The server has no recorder, the source of latencies.
 
     Examples
     --------
@@ -257,7 +256,7 @@ def chaos(
     except KeyboardInterrupt:
         interrupted = True
     finally:
-        # Nothing new goes wrong while what is under way ends; a second interrupt is raised, after that.
+        # No new faults while running requests end; a second interrupt is raised after that.
         with interrupts_deferred():
             experiment.end()
         try:
@@ -267,7 +266,7 @@ def chaos(
             experiment.wait_restored()
     seen += arrivals.pop_answered()
     found = [
-        _Seen("+".join(sorted(set(injected.requests.get(number, ())))) or "none", status, ns / 1e6, error)
+        _ClientRequest("+".join(sorted(set(injected.requests.get(number, ())))) or "none", status, ns / 1e6, error)
         for number, ns, status, error in seen
     ]  # fmt: skip
     order = [each for each in FAULTS if each in injected.executions]
@@ -280,7 +279,7 @@ def chaos(
 def _shares(
     faults: str | Sequence[str] | Mapping[str, float] | None, models: Mapping[str, ModelConfig]
 ) -> dict[str, float]:
-    """Return the share of each fault, checked."""
+    """Return the validated share of each fault."""
     decoupled = [n for n, c in models.items() if c.model_transaction_policy.decoupled]
     if faults is None:
         shares = dict.fromkeys([f for f in FAULTS if f != "nan" or not decoupled], _SHARE)
@@ -371,7 +370,7 @@ def _unwrap(model: BackendInstance) -> BackendInstance:
 
 
 class _Experiment:
-    """Models whose instances are exchanged for faulty ones, and put back."""
+    """Models whose instances are replaced by faulty ones for some time."""
 
     def __init__(self, server: Server, models: Sequence[str], arrivals: Arrivals) -> None:
         self._server = server
@@ -388,19 +387,19 @@ class _Experiment:
         ]
 
     def begin(self, wrap: Any) -> None:
-        """Exchange them."""
+        """Install the faulty instances."""
         self._server.engine.dispatcher.listen(self._arrivals)
         for instance, in_process in self._instances:
             instance.exchange(partial(wrap, instance=instance, in_process=in_process))
 
     def end(self) -> None:
-        """Put the models' own instances back; what waits goes on."""
+        """Restore the models' own instances; end the waits of running faults."""
         for instance, _ in self._instances:
             instance.exchange(_unwrap)
         self._server.engine.dispatcher.stop_listening(self._arrivals)
 
     def wait_restored(self) -> None:
-        """Wait until the instances that were lost are back; load a model anew that has one for good."""
+        """Wait until lost instances are back; reload a model with an instance that is lost for good."""
         deadline_s = time.monotonic() + _RESTART_S
         pause = Event()
         while any(instance.recovery.wanted for instance, _ in self._instances):
@@ -423,7 +422,7 @@ def _wait(
     count: int | None,
     observer: Observer | None,
 ) -> None:
-    """Wait for the end, and take note of what is answered meanwhile."""
+    """Wait for the end, and collect responses meanwhile."""
     started_s = time.monotonic()
     ended = Event() if load is None else load.finished
     before = 0
@@ -444,14 +443,14 @@ def _wait(
             try:
                 observer(progress)
             except Exception:
-                # An observer must not hurt the experiment: it is not called again.
+                # An observer must not hurt the experiment: after an error it is not called again.
                 _log.exception("the observer of an experiment raised and was removed")
                 observer = None
 
 
-def _rows(found: Sequence[_Seen]) -> tuple[Mapping[str, Any], ...]:
-    groups: dict[tuple[str, str], list[_Seen]] = {}
-    for each in found:
+def _rows(seen: Sequence[_ClientRequest]) -> tuple[Mapping[str, Any], ...]:
+    groups: dict[tuple[str, str], list[_ClientRequest]] = {}
+    for each in seen:
         groups.setdefault((each.fault, each.status), []).append(each)
     plain = [each.latency_ms for each in groups.get(("none", "OK"), ())]
     usual_ms = statistics.median(plain) if plain else math.nan

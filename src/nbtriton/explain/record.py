@@ -1,4 +1,4 @@
-"""The basis of an explanation: the recent requests and batches of one model, and its configuration."""
+"""The data of an explanation: the recent requests and batches of one model, and its configuration."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["ModelRecord", "Settings"]
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """The part of a configuration that decides about batches; times in nanoseconds."""
+    """The settings that decide about batches; times in nanoseconds."""
 
     name: str
     max_batch_size: int = 0
@@ -28,7 +28,7 @@ class Settings:
 
     @classmethod
     def of(cls, config: ModelConfig) -> Settings:
-        """Read them from a completed configuration."""
+        """Read the settings from a completed configuration."""
         batching = config.dynamic_batching
         groups = [group for group in config.instance_group if not group.passive]
         return cls(
@@ -47,15 +47,15 @@ class Settings:
 
 @dataclass(frozen=True, slots=True)
 class ModelRecord:
-    """One model over the time that the recorder covers.
+    """The records of one model in the recorder's time span.
 
     Attributes
     ----------
     settings : Settings
     requests, batches : sequence of RequestRecord, of BatchRecord
-        Oldest first, since the configuration changed last.
+        Oldest first, since the last change of the configuration.
     children : mapping of int to sequence of RequestRecord
-        The requests, of any model, that a request led to, by its number.
+        The requests, to any model, that a request led to, by its number.
     interpreter : str
         A sentence if its instances wait for each other's Python code, else empty.
     """
@@ -73,7 +73,7 @@ class ModelRecord:
 
     @property
     def span_s(self) -> float:
-        """From the first arrival to the last answer."""
+        """From the first arrival to the last response."""
         if not self.requests:
             return 0.0
         begin = min(request.arrival_ns for request in self.requests)
@@ -81,12 +81,12 @@ class ModelRecord:
 
     @property
     def answered(self) -> list[RequestRecord]:
-        """Those without an error."""
+        """The requests without an error."""
         return [request for request in self.requests if not request.status]
 
     @property
     def busy(self) -> float:
-        """The share of their time in which the instances executed, 0 to 1."""
+        """The share of time in which the instances executed, 0 to 1."""
         if not self.batches:
             return 0.0
         begin, end = self.batches[0].start_ns, max(batch.end_ns for batch in self.batches)

@@ -1,4 +1,4 @@
-"""Settings that Triton accepts and that cannot work as meant, each with the rule behind it.
+"""Settings that Triton accepts but that cannot work as intended, each with its rule.
 
 The rules' names are those of ``docs/rules/``.
 """
@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from nbtriton.config import ModelConfig, is_ensemble
+from nbtriton.quoting import quoted
 
 __all__ = ["Finding", "settings_findings"]
 
@@ -18,21 +19,21 @@ _SEVERITIES = ("error", "warning", "hint")
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Something about one model.
+    """A finding about one model.
 
     Attributes
     ----------
     severity : {"error", "warning", "hint"}
-        It does not load, or gives wrong results; a setting cannot work as meant; it may surprise.
+        A load error or wrong results; a setting that cannot work as intended; a possible surprise.
     model : str
     subject : str
-        A field of the configuration, or what was tested.
+        A field of the configuration, or a test.
     text : str
-        What was found; an error of a load in Triton's words.
+        The finding; a load error in Triton's words.
     cause : str
         The rule behind it.
     fix : str
-        What to change.
+        The change that helps.
     """
 
     severity: str
@@ -44,7 +45,7 @@ class Finding:
 
     @property
     def rank(self) -> int:
-        """0 for the gravest."""
+        """Sort key: 0 for the most severe."""
         return _SEVERITIES.index(self.severity)
 
 
@@ -54,7 +55,7 @@ _Found = Iterator[tuple[str, str, str, str, str]]
 def settings_findings(
     config: ModelConfig, members: Mapping[str, ModelConfig] | None = None
 ) -> list[Finding]:
-    """Return what in a configuration that Triton accepts cannot work as meant.
+    """Return the settings of a valid configuration that cannot work as intended.
 
     Parameters
     ----------
@@ -62,9 +63,9 @@ def settings_findings(
     members : mapping of str to ModelConfig, optional
         The models of an ensemble's steps.
     """
-    found = [one for rule in _RULES for one in rule(config)]
-    found += _steps(config, members or {})
-    return [Finding(severity, config.name, *rest) for severity, *rest in found]
+    findings = [one for rule in _RULES for one in rule(config)]
+    findings += _steps(config, members or {})
+    return [Finding(severity, config.name, *rest) for severity, *rest in findings]
 
 
 def _batching(config: ModelConfig) -> _Found:
@@ -81,7 +82,7 @@ def _batching(config: ModelConfig) -> _Found:
 def _preferred(config: ModelConfig) -> _Found:
     batching = config.dynamic_batching
     sizes = list(batching.preferred_batch_size)
-    if sizes in ([], [config.max_batch_size]):  # as normalisation writes it
+    if sizes in ([], [config.max_batch_size]):  # written by normalization
         return
     if not batching.max_queue_delay_microseconds:
         yield (
@@ -175,7 +176,7 @@ def _steps(
                 (f"requests to the ensemble never share a batch in its step '{name}', which batches up to "
                 f"{member.max_batch_size} rows"),
                 "the default scheduler runs every request alone (S2); an ensemble adds no batching (E1)",
-                f"%%triton_config {name}\ndynamic_batching {{ }}",
+                f"%%triton_config {quoted(name)}\ndynamic_batching {{ }}",
             ))  # fmt: skip
     return found
 

@@ -1,4 +1,4 @@
-"""The events of a simulated server, as records like those of a live one."""
+"""The events of a simulated server as records like those of a live one."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ __all__ = ["records_of"]
 
 
 def records_of(configs: Mapping[str, ModelConfig], trace: Trace) -> tuple[ModelRecords, ...]:
-    """Return the records of each model, in the order of its requests and of the starts of its batches.
+    """Return the records of each model, ordered by its requests and by the starts of its batches.
 
     Parameters
     ----------
     configs : mapping of str to ModelConfig
-        All models and ensembles that the trace may name.
+        All models and ensembles in the trace.
     trace : Trace
-        The lanes of its clients' requests are their numbers, from 0.
+        The lanes of client requests are their numbers, from 0.
     """
     numbers = _numbers(trace)
     batches: dict[str, list[BatchRecord]] = {name: [] for name in configs}
@@ -31,10 +31,10 @@ def records_of(configs: Mapping[str, ModelConfig], trace: Trace) -> tuple[ModelR
         for name, config in configs.items()
         if not is_ensemble(config)
     }
-    for name, at, ran, start, end in trace.executions:
+    for name, instance, ran, start, end in trace.executions:
         arrived = min(_request(ticket).accepted_ns for ticket in ran.tickets)
         batch = BatchRecord(
-            name, 1, instances[name][at], tuple(numbers[id(ticket)] for ticket in ran.tickets),
+            name, 1, instances[name][instance], tuple(numbers[id(ticket)] for ticket in ran.tickets),
             ran.size, ran.reason, start - arrived, start, end,
             False, ran.formed_ns, ran.waiting, start, end,
         )  # fmt: skip
@@ -69,12 +69,12 @@ def _request(ticket: object) -> Request:
 
 
 def _numbers(trace: Trace) -> dict[int, int]:
-    """Return the number of each request by its identity: clients' from 1, then those of steps."""
+    """Return the number of each request by its identity: clients' requests from 1, then those of steps."""
     found: dict[int, Request] = {id(request): request for _, request, _, _, _ in trace.answers}
     clients = [request for request in found.values() if request.root is None]
     steps = [request for request in found.values() if request.root is not None]
     numbers = {id(request): request.lane + 1 for request in clients}
     following = max(numbers.values(), default=0) + 1
     steps.sort(key=lambda request: (request.accepted_ns, request.step))
-    numbers.update((id(request), following + at) for at, request in enumerate(steps))
+    numbers.update((id(request), following + index) for index, request in enumerate(steps))
     return numbers

@@ -1,4 +1,4 @@
-"""The slowest requests beside those around the median."""
+"""The slowest requests compared with those around the median."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from nbtriton.engine import RequestRecord
 
 __all__ = ["SlowRequests", "compare_slowest", "time_text"]
 
-# Fewer requests have no slowest hundredth.
+# The least number of requests with a slowest hundredth.
 _FEWEST = 20
 
 
 @dataclass(frozen=True, slots=True)
 class SlowRequests:
-    """The slowest hundredth of the requests, at least one, beside the fifth around the median.
+    """The slowest hundredth of the requests, at least one, compared with the fifth around the median.
 
     Attributes
     ----------
     count : int
-        How many are slow.
+        Number of slow requests.
     median_us, slow_us : mapping of str to float
-        Mean microseconds by part, of those around the median and of the slow ones; parts add up.
+        Mean microseconds by part, around the median and of the slow requests; the sum is the latency.
     examples : tuple of RequestRecord
         The three slowest.
     """
@@ -35,36 +35,38 @@ class SlowRequests:
 
     @property
     def more_us(self) -> dict[str, float]:
-        """By how much each part is longer in the slow ones, the longest first."""
-        found = {part: us - self.median_us.get(part, 0.0) for part, us in self.slow_us.items()}
-        return dict(sorted(found.items(), key=lambda item: -item[1]))
+        """The difference between slow and median requests by part, the largest first."""
+        differences = {
+            part: us - self.median_us.get(part, 0.0) for part, us in self.slow_us.items()
+        }
+        return dict(sorted(differences.items(), key=lambda item: -item[1]))
 
     @property
     def sentence(self) -> str:
-        """The part that makes the slow ones slow."""
+        """The part with the largest difference."""
         median, slow = sum(self.median_us.values()), sum(self.slow_us.values())
         more = slow - median
         part, us = next(iter(self.more_us.items()))
-        took = "request" if self.count == 1 else "requests"
-        said = (
-            f"the slowest 1% ({self.count} {took}) took {time_text(slow)}, "
+        noun = "request" if self.count == 1 else "requests"
+        text = (
+            f"the slowest 1% ({self.count} {noun}) took {time_text(slow)}, "
             f"a median one {time_text(median)}: "
         )
-        # Where another part is shorter, one alone can be longer by more than the whole.
+        # Where another part is shorter, a single part may exceed the whole difference.
         if us > more:
-            return f"{said}{part} alone is {time_text(us)} longer"
-        return f"{said}of the {time_text(more)} more, {time_text(us)} are {part}"
+            return f"{text}{part} alone is {time_text(us)} longer"
+        return f"{text}of the {time_text(more)} more, {time_text(us)} are {part}"
 
 
 def compare_slowest(
     requests: Sequence[RequestRecord], parts: Callable[[RequestRecord], Mapping[str, int]]
 ) -> SlowRequests | None:
-    """Compare them; None where there are too few requests.
+    """Compare the slowest requests with the median; return None for too few requests.
 
     Parameters
     ----------
     requests : sequence of RequestRecord
-        Without those that failed.
+        Without failed ones.
     parts : callable
         Returns the nanoseconds of a request by part.
     """
@@ -88,5 +90,5 @@ def _means(
 
 
 def time_text(us: float) -> str:
-    """Write microseconds, from 1000 on as milliseconds."""
+    """Format microseconds, from 1000 on as milliseconds."""
     return f"{measure(us / 1e3)} ms" if abs(us) >= 1000 else f"{measure(us)} us"

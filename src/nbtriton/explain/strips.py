@@ -1,4 +1,4 @@
-"""The contents of sequence slots and of the rate limiter's resources over time, from the recorder."""
+"""Sequence slots and rate limiter resources over time, from the recorder."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class SlotLife(NamedTuple):
 
 
 def slots_per_instance(config: ModelConfig) -> int:
-    """Return how many sequences an instance holds at once, 0 for a model without sequences (SQ4)."""
+    """Return the number of concurrent sequences of an instance, 0 for a model without sequences (SQ4)."""
     if not config.HasField("sequence_batching"):
         return 0
     if config.sequence_batching.HasField("oldest"):
@@ -36,21 +36,20 @@ def slots_per_instance(config: ModelConfig) -> int:
 
 
 def slot_lives(requests: Sequence[RequestRecord], slots: int = 0) -> tuple[SlotLife, ...]:
-    """Return which sequence had which slot, in the order of their first requests.
+    """Return the slot of each sequence, in the order of their first requests.
 
-    A sequence holds the lowest free slot of its instance from the arrival of its first recorded request
-    to the answer of its last one. Where none was free it waited in the backlog, and began when the first
-    one was.
+    A sequence holds the lowest free slot of its instance from the arrival of its first recorded request to
+    its last response. Without a free slot it waits in the backlog, and begins when one becomes free.
 
     Parameters
     ----------
     requests : sequence of RequestRecord
         Of one model.
     slots : int
-        Of each instance; 0 where it is unknown.
+        Slots of each instance; 0 if unknown.
     """
     lives: dict[tuple[str, int | str, int], list[int]] = {}
-    # A correlation id may be used again: each START begins another sequence.
+    # A correlation id may be reused: each START begins another sequence.
     begun: Counter[int | str] = Counter()
     for request in sorted(requests, key=lambda one: one.arrival_ns):
         if request.sequence and request.batch is not None:
@@ -63,7 +62,7 @@ def slot_lives(requests: Sequence[RequestRecord], slots: int = 0) -> tuple[SlotL
     found = []
     for (instance, sequence, _), (first, last) in sorted(lives.items(), key=lambda item: item[1]):
         rows = ends.setdefault(instance, [])
-        free = next((at for at, end in enumerate(rows) if end <= first), len(rows))
+        free = next((index for index, end in enumerate(rows) if end <= first), len(rows))
         if slots and free >= slots:
             free = rows.index(min(rows))
         if free == len(rows):
@@ -76,7 +75,7 @@ def slot_lives(requests: Sequence[RequestRecord], slots: int = 0) -> tuple[SlotL
 def sequence_strips(
     requests: Sequence[RequestRecord], begin: int, slots: int = 0
 ) -> tuple[Strip, ...]:
-    """Return a strip for each slot that sequences had, by instance, from their `slot_lives`.
+    """Return a strip for each used slot, by instance, from `slot_lives`.
 
     Parameters
     ----------
@@ -96,7 +95,7 @@ def sequence_strips(
 
 
 def resource_strips(server: Server, begin: int) -> tuple[Strip, ...]:
-    """Return a strip for each resource of the rate limiter: how much of it executions held.
+    """Return a strip for each resource of the rate limiter, with the amount that executions held.
 
     Parameters
     ----------
@@ -105,26 +104,31 @@ def resource_strips(server: Server, begin: int) -> tuple[Strip, ...]:
         The time that is 0 ms.
     """
     pools = server.engine.inspection.resources()
-    found = []
+    strips = []
     for (name, device), (_, size) in sorted(pools.items()):
         changes: dict[int, int] = {}
         for batch, needed in _users(server, name):
             changes[batch.start_ns] = changes.get(batch.start_ns, 0) + needed
             changes[batch.end_ns] = changes.get(batch.end_ns, 0) - needed
         spans, used, since = [], 0, 0
-        for at, change in sorted(changes.items()):
+        for time_ns, change in sorted(changes.items()):
             if used:
                 spans.append(
-                    Span((since - begin) / 1e6, (at - begin) / 1e6, f"{used}/{size}", used / size)
+                    Span(
+                        (since - begin) / 1e6,
+                        (time_ns - begin) / 1e6,
+                        f"{used}/{size}",
+                        used / size,
+                    )
                 )
-            used, since = used + change, at
+            used, since = used + change, time_ns
         place = "" if device < 0 else f" on device {device}"
-        found.append(Strip(f"resource {name}{place}", tuple(spans)))
-    return tuple(found)
+        strips.append(Strip(f"resource {name}{place}", tuple(spans)))
+    return tuple(strips)
 
 
 def _users(server: Server, resource: str) -> Iterable[tuple[BatchRecord, int]]:
-    """Return the executions that held a resource, of any model, and how much of it."""
+    """Return the executions of all models that held a resource, with the amount."""
     for model in {one.name for one in server.models()}:
         groups = server.config(model).instance_group
         needs = {

@@ -1,4 +1,4 @@
-"""The recorder's records as a timeline: what is drawn, and what a trace viewer opens."""
+"""The recorder's data as a timeline: for a picture, and for a trace viewer."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from nbtriton.checks import NAME, SERVER, check, is_number
-from nbtriton.drawing import Bar, Mark, TimelineLanes, Wait, measure
+from nbtriton.drawing import Bar, Mark, TimelineLanes, Wait, counted, measure
 from nbtriton.engine import BatchRecord, RequestRecord
 from nbtriton.errors import InvalidArgumentError
 from nbtriton.explain.findings import had_idle_instance
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Timeline", "check_span", "read_timeline", "timeline_of"]
 
-# The newest batches that a picture shows where no span is given: each still has its letter.
+# Newest batches in a picture without a given span: each has room for its letter.
 _BATCHES = 40
 
 _IDLE = Mark("I", "s2", "an instance was idle, and no delay is set")
@@ -44,20 +44,20 @@ _MARKS = {
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """A stretch of time of one model, or of an ensemble and its steps.
+    """A time span of one model, or of an ensemble and its steps.
 
     Attributes
     ----------
     name : str
     models : tuple of TimelineLanes
-        To be drawn; times in milliseconds since the begin of the stretch.
+        Lanes to draw; times in milliseconds since the begin of the span.
     span_ms : float
     finding : str
-        A sentence about the stretch.
+        A sentence about the span.
     records : tuple of ModelRecords
-        Everything that the recorder has, for the trace.
+        All of the recorder's data, for the trace.
     begin_ns : int
-        The begin of the stretch, on the clock of `time.monotonic_ns`.
+        The begin of the span, on the clock of `time.monotonic_ns`.
     """
 
     name: str
@@ -68,7 +68,7 @@ class Timeline:
     begin_ns: int = 0
 
     def trace(self) -> dict[str, Any]:
-        """Return all that is recorded as a Chrome trace, which Perfetto opens."""
+        """Return all records as a Chrome trace, which Perfetto opens."""
         return chrome_trace(self.records)
 
 
@@ -79,9 +79,9 @@ def read_timeline(server: Server, name: str, span_ms: float | None = None) -> Ti
     ----------
     server : Server
     name : str
-        Also one that is unloaded, as long as the recorder remembers it.
+        May be unloaded, as long as the recorder has its data.
     span_ms : float, optional
-        How far back; by default as far as the newest 40 batches reach.
+        Length of the span; by default it contains the newest 40 batches.
 
     Raises
     ------
@@ -108,7 +108,7 @@ def read_timeline(server: Server, name: str, span_ms: float | None = None) -> Ti
 
 
 def check_span(span_ms: float | None) -> None:
-    """Refuse what is no length of time."""
+    """Refuse a span that is not positive."""
     if span_ms is not None and not (is_number(span_ms) and span_ms > 0):
         raise InvalidArgumentError(f"span_ms={span_ms!r} is no length of time", hint="such as 50")
 
@@ -119,7 +119,7 @@ def timeline_of(
     configs: Mapping[str, ModelConfig],
     span_ms: float | None = None,
 ) -> Timeline:
-    """Make a timeline of records, with the configurations of those models that are known; see `read_timeline`."""
+    """Make a timeline of records; configurations may be missing. See `read_timeline`."""
     begin, end = _stretch(records, span_ms)
     models = tuple(
         _lanes(one, begin, end, slots_per_instance(configs[one.name]) if one.name in configs else 0)
@@ -130,21 +130,21 @@ def timeline_of(
 
 
 def _pipeline(server: Server, name: str) -> dict[str, tuple[str, ...]]:
-    """Return a model, and the models of its steps in their order, with the names of the instances."""
+    """Return a model and the models of its steps in their order, with the names of their instances."""
     loaded = {
         model.name: tuple(instance.name for instance in model.instances)
         for model in server.models()
     }
-    found: dict[str, tuple[str, ...]] = {}
+    pipeline: dict[str, tuple[str, ...]] = {}
     front = [name]
     while front:
         model = front.pop(0)
-        if model in found:
+        if model in pipeline:
             continue
-        found[model] = loaded.get(model, ())
+        pipeline[model] = loaded.get(model, ())
         if model in loaded:
             front += [step.model_name for step in server.config(model).ensemble_scheduling.step]
-    return found
+    return pipeline
 
 
 def _stretch(records: Sequence[ModelRecords], span_ms: float | None) -> tuple[int, int]:
@@ -189,20 +189,20 @@ def _lanes(model: ModelRecords, begin: int, end: int, slots: int) -> TimelineLan
 
 
 def marks() -> tuple[Mark, ...]:
-    """Return every mark that a batch may have; the last one stands for those that are not known."""
+    """Return all marks of batches; the last one stands for unknown reasons."""
     rest = [Mark("C", "s5", words) for reason, words in REASONS.items() if reason not in _MARKS]
     return (_IDLE, *_MARKS.values(), *rest, Mark("C", "s5", "another reason"))
 
 
 def mark_of(batch: BatchRecord) -> Mark:
-    """Return the letter, the colour and the words of why a batch left."""
+    """Return the letter, the colour and the text for the reason of a batch."""
     if batch.reason == "no_delay" and had_idle_instance(batch):
         return _IDLE
     return _MARKS.get(batch.reason) or Mark("C", "s5", REASONS.get(batch.reason, batch.reason))
 
 
 def _left(request: RequestRecord) -> int:
-    """Return when a request stopped waiting; the whole time of one without a batch."""
+    """Return when a request stopped waiting; its end if it was in no batch."""
     return request.batch.start_ns if request.batch is not None else request.answered_ns
 
 
@@ -236,6 +236,7 @@ def _finding(name: str, records: Sequence[ModelRecords], begin: int, end: int) -
     words, count = max(reasons.items(), key=lambda item: item[1])
     rows = sum(batch.batch_size for batch in seen)
     return (
-        f"{name}: {len(seen)} batches with {rows} rows within {measure((end - begin) / 1e6)} ms; "
+        f"{name}: {counted(len(seen), 'batch', 'batches')} with {counted(rows, 'row')} within "
+        f"{measure((end - begin) / 1e6)} ms; "
         f"of {count} the reason is: {words}"
     )

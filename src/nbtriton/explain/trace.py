@@ -1,8 +1,8 @@
 """Chrome's trace event format, which Perfetto opens: a process for each model, a thread for each instance.
 
-The format is described in "Trace Event Format" of the Chromium project. Requests are slices of
-threads of their own, as flows (the arrows from a request to its batch, and from the request of an
-ensemble to those of its steps) start and end in slices.
+The format is described in "Trace Event Format" of the Chromium project. Requests are slices on threads of
+their own: flows (the arrows from a request to its batch, and from an ensemble's request to those of its
+steps) start and end in slices.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from nbtriton.scheduling import REASONS
 
 __all__ = ["ModelRecords", "chrome_trace"]
 
-# Threads of requests come behind those of instances, in this order.
+# Threads of requests come after those of instances, in this order.
 _FIRST_SLOT = 1000
 
 
@@ -43,7 +43,7 @@ def chrome_trace(models: Sequence[ModelRecords]) -> dict[str, Any]:
     begins += [batch.formed_ns for model in models for batch in model.batches]
     since = min(begins, default=0)
     events: list[dict[str, Any]] = []
-    # The process and the thread of each request, for the arrows to what followed from it.
+    # The process and the thread of each request, from which flows start.
     places: dict[int, tuple[int, int]] = {}
     for pid, model in enumerate(models, 1):
         events += _model_events(model, pid, since, places)
@@ -115,17 +115,17 @@ def _step_flows(
 
 
 def _queue(model: ModelRecords, pid: int, since: int) -> Iterable[dict[str, Any]]:
-    """Count the waiting requests, wherever that changes."""
+    """Yield the number of waiting requests at each change."""
     changes: dict[int, int] = {}
     for request in model.requests:
         if request.batch is not None:
-            for at, by in ((request.enqueued_ns, 1), (request.batch.start_ns, -1)):
-                changes[at] = changes.get(at, 0) + by
+            for time_ns, by in ((request.enqueued_ns, 1), (request.batch.start_ns, -1)):
+                changes[time_ns] = changes.get(time_ns, 0) + by
     waiting = 0
-    for at, by in sorted(changes.items()):
+    for time_ns, by in sorted(changes.items()):
         waiting += by
         yield {
-            "ph": "C", "name": "waiting requests", "pid": pid, "ts": _us(at - since),
+            "ph": "C", "name": "waiting requests", "pid": pid, "ts": _us(time_ns - since),
             "args": {"requests": waiting},
         }  # fmt: skip
 
@@ -138,7 +138,7 @@ def _flow(
     begin_ns: int,
     end_ns: int,
 ) -> Iterable[dict[str, Any]]:
-    """An arrow from a slice to the slice that a moment of another thread is in."""
+    """Yield an arrow from a slice to the slice at some time of another thread."""
     common = {"name": category, "cat": category, "id": number}
     yield {"ph": "s", **common, "pid": begin[0], "tid": begin[1], "ts": _us(begin_ns)}
     yield {"ph": "f", "bp": "e", **common, "pid": end[0], "tid": end[1], "ts": _us(end_ns)}
@@ -149,17 +149,17 @@ def _named(kind: str, name: str, pid: int, tid: int) -> dict[str, Any]:
 
 
 def _placed(requests: Sequence[RequestRecord]) -> list[tuple[RequestRecord, int]]:
-    """Give each request the first thread on which no other is in flight."""
+    """Assign to each request the first thread without another one in flight."""
     free: list[int] = []
     busy: list[tuple[int, int]] = []
-    found = []
+    placed = []
     for request in sorted(requests, key=lambda one: (one.arrival_ns, one.number)):
         while busy and busy[0][0] <= request.arrival_ns:
             heappush(free, heappop(busy)[1])
         slot = heappop(free) if free else len(busy)
         heappush(busy, (request.answered_ns, slot))
-        found.append((request, slot))
-    return found
+        placed.append((request, slot))
+    return placed
 
 
 def _us(ns: int) -> float:

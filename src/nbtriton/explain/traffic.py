@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = ["PipelineTraffic", "bottleneck_sentence", "read_traffic"]
 
-# The newest requests that shares are taken of: a view asks once a second.
+# The newest requests that shares are computed from: a view asks once a second.
 _REQUESTS = 500
 _ERRORS = 3
 
@@ -32,13 +32,13 @@ class PipelineTraffic:
     finding : str
         A sentence about them.
     shares : mapping of str to float
-        Of the requests' time, 0 to 1, by step: ``"0"`` is the first one, ``"1.0"`` the first one of
-        the ensemble that is the second; of an ensemble it is what requests waited for. A model
-        that is no ensemble is ``"0"``.
+        Share of the requests' time, 0 to 1, by step: ``"0"`` is the first one, ``"1.0"`` the first one of the
+        ensemble that is the second. Of an ensemble only the steps that requests waited for count. The step of
+        a model that is no ensemble is ``"0"``.
     called : mapping of str to float
-        Likewise of the models that others called, by name.
+        The same share of the models that others called, by name.
     calls : mapping of (str, str) to int
-        How often a model called another one (BLS), by their names.
+        Number of calls of a model by another one (BLS), by caller and callee.
     errors : mapping of str to tuple of str
         The latest texts by model, newest first.
     """
@@ -51,7 +51,7 @@ class PipelineTraffic:
 
 
 def read_traffic(server: Server, name: str) -> PipelineTraffic:
-    """Read what the recorder has of a model and of all models that it led to."""
+    """Read the records of a model and of all models that its requests led to."""
     try:
         records = _records(server)
     except UnavailableError as error:
@@ -79,8 +79,8 @@ def read_traffic(server: Server, name: str) -> PipelineTraffic:
         shares[step] += ns * (part != "elsewhere")
     since = min(request.arrival_ns for request in top)
     called: Counter[str] = Counter()
-    for (_, callee), seen in calls.items():
-        called[callee] += sum(ns for at_ns, ns in seen if at_ns >= since)
+    for (_, callee), times in calls.items():
+        called[callee] += sum(ns for at_ns, ns in times if at_ns >= since)
     return PipelineTraffic(
         finding,
         {step: ns / total for step, ns in shares.items()},
@@ -91,7 +91,7 @@ def read_traffic(server: Server, name: str) -> PipelineTraffic:
 
 
 def bottleneck_sentence(step: str, share: float, part: str, part_share: float) -> str:
-    """Name the step with the largest share of the requests' time, and what most of that is."""
+    """Name the step with the largest share of the requests' time, and its largest part."""
     return (
         f"{step} is the bottleneck: {share:.0%} of the requests' time, most of it {part} "
         f"({part_share:.0%})"
@@ -99,11 +99,11 @@ def bottleneck_sentence(step: str, share: float, part: str, part_share: float) -
 
 
 def _records(server: Server) -> dict[str, Sequence[RequestRecord]]:
-    found: dict[str, Sequence[RequestRecord]] = {}
+    records: dict[str, Sequence[RequestRecord]] = {}
     for model in dict.fromkeys(model.name for model in server.models()):
-        with suppress(NotFoundError):  # it was loaded just now
-            found[model] = server.requests(model)
-    return found
+        with suppress(NotFoundError):  # not yet recorded
+            records[model] = server.requests(model)
+    return records
 
 
 def _errors(requests: Iterable[RequestRecord]) -> tuple[str, ...]:
@@ -111,29 +111,29 @@ def _errors(requests: Iterable[RequestRecord]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(reversed(texts)))[:_ERRORS]
 
 
-# When a call came, and for how long the requests of its caller's batch waited for it, together.
-_Seen = list[tuple[int, int]]
+# The time of a call, and the total wait of the requests in its caller's batch.
+_CallTimes = list[tuple[int, int]]
 
 
-def _calls(records: Mapping[str, Sequence[RequestRecord]]) -> dict[tuple[str, str], _Seen]:
-    """Return the calls of models by models; the steps of an ensemble are none."""
+def _calls(records: Mapping[str, Sequence[RequestRecord]]) -> dict[tuple[str, str], _CallTimes]:
+    """Return the calls of models by models, without the steps of ensembles."""
     callers = {
         request.batch.requests[0]: (model, len(request.batch.requests))
         for model, requests in records.items()
         for request in requests
         if request.batch is not None
     }
-    found: dict[tuple[str, str], _Seen] = {}
+    calls: dict[tuple[str, str], _CallTimes] = {}
     for model, requests in records.items():
         for request in requests:
             caller = callers.get(request.caller)
             if caller is not None:
                 waited = (request.answered_ns - request.arrival_ns) * caller[1]
-                found.setdefault((caller[0], model), []).append((request.arrival_ns, waited))
-    return found
+                calls.setdefault((caller[0], model), []).append((request.arrival_ns, waited))
+    return calls
 
 
-def _counts(calls: Mapping[tuple[str, str], _Seen]) -> dict[tuple[str, str], int]:
+def _counts(calls: Mapping[tuple[str, str], _CallTimes]) -> dict[tuple[str, str], int]:
     return {names: len(seen) for names, seen in calls.items()}
 
 
@@ -183,8 +183,8 @@ def _of_pipeline(
         part: spent for (key, part), spent in parts.items() if key == step and part != "elsewhere"
     }
     part = max(own, key=lambda one: own[one])
-    said = bottleneck_sentence(names[step], ns / total, part, own[part] / total)
-    return f"{said}; {_mean(top, total)}"
+    text = bottleneck_sentence(names[step], ns / total, part, own[part] / total)
+    return f"{text}; {_mean(top, total)}"
 
 
 def _mean(top: Sequence[RequestRecord], total: int) -> str:

@@ -23,14 +23,14 @@ from nbtriton.simulate import Profile
 __all__ = ["TrialCurve", "trial_curve"]
 
 _PERCENTILES = (50, 99)
-# A backlog that grows: the last quarter waits this many times as long as the second one, which a
-# random load within what can be done does not.
+# A backlog grows if the last quarter waits this many times as long as the second one, which a sustainable
+# random load does not cause.
 _GROWS = 2.0
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class TrialCurve:
-    """Levels of load by configuration; shows itself as a curve, with its figures.
+    """Levels of load by configuration, displayed as a curve with its figures.
 
     >>> profile = nt.Profile.declared({"bert": 10})
     >>> curve = nt.trial_curve(profile, {"one": ""}, concurrency=[1, 2], requests=20)
@@ -44,7 +44,7 @@ class TrialCurve:
     load_name : str
         ``"request rate"`` or ``"concurrency"``.
     target_ms : float or None
-        The p99 that is asked for.
+        The required p99.
     """
 
     trials: Mapping[str, Mapping[float, Trial]] = field(repr=False)
@@ -53,7 +53,7 @@ class TrialCurve:
 
     @property
     def series(self) -> tuple[Series, ...]:
-        """The points to be drawn."""
+        """The points to draw."""
         return tuple(
             Series(
                 name,
@@ -66,11 +66,11 @@ class TrialCurve:
 
     @property
     def finding(self) -> str:
-        """What the figures say, in a sentence."""
+        """A sentence about the figures."""
         return curve_finding(self.series, self.target_ms)
 
     def best(self) -> tuple[str, float] | None:
-        """Return configuration and load of the highest throughput within the target, None without one.
+        """Return configuration and load of the highest throughput within the target, or None.
 
         Examples
         --------
@@ -133,15 +133,15 @@ def trial_curve(
     ----------
     profile : Profile
     configs : mapping of str to str
-        Configurations by a name of your choice: fragments of ``config.pbtxt``, as in `nbtriton.trial`.
+        Configurations by a chosen name: fragments of ``config.pbtxt``, as for `nbtriton.trial`.
     model : str, optional
     request_rate, concurrency : sequence of float, of int
         The loads: one of the two.
     requests : int
-        Of each trial. `nbtriton.whatif` measures until a level is stable instead.
+        Number for each trial. (`nbtriton.whatif` measures until a level is stable instead.)
     rows : int
     target_ms : float, optional
-        The p99 that is asked for; marked in the picture.
+        The required p99; marked in the picture.
     seed : int
 
     Raises

@@ -1,7 +1,7 @@
-"""One experiment in virtual time, with the record of every request: who waited for whom, and why.
+"""One experiment in virtual time, with a record of every request.
 
-`nbtriton.whatif` measures a load as `nbtriton.perf` does; a trial looks at single requests. It needs no server,
-no thread and no NumPy, so it runs in a browser too.
+`nbtriton.whatif` measures a load as `nbtriton.perf` does; a trial shows single requests. It needs no server,
+no thread and no NumPy, and therefore also runs in a browser.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ from nbtriton.simulate.server import SimulatedServer
 
 __all__ = ["Trial", "trial"]
 
-# Events between two looks at signals: compiled code does not look at them itself.
+# Events between two checks for signals, which compiled code does not make itself.
 _EVENTS = 20_000
-# Of one experiment: more fit into no picture, and `whatif` keeps no records.
+# Most requests of one experiment: more fit into no picture, and `whatif` keeps no records.
 _MOST_REQUESTS = 100_000
 _FOREVER_NS = 2**62
 _COLUMNS = ("reason", "batches", "mean rows", "meaning")
@@ -54,7 +54,7 @@ _COLUMNS = ("reason", "batches", "mean rows", "meaning")
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Trial:
-    """The records of an experiment; shows itself as a timeline, with the reasons of the batches.
+    """The records of an experiment, displayed as a timeline with the reasons of the batches.
 
     >>> run = nt.trial(nt.Profile.declared({"bert": 10}), arrivals_ms=[0, 2])
     >>> run.latencies_ms, [batch.reason for batch in run.batches()]
@@ -63,9 +63,9 @@ class Trial:
     Attributes
     ----------
     model : str
-        The one that was asked about.
+        The model of interest.
     configs : mapping of str to ModelConfig
-        In force, by model.
+        The configurations in force, by model.
     records : tuple of ModelRecords
         The requests and batches of each model, as the recorder of a live server has them; times in
         nanoseconds since the first request was due.
@@ -102,24 +102,24 @@ class Trial:
 
     @property
     def reasons(self) -> dict[str, int]:
-        """Batches by why they left: keys of `nbtriton.scheduling.REASONS`."""
+        """Number of batches by reason: keys of `nbtriton.scheduling.REASONS`."""
         return dict(Counter(batch.reason for batch in self.batches()).most_common())
 
     @property
     def latencies_ms(self) -> tuple[float, ...]:
-        """Of the answered requests, from the arrival to the answer, in the order of their arrival."""
+        """Latencies of the answered requests, in the order of their arrival."""
         return tuple(
             (one.answered_ns - one.arrival_ns) / 1e6 for one in self.requests() if not one.status
         )
 
     @property
     def refused(self) -> tuple[RequestRecord, ...]:
-        """The requests that were answered with an error."""
+        """The requests that got an error."""
         return tuple(one for one in self.requests() if one.status)
 
     @property
     def throughput(self) -> float:
-        """Rows per second, from the first arrival to the last answer."""
+        """Rows per second, from the first arrival to the last response."""
         answered = [one for one in self.requests() if not one.status]
         if not answered:
             return 0.0
@@ -139,7 +139,7 @@ class Trial:
         return found[int(percent / 100 * (len(found) - 1) + 0.5)] if found else 0.0
 
     def timeline(self, span_ms: float | None = None) -> Timeline:
-        """Return the last milliseconds, by default as far as the newest 40 batches reach.
+        """Return the timeline of the last milliseconds, by default of the newest 40 batches.
 
         Examples
         --------
@@ -176,15 +176,15 @@ class Trial:
     def headline(self) -> str:
         """The figures in a sentence."""
         latencies = self.latencies_ms
-        said = f"{self.model}: {len(latencies)} answered"
+        text = f"{self.model}: {len(latencies)} answered"
         if self.refused:
-            said += f", {len(self.refused)} refused ({self.refused[0].error})"
+            text += f", {len(self.refused)} refused ({self.refused[0].error})"
         if latencies:
-            said += (
+            text += (
                 f", {measure(self.throughput)} rows/s; latency {measure(fmean(latencies))} ms in the "
                 f"mean, p50 {measure(self.percentile_ms(50))} ms, p99 {measure(self.percentile_ms(99))} ms"
             )
-        return said
+        return text
 
     def __repr__(self) -> str:
         shown = self.timeline()
@@ -211,10 +211,10 @@ class Trial:
         for one in self.records:
             if one.name == wanted:
                 return one
-        known = [one.name for one in self.records]
+        names = [one.name for one in self.records]
         raise NotFoundError(
-            f"the trial has no model '{wanted}'; it has {', '.join(known)}",
-            hint=nearest(wanted, known),
+            f"the trial has no model '{wanted}'; it has {', '.join(names)}",
+            hint=nearest(wanted, names),
         )
 
 
@@ -232,35 +232,33 @@ def trial(
     timeout_us: int = 0,
     seed: int = 0,
 ) -> Trial:
-    """Send requests to the models of a profile in virtual time, and keep the record of each.
+    """Send requests to the models of a profile in virtual time, and record each of them.
 
-    The engine's own schedulers decide; executions only let time pass. A hundred requests take
-    milliseconds, whatever time they would take.
+    The engine's own schedulers decide; executions only let virtual time pass. A hundred requests take
+    milliseconds of real time.
 
     Parameters
     ----------
     profile : Profile
-        Of `nbtriton.profile`, or `nbtriton.Profile.declared`.
+        A result of `nbtriton.profile` or `nbtriton.Profile.declared`.
     model : str, optional
-        The profiled one by default.
+        By default the profiled one.
     config : str or mapping, optional
         A fragment of ``config.pbtxt`` changes the model's configuration, a whole one replaces it.
     arrivals_ms : sequence of float, or mapping of str to such
-        When each request is sent; by model to send to several at once.
+        The time of each request; by model to send to several models.
     request_rate : float, optional
-        Or this many requests per second, at random (a Poisson process).
+        Alternatively, this many requests per second at random (a Poisson process).
     concurrency : int, optional
-        Or this many clients, each of which sends again when it has its answer.
+        Alternatively, this many clients, each of which sends again after its response.
     requests : int
-        How many in all, with a rate or clients.
+        Total number, with a rate or clients.
     rows : int
-        Of each request.
-    priority : int or sequence of int
-        Of the requests; a sequence has one for each.
+        Rows of each request. priority : int or sequence of int Priority of all requests, or of each.
     timeout_us : int
         Queue timeout of each request, 0 for that of the configuration.
     seed : int
-        Of the random arrivals and the drawn service times.
+        Seed of the random arrivals and service times.
 
     Returns
     -------
@@ -269,13 +267,13 @@ def trial(
     Raises
     ------
     InvalidArgumentError
-        Not one load, or one that cannot be.
+        No load, several loads, or an invalid one.
     ConfigError
-        A configuration that cannot be.
+        An invalid configuration.
     NotFoundError
         The profile has no such model.
     UnsupportedError
-        A model that cannot be simulated, or one of sequences.
+        A model that cannot be simulated, or one with sequences.
 
     Examples
     --------
@@ -329,12 +327,12 @@ def _load(
     requests: int,
     seed: int,
 ) -> tuple[dict[str, list[float]], int]:
-    """Return when requests are sent, by model, and how many follow an answer."""
-    given = [one for one in (arrivals_ms, request_rate, concurrency) if one is not None]
-    if len(given) != 1:
+    """Return the send times by model, and the number of requests that follow a response."""
+    loads = [one for one in (arrivals_ms, request_rate, concurrency) if one is not None]
+    if len(loads) != 1:
         raise InvalidArgumentError(
             "a trial needs one of arrivals_ms, request_rate and concurrency, "
-            f"found {len(given) or 'none'}"
+            f"found {len(loads) or 'none'}"
         )
     if arrivals_ms is not None:
         by_model = arrivals_ms if isinstance(arrivals_ms, Mapping) else {model: arrivals_ms}

@@ -1,4 +1,4 @@
-"""The endpoints of a server: KServe v2 over HTTP and gRPC, shared memory, metrics.
+"""Endpoints of a server: KServe v2 over HTTP and gRPC, shared memory, metrics, OpenAI's API.
 
 `serve` opens ports; the `Endpoints` that it returns closes them.
 """
@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
+from nbtriton.checks import MAPPING, PATH, SWITCH, Kind, check, is_whole, optional
 from nbtriton.closing import Closing
 from nbtriton.engine.forks import notify_in_children
 from nbtriton.engine.interrupts import interrupts_deferred
@@ -50,6 +51,33 @@ __all__ = [
 ]
 
 _HIGHEST_PORT = 65535
+_PORT = optional(Kind(is_whole, "a port, or None for none"))
+_TEXT = Kind(lambda value: isinstance(value, str), "a text")
+
+
+def _made_by(kind: type) -> Kind:
+    return optional(Kind(lambda value: isinstance(value, kind), f"of the type {kind.__name__}"))
+
+
+_KINDS: Mapping[str, Kind] = {
+    **dict.fromkeys(("http_port", "grpc_port", "metrics_port", "openai_port"), _PORT),
+    "host": _TEXT,
+    **dict.fromkeys(("grpc_host", "metrics_host"), optional(_TEXT)),
+    **dict.fromkeys(("restricted", "grpc_restricted"), optional(MAPPING)),
+    **dict.fromkeys(("strict_readiness", "client_shm"), SWITCH),
+    "header_forward_pattern": _TEXT,
+    "grpc_header_forward_pattern": optional(_TEXT),
+    "trace_file": PATH,
+    "name": _TEXT,
+    "limits": _made_by(Limits),
+    "trace": _made_by(TraceValues),
+    "opentelemetry": _made_by(OpenTelemetry),
+    "log": _made_by(LogSettings),
+    "metrics": _made_by(MetricsConfig),
+    "openai": _made_by(OpenAiOptions),
+    "http_tls": _made_by(Tls),
+    "grpc_tls": _made_by(Tls),
+}
 
 
 class Endpoints(Closing):
@@ -81,7 +109,7 @@ class Endpoints(Closing):
         notify_in_children(self)
 
     def in_child(self) -> None:
-        """Leave the ports of a forked process to its parent."""
+        """Close a forked process's copies of the ports; the parent keeps its own."""
         self._in_child = True
         for listener in self._open.values():
             listener.in_child()
@@ -112,7 +140,7 @@ class Endpoints(Closing):
         return None if endpoint is None else endpoint.port
 
     def wait_for_clients(self, timeout_s: float) -> int:
-        """Accept no more connections over HTTP, and answer the open ones until clients leave.
+        """Accept no more HTTP connections, and answer the open ones until the clients disconnect.
 
         Parameters
         ----------
@@ -149,11 +177,11 @@ class Endpoints(Closing):
                 self.service.log.close()
 
     def stop(self) -> None:
-        """Close all ports at once, by the word that ends everything that a magic keeps going."""
+        """Close all ports at once, as `stop()` of every object that a magic keeps running."""
         self.close()
 
     async def _stop(self, drain_s: float) -> None:
-        # Concurrently: each may take all of `drain_s`.
+        # Concurrently: each protocol may take all of `drain_s`.
         await asyncio.gather(*(listener.stop(drain_s) for listener in self._open.values()))
         self._open.clear()
 
@@ -193,22 +221,22 @@ def serve(
     http_tls: Tls | None = None,
     grpc_tls: Tls | None = None,
 ) -> Endpoints:
-    """Open a server to clients, as Triton answers them.
+    """Open a server's ports to clients.
 
     Parameters
     ----------
     server : Server
         Stays open when the endpoints close.
     http_port, grpc_port, metrics_port : int or None
-        0 takes any port that is free, None leaves the protocol out.
+        0 for any free port, None for no port.
     openai_port : int, optional
         OpenAI's ``/v1/completions``, ``/v1/chat/completions`` and ``/v1/models`` over text models,
-        at the address of HTTP. Triton's own frontend of the kind listens on 9000.
+        at the address of HTTP. Triton's OpenAI-compatible frontend listens on 9000.
     host : str
-        The address to listen on. Clients are not authenticated: on any other address than this
-        machine's own, every client that reaches it may use the models.
+        The address to listen on. Clients are not authenticated: every client that reaches the
+        address may use the models.
     control : Control, optional
-        Lets clients load and unload models; without one that is refused, as in Triton.
+        Lets clients load and unload models; None refuses both, as in Triton.
     limits : Limits, optional
         Resources that one client may use.
     strict_readiness : bool
@@ -231,10 +259,10 @@ def serve(
     grpc_options : sequence of (name, value)
         gRPC's channel arguments, such as ``("grpc.keepalive_time_ms", 7200000)``.
     name : str
-        In the server's metadata; Triton's ``--id``.
+        Name in the server's metadata; Triton's ``--id``.
     log : LogSettings, optional
-        By default clients find Triton's, and their changes apply to the loggers under
-        ``nbtriton`` until the endpoints close.
+        Triton's settings by default; clients' changes apply to the loggers under ``nbtriton``
+        until the endpoints close.
     metrics : MetricsConfig, optional
         Triton's ``--metrics-config``.
     client_shm : bool
@@ -244,7 +272,7 @@ def serve(
     openai : OpenAiOptions, optional
         Chat template and limits of the OpenAI endpoint.
     http_tls, grpc_tls : Tls, optional
-        TLS for clients; for gRPC Triton's ``--grpc-use-ssl`` and its like.
+        TLS settings; for gRPC Triton's ``--grpc-use-ssl`` and the flags beside it.
 
     Returns
     -------
@@ -253,9 +281,9 @@ def serve(
     Raises
     ------
     UnavailableError
-        A port is taken, or the address is none of this machine's; nothing is left open.
+        A port is in use, or the address is not this machine's; nothing is left open.
     InvalidArgumentError
-        A certificate or key cannot be read; a port that there is not.
+        A certificate or key cannot be read, or a port is out of range.
 
     Examples
     --------
@@ -263,6 +291,7 @@ def serve(
     ...     endpoints.http_port > 0
     True
     """
+    check(locals(), _KINDS)
     hosts = {
         "http": (http_port, host),
         "grpc": (grpc_port, host if grpc_host is None else grpc_host),
@@ -324,13 +353,13 @@ def serve(
             )  # fmt: skip
         text_of_metrics = Metrics(server, metrics or MetricsConfig()).text
         if openai_port is not None:
-            made = OpenAiHandlers(
+            handlers = OpenAiHandlers(
                 service, openai or OpenAiOptions(), text_of_metrics, thread.join_batch
             )
             endpoints.add(
                 "openai",
                 HttpListener(
-                    made.handle, host, openai_port, service.limits, service.trace, thread,
+                    handlers.handle, host, openai_port, service.limits, service.trace, thread,
                     tls=http_tls,
                 ),
             )  # fmt: skip
@@ -359,8 +388,8 @@ class _MetricsHandler:
             if cycle.head.method != "GET":
                 cycle.respond(HttpResponse(405, parts=(error_body("Method Not Allowed"),)))
                 continue
-            known = cycle.head.path in ("/metrics", "/metrics/")
-            parts = (self._text(),) if known else ()
+            is_metrics = cycle.head.path in ("/metrics", "/metrics/")
+            parts = (self._text(),) if is_metrics else ()
             cycle.respond(HttpResponse(200, b"text/plain; charset=utf-8", parts))
 
 

@@ -1,7 +1,7 @@
 """Buffer pool for long bodies.
 
-malloc returns a large block to the system when it is freed, and every page of the next one is a fault:
-900 us of the 1350 us that a request and response of 602 kB took.
+malloc returns a large block to the system when it is freed, and every page of the next block is a page
+fault: 900 us of the 1350 us that a request and response of 602 kB took.
 """
 
 from __future__ import annotations
@@ -16,36 +16,36 @@ import numpy as np
 
 __all__ = ["LONG", "Buffers", "buffers"]
 
-# From this size on bytes are received and copied into such buffers.
+# Smallest body in bytes that uses the pool.
 LONG = 64 << 10
-# Two tensors of 16 MB as input and output; memory beyond that is freed as usual.
+# Room for two tensors of 16 MB as input and output; memory beyond is freed as usual.
 _KEPT = 64 << 20
-# Without a GIL a count of references is no proof that no thread holds one.
+# Without a GIL a reference count does not prove that no thread holds a reference.
 _COUNTS = not sysconfig.get_config_var("Py_GIL_DISABLED")
 
 
 class Buffers:
-    """Buffers that are free again as soon as nothing refers to them: no caller has to return one.
+    """Pool of buffers; a buffer is free as soon as nothing refers to it.
 
     Parameters
     ----------
-    kept : int
-        Bytes that are kept, whether in use or not.
+    max_bytes : int
+        Size of the pool, buffers in use included.
     """
 
-    def __init__(self, kept: int) -> None:
-        self._kept = kept
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
         self._arrays: list[np.ndarray[Any, Any]] = []  # oldest first
         self._lock = threading.Lock()
 
     def acquire(self, size: int) -> memoryview:
-        """Return writable memory of a size in bytes, with undefined content."""
+        """Return writable memory of `size` bytes with undefined content."""
         with self._lock:
             found = _smallest_free(self._arrays, size) if _COUNTS else None
             if found is None:
                 found = np.empty(size, np.uint8)
                 self._arrays.append(found)
-                while sum(array.nbytes for array in self._arrays) > self._kept:
+                while sum(array.nbytes for array in self._arrays) > self._max_bytes:
                     del self._arrays[0]
             return found.data[:size]
 

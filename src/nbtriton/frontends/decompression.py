@@ -1,4 +1,4 @@
-"""Decompression of bodies and messages, piece by piece and never beyond a limit."""
+"""Decompression of bodies and messages, piece by piece and within a limit."""
 
 from __future__ import annotations
 
@@ -6,39 +6,39 @@ import zlib
 
 __all__ = ["DecompressionError", "Decompressor", "OversizeError"]
 
-# Unpacked at a time: zlib releases the GIL meanwhile, and its result is copied afterwards.
+# Bytes of one step: zlib releases the GIL during a step, and the result is copied after it.
 _PIECE = 256 << 10
 
 
 class DecompressionError(Exception):
-    """These bytes cannot be unpacked, or not to their end."""
+    """The bytes are malformed or incomplete."""
 
 
 class OversizeError(DecompressionError):
-    """The unpacked bytes are more than the limit."""
+    """The decompressed bytes exceed the limit."""
 
 
 class Decompressor:
-    """One body or message.
+    """Decompressor of one body or message.
 
     Parameters
     ----------
     data : bytes-like
-        Compressed, whole.
+        All compressed bytes.
     window_bits : int
-        As for `zlib.decompressobj`: the format.
-    most : int
-        Bytes that it may unpack to.
+        The format, as for `zlib.decompressobj`.
+    max_size : int
+        Limit of the decompressed bytes.
     """
 
-    def __init__(self, data: bytes | memoryview, window_bits: int, most: int) -> None:
+    def __init__(self, data: bytes | memoryview, window_bits: int, max_size: int) -> None:
         self._engine = zlib.decompressobj(window_bits)
         self._rest: bytes | memoryview = data
-        self._most = most
+        self._max_size = max_size
         self._unpacked = bytearray()
 
     def step(self, size: int = _PIECE) -> bool:
-        """Unpack at most `size` bytes more; True once all are unpacked.
+        """Decompress at most `size` more bytes; True at the end.
 
         Raises
         ------
@@ -46,13 +46,15 @@ class Decompressor:
         """
         engine = self._engine
         try:
-            piece = engine.decompress(self._rest, min(size, self._most + 1 - len(self._unpacked)))
+            piece = engine.decompress(
+                self._rest, min(size, self._max_size + 1 - len(self._unpacked))
+            )
         except zlib.error as error:
             raise DecompressionError(str(error)) from None
         self._rest = engine.unconsumed_tail
         self._unpacked += piece
-        if len(self._unpacked) > self._most:
-            raise OversizeError(f"larger than the limit of {self._most} bytes")
+        if len(self._unpacked) > self._max_size:
+            raise OversizeError(f"larger than the limit of {self._max_size} bytes")
         if engine.eof:
             return True
         if not (piece or self._rest):
@@ -60,11 +62,11 @@ class Decompressor:
         return False
 
     def all(self) -> memoryview:
-        """Unpack everything, and return it."""
+        """Decompress everything and return it."""
         while not self.step():
             pass
         return self.result()
 
     def result(self) -> memoryview:
-        """Return the unpacked bytes, read-only."""
+        """Return the decompressed bytes, read-only."""
         return memoryview(self._unpacked).toreadonly()

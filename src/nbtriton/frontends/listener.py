@@ -1,4 +1,4 @@
-"""A listening socket on an event loop, for any protocol: its connections, batches of requests, closing."""
+"""Listening socket on an event loop, for any protocol: connections, batches of requests, shutdown."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ from nbtriton.frontends.tracing import Tracing
 
 __all__ = ["Connection", "Listener", "listen"]
 
-# Clients that may wait to be accepted, if the system allows as many; more of them try again after a
-# second. Triton's 1024 are full when 10,000 come at once on a busy machine.
+# Backlog of connections to be accepted, if the system allows it; further clients try again after a second.
+# Triton's 1024 are full when 10,000 clients connect at once to a busy machine.
 _BACKLOG = 4096
-# Requests that are dispatched together at most; a batch is seldom larger.
+# Limit of requests dispatched together; a batch is seldom larger.
 _TOGETHER = 32
-# Connections that are accepted before open ones are read.
+# Connections accepted in one turn, before open connections are read.
 _ACCEPTED = 32
-# Limit of a TLS handshake: a connection before it is not counted, but takes a descriptor.
+# Timeout of a TLS handshake: until its end a connection is not counted, but uses a descriptor.
 _HANDSHAKE_S = 10.0
-# Time between two checks for stalled connections.
+# Interval of the checks for stalled connections.
 _SWEEP_S = 1.0
 
 
 class Connection(Protocol):
-    """A connection of a listener; everything is called on the loop."""
+    """A connection of a listener; all methods are called on the loop."""
 
     @property
     def busy(self) -> bool:
@@ -45,11 +45,11 @@ class Connection(Protocol):
         ...
 
     def idle_since(self) -> float | None:
-        """Return when it was last active, on the loop's clock; None if busy."""
+        """Return the time of the last activity on the loop's clock; None if busy."""
         ...
 
     def evict(self) -> None:
-        """End for the sake of another client."""
+        """Close the connection to make room for another client."""
         ...
 
     def abort(self) -> None:
@@ -57,7 +57,7 @@ class Connection(Protocol):
         ...
 
     def fileno(self) -> int:
-        """Return its socket's descriptor; -1 if that is closed."""
+        """Return the socket's descriptor; -1 if it is closed."""
         ...
 
     def check_timeouts(self, now: float) -> None:
@@ -69,19 +69,19 @@ _C = TypeVar("_C", bound=Connection)
 
 
 class Listener(ABC, Generic[_C]):
-    """A listening socket with its connections; it listens at once.
+    """A listening socket with its connections; the constructor starts it.
 
     Parameters
     ----------
-    at : socket
-        From `listen`.
+    sock : socket
+        Bound by `listen`.
     limits : Limits
     tracing : Tracing
-        Says whether the times of requests are noted.
+        Tells whether the arrival times of requests are recorded.
     thread : LoopThread
-        Where it runs; several listeners may share one.
+        Its event loop; several listeners may share one.
     tls : ssl.SSLContext, optional
-        For TLS with its clients.
+        Enables TLS.
 
     Attributes
     ----------
@@ -91,7 +91,7 @@ class Listener(ABC, Generic[_C]):
 
     def __init__(
         self,
-        at: socket.socket,
+        sock: socket.socket,
         limits: Limits,
         tracing: Tracing,
         thread: LoopThread,
@@ -100,27 +100,27 @@ class Listener(ABC, Generic[_C]):
         self.limits = limits
         self.tracing = tracing
         self.thread = thread
-        self._at = at
-        self.port: int = at.getsockname()[1]
+        self._socket = sock
+        self.port: int = sock.getsockname()[1]
         self.connections: set[_C] = set()
         self._ended: set[_C] = set()  # evicted, until they are removed
-        self._silent: dict[_C, None] = {}  # without a request so far, oldest first
+        self._silent: dict[_C, None] = {}  # have sent no request yet, oldest first
         self._unanswered = 0
         self._sweeping = False
         self.closing = False
         self._idle: asyncio.Event | None = None
         self._all_closed: asyncio.Event | None = None
-        self._server = thread.call(self._start(at, tls))
+        self._server = thread.call(self._start(sock, tls))
 
-    async def _start(self, at: socket.socket, tls: ssl.SSLContext | None) -> asyncio.Server:
+    async def _start(self, sock: socket.socket, tls: ssl.SSLContext | None) -> asyncio.Server:
         server = await self.thread.loop.create_server(
             self.make_connection,
-            sock=at,
+            sock=sock,
             backlog=_ACCEPTED,
             ssl=tls,
             ssl_handshake_timeout=min(self.limits.head_s, _HANDSHAKE_S) if tls else None,
         )
-        at.listen(_BACKLOG)  # asyncio has one number for both
+        sock.listen(_BACKLOG)  # asyncio has one number for both
         return server
 
     @abstractmethod
@@ -137,17 +137,17 @@ class Listener(ABC, Generic[_C]):
         The parent's loop still watches them, hence neither the loop nor its transports take part.
         """
         with contextlib.suppress(OSError):
-            self._at.close()
+            self._socket.close()
         with contextlib.suppress(OSError):
             nothing = os.open(os.devnull, os.O_RDWR)
             for connection in self.connections:
-                # Not closed, as the transport's socket will close that number once more.
+                # Not closed: the transport's socket will close the same descriptor again.
                 if (copied := connection.fileno()) >= 0:
                     os.dup2(nothing, copied)
             os.close(nothing)
 
     def wait_for_clients(self, timeout_s: float) -> int:
-        """Stop listening, answer clients until they leave; return how many connections are open."""
+        """Stop listening, answer clients until they disconnect; return the number of open connections."""
         return self.thread.call(self._let_leave(timeout_s))
 
     async def _let_leave(self, timeout_s: float) -> int:
@@ -161,7 +161,7 @@ class Listener(ABC, Generic[_C]):
     def _stop_listening(self) -> None:
         # In all processes that have the socket: a client must not connect in vain.
         with contextlib.suppress(OSError):
-            self._at.shutdown(socket.SHUT_RDWR)
+            self._socket.shutdown(socket.SHUT_RDWR)
         self._server.close()
 
     async def stop(self, drain_s: float) -> None:
@@ -190,13 +190,13 @@ class Listener(ABC, Generic[_C]):
             self.thread.loop.call_soon(self._look, 0, 0.0)
         self._unanswered += 1
 
-    def _look(self, seen: int, until: float) -> None:
+    def _look(self, previous: int, turn_end: float) -> None:
         found = self._unanswered
-        if seen < found < _TOGETHER:  # more has come: look once more
+        if previous < found < _TOGETHER:  # more has come: look once more
             now = monotonic()
-            until = until or now + TURN_S
-            if now < until:
-                self.thread.loop.call_soon(self._look, found, until)
+            turn_end = turn_end or now + TURN_S
+            if now < turn_end:
+                self.thread.loop.call_soon(self._look, found, turn_end)
                 return
         self._unanswered = 0
         self.dispatch()
@@ -269,7 +269,7 @@ def listen(host: str, port: int) -> socket.socket:
     Raises
     ------
     UnavailableError
-        The address is taken or is none of this machine's.
+        The port is in use, or the address is not this machine's.
     """
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(

@@ -1,4 +1,4 @@
-"""An event loop in a thread of its own: where the endpoints listen, read and write."""
+"""Event loop in its own thread, on which the endpoints listen, read and write."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 __all__ = ["TURN_S", "LoopThread"]
 
-# How long one client that sends a lot may occupy the loop in one turn, and so may all deferred calls, and all
-# calls that other threads have posted.
+# Limit of one turn of the loop for one busy client, for all deferred calls, and for all calls posted by
+# other threads.
 TURN_S = 0.001
 
 _T = TypeVar("_T")
@@ -31,12 +31,12 @@ _WORKERS = 4
 
 
 class LoopThread:
-    """An event loop with its thread, the ways onto it, and workers for long tasks.
+    """An event loop with its thread, and workers for long tasks.
 
     Parameters
     ----------
     name : str
-        Of the thread.
+        Name of the thread.
     """
 
     def __init__(self, name: str) -> None:
@@ -61,13 +61,13 @@ class LoopThread:
             self.loop.close()
 
     def post(self, function: Callable[..., object], *arguments: Any) -> None:
-        """Run a function on the loop soon; from any thread, in order, harmless after `stop`."""
+        """Run a function on the loop soon, in order; from any thread; harmless after `stop`."""
         self._posted.append((function, arguments))
         if not self._awake and get_ident() not in self._in_batch:
             self._wake()
 
     def join_batch(self, completion: Completion) -> None:
-        """Have the posts of this thread wait for the end of a batch: it wakes the loop once."""
+        """Hold back this thread's posts until the end of a batch, so that the loop is woken once."""
         if get_ident() not in self._in_batch:
             self._in_batch.add(get_ident())
             completion.defer(self._end_batch)
@@ -84,11 +84,11 @@ class LoopThread:
                 self.loop.call_soon_threadsafe(self._run_posted)
 
     def _run_posted(self) -> None:
-        until = monotonic() + TURN_S
+        turn_end = monotonic() + TURN_S
         while self._posted:
             function, arguments = self._posted.popleft()
             function(*arguments)
-            if self._posted and monotonic() > until:  # other callbacks first
+            if self._posted and monotonic() > turn_end:  # other callbacks first
                 self.loop.call_soon(self._run_posted)
                 return
         self._awake = False
@@ -96,21 +96,21 @@ class LoopThread:
             self._wake()
 
     def defer(self, function: Callable[[], object]) -> None:
-        """Run a function in a later turn, after short requests of other clients; on the loop."""
+        """Run a function in a later turn, after short requests of other clients; called on the loop."""
         if not self._deferred:
             self.loop.call_soon(self._run_deferred)
         self._deferred.append(function)
 
     def _run_deferred(self) -> None:
-        """Run deferred functions in order, for as long as a turn may take."""
-        until = monotonic() + TURN_S
+        """Run deferred functions in order for at most one turn."""
+        turn_end = monotonic() + TURN_S
         for _ in range(len(self._deferred)):
             try:
                 self._deferred[0]()
             except Exception:
                 _log.exception("a deferred call failed")
             self._deferred.popleft()
-            if monotonic() > until:
+            if monotonic() > turn_end:
                 break
         if self._deferred:
             self.loop.call_soon(self._run_deferred)

@@ -1,4 +1,4 @@
-"""The metrics endpoint: Triton's metric names over this server's statistics (docs/rules/protocol.md)."""
+"""Metrics endpoint: Triton's metric names over the server's statistics (docs/rules/protocol.md)."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _COUNTS = (
     ("nv_inference_count", "Number of inferences performed", "inference_count"),
     ("nv_inference_exec_count", "Number of model executions performed", "execution_count"),
 )
-# In the name of a metric, in the statistics, in the help text, and whether hits of the cache count.
+# Part of the metric's name, field of the statistics, words of the help text, whether cache hits count.
 _STAGES = (
     ("request", "success", "inference request", True),
     ("queue", "queue", "inference queuing", True),
@@ -42,7 +42,7 @@ _STAGES = (
 )
 _CACHED = {True: "(includes cached requests)", False: "(does not include cached requests)"}
 _LOOKUPS = (("hit", "hits", "hit"), ("miss", "misses", "miss (insert+lookup)"))
-# Triton's when none are given; each with the error that its estimate may have.
+# Triton's default quantiles, each with its permitted error.
 DEFAULT_QUANTILES = (0.5, 0.9, 0.95, 0.99, 0.999)
 _KINDS = {
     MetricKind.COUNTER: "counter",
@@ -64,9 +64,9 @@ class MetricsConfig:
     counter_latencies : bool
         Whether sums of latencies are reported.
     quantiles : tuple of float
-        Of the latency summaries, where the server keeps them.
+        Quantiles of the latency summaries, where the server keeps summaries.
     machine : bool
-        Whether processor and memory are reported: ``--allow-cpu-metrics``.
+        Whether CPU and memory are reported: ``--allow-cpu-metrics``.
 
     Examples
     --------
@@ -82,7 +82,7 @@ class MetricsConfig:
 def parse_quantiles(text: str) -> tuple[float, ...]:
     """Read ``QUANTILE:ERROR,…`` as Triton does: a wrong pair is logged and left out.
 
-    The errors have no effect: ours are always below one percent.
+    The errors have no effect: the quantiles are always within one percent.
     """
     found = []
     for pair in text.split(","):
@@ -142,7 +142,7 @@ class Metrics:
     def _config_of(self, name: str, version: str) -> ModelConfig | None:
         try:
             return self._server.config(name, int(version))
-        except TritonError:  # not ready: it still has its counts
+        except TritonError:  # not ready, but its counts remain
             return None
 
     def _labels(self, name: str, version: str) -> list[tuple[str, str]]:
@@ -186,7 +186,7 @@ class Metrics:
         self._cached_models(lines, stats)
 
     def _cached_models(self, lines: _Lines, stats: _Stats) -> None:
-        """Report each model that wants a cache, also where the server has none."""
+        """Report each model that enables the cache, even if the server has none."""
         configs = [self._config_of(entry["name"], entry["version"]) for _, entry in stats]
         cached = [
             (labels, entry)
@@ -325,7 +325,7 @@ def _number(value: float) -> str:
 
 
 def _custom(lines: _Lines, family: Family) -> None:
-    """Report a family of the models' own: `pb_utils.MetricFamily`."""
+    """Report a family defined by models: `pb_utils.MetricFamily`."""
     samples: list[tuple[str, Labels, float]] = []
     for _, sample in sorted(family.samples.items()):
         if family.kind is MetricKind.HISTOGRAM:
@@ -346,7 +346,7 @@ def _histogram(sample: Sample) -> Iterator[tuple[str, Labels, float]]:
 
 
 def _memory() -> tuple[int, int]:
-    """Return the machine's memory and how much is in use, in bytes; zeros without Linux."""
+    """Return the machine's total and used memory in bytes; zeros on systems other than Linux."""
     try:
         lines = Path("/proc/meminfo").read_text().splitlines()
     except OSError:
@@ -357,7 +357,7 @@ def _memory() -> tuple[int, int]:
 
 
 def _ticks() -> tuple[int, int]:
-    """Return the busy and all clock ticks of the machine since it started."""
+    """Return the machine's busy and total clock ticks since it started."""
     try:
         fields = [
             int(field) for field in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:]

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = ["EXTENSIONS", "Control", "FailedControl", "Limits", "NoControl", "Service"]
 
-# Triton's version; clients compare it with their own.
+# Triton's version; clients compare it with theirs.
 PROTOCOL_VERSION = "2.51.0"
 EXTENSIONS = (
     "classification",
@@ -49,7 +49,7 @@ class Control(Protocol):
     """Loads and unloads models for clients."""
 
     def index(self, ready: bool) -> list[dict[str, Any]]:
-        """Return ``name`` and maybe ``version``, ``state``, ``reason`` of every model version."""
+        """Return ``name`` and, if known, ``version``, ``state``, ``reason`` of every model version."""
         ...
 
     def load(self, name: str, parameters: dict[str, Any]) -> None:
@@ -66,7 +66,7 @@ class Control(Protocol):
 
 
 class NoControl(Control):
-    """Triton's ``--model-control-mode=none``: models can be listed, nothing else."""
+    """Triton's ``--model-control-mode=none``: models can only be listed."""
 
     def __init__(self, server: Server) -> None:
         self._server = server
@@ -94,12 +94,12 @@ class NoControl(Control):
 
 
 class FailedControl(NoControl):
-    """Model control of a server that runs although its set-up failed: ``--exit-on-error=false``.
+    """Model control of a server whose set-up failed: ``--exit-on-error=false``.
 
     Parameters
     ----------
     server : Server
-        It refuses every question about a model from now on.
+        The server refuses every request about a model from now on.
     """
 
     _REASON = "Server not ready"
@@ -127,21 +127,21 @@ class Limits:
     header_bytes : int
         Request line and header fields of one request.
     body_bytes : int
-        Body of one request as it is sent; gRPC's own limit by default.
+        Body of one request as it is sent; gRPC's limit by default.
     decompressed_bytes : int
-        Size of a compressed body, or of a compressed message over gRPC, when it is unpacked.
+        Decompressed size of a body, or of a message over gRPC.
     unread_bytes : int
-        Responses that a client does not read; beyond this its connection is aborted.
+        Responses that a client has not read; beyond, its connection is aborted.
     head_s : float
         Seconds from the first byte of a request to the end of its header fields.
     idle_s : float
         Seconds without progress, inside a request or while a response waits to be read.
     connections : int
-        Connections at a time, all clients together. One more replaces the oldest one without a request,
-        or else the one that has been idle for longest.
+        Connections of all clients together. A further one replaces the oldest connection without a
+        request, else the one that has been idle longest.
     calls : int
-        Calls over gRPC at a time of one connection, which is advertised. A client may cancel as many,
-        and some more for each one that is answered, before its connection is closed.
+        Concurrent gRPC calls of one connection (SETTINGS_MAX_CONCURRENT_STREAMS). A client may cancel as
+        many, and more as calls are answered, before its connection is closed.
 
     Examples
     --------
@@ -179,7 +179,7 @@ class Service:
     forwards, grpc_forwards : callable, optional
         Which header fields become request parameters.
     name : str
-        In the server's metadata; Triton's ``--id``.
+        Name in the server's metadata; Triton's ``--id``.
     client_shm : bool
         Whether clients may register and unregister shared memory.
     """
@@ -198,12 +198,12 @@ class Service:
     client_shm: bool = True
 
     def clients_memory(self) -> SharedMemory:
-        """Return the regions of shared memory to a client that registers or unregisters one.
+        """Return the regions of shared memory, for a client that registers or unregisters one.
 
         Raises
         ------
         UnsupportedError
-            Clients may not.
+            Clients may not register shared memory.
         """
         if not self.client_shm:
             raise UnsupportedError(
@@ -226,7 +226,7 @@ class Service:
         Raises
         ------
         UnavailableError
-            The server stops.
+            The server is stopping.
         """
         self._check_staying()
         return not isinstance(self.control, FailedControl)
@@ -237,7 +237,7 @@ class Service:
         Raises
         ------
         UnavailableError
-            The server stops.
+            The server is stopping.
         """
         self._check_staying()
         if not self.strict_readiness:
@@ -270,7 +270,7 @@ class Service:
         )
 
     def labels(self, name: str, version: int, output: str) -> tuple[str, ...]:
-        """Return the class labels of an output; none without a file of them."""
+        """Return the class labels of an output; none without a label file."""
         try:
             config = self.server.config(name, version)
             directory = self.server.engine.inspection.directory(name, version)

@@ -1,7 +1,7 @@
 """Traces as OpenTelemetry spans: Triton's trace mode ``opentelemetry``.
 
-The SDK batches the spans and sends them; which spans there are, and when they began, a completed trace
-says. No global tracer provider is set: the kernel's own program may have one.
+A completed trace determines the spans and their times; the SDK batches and sends them. No global tracer
+provider is set: the user's program may have one.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from time import monotonic_ns, time_ns
 from typing import TYPE_CHECKING, Any
 
+from nbtriton.checks import NAME, Kind, check, whole
 from nbtriton.engine import Activity, SpanContext, Trace, TraceSample
 from nbtriton.packages import needed
 
@@ -20,9 +21,21 @@ if TYPE_CHECKING:
 
 __all__ = ["SPAN_NUMBERS", "OpenTelemetry", "SpanExport", "read_traceparent"]
 
-# https://www.w3.org/TR/trace-context/#traceparent-header; later versions may add fields.
-# Settings of the batches, as the flags and OTEL_… have them.
+# Batch settings, named as in the flags and in OTEL_….
 SPAN_NUMBERS = ("bsp_max_queue_size", "bsp_schedule_delay", "bsp_max_export_batch_size")
+_TEXTS = Kind(
+    lambda value: (
+        isinstance(value, Mapping)
+        and all(NAME.accepts(key) and isinstance(text, str) for key, text in value.items())
+    ),
+    "texts by name",
+)
+_KINDS: Mapping[str, Kind] = {
+    "url": Kind(NAME.accepts, "an address"),
+    "resource": _TEXTS,
+    **dict.fromkeys(SPAN_NUMBERS, whole(1)),
+}
+# https://www.w3.org/TR/trace-context/#traceparent-header; later versions may add fields.
 _TRACEPARENT = re.compile(r"(?!ff)[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?")
 
 
@@ -33,15 +46,20 @@ class OpenTelemetry:
     Parameters
     ----------
     url : str
-        Where a collector takes OTLP over HTTP.
+        A collector's address for OTLP over HTTP.
     resource : mapping of str to str
         Attributes of the server, such as ``service.name``.
     bsp_max_queue_size : int
-        Spans that may wait to be sent; those that come later are lost.
+        Spans that may wait to be sent; further spans are lost.
     bsp_schedule_delay : int
         Milliseconds between two batches.
     bsp_max_export_batch_size : int
-        Spans of a batch.
+        Limit of spans in a batch; at most the queue's size.
+
+    Raises
+    ------
+    InvalidArgumentError
+        A value is of the wrong kind.
 
     Examples
     --------
@@ -55,9 +73,12 @@ class OpenTelemetry:
     bsp_schedule_delay: int = 5000
     bsp_max_export_batch_size: int = 512
 
+    def __post_init__(self) -> None:
+        check({name: getattr(self, name) for name in _KINDS}, _KINDS)
+
 
 def read_traceparent(parent: str, state: str = "") -> SpanContext | None:
-    """Return the span that a client's header fields name; None if they name none.
+    """Return the client's span from its header fields; None without a valid one.
 
     Examples
     --------
@@ -75,7 +96,7 @@ def read_traceparent(parent: str, state: str = "") -> SpanContext | None:
 
 
 class SpanExport:
-    """Sends completed traces to a collector, from a thread of the SDK's own.
+    """Export of completed traces to a collector, on a thread of the SDK.
 
     Parameters
     ----------
@@ -103,7 +124,10 @@ class SpanExport:
             OTLPSpanExporter(endpoint=url),
             max_queue_size=options.bsp_max_queue_size,
             schedule_delay_millis=options.bsp_schedule_delay,
-            max_export_batch_size=options.bsp_max_export_batch_size,
+            # The SDK refuses a batch larger than the queue; Triton's does not.
+            max_export_batch_size=min(
+                options.bsp_max_export_batch_size, options.bsp_max_queue_size
+            ),
         )
         # Traces have the times of `time.monotonic_ns`.
         self._offset_ns = time_ns() - monotonic_ns()
@@ -147,11 +171,11 @@ class SpanExport:
         )
 
     def close(self) -> None:
-        """Send what waits, and end the thread."""
+        """Send the queued spans and end the thread."""
         self._processor.shutdown()  # type: ignore[no-untyped-call]
 
     def _export_request(self, trace: Trace, parent: SpanContext) -> None:
-        """Export a request's span, and that of its execution inside."""
+        """Export a request's span and the span of its execution."""
         assert trace.span is not None
         moments = [each for each in trace.activities if isinstance(each, Activity)]
         computing = [each for each in moments if each.name.startswith("COMPUTE_")]

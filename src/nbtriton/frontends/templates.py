@@ -1,4 +1,4 @@
-"""Request template cache: most clients send the same bytes again and again, but for ids and tensors."""
+"""Request template cache: a client's requests often differ only in their ids and tensors."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Generic, TypeVar
 
 __all__ = ["TemplateCache"]
 
-# Longer texts are rare, and would take the place of many others.
+# Longer texts are rare and would displace many others.
 _LONGEST = 4096
 _MOST = 256
 
@@ -14,20 +14,17 @@ T = TypeVar("T")
 
 
 class TemplateCache(Generic[T]):
-    """Templates by the bytes of a text; each operation is atomic.
-
-    A text has the same meaning whenever it is sent again: an id or the bytes of tensors are no part of it.
-    """
+    """Templates by the bytes of a text without ids and tensors; each operation is atomic."""
 
     __slots__ = ("_templates", "find")
 
     def __init__(self) -> None:
         self._templates: dict[bytes, T] = {}
-        # Returns the template of a text, None for an unknown one: once or twice a request.
+        # The bound method itself, as it is called once or twice a request.
         self.find = self._templates.get
 
     def remember(self, text: bytes, template: T) -> None:
-        """Keep the template of a text, unless that is long; a full cache starts anew."""
+        """Store the template of a text unless the text is long; a full cache is cleared first."""
         if len(text) > _LONGEST:
             return
         if len(self._templates) >= _MOST:

@@ -1,4 +1,4 @@
-"""TLS for the endpoints: files and the context made of them."""
+"""TLS of the endpoints: certificate files and the context made from them."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ __all__ = ["Tls"]
 
 @dataclass(frozen=True, slots=True)
 class Tls:
-    """Certificates of a port, and whether clients need one; all files are PEM.
+    """TLS settings of a port; all files are PEM.
 
     Parameters
     ----------
     certificate : str
-        File of the server's certificate, with those between it and the root.
+        File with the server's certificate and the intermediate certificates.
     key : str
-        File of its private key, which must not ask for a password.
+        File with its private key, not encrypted.
     root : str
-        File of the certificates that verify clients'; needed with `mutual`.
+        File with the root certificates that verify clients; needed with `mutual`.
     mutual : bool
         Whether a client needs a certificate.
 
@@ -43,12 +43,12 @@ class Tls:
         Parameters
         ----------
         protocol : str
-            Its name in ALPN: ``"h2"`` or ``"http/1.1"``.
+            ALPN name: ``"h2"`` or ``"http/1.1"``.
 
         Raises
         ------
         InvalidArgumentError
-            A file is missing, is none of its kind, or does not go with the other.
+            A file is missing, is of the wrong kind, or does not match the other.
         """
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2

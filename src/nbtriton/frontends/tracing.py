@@ -24,7 +24,7 @@ __all__ = ["NOT_SEEN", "TRACE_LEVELS", "TraceValues", "Tracing", "check_values",
 _log = logging.getLogger("nbtriton.trace")
 
 TRACE_LEVELS = ("TIMESTAMPS", "TENSORS")
-# Times of the first and the last byte of a request that is not traced.
+# Arrival of the first and last byte, for a request that is not traced.
 NOT_SEEN = (0, 0)
 _NUMBER = re.compile(r"\s*([+-]?\d+)")
 _INT32 = range(-(1 << 31), 1 << 31)
@@ -45,12 +45,12 @@ def parse_number(name: str, text: str) -> int:
     name : str
         ``"trace_rate"``, ``"trace_count"`` or ``"log_frequency"``.
     text : str
-        Text behind the digits is ignored.
+        Text after the digits is ignored.
 
     Raises
     ------
     InvalidArgumentError
-        It begins with no number, or with one beyond 32 bits.
+        The text begins with no number, or with one beyond 32 bits.
     """
     found = _NUMBER.match(text)
     if found is None:
@@ -72,13 +72,13 @@ class TraceValues:
     Parameters
     ----------
     level : frozenset of str
-        Of ``"TIMESTAMPS"`` and ``"TENSORS"``; empty for off.
+        ``"TIMESTAMPS"``, ``"TENSORS"`` or both; empty for off.
     rate : int
         One in `rate` requests is traced.
     count : int
         Requests still to be traced; -1 for no limit.
     log_frequency : int
-        Traces of a file ``FILE.0``, ``FILE.1``, …; 0 for one file at the end.
+        Traces per file ``FILE.0``, ``FILE.1``, …; 0 for one file at the end.
 
     Examples
     --------
@@ -93,21 +93,21 @@ class TraceValues:
 
 
 class Tracing:
-    """Trace settings of all models and of single ones, and their traces.
+    """General and per-model trace settings, and the traces taken by them.
 
     Parameters
     ----------
     file : str
         The trace file; clients cannot change it, and without one tracing stays off.
     values : TraceValues, optional
-        At the start; a general setting that is cleared returns to them.
+        Initial settings; a general setting that is cleared returns to its initial value.
     spans : SpanExport, optional
-        Where traces go in place of a file.
+        Receives the traces in place of a file.
 
     Attributes
     ----------
     on : bool
-        False while no request of any model is traced: the one check of a request.
+        False while no model is traced: the only check on an untraced request.
     """
 
     def __init__(
@@ -146,7 +146,7 @@ class Tracing:
         }
 
     def update(self, model: str, changes: Mapping[str, Any]) -> None:
-        """Change settings; traces in progress keep those that they began with.
+        """Change settings; traces in progress keep theirs.
 
         Parameters
         ----------
@@ -154,12 +154,12 @@ class Tracing:
             Empty for the general settings.
         changes : mapping
             Any of ``level`` (frozenset of str), ``rate``, ``count``, ``log_frequency`` (int);
-            None clears one: the general setting holds, and for that the one at the start.
+            None clears a setting: then the general setting applies, or the initial one.
 
         Raises
         ------
         InvalidArgumentError
-            The resulting settings are wrong; nothing has changed.
+            The resulting settings are invalid; nothing has changed.
         """
         with self._lock:
             given = self._still_given(model)
@@ -190,22 +190,22 @@ class Tracing:
     def parent(
         self, traceparent: str | bytes | None, tracestate: str | bytes | None
     ) -> SpanContext | None:
-        """Return the client's span by its header fields; None where traces are no spans."""
+        """Return the client's span from its header fields; None without OpenTelemetry."""
         if self.spans is None or not traceparent:
             return None
         return read_traceparent(_latin(traceparent), _latin(tracestate or ""))
 
     def sample(self, model: str, parent: SpanContext | None = None) -> Trace | None:
-        """Return a trace for a request that is sampled.
+        """Return a trace if the request is sampled, else None.
 
-        It is complete when the request has ended and `TraceSample.release` was called once: the response
-        is sent.
+        The trace is complete when the request has ended and `TraceSample.release` was called, once the
+        response is sent.
 
         Parameters
         ----------
         model : str
         parent : SpanContext, optional
-            The client's span: such a request is sampled at any rate and count.
+            The client's span; a request with one is sampled at any rate and count.
         """
         with self._lock:
             sampling = self._of(model)
@@ -230,7 +230,7 @@ class Tracing:
         return self._sampling.get(model) or self._sampling[""]
 
     def _still_given(self, model: str) -> dict[str, Any]:
-        """Return the settings of clients; for a count the requests still to be traced."""
+        """Return the settings by clients; the count is of the requests still to be traced."""
         given = dict(self._given.get(model, {}))
         if "count" in given:
             given["count"] = self._of(model).values.count
@@ -245,7 +245,7 @@ def _latin(text: str | bytes) -> str:
 
 
 def check_values(values: TraceValues, file: str, *, spans: bool = False) -> None:
-    """Refuse settings with a level that cannot trace anything; spans need no file.
+    """Refuse a level that has no file to write to; spans need no file.
 
     Raises
     ------
@@ -260,13 +260,13 @@ def check_values(values: TraceValues, file: str, *, spans: bool = False) -> None
     elif not file and not spans:
         reason = "trace file name is not given"
     elif values.count == 0:
-        reason = ""  # Triton has no words for it
+        reason = ""  # Triton gives none
     if reason is not None:
         raise InvalidArgumentError(f"Attempting to set invalid trace setting :{reason}")
 
 
 class _Sampling:
-    """Settings in force, and their traces that are not yet in a file."""
+    """Settings in force, with the traces that are not yet in a file."""
 
     def __init__(self, values: TraceValues, file: _TraceFile, spans: SpanExport | None) -> None:
         self.values = values
@@ -280,12 +280,12 @@ class _Sampling:
     @property
     def active(self) -> bool:
         values = self.values
-        if self._spans is not None:  # a client's span may ask for the next one
+        if self._spans is not None:  # a client's span may sample the next request
             return bool(values.level)
         return bool(values.level) and values.rate > 0 and values.count != 0
 
     def next_sample(self, parent: SpanContext | None) -> TraceSample | None:
-        """Count a request; return its sample if it is traced. One thread at a time."""
+        """Count a request; return its sample if it is traced. Called by one thread at a time."""
         if not self.active:
             return None
         if self._spans is not None:
@@ -299,7 +299,7 @@ class _Sampling:
         return TraceSample(self.values.level, self._keep)
 
     def _counted(self) -> bool:
-        """Count a request; True if rate and count have it sampled."""
+        """Count a request; True if rate and count select it."""
         values = self.values
         if values.rate == 0 or values.count == 0:
             return False
@@ -348,7 +348,7 @@ class _TraceFile:
         self._closed = False
 
     def write(self, texts: Sequence[str], *, numbered: bool) -> None:
-        """Write traces to the next numbered file, or append them to the one without a number."""
+        """Write traces to the next numbered file, or append them to the file without a number."""
         text = ",".join(texts)
         try:
             with self._lock:

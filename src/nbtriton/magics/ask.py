@@ -22,7 +22,7 @@ from nbtriton.config import output_specs
 from nbtriton.drawing import count
 from nbtriton.engine import InferenceResult, ServerHistory
 from nbtriton.engine.diagnostics.interpreter import advice
-from nbtriton.engine.status import status
+from nbtriton.engine.status import status, status_table
 from nbtriton.errors import InvalidArgumentError, NotFoundError, nearest
 from nbtriton.magics.common import (
     evaluate,
@@ -59,7 +59,7 @@ class AskMagics(Magics):
     @no_var_expand
     @output_can_be_silenced
     @magic_arguments()
-    @argument("name", help="a model or an ensemble")
+    @argument("name", type=unquoted, help="a model or an ensemble")
     @argument(
         "inputs", nargs="*", metavar="INPUT=EXPR", help="whole tensors, batch dimension first"
     )
@@ -118,7 +118,7 @@ class AskMagics(Magics):
 
     @output_can_be_silenced
     @magic_arguments()
-    @argument("name", nargs="?", help="by default all models")
+    @argument("name", type=unquoted, nargs="?", help="by default all models")
     @argument("--live", action="store_true", help="a table that stays up to date, until its stop()")
     @keep_option
     @line_magic
@@ -138,7 +138,7 @@ class AskMagics(Magics):
         if options.name is not None:
             check_known(options.name)
         if options.live:
-            table = views.show_table(self.shell, partial(status, server(), options.name))
+            table = views.show_table(self.shell, partial(status_table, server(), options.name))
             return keep(self.shell, options.out, table)
         for model in server().models():
             text = advice(model.name, model.interpreter)
@@ -150,7 +150,7 @@ class AskMagics(Magics):
         return keep(self.shell, options.out, status(server(), options.name))
 
     @magic_arguments()
-    @argument("name", help="a model or an ensemble")
+    @argument("name", type=unquoted, help="a model or an ensemble")
     @argument(
         "--live",
         action="store_true",
@@ -179,7 +179,7 @@ class AskMagics(Magics):
         return keep(self.shell, options.out, dag(server(), options.name))
 
     @magic_arguments()
-    @argument("names", nargs="*", metavar="NAME", help="by default all models")
+    @argument("names", type=unquoted, nargs="*", metavar="NAME", help="by default all models")
     @keep_option
     @line_magic
     def triton_watch(self, line: str) -> Any:

@@ -10,7 +10,7 @@ from IPython.core.magic_arguments import argument, magic_arguments
 
 from nbtriton.api import server
 from nbtriton.magics.arguments import DATA, RUN, arguments, only, read_options
-from nbtriton.magics.common import keep, keep_option, name_list, parse
+from nbtriton.magics.common import keep, keep_option, name_list, parse, unquoted
 
 __all__ = ["ChaosMagics"]
 
@@ -34,7 +34,7 @@ class ChaosMagics(Magics):
 
     @output_can_be_silenced
     @magic_arguments()
-    @argument("name", help="a model; or an ensemble, whose composing models are hit")
+    @argument("name", type=unquoted, help="a model; or an ensemble, whose composing models are hit")
     @argument(
         "--faults", type=_faults, metavar="LIST",
         help="of slow, raise, nan, lost, queue_full (by default all), each 5%% of the executions or "

@@ -6,6 +6,7 @@ import ast
 import re
 from argparse import ArgumentTypeError, Namespace
 from collections.abc import Callable
+from keyword import iskeyword
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -36,7 +37,10 @@ Method = TypeVar("Method", bound=Callable[..., Any])
 
 def parse(method: Any, line: str) -> Namespace:
     """Read a magic's line; a semicolon at its end asks for silence and is no part of it."""
-    words = arg_split(line.rstrip().removesuffix(";"))
+    try:
+        words = arg_split(line.rstrip().removesuffix(";"))
+    except ValueError as error:  # a quote that does not end
+        raise UsageError(f"{error}: {line.strip()}") from None
     options: Namespace
     options, unknown = method.parser.parse_known_args(words)
     if unknown:
@@ -77,9 +81,18 @@ def unquoted(text: str) -> str:
     return text
 
 
+def _variable(text: str) -> str:
+    """Read the name of a variable (an argparse type), before anything is measured for it."""
+    if not text.isidentifier() or iskeyword(text):
+        raise ArgumentTypeError(f"'{text}' is not a name for a variable")
+    return text
+
+
 def keep_option(method: Method) -> Method:
     """Add ``-o NAME``: store the result in a variable as well."""
-    add = argument("-o", "--out", metavar="NAME", help="also store the result in this variable")
+    add = argument(
+        "-o", "--out", type=_variable, metavar="NAME", help="also store the result in this variable"
+    )
     result: Method = add(method)
     return result
 
@@ -133,8 +146,6 @@ def scheduling_options(method: Method) -> Method:
 def keep(shell: InteractiveShell, name: str | None, value: Any) -> Any:
     """Store a magic's result where ``-o`` asked for, and return it."""
     if name is not None:
-        if not name.isidentifier():
-            raise UsageError(f"-o {name}: not a name for a variable")
         shell.user_ns[name] = value
     return value
 

@@ -15,10 +15,13 @@ from IPython.core.completer import (
     SimpleMatcherResult,
     context_matcher,
 )
+from IPython.utils.process import arg_split
 
 from nbtriton.api import server
 from nbtriton.errors import TritonError
+from nbtriton.magics.common import unquoted
 from nbtriton.magics.environments import environment_names
+from nbtriton.quoting import quoted
 from nbtriton.teaching import SCENARIOS, Exercise
 
 if TYPE_CHECKING:
@@ -64,8 +67,9 @@ def _completer(name: str, method: Any) -> Any:
 
     def complete(shell: InteractiveShell, event: SimpleNamespace) -> list[str]:
         typed = event.text_until_cursor.partition(f"%{name}")[2]
-        words = typed.split()
+        words = arg_split(typed, strict=False)
         word = "" if typed[-1:].isspace() else words.pop()
+        is_open = word[:1] in {"'", '"'}  # IPython completes what stands behind the quote
         if word.startswith("-"):
             # IPython replaces its `symbol`, which is not always the whole word.
             start = len(word) - len(event.symbol)
@@ -73,7 +77,9 @@ def _completer(name: str, method: Any) -> Any:
             return [option[start:] for option in options if option.startswith(word)]
         action = next((a for a in actions if words and words[-1] in a.option_strings), None)
         if action is not None and action.nargs != 0:
-            names = environment_names() if action.dest == "env" else _values(action)
+            if action.dest == "env":
+                return _words(environment_names(), is_open)
+            names = _values(action)
             return [value for value in names if value.startswith(word)]
         if positional and positional[0].dest == "directory" and len(words) < taken:
             return []  # IPython completes paths
@@ -81,8 +87,8 @@ def _completer(name: str, method: Any) -> Any:
             values = shell.user_ns.values()
             return [] if words else [one.name for one in values if isinstance(one, Exercise)]
         if name == "triton_figure":
-            return [] if words else [*SCENARIOS, *_models()]
-        return [*_models(), *_tensors(name, words)]
+            return [] if words else [*SCENARIOS, *_words(_models(), is_open)]
+        return [*_words(_models(), is_open), *_tensors(name, [unquoted(word) for word in words])]
 
     return complete
 
@@ -98,6 +104,11 @@ def _match_steps(context: CompletionContext) -> SimpleMatcherResult:
     names = _models() if call is None else _inputs_of(call[1])
     found = [name for name in names if name.startswith(context.token)]
     return {"completions": [SimpleCompletion(name) for name in found], "suppress": bool(found)}
+
+
+def _words(names: Iterable[str], is_open: bool) -> list[str]:
+    """Return names as words of the line; behind a quote that is open they stay as they are."""
+    return list(names) if is_open else [quoted(name) for name in names]
 
 
 def _values(action: Any) -> list[str]:

@@ -68,7 +68,7 @@ class DefineMagics(Magics):
 
     @output_can_be_silenced
     @magic_arguments("%triton_model")  # the help has two signs
-    @argument("name", help="the model's name")
+    @argument("name", type=unquoted, help="the model's name")
     @scheduling_options
     @argument(
         "--config", metavar="FILE|EXPR|TEXT",
@@ -181,7 +181,7 @@ class DefineMagics(Magics):
 
     @output_can_be_silenced
     @magic_arguments("%triton_config")  # the help has two signs
-    @argument("name", help="a model that is loaded")
+    @argument("name", type=unquoted, help="a model that is loaded")
     @keep_option
     @cell_magic
     def triton_config(self, line: str, cell: str) -> Any:
@@ -225,7 +225,7 @@ class DefineMagics(Magics):
 
     @output_can_be_silenced
     @magic_arguments("%triton_ensemble")  # the help has two signs
-    @argument("name", help="the ensemble's name")
+    @argument("name", type=unquoted, help="the ensemble's name")
     @argument(
         "--output",
         type=name_list,
@@ -278,7 +278,7 @@ class DefineMagics(Magics):
         return keep(self.shell, options.out, _load(config, name=options.name))
 
     @magic_arguments()
-    @argument("names", nargs="+", metavar="NAME", help="models that are loaded")
+    @argument("names", type=unquoted, nargs="+", metavar="NAME", help="models that are loaded")
     @argument(
         "--dependents",
         action="store_true",

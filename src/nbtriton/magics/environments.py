@@ -16,6 +16,7 @@ from IPython.core.magic_arguments import argument, magic_arguments
 from nbtriton.api import Server, server
 from nbtriton.errors import nearest
 from nbtriton.magics.common import keep, keep_option, parse, unquoted
+from nbtriton.quoting import quoted
 from nbtriton.repository.export.sources import free_names
 from nbtriton.workers.virtual_environment import VirtualEnvironment, environment
 
@@ -36,7 +37,7 @@ class EnvironmentMagics(Magics):
 
     @output_can_be_silenced
     @magic_arguments()
-    @argument("name", help="what --env calls it")
+    @argument("name", type=unquoted, help="what --env calls it")
     @argument("packages", nargs="*", metavar="PACKAGE", help="as for pip, such as scikit-learn<1.6")
     @argument("-r", "--requirements", metavar="FILE", help="a requirements file")
     @argument(
@@ -98,7 +99,7 @@ def environment_folder(text: str) -> str:
     path = Path(text).expanduser()
     if path.exists():
         return str(path.resolve())
-    hint = nearest(text, made) if made else f"%triton_env {text} PACKAGES makes it"
+    hint = nearest(text, made) if made else f"%triton_env {quoted(text)} PACKAGES makes it"
     raise UsageError(f"--env {text}: neither an environment of this notebook nor a file. {hint}")
 
 

@@ -27,7 +27,7 @@ class ExplainMagics(Magics):
 
     @output_can_be_silenced
     @magic_arguments()
-    @argument("name", nargs="?", default="", help="by default all models")
+    @argument("name", type=unquoted, nargs="?", default="", help="by default all models")
     @argument(
         "--by", choices=("event", "request", "batch"), default="event",
         help="what a row is (by default an event)",
@@ -69,7 +69,7 @@ class ExplainMagics(Magics):
 
     @output_can_be_silenced
     @magic_arguments()
-    @argument("name", help="a model or an ensemble")
+    @argument("name", type=unquoted, help="a model or an ensemble")
     @profile_option(
         "a profile of %%triton_profile, or its file: predicts what the proposed change would bring"
     )
@@ -90,7 +90,7 @@ class ExplainMagics(Magics):
 
     @output_can_be_silenced
     @magic_arguments()
-    @argument("name", help="a model or an ensemble")
+    @argument("name", type=unquoted, help="a model or an ensemble")
     @argument(
         "--span-ms", type=float, metavar="MS",
         help="how far back (by default as far as the newest 40 batches reach)",

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import re
 
+from IPython.core.error import UsageError
+
+from nbtriton.magics.common import unquoted
+
 __all__ = ["split_inputs"]
 
-# A tensor's name, of any alphabet, and a single `=`, where a word of the line begins.
-_INPUT = re.compile(r"([^\W\d][\w.:/\-]*)\s*=(?!=)\s*")
+# A tensor's name, of any alphabet or in quotes, and a single `=`, where a word of the line begins.
+# Quotes with a backslash are a Python string, whose end an escaped quote is not.
+_INPUT = re.compile(r"""([^\W\d][\w.:/\-]*|"[^"\\]+"|'[^'\\]+')\s*=(?!=)\s*""")
 # `x --y` and `x -o y` are not Python in practice: they are options.
 _OPTION = re.compile(r"(-o|--[a-z][a-z-]*)(?=\s|=|$)")
 _QUOTED = re.compile(r"'''.*?'''|\"\"\".*?\"\"\"|'(?:\\.|[^'\\])*'|\"(?:\\.|[^\"\\])*\"")
@@ -17,7 +22,7 @@ def split_inputs(line: str) -> tuple[str, dict[str, str]]:
     """Split a line into its options and its inputs.
 
     An expression may hold spaces: it reaches to the next ``NAME=`` or option outside of brackets
-    and quotes.
+    and quotes. A name may be in quotes.
 
     Returns
     -------
@@ -25,6 +30,11 @@ def split_inputs(line: str) -> tuple[str, dict[str, str]]:
         What is left of the line.
     inputs : dict of str to str
         Expressions by tensor name.
+
+    Raises
+    ------
+    UsageError
+        An input stands there twice.
     """
     options: list[str] = []
     inputs: dict[str, str] = {}
@@ -35,6 +45,8 @@ def split_inputs(line: str) -> tuple[str, dict[str, str]]:
 
     def close(end: int) -> None:
         text = line[start:end].strip()
+        if current in inputs:
+            raise UsageError(f"the input '{current}' is given twice")
         if current:
             inputs[current] = text
         elif text:
@@ -45,7 +57,7 @@ def split_inputs(line: str) -> tuple[str, dict[str, str]]:
             found = _INPUT.match(line, i)
             if found:
                 close(i)
-                current, start = found[1], found.end()
+                current, start = unquoted(found[1]), found.end()
                 i, word = found.end(), False
                 continue
             if current and _OPTION.match(line, i):

@@ -21,7 +21,7 @@ from nbtriton.magics.arguments import (
     arguments,
     read_options,
 )
-from nbtriton.magics.common import keep, keep_option, parse
+from nbtriton.magics.common import keep, keep_option, parse, unquoted
 
 __all__ = ["MeasureMagics"]
 
@@ -32,7 +32,7 @@ class MeasureMagics(Magics):
 
     @output_can_be_silenced
     @magic_arguments()
-    @argument("name", help="a model or an ensemble")
+    @argument("name", type=unquoted, help="a model or an ensemble")
     @arguments(LOAD, PLACE, MEMORY, DATA, SEQUENCES, SWEEP, PLACEMENT, WINDOWS, RUN)
     @argument(
         "--bg", action="store_true",

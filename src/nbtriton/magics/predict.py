@@ -25,6 +25,7 @@ from nbtriton.magics.arguments import (
     read_profile,
 )
 from nbtriton.magics.common import int_list, keep, keep_option, parse, unquoted
+from nbtriton.quoting import quoted
 
 __all__ = ["PredictMagics"]
 
@@ -55,7 +56,7 @@ class PredictMagics(Magics):
 
     @output_can_be_silenced
     @magic_arguments()
-    @argument("name", help="a model or an ensemble")
+    @argument("name", type=unquoted, help="a model or an ensemble")
     @argument(
         "--at-once", type=int_list, metavar="LIST",
         help="executions at once: up to one number, or those of a list; 1, 2, 4 by default",
@@ -95,7 +96,7 @@ class PredictMagics(Magics):
 
     @output_can_be_silenced
     @magic_arguments()
-    @argument("name", help="a model or an ensemble that is profiled")
+    @argument("name", type=unquoted, help="a model or an ensemble that is profiled")
     @profile_option(
         "its profile, or a file of Profile.save; by default the latest of this notebook"
     )
@@ -123,7 +124,7 @@ class PredictMagics(Magics):
             if profile is None:
                 raise InvalidArgumentError(
                     f"model '{name}' is not profiled in this notebook",
-                    hint=f"run %triton_profile {name}, or give --profile FILE",
+                    hint=f"run %triton_profile {quoted(name)}, or give --profile FILE",
                 )
         else:
             profile = read_profile(self.shell, given)
@@ -133,7 +134,7 @@ class PredictMagics(Magics):
 
     @output_can_be_silenced
     @magic_arguments()
-    @argument("name", help="a model or an ensemble")
+    @argument("name", type=unquoted, help="a model or an ensemble")
     @argument(
         "--p99", dest="p99_ms", type=_milliseconds, metavar="20ms",
         help="the p99 latency is to be at most this, in milliseconds",

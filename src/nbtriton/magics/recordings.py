@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 from IPython.core.error import UsageError
 from IPython.core.magic import Magics, line_magic, magics_class, output_can_be_silenced
 from IPython.core.magic_arguments import argument, magic_arguments
 
 from nbtriton.api import server
+from nbtriton.errors import InternalError
 from nbtriton.magics.arguments import (
     DATA,
     LOAD,
@@ -25,6 +27,9 @@ from nbtriton.magics.arguments import (
 )
 from nbtriton.magics.common import keep, keep_option, name_list, parse, unquoted
 
+if TYPE_CHECKING:
+    from nbtriton.recordings import Recording, TrafficTap
+
 __all__ = ["RecordingMagics"]
 
 
@@ -36,6 +41,30 @@ def _models(text: str) -> list[str] | dict[str, str]:
     return {name.partition(":")[0]: name.partition(":")[2] or name for name in names}
 
 
+def _stopped(taps: Sequence[TrafficTap]) -> Recording | list[Recording]:
+    """End recordings and return them, one alone as it is.
+
+    Raises
+    ------
+    InternalError
+        Some have failed: which, and why. The others have ended.
+    """
+    ended: list[Recording] = []
+    failed: list[tuple[TrafficTap, Exception]] = []
+    for tap in taps:  # one whose disk is full keeps no other from its end
+        try:
+            ended.append(tap.stop())
+        except Exception as error:
+            failed.append((tap, error))
+    if failed:
+        reasons = "; ".join(f"'{tap.path}': {error}" for tap, error in failed)
+        hint = "what was written before is in the file"
+        if ended:
+            hint += f"; recordings that are whole: {len(ended)}"
+        raise InternalError(f"recording has failed: {reasons}", hint=hint) from failed[0][1]
+    return ended[0] if len(ended) == 1 else ended
+
+
 @magics_class
 class RecordingMagics(Magics):
     """``%triton_record`` and ``%triton_replay``."""
@@ -43,7 +72,7 @@ class RecordingMagics(Magics):
     def __init__(self, shell: Any) -> None:
         super().__init__(shell)
         # What `%triton_record --stop` ends.
-        self._taps: list[Any] = []
+        self._taps: list[TrafficTap] = []
 
     @output_can_be_silenced
     @magic_arguments()
@@ -79,15 +108,7 @@ class RecordingMagics(Magics):
             taps, self._taps = self._taps, []
             if not taps:
                 raise UsageError("no recording is being made: %triton_record FILE begins one")
-            ended, failed = [], []
-            for tap in taps:  # one whose disk is full keeps no other from its end
-                try:
-                    ended.append(tap.stop())
-                except Exception as error:
-                    failed.append(error)
-            if failed:
-                raise failed[0]
-            return keep(self.shell, out, ended[0] if len(ended) == 1 else ended)
+            return keep(self.shell, out, _stopped(taps))
         if file is None:
             raise UsageError("where to? give a file: %triton_record traffic.jsonl")
         tap = record(server(), file, **options)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 import sys
 import warnings
 from argparse import SUPPRESS, ArgumentTypeError
@@ -32,13 +34,16 @@ def _tls(*files: str | None) -> Any:
     return Tls(certificate, key, root, mutual=bool(root))
 
 
+_HIGHEST_PORT = 65535
+
+
 def _port(text: str) -> int | None:
     if text == "none":
         return None
-    try:
-        return int(text)
-    except ValueError:
-        raise ArgumentTypeError(f"'{text}' is neither a port nor 'none'") from None
+    # Before the open ports are closed for the new ones.
+    if not re.fullmatch("[0-9]{1,5}", text) or int(text) > _HIGHEST_PORT:
+        raise ArgumentTypeError(f"'{text}' is neither a port nor 'none'")
+    return int(text)
 
 
 @magics_class
@@ -56,7 +61,7 @@ class RepositoryMagics(Magics):
         help="load all models now (none), those that are asked for, or all and again what changes",
     )  # fmt: skip
     @argument(
-        "--load-model", action="append", default=[], metavar="NAME",
+        "--load-model", type=unquoted, action="append", default=[], metavar="NAME",
         help="with --control explicit: load it now; '*' for all",
     )  # fmt: skip
     @argument("--poll-s", type=float, default=15.0, metavar="S", help="seconds between polls (15)")
@@ -81,9 +86,9 @@ class RepositoryMagics(Magics):
         """
         options = parse(self.triton_load, line)
         control = server().load_repository(
-            [Path(unquoted(text)).expanduser() for text in options.directory],
+            [os.path.expanduser(unquoted(text)) for text in options.directory],  # noqa: PTH111 - "" stays
             control_mode=options.control,
-            load_models=[unquoted(name) for name in options.load_model],
+            load_models=options.load_model,
             poll_s=options.poll_s,
             auto_complete=not options.disable_auto_complete_config,
             config_name=options.model_config_name,
@@ -95,6 +100,7 @@ class RepositoryMagics(Magics):
     @argument("directory", metavar="DIR", help="where the repository is written")
     @argument(
         "names",
+        type=unquoted,
         nargs="*",
         metavar="MODEL",
         help="by default all; an ensemble brings its own, a model those that it was seen to call",

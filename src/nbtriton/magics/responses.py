@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, overload
 
-from nbtriton.drawing import Column, measure, table_html, table_text
+from nbtriton.drawing import Column, counted, measure, table_html, table_text
 from nbtriton.engine.shown import preview
 from nbtriton.errors import TritonError
 
@@ -93,8 +93,7 @@ class Responses(Sequence["InferenceResult"]):
             words = "no response"
         else:
             first = self[0]
-            words = f"{first.model_name} v{first.model_version}: {len(self)} response"
-            words += "" if len(self) == 1 else "s"
+            words = f"{first.model_name} v{first.model_version}: {counted(len(self), 'response')}"
             words += f", the first after {measure(self.times_ms[0])} ms"
             if len(self) > 1:
                 words += f", the last after {measure(self.times_ms[-1])} ms"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -58,29 +59,28 @@ class TeachMagics(Magics):
 
             mark = %triton_check numbers_in_a_row 2 + 2
         """
-        words = line.strip().removesuffix(";").split(maxsplit=1)
-        name = words[0] if words and not words[0].startswith("-") else ""
-        rest = words[1] if name and len(words) == 2 else ""
+        word, rest = _first_word(line.strip().removesuffix(";"))
         is_answer = bool(rest) and not rest.startswith("--")
-        options = parse(self.triton_check, name if is_answer else line)
-        if not name:
+        options = parse(self.triton_check, word if is_answer else line)
+        if not word:
             known = self._exercises()
             if options.reset:
                 Progress.of_user().forget(one.key for one in known.values())
             return Overview(known.values(), Progress.of_user())
-        exercise = self._find(name)
+        exercise = self._find(unquoted(word))
         if options.reset:
             Progress.of_user().forget([exercise.key])
             return exercise
         if options.hint or options.solution:
             return _Text(exercise.hint if options.hint else exercise.solution)
-        answer = evaluate(self.shell, rest, f"%triton_check {name} ") if is_answer else ...
+        answer = evaluate(self.shell, rest, f"%triton_check {word} ") if is_answer else ...
         return check(_server(), exercise, answer)
 
     @output_can_be_silenced
     @magic_arguments()
     @argument(
         "name",
+        type=unquoted,
         help="a figure, a variable with a scenario or an exercise, or a model with recorded requests: "
         + ", ".join(SCENARIOS),
     )
@@ -156,6 +156,12 @@ class TeachMagics(Magics):
         known = self._exercises()
         hint = nearest(name, known) or "@nt.exercise makes one, or import it from its file"
         raise UsageError(f"there is no exercise '{name}' ({hint})")
+
+
+def _first_word(line: str) -> tuple[str, str]:
+    """Split a line into a name, as typed, and what follows; both are empty if an option stands first."""
+    found = re.match(r"""(?!-)("[^"]*"(?!\S)|'[^']*'(?!\S)|\S+)\s*(.*)""", line, re.DOTALL)
+    return (found[1], found[2]) if found else ("", "")
 
 
 def _server() -> Server | None:

@@ -2,11 +2,11 @@
 
 >>> report = nt.perf(server, "bert", concurrency="1:32:x2")  # doctest: +SKIP
 
-The package is callable and is then `nbtriton.perf.api.perf`: once the package is imported,
-``nt.perf`` is the package, so the two names must be one. Pure parts: `loads` (levels and
-schedules), `windows` (stability and merging), `search` (the next level), `breakdown` (statistics of
-the server), `sweep.combinations`, `options`, `point`, `report` and `render` (results). `driver`
-sends requests, `measure` measures a level, `session` a search, and `run` puts them together.
+A call of the package calls `nbtriton.perf.api.perf`: after its import ``nt.perf`` is the package, so both
+need one name. Pure parts: `loads` (levels and schedules), `windows` (stability and merging), `search` (the
+next level), `breakdown` (statistics of the server), `sweep.combinations`, `options`, `point`, `report` and
+`render` (results). `driver` sends requests, `measure` measures a level, `session` a search, and `run` puts
+them together.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class _CallablePackage(ModuleType):
     """``nbtriton.perf(...)`` is ``nbtriton.perf.perf(...)``."""
 
     __call__ = staticmethod(perf)
-    # What `nt.perf?` shows; without it the first parameter would pass for `self`.
+    # The signature that `nt.perf?` shows; without it the first parameter would pass for `self`.
     __signature__ = inspect.signature(perf)
 
 

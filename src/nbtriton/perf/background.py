@@ -22,7 +22,7 @@ __all__ = ["PerfRun"]
 
 
 class PerfRun:
-    """A measurement that runs in a thread of its own, begun at once.
+    """A measurement in a thread of its own, started at once.
 
     >>> run = nt.PerfRun(server, "double", concurrency=2, request_count=20)
     >>> run.result().points[0].request_count >= 20  # in a notebook also: await run
@@ -41,7 +41,7 @@ class PerfRun:
     Raises
     ------
     InvalidArgumentError
-        Options that make no sense. What the run itself raises comes from `result`.
+        Invalid options. `result` raises the errors of the run itself.
     """
 
     def __init__(self, server: Server | None, model: str, **options: Any) -> None:
@@ -54,14 +54,14 @@ class PerfRun:
         self.progress: PerfProgress | None = None
         self._stopping = False
         self._future: Future[PerfReport] = Future()
-        self._future.set_running_or_notify_cancel()  # who awaits it cannot cancel it
+        self._future.set_running_or_notify_cancel()  # awaiting code cannot cancel it
         self._thread = threading.Thread(
             target=self._run, args=(checked,), name="nbtriton-perf-run", daemon=True
         )
         self._thread.start()
 
     def done(self) -> bool:
-        """Return whether it has ended.
+        """Return whether the run has ended.
 
         Examples
         --------
@@ -74,16 +74,16 @@ class PerfRun:
 
     @property
     def error(self) -> BaseException | None:
-        """The error that ended it; None while it runs, and after a report."""
+        """The error that ended the run; None while it runs, and after a report."""
         return self._future.exception() if self._future.done() else None
 
     def stop(self) -> PerfReport:
-        """End it now; return the report of what was measured, with ``interrupted=True``.
+        """Stop the run; return the report of the measurements so far, with ``interrupted=True``.
 
         Raises
         ------
         TritonError
-            It had failed.
+            The run had failed.
 
         Examples
         --------
@@ -95,14 +95,14 @@ class PerfRun:
         return self.result()
 
     def result(self, timeout_s: float | None = None) -> PerfReport:
-        """Wait for its end and return the report.
+        """Wait for the end of the run, and return the report.
 
         Raises
         ------
         TimeoutError
-            It still runs after `timeout_s` seconds.
+            The run has not ended after `timeout_s` seconds.
         TritonError
-            It failed, as `nbtriton.perf` does.
+            The run failed, as `nbtriton.perf` does.
         """
         ended = threading.Event()
         self._future.add_done_callback(lambda _: ended.set())
@@ -111,7 +111,7 @@ class PerfRun:
         return self._future.result()
 
     def add_done_callback(self, call: Callable[[PerfRun], None]) -> None:
-        """Call back at its end, in its thread; at once if it has ended.
+        """Call a function at the end of the run, in its thread; at once if it has ended.
 
         Examples
         --------

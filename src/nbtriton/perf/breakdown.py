@@ -1,6 +1,6 @@
-"""Server-side numbers of a measurement: the difference of two statistics (PA12, PA13).
+"""Server-side times of a measurement: the difference of two statistics (PA12, PA13).
 
-The input is Triton's statistics JSON, so a server in the kernel and one at an address are read in the same way.
+The input is Triton's statistics JSON, so that local and remote servers are read in the same way.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _STAGES = ("queue", "compute_input", "compute_infer", "compute_output")
 
 @dataclass(frozen=True, slots=True)
 class ServerBreakdown:
-    """The server's statistics of one model between two moments; times are averages per request.
+    """The difference of a model's statistics between two times; averages per request.
 
     Parameters
     ----------
@@ -29,12 +29,12 @@ class ServerBreakdown:
     request_us : float
         From the request to its response.
     queue_us, compute_input_us, compute_infer_us, compute_output_us : float
-        Its parts. For an ensemble these are the sums over the composing models, as in
+        Parts of it. For an ensemble these are the sums over the composing models, as in
         perf_analyzer's own report.
     overhead_us : float
         ``request_us`` less its parts, at least 0.
     batch_sizes : mapping of int to int
-        Executions per total batch size.
+        Executions by total batch size.
     warning : str
         Set when several versions served requests.
     """
@@ -60,7 +60,7 @@ class ServerBreakdown:
 
     @property
     def accounted_us(self) -> float:
-        """Queue and compute together."""
+        """Queue and compute time together."""
         return (
             self.queue_us + self.compute_input_us + self.compute_infer_us + self.compute_output_us
         )
@@ -71,7 +71,7 @@ def breakdown(
 ) -> ServerBreakdown | None:
     """Return the breakdown of `model` between two statistics, None if no version served.
 
-    Statistics that began again in between (the model was reloaded) count from zero.
+    Statistics that restarted in between (the model was reloaded) count from zero.
     """
     old = {e["version"]: e for e in before["model_stats"] if e["name"] == model}
     grown = []
@@ -100,8 +100,8 @@ def with_composing(
 ) -> ServerBreakdown:
     """Return the ensemble's breakdown with the sums of its steps' queue and compute times.
 
-    A step that runs twice per request counts twice. Steps that run side by side can add up to
-    more than the request took; overhead is then 0.
+    A step that runs twice per request counts twice. The sum of parallel steps can exceed the request's time;
+    the overhead is then 0.
     """
     if not composing or not ensemble.success_count:
         return ensemble
@@ -115,9 +115,9 @@ def with_composing(
 
 
 def network_us(client_avg_us: float, server: ServerBreakdown | None) -> float:
-    """Client latency that the server does not account for, at least 0 (PA13).
+    """Return the client latency outside of the server's own times, at least 0 (PA13).
 
-    In the kernel that is the hand-over between threads, where perf_analyzer has the network.
+    In the kernel it is the hand-over between threads, where perf_analyzer has the network.
     """
     return max(0.0, client_avg_us - (server.accounted_us if server else 0.0))
 

@@ -28,13 +28,13 @@ __all__ = ["Comparison", "compare"]
 
 Variant = PerfReport | PerfPoint | Mapping[str, Any] | str
 
-# Three windows a measurement: more rounds tell more than longer ones.
+# Three windows per measurement: more rounds are more informative than longer ones.
 _WINDOWS = 3
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Comparison(TableView):
-    """Variants measured in turn; shows itself as a verdict and a table.
+    """Variants measured in turn, displayed as a verdict and a table.
 
     >>> again = nt.compare("double", "double", server=server, rounds=2, request_count=10)
     >>> again.names, len(again.rounds)
@@ -43,11 +43,10 @@ class Comparison(TableView):
     Parameters
     ----------
     names : tuple of str
-        One a variant.
-    rounds : tuple of tuple of PerfPoint
-        The points of each round, one a variant.
+        One for each variant. rounds : tuple of tuple of PerfPoint The points of each round, one for each
+        variant.
     interrupted : bool
-        True if the user stopped it; the rounds are the whole ones until then.
+        Whether the user stopped it; only whole rounds are kept.
     """
 
     names: tuple[str, ...]
@@ -55,7 +54,7 @@ class Comparison(TableView):
     interrupted: bool = False
 
     def ratio(self, variant: int, what: str = "infer_per_s") -> PairedRatio:
-        """Return how many times as large a figure is as the first variant's.
+        """Return the ratio of a variant's figure to that of the first variant.
 
         Parameters
         ----------
@@ -78,7 +77,7 @@ class Comparison(TableView):
         1
         """
         first, other = (
-            [getattr(points[at], what) for points in self.rounds] for at in (0, variant)
+            [getattr(points[index], what) for points in self.rounds] for index in (0, variant)
         )
         return paired_ratio(first, other)
 
@@ -87,11 +86,11 @@ class Comparison(TableView):
         """A sentence for each variant after the first."""
         if not self.rounds:
             return "interrupted before the first round had ended"
-        return " ".join(self._sentence(at) for at in range(1, len(self.names)))
+        return " ".join(self._sentence(index) for index in range(1, len(self.names)))
 
     @property
     def frame(self) -> pd.DataFrame:
-        """One row a measurement as a pandas DataFrame, with its round and variant."""
+        """One row per measurement as a pandas DataFrame, with its round and variant."""
         with needed("a comparison's frame"):
             import pandas as pd
 
@@ -101,13 +100,13 @@ class Comparison(TableView):
             for name, point in zip(self.names, points, strict=True)
         )
 
-    def _sentence(self, at: int) -> str:
-        # The throughput of an open loop is its rate.
+    def _sentence(self, index: int) -> str:
+        # The throughput of an open loop is its rate, whatever the variant.
         what, words = "infer_per_s", "throughput"
         if self.rounds[0][0].mode != "concurrency":
             what, words = "latency_p99_us", "p99 latency"
-        found = self.ratio(at, what)
-        first, other = self.names[0], self.names[at]
+        found = self.ratio(index, what)
+        first, other = self.names[0], self.names[index]
         if not found.rounds:
             return f"{other} and {first} cannot be compared: no round has requests of both."
         if found.rounds == 1:
@@ -125,15 +124,15 @@ class Comparison(TableView):
         ]  # fmt: skip
         figures = ("infer_per_s", "latency_p50_us", "latency_p99_us")
         rows = []
-        for at, name in enumerate(self.names):
-            medians = [self._median(at, figure) for figure in figures]
-            ratios = [str(self.ratio(at, figure)) if at else "1" for figure in figures]
+        for index, name in enumerate(self.names):
+            medians = [self._median(index, figure) for figure in figures]
+            ratios = [str(self.ratio(index, figure)) if index else "1" for figure in figures]
             rows.append([name, *medians, *ratios])
         caption = self.verdict + (" Interrupted." if self.interrupted and self.rounds else "")
         return *in_units(columns, rows), caption
 
-    def _median(self, at: int, figure: str) -> float | None:
-        values = sorted(getattr(points[at], figure) for points in self.rounds)
+    def _median(self, index: int, figure: str) -> float | None:
+        values = sorted(getattr(points[index], figure) for points in self.rounds)
         return values[len(values) // 2] if values else None
 
 
@@ -145,34 +144,34 @@ def compare(
     observer: Observer | None = None,
     **options: Any,
 ) -> Comparison:
-    """Measure variants in turn, so that what else the machine does meets all of them.
+    """Measure variants in turn, so that other load of the machine affects all of them.
 
     Parameters
     ----------
     *variants : mapping, str, PerfPoint or PerfReport
-        Two or more: options of `nbtriton.perf` by name, the name of a model, a point of a report,
-        which is measured again as it was, or a report for its best point.
+        Two or more: options of `nbtriton.perf` by name, the name of a model, a point of a report, which is
+        measured again with the same options, or a report, for its best point.
     server : Server, optional
-        By default that of the points.
+        By default the server of the points.
     model : str, optional
-        Of variants that name none.
+        The model of variants without one.
     rounds : int
-        Each measures every variant once; the order turns round from one to the next.
+        Number of rounds. Each measures every variant once; the order alternates.
     observer : callable, optional
         As for `nbtriton.perf`.
     **options
-        Options of `nbtriton.perf` that all variants have in common; one level of load each. A
-        measurement takes three windows unless ``max_trials`` says otherwise.
+        Options of `nbtriton.perf` for all variants, with one level of load. A measurement takes three windows
+        unless ``max_trials`` is given.
 
     Returns
     -------
     Comparison
-        After a KeyboardInterrupt it has the rounds so far, with ``interrupted=True``.
+        After a KeyboardInterrupt: the rounds so far, with ``interrupted=True``.
 
     Raises
     ------
     InvalidArgumentError
-        Fewer than two variants, more than one level, an option that does not exist or cannot be.
+        Fewer than two variants, more than one level, or an unknown or invalid option.
 
     Examples
     --------
@@ -181,7 +180,7 @@ def compare(
     >>> found.frame["variant"].tolist()
     ['instances=1', 'instances=2']
 
-    Two models, or two points of earlier reports, each measured again as it was:
+    Two models, or two points of earlier reports, measured again:
 
     >>> nt.compare("bert", "bert_quantized", server=server, concurrency=8)  # doctest: +SKIP
     >>> nt.compare(before.points[0], after.points[0])  # doctest: +SKIP
@@ -190,19 +189,21 @@ def compare(
         raise InvalidArgumentError(f"nothing to compare: {len(variants)} variants, not 2 or more")
     check({"rounds": rounds}, {"rounds": whole(1)})
     common = {"max_trials": _WINDOWS, "server": server, "model": model, **options}
-    made = [_options(variant, common) for variant in variants]
-    names = _names(variants, made)
+    all_options = [_options(variant, common) for variant in variants]
+    names = _names(variants, all_options)
     measured: list[tuple[PerfPoint, ...]] = []
     for number in range(rounds):
-        order = range(len(made)) if number % 2 == 0 else range(len(made))[::-1]
+        order = range(len(all_options)) if number % 2 == 0 else range(len(all_options))[::-1]
         points: dict[int, PerfPoint] = {}
-        for at in order:
-            what = f"round {number + 1} of {rounds}, {names[at]}"
-            report = run(replace(made[at], observer=observer and partial(_renamed, observer, what)))
+        for index in order:
+            what = f"round {number + 1} of {rounds}, {names[index]}"
+            report = run(
+                replace(all_options[index], observer=observer and partial(_renamed, observer, what))
+            )
             if report.interrupted:
                 return Comparison(names, tuple(measured), interrupted=True)
-            points[at] = report.points[0]
-        measured.append(tuple(points[at] for at in range(len(made))))
+            points[index] = report.points[0]
+        measured.append(tuple(points[index] for index in range(len(all_options))))
     return Comparison(names, tuple(measured))
 
 
@@ -220,12 +221,12 @@ def _options(variant: Variant, common: Mapping[str, Any]) -> PerfOptions:
                 f"found {variant!r}"
             )
         own = {"model": variant} if isinstance(variant, str) else dict(variant)
-    given = {name: value for name, value in common.items() if value is not None} | own
-    if "model" not in given:
+    merged = {name: value for name, value in common.items() if value is not None} | own
+    if "model" not in merged:
         raise InvalidArgumentError("no model to compare", hint="compare(..., model='name')")
-    if given.get("latency_threshold_ms"):
+    if merged.get("latency_threshold_ms"):
         raise InvalidArgumentError("a comparison measures every variant, at any latency")
-    made = options_of(given)
+    made = options_of(merged)
     if made.level_plan().count != 1 or len(made.configurations()) * len(made.batch_sizes()) != 1:
         raise InvalidArgumentError(
             "a variant has one level of load, one configuration and one batch size",
@@ -246,17 +247,17 @@ def _repeated(point: PerfPoint) -> dict[str, Any]:
     load: dict[str, Any] = {
         point.mode: int(point.value) if point.mode == "concurrency" else point.value
     }
-    found: dict[str, Any] = {
+    options: dict[str, Any] = {
         **point.configuration, **load, "batch_size": point.batch_size,
         "model": point.source.model, "sweep_models": point.source.sweep_models,
     }  # fmt: skip
     if point.source.server is not None:
-        found["server"] = point.source.server
-    return found
+        options["server"] = point.source.server
+    return options
 
 
-def _names(variants: Sequence[Variant], made: Sequence[PerfOptions]) -> tuple[str, ...]:
-    """Name the variants by what they do not have in common."""
+def _names(variants: Sequence[Variant], all_options: Sequence[PerfOptions]) -> tuple[str, ...]:
+    """Name the variants by the options in which they differ."""
     mappings = [dict(each) for each in variants if isinstance(each, Mapping)]
     common = (
         {
@@ -269,7 +270,7 @@ def _names(variants: Sequence[Variant], made: Sequence[PerfOptions]) -> tuple[st
         else set()
     )
     names = []
-    for variant, options in zip(variants, made, strict=True):
+    for variant, options in zip(variants, all_options, strict=True):
         if isinstance(variant, str):
             names.append(variant)
         elif isinstance(variant, Mapping):
@@ -281,12 +282,13 @@ def _names(variants: Sequence[Variant], made: Sequence[PerfOptions]) -> tuple[st
             point = variant.best() if isinstance(variant, PerfReport) else variant
             names.append(", ".join(filter(None, (options.model, point.label))))
     return tuple(
-        name if names.count(name) == 1 else f"{name} [{at}]" for at, name in enumerate(names, 1)
+        name if names.count(name) == 1 else f"{name} [{index}]"
+        for index, name in enumerate(names, 1)
     )
 
 
 def _same(one: Mapping[str, Any], other: Mapping[str, Any], key: str) -> bool:
-    """Return whether two variants have the same of an option: the same object, or an equal plain value."""
+    """Return whether an option of two variants is equal: the same object, or equal plain values."""
     if key not in one:
         return False
     value = one[key]

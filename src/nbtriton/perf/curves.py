@@ -1,4 +1,4 @@
-"""The curves of reports: what is drawn of them, and the plot by matplotlib."""
+"""The curves of reports: their data, and the plot by matplotlib."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Curves(Protocol):
 def series_of(report: Curves) -> tuple[Series, ...]:
     """Return a curve for each configuration and batch size: p50, p99 and the chosen percentile.
 
-    A curve has the name of what differs between the configurations.
+    A curve's name has the options in which the configurations differ.
     """
     measured = [point for point in report.points if point.request_count]
     varying = {
@@ -62,31 +62,31 @@ def series_of(report: Curves) -> tuple[Series, ...]:
 
 
 def target_of(report: Curves) -> float | None:
-    """Return the latency limit in milliseconds that a report was measured under."""
+    """Return the latency limit of a report in milliseconds."""
     return report.settings.get("latency_threshold_ms") or None
 
 
 def overlay(reports: Sequence[tuple[str, Curves]]) -> tuple[Series, ...]:
-    """Return the curves of several reports, named by report where that is needed to tell them apart.
+    """Return the curves of several reports, with the report in their names where needed.
 
-    Curves of the same name, one measured and one predicted, keep it: they are drawn beside each other.
+    A measured and a predicted curve of the same name keep it, and are drawn side by side.
 
     Parameters
     ----------
     reports : sequence of (str, PerfReport)
-        With a name each; an empty one stands for the model's.
+        Each with a name; an empty one stands for the model's.
     """
-    found: list[Series] = []
-    taken: set[tuple[str, bool]] = set()
-    for at, (name, report) in enumerate(reports, 1):
+    curves: list[Series] = []
+    names: set[tuple[str, bool]] = set()
+    for index, (name, report) in enumerate(reports, 1):
         for one in series_of(report):
             alone = one.name == report.model
             label = (name if alone else f"{name}, {one.name}") if name else one.name
-            if (label, one.predicted) in taken:
-                label = f"{label} [{at}]"
-            taken.add((label, one.predicted))
-            found.append(Series(label, one.points, one.load_name, one.predicted))
-    return tuple(found)
+            if (label, one.predicted) in names:
+                label = f"{label} [{index}]"
+            names.add((label, one.predicted))
+            curves.append(Series(label, one.points, one.load_name, one.predicted))
+    return tuple(curves)
 
 
 def plot(
@@ -119,7 +119,7 @@ def plot(
             sharex=True,
             FigureClass=PageFigure,
         )
-        # The caller shows the figure; else a notebook would show it a second time.
+        # The caller shows the figure; a notebook would show an open one a second time.
         plt.close(figure)
         axes = [above, below]
         above.set_ylabel("throughput (inferences/s)")
@@ -151,25 +151,25 @@ def plot(
 
 def _draw(axes: Axes, one: Series, *, latency: bool, per_ms: float, colour: str) -> None:
     points = one.drawn
-    values = [p.latency_ms[min(p.latency_ms)] * per_ms if latency else p.throughput for p in points]
+    values = [p.low_ms * per_ms if latency else p.throughput for p in points]
     axes.plot(
         [p.load for p in points], values, label=one.label, color=colour,
         linestyle="--" if one.predicted else "-",
     )  # fmt: skip
     for point, value in zip(points, values, strict=True):
-        ends = (value, point.latency_ms[max(point.latency_ms)] * per_ms)
+        ends = (value, point.high_ms * per_ms)
         if not latency:
             ends = (min(point.throughputs, default=value), max(point.throughputs, default=value))
-        if latency or not point.firm:
+        if latency or not point.stable:
             axes.vlines(point.load, *ends, color=colour, linewidth=1)
-        face = colour if point.firm and not one.predicted else "none"
+        face = colour if point.stable and not one.predicted else "none"
         axes.scatter(point.load, value, facecolors=face, edgecolors=colour, zorder=3)
 
 
 def save_png(
     series: Sequence[Series], path: Path, *, title: str = "", target_ms: float | None = None
 ) -> None:
-    """Write the plot as a PNG file, twice as fine as on a usual screen."""
+    """Write the plot as a PNG file, with twice the resolution of a usual screen."""
     figure = plot(series, title=title, target_ms=target_ms)
     from matplotlib.backends.backend_agg import FigureCanvasAgg
 
@@ -190,8 +190,8 @@ def _point(point: PerfPoint) -> Point:
 
 
 def _latency_ms(point: PerfPoint) -> dict[int, float]:
-    found = {50: point.latency_p50_us / 1000, 99: point.latency_p99_us / 1000}
+    latencies = {50: point.latency_p50_us / 1000, 99: point.latency_p99_us / 1000}
     chosen = point.percentile
     if chosen is not None and chosen == int(chosen) and point.percentile_us is not None:
-        found[int(chosen)] = point.percentile_us / 1000
-    return found
+        latencies[int(chosen)] = point.percentile_us / 1000
+    return latencies

@@ -1,4 +1,4 @@
-"""Requests to send: generated once (PA30 to PA33), or the user's arrays cut to the batch size."""
+"""Request data: generated once (PA30 to PA33), or the user's arrays cut to the batch size."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ def generate(
 ) -> Request:
     """Make one request for a model.
 
-    Floats are uniform in [0, 1), integers in [0, 128), BYTES elements `string_length` letters and
-    digits, or `string_data`; ``"zero"`` gives zeros and empty strings. An optional input is left
-    out unless `shapes` names it.
+    Floats are uniform in [0, 1), integers in [0, 128), and BYTES elements have `string_length` letters and
+    digits, or `string_data`; ``"zero"`` gives zeros and empty strings. An optional input is left out unless
+    `shapes` names it.
 
     Parameters
     ----------
@@ -96,13 +96,13 @@ def requests_from(
     inputs : mapping, or sequence of mappings
         Each as for ``server.infer``: whole tensors, the batch dimension first.
     batch_size : int or None
-        None sends the requests as they are; they must all have one batch size. A number cuts all
-        their rows, one after the other and over again, into requests of that many rows.
+        None sends the requests as they are, all of one batch size. A number cuts all their rows, in a cycle,
+        into requests of that number of rows.
 
     Returns
     -------
     requests : tuple of mapping
-        To be sent in turn.
+        Requests, to send in turn.
     batch_size : int
     """
     listed = [inputs] if isinstance(inputs, Mapping) else list(_listed(inputs))
@@ -169,7 +169,7 @@ def _listed(inputs: object) -> Sequence[Mapping[str, object]]:
 
 
 def check_batch_size(config: ModelConfig, batch_size: int) -> None:
-    """Refuse a batch that no server could serve; the server itself refuses one that is too large."""
+    """Refuse a batch size that no server could serve; the server itself refuses one that is too large."""
     if batch_size < 1:
         raise InvalidArgumentError("Failed to parse -b (batch size). The value must be > 0.")
     if batch_size > 1 and config.max_batch_size == 0:
@@ -188,7 +188,7 @@ def _rows(request: Request) -> int:
 
 
 def _cut(array: Array, start: int, count: int, total: int) -> Array:
-    """Return rows ``start`` to ``start + count``, from the first one again after the last."""
+    """Return rows ``start`` to ``start + count``, continuing with the first one after the last."""
     if start + count <= total:
         return array[start : start + count]
     return array[[(start + i) % total for i in range(count)]]
@@ -202,7 +202,7 @@ def fill(
     string_length: int,
     string_data: str | None,
 ) -> Array:
-    """Return an array for an input, as `generate` makes it; BYTES of `string_data`, or random."""
+    """Return an array for an input as in `generate`; BYTES of `string_data`, or random."""
     if spec.datatype == "BYTES":
         return _strings(shape, string_length, string_data, random)
     # numpy has no bfloat16 of its own; torch has.

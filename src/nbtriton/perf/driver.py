@@ -1,8 +1,8 @@
-"""Load: the next request, and when it is sent.
+"""Loads: the requests and their send times.
 
-A closed loop has no thread per request: the thread that finishes a request sends the next one. A
-request may also complete inside `submit`; then its successor is handed to the loop's own thread,
-so that nothing recurses and no instance's thread is kept from its other responses.
+A closed loop has no thread per request: the thread that completes a request sends the next one. A request may
+also complete inside `submit`. Then the loop's own thread sends its successor, so that nothing recurses and no
+instance's thread is kept from its other responses.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ if TYPE_CHECKING:
 
 __all__ = ["MAX_OUTSTANDING", "Clock", "LoadRun", "LoadSpec", "Submitting", "make_load"]
 
-# Open loop: a server that falls behind by this number of requests will not catch up within a
-# window; beyond it only the memory of waiting requests would grow. Later sends count as delayed.
+# Open loop: a server that falls behind by this number of requests will not catch up within a window. More
+# waiting requests would only need memory; later sends count as delayed.
 MAX_OUTSTANDING = 4096
-# The time in which requests in flight may end by themselves before they are cancelled: half of the
-# second within which an interrupt must have stopped everything.
+# Seconds for requests in flight to end before they are cancelled: half of the second within which an
+# interrupt must have stopped everything.
 GRACE_S = 0.5
 
 
@@ -71,12 +71,11 @@ class LoadSpec:
     seed : int
         Of a schedule with random gaps.
     streaming : bool
-        Record each response, and not only the end.
+        Record each response, not only the final one.
     lanes : int
-        Live sequences that share a request rate, in turn; a closed loop has one for each request
-        outstanding.
+        Live sequences that share a request rate, in turn; a closed loop has one per outstanding request.
     serial : bool
-        Of an open loop: at most one request outstanding a lane; a request waits for a free lane.
+        Of an open loop: at most one outstanding request per lane; a request waits for a free lane.
     clock : Clock
         Of an open loop: the clock of its schedule.
     """
@@ -99,36 +98,36 @@ class LoadRun(ABC):
     def __init__(self, spec: LoadSpec) -> None:
         self.finished = threading.Event()
         self._spec = spec
-        # Numbers of requests; `next` is atomic, for any threads.
+        # Request numbers; `next` is atomic across threads.
         self._tickets: Iterator[int] = iter(range(spec.limit)) if spec.limit else itertools.count()
         self._stopping = False
         self._cancelled = False
-        # Of a server with GPUs: its outputs may be there, and an answer is complete where its reader is.
+        # With GPUs outputs may be on a device; a response is complete where its reader is.
         self._fetches = bool(getattr(spec.target, "devices", ()))
         self._slots: list[Slot] = []
         self._errors: deque[tuple[int, str]] = deque()
         self._thread = threading.Thread(target=self._run, name="nbtriton-perf", daemon=True)
 
     def start(self) -> None:
-        """Begin to send."""
+        """Start sending."""
         self._thread.start()
 
     def sender_s(self) -> float:
-        """Return the processor time that its own thread has taken so far; nan where it is unknown."""
+        """Return the processor time of the load's own thread so far; nan if unknown."""
         number = self._thread.ident
         if number is None or not self._thread.is_alive():
             return math.nan
         try:
             return time.clock_gettime(time.pthread_getcpuclockid(number))
-        except (AttributeError, OSError):  # not Linux, or it has just ended
+        except (AttributeError, OSError):  # not Linux, or the thread has just ended
             return math.nan
 
     def collect(self, start_ns: int, end_ns: int) -> Window:
-        """Return the window between two moments; each request is in one window only."""
+        """Return the window between two times; each request is in one window only."""
         return collect(self._slots, self._errors, start_ns, end_ns)
 
     def completed(self) -> int:
-        """Return the number of requests that have ended, with an error or without."""
+        """Return the number of requests that have ended, failed ones included."""
         return sum(len(slot.end_ns) for slot in self._slots) + len(self._errors)
 
     def span_ns(self) -> tuple[int, int] | None:
@@ -140,11 +139,10 @@ class LoadRun(ABC):
         return first, max(slot.end_ns[-1] for slot in used)
 
     def stop(self) -> None:
-        """Send nothing more, wait for requests in flight, cancel those that take too long.
+        """Stop sending, wait for requests in flight, and cancel those that take too long.
 
-        Returns once no request of this load is left. A request that blocks its sender (one caller
-        at a time) cannot be cancelled; it is waited for. A KeyboardInterrupt cancels at once and
-        is raised.
+        On return no request of this load is left. A request that blocks its sender (one caller at a time)
+        cannot be cancelled; it is waited for. A KeyboardInterrupt cancels at once and is raised.
         """
         self._stopping = True
         self._wake()
@@ -177,7 +175,7 @@ class LoadRun(ABC):
         """Wake a sender that waits for its next due time."""
 
     def _next(self, lane: int) -> Call | None:
-        """Return the next request of a lane, None when no more are to be sent."""
+        """Return the next request of a lane, None at the limit of requests."""
         ticket = None if self._stopping else next(self._tickets, None)
         return self._closing(lane) if ticket is None else self._spec.traffic.next(lane, ticket)
 
@@ -187,7 +185,7 @@ class LoadRun(ABC):
 
 
 def _fetch(result: Any) -> None:
-    """Look at the outputs of an answer: those on a device come to the host, if its sender wants them there."""
+    """Access the outputs of a response, which copies them from a device to the host where needed."""
     for name in result:
         result[name]
 
@@ -251,7 +249,7 @@ class Submitting(LoadRun):
         record = slot.stream = slot.stream or StreamRecord()
         record.begin()
         failed: list[BaseException] = []
-        # Held by the first end: a request that is cancelled may still be answered.
+        # Held by the first end: a cancelled request may still get a response.
         ended = threading.Lock()
 
         def end(error: BaseException | None) -> None:
@@ -303,11 +301,11 @@ class Submitting(LoadRun):
 
     @abstractmethod
     def _free(self, slot: Slot, *, inline: bool) -> None:
-        """The slot's request has ended; `inline` if this thread is still inside `_send`."""
+        """Handle the end of the slot's request; `inline` if this thread is still inside `_send`."""
 
 
 class ClosedLoop(Submitting):
-    """Exactly N requests outstanding: a new one is sent at once when one ends."""
+    """Exactly N outstanding requests: the end of one starts the next."""
 
     def __init__(self, spec: LoadSpec, concurrency: int) -> None:
         super().__init__(spec)
@@ -339,7 +337,7 @@ class ClosedLoop(Submitting):
 
 
 class OpenLoop(Submitting):
-    """Requests are sent at their due times, whether or not those before have ended."""
+    """Requests are sent at their due times, whether or not earlier ones have ended."""
 
     def __init__(self, spec: LoadSpec, load: OpenLoad) -> None:
         super().__init__(spec)
@@ -347,7 +345,7 @@ class OpenLoop(Submitting):
         self._idle: SimpleQueue[Slot] = SimpleQueue()
         self._stop = threading.Event()
         self._lanes = range(spec.lanes)
-        # Lanes in turn; None once the load is to stop.
+        # Lanes in turn; None to stop the load.
         self._turns: SimpleQueue[int | None] = SimpleQueue()
 
     def _run(self) -> None:
@@ -368,7 +366,7 @@ class OpenLoop(Submitting):
                 self._idle.put(slot)
                 break
             slot.lane = turn
-            # PA14: late is a request that was due before its turn, not one that a timer overslept.
+            # PA14: a request is late if it was due before its turn, not if a timer overslept.
             slot.late_ns = max(0, -wait_ns)
             if not self._spec.serial:
                 self._turns.put(turn)
@@ -410,7 +408,7 @@ class OpenLoop(Submitting):
 
 
 class PeriodicLoop(Submitting):
-    """Groups of requests: the next is sent once each of the last has had this number of responses, or its end.
+    """Groups of requests: each follows when the requests of the last one have had enough responses, or ended.
 
     Each request is sent once. The thread of the load sends all of them.
     """
@@ -418,7 +416,7 @@ class PeriodicLoop(Submitting):
     def __init__(self, spec: LoadSpec, load: PeriodicConcurrency) -> None:
         super().__init__(spec)
         self._load = load
-        # Slots that have had their responses (False), or have ended (True); None for the end of the load.
+        # Slots that have had their responses (False) or have ended (True); None for the end of the load.
         self._inbox: SimpleQueue[tuple[Slot, bool] | None] = SimpleQueue()
 
     def _run(self) -> None:
@@ -455,11 +453,11 @@ class PeriodicLoop(Submitting):
         self, slot: Slot
     ) -> tuple[Callable[[Any, bool], None], Callable[[Pending], None]]:
         on_response, on_done = super()._listeners(slot)
-        left = itertools.count(self._load.period - 1, -1)
+        countdown = itertools.count(self._load.period - 1, -1)
 
         def counted(response: Any, final: bool) -> None:
             on_response(response, final)
-            if response.outputs and next(left) == 0:
+            if response.outputs and next(countdown) == 0:
                 self._inbox.put((slot, False))
 
         return counted, on_done

@@ -1,4 +1,4 @@
-"""perf_analyzer's files of input data: JSON with steps and streams, or a file an input."""
+"""perf_analyzer's input data: a JSON file with steps and streams, or a directory with a file per input."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class InputFile:
     ----------
     streams : sequence of sequences of mappings
     notes : tuple of str
-        Parts of the file that are not used.
+        Unused parts of the file.
     """
 
     def __init__(self, streams: Sequence[Sequence[Request]], notes: tuple[str, ...] = ()) -> None:
@@ -38,8 +38,8 @@ class InputFile:
     def requests(self, *, batches: bool, batch_size: int) -> tuple[Request, ...]:
         """Return the steps of all streams in turn, as requests of `batch_size` rows.
 
-        As in perf_analyzer a batch consists of consecutive steps, from the first one again after
-        the last.
+        As in perf_analyzer a batch consists of consecutive steps, continuing with the first one after the
+        last.
         """
         steps = [step for stream in self.streams for step in stream]
         if not batches:
@@ -120,7 +120,7 @@ def read_input_file(
 def _from_directory(
     directory: Path, specs: Mapping[str, TensorSpec], dims: Mapping[str, tuple[int, ...]]
 ) -> Request:
-    found: dict[str, Any] = {}
+    inputs: dict[str, Any] = {}
     for name, spec in specs.items():
         file = directory / name
         if not file.is_file():
@@ -132,8 +132,8 @@ def _from_directory(
             value: Any = np.array([*content.splitlines()], object)
         else:
             value = _from_bytes(name, spec, content, dims[name])
-        found[name] = _shaped(name, spec, value, dims[name])
-    return found
+        inputs[name] = _shaped(name, spec, value, dims[name])
+    return inputs
 
 
 def _step(
@@ -151,7 +151,7 @@ def _step(
             raise InvalidArgumentError(
                 f"'{name}' is not an input of the model {place}", hint=nearest(name, specs)
             )
-    found: dict[str, Any] = {}
+    inputs: dict[str, Any] = {}
     for name, spec in specs.items():
         if name not in step:
             if spec.optional:
@@ -168,12 +168,12 @@ def _step(
             value = _from_bytes(name, spec, _decoded(content.get("b64"), place), shape)
         else:
             value = _from_list(name, spec, content, place)
-        found[name] = _shaped(name, spec, value, shape)
-    return found
+        inputs[name] = _shaped(name, spec, value, shape)
+    return inputs
 
 
 def _from_list(name: str, spec: TensorSpec, content: object, place: str) -> Any:
-    """Return a flat array; a list may be nested, which perf_analyzer's may not."""
+    """Return a flat array; a list may be nested, unlike in perf_analyzer."""
     values = _flat(content if isinstance(content, list) else [content])
     if spec.datatype == "BYTES":
         values = [_decoded(v["b64"], place) if isinstance(v, dict) else v for v in values]
@@ -205,9 +205,9 @@ def _from_bytes(name: str, spec: TensorSpec, content: bytes, shape: tuple[int, .
         try:
             return deserialize_bytes(content)
         except TritonError:
-            # Without the lengths that the protocol puts before each element: a single one.
+            # A single element, without the protocol's length prefix.
             return np.array([content], object)
-    # numpy has no bfloat16; its bytes are those of any type of two.
+    # numpy has no bfloat16; any two-byte type holds its bytes.
     dtype = np.dtype(np.uint16 if spec.datatype == "BF16" else numpy_dtype(spec.datatype))
     if len(content) % dtype.itemsize:
         _mismatch(name, math.prod(shape) * dtype.itemsize, len(content))

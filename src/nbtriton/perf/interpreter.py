@@ -1,4 +1,4 @@
-"""Waits of the measured models' instances, level by level: for the interpreter, and for processors."""
+"""Waits of the measured models' instances for the interpreter and for processors, per level."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ class InterpreterWaits:
     def __init__(self, server: Server, models: Sequence[str]) -> None:
         self._server = server
         self._models = frozenset(models)
-        # The most that a model waited in a level, and the level's configuration.
+        # The longest wait of each model in a level, and the level's configuration.
         self._longest: dict[str, tuple[InterpreterWait, str]] = {}
         self._crowded: dict[str, str] = {}  # sentences, with the first configuration of each
 
     def around(self, measure: Measure) -> Measure:
-        """Return the function that measures a level, and what was waited meanwhile."""
+        """Return a function that measures a level and the waits in it."""
 
         def measured(
             level: Level, on_progress: Callable[[LevelProgress], None]
@@ -65,12 +65,14 @@ class InterpreterWaits:
 
     def notes(self) -> tuple[str, ...]:
         """Return a sentence for each model that waited, or has too many threads, with the remedy."""
-        found = [
+        sentences = [
             (configuration, advice(name, wait))
             for name, (wait, configuration) in self._longest.items()
         ]
-        found += [(configuration, sentence) for sentence, configuration in self._crowded.items()]
-        return tuple([f"{where}: {text}" if where else text for where, text in found])
+        sentences += [
+            (configuration, sentence) for sentence, configuration in self._crowded.items()
+        ]
+        return tuple([f"{where}: {text}" if where else text for where, text in sentences])
 
     def _oversubscription(self) -> list[str]:
         models = [model for model in self._server.models() if model.name in self._models]

@@ -1,6 +1,6 @@
 """Loads: the requests of one level, their due times, and the notation of levels.
 
-Pure: numbers in, numbers out, without servers, threads or clocks.
+Pure: without servers, threads or clocks.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ MOST_LEVELS = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Concurrency:
-    """Closed loop: exactly ``value`` requests outstanding; the end of one starts the next."""
+    """Closed loop: exactly ``value`` outstanding requests; the end of one starts the next."""
 
     value: int
 
@@ -83,9 +83,9 @@ class RequestIntervals:
 
 @dataclass(frozen=True, slots=True)
 class PeriodicConcurrency:
-    """``start`` requests, then ``step`` more each time those sent last have ``period`` responses each.
+    """``start`` requests, then ``step`` more each time that the last ones have ``period`` responses each.
 
-    Until `end` requests are sent in all; each is sent once. For models that answer many times.
+    Ends when `end` requests are sent in all; each is sent once. For decoupled models.
     """
 
     start: int
@@ -95,7 +95,7 @@ class PeriodicConcurrency:
 
     @property
     def value(self) -> int:
-        """The number of requests in all."""
+        """The total number of requests."""
         return self.end
 
     @property
@@ -106,14 +106,14 @@ class PeriodicConcurrency:
 
 @dataclass(frozen=True, slots=True)
 class RecordedArrivals:
-    """Open loop: the times of a recording's requests, at a multiple of its speed, over and over.
+    """Open loop: the times of a recording's requests, at a multiple of its speed, repeated.
 
     Parameters
     ----------
     arrivals_ns : tuple of int
         In nanoseconds since the recording began.
     period_ns : int
-        How long it took.
+        Length of the recording.
     value : float
         The speed.
     """
@@ -135,9 +135,9 @@ Load = Concurrency | PeriodicConcurrency | OpenLoad
 def send_times_ns(load: OpenLoad, *, seed: int = 0) -> Iterator[int]:
     """Yield the due time of each request, in nanoseconds after the start, without end.
 
-    The k-th time is the sum of the first k gaps: 1/rate each (``constant``), exponential with mean
-    1/rate (``poisson``, reproducible by `seed`), or the given intervals in a cycle. Constant times
-    are multiples of the exact period, so rounding never adds up. Those of a recording are its own.
+    The k-th time is the sum of the first k gaps: 1/rate each (``constant``), exponential with mean 1/rate
+    (``poisson``, reproducible by `seed`), or the given intervals in a cycle. Constant times are multiples of
+    the exact period, so that rounding errors do not add up. A recording has its own times.
     """
     match load:
         case RequestRate(value=rate, distribution="poisson"):
@@ -164,8 +164,8 @@ def send_times_ns(load: OpenLoad, *, seed: int = 0) -> Iterator[int]:
 class LevelRange:
     """``start:end:step`` with `end` included; with ``end`` 0 only the search itself ends.
 
-    With `geometric` the next level is the last one times `step` (``1:32:x2``; ours, perf_analyzer
-    has only the arithmetic form).
+    With `geometric` the next level is the last one times `step` (``1:32:x2``; perf_analyzer has only the
+    arithmetic form).
     """
 
     start: float
@@ -228,7 +228,7 @@ def parse_periodic(value: str, period: int) -> PeriodicConcurrency:
 
 
 def read_speeds(speed: float | Sequence[float]) -> tuple[float, ...]:
-    """Read how many times as fast as it was recorded traffic is to be sent: a number, or several.
+    """Read one or several multiples of the recorded speed.
 
     Raises
     ------

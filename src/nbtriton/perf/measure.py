@@ -55,24 +55,24 @@ __all__ = [
 
 MeasurementMode = Literal["time_windows", "count_windows"]
 
-# PA1: perf_analyzer sleeps for 1.2 intervals, so that is the real length of a window.
+# PA1: perf_analyzer sleeps for 1.2 intervals, the real length of a window.
 _SLEEP_FACTOR = 1.2
-# A rate is reached from this share on.
+# A rate counts as reached from this share.
 _REACHED = 0.95
-# Interval at which ended requests are counted (perf_analyzer: 1 s, for requests that cross a
-# network; here 50 of them can end in 5 ms).
+# Interval at which ended requests are counted (perf_analyzer: 1 s, for requests across a network; here 50 of
+# them can end in 5 ms).
 _COUNT_POLL_NS = 10_000_000
-# A window without a chosen length should last for some generations of requests.
+# A window of default length should last for several generations of requests.
 _GENERATIONS = 5
 # Interval at which a warm-up counts the requests of its first generation.
 _WARM_UP_POLL_S = 0.01
-# Longest silence between two reports of progress.
+# Longest time between two reports of progress.
 _REPORT_S = 0.25
 
 
 @dataclass(frozen=True, slots=True)
 class WindowPlan:
-    """The end of a window (PA1, PA2).
+    """The rule for the end of a window (PA1, PA2).
 
     Parameters
     ----------
@@ -82,10 +82,10 @@ class WindowPlan:
     request_count : int
         Requests of a count window.
     longest_ms : float
-        Up to which the interval may grow for a slow model; 0 if it is to stay as it is.
+        Upper limit of the interval for a slow model; 0 for a fixed interval.
     warm_up_s, longest_warm_up_s : float
-        Load before the first window, in seconds: the first number, and on until each outstanding
-        request of a closed loop was answered once (its first generation finds an empty queue), up
+        Load before the first window, in seconds. It lasts at least for the first number, and until each
+        outstanding request of a closed loop was answered once (its first generation finds an empty queue), up
         to the second number.
     """
 
@@ -125,7 +125,7 @@ class Level:
     rule : StabilityRule
     plan : WindowPlan
     request_count : int
-        Send exactly this number of requests; 0 for windows.
+        Exact number of requests; 0 for windows.
     seed : int
     configuration : mapping
         The swept options in force.
@@ -155,10 +155,10 @@ def measure_level(
     level: Level,
     on_progress: Callable[[LevelProgress], None],
 ) -> tuple[PerfPoint | None, bool]:
-    """Run one level to its verdict.
+    """Measure one level until its verdict.
 
-    A KeyboardInterrupt ends it early: the load is stopped and the point so far is returned, with
-    the outcome ``"interrupted"`` unless a verdict was reached. A second one is raised.
+    A KeyboardInterrupt ends it early: the load is stopped and the point so far is returned, with the outcome
+    ``"interrupted"`` unless a verdict was reached. A second one is raised.
 
     Parameters
     ----------
@@ -173,7 +173,7 @@ def measure_level(
     Returns
     -------
     point : PerfPoint or None
-        None if it was interrupted before its first window.
+        None after an interrupt before its first window.
     interrupted : bool
     """
     rule = rule_of(level)
@@ -226,7 +226,7 @@ def measure_level(
 
 def rule_of(level: Level) -> StabilityRule:
     """Return the rule that ends a level."""
-    # Senders that do not wait for responses: all but the single caller (PA7, PA20).
+    # All senders but the single caller do not wait for responses (PA7, PA20).
     is_async = (
         level.load != Concurrency(1) or level.workload.sequences is not None or level.streaming
     )
@@ -256,14 +256,14 @@ def _load(server: Target, model: str, level: Level) -> LoadRun:
 
 
 def stop_load(run: LoadRun, *, interrupted: bool) -> bool:
-    """Stop the load; return whether it was interrupted by now. A second interrupt is raised."""
+    """Stop the load; return whether it was interrupted. A second interrupt is raised."""
     try:
         run.stop()
     except KeyboardInterrupt:
         if interrupted:
             raise
         interrupted = True
-        run.stop()  # requests in flight are cancelled by now: no thread is left behind
+        run.stop()  # requests in flight are now cancelled: no thread is left behind
     return interrupted
 
 
@@ -317,8 +317,8 @@ def _warm_up(run: LoadRun, level: Level, wait: _Wait) -> float:
         if run.completed() >= generation:
             break
         wait.seconds(_WARM_UP_POLL_S)
-    seen = run.collect(start_ns, now_ns).latencies_ns
-    return (int(seen.max()) if len(seen) else now_ns - start_ns) / 1000
+    latencies_ns = run.collect(start_ns, now_ns).latencies_ns
+    return (int(latencies_ns.max()) if len(latencies_ns) else now_ns - start_ns) / 1000
 
 
 def _wait_window(run: LoadRun, plan: WindowPlan, start_ns: int, wait: _Wait) -> None:
@@ -395,7 +395,7 @@ def measured_point(
     batch_size: int,
     sequences: bool,
 ) -> PerfPoint:
-    """Return the point of a verdict; `point_of` of a level of any kind."""
+    """Return the point of a verdict; see `point_of`."""
     before = statistics[verdict.windows[0].start_ns]
     after = statistics[verdict.windows[-1].end_ns]
     server, steps = _server_side(models[0], models[1:], before, after)
@@ -436,12 +436,12 @@ def measured_point(
 
 
 def _missed_rate(mode: LoadMode, value: float, measured: Measurement) -> tuple[str, ...]:
-    """Return a note if the server ended clearly fewer requests a second than were due."""
+    """Return a note if the server ended clearly fewer requests per second than were due."""
     if mode not in ("request_rate", "intervals") or not measured.window_s:
         return ()
     due = value * measured.window_s
     ended = measured.request_count + measured.error_count
-    # Beyond what a poisson schedule varies by itself.
+    # Larger than the variation of a poisson schedule.
     if ended >= _REACHED * due - 3 * math.sqrt(due):
         return ()
     text = (
@@ -471,8 +471,8 @@ def _notes(
             f"with the desired request rate. {measured.delayed_fraction:.1%} of the requests "
             "were delayed."
         )
-    # Parallel steps of an ensemble add up to more than the client's latency, and a stream ends after
-    # its last response.
+    # Parallel steps of an ensemble can sum to more than the client's latency, and a stream ends after its
+    # last response.
     if (
         server
         and not steps

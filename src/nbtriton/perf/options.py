@@ -1,4 +1,4 @@
-"""The options of one measurement: checked, and read as plans for its parts."""
+"""The options of one measurement: validated, and converted to plans for its parts."""
 
 from __future__ import annotations
 
@@ -52,26 +52,25 @@ Protocol = Literal["inproc", "http", "grpc"]
 SharedMemoryKind = Literal["none", "system", "cuda"]
 PROTOCOLS: tuple[str, ...] = get_args(Protocol)
 
-# perf_analyzer's 5000 ms are made for milliseconds across a network. In the kernel a request
-# takes 10 us to some ms: 250 ms (300 ms with PA1's factor) hold 100 requests even at 3 ms each,
-# so a p99 means something, and a level takes 1 s where it is stable at once. Slower models get
-# longer windows (`WindowPlan.fitted`).
+# perf_analyzer's 5000 ms suit milliseconds across a network. In the kernel a request takes 10 us to some ms:
+# 250 ms (300 ms with PA1's factor) contain 100 requests even at 3 ms each, enough for a p99, and a stable
+# level takes 1 s. Slower models get longer windows (`WindowPlan.fitted`).
 _INTERVAL_MS = 250.0
 _WARM_UP_S = 0.05
 # The longest window of a slow model, and its longest warm-up.
 _LONGEST_S = 2.0
-# Quick: three windows a level, the whole sweep in 3 * 1.2 * 450 ms = 1.6 s, which leaves room for
-# loading configurations within the promised 3 s. Below 20 ms the thread switches of a busy kernel
-# (5 ms each) are all that is measured; above 100 ms it is not quick.
+# Quick: three windows per level, the whole sweep in 3 * 1.2 * 450 ms = 1.6 s, which leaves time for loading
+# configurations within the promised 3 s. Windows below 20 ms would measure only the thread switches of a busy
+# kernel (5 ms each); above 100 ms it is not quick.
 _QUICK_TOTAL_MS = 450.0
 _QUICK_INTERVAL_MS = (20.0, 100.0)
 _QUICK_WARM_UP_S = 0.02
 _QUICK_LONGEST_S = 0.3
-# Levels to expect of a search without a known number.
+# Assumed number of levels of a search without a known number.
 _QUICK_LEVELS = 8
 
 
-# Options that are numbers, with perf_analyzer's names and bounds.
+# Numeric options, with perf_analyzer's names and bounds.
 _BOUNDS = (
     ("measurement_interval_ms", "--measurement-interval (-p)", "> 0 msec"),
     ("measurement_request_count", "--measurement-request-count", "> 0"),
@@ -116,7 +115,7 @@ class PerfOptions:
     Raises
     ------
     InvalidArgumentError
-        Options that make no sense, in perf_analyzer's words where it has some.
+        Invalid options, with perf_analyzer's text where it has one.
     """
 
     server: Server | None
@@ -196,8 +195,9 @@ class PerfOptions:
         return plan
 
     def _level_plan(self) -> LevelPlan:
+        default = is_number(self.concurrency) and self.concurrency == 1  # not of an array
         chosen = [
-            self.concurrency != 1, self.request_rate is not None, self.intervals is not None,
+            not default, self.request_rate is not None, self.intervals is not None,
             self.periodic_concurrency is not None, self.recording is not None,
         ]  # fmt: skip
         if sum(chosen) > 1:
@@ -208,7 +208,7 @@ class PerfOptions:
             )
         binary, distribution = self.binary_search, self.request_distribution
         if self.intervals is not None:
-            given: Any = self.intervals  # an array of numpy's, too
+            given: Any = self.intervals  # including an array of numpy's
             listed = isinstance(given, Iterable) and not isinstance(given, str | bytes)
             gaps = tuple(given) if listed else ()
             if (
@@ -291,7 +291,7 @@ class PerfOptions:
         )
 
     def call_options(self) -> tuple[CallOptions, ...]:
-        """Return what the requests have in turn: priorities and timeouts."""
+        """Return the options of requests in turn: priorities and timeouts."""
         priorities, timeouts_us = _numbers(self.priority), _numbers(self.timeout_us)
         return tuple(
             CallOptions(
@@ -308,7 +308,7 @@ class PerfOptions:
         return list(size) if isinstance(size, Sequence) and not isinstance(size, str) else [size]
 
     def window_plan(self, levels: int | None) -> WindowPlan:
-        """Return the plan of windows, for a run of `levels` levels in all; None if unknown."""
+        """Return the plan of windows for a run of `levels` levels in all; None if unknown."""
         interval_ms = self.measurement_interval_ms
         longest_s = _QUICK_LONGEST_S if self.quick else _LONGEST_S
         if self.quick:
@@ -341,7 +341,7 @@ def _numbers(value: Any) -> Sequence[Any]:
 
 
 def check_choice(name: str, value: str | None, allowed: Sequence[Any]) -> None:
-    """Refuse a value that is none of those allowed, with perf_analyzer's text."""
+    """Refuse a value that is not allowed, with perf_analyzer's text."""
     if value not in allowed:
         choices = [each for each in allowed if each is not None]
         raise InvalidArgumentError(
@@ -352,7 +352,7 @@ def check_choice(name: str, value: str | None, allowed: Sequence[Any]) -> None:
 
 
 def _check_numbers(options: PerfOptions) -> None:
-    """Refuse numbers that mean nothing, with perf_analyzer's texts."""
+    """Refuse invalid numbers, with perf_analyzer's texts."""
     check({name: getattr(options, name) for name in _KINDS}, _KINDS)
     percentile = options.percentile
     if percentile is not None and not (is_number(percentile) and 0 < percentile < 100):

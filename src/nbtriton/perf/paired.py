@@ -1,4 +1,4 @@
-"""Ratios of what was measured side by side, with confidence intervals. Pure."""
+"""Ratios of paired measurements, with confidence intervals. Pure."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class PairedRatio:
     ratio : float
         Geometric mean of the rounds' ratios; nan without a round.
     low, high : float
-        Its interval of 95% confidence; without bounds (0 and infinity) below two rounds.
+        Its 95% confidence interval; 0 and infinity below two rounds.
     rounds : int
     """
 
@@ -38,7 +38,7 @@ class PairedRatio:
 
     @property
     def differs(self) -> bool:
-        """True if 1, no difference, is outside of the interval."""
+        """Whether 1, no difference, is outside of the interval."""
         return self.low > 1 or self.high < 1
 
     def __str__(self) -> str:
@@ -50,11 +50,11 @@ class PairedRatio:
 
 
 def paired_ratio(first: Sequence[float], second: Sequence[float]) -> PairedRatio:
-    """Compare two measurements that were made in the same rounds.
+    """Compare two measurements of the same rounds.
 
-    The logarithms of the rounds' ratios are taken as normal, and their mean gets Student's interval:
-    a drift of the machine from round to round cancels out, as both of a round meet it. Rounds in
-    which one is not a positive number are left out.
+    The interval is Student's for the mean of the ratios' logarithms, taken as normal. A drift of the machine
+    between rounds cancels out, as it affects both measurements. Rounds with a value that is not positive are
+    left out.
 
     Examples
     --------

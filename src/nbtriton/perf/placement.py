@@ -1,4 +1,4 @@
-"""Placements: where the steps of a pipeline run, by a name or model by model."""
+"""Placements: the devices of a pipeline's steps, by a name or for each model."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ Placement = str | Mapping[str, str]
 
 PLACEMENTS = ("cpu", "models-on-gpu", "gpu")
 _DEVICE = re.compile(r"cpu|gpu(:\d+)?")
-# Backends whose models are code of the user's: steps before and after a model, in a published pipeline.
+# Backends with user code: the steps before and after a model, in published pipelines.
 _CODE = ("python",)
 
 
 def placement_list(given: Placement | Sequence[Placement]) -> list[Placement]:
-    """Return one placement or several as a list, each checked.
+    """Return one placement or several as a validated list.
 
     Raises
     ------
@@ -36,14 +36,14 @@ def placement_list(given: Placement | Sequence[Placement]) -> list[Placement]:
         An unknown name or device.
     """
     listed = isinstance(given, Iterable) and not isinstance(given, str | bytes | Mapping)
-    found: list[Any] = list(given) if listed else [given]
-    for one in found:
+    placements: list[Any] = list(given) if listed else [given]
+    for one in placements:
         check_placement(one)
-    return found
+    return placements
 
 
 def check_placement(placement: Placement) -> None:
-    """Refuse a placement that means nothing.
+    """Refuse an invalid placement.
 
     Raises
     ------
@@ -71,10 +71,10 @@ def check_placement(placement: Placement) -> None:
 
 
 def device_of(placement: Placement, config: ModelConfig) -> str | None:
-    """Return where a placement puts a model: ``"cpu"``, ``"gpu"`` or ``"gpu:1"``.
+    """Return the device of a model in a placement: ``"cpu"``, ``"gpu"`` or ``"gpu:1"``.
 
-    None for one of which it says nothing. With ``"models-on-gpu"`` the steps in Python stay on the host:
-    what comes before and after the models.
+    None for a model that the placement does not mention. With ``"models-on-gpu"`` Python steps, which come
+    before and after the models, stay on the host.
     """
     if not isinstance(placement, str):
         return placement.get(config.name)
@@ -84,12 +84,12 @@ def device_of(placement: Placement, config: ModelConfig) -> str | None:
 
 
 def placed(config: ModelConfig, placement: Placement) -> dict[str, Any]:
-    """Return the options of `nbtriton.config.apply_options` that put a model where a placement says."""
+    """Return the options of `nbtriton.config.apply_options` for a model in a placement."""
     device = device_of(placement, config)
     if device is None:
         return {}
     kind, _, index = device.partition(":")
-    # Without an id all GPUs, as an instance group without `gpus`; on the host there are none.
+    # Without an id all GPUs, like an instance group without `gpus`; the host has none.
     return {"kind": kind, "gpus": [int(index)] if index else []}
 
 

@@ -22,19 +22,19 @@ __all__ = ["COLUMNS", "LoadMode", "PerfPoint", "describe", "option_text", "row_o
 LoadMode = Literal["concurrency", "request_rate", "intervals", "periodic", "replay"]
 
 
-# The column of a frame that has the value of a load; all others are rates.
+# The column of a frame with the value of a load; all others are rates.
 COLUMNS = {"concurrency": "concurrency", "periodic": "periodic_concurrency", "replay": "speed"}
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class PerfPoint:
-    """One level of load on one configuration, measured.
+    """The measurement of one level of load on one configuration.
 
     Parameters
     ----------
     mode : {"concurrency", "request_rate", "intervals", "periodic", "replay"}
-        Closed loop with `value` requests outstanding, open loop at `value` requests/s, `value`
-        requests in growing groups, or a recording at `value` times its speed.
+        Closed loop with `value` outstanding requests, open loop at `value` requests/s, `value` requests in
+        growing groups, or a recording at `value` times its speed.
     value : float
     configuration : mapping
         The swept options of this point; empty without a sweep.
@@ -43,7 +43,7 @@ class PerfPoint:
     infer_per_s : float
         Inferences per second: successful requests * batch size / window (PA4).
     request_count, error_count : int
-        Successful and failed requests in the windows that count.
+        Successful and failed requests in the final windows.
     first_error : str
     latency_avg_us, latency_std_us, latency_p50_us, latency_p90_us, latency_p95_us, latency_p99_us
         The client's latency in microseconds; nan if no request succeeded.
@@ -55,32 +55,31 @@ class PerfPoint:
         ``"stable"``, ``"unstable"``, ``"failed"`` (only errors), ``"empty"`` (no request
         ended in time) or ``"interrupted"``.
     delayed_fraction, lateness_avg_us : float
-        Open loop: the share of requests sent over 1 ms later than due, and by how much requests
-        were late on average (PA14).
+        Open loop: the share of requests sent over 1 ms later than due, and the mean delay (PA14).
     server : ServerBreakdown or None
         The server's statistics; None if it served no request.
     composing : tuple of ServerBreakdown
-        Those of every composing model of an ensemble.
+        The statistics of every composing model of an ensemble.
     sequence_count : int or None
         Sequences that ended; None for a model without sequences (PA25).
     cpu_percent : float
-        Processor time of this process during the level, its warm-up included, in percent of one
-        processor. Worker processes are not in it. nan where nothing ran.
+        Processor time of this process during the level, its warm-up included, in percent of one processor,
+        without worker processes. nan where nothing ran.
     memory_mb : float
-        Resident memory of this process after the level, in megabytes; nan where it is unknown.
+        Resident memory of this process after the level, in megabytes; nan if unknown.
     interpreter_wait : float
-        The share of their time, from 0 to 1, that instances of a model in this process waited for
-        each other's Python code; the largest of an ensemble's models.
+        The share of their time, 0 to 1, in which instances of a model in this process waited for each other's
+        Python code; the largest of an ensemble's models.
     stream : StreamSummary or None
-        Responses, the time to the first one and between them, where streams were measured.
+        Responses, and the times to the first one and between them, where streams were measured.
     notes : tuple of str
         perf_analyzer's remarks on this level.
     simulated_gpus : str
-        The simulated GPUs on which models ran, so that the times are simulated; empty without.
+        The simulated GPUs on which models ran; the times are then simulated, too. Empty without.
     throughputs : tuple of float
-        Inferences per second in each of the windows that count.
+        Inferences per second in each of the final windows.
     source : PointSource or None
-        Where it was measured, for `apply`; None for a point that was made by hand.
+        The measured server, for `apply`; None for a point that was made by hand.
     """
 
     mode: LoadMode
@@ -123,17 +122,17 @@ class PerfPoint:
         Parameters
         ----------
         server : Server, optional
-            Another one than that which was measured.
+            By default the measured one.
 
         Returns
         -------
         AppliedConfiguration
-            Shows itself as the ``config.pbtxt`` of each model.
+            Displayed as the ``config.pbtxt`` of each model.
 
         Raises
         ------
         InvalidArgumentError
-            It was measured at a URL, or its server is gone, and no other one is given.
+            It was measured at a URL, or its server no longer exists, and no other one is given.
         """
         if self.source is None:
             raise InvalidArgumentError("this point does not know the model that was measured")
@@ -141,7 +140,7 @@ class PerfPoint:
 
     @property
     def stable(self) -> bool:
-        """True if the last three windows agreed (PA5)."""
+        """Whether the last three windows agreed (PA5)."""
         return self.outcome == "stable"
 
     @property
@@ -254,14 +253,14 @@ def _server_columns(server: ServerBreakdown, prefix: str) -> dict[str, Any]:
 
 
 def option_text(value: object) -> object:
-    """Write the value of an option as it is typed: ``off``, ``4,8``."""
+    """Format the value of an option as it is typed: ``off``, ``4,8``."""
     if isinstance(value, bool):
         return "on" if value else "off"
     return _short(value)
 
 
 def _short(value: object) -> object:
-    """Write a list as ``4,8``: a table cell and a legend have no room for brackets."""
+    """Format a list as ``4,8``: a table cell and a legend have no room for brackets."""
     if isinstance(value, Mapping):
         return show_placement(value)
     if isinstance(value, list | tuple):

@@ -29,7 +29,7 @@ _GENERATED: tuple[Literal["random"], Literal["zero"]] = ("random", "zero")
 
 @dataclass(frozen=True, slots=True)
 class Data:
-    """The user's options of the data; see `nbtriton.perf.perf`."""
+    """The user's data options; see `nbtriton.perf.perf`."""
 
     inputs: Inputs | None = None
     shapes: Mapping[str, Sequence[int]] | None = None
@@ -43,7 +43,7 @@ class Data:
 class Workload:
     """The requests of one batch size, sent in turn, or the data of sequences.
 
-    Their options, other than those of sequences, are given to them in turn.
+    ``options`` has their options apart from those of sequences, given in turn.
     """
 
     requests: tuple[Request, ...]
@@ -79,9 +79,7 @@ def sequence_plan(
     configs : mapping
         The model's configuration, and those of the composing models of an ensemble.
     plan : SequencePlan
-        The user's.
-    serial : bool
-        True where requests of one sequence could overtake each other.
+        The user's plan. serial : bool Whether requests of one sequence could overtake each other.
     """
     stateful = [c for c in configs.values() if c.HasField("sequence_batching")]
     if not stateful:
@@ -115,20 +113,20 @@ def workloads(
     plan : SequencePlan or None
         None for a model without sequences.
     largest : int
-        The largest batch that all configurations allow.
+        The largest batch size in all configurations.
 
     Raises
     ------
     InvalidArgumentError
-        Data that does not fit the model, a batch that is too large; before any load.
+        Data that does not fit the model, or too large a batch; before any load.
     """
     file = None
     if data.inputs is None and data.input_data not in _GENERATED:
         file = read_input_file(data.input_data, config, data.shapes)
-    found = []
+    result = []
     for size in sizes:
         if plan is not None:
-            found.append(Workload((), 1, _sequence_data(config, size, data, plan, file)))
+            result.append(Workload((), 1, _sequence_data(config, size, data, plan, file)))
             continue
         if data.inputs is not None:
             requests, rows = requests_from(config, data.inputs, batch_size=size)
@@ -146,8 +144,8 @@ def workloads(
                 f"'{config.name}'",
                 hint="every such request would be refused",
             )
-        found.append(Workload(requests, rows))
-    return found, () if file is None else file.notes
+        result.append(Workload(requests, rows))
+    return result, () if file is None else file.notes
 
 
 def _generated(config: ModelConfig, rows: int, data: Data) -> Request:

@@ -1,4 +1,4 @@
-"""The progress of a measurement, as its observer gets it."""
+"""The progress of a measurement, as passed to its observer."""
 
 from __future__ import annotations
 
@@ -26,30 +26,29 @@ class LevelProgress:
 class PerfProgress:
     """The progress of a measurement.
 
-    The observer gets one at the start of a level, after every window, and four times a second in
-    between.
+    The observer gets it at the start of a level, after every window, and four times a second in between.
 
     Parameters
     ----------
     level, levels : int, int or None
         The current level, counted from 1, and their number; None where a search decides.
     what : str
-        Such as ``"concurrency 8, instances=2"``.
+        The level, such as ``"concurrency 8, instances=2"``.
     window, max_windows : int
-        Windows of this level that have ended, and their largest number.
+        Ended windows of this level, and their largest number.
     requests, max_requests : int
-        Requests of this level that have ended, and their number where it is given; else 0.
+        Ended requests of this level, and their total number, 0 if unknown.
     elapsed_s : float
     eta_s : float or None
-        Time left in seconds, None where it is unknown.
+        Estimated time left in seconds, None if unknown.
     infer_per_s : float
         Inferences per second in the latest window, or since the latest report; 0 at the start.
     points : tuple of PerfPoint
-        Levels that have ended.
+        The points of ended levels.
     loads : tuple of float
-        All levels that will be measured; empty where a search decides.
+        All levels to measure; empty where a search decides.
     target_ms : float or None
-        The limit of the latency.
+        The latency limit.
     """
 
     level: int
@@ -71,7 +70,7 @@ Observer = Callable[[PerfProgress], None]
 
 
 def progress_line(progress: PerfProgress) -> tuple[str, float | None]:
-    """Return what to write beside the bar, and how much of it is done, where that is known."""
+    """Return the text beside the progress bar, and the completed share if known."""
     words = [progress.what]
     if progress.levels:
         words[0] += f" (level {progress.level} of {progress.levels})"
@@ -87,18 +86,18 @@ def progress_line(progress: PerfProgress) -> tuple[str, float | None]:
         return " · ".join(words), None
     if progress.max_requests:
         within = progress.requests / progress.max_requests
-    else:  # a level seldom needs all its windows; half of them is a fair guess
+    else:  # a level seldom needs all its windows: half of them on average
         within = min(1.0, progress.window / max(1, progress.max_windows / 2))
     return " · ".join(words), (progress.level - 1 + within) / progress.levels
 
 
 class TerminalLine:
-    """An observer that writes the progress as one line of a terminal, in place of the one before.
+    """An observer that writes the progress to one line of a terminal, replacing the previous text.
 
     Parameters
     ----------
     stream : text file
-        Nothing is written where it is no terminal.
+        Nothing is written if it is no terminal.
     """
 
     def __init__(self, stream: TextIO) -> None:
@@ -115,7 +114,7 @@ class TerminalLine:
 
     @property
     def written(self) -> bool:
-        """Whether the line stands on the terminal."""
+        """Whether the line is on the terminal."""
         return self._written
 
     def clear(self) -> None:

@@ -1,6 +1,6 @@
 """Recordings: the requests of live traffic in one file, and that file's format (docs/recording.md).
 
-Pure but for the file: a recording knows no server.
+Pure apart from the file: a recording has no reference to a server.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import IO, TYPE_CHECKING, Any, NamedTuple, Self, cast
 
 from nbtriton.checks import PATH, check
 from nbtriton.closing import Closing
-from nbtriton.drawing import measure
+from nbtriton.drawing import counted, measure
 from nbtriton.errors import InvalidArgumentError, NotFoundError, nearest
 from nbtriton.packages import needed
 
@@ -35,7 +35,7 @@ VERSION = 1
 
 
 class RecordedTensor(NamedTuple):
-    """An input: its Triton datatype, its shape, and its bytes as Triton sends them, if recorded."""
+    """An input: its Triton datatype, its shape, and if recorded its bytes in Triton's encoding."""
 
     datatype: str
     shape: tuple[int, ...]
@@ -51,16 +51,16 @@ class RecordedRequest(NamedTuple):
     Attributes
     ----------
     at_ns : int
-        Nanoseconds since the recording began; never less than that of the request before.
+        Nanoseconds since the recording began; in ascending order.
     model : str
     inputs : int
-        Which inputs it has: an index of `Recording.inputs`. -1 where only `rows` is known.
+        Index of its inputs in `Recording.inputs`. -1 where only `rows` is known.
     rows : int
         Its batch size; 0 for a model that does not batch.
     options : mapping
-        What it had beside its inputs, by the names of `nbtriton.Server.infer`: ``version``,
-        ``outputs``, ``request_id``, ``priority``, ``timeout_us``, ``correlation_id``,
-        ``sequence_start``, ``sequence_end`` and ``parameters``, each only where it is given.
+        Its given options, by the names of `nbtriton.Server.infer`: ``version``, ``outputs``, ``request_id``,
+        ``priority``, ``timeout_us``, ``correlation_id``, ``sequence_start``, ``sequence_end`` and
+        ``parameters``.
     """
 
     at_ns: int
@@ -72,7 +72,7 @@ class RecordedRequest(NamedTuple):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Recording:
-    """Recorded traffic: what `nbtriton.record` keeps and `nbtriton.replay` sends.
+    """Recorded traffic: made by `nbtriton.record`, sent by `nbtriton.replay`.
 
     >>> import tempfile
     >>> with nt.record(server, f"{tempfile.mkdtemp()}/traffic.jsonl", inputs=True) as tap:
@@ -88,13 +88,13 @@ class Recording:
     inputs : tuple of RecordedInputs
         Each different set of input tensors once.
     models : mapping of str to str
-        The completed configuration of each model, as text, when the recording began.
+        The completed configuration of each model at the begin of the recording, as text.
     began : str
-        When it began, in the form of RFC 3339.
+        Time of its begin, in the format of RFC 3339.
     duration_ns : int
-        How long it took.
+        Its length.
     complete : bool
-        False for a file whose end is missing.
+        Whether the file has its end.
     """
 
     requests: tuple[RecordedRequest, ...]
@@ -111,9 +111,9 @@ class Recording:
         Raises
         ------
         NotFoundError
-            There is no such file.
+            The file does not exist.
         InvalidArgumentError
-            It is no recording, or one of a later version.
+            The file is no recording, or has a later version.
 
         Examples
         --------
@@ -150,7 +150,7 @@ class Recording:
             except (ValueError, TypeError, KeyError, AttributeError):
                 if header is None:
                     raise _no_recording(place) from None
-                if not line.endswith(b"\n"):  # it was being written
+                if not line.endswith(b"\n"):  # incomplete
                     break
                 raise InvalidArgumentError(
                     f"line {number} of '{place}' is no line of a recording"
@@ -164,7 +164,7 @@ class Recording:
         )
 
     def save(self, path: str | Path) -> None:
-        """Write it; the same recording gives the same bytes.
+        """Write the recording to a file; equal recordings give equal bytes.
 
         Examples
         --------
@@ -177,22 +177,22 @@ class Recording:
         {'double': 1}
         """
         with RecordingWriter(open_recording(path), self.models, self.began) as writer:
-            left = iter(self.inputs)
+            remaining_inputs = iter(self.inputs)
             written = 0
-            for request in self.requests:  # inputs stand before the first request that has them
+            for request in self.requests:  # inputs come before the first request that has them
                 while written <= request.inputs:
-                    writer.add_inputs(next(left))
+                    writer.add_inputs(next(remaining_inputs))
                     written += 1
                 writer.add(request)
             writer.end(self.duration_ns)
 
     def arrivals_ns(self, model: str) -> tuple[int, ...]:
-        """Return when the requests for a model came, in nanoseconds since the recording began.
+        """Return the arrival times of a model's requests, in nanoseconds since the recording began.
 
         Raises
         ------
         NotFoundError
-            It has none for this model.
+            The recording has no requests for this model.
 
         Examples
         --------
@@ -203,13 +203,13 @@ class Recording:
         >>> len(nt.Recording.load(path).arrivals_ns("double"))
         1
         """
-        found = tuple(request.at_ns for request in self.requests if request.model == model)
-        if not found:
+        arrivals = tuple(request.at_ns for request in self.requests if request.model == model)
+        if not arrivals:
             raise NotFoundError(
                 f"the recording has no requests for model '{model}'",
                 hint=nearest(model, self.counts),
             )
-        return found
+        return arrivals
 
     @property
     def counts(self) -> dict[str, int]:
@@ -218,14 +218,14 @@ class Recording:
 
     @property
     def has_data(self) -> bool:
-        """True if the contents of the inputs were recorded."""
+        """Whether the contents of the inputs were recorded."""
         return bool(self.inputs) and all(
             tensor.data is not None for inputs in self.inputs for tensor in inputs.values()
         )
 
     @property
     def frame(self) -> pd.DataFrame:
-        """One row a request as a pandas DataFrame, with ``at_ms`` since the recording began."""
+        """One row per request as a pandas DataFrame, with ``at_ms`` since the recording began."""
         with needed("a recording's frame"):
             import pandas as pd
 
@@ -239,9 +239,9 @@ class Recording:
 
     @property
     def headline(self) -> str:
-        """What it holds, in one line."""
+        """A one-line summary of its contents."""
         counts = ", ".join(f"{name} {count}" for name, count in self.counts.items()) or "nothing"
-        words = f"{len(self.requests)} requests in {measure(self.duration_ns / 1e9)} s ({counts})"
+        words = f"{counted(len(self.requests), 'request')} in {measure(self.duration_ns / 1e9)} s ({counts})"
         words += ", with inputs" if self.has_data else ", without inputs"
         return words if self.complete else f"{words}; its end is missing"
 
@@ -272,7 +272,7 @@ class RecordingWriter(Closing):
         self._file.close()
 
     def add_inputs(self, inputs: RecordedInputs) -> int:
-        """Write a set of inputs; return its number."""
+        """Write a set of inputs; return its index."""
         described = {}
         for name, tensor in inputs.items():
             described[name] = {"datatype": tensor.datatype, "shape": list(tensor.shape)}
@@ -283,7 +283,7 @@ class RecordingWriter(Closing):
         return self._inputs - 1
 
     def add(self, request: RecordedRequest) -> None:
-        """Write a request whose inputs are written."""
+        """Write a request; its inputs are already written."""
         line: dict[str, Any] = {"at_ns": request.at_ns, "model": request.model}
         if request.inputs >= 0:
             line["of"] = request.inputs
@@ -297,7 +297,7 @@ class RecordingWriter(Closing):
 
     def _line(self, value: Mapping[str, Any]) -> None:
         text = json.dumps(value, separators=(",", ":"), ensure_ascii=False)
-        # An id may have bytes that are not UTF-8, as lone surrogates: JSON has an escape for these.
+        # An id may have bytes that are not UTF-8, as lone surrogates, which JSON can escape.
         self._file.write(f"{text}\n".encode(errors="backslashreplace"))
 
 
@@ -307,7 +307,7 @@ def open_recording(path: str | Path) -> IO[bytes]:
     Raises
     ------
     InvalidArgumentError
-        It cannot be written.
+        The file cannot be written.
     """
     place = Path(path).expanduser()
     try:
@@ -318,12 +318,12 @@ def open_recording(path: str | Path) -> IO[bytes]:
         ) from None
     if place.suffix != ".gz":
         return file
-    # Without a time and a name: the same recording gives the same bytes.
+    # Without a time and a name: equal recordings give equal bytes.
     return cast("IO[bytes]", _Compressed(file))
 
 
 class _Compressed(gzip.GzipFile):
-    """A compressed file that closes the one below it."""
+    """A compressed file that also closes the underlying one."""
 
     def __init__(self, below: IO[bytes]) -> None:
         super().__init__("", "wb", fileobj=below, mtime=0)
@@ -337,7 +337,7 @@ class _Compressed(gzip.GzipFile):
 
 
 def _lines(content: bytes) -> Iterator[bytes]:
-    """Yield the lines of a file, which may be compressed, and cut off."""
+    """Yield the lines of a file, which may be compressed or truncated."""
     if not content.startswith(b"\x1f\x8b"):
         yield from content.splitlines(keepends=True)
         return

@@ -1,7 +1,7 @@
 """The times of requests, recorded while a load runs and cut into windows.
 
-Times are `time.monotonic_ns`. Each slot holds one request at a time and owns its buffers, so
-nothing is locked while load runs.
+Times are `time.monotonic_ns`. Each slot holds one request at a time and owns its buffers, so that no locks
+are needed.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ __all__ = ["Slot", "StreamRecord", "collect"]
 
 
 class Slot:
-    """One request in flight, and the times of those before it."""
+    """One request in flight, and the times of earlier ones."""
 
     __slots__ = (
         "call", "callback", "collected", "end_ns", "lane", "late_ns", "latency_ns", "lateness_ns",
@@ -46,11 +46,11 @@ class Slot:
         self.sequence_end_ns = array("q")
         # Written last: its length is the number of complete entries.
         self.end_ns = array("q")
-        # Entries that an earlier window has.
+        # Entries that belong to earlier windows.
         self.collected = 0
 
     def record_success(self, end_ns: int) -> None:
-        """Record the request of this slot."""
+        """Record the success of this slot's request."""
         call = self.call
         if call is not None:
             if call.closing:
@@ -74,17 +74,17 @@ class StreamRecord:
     def __init__(self) -> None:
         self.now_ns = array("q")  # of the request in flight
         self.last_ns = 0
-        self.first_ns = array("q")  # one a request, -1 for one without responses
-        self.counts = array("q")  # responses, one a request
+        self.first_ns = array("q")  # one per request, -1 for one without responses
+        self.counts = array("q")  # responses, one per request
         self.between_ns = array("q")  # of all requests, one after the other
-        self.collected = 0  # gaps that an earlier window has
+        self.collected = 0  # gaps that belong to earlier windows
 
     def begin(self) -> None:
-        """Discard the responses to a request that failed half-way."""
+        """Discard the responses to a request that failed before its end."""
         self.now_ns = array("q")
 
     def record_request(self, start_ns: int) -> None:
-        """Record the responses to a request that has ended well."""
+        """Record the responses to a successful request."""
         times = self.now_ns
         self.last_ns = times[-1] if times else 0
         self.first_ns.append(times[0] - start_ns if times else -1)
@@ -92,7 +92,7 @@ class StreamRecord:
         self.counts.append(len(times))
 
     def collect(self, first: int, last: int) -> tuple[list[int], list[int], int]:
-        """Return times to the first response and between responses, and their number, of requests."""
+        """Return times to the first response and between responses, and their number, of some requests."""
         counts = self.counts[first:last]
         gaps = sum(max(0, count - 1) for count in counts)
         between = self.between_ns[self.collected : self.collected + gaps]
@@ -104,7 +104,7 @@ class StreamRecord:
 def collect(
     slots: Sequence[Slot], errors: deque[tuple[int, str]], start_ns: int, end_ns: int
 ) -> Window:
-    """Cut the window from `start_ns` to `end_ns`: requests that ended by then, each once (PA3)."""
+    """Cut the window from `start_ns` to `end_ns`: requests ended by then, each in one window (PA3)."""
     latencies, lateness = [], []
     streams = []
     sequences = 0
@@ -113,7 +113,7 @@ def collect(
             slot.sequence_end_ns.pop(0)
             sequences += 1
         first, last = slot.collected, len(slot.end_ns)
-        # A copy: an exported buffer would keep the array from growing.
+        # A copy: an exported buffer would prevent the array from growing.
         ends = np.frombuffer(slot.end_ns[first:last], np.int64)
         last = first + int(np.searchsorted(ends, end_ns, "right"))
         slot.collected = last

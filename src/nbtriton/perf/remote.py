@@ -1,11 +1,12 @@
 """Targets of a measurement: the server in this process, or one at an address.
 
-Requests to a server at an address are encoded once and sent again and again, so that a measurement
-is about the server and the network.
+Requests to a remote server are encoded once and sent repeatedly, so that the measurement covers the server
+and the network.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol, Unpack, get_args
 
@@ -22,11 +23,12 @@ from nbtriton.perf.traffic import CallOptions
 
 __all__ = ["Pending", "RemoteServer", "Target", "remote_server"]
 
+_HIGHEST_PORT = 65535
 _DEFAULT_PORTS = {"http": 8000, "grpc": 8001}
 
 
 class Pending(Protocol):
-    """A request in flight: what a load needs of `nbtriton.engine.InferenceFuture`."""
+    """A request in flight: the part of `nbtriton.engine.InferenceFuture` that a load needs."""
 
     def add_done_callback(self, callback: Callable[[Any], object], /) -> None: ...
     def exception(self) -> BaseException | None: ...
@@ -51,7 +53,7 @@ class Target(Protocol):
 
 
 class RemoteServer(Closing):
-    """A server at an address, as a load uses it; a context manager that closes the connections.
+    """A server at an address, as the target of a load; a context manager that closes the connections.
 
     Parameters
     ----------
@@ -65,7 +67,7 @@ class RemoteServer(Closing):
         self.statistics = client.statistics
         self.describe = client.describe
         self._client = client
-        # A load sends few objects over and over; each is kept with its encoded form.
+        # A load sends few objects repeatedly; each is cached with its encoded form.
         self._memory: SharedMemory | None = None
         self._encoded: dict[tuple[str, int, tuple[str, ...], int], tuple[Request, Any]] = {}
 
@@ -81,13 +83,13 @@ class RemoteServer(Closing):
     def share(
         self, config: ModelConfig, requests: Iterable[Request], *, rows: int, output_bytes: int
     ) -> None:
-        """Put the tensors of these requests, and of their responses, into shared memory from now on."""
+        """Put the tensors of these requests and of their responses into shared memory."""
         self._memory = SharedMemory(
             self._client, config, requests, rows=rows, output_bytes=output_bytes
         )
 
     def infer(self, name: str, inputs: Request, /, **options: Unpack[CallOptions]) -> None:
-        """Send one request and wait for its response; raises its error."""
+        """Send one request and wait for its response; raise its error."""
         self._client.send(self._request(name, inputs, options))
 
     def submit(
@@ -130,14 +132,15 @@ def remote_server(url: str, protocol: RemoteProtocol | None = None) -> RemoteSer
     Parameters
     ----------
     url : str
-        ``host:port``, or with ``http://`` or ``grpc://`` in front; without a port Triton's own.
+        ``host:port``, optionally with ``http://`` or ``grpc://`` in front; without a port Triton's own. An
+        IPv6 address is in brackets, ``[::1]:8000``.
     protocol : {"http", "grpc"}, optional
-        HTTP where the URL does not say.
+        By default that of the URL, else HTTP.
 
     Raises
     ------
     InvalidArgumentError
-        A path in the URL, or another protocol.
+        A path in the URL, a port that is no number up to 65535, or an unknown protocol.
     UnsupportedError
         gRPC without the package ``grpcio``.
     """
@@ -154,12 +157,18 @@ def remote_server(url: str, protocol: RemoteProtocol | None = None) -> RemoteSer
         raise InvalidArgumentError(
             f"'{url}' is not the address of a server", hint="give it as host:port"
         )
-    if ":" not in address:
+    # After the brackets: an IPv6 address has colons of its own.
+    if ":" not in address.rpartition("]")[2]:
         address = f"{address}:{_DEFAULT_PORTS[chosen]}"
+    port = address.rpartition(":")[2]
+    if not re.fullmatch("[0-9]{1,5}", port) or int(port) > _HIGHEST_PORT:
+        raise InvalidArgumentError(
+            f"'{url}' has the port '{port}'", hint=f"a number from 0 to {_HIGHEST_PORT}"
+        )
     return RemoteServer(GrpcClient(address) if chosen == "grpc" else HttpClient(address))
 
 
-# The request parameters in which the protocols carry the options of a request.
+# The protocols' request parameters for the options of a request.
 _PARAMETERS = {
     "priority": "priority",
     "timeout_us": "timeout",
@@ -170,5 +179,7 @@ _PARAMETERS = {
 
 
 def _parameters(options: CallOptions) -> Mapping[str, Any]:
-    found = {_PARAMETERS[name]: value for name, value in options.items() if name in _PARAMETERS}
-    return {**options.get("parameters", {}), **found}
+    parameters = {
+        _PARAMETERS[name]: value for name, value in options.items() if name in _PARAMETERS
+    }
+    return {**options.get("parameters", {}), **parameters}

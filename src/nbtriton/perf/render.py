@@ -32,7 +32,7 @@ __all__ = ["finding_of", "html", "save", "svg", "text", "write_csv"]
 
 
 class Report(Curves, Protocol):
-    """The part of `nbtriton.perf.PerfReport` that is drawn and written."""
+    """The part of `nbtriton.perf.PerfReport` that is displayed and written."""
 
     __dataclass_fields__: ClassVar[dict[str, Any]]
 
@@ -79,7 +79,7 @@ _TABLE: Mapping[str, Column] = {
     "delayed_percent": Column("delayed", "%"),
     "outcome": Column("outcome"),
 }
-# What a narrow page has room for: what differs between the levels, and what was measured.
+# Columns with room on a narrow page: the differences between the levels, and the main results.
 _CHOICES = tuple(_TABLE)[: tuple(_TABLE).index("infer_per_s")]
 _FIGURES = (
     "infer_per_s", "latency_p50_us", "latency_p99_us", "errors", "outcome", "server_mean_batch_size",
@@ -98,7 +98,7 @@ _PLAIN: Mapping[str, object] = {
 
 
 def finding_of(report: Report) -> str:
-    """Return what the figures of a report say, in a sentence."""
+    """Return the finding of a report in a sentence."""
     series = series_of(report)
     if report.points and not series:
         return "no request succeeded"
@@ -116,7 +116,7 @@ def _scenes(report: Report) -> list[Shape]:
 
 
 def text(report: Report) -> str:
-    """Write the report for a terminal."""
+    """Format the report for a terminal."""
     columns, rows, _ = _table(report)
     parts = [report.headline]
     if rows:
@@ -126,7 +126,7 @@ def text(report: Report) -> str:
 
 
 def html(report: Report) -> str:
-    """Write the report for a page: the curve, the table, the notes."""
+    """Format the report as HTML: the curve, the table, the notes."""
     columns, rows, first = _table(report)
     parts = [f'<div class="nbt-perf"><p>{escape(report.headline)}</p>']
     if rows:
@@ -142,7 +142,7 @@ def html(report: Report) -> str:
 
 
 def save(report: Report, path: Path) -> None:
-    """Write the report in the format of the name's ending."""
+    """Write the report in the format of the file name's ending."""
     match path.suffix.lower():
         case ".html":
             path.write_text(_page(report), encoding="utf-8")
@@ -167,8 +167,8 @@ def save(report: Report, path: Path) -> None:
 def write_csv(report: Report, path: Path) -> None:
     """Write perf_analyzer's columns (perf_analyzer ``-f``), whole microseconds, slowest first.
 
-    Swept options follow in columns of their own at the end. Each composing model of an ensemble
-    gets a file ``<model>_v<version>.<name>`` beside it.
+    Swept options follow in columns of their own at the end. Each composing model of an ensemble gets a file
+    ``<model>_v<version>.<name>`` beside it.
     """
     points = sorted(report.points, key=lambda point: point.infer_per_s)
     extras = list(dict.fromkeys(key for p in points for key in p.configuration))
@@ -214,7 +214,7 @@ def _csv_row(
             if point.stream is None
             else {"Response Throughput": f"{point.stream.responses_per_s:.6g}"}
         ),
-        # In a process there is no marshalling.
+        # Without marshalling, which a process does not need.
         "Client Send": 0,
         "Network+Server Send/Recv": _whole(network),
         "Server Queue": _whole(server.queue_us if server else 0.0),
@@ -238,7 +238,7 @@ def _whole(us: float) -> int:
 
 
 def _table(report: Report) -> tuple[list[Column], list[list[object]], list[int]]:
-    """Return the columns, the rows, and the columns that a narrow page shows first."""
+    """Return the columns, the rows, and the indices of the columns that a narrow page shows first."""
     rows = []
     for point in report.points:
         row = row_of(point)
@@ -276,7 +276,7 @@ def _table(report: Report) -> tuple[list[Column], list[list[object]], list[int]]
 
 
 def _mean_batches(steps: Sequence[ServerBreakdown]) -> str:
-    """Return the mean batch of each step, of many the lowest and the highest."""
+    """Return the mean batch size of each step; of many steps the lowest and the highest."""
     sizes = [step.mean_batch_size for step in steps]
     if len(sizes) <= _MOST_STEPS:
         return " / ".join(map(measure, sizes))
@@ -291,12 +291,12 @@ def _notes(report: Report) -> list[str]:
     """Return the notes; levels with the same note share a line, unstable ones are only counted."""
     levels: dict[str, list[str]] = {}
     for point in report.points:
-        what = f"{point.value:g}" + (f" ({point.label})" if point.label else "")
+        level = f"{point.value:g}" + (f" ({point.label})" if point.label else "")
         for note in point.notes[point.outcome == "unstable" :]:
-            # The place in a model's file follows, which the error of one request shows better.
-            levels.setdefault(note.partition("\n\nAt:")[0], []).append(what)
+            # A line number in a model's file follows, which the error of one request shows better.
+            levels.setdefault(note.partition("\n\nAt:")[0], []).append(level)
     mode = report.points[0].mode.replace("_", " ") if report.points else ""
-    notes = [f"{mode} {', '.join(at)}: {note}" for note, at in levels.items()]
+    notes = [f"{mode} {', '.join(names)}: {note}" for note, names in levels.items()]
     unstable = sum(point.outcome == "unstable" for point in report.points)
     if unstable:
         notes.insert(

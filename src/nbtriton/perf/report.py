@@ -1,4 +1,4 @@
-"""The result of a measurement: plain data that shows itself and can be written to files."""
+"""The result of a measurement: plain data with a display in notebooks, which can be written to files."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nbtriton.drawing import highest, measure
+from nbtriton.drawing import counted, highest, measure
 from nbtriton.errors import InvalidArgumentError, NotFoundError, nearest
 from nbtriton.packages import needed
 from nbtriton.perf import curves, render
@@ -32,7 +32,7 @@ _LOWEST: Mapping[str, Callable[[PerfPoint], float]] = {
 
 @dataclass(frozen=True, slots=True, repr=False)
 class PerfReport:
-    """The result of `nbtriton.perf`: shows itself in a notebook, and is plain data.
+    """The result of `nbtriton.perf`: plain data with a display in notebooks.
 
     Parameters
     ----------
@@ -47,11 +47,11 @@ class PerfReport:
         Remarks without a point, such as a level over the latency limit.
     elapsed_s : float
     interrupted : bool
-        True if the user stopped it; the points are those until then.
+        Whether the user stopped it; it has the points until then.
     simulated : bool
-        True for a prediction of `nbtriton.whatif`: nothing was sent, and times are virtual.
+        Whether it is a prediction of `nbtriton.whatif`, in virtual time.
     quick : bool
-        True for short windows: a look, not a figure to quote.
+        Whether windows were short: a rough result, not a figure to quote.
 
     Examples
     --------
@@ -72,12 +72,11 @@ class PerfReport:
 
     @property
     def headline(self) -> str:
-        """The number of levels and the time that they took, in one line."""
-        count = len(self.points)
+        """The number of levels and their time, in one line."""
         url = self.settings.get("url")
         place = f" at {self.settings['protocol']}://{url}" if url else ""
         done = "simulated" if self.simulated else "measured"
-        words = f"{self.model}{place}: {count} level{'' if count == 1 else 's'} {done} in "
+        words = f"{self.model}{place}: {counted(len(self.points), 'level')} {done} in "
         words += f"{measure(self.elapsed_s)} s"
         if self.quick:
             words += ", quick (short windows: good to look at, not to quote)"
@@ -90,7 +89,7 @@ class PerfReport:
 
     @property
     def frame(self) -> pd.DataFrame:
-        """One row a point as a pandas DataFrame; units are in the column names."""
+        """One row per point as a pandas DataFrame; units are in the column names."""
         with needed("a report's frame"):
             import pandas as pd
 
@@ -114,8 +113,8 @@ class PerfReport:
 
         Notes
         -----
-        An unstable point is chosen only where no stable one qualifies. Of points whose throughput is within 1%
-        of the highest, the one with the lowest p99 is the best.
+        An unstable point is chosen only where no stable one qualifies. Of points whose throughput is within
+        1% of the highest, the one with the lowest p99 is the best.
 
         Examples
         --------
@@ -140,13 +139,13 @@ class PerfReport:
                 if math.isnan(lowest)
                 else f"the lowest p99 measured is {lowest / 1000:.3g} ms",
             )
-        known = [p for p in fit if p.stable] or fit
+        candidates = [p for p in fit if p.stable] or fit
         if objective == "throughput":
-            return highest(known, lambda p: p.infer_per_s, lambda p: p.latency_p99_us)
-        return min(known, key=_LOWEST[objective])
+            return highest(candidates, lambda p: p.infer_per_s, lambda p: p.latency_p99_us)
+        return min(candidates, key=_LOWEST[objective])
 
     def plot(self, ax: Axes | None = None) -> Figure:
-        """Draw it with matplotlib: throughput above latency, a line for each configuration.
+        """Draw the report with matplotlib: throughput above latency, a line for each configuration.
 
         Parameters
         ----------
@@ -164,7 +163,7 @@ class PerfReport:
         )
 
     def to_csv(self, path: str | Path) -> None:
-        """Write perf_analyzer's CSV columns (microseconds), and one file a composing model.
+        """Write perf_analyzer's CSV columns (microseconds), with one file per composing model.
 
         Examples
         --------
@@ -178,7 +177,7 @@ class PerfReport:
         render.write_csv(self, Path(path))
 
     def save(self, path: str | Path) -> None:
-        """Write the report as ``.html``, ``.svg``, ``.png``, ``.csv`` or ``.json``, by the name's ending.
+        """Write the report as ``.html``, ``.svg``, ``.png``, ``.csv`` or ``.json``, by its suffix.
 
         A PNG file is drawn by matplotlib.
 

@@ -1,4 +1,4 @@
-"""One run: opens the target, prepares the data, measures every configuration, makes the report."""
+"""One run: open the target, prepare the data, measure every configuration, make the report."""
 
 from __future__ import annotations
 
@@ -48,9 +48,9 @@ if TYPE_CHECKING:
 
 __all__ = ["environment_of", "open_target", "place_of", "run", "settings_of"]
 
-# Addresses on which an endpoint answers this machine by its loopback address.
+# Addresses at which an endpoint also answers on the loopback address.
 _LOOPBACK = ("127.0.0.1", "localhost", "0.0.0.0")  # noqa: S104 - compared, not bound
-# Options that a report keeps as they were given.
+# Options that a report keeps as given.
 _SETTINGS = (
     "measurement_mode", "measurement_request_count", "stability_percentage", "percentile",
     "latency_threshold_ms", "binary_search", "request_distribution", "request_count", "seed",
@@ -72,7 +72,7 @@ def run(options: PerfOptions) -> PerfReport:
         measure: Measure = partial(measure_level, target, options.model, plan.composing)
         measure = with_usage(measure, remote=options.server is None)
         waits = swept = None
-        if options.server is not None:  # also where it is reached over HTTP or gRPC
+        if options.server is not None:  # also over HTTP or gRPC
             waits = InterpreterWaits(options.server, plan.composing or (options.model,))
             swept = SweptModels(options.server, options.model, options.sweep_models)
             measure = swept.around(waits.around(measure))
@@ -104,7 +104,7 @@ def run(options: PerfOptions) -> PerfReport:
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """The data of a run, read and checked before any load."""
+    """The data of a run, read and validated before any load."""
 
     workloads: list[Workload]
     notes: tuple[str, ...]
@@ -132,7 +132,7 @@ def open_target(
     Raises
     ------
     InvalidArgumentError
-        Neither or both are given, or a configuration of a server elsewhere is to be changed.
+        Neither or both of `server` and `url` are given, or a sweep of a remote server.
     """
     if url is None:
         if server is None:
@@ -154,10 +154,7 @@ def open_target(
 
 @contextlib.contextmanager
 def _reached_over(server: Server, protocol: str) -> Iterator[str]:
-    """Yield ``host:port`` where a server answers clients over HTTP or gRPC.
-
-    That is where it serves, or a free port of this machine that is open meanwhile.
-    """
+    """Yield the ``host:port`` of a server over HTTP or gRPC: its own, or a temporary one on a free port."""
     for endpoints in server.endpoints:
         port = getattr(endpoints, f"{protocol}_port")
         if port is not None and endpoints.host in _LOOPBACK:
@@ -169,7 +166,7 @@ def _reached_over(server: Server, protocol: str) -> Iterator[str]:
 
 
 def check_remote(configurations: Sequence[Configuration], sweep_models: Sequence[str]) -> None:
-    """Refuse options that only a server in this process can serve."""
+    """Refuse options that need a server in this process."""
     swept = sorted({name for options in configurations for name in options})
     if swept or sweep_models:
         raise InvalidArgumentError(
@@ -254,16 +251,16 @@ def _simulated(
     """Return a note for each group of models on simulated GPUs: their times are simulated."""
     if gpus is None:
         return []
-    found: dict[str, list[str]] = {}
+    groups: dict[str, list[str]] = {}
     for options in configurations:
         names = ", ".join(_on_gpus(plan.target(options)))
         label = describe("", {k: v for k, v in options.items() if k == "placement"}, 1)
-        if names and label not in found.setdefault(names, []):
-            found[names].append(label)
+        if names and label not in groups.setdefault(names, []):
+            groups[names].append(label)
     return [
         f"{'; '.join(label for label in labels if label)}{': ' if any(labels) else ''}{names} on simulated "
         f"GPUs ({gpus}): the times are simulated"
-        for names, labels in found.items()
+        for names, labels in groups.items()
     ]
 
 
@@ -292,7 +289,7 @@ def _stand_ins(models: Mapping[str, ModelConfig]) -> list[str]:
 
 
 def _most_live(levels: LevelPlan, sequences: SequencePlan) -> int:
-    """Return the number of live sequences at the highest level; the lowest of an open range."""
+    """Return the number of live sequences at the highest level; of an open range at the lowest."""
     if levels.mode != "concurrency":
         return sequences.num_of_sequences
     values = level_values(levels.levels)
@@ -307,7 +304,7 @@ def _measure(
     plan: _Plan,
     windows: WindowPlan,
 ) -> bool:
-    """Measure every configuration and workload; return whether the user has interrupted it."""
+    """Measure every configuration and workload; return whether the user interrupted it."""
     configurator = None
     if options.server is not None:
         configurator = Configurator(
@@ -349,22 +346,22 @@ def settings_of(
         "input_data": str(options.input_data) if options.inputs is None else "given",
     }
     if options.recording is not None:
-        given = isinstance(options.recording, Recording)
-        settings["recording"] = "given" if given else str(options.recording)
+        is_recording = isinstance(options.recording, Recording)
+        settings["recording"] = "given" if is_recording else str(options.recording)
     if sequences is not None:
         settings["sequences"] = asdict(sequences)
     return settings
 
 
 def place_of(target: Target) -> Mapping[str, Any]:
-    """Return where a target is, for the settings of a report."""
+    """Return the place of a target, for the settings of a report."""
     if isinstance(target, RemoteServer):
         return {"url": target.url, "protocol": target.protocol}
     return {}
 
 
 def environment_of(target: Target) -> Mapping[str, Any]:
-    """Return the machine and the packages; GPUs are named only if torch is in use already."""
+    """Return the machine and the packages; GPUs only if torch is already imported."""
     environment: dict[str, Any] = {
         "measured_at": datetime.now(UTC).isoformat(timespec="seconds"),
         "nbtriton": __version__,

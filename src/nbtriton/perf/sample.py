@@ -1,4 +1,4 @@
-"""A short load for a question about a server, instead of a report: what it did, as plain numbers."""
+"""A short load, measured as plain numbers instead of a report."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ class Sample:
     Parameters
     ----------
     start_ns, end_ns : int
-        Of the time that counts, on the clock of `time.monotonic_ns`.
+        Bounds of the measured time, on the clock of `time.monotonic_ns`.
     latencies_ns : ndarray of int64
-        Of the requests that ended then.
+        Of the requests that ended within it.
     errors : int
     first_error : str
     cpu_s : float
-        Seconds for which this process kept cores busy meanwhile.
+        Processor seconds of this process within it.
     workers_s : float
-        Seconds for which processes that it started did; nan where the system does not say.
+        Processor seconds of processes that this one started; nan if unknown.
     sender_s : float
-        Seconds for which the load's own thread did; nan where the system does not say.
+        Processor seconds of the load's own thread; nan if unknown.
     servers : tuple of ServerBreakdown or None
-        The server's statistics of each model that was asked for, between the two times.
+        The server's statistics of each requested model, between the two times.
     """
 
     start_ns: int
@@ -58,12 +58,12 @@ class Sample:
 
     @property
     def seconds(self) -> float:
-        """Its length."""
+        """Length of the measured time."""
         return (self.end_ns - self.start_ns) / 1e9
 
     @property
     def requests_per_s(self) -> float:
-        """Requests that ended well, per second."""
+        """Successful requests per second."""
         return len(self.latencies_ns) / self.seconds
 
 
@@ -76,7 +76,7 @@ def measure_sample(
     longest_s: float = 0.0,
     warm_up: int = 1,
 ) -> Sample:
-    """Run a load for a while.
+    """Run and measure a load for some time.
 
     Parameters
     ----------
@@ -84,11 +84,11 @@ def measure_sample(
     models : sequence of str
         The models whose statistics are wanted.
     seconds : float
-        Its length.
+        Shortest measured time.
     least, longest_s : int, float
-        It goes on until this number of requests has ended, and for at most this number of seconds.
+        Continue until this number of requests has ended, for at most this number of seconds.
     warm_up : int
-        Requests that do not count, at its beginning.
+        Requests at the beginning that do not count.
 
     Raises
     ------
@@ -115,7 +115,7 @@ def measure_sample(
         after = {name: target.statistics(name) for name in models}
     finally:
         run.stop()
-    # It takes milliseconds, in which a load that went on would push its executions out of the recorder.
+    # It takes milliseconds, in which further load would push the sample's executions out of the recorder.
     workers_s = descendants_s() - workers_s
     return Sample(
         start_ns,
@@ -131,20 +131,20 @@ def measure_sample(
 
 
 def descendants_s() -> float:
-    """Return the processor time of all processes that this one started, and those started.
+    """Return the processor time of all descendants of this process; nan without /proc.
 
-    Those that have ended are counted with their parents. nan where there is no /proc.
+    Processes that have ended are counted with their parents.
     """
     if not (_PROC / "self" / "stat").exists():
         return math.nan
     ticks = 0
-    known = {os.getpid()}
-    # A parent's number is nearly always lower than its children's.
+    pids = {os.getpid()}
+    # A parent's process id is nearly always lower than its children's.
     for number in sorted(int(path.name) for path in _PROC.glob("[0-9]*")):
-        with suppress(OSError):  # it has ended
+        with suppress(OSError):  # the process has ended
             fields = (_PROC / str(number) / "stat").read_text().rpartition(")")[2].split()
-            if int(fields[1]) in known:
-                known.add(number)
+            if int(fields[1]) in pids:
+                pids.add(number)
                 # utime, stime, cutime, cstime
                 ticks += sum(map(int, fields[11:15]))
     return ticks / os.sysconf("SC_CLK_TCK")

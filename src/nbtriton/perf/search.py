@@ -1,7 +1,7 @@
 """The levels of a run: linear and binary search.
 
-Each search is a generator: ``next`` gives the first level, ``send(passed)`` the one after a level
-that passed or did not, and the end of the generator is the end of the search.
+Each search is a generator: ``next`` gives the first level, ``send(passed)`` the one after a level that passed
+or failed, and the end of the generator is the end of the search.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ class LevelPlan:
 
     @property
     def whole(self) -> int:
-        """The requests of a level that says itself how many it has; 0 for another one."""
+        """The number of requests in a load with a fixed number; 0 for other loads."""
         if self.periodic is not None:
             return self.periodic.end
         return 0 if self.recorded is None else len(self.recorded.arrivals_ns)
 
     @property
     def count(self) -> int | None:
-        """The number of levels at most; None where the search decides."""
+        """The largest number of levels; None where the search decides."""
         values = level_values(self.levels)
         return None if self.binary or values is None else len(values)
 
@@ -79,7 +79,7 @@ class LevelPlan:
 
 
 def linear_search(levels: Iterable[float]) -> Search:
-    """Go through `levels` in order; the first that does not pass ends the search (PA9)."""
+    """Go through `levels` in order; the first that fails ends the search (PA9)."""
     for level in levels:
         if not (yield level):
             return
@@ -88,8 +88,8 @@ def linear_search(levels: Iterable[float]) -> Search:
 def binary_search(levels: LevelRange, *, integral: bool) -> Search:
     """Narrow down the highest level that passes (PA10).
 
-    It ends at once unless the start passes and the end fails; then come midpoints, while the
-    bracket is wider than the step. 1:8:2 where 4 fails visits 1, 8, 4, 2.
+    It ends at once unless the start passes and the end fails; then come midpoints, while the bracket is wider
+    than the step. 1:8:2 where 4 fails visits 1, 8, 4, 2.
     """
     low, high = levels.start, levels.end
     if not (yield low) or (yield high):
@@ -103,7 +103,7 @@ def binary_search(levels: LevelRange, *, integral: bool) -> Search:
 
 
 def check_search(levels: Levels, *, binary: bool, latency_threshold_ms: float | None) -> None:
-    """Refuse searches that could not end, with perf_analyzer's texts.
+    """Refuse endless searches, with perf_analyzer's texts.
 
     Raises
     ------

@@ -16,8 +16,8 @@ from nbtriton.perf.sweep import Configuration
 
 __all__ = ["Measure", "Session"]
 
-# Runs one level to its verdict: the point, None if it was interrupted before its first window, and
-# whether it was interrupted. Calls the function with its progress.
+# Measures one level until its verdict, and calls the function with its progress. Returns the point (None if
+# interrupted before its first window), and whether it was interrupted.
 Measure = Callable[[Level, Callable[[LevelProgress], None]], tuple[PerfPoint | None, bool]]
 
 _log = logging.getLogger("nbtriton.perf")
@@ -29,7 +29,7 @@ class Session:
     Parameters
     ----------
     measure : callable
-        How a level is measured: `nbtriton.perf.measure.measure_level` of a server and a model.
+        Measures a level: `nbtriton.perf.measure.measure_level` of a server and a model.
     total : int or None
         Levels of the whole run, None where a search decides.
     observer : callable or None
@@ -55,7 +55,7 @@ class Session:
         self._measure_level = measure
         self._total = total
         self._observer = observer
-        self._done = 0  # measured, or skipped by a search
+        self._done = 0  # measured levels, and levels skipped by a search
         self._measured = 0
         self._started_s = self._level_started_s = time.monotonic()
 
@@ -65,7 +65,7 @@ class Session:
         Raises
         ------
         KeyboardInterrupt
-            The user has interrupted it; `points` has the finished levels.
+            Interrupted by the user; `points` has the finished levels.
         """
         search = plan.search()
         first = self._done
@@ -83,12 +83,12 @@ class Session:
             self._done = first + plan.count
 
     def _measure(self, level: Level) -> bool:
-        what = describe(level.load.label, level.configuration, level.workload.batch_size)
+        level_name = describe(level.load.label, level.configuration, level.workload.batch_size)
         self._level_started_s = time.monotonic()
-        self._report(what, level, LevelProgress(0, 0, 0.0))
-        point, interrupted = self._measure_level(level, partial(self._report, what, level))
+        self._report(level_name, level, LevelProgress(0, 0, 0.0))
+        point, interrupted = self._measure_level(level, partial(self._report, level_name, level))
         if point is not None and point.outcome == "over_limit":
-            self.notes.append(f"{what}: {point.notes[0]}")
+            self.notes.append(f"{level_name}: {point.notes[0]}")
         elif point is not None:
             self.points.append(point)
         if interrupted:
@@ -109,7 +109,7 @@ class Session:
         elapsed_s = time.monotonic() - self._started_s
         eta_s = None
         if self._total is not None and self._measured:
-            # The mean time of the levels so far; this one has begun already.
+            # The mean time of the levels so far; the current one has begun already.
             finished_s = self._level_started_s - self._started_s
             left_s = finished_s / self._measured * (self._total - self._done)
             eta_s = max(0.0, left_s - (elapsed_s - finished_s))
@@ -131,6 +131,6 @@ class Session:
         try:
             self._observer(whole)
         except Exception:
-            # An observer must not hurt the measurement: it is not called again.
+            # An observer must not hurt the measurement: after an error it is not called again.
             _log.exception("the observer of a measurement raised and was removed")
             self._observer = None

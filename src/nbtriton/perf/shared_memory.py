@@ -1,7 +1,7 @@
-"""Shared memory of a measurement: the tensors of its requests in two regions that the server reads.
+"""Shared memory of a measurement: two regions with the tensors of requests and responses.
 
-One has the inputs of all requests, which are written once; the other one has room for the outputs of one
-request, into which all are answered, as perf_analyzer has it (A.5).
+One region has the inputs of all requests, written once. The other one has room for the outputs of one
+request, shared by all responses, as in perf_analyzer (A.5).
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ __all__ = ["OUTPUT_BYTES", "SharedMemory"]
 # perf_analyzer's --output-shared-memory-size.
 OUTPUT_BYTES = 102_400
 _DIRECTORY = Path("/dev/shm")  # noqa: S108 - where POSIX shared memory is
-# Tensors begin at multiples of this, as the widest vector instructions like them.
+# Alignment of tensors, for the widest vector instructions.
 _ALIGNED = 64
 _numbers = itertools.count(1)
 
 
 class SharedMemory:
-    """The regions of one measurement; `close` takes them back.
+    """The regions of one measurement; `close` unregisters them.
 
     Parameters
     ----------
@@ -39,11 +39,11 @@ class SharedMemory:
         Of a server on this machine.
     config : ModelConfig
     requests : iterable of mapping
-        All that will be sent.
+        All requests of the measurement.
     rows : int
-        Of the largest of them.
+        Rows of the largest request.
     output_bytes : int
-        Room for an output whose size is not known, a row.
+        Bytes per row for an output of unknown size.
 
     Raises
     ------
@@ -69,7 +69,7 @@ class SharedMemory:
         self._client = client
         self._files: list[Path] = []
         self._regions: list[str] = []
-        # By the identity of the request, which is kept with it.
+        # By the identity of the request, which is kept alive with it.
         self._inputs: dict[int, tuple[Request, dict[str, SharedTensor]]] = {}
         self.outputs: dict[str, SharedTensor] = {}
         try:
@@ -80,7 +80,7 @@ class SharedMemory:
             raise
 
     def inputs(self, request: Request) -> Mapping[str, SharedTensor]:
-        """Return the tensors of a request as the server finds them."""
+        """Return the shared tensors of a request."""
         return self._inputs[id(request)][1]
 
     def close(self) -> None:
@@ -126,12 +126,12 @@ class SharedMemory:
         self._add(region, b"", max(1, size))
 
     def _add(self, region: str, content: bytes | bytearray, size: int) -> None:
-        """Make a segment, write what it begins with, and register it."""
+        """Make a segment, write its initial contents, and register it."""
         path = _DIRECTORY / region
         file = os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600)
         self._files.append(path)
         try:
-            # Now, and not with the first write: memory that there is not would end the server.
+            # Allocated now: a write without available memory would kill the process.
             os.posix_fallocate(file, 0, size)
             with os.fdopen(os.dup(file), "wb") as out:
                 out.write(content)

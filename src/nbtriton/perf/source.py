@@ -19,7 +19,7 @@ __all__ = ["AppliedConfiguration", "PointSource"]
 
 @dataclass(frozen=True, slots=True, repr=False)
 class AppliedConfiguration:
-    """The models that were configured, as they are now; shows itself as their ``config.pbtxt``.
+    """The models that were reconfigured, displayed as their ``config.pbtxt``.
 
     Parameters
     ----------
@@ -42,13 +42,13 @@ class AppliedConfiguration:
 
 
 class PointSource:
-    """The model of a point and its server, which is not kept alive.
+    """The model of a point, and a weak reference to its server.
 
     Parameters
     ----------
     model : str
     sweep_models : sequence of str
-        Those that were reconfigured; the model, or its composing models, by default.
+        Reconfigured models; by default the model, or its composing models.
     server : Server, optional
         None for a server at a URL.
     """
@@ -64,7 +64,7 @@ class PointSource:
 
     @property
     def server(self) -> Server | None:
-        """The server, while it exists."""
+        """The server, if it still exists."""
         return None if self._server is None else self._server()
 
     def apply(self, configuration: Configuration, server: Server | None) -> AppliedConfiguration:
@@ -79,6 +79,6 @@ class PointSource:
         configurator.apply(configuration)
         return AppliedConfiguration({name: target.config(name) for name in configurator.models})
 
-    # A copy of a report, or one from a pickle, is plain data.
+    # A copied or pickled report is plain data.
     def __reduce__(self) -> tuple[Any, ...]:
         return PointSource, (self.model, self.sweep_models)

@@ -42,7 +42,7 @@ __all__ = [
 ]
 
 Configuration = Mapping[str, Any]
-# Options of a configuration that are the server's, and not a model's.
+# Options of the server, not of a model.
 SERVER_OPTIONS = ("rate_limit",)
 _KINDS: Mapping[str, tuple[type, str]] = {
     "instances": (Integral, "a whole number"),
@@ -71,8 +71,8 @@ def combinations(
 ) -> tuple[Configuration, ...]:
     """Return every combination of the given options, the last one changing fastest.
 
-    `preferred` is one list of sizes, or a list of such lists. Without the dynamic batcher neither
-    delay nor preferred sizes apply, so such combinations are one.
+    `preferred` is one list of sizes, or a list of such lists. Delay and preferred sizes do not apply without
+    the dynamic batcher; such combinations are merged.
     """
     axes: dict[str, list[Any]] = {}
     if kind is not None and placement is not None:
@@ -97,12 +97,12 @@ def combinations(
     }
     for name, value in given.items():
         if value is not None:
-            listed: Any = value  # an array of numpy's, too
+            listed: Any = value  # including an array of numpy's
             one = isinstance(value, str | bytes) or not isinstance(value, Iterable)
             axes[name] = _checked(name, [value] if one else list(listed))
     if preferred is not None:
         sizes: list[Any] = [preferred] if is_whole(preferred) else []
-        given_sizes: Any = preferred  # an array of numpy's, too
+        given_sizes: Any = preferred  # including an array of numpy's
         if isinstance(given_sizes, Iterable) and not isinstance(given_sizes, str | bytes | Mapping):
             sizes = list(given_sizes)
         nested = any(isinstance(size, Sequence) for size in sizes)
@@ -117,19 +117,19 @@ def combinations(
                 f"preferred must be sizes such as [4, 8], or several lists of them; found {preferred!r}"
             )
         axes["preferred"] = [tuple(each) for each in lists]
-    found: list[Configuration] = []
+    configurations: list[Configuration] = []
     for values in itertools.product(*axes.values()):
         options = dict(zip(axes, values, strict=True))
         if options.get("dynamic_batching") is False:
             options.pop("max_queue_delay_us", None)
             options.pop("preferred", None)
-        if options not in found:
-            found.append(options)
-    return tuple(found)
+        if options not in configurations:
+            configurations.append(options)
+    return tuple(configurations)
 
 
 def _checked(name: str, values: list[Any]) -> list[Any]:
-    """Return the values of a swept option, each of its kind."""
+    """Return the validated values of a swept option."""
     kind, words = _KINDS.get(name, (object, ""))
     if not values:
         raise InvalidArgumentError(f"{name} is an empty list", hint="leave it out to keep what is")
@@ -142,15 +142,15 @@ def _checked(name: str, values: list[Any]) -> list[Any]:
 def with_options(config: ModelConfig, options: Configuration) -> ModelConfig:
     """Return a normalised configuration with options applied, consistent in itself.
 
-    Normalising made ``max_batch_size`` the preferred size where none was set, so that follows a
-    new ``max_batch_size``; preferred sizes that no longer fit are left out.
+    Normalising made ``max_batch_size`` the preferred size where none was set, so this size follows a new
+    ``max_batch_size``. Preferred sizes that no longer fit are left out.
     """
     chosen = {name: value for name, value in options.items() if name not in SERVER_OPTIONS}
     placement = chosen.pop("placement", None)
     if "cache" in chosen:
         chosen["response_cache"] = chosen.pop("cache")
     if chosen.get("kind") is not None and "gpu" not in chosen["kind"].lower():
-        chosen["gpus"] = []  # those of the configuration are none of another kind's
+        chosen["gpus"] = []  # the configuration's ids are for another kind
     if placement is not None:
         chosen |= placed(config, placement)
     size = chosen.get("max_batch_size")
@@ -164,7 +164,7 @@ def with_options(config: ModelConfig, options: Configuration) -> ModelConfig:
 
 
 class Configured(Protocol):
-    """Whatever knows the configurations of models: a server, or a profile."""
+    """A source of models' configurations: a server or a profile."""
 
     def config(self, name: str, version: int = -1) -> ModelConfig: ...
 
@@ -174,8 +174,7 @@ def model_tree(
 ) -> tuple[dict[str, ModelConfig], dict[str, ModelConfig]]:
     """Return the configurations of a model and its composing models: ensembles, and others.
 
-    Both in the order of a walk through the steps. A model that is no ensemble is alone in the
-    second.
+    Both are in the order of a walk through the steps. A model that is no ensemble is alone in the second.
     """
     ensembles: dict[str, ModelConfig] = {}
     others: dict[str, ModelConfig] = {}
@@ -226,20 +225,20 @@ class SweepPlan:
         return self.target_of(dict.fromkeys(self.swept, options))
 
     def target_of(self, options: Mapping[str, Configuration]) -> dict[str, ModelConfig]:
-        """Return the configurations of all models where each has options of its own."""
+        """Return the configurations of all models with options for each."""
         target = dict(self.originals)
         for name, chosen in options.items():
             if chosen:
                 target[name] = with_options(self.originals[name], chosen)
         if any("max_batch_size" in chosen for chosen in options.values()):
-            # V117 and MA8: an ensemble allows what the smallest of its steps allows. Steps
-            # come after the ensemble in a walk, so go backwards for nested ones.
+            # V117 and MA8: an ensemble allows the smallest batch size of its steps. Steps come after the
+            # ensemble in a walk, so go backwards for nested ones.
             for name in reversed(self.ensembles):
                 self._fit_ensemble(target, name)
         return target
 
     def check(self, configurations: Sequence[Configuration]) -> None:
-        """Refuse a combination that no model could have.
+        """Refuse an invalid combination.
 
         Raises
         ------
@@ -249,7 +248,7 @@ class SweepPlan:
             self.check_configs(self.target(options))
 
     def check_configs(self, configs: Mapping[str, ModelConfig]) -> None:
-        """Refuse configurations that a model could not have.
+        """Refuse invalid configurations.
 
         Raises
         ------
@@ -277,12 +276,12 @@ class Configurator:
     sweep_models : sequence of str, optional
         Models to reconfigure; by default `model`, or its composing models if it is an ensemble.
     configurations : sequence of Configuration
-        All configurations; each is checked before anything changes.
+        All configurations; each is validated before anything changes.
 
     Raises
     ------
     ConfigError
-        A combination that no model could have.
+        An invalid combination.
     """
 
     def __init__(
@@ -296,15 +295,15 @@ class Configurator:
         ensembles, others = model_tree(server, model)
         for name in sweep_models:
             if name in ensembles or not server.is_ready(name):
-                known = [m.name for m in server.models() if m.name not in ensembles]
+                names = [m.name for m in server.models() if m.name not in ensembles]
                 raise NotFoundError(
-                    f"cannot sweep the configuration of '{name}'", hint=nearest(name, known)
+                    f"cannot sweep the configuration of '{name}'", hint=nearest(name, names)
                 )
         self._plan = SweepPlan(ensembles, others, {n: server.config(n) for n in sweep_models})
         originals = self._plan.originals
         self._given = {name: server.engine.inspection.user_config(name) for name in originals}
         self._current = dict(originals)
-        self._loaded: dict[str, ModelConfig] = {}  # by this, as `user_config` has it
+        self._loaded: dict[str, ModelConfig] = {}  # by this object, as `user_config` has it
         self._plan.check(configurations)
         self._check_cache(configurations)
         self._check_placements(configurations)
@@ -323,25 +322,25 @@ class Configurator:
         )
 
     def apply(self, options: Configuration) -> None:
-        """Load the models that these options change, all of them for options of the server."""
+        """Load the models that these options change; all models for options of the server."""
         self._set_server({name: options[name] for name in SERVER_OPTIONS if name in options})
         self._move(self._plan.target(options))
 
     def apply_each(self, options: Mapping[str, Configuration]) -> None:
-        """Load the models that options of their own change."""
+        """Load the models that their own options change."""
         self._move(self._plan.target_of(options))
 
     def restore(self) -> None:
-        """Load the original configurations again where others apply.
+        """Load the original configurations where others apply.
 
-        As the user gave them, before completion: what Triton fills in follows from them again. A model
-        that somebody else has loaded or unloaded meanwhile stays as it is.
+        They are the user's, before completion: Triton's defaults follow from them again. A model that was
+        loaded or unloaded elsewhere meanwhile stays as it is.
         """
         self._set_server(self._server_options)
         self._move(self._plan.originals, self._given)
 
     def _is_changed(self, name: str) -> bool:
-        """Whether somebody else has loaded or unloaded a model since this has."""
+        """Return whether a model was loaded or unloaded elsewhere since."""
         if name not in self._loaded:
             return False
         try:
@@ -350,22 +349,22 @@ class Configurator:
             return True
 
     def _set_server(self, options: Mapping[str, Any]) -> None:
-        if options:  # the same ones again change nothing
+        if options:  # equal options change nothing
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", ConfigWarning)
                 self._server.set_options(**options)
 
     def _check_cache(self, configurations: Sequence[Configuration]) -> None:
         """Refuse to measure a cache that the server does not have."""
-        wanted = any(options.get("cache") for options in configurations)
-        if wanted and self._server.options.cache_bytes is None:
+        needs_cache = any(options.get("cache") for options in configurations)
+        if needs_cache and self._server.options.cache_bytes is None:
             raise InvalidArgumentError(
                 "the server has no response cache, so cache=True would change nothing",
                 hint="%triton_server --cache-bytes N, or nt.Server(cache_bytes=N)",
             )
 
     def _check_placements(self, configurations: Sequence[Configuration]) -> None:
-        """Refuse GPUs that the server does not have, before anything is measured."""
+        """Refuse GPUs that the server does not have, before any measurement."""
         gpus = self._server.engine.lifecycle.builder.gpus
         for options in configurations:
             placement = options.get("placement")
@@ -407,7 +406,7 @@ class Configurator:
     def _order(self, target: Mapping[str, ModelConfig]) -> Iterator[str]:
         """Yield ensembles that shrink, then models, then the other ensembles.
 
-        So no ensemble allows a larger batch than one of its steps at any time.
+        No ensemble ever allows a larger batch than one of its steps.
         """
         ensembles = list(self._plan.ensembles)
         shrinking = [

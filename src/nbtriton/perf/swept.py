@@ -1,4 +1,4 @@
-"""Check that the models that a sweep reconfigures have run at all."""
+"""Check that the models that a sweep reconfigures have run."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ __all__ = ["SweptModels"]
 
 
 class SweptModels:
-    """Counts the inferences of the models that were named to be swept, level by level.
+    """Counts the inferences of the models in `sweep_models`, per level.
 
-    A model that another one calls by BLS is in no configuration, so what was named is only known to
-    have mattered once it ran.
+    A model that another one calls by BLS is in no configuration: only its executions show that the sweep
+    affects the measurement.
 
     Parameters
     ----------
@@ -28,7 +28,7 @@ class SweptModels:
     model : str
         The measured model.
     names : sequence of str
-        The models whose configuration is swept in its stead.
+        The models whose configuration is swept instead.
     """
 
     def __init__(self, server: Server, model: str, names: Sequence[str]) -> None:
@@ -37,7 +37,7 @@ class SweptModels:
         self._inferences = dict.fromkeys(names, 0)
 
     def around(self, measure: Measure) -> Measure:
-        """Return the function that measures a level, and counts what ran meanwhile."""
+        """Return a function that measures a level, and counts the inferences in it."""
 
         def measured(
             level: Level, on_progress: Callable[[LevelProgress], None]

@@ -1,7 +1,6 @@
 """The traffic of a load: the same requests in turn, or the steps of sequences.
 
-Pure: without servers or clocks. Senders have lanes: requests of one lane are sent one after the
-other.
+Pure: without servers or clocks. A load has lanes; requests of one lane are sent one after the other.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ NUM_OF_SEQUENCES = 4
 
 
 class CallOptions(TypedDict, total=False):
-    """A request's options, as those of `nbtriton.Server.infer`."""
+    """A request's options, named as in `nbtriton.Server.infer`."""
 
     priority: int
     timeout_us: int
@@ -55,13 +54,13 @@ class Call:
     ----------
     inputs : mapping
     options : mapping
-        Its priority, its timeout and the sequence that it belongs to, as options of `Server.infer`.
+        Its priority, its timeout and its sequence, as options of `Server.infer`.
     ends : bool
-        True for the last request of a sequence.
+        Whether it is the last request of a sequence.
     closing : bool
-        True for one that ends a sequence early, at the end of the load; it does not count.
+        Whether it ends a sequence early, at the end of the load; it then does not count.
     model : str
-        Another one than that of the load; empty for that.
+        Its model; empty for that of the load.
     """
 
     inputs: Request
@@ -75,16 +74,16 @@ class Traffic(Protocol):
     """The requests of a load."""
 
     def next(self, lane: int, number: int) -> Call:
-        """Return the next request of a lane, which is the load's `number`-th."""
+        """Return the next request of a lane; `number` is its number in the load."""
         ...
 
     def closing(self, lane: int) -> Call | None:
-        """Return the request that ends a lane's sequence at the end of the load, if one is live."""
+        """Return the request that ends a lane's live sequence at the end of the load, None without one."""
         ...
 
 
 class Repeated:
-    """The same requests in turn, over and over, on any lane.
+    """The same requests in turn, repeated, on any lane.
 
     Parameters
     ----------
@@ -114,19 +113,19 @@ class SequencePlan:
     Parameters
     ----------
     length : int or None
-        Requests of a sequence; None for the steps of the data where they are given, else 20.
+        Requests per sequence; None for the number of steps in given data, else 20.
     variation : float
-        By how many percent the length varies to either side.
+        Variation of the length to either side, in percent.
     first_id : int
         The first correlation id.
     end_id : int or None
-        One past the last; None without bound.
+        One past the last id; None without bound.
     num_of_sequences : int
         Live sequences that share a request rate.
     serial : bool
-        At most one request of a sequence is outstanding at a time, as in every closed loop.
+        At most one outstanding request per sequence, as in every closed loop.
     as_text : bool
-        Send ids as text, as the model declares its correlation id.
+        Send ids as text, if the model declares its correlation id so.
     """
 
     length: int | None = None
@@ -193,9 +192,9 @@ class SequenceData:
     ----------
     plan : SequencePlan
     streams : sequence of sequences of mappings
-        Each sequence sends the steps of one.
+        Each sequence sends the steps of one stream.
     given : bool
-        True if the streams are the user's, so that their number of steps is the length.
+        Whether the streams are the user's; their number of steps is then the length.
     """
 
     plan: SequencePlan
@@ -220,7 +219,7 @@ class _Lane:
 
 
 class Sequences:
-    """A live sequence a lane: its first request has the start flag, its last one the end flag.
+    """A live sequence per lane: its first request has the start flag, its last one the end flag.
 
     Parameters
     ----------
@@ -229,7 +228,7 @@ class Sequences:
     lanes : int
     seed : int
     options : sequence of CallOptions
-        Given to the requests in turn, beside their sequence.
+        Given to the requests in turn, in addition to their sequence.
     """
 
     def __init__(
@@ -248,7 +247,7 @@ class Sequences:
         self._lanes = [_Lane() for _ in range(lanes)]
         self._random = random.Random(seed)  # noqa: S311 - traffic, not secrets
         self._begun = 0
-        # One thread uses a lane at a time; the beginning of a sequence uses what lanes share.
+        # One thread uses a lane at a time; the beginning of a sequence uses state that lanes share.
         self._lock = threading.Lock()
 
     def next(self, lane: int, number: int) -> Call:
@@ -273,7 +272,7 @@ class Sequences:
         live.number = self._next_id(live)
 
     def _length(self, stream: Sequence[Request]) -> int:
-        """PA22: L + trunc(U(-1, 1) * v% * L), at least 1."""
+        """Return the length by PA22: L + trunc(U(-1, 1) * v% * L), at least 1."""
         if self._given and self._plan.length is None:
             return len(stream)
         length = self._plan.length or LENGTH
@@ -281,17 +280,17 @@ class Sequences:
         return max(1, length + offset)
 
     def _next_id(self, live: _Lane) -> int:
-        """PA23: ids in turn; an id of another lane is skipped, and the lane keeps its own."""
+        """Return the next id by PA23: ids in turn, skipping those of other lanes."""
         plan = self._plan
-        taken = {lane.number for lane in self._lanes}
+        used = {lane.number for lane in self._lanes}
         while True:
             count = self._begun
             self._begun += 1
             if plan.end_id is not None:
                 count %= plan.end_id - plan.first_id
-            found = plan.first_id + count
-            if found not in taken:
-                return found
+            number = plan.first_id + count
+            if number not in used:
+                return number
             if live.number:
                 return live.number
 

@@ -1,4 +1,4 @@
-"""Processor time and memory of this process, level by level, and whether the load generator was the limit."""
+"""Processor time and memory of this process per level, and whether the load generator was the limit."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from nbtriton.perf.session import Measure
 
 __all__ = ["process_tree_mb", "with_usage"]
 
-# One interpreter runs one thread's Python code at a time: what sends at this share of a processor
-# has no time left.
+# One interpreter runs one thread's Python code at a time: a sender at this share of a processor has no time
+# left.
 _BUSY_PERCENT = 90.0
 _PROC = Path("/proc")
 
 
 def with_usage(measure: Measure, *, remote: bool) -> Measure:
-    """Return the function that measures a level, and the processor time and memory that it took.
+    """Return a function that measures a level, with its processor time and memory.
 
     Parameters
     ----------
     measure : callable
     remote : bool
-        The server is elsewhere: what this process uses, its load generator does.
+        The server is remote: all usage of this process is the load generator's.
     """
 
     def measured(
@@ -54,10 +54,10 @@ def with_usage(measure: Measure, *, remote: bool) -> Measure:
 
 
 def process_tree_mb() -> float:
-    """Return the memory of this process and of all its children, in megabytes; nan where it cannot be read.
+    """Return the memory of this process and all its descendants in megabytes; nan if unreadable.
 
-    Of this process the resident memory; of the children, which share pages that they have not written to,
-    the proportional set size, which counts such a page once.
+    It is the resident memory of this process, and the proportional set size of its descendants, which counts
+    a shared, unwritten page once.
     """
     children: list[int] = []
     _add_children(os.getpid(), children)
@@ -65,7 +65,7 @@ def process_tree_mb() -> float:
 
 
 def _memory_mb() -> float:
-    """Return the resident memory of this process in megabytes; nan where it cannot be read."""
+    """Return the resident memory of this process in megabytes; nan if unreadable."""
     try:
         pages = int((_PROC / "self" / "statm").read_text().split()[1])
     except (OSError, ValueError, IndexError):
@@ -73,8 +73,8 @@ def _memory_mb() -> float:
     return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
 
 
-def _add_children(pid: int, found: list[int]) -> None:
-    """Add the children of a process, and theirs; a process that ends meanwhile has none."""
+def _add_children(pid: int, children: list[int]) -> None:
+    """Add the descendants of a process; a process that ends meanwhile has none."""
     try:
         lists = [
             task.joinpath("children").read_text() for task in (_PROC / f"{pid}/task").iterdir()
@@ -82,14 +82,14 @@ def _add_children(pid: int, found: list[int]) -> None:
     except OSError:
         return
     for child in map(int, " ".join(lists).split()):
-        found.append(child)
-        _add_children(child, found)
+        children.append(child)
+        _add_children(child, children)
 
 
 def _proportional_mb(pid: int) -> float:
     try:
         text = (_PROC / str(pid) / "smaps_rollup").read_text()
-    except OSError:  # it has ended
+    except OSError:  # the process has ended
         return 0.0
     sizes = (line.split() for line in text.splitlines())
     return sum(int(words[1]) for words in sizes if words[0] == "Pss:") * 1024 / 1e6

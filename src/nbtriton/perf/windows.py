@@ -31,10 +31,9 @@ __all__ = [
 
 # perf_analyzer judges, and reports, the last three windows.
 STABLE_WINDOWS = 3
-# PA14: a request that was due when the sender came to it is delayed, and perf_analyzer warns above
-# 1 % of them. It has several senders; a single one that wakes from a 60 us timer finds the next of
-# two close requests late by some microseconds, which is no failure to keep up. A sender that cannot
-# keep up exceeds any bound.
+# PA14: a request is delayed if it was due before the sender's turn, and perf_analyzer warns above 1 % of
+# them. It has several senders. A single sender that wakes from a 60 us timer sends the next of two close
+# requests late by some microseconds, although it keeps up. A sender that cannot keep up exceeds any bound.
 DELAYED_FROM_NS = 1_000_000
 DELAY_WARNING = 0.01
 
@@ -44,7 +43,7 @@ _NO_LATENCIES: npt.NDArray[np.int64] = np.empty(0, np.int64)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StreamWindow:
-    """Responses of the requests that ended in a window, the empty final one not counted (PA4).
+    """Responses of the requests that ended in a window, without empty final ones (PA4).
 
     Parameters
     ----------
@@ -62,21 +61,21 @@ class StreamWindow:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Window:
-    """The requests that ended between two moments (PA3: a request is in the window it ends in).
+    """The requests that ended between two times (PA3: a request belongs to the window of its end).
 
     Parameters
     ----------
     start_ns, end_ns : int
         The bounds, from one monotonic clock.
     latencies_ns : ndarray of int64
-        Last response minus start, one entry a successful request.
+        Last response minus start, one entry per successful request.
     errors : int
         Requests that ended with an error.
     first_error : str
-        Text of the first of them.
+        Text of the first error.
     lateness_ns : ndarray of int64
-        Delay of each successful request after its due time when the sender came to it; 0 for one
-        in time, and in a closed loop.
+        Delay of each successful request after its due time at the sender's turn; 0 if in time, and in a
+        closed loop.
     sequences : int
         Sequences whose last request was answered.
     stream : StreamWindow or None
@@ -105,7 +104,7 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class StreamSummary:
-    """Streams as the client receives them: responses and their times."""
+    """The client's view of streams: responses and their times."""
 
     response_count: int
     responses_per_s: float
@@ -115,7 +114,7 @@ class StreamSummary:
 
 @dataclass(frozen=True, slots=True)
 class LatencySummary:
-    """Latencies of a pool of requests, in microseconds; nan where the pool is empty."""
+    """Latencies of several requests in microseconds; nan without requests."""
 
     avg_us: float
     std_us: float
@@ -134,7 +133,7 @@ def percentile_us(sorted_ns: npt.NDArray[np.int64], percent: float) -> float:
 
 
 def summarize(latencies_ns: npt.NDArray[np.int64], percentile: float | None) -> LatencySummary:
-    """Summarise one pool; the standard deviation is that of the pool itself (divisor n)."""
+    """Summarise latencies; the standard deviation is the population's (divisor n)."""
     pool = np.sort(latencies_ns)
     empty = not len(pool)
     return LatencySummary(
@@ -159,9 +158,9 @@ class StabilityRule:
     percentile : float or None
         Stabilise on this percentile instead of the mean.
     max_trials : int
-        At most this number of windows.
+        Most windows.
     latency_threshold_ms : float or None
-        A level whose stabilising latency reaches it is over the limit.
+        A level is over the limit if its stabilising latency reaches this.
     asynchronous : bool
         Senders do not wait for responses, so latency may grow forever at a steady throughput (PA7).
     single : bool
@@ -184,17 +183,17 @@ class StabilityRule:
         return percentile_us(np.sort(latencies_ns), self.percentile)
 
     def over_limit(self, latencies_ns: npt.NDArray[np.int64]) -> bool:
-        """True at or above the limit.
+        """Return whether the latency reaches the limit.
 
-        perf_analyzer cuts the latency to whole milliseconds and compares with ``>=``; for its
-        whole-numbered limits that is the plain comparison, which also serves limits below 1 ms.
+        perf_analyzer truncates the latency to whole milliseconds and compares with ``>=``. For its
+        whole-numbered limits this is the plain comparison, which also serves limits below 1 ms.
         """
         limit = self.latency_threshold_ms
         return bool(limit) and self.latency_us(latencies_ns) / 1000 >= (limit or 0.0)
 
 
 def is_stable(values: Sequence[float], percentage: float) -> bool:
-    """PA5: max/min of the values is at most 1 + percentage/100, and none is 0 or missing."""
+    """Return whether max/min of the values is at most 1 + percentage/100, and none is 0 or missing (PA5)."""
     if not all(value > 0 for value in values):  # also false for nan
         return False
     return max(values) <= min(values) * (1 + percentage / 100)
@@ -250,7 +249,7 @@ def _merge_streams(windows: Sequence[Window], rule: StabilityRule) -> StreamSumm
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Verdict:
-    """The reason for the end of a level, the windows that count, and perf_analyzer's sentence."""
+    """The reason for the end of a level, the final windows, and perf_analyzer's sentence."""
 
     outcome: Outcome
     windows: tuple[Window, ...]
@@ -259,7 +258,7 @@ class Verdict:
 
 @dataclass(slots=True, eq=False)
 class LevelMeter:
-    """Receives windows one by one and returns a verdict at the end of the level.
+    """Receives the windows of a level, and returns a verdict at its end.
 
     >>> meter = LevelMeter(StabilityRule(), label="concurrency 4")
     >>> meter.add(Window(0, 10**9, np.full(100, 10**6)))  # not enough windows yet
@@ -322,7 +321,7 @@ class LevelMeter:
         return f"Measured latency went over the set limit of {limit:g} msec."
 
     def _remedy(self) -> str:
-        """perf_analyzer's sentence, which is about a request rate; at a concurrency there is none."""
+        """Return perf_analyzer's sentence for a request rate; a concurrency has none."""
         if not self.label.startswith("concurrency"):
             return "Please try lowering the request rate."
         return "The level is stable in throughput only."

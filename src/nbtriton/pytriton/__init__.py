@@ -1,7 +1,7 @@
-"""PyTriton's interface over this process: `Triton().bind(…)`, its decorators and its clients.
+"""PyTriton's interface in this process: `Triton().bind(…)`, its decorators and its clients.
 
-A program of PyTriton runs here with ``nbtriton.pytriton`` for ``pytriton`` in its imports, on any
-machine and without a second process. docs/pytriton.md says what is different.
+A PyTriton program runs with ``nbtriton.pytriton`` for ``pytriton`` in its imports, without a second
+process. docs/pytriton.md lists the differences.
 """
 
 from nbtriton.pytriton.client import (

@@ -1,4 +1,4 @@
-"""A bound function as a model: requests in, the function's results checked and out."""
+"""Bound functions as a model: calls with requests, and checks of the results."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from nbtriton.tensors import as_bytes_array, numpy_dtype
 
 __all__ = ["Binding"]
 
-# Of a response: it is the request's last one (TRITONSERVER_RESPONSE_COMPLETE_FINAL).
+# Flag of a request's last response (TRITONSERVER_RESPONSE_COMPLETE_FINAL).
 _FINAL = 1
-# Random integers of warmup requests are below it, in any integer type.
+# Bound of random integers in warmup requests, for any integer type.
 _WARMUP_END = 100
 
 
 class Binding:
-    """Inference functions under the name of a model.
+    """Inference functions bound as a model.
 
     Parameters
     ----------
@@ -40,7 +40,7 @@ class Binding:
     functions : sequence of callable
         One for each instance.
     strict : bool
-        Also compare the outputs with their declared names, dtypes and shapes.
+        Compare the outputs with their declared names, dtypes and shapes.
     on_unrecoverable : callable
         Called when a function raises `PyTritonUnrecoverableError`.
     """
@@ -75,7 +75,7 @@ class Binding:
         return TritonPythonModel
 
     def execute(self, function: Callable[..., Any], received: list[ReceivedRequest]) -> Any:
-        """Run a batch; a coroutine where its answers are still to come."""
+        """Run a batch; return a coroutine for asynchronous functions."""
         requests = [
             Request(
                 {tensor.name(): tensor.as_numpy() for tensor in one.inputs()},
@@ -98,7 +98,7 @@ class Binding:
         return self.responses(received, result)
 
     def responses(self, received: list[ReceivedRequest], result: object) -> list[InferenceResponse]:
-        """Return the answers of a batch.
+        """Return the responses of a batch.
 
         Raises
         ------
@@ -122,7 +122,7 @@ class Binding:
         ]
 
     def warm_up(self, warmups: Sequence[ModelWarmup]) -> None:
-        """Call each function with warmup requests; one that raises is a warning."""
+        """Call each function with warmup requests; warn of a function that raises."""
         for warmup in warmups:
             for function in self.functions:
                 for _ in range(warmup.count):
@@ -196,7 +196,7 @@ class Binding:
         return self.responses(received, self._only([one async for one in self._items(result)]))
 
     async def _stream(self, received: list[ReceivedRequest], result: Any) -> None:
-        """Send each item of the result; its errors are answered by the server."""
+        """Send each item of the result; the server responds with its errors."""
         senders = [one.get_response_sender() for one in received]
         items = self._items(result)
         async for item in items:
@@ -205,13 +205,13 @@ class Binding:
                 break
             for sender, response in zip(senders, self.responses(received, item), strict=True):
                 sender.send(response)
-            # Other requests' streams have their turn.
+            # Let the streams of other requests run.
             await asyncio.sleep(0)
         for sender in senders:
             sender.send(flags=_FINAL)
 
     async def _items(self, result: Any) -> AsyncGenerator[Any, None]:
-        """Yield what a function's result consists of."""
+        """Yield the items of a function's result."""
         try:
             if inspect.isasyncgen(result):
                 async for item in result:
@@ -242,7 +242,7 @@ class Binding:
 
 
 def _exhaust(result: Any) -> None:
-    """Run what a function returned to its end."""
+    """Run a function's result to its end."""
 
     async def wait() -> None:
         if inspect.isasyncgen(result):
@@ -259,7 +259,7 @@ def _exhaust(result: Any) -> None:
 
 
 def _warmup_array(given: WarmupInput, name: str, rows: int) -> Array:
-    """Return one input of a warmup request, with `rows` rows."""
+    """Return one input of a warmup request with `rows` rows."""
     text = np.dtype(given.dtype).kind in "OSU"
     shape = (rows, *given.shape)
     if given.input_data_file:

@@ -1,8 +1,9 @@
-"""Clients of one model, as PyTriton has them: of a `Triton` here, or of any Triton elsewhere."""
+"""PyTriton's clients of one model, for any Triton server."""
 
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -12,12 +13,13 @@ from typing import Any, Self
 
 import numpy as np
 
+from nbtriton.checks import NAME, Kind, check, is_number
 from nbtriton.clients.base import Client, Parameters
 from nbtriton.clients.grpc import GrpcClient
 from nbtriton.clients.http import HttpClient
 from nbtriton.closing import Closing
 from nbtriton.config import ModelConfig
-from nbtriton.errors import NotFoundError, TritonError, UnavailableError
+from nbtriton.errors import InvalidArgumentError, NotFoundError, TritonError, UnavailableError
 from nbtriton.pytriton.request import Array
 
 __all__ = [
@@ -35,6 +37,8 @@ __all__ = [
     "PyTritonClientValueError",
 ]
 
+_HIGHEST_PORT = 65535
+_SECONDS = Kind(lambda value: is_number(value) and value >= 0, "a number of seconds from 0 on")
 _PORTS = {"http": 8000, "grpc": 8001}
 _INIT_TIMEOUT_S = 300.0
 _INFERENCE_TIMEOUT_S = 60.0
@@ -42,7 +46,7 @@ _POLL_S = 0.05
 
 
 class PyTritonClientError(TritonError):
-    """Base of the errors of clients."""
+    """Base of client errors."""
 
 
 class PyTritonClientValueError(PyTritonClientError):
@@ -52,7 +56,7 @@ class PyTritonClientValueError(PyTritonClientError):
 
 
 class PyTritonClientInvalidUrlError(PyTritonClientValueError):
-    """The address is none of HTTP or gRPC."""
+    """The URL is not an address for HTTP or gRPC."""
 
 
 class PyTritonClientTimeoutError(PyTritonClientError):
@@ -74,7 +78,7 @@ class PyTritonClientClosedError(PyTritonClientError):
 
 
 class PyTritonClientModelDoesntSupportBatchingError(PyTritonClientError):
-    """The model has no batches: `infer_sample` is for it."""
+    """The model does not batch; use `infer_sample`."""
 
     status = "INVALID_ARG"
 
@@ -86,7 +90,7 @@ class PyTritonClientInferenceServerError(PyTritonClientError):
 
 
 class ModelClient(Closing):
-    """Ask one model, over HTTP or gRPC; a context manager that closes its connections.
+    """Client of one model, over HTTP or gRPC; a context manager that closes its connections.
 
     Parameters
     ----------
@@ -94,18 +98,18 @@ class ModelClient(Closing):
         ``host``, ``http://host:8000`` or ``grpc://host:8001``; gRPC needs the package ``grpcio``.
     model_name : str
     model_version : str or int, optional
-        By default the one that the server chooses.
+        By default the server chooses.
     lazy_init : bool
-        Ask for the model's configuration by the first request only.
+        Get the model's configuration at the first request.
     init_timeout_s : float
-        Longest time for the model to be ready, 300 s by default.
+        Timeout for the model to be ready, 300 s by default.
     inference_timeout_s : float
-        Longest time of one request, 60 s by default.
+        Timeout of one request, 60 s by default.
 
     Raises
     ------
     PyTritonClientInvalidUrlError
-        The address is none.
+        The URL is wrong.
     """
 
     def __init__(
@@ -118,10 +122,19 @@ class ModelClient(Closing):
         init_timeout_s: float | None = None,
         inference_timeout_s: float | None = None,
     ) -> None:
-        self.model_name = model_name
-        self._version = -1 if model_version in (None, "") else int(model_version or 0)
-        self._init_timeout_s = _INIT_TIMEOUT_S if init_timeout_s is None else init_timeout_s
-        timeout_s = _INFERENCE_TIMEOUT_S if inference_timeout_s is None else inference_timeout_s
+        self.model_name = _checked("model_name", model_name, NAME)
+        given = "-1" if model_version in (None, "") else str(model_version)
+        if not re.fullmatch("-1|[0-9]{1,18}", given):
+            raise PyTritonClientValueError(
+                f"model_version must be a whole number; found {model_version!r}"
+            )
+        self._version = int(given)
+        if init_timeout_s is None:
+            init_timeout_s = _INIT_TIMEOUT_S
+        if inference_timeout_s is None:
+            inference_timeout_s = _INFERENCE_TIMEOUT_S
+        self._init_timeout_s = _checked("init_timeout_s", init_timeout_s, _SECONDS)
+        timeout_s = _checked("inference_timeout_s", inference_timeout_s, _SECONDS)
         self._client: Client[Any] | None = _open(url, timeout_s)
         self._config: ModelConfig | None = None
         if not lazy_init:
@@ -139,9 +152,9 @@ class ModelClient(Closing):
         Raises
         ------
         PyTritonClientModelUnavailableError
-            The server is there, and has no such model.
+            The server has no such model.
         PyTritonClientTimeoutError
-            The server does not answer in this time.
+            The server does not respond in time.
         """
         deadline = time.monotonic() + timeout_s
         while True:
@@ -162,7 +175,7 @@ class ModelClient(Closing):
 
     @property
     def model_config(self) -> ModelConfig:
-        """The model's configuration, as the server has completed it."""
+        """Completed configuration of the model."""
         if self._config is None:
             self.wait_for_model(self._init_timeout_s)
         assert self._config is not None
@@ -181,12 +194,12 @@ class ModelClient(Closing):
         Returns
         -------
         dict of str to numpy.ndarray
-            The outputs, also without one.
+            The outputs, without a batch dimension.
 
         Raises
         ------
         PyTritonClientValueError
-            Positions and names are mixed, or the number of inputs is another.
+            Positional and named inputs are mixed, or their number is wrong.
         PyTritonClientInferenceServerError
             The model or the server failed.
         """
@@ -204,7 +217,7 @@ class ModelClient(Closing):
         Raises
         ------
         PyTritonClientModelDoesntSupportBatchingError
-            The model has no batches.
+            The model does not batch.
         PyTritonClientValueError, PyTritonClientInferenceServerError
             As `infer_sample`.
         """
@@ -256,16 +269,16 @@ class ModelClient(Closing):
 
     def _unavailable(self, error: TritonError) -> PyTritonClientError:
         text = f"model '{self.model_name}' is not available: {error.message}"
-        # Triton's status for a model that it lacks, over HTTP: 400.
+        # Over HTTP Triton's status for an unknown model is 400.
         if isinstance(error, NotFoundError) or "unknown model" in error.message.lower():
             return PyTritonClientModelUnavailableError(text)
         return PyTritonClientInferenceServerError(text)
 
 
 class DecoupledModelClient(ModelClient):
-    """Ask a decoupled model: `infer_sample` and `infer_batch` return iterators of its responses.
+    """Client of a decoupled model: `infer_sample` and `infer_batch` return iterators of responses.
 
-    Over gRPC only, as Triton has streams over nothing else.
+    Over gRPC only: Triton has no streams over HTTP.
     """
 
     def _infer(
@@ -306,7 +319,7 @@ class FuturesModelClient(Closing):
     url, model_name, model_version, **options
         As of `ModelClient`.
     max_workers : int, optional
-        Requests at a time.
+        Limit of concurrent requests.
     """
 
     def __init__(
@@ -322,11 +335,14 @@ class FuturesModelClient(Closing):
         self._threads = ThreadPoolExecutor(max_workers, "nbtriton-pytriton-client")
 
     def close(self, wait: bool = True) -> None:
-        """Close the client; without `wait` requests in flight are given up."""
-        if not wait:
-            self._client.close()
-        self._threads.shutdown(cancel_futures=not wait)
+        """Close the client, after all requests have ended.
+
+        Without `wait` those that no thread has begun are cancelled, and those in flight fail with a
+        `PyTritonClientError`, since their connections are closed.
+        """
+        self._threads.shutdown(wait, cancel_futures=not wait)
         self._client.close()
+        self._threads.shutdown()
 
     def wait_for_model(self, timeout_s: float) -> Future[None]:
         """As `ModelClient.wait_for_model`."""
@@ -393,19 +409,31 @@ class AsyncioModelClient:
         return await asyncio.wrap_future(self._client.infer_batch(*inputs, **named_inputs))
 
 
+def _checked(name: str, value: Any, kind: Kind) -> Any:
+    """Return an argument that is of its kind."""
+    try:
+        check({name: value}, {name: kind})
+    except InvalidArgumentError as error:
+        raise PyTritonClientValueError(error.message) from None
+    return value
+
+
 def _open(url: str, timeout_s: float) -> Client[Any]:
-    scheme, found, rest = url.partition("://")
-    if not found:
-        scheme, rest = "http", url
+    text = url if isinstance(url, str) else ""
+    scheme, separator, rest = text.partition("://")
+    if not separator:
+        scheme, rest = "http", text
     port = _PORTS.get(scheme)
-    host, _, given = rest.rstrip("/").partition(":")
-    if port is None or not host or (given and not given.isdigit()):
+    # An IPv6 address is in brackets, and has colons of its own.
+    address = re.fullmatch(r"(\[[^\]]+\]|[^:]+)(?::([0-9]{0,5}))?", rest.rstrip("/"))
+    host, given = address.groups() if address else ("", "")
+    if port is None or not host or int(given or 0) > _HIGHEST_PORT:
         raise PyTritonClientInvalidUrlError(
             f"'{url}' is no address of a Triton",
             hint="localhost, http://host:8000, grpc://host:8001",
         )
-    address = f"{host}:{given or port}"
-    return HttpClient(address, timeout_s) if scheme == "http" else GrpcClient(address, timeout_s)
+    client = HttpClient if scheme == "http" else GrpcClient
+    return client(f"{host}:{given or port}", timeout_s)
 
 
 def _without_batch(outputs: Mapping[str, Array]) -> dict[str, Array]:

@@ -1,4 +1,4 @@
-"""`TritonConfig`: the flags of tritonserver as fields."""
+"""`TritonConfig`: tritonserver's flags as fields."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["TritonConfig", "TritonSecurityConfig"]
 _ENVIRONMENT = "PYTRITON_TRITON_CONFIG_"
 _INDEXED = re.compile(r"(.+?)_(\d+)")
 _HEADER = "triton-access-token"
-# Of the categories of --http-restricted-api.
+# Categories of --http-restricted-api.
 _PROTECTED = ("shared-memory", "model-repository", "statistics", "trace", "logging")
 
 
@@ -27,8 +27,8 @@ _PROTECTED = ("shared-memory", "model-repository", "statistics", "trace", "loggi
 class TritonConfig:
     """Settings of the server: each field is tritonserver's flag of that name.
 
-    What is None is as in ``nbtriton serve``; so by default only this machine is answered.
-    docs/configuration.md has every flag, and which of them have no effect here.
+    None is the default of ``nbtriton serve``, so that the endpoints listen on this machine only.
+    docs/configuration.md lists every flag, and which have no effect here.
     """
 
     model_repository: Path | str | None = None
@@ -94,7 +94,7 @@ class TritonConfig:
 
     @classmethod
     def from_dict(cls, config: Mapping[str, Any]) -> Self:
-        """Return a configuration from fields by name, also as texts; warns of an unknown one."""
+        """Return a configuration from fields by name, as values or text; warn of an unknown field."""
         kinds = {field.name: str(field.type) for field in fields(cls)}
         found = {}
         for name, value in config.items():
@@ -112,7 +112,7 @@ class TritonConfig:
     def from_env(cls) -> Self:
         """Return a configuration from variables such as ``PYTRITON_TRITON_CONFIG_HTTP_PORT=9000``.
 
-        Those of lists end with their index: ``…_CACHE_CONFIG_0``.
+        Variables of list items end with the index: ``…_CACHE_CONFIG_0``.
         """
         found: dict[str, Any] = {}
         lists: dict[str, dict[int, str]] = {}
@@ -130,7 +130,7 @@ class TritonConfig:
         return cls.from_dict(found)
 
     def merged(self, other: TritonConfig | None) -> TritonConfig:
-        """Return this configuration with the fields that the other one gives."""
+        """Return this configuration with the fields set in the other one."""
         given = {} if other is None else asdict(other)
         return TritonConfig(
             **{
@@ -153,14 +153,14 @@ class TritonConfig:
 
 @dataclass
 class TritonSecurityConfig:
-    """A token that clients of some endpoints must send, in the header ``triton-access-token``.
+    """Access token for some endpoints, in the header field ``triton-access-token``.
 
     Attributes
     ----------
     access_token : str, optional
-        By default a random one.
+        By default random.
     restricted_endpoints : sequence of str, optional
-        Categories of ``--http-restricted-api``; by default all that are not for inference.
+        Categories of ``--http-restricted-api``; by default all except inference.
     """
 
     access_token: str | None = None
@@ -183,7 +183,7 @@ class TritonSecurityConfig:
 
 
 def _read(kind: str, value: Any) -> Any:
-    """Return a value of a field, which may be text."""
+    """Return the value of a field from a value or text."""
     if value is None:
         return None
     if kind.startswith("Sequence"):

@@ -1,4 +1,4 @@
-"""Decorators of inference functions: from a list of requests to what a function wants to see.
+"""Decorators of inference functions, which change their arguments and results.
 
 A bare inference function gets a list of `Request` and returns a list of dicts, one for each.
 """
@@ -52,7 +52,7 @@ Padder = Callable[[Sequence[Mapping[str, Any]]], Sequence[Mapping[str, Any]]]
 def sample(function: Function) -> Decorated:
     """Call the function with the inputs of one request, by name; for a model without batching.
 
-    It returns a dict, or a list in the order of the outputs.
+    The function returns a dict, or a list in the order of the outputs.
     """
     return Decorated(function, _sample)
 
@@ -60,7 +60,8 @@ def sample(function: Function) -> Decorated:
 def batch(function: Function) -> Decorated:
     """Call the function once with the rows of all requests, by name.
 
-    It returns a dict of arrays with as many rows, or a list in the order of the outputs.
+    The function returns a dict of arrays with the same number of rows, or a list in the order of the
+    outputs.
 
     Examples
     --------
@@ -80,7 +81,7 @@ def batch(function: Function) -> Decorated:
 
 
 def group_by_keys(function: Function) -> Decorated:
-    """Call the function for each group of requests that have the same inputs; before ``@batch``."""
+    """Call the function for each group of requests with the same input names; before ``@batch``."""
     return Decorated(function, _group_by_keys)
 
 
@@ -90,9 +91,9 @@ def group_by_values(*keys: str, pad_fn: Padder | None = None) -> Callable[[Funct
     Parameters
     ----------
     *keys : str
-        The inputs.
+        Names of the inputs.
     pad_fn : callable, optional
-        Brings the results of the groups to one shape, such as `ConstantPadder`.
+        Pads the results of the groups to one shape, such as `ConstantPadder`.
     """
 
     def decorate(function: Function) -> Decorated:
@@ -102,12 +103,12 @@ def group_by_values(*keys: str, pad_fn: Padder | None = None) -> Callable[[Funct
 
 
 def fill_optionals(**defaults: Array) -> Callable[[Function], Decorated]:
-    """Give the inputs that a request leaves out a value; first, before the requests are grouped.
+    """Fill inputs that a request leaves out; the outermost decorator.
 
     Parameters
     ----------
     **defaults : numpy.ndarray
-        By input, without the batch dimension.
+        Values by input, without the batch dimension.
     """
 
     def decorate(function: Function) -> Decorated:
@@ -124,7 +125,7 @@ def triton_context(function: Function) -> Decorated:
 def pad_batch(function: Function) -> Decorated:
     """Repeat the last row up to the next preferred batch size, or the largest; after ``@batch``.
 
-    Rows of the results beyond those that were asked for are dropped.
+    Rows of the results for repeated rows are dropped.
     """
     return Decorated(function, _pad_batch)
 
@@ -137,11 +138,11 @@ def first_value(
     Parameters
     ----------
     *keys : str
-        The inputs.
+        Names of the inputs.
     squeeze_single_values : bool
-        A value with one element becomes a scalar.
+        Make a value with one element a scalar.
     strict : bool
-        Rows with different values are an error.
+        Refuse rows with different values.
 
     Raises
     ------
@@ -158,24 +159,24 @@ def first_value(
 
 
 class ConstantPadder:
-    """Pads the results of groups with a constant to the largest shape.
+    """Padding of the results of groups to the largest shape.
 
     Parameters
     ----------
     pad_value : number
-        Of numeric results; those of text are padded with empty ones.
+        Value for numeric results; text is padded with empty strings.
     """
 
     def __init__(self, pad_value: float = 0) -> None:
         self.pad_value = pad_value
 
     def __call__(self, batches_list: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-        """Return the batches with equal shapes, apart from their rows.
+        """Return the batches with shapes equal but for the rows.
 
         Raises
         ------
         PyTritonRuntimeError
-            A tensor has different dtypes in them.
+            A tensor has different dtypes in the batches.
         """
         padded: list[dict[str, Any]] = [{} for _ in batches_list]
         names = dict.fromkeys(name for one in batches_list for name in one)
@@ -223,6 +224,10 @@ def _batch(self: Decorated, args: tuple[Any, ...], kwargs: dict[str, Any]) -> An
 
 def _split(outputs: Mapping[str, Array], ends: Sequence[int]) -> list[dict[str, Array]]:
     for name, array in outputs.items():
+        if not isinstance(array, np.ndarray):
+            raise PyTritonValidationError(
+                f"output '{name}' is {type(array).__name__}, no NumPy array"
+            )
         if array.ndim == 0 or len(array) != ends[-1]:
             raise PyTritonValidationError(
                 f"output '{name}' has the shape {array.shape}; the batch has {ends[-1]} rows"
@@ -390,7 +395,7 @@ def _first(name: str, values: Array, squeeze: bool, strict: bool) -> Any:
 
 
 def _inputs(kwargs: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the inputs among named arguments, and the others."""
+    """Split named arguments into inputs and others."""
     others = {name: value for name, value in kwargs.items() if name == _CONTEXT}
     return {name: value for name, value in kwargs.items() if name not in others}, others
 

@@ -1,4 +1,4 @@
-"""PyTriton's errors, as errors of nbtriton: they carry Triton's status."""
+"""PyTriton's errors, as nbtriton's errors with Triton's status."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class PyTritonError(TritonError):
 
 
 class PyTritonValidationError(PyTritonError):
-    """A name, tensor or result is not what it has to be."""
+    """A name, tensor or result is invalid."""
 
     status = "INVALID_ARG"
 
@@ -32,19 +32,19 @@ class PyTritonInvalidOperationError(PyTritonError):
 
 
 class PyTritonBadParameterError(PyTritonError):
-    """A parameter has a value that cannot be."""
+    """A parameter has an invalid value."""
 
     status = "INVALID_ARG"
 
 
 class PyTritonModelConfigError(PyTritonError):
-    """The configuration of a model is wrong."""
+    """The configuration of a model is invalid."""
 
     status = "INVALID_ARG"
 
 
 class PyTritonUnrecoverableError(PyTritonError):
-    """For an inference function to raise when it can answer no more: its Triton stops."""
+    """Raised by an inference function that can no longer run: its Triton stops."""
 
     status = "INTERNAL"
 

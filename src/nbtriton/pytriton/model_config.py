@@ -1,14 +1,15 @@
-"""The description of a model: tensors, batching, warmup; and the ModelConfig made from it."""
+"""PyTriton's model configuration: tensors, batching, warmup; and Triton's ModelConfig made from it."""
 
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
+from nbtriton.checks import is_whole
 from nbtriton.errors import TritonError
 from nbtriton.pytriton.exceptions import PyTritonBadParameterError, PyTritonValidationError
 from nbtriton.tensors import DATATYPES, datatype_of, to_config
@@ -26,12 +27,12 @@ __all__ = [
     "WarmupInput",
 ]
 
-# Types of elements that are Triton's BYTES.
+# Element types of Triton's BYTES.
 _TEXTS = (object, bytes, str, np.object_, np.bytes_, np.str_)
 
 
 class DeviceKind(enum.Enum):
-    """The kind of device that instances run on."""
+    """Kind of device for instances."""
 
     KIND_AUTO = "KIND_AUTO"
     KIND_CPU = "KIND_CPU"
@@ -39,7 +40,7 @@ class DeviceKind(enum.Enum):
 
 
 class TimeoutAction(enum.Enum):
-    """Treatment of a request that waited too long: refused, or served after the others."""
+    """Action at a queue timeout: reject the request, or delay it behind the others."""
 
     REJECT = "REJECT"
     DELAY = "DELAY"
@@ -53,11 +54,11 @@ class QueuePolicy:
     ----------
     timeout_action : TimeoutAction
     default_timeout_microseconds : int
-        Longest time in the queue; 0 for any.
+        Limit of the time in the queue; 0 for none.
     allow_timeout_override : bool
-        Whether a request may ask for a shorter time.
+        Whether a request may set a shorter timeout.
     max_queue_size : int
-        Requests in the queue; 0 for any number.
+        Limit of queued requests; 0 for none.
     """
 
     timeout_action: TimeoutAction = TimeoutAction.REJECT
@@ -77,7 +78,7 @@ class QueuePolicy:
 
 @dataclass
 class DynamicBatcher:
-    """ModelConfig's ``dynamic_batching``; its fields have the same names and meaning there."""
+    """ModelConfig's ``dynamic_batching``, with fields of the same names and meaning."""
 
     max_queue_delay_microseconds: int = 0
     preferred_batch_size: Sequence[int] | None = None
@@ -128,9 +129,9 @@ class Tensor:
     dtype : numpy.dtype or type
         `numpy.bytes_`, `bytes` or `object` for Triton's BYTES.
     name : str, optional
-        ``INPUT_1``, ``OUTPUT_1`` and so on where it is missing.
+        By default ``INPUT_1``, ``OUTPUT_1`` and so on.
     optional : bool
-        Of an input: requests may leave it out.
+        Whether requests may leave the input out.
     """
 
     shape: tuple[int, ...]
@@ -145,7 +146,7 @@ class Tensor:
 
 @dataclass
 class WarmupInput:
-    """An input of warmup requests: its values are zero, random or from a file of `numpy.save`."""
+    """An input of warmup requests, with zeros, random values or values of a ``.npy`` file."""
 
     dtype: Any
     shape: Sequence[int]
@@ -156,7 +157,7 @@ class WarmupInput:
 
 @dataclass
 class ModelWarmup:
-    """Requests that an inference function gets before the model serves.
+    """Warmup requests for an inference function.
 
     Attributes
     ----------
@@ -164,7 +165,7 @@ class ModelWarmup:
     batch_size : int
     inputs : mapping of str to WarmupInput
     count : int
-        How often it is called with them.
+        Number of calls.
     """
 
     name: str
@@ -175,19 +176,19 @@ class ModelWarmup:
 
 @dataclass
 class ModelConfig:
-    """The batching, caching and warmup of a model.
+    """Batching, caching and warmup of a model.
 
     Attributes
     ----------
     batching : bool
-        Without it tensors have no batch dimension (``max_batch_size: 0``).
+        False for tensors without a batch dimension (``max_batch_size: 0``).
     max_batch_size : int
     batcher : DynamicBatcher or None
-        None: requests are not joined.
+        None disables dynamic batching.
     response_cache : bool
         Needs ``TritonConfig(cache_config=["local,size=…"])``.
     decoupled : bool
-        The function is a generator: each item has one response for each request.
+        Whether the function is a generator, whose items have one response for each request.
     model_warmup : sequence of ModelWarmup, optional
     """
 
@@ -214,7 +215,7 @@ class TensorSpec:
         return _datatype(self.dtype)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the fields of the message."""
+        """Return the message's fields."""
         found = {
             "name": self.name,
             "data_type": to_config(self.datatype),
@@ -225,7 +226,7 @@ class TensorSpec:
 
 @dataclass(frozen=True)
 class TritonModelConfig:
-    """The complete description of a bound model; decorators read it."""
+    """Complete configuration of a bound model, which decorators read."""
 
     model_name: str
     inputs: tuple[TensorSpec, ...]
@@ -248,18 +249,20 @@ class TritonModelConfig:
         config: ModelConfig,
         instances: int,
     ) -> TritonModelConfig:
-        """Return the description of a binding.
+        """Return the configuration of a binding.
 
         Raises
         ------
         PyTritonValidationError
-            An output is optional, or the name of a tensor stands twice.
+            An output is optional, a tensor's name is repeated, or an item is not a `Tensor`.
         PyTritonBadParameterError
-            A datatype that Triton lacks, or a batch size below 1.
+            A datatype is unknown to Triton, or the batch size is below 1.
         """
-        if any(tensor.optional for tensor in outputs):
+        given_inputs = _specs(name, "INPUT", inputs)
+        given_outputs = _specs(name, "OUTPUT", outputs)
+        if any(spec.optional for spec in given_outputs):
             raise PyTritonValidationError(f"model '{name}': an output cannot be optional")
-        if config.batching and config.max_batch_size < 1:
+        if config.batching and not (is_whole(config.max_batch_size) and config.max_batch_size >= 1):
             raise PyTritonBadParameterError(
                 f"model '{name}': max_batch_size is {config.max_batch_size}",
                 hint="1 or more; or ModelConfig(batching=False)",
@@ -267,8 +270,8 @@ class TritonModelConfig:
         return cls(
             model_name=name,
             model_version=version,
-            inputs=_specs(name, "INPUT", inputs),
-            outputs=_specs(name, "OUTPUT", outputs),
+            inputs=given_inputs,
+            outputs=given_outputs,
             instances=instances,
             max_batch_size=config.max_batch_size,
             batching=config.batching,
@@ -280,7 +283,7 @@ class TritonModelConfig:
     def to_dict(self) -> dict[str, Any]:
         """Return the fields of ModelConfig.
 
-        The functions share what the notebook holds: so they run in its process.
+        Instances are in this process, as the functions use the notebook's variables.
         """
         found: dict[str, Any] = {
             "name": self.model_name,
@@ -302,7 +305,12 @@ class TritonModelConfig:
 
 def _specs(model: str, prefix: str, tensors: Sequence[Tensor]) -> tuple[TensorSpec, ...]:
     found: list[TensorSpec] = []
+    if not isinstance(tensors, Iterable):
+        raise PyTritonValidationError(
+            f"model '{model}': {prefix.lower()}s is {tensors!r}", hint="a list of Tensor"
+        )
     for number, tensor in enumerate(tensors, 1):
+        _check_tensor(f"model '{model}': {prefix.lower()} {number}", tensor)
         name = tensor.name or f"{prefix}_{number}"
         if any(name == other.name for other in found):
             raise PyTritonValidationError(f"model '{model}': two tensors have the name '{name}'")
@@ -310,6 +318,18 @@ def _specs(model: str, prefix: str, tensors: Sequence[Tensor]) -> tuple[TensorSp
         _datatype(spec.dtype)
         found.append(spec)
     return tuple(found)
+
+
+def _check_tensor(what: str, tensor: object) -> None:
+    if not isinstance(tensor, Tensor):
+        raise PyTritonValidationError(f"{what} is {tensor!r}", hint="a Tensor")
+    if not isinstance(tensor.name, str | None):
+        raise PyTritonValidationError(f"{what} has the name {tensor.name!r}, which is no text")
+    shape: object = tensor.shape
+    if not (isinstance(shape, Sequence) and all(map(is_whole, shape))):
+        raise PyTritonValidationError(
+            f"{what} has the shape {shape!r}", hint="a tuple of whole numbers, -1 for any size"
+        )
 
 
 def _datatype(dtype: Any) -> str:

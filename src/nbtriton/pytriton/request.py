@@ -1,4 +1,4 @@
-"""The requests that an inference function gets."""
+"""Requests to inference functions."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ class Request(MutableMapping[str, Array]):
     Attributes
     ----------
     data : dict of str to numpy.ndarray
-        The inputs; the function may change them.
+        The inputs; the function may write to them.
     parameters : mapping
-        The request's own parameters.
+        The request's parameters.
     requested_output_names : list of str
     """
 

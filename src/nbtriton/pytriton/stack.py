@@ -1,4 +1,4 @@
-"""Decorated inference functions: each decorator may read the configuration of the model that is bound.
+"""Decorated inference functions, whose decorators may read the bound model's configuration.
 
 A decorator makes a `Decorated`. `attach` copies a stack of them with a configuration, so that one
 function may be bound to several models.
@@ -19,7 +19,7 @@ __all__ = ["Decorated", "ModelConfigs", "TritonContext", "attach", "convert_outp
 
 
 class ModelConfigs(Mapping[Callable[..., Any], TritonModelConfig]):
-    """The configurations of bound functions, by the function in any of its decorators."""
+    """Configurations by bound function, decorated or not."""
 
     def __init__(self) -> None:
         self._configs: dict[int, tuple[Callable[..., Any], TritonModelConfig]] = {}
@@ -41,7 +41,7 @@ class ModelConfigs(Mapping[Callable[..., Any], TritonModelConfig]):
 
 @dataclass
 class TritonContext:
-    """The argument that ``@triton_context`` passes to a function.
+    """Argument of a function by ``@triton_context``.
 
     Attributes
     ----------
@@ -52,23 +52,23 @@ class TritonContext:
     model_configs: ModelConfigs = field(default_factory=ModelConfigs)
 
 
-# Runs a function with its arguments in the way of one decorator.
+# One decorator's call of a function with its arguments.
 Handler = Callable[["Decorated", tuple[Any, ...], dict[str, Any]], Any]
 
 
 class Decorated:
-    """A function with one decorator around it; as an attribute of a class it is a method.
+    """A function with one decorator; as an attribute of a class a method.
 
     Parameters
     ----------
     function : callable
-        May be decorated itself.
+        May be decorated.
     handler : callable
         The decorator.
     config : TritonModelConfig, optional
-        Of the model that it is bound to.
+        Configuration of the bound model.
     context : TritonContext, optional
-        Of its Triton.
+        Context of the Triton.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class Decorated:
         config: TritonModelConfig | None = None,
         context: TritonContext | None = None,
     ) -> None:
-        # The name and signature are those of the function; also `__wrapped__`.
+        # Copies name and signature of the function; sets `__wrapped__`.
         functools.update_wrapper(self, function, updated=())
         self.function = function
         self.handler = handler
@@ -96,7 +96,7 @@ class Decorated:
 
     @property
     def config(self) -> TritonModelConfig:
-        """The configuration of the model that this is bound to."""
+        """Configuration of the bound model."""
         if self._config is None:
             raise PyTritonValidationError(
                 f"'{_name(self)}' is not bound to a model, whose configuration its decorator reads",
@@ -106,12 +106,12 @@ class Decorated:
 
     @property
     def context(self) -> TritonContext:
-        """The context of the Triton that this is bound to."""
+        """Context of the Triton."""
         return TritonContext() if self._context is None else self._context
 
     @property
     def handlers(self) -> list[Handler]:
-        """The decorators, from this one inwards."""
+        """Decorators, from this one inwards."""
         inner = self.function
         return [self.handler, *(inner.handlers if isinstance(inner, Decorated) else [])]
 
@@ -119,7 +119,7 @@ class Decorated:
 def attach(
     function: Callable[..., Any], config: TritonModelConfig, context: TritonContext
 ) -> Callable[..., Any]:
-    """Return a function whose decorators know the model that it is bound to."""
+    """Return a copy of the function whose decorators have the model's configuration."""
     if isinstance(function, Decorated):
         inner = attach(function.function, config, context)
         return Decorated(inner, function.handler, config, context)
@@ -133,12 +133,12 @@ def attach(
 
 
 def convert_output(result: Any, config: TritonModelConfig) -> dict[str, Any]:
-    """Return outputs by name; a list or tuple has them in the order of the configuration.
+    """Return outputs by name; a list or tuple is in the order of the configuration.
 
     Raises
     ------
     PyTritonValidationError
-        Another number of outputs, or another type.
+        The number of outputs or the type of the result is wrong.
     """
     if isinstance(result, Mapping):
         return dict(result)
@@ -157,7 +157,7 @@ def convert_output(result: Any, config: TritonModelConfig) -> dict[str, Any]:
 
 
 def mapped(result: Any, change: Callable[[Any], Any]) -> Any:
-    """Return a function's result with `change` applied: to each item of a generator, or once awaited."""
+    """Apply `change` to a function's result, to each item of a generator, or to the awaited result."""
     if inspect.isgenerator(result):
         return (change(item) for item in result)
     if inspect.isasyncgen(result):

@@ -1,4 +1,4 @@
-"""`Triton`: functions bound to models of a server in this process, and its endpoints."""
+"""`Triton`: functions bound as models of a server in this process, and its endpoints."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Self
 
 from nbtriton.api import Server
+from nbtriton.checks import is_whole
 from nbtriton.closing import Stopping
 from nbtriton.frontends.serve.flags import FLAGS, parse_flags
 from nbtriton.frontends.serve.options import endpoint_options, server_options, start_log
@@ -42,20 +43,20 @@ _log = logging.getLogger("nbtriton.pytriton")
 
 MONITORING_PERIOD_S = 10.0
 _NAME = re.compile(r"[a-zA-Z0-9._-]+")
-# For the answers of what runs when a Triton stops, and the response that says why.
+# Time for requests in flight when a Triton stops, and for the response with the reason.
 _DRAIN_S = 5.0
 
 
 @dataclass
 class TritonLifecyclePolicy:
-    """The moment at which the endpoints open.
+    """Time at which the endpoints open.
 
     Attributes
     ----------
     launch_triton_on_startup : bool
-        By ``with Triton()`` already; otherwise by `Triton.run` or `Triton.serve`.
+        Open by ``with Triton()``; otherwise by `Triton.run` or `Triton.serve`.
     local_model_store : bool
-        No effect: models are not written to files here.
+        No effect: models are not written to files.
     """
 
     launch_triton_on_startup: bool = True
@@ -69,27 +70,26 @@ VertextAILifecyclePolicy = TritonLifecyclePolicy(
 
 
 class Triton(Stopping):
-    """Serve Python functions as models, as PyTriton's ``Triton`` does, from within this process.
+    """Python functions served as models from this process, as by PyTriton's ``Triton``.
 
-    A bound model can be asked at once, by `server`; clients are answered from `run` on.
+    A bound model is available at once through `server`, and to clients after `run`.
 
     Parameters
     ----------
     config : TritonConfig, optional
-        Fields that it leaves open come from variables such as ``PYTRITON_TRITON_CONFIG_HTTP_PORT``.
+        Other fields come from variables such as ``PYTRITON_TRITON_CONFIG_HTTP_PORT``.
     workspace : path, optional
-        No effect: nothing is written to files here.
+        No effect: models are not written to files.
     triton_lifecycle_policy : TritonLifecyclePolicy, optional
     security_config : TritonSecurityConfig, optional
         By default clients need no token.
     server : nbtriton.Server, optional
-        Serve from this server, such as ``nt.server()``, whose models the magics show; it stays open.
-        By default from one of its own.
+        The server to use, such as ``nt.server()``; it stays open. By default a new one.
 
     Attributes
     ----------
     server : nbtriton.Server
-        For `nbtriton.watch`, `nbtriton.perf` and the rest.
+        For `nbtriton.watch`, `nbtriton.perf` and other tools.
 
     Examples
     --------
@@ -126,7 +126,7 @@ class Triton(Stopping):
             else DefaultTritonLifecyclePolicy
         )
         self._arguments = self._parsed()
-        self._given = server
+        self._shared_server = server
         self._server = server
         self._context = TritonContext()
         self._models: dict[str, Binding] = {}
@@ -136,7 +136,7 @@ class Triton(Stopping):
 
     @property
     def server(self) -> Server:
-        """The server with the bound models."""
+        """Server with the bound models."""
         with self._changed:
             if self._server is None:
                 self._server = Server(**server_options(self._arguments))
@@ -144,12 +144,12 @@ class Triton(Stopping):
 
     @property
     def url(self) -> str:
-        """Address of the HTTP endpoint, or of the gRPC one without HTTP.
+        """Address of the HTTP endpoint; without HTTP of the gRPC endpoint.
 
         Raises
         ------
         PyTritonInvalidOperationError
-            It does not run.
+            The endpoints are not open.
         """
         endpoints = self._endpoints
         if endpoints is None:
@@ -160,7 +160,7 @@ class Triton(Stopping):
 
     @property
     def endpoints(self) -> Endpoints | None:
-        """The open ports; None unless it runs."""
+        """The open endpoints; None unless they are open."""
         return self._endpoints
 
     def bind(
@@ -180,27 +180,36 @@ class Triton(Stopping):
         ----------
         model_name : str
         infer_func : callable or sequence of callable
-            It gets a list of `Request` and returns a list of dicts of arrays; the decorators of
-            `nbtriton.pytriton.decorators` change that. Of several each is an instance of its own.
+            Called with a list of `Request`, returns a list of dicts of arrays; decorators of
+            `nbtriton.pytriton.decorators` change this. Each of several functions is an instance.
         inputs, outputs : sequence of Tensor
         model_version : int
         config : ModelConfig, optional
         strict : bool
-            Compare each output with its declaration: a name, dtype or shape of its own is an error.
+            Refuse outputs whose names, dtypes or shapes differ from the declaration.
         trace_config : sequence of str, optional
-            No effect: what `TritonConfig.trace_config` traces includes the functions.
+            No effect: `TritonConfig.trace_config` includes the functions.
 
         Raises
         ------
         PyTritonValidationError
             A name, tensor or function is wrong.
         PyTritonInvalidOperationError
-            There is such a model already.
+            The model exists already.
         """
-        if not _NAME.fullmatch(model_name or ""):
+        if not isinstance(model_name, str) or not _NAME.fullmatch(model_name):
             raise PyTritonValidationError(
                 f"the name '{model_name}' is not possible for a model",
                 hint="letters, digits, dots, underscores and dashes",
+            )
+        if not (is_whole(model_version) and model_version >= 1):
+            raise PyTritonValidationError(
+                f"model '{model_name}': model_version is {model_version!r}",
+                hint="a whole number from 1 on",
+            )
+        if not isinstance(config, ModelConfig | None):
+            raise PyTritonValidationError(
+                f"model '{model_name}': config is {config!r}", hint="a ModelConfig"
             )
         functions = list(infer_func) if isinstance(infer_func, Sequence) else [infer_func]
         if not functions or not all(callable(function) for function in functions):
@@ -238,7 +247,7 @@ class Triton(Stopping):
         Raises
         ------
         UnavailableError
-            A port is taken.
+            A port is in use.
         """
         with self._changed:
             if self._endpoints is not None:
@@ -261,7 +270,7 @@ class Triton(Stopping):
         _log.info("models are served at %s", self.url)
 
     def connect(self) -> None:
-        """Open the endpoints, as `run`: there is no other process to wait for."""
+        """Open the endpoints, as `run`; no other process has to start."""
         self.run()
 
     def serve(self, monitoring_period_s: float = MONITORING_PERIOD_S) -> None:
@@ -270,7 +279,7 @@ class Triton(Stopping):
         Parameters
         ----------
         monitoring_period_s : float
-            Seconds between two looks at the endpoints.
+            Interval of the checks of the endpoints, in seconds.
         """
         self.run()
         _log.info("Ctrl-C stops it")
@@ -284,26 +293,26 @@ class Triton(Stopping):
             self.stop()
 
     def stop(self) -> bool:
-        """Close the endpoints and forget the models; False if there was nothing to stop.
+        """Close the endpoints and unload the models; False if there was nothing to stop.
 
-        Requests in flight get 5 s; the others are answered with an error.
+        Requests in flight get 5 s; the rest end with an error.
         """
         with self._changed:
-            server, self._server = self._server, self._given
+            server, self._server = self._server, self._shared_server
             models, self._models = self._models, {}
             opened, self._closing = self._closing, ExitStack()
             stopped = self._endpoints is not None or bool(models)
             self._endpoints = None
             self._context = TritonContext()
             self._changed.notify_all()
-        # Without the lock: a request in flight may wait for it.
+        # Without the lock, for which a request in flight may wait.
         opened.close()
-        if self._given is None:
+        if self._shared_server is None:
             if server is not None:
                 server.close(timeout_s=max(0.0, self._arguments.exit_timeout_secs))
         else:
             for binding in models.values():
-                self._given.unload(binding.config.model_name, timeout_s=_DRAIN_S)
+                self._shared_server.unload(binding.config.model_name, timeout_s=_DRAIN_S)
         return stopped
 
     def is_alive(self) -> bool:
@@ -341,6 +350,6 @@ class Triton(Stopping):
                 )
 
     def _fail(self) -> None:
-        """Stop: a function cannot answer any more. On a thread, as its request is answered first."""
+        """Stop after an unrecoverable error; on a thread, as its request is answered first."""
         _log.error("an inference function raised PyTritonUnrecoverableError; this Triton stops")
         threading.Thread(target=self.stop, name="nbtriton-pytriton-stop", daemon=True).start()

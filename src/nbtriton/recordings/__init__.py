@@ -1,10 +1,10 @@
-"""Record and replay: live traffic kept in a file, and sent again (docs/recording.md).
+"""Recording of live traffic to a file, and its replay (docs/recording.md).
 
 >>> nt.record(server, "traffic.jsonl", seconds=10)  # doctest: +SKIP
 >>> nt.replay("traffic.jsonl", server, speed=2)  # doctest: +SKIP
 
-`perf.recording` is the file and its format, `tap` writes it, `traffic` makes requests of it, `player` and `live` send
-them to a server, `simulated` to the simulator, and `api` makes the report.
+`perf.recording` has the file's format, `tap` writes a file, `traffic` makes requests from it, `player` and `live`
+send these to a server and `simulated` to the simulator, and `api` makes the report.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`nbtriton.replay`: a recording on a live server, another configuration, a URL, or the simulator."""
+"""`nbtriton.replay`: replay on a live server, in other configurations, at a URL, or in the simulator."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ __all__ = ["replay"]
 
 _log = logging.getLogger("nbtriton.recordings")
 
-# Plays a recording once, in the configuration that is in force.
+# Plays a recording once in the current configuration.
 _Play = Callable[[Playing, Callable[[LevelProgress], None]], Played]
 
 
@@ -70,7 +70,7 @@ def replay(
     record: str | Path | None = None,
     observer: Observer | None = None,
 ) -> PerfReport:
-    """Send the requests of a recording again, each when it came, and measure as `nbtriton.perf`.
+    """Replay a recording, each request at its recorded time, and measure as `nbtriton.perf`.
 
     >>> import tempfile
     >>> with nt.record(server, f"{tempfile.mkdtemp()}/traffic.jsonl", inputs=True) as tap:
@@ -82,44 +82,44 @@ def replay(
     Parameters
     ----------
     recording : path or Recording
-        Of `nbtriton.record`.
+        From `nbtriton.record`.
     target : Server, Profile or str
-        Where to: a server in this process; a profile of `nbtriton.profile`, for the simulator; or
-        the URL of a server that speaks Triton's protocol.
+        A server in this process; a profile of `nbtriton.profile`, for the simulator; or the URL of a
+        server with Triton's protocol.
     models : str, sequence of str or mapping, optional
-        Only the requests for these models, all by default; a mapping gives for each the model that
-        is to get them.
+        Only the requests for these models, all by default; a mapping gives the target's model for
+        each.
     speed : float or sequence of float
-        How many times as fast as they came. Several are replayed one after the other.
+        Factor of the recorded speed; several are replayed one after the other.
     protocol : {"inproc", "http", "grpc"}, optional
         As for `nbtriton.perf`.
     shapes : mapping, optional
-        Dimensions of inputs with variable ones, for a recording of the past, which has no shapes.
+        Shapes of inputs with variable dimensions, for a recording made with ``past``, which has none.
     percentile : float, optional
-        Of the latency, beside p50, p90, p95 and p99.
+        Percentile of the latency to report beside p50, p90, p95 and p99.
     instances, max_batch_size, max_queue_delay_us, dynamic_batching, preferred, isolation, kind, cache, rate_limit : optional
-        A value or a list of values, as for `nbtriton.perf`: replay it with each combination, and
-        restore the model's own configuration at the end. With several models `sweep_models` names
-        those to configure.
+        A value or a list of values, as for `nbtriton.perf`: replay with each combination, then
+        restore the model's own configuration.
     sweep_models : sequence of str
+        The models to configure; needed if there are several.
     seed : int
-        Of inputs that were not recorded, and of the simulator's service times.
+        Seed of inputs that were not recorded, and of the simulator's service times.
     record : path, optional
-        Record what is sent, of the last replay if there are several.
+        Record the requests sent by the last replay.
     observer : callable, optional
         As for `nbtriton.perf`.
 
     Returns
     -------
     PerfReport
-        A point for each model, speed and configuration: over the whole recording, up to the last
-        answer. After a KeyboardInterrupt it has what was measured until then, with
+        A point for each model, speed and configuration, from the first request to the last response.
+        After a KeyboardInterrupt the report has the measurements until then, with
         ``interrupted=True``.
 
     Raises
     ------
     InvalidArgumentError
-        Options that make no sense, or a file that is no recording.
+        The options are inconsistent, or the file is not a recording.
     NotFoundError
         No such file or model.
     UnavailableError
@@ -127,9 +127,9 @@ def replay(
 
     Notes
     -----
-    Requests of a sequence keep their order and their correlation id. Over HTTP and gRPC, where they
-    could overtake each other, each waits for the answer of the one before. In the simulator
-    requests arrive when they are due exactly, so two replays are the same in every number.
+    Requests of a sequence keep their order and their correlation id. Over HTTP and gRPC, where requests
+    may overtake each other, each waits for the response to the one before. In the simulator requests
+    arrive exactly when they are due, so that two replays give equal numbers.
     """
     check(
         {"shapes": shapes, "sweep_models": sweep_models, "seed": seed, "observer": observer, "record": record},
@@ -306,11 +306,11 @@ def _simulated(
     sweep = SweepPlan(ensembles, others, {name: profile.config(name) for name in sweep_models})
     sweep.check(configurations)
     for each in configurations:
-        profile_under(profile, each)  # refused before anything is simulated
+        profile_under(profile, each)  # refuses a wrong configuration before the simulation
     in_force = dict(sweep.originals)
 
     def apply(configuration: Configuration) -> None:
-        # As a load would: a batcher that is new has its preferred sizes only then.
+        # As a load does: only then has a new batcher its preferred sizes.
         target = sweep.target(configuration)
         in_force.update({name: normalize(each, name=name) for name, each in target.items()})
 
@@ -326,11 +326,11 @@ def _simulated(
 
 
 def _tell_inputs_apart(planned: list[Planned]) -> None:
-    """Give requests with different recorded inputs different objects, for the simulated cache."""
-    made: dict[int, Mapping[str, Any]] = {}
-    for at, each in enumerate(planned):
-        inputs = made.setdefault(each.recorded.inputs, {})
-        planned[at] = replace(each, call=replace(each.call, inputs=inputs))
+    """Give different recorded inputs different objects, for the simulated cache."""
+    unique: dict[int, Mapping[str, Any]] = {}
+    for index, each in enumerate(planned):
+        inputs = unique.setdefault(each.recorded.inputs, {})
+        planned[index] = replace(each, call=replace(each.call, inputs=inputs))
 
 
 def _nothing(_configuration: Configuration) -> None:
@@ -342,7 +342,7 @@ def _restore_nothing() -> None:
 
 
 def _to_sweep(models: Mapping[str, Sequence[str]], sweep_models: Sequence[str]) -> str:
-    """Return the model whose configuration is swept, or the first of several that are."""
+    """Return the model whose configuration is swept; the first if there are several."""
     if len(models) > 1 and not sweep_models:
         raise InvalidArgumentError(
             f"the recording has requests for several models: {', '.join(models)}",
@@ -352,7 +352,7 @@ def _to_sweep(models: Mapping[str, Sequence[str]], sweep_models: Sequence[str]) 
 
 
 class _Run:
-    """The replays of one call, one after the other."""
+    """Replays of one call, one after the other."""
 
     def __init__(self, session: _Session, observer: Observer | None, total: int) -> None:
         self.points: list[PerfPoint] = []
@@ -365,7 +365,7 @@ class _Run:
         self._started_s = time.monotonic()
 
     def all(self, configurations: Sequence[Configuration], speeds: Sequence[float]) -> None:
-        """Replay with each configuration at each speed; an interrupt ends them all."""
+        """Replay with each configuration at each speed; an interrupt ends all."""
         session = self._session
         try:
             for configuration in configurations:
@@ -414,7 +414,7 @@ class _Run:
         try:
             self._observer(whole)
         except Exception:
-            # An observer must not hurt the measurement: it is not called again.
+            # An observer that failed is not called again: it must not affect the measurement.
             _log.exception("the observer of a replay raised and was removed")
             self._observer = None
 
@@ -422,12 +422,12 @@ class _Run:
 def _as_recording(
     recording: Recording, chosen: Mapping[str, str], played: Played, speed: float
 ) -> Recording:
-    """Return what was sent, in the form of what was recorded."""
+    """Return the sent requests as a recording."""
     return Recording(
         tuple(each._replace(model=chosen[each.model]) for each in played.sent),
         recording.inputs,
         {chosen.get(name, name): text for name, text in recording.models.items()},
         recording.began,
-        # In virtual time it takes exactly as long.
+        # In virtual time a replay takes exactly as long.
         played.duration_ns or round(recording.duration_ns / speed),
     )

@@ -1,4 +1,4 @@
-"""One replay on a live server: from the first request to the last answer, as points of a report."""
+"""One replay on a live server, as points of a report."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from nbtriton.recordings.traffic import Planned
 
 __all__ = ["Played", "Playing", "play_live", "points_of"]
 
-# Longest silence between two reports of progress.
+# Interval of progress reports.
 _REPORT_S = 0.25
 
 
 @dataclass(frozen=True, slots=True)
 class Playing:
-    """The arguments of one replay.
+    """Arguments of one replay.
 
     Parameters
     ----------
@@ -34,9 +34,9 @@ class Playing:
     due_ns : sequence of int
     speed : float
     models : mapping of str to sequence of str
-        The models of the target, each with the composing models of an ensemble.
+        The target's models, each with the composing models of an ensemble.
     rule : StabilityRule
-        Whose percentile the report has.
+        Its percentile is reported.
     configuration : mapping
         The swept options in force.
     streaming, serial : bool
@@ -55,9 +55,9 @@ class Playing:
 
 @dataclass(frozen=True, slots=True)
 class Played:
-    """The result of one replay: a point for each model, and the sent requests in the form of a recording.
+    """Result of one replay: a point for each model, and the sent requests as in a recording.
 
-    `duration_ns` is 0 where it took exactly as long as the recording.
+    `duration_ns` is 0 if the replay took exactly as long as the recording.
     """
 
     points: tuple[PerfPoint, ...]
@@ -71,8 +71,8 @@ def play_live(
 ) -> Played:
     """Play a recording once.
 
-    A KeyboardInterrupt ends it early: what is outstanding is waited for or cancelled, and sequences
-    that are cut are ended. A second one is raised.
+    A KeyboardInterrupt ends it early: requests in flight are awaited or cancelled, and incomplete
+    sequences are ended. A second one is raised.
     """
     run = Player(
         target, playing.planned, playing.due_ns, streaming=playing.streaming, serial=playing.serial
@@ -111,7 +111,7 @@ def points_of(
     *,
     interrupted: bool,
 ) -> tuple[PerfPoint, ...]:
-    """Return a point for each model of which a request has ended."""
+    """Return a point for each model with a completed request."""
     rule = replace(playing.rule, single=True, asynchronous=True)
     several = len(playing.models) > 1
     rows: dict[str, list[int]] = {model: [] for model in playing.models}

@@ -1,4 +1,4 @@
-"""A recording, played live: each request at its due time, and the times of the answers by model."""
+"""Live replay: each request is sent at its due time, and its times are recorded by model."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["Player"]
 
 
 class _ModelTimes:
-    """The times of the requests to one model."""
+    """Times of the requests to one model."""
 
     __slots__ = ("errors", "idle", "slots")
 
@@ -30,23 +30,23 @@ class _ModelTimes:
 
 
 class Player(Submitting):
-    """Sends each request at its due time, whether or not those before it have ended.
+    """Sender of each request at its due time, whether or not earlier requests have ended.
 
     Parameters
     ----------
     target : Server or RemoteServer
     planned : sequence of Planned
     due_ns : sequence of int
-        Of each, in nanoseconds after the start; none less than the one before.
+        Nanoseconds after the start, in ascending order.
     streaming : bool
         Record each response.
     serial : bool
-        At most one request of a sequence is outstanding: where requests could overtake each other.
+        Send at most one request of a sequence at a time, where requests may overtake each other.
 
     Attributes
     ----------
     sent : list of (int, Planned)
-        What was sent, and when, in nanoseconds after the start.
+        Sent requests with their times, in nanoseconds after the start.
     """
 
     def __init__(
@@ -58,7 +58,6 @@ class Player(Submitting):
         streaming: bool,
         serial: bool,
     ) -> None:
-        # The load and the traffic of other loads have no part in this one.
         super().__init__(
             LoadSpec(target, "", RequestRate(1.0), Repeated([{}]), streaming=streaming)
         )
@@ -68,15 +67,15 @@ class Player(Submitting):
         self._serial = serial
         self._began_ns = 0
         self._times: dict[str, _ModelTimes] = {each.call.model: _ModelTimes() for each in planned}
-        # Slots whose request has ended; None for the end of the load. Only the sender's thread sends.
+        # Slots whose request has ended; None at the end of the load. Only the sender's thread sends.
         self._inbox: queue.SimpleQueue[Slot | None] = queue.SimpleQueue()
         self._in_flight: dict[int, Planned] = {}
         self._late: dict[tuple[str, int | str], deque[tuple[Planned, int]]] = {}
-        # Sequences that have begun and not ended: the last request of each.
+        # The last request of each sequence that has begun and not ended.
         self._open: dict[tuple[str, int | str], Planned] = {}
 
     def collect_of(self, model: str, start_ns: int, end_ns: int) -> Window:
-        """Return the window of one model between two moments."""
+        """Return the window of one model between two times."""
         times = self._times[model]
         return collect(times.slots, times.errors, start_ns, end_ns)
 
@@ -97,7 +96,7 @@ class Player(Submitting):
             late_ns = max(0, monotonic_ns() - start_ns - due_ns)
             key = planned.sequence
             if self._serial and key is not None:
-                if key in self._late:  # its last request is outstanding
+                if key in self._late:  # its last request is in flight
                     self._late[key].append((planned, start_ns + due_ns))
                     continue
                 self._late[key] = deque()
@@ -109,7 +108,7 @@ class Player(Submitting):
         self.finished.set()
 
     def _wait_until(self, due_ns: int) -> None:
-        """Handle ends of requests until a moment."""
+        """Handle ends of requests until a time."""
         while not self._stopping:
             left_ns = due_ns - monotonic_ns()
             try:
@@ -157,7 +156,7 @@ class Player(Submitting):
         self._play(following, max(0, now_ns - due_ns))
 
     def _close_sequences(self) -> None:
-        """End the sequences that an interrupt has cut, so that their slots are free again."""
+        """End the sequences that an interrupt left incomplete, to free their slots."""
         for planned in list(self._open.values()):
             options: CallOptions = {
                 **planned.call.options, "sequence_start": False, "sequence_end": True,

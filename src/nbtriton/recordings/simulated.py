@@ -1,4 +1,4 @@
-"""One replay in the simulator: each request arrives at its due time exactly."""
+"""One replay in the simulator, where each request arrives exactly at its due time."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from nbtriton.simulate.server import SimulatedServer
 
 __all__ = ["play_simulated"]
 
-# Events between two looks at signals: compiled code does not look at them itself.
+# Events between two checks for signals: compiled code does not check by itself.
 _EVENTS = 20_000
 
 
@@ -39,7 +39,7 @@ def play_simulated(
     playing : Playing
     on_progress : callable
     seed : int
-        Of the service times that are drawn.
+        Seed of the simulated service times.
     """
     server = SimulatedServer(profile, configs, seed=seed)
     loads = {model: server.runtime(model) for model in playing.models}
@@ -78,7 +78,7 @@ def play_simulated(
         replace(point, notes=(*point.notes, *beyond))
         for point in points_of(playing, windows, statistics, interrupted=interrupted)
     )
-    # Virtual clients are never late: what is sent arrives when it is due.
+    # Virtual clients are never late: each request arrives when it is due.
     sent = [
         each.recorded._replace(at_ns=due_ns)
         for each, due_ns in list(zip(playing.planned, playing.due_ns, strict=True))[: run.number]

@@ -1,4 +1,4 @@
-"""`nbtriton.record`: a listener at the entrance of a server writes what arrives."""
+"""`nbtriton.record`: recording of the requests that arrive at a server."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ __all__ = ["TrafficTap", "record"]
 
 _log = logging.getLogger("nbtriton.recordings")
 
-# Requests that wait to be written: the sender that brings the last of them writes them all, some
-# 5 us each.
+# Limit of requests waiting to be written; the sender that reaches it writes all of them, at some 5 us
+# each.
 _CHUNK = 256
 
 
@@ -56,40 +56,40 @@ def record(
     count: int | None = None,
     past: bool = False,
 ) -> TrafficTap:
-    """Keep the requests that clients send to a server in a file, for `nbtriton.replay`.
+    """Record the requests that clients send to a server in a file, for `nbtriton.replay`.
 
-    Each request with its time of arrival, model, version, shapes, priority, timeout, sequence,
-    parameters and id. What steps of ensembles and models' own calls lead to follows from these, and is
-    not recorded.
+    The file has the arrival time, model, version, shapes, priority, timeout, sequence, parameters and
+    id of each request. Requests by ensembles and by models' own calls are not recorded: a replay
+    causes them again.
 
     Parameters
     ----------
     server : Server
     path : path
-        It is replaced. A name that ends in ``.gz`` gives a compressed file.
+        An existing file is replaced; a name that ends in ``.gz`` gives a compressed file.
     models : str or sequence of str, optional
-        Only requests for these; all by default.
+        Only requests for these models; all by default.
     inputs : bool
-        Keep the contents of the inputs too, each different set of tensors once. Without, a replay
-        makes random ones of the same shapes.
+        Record the contents of inputs too, each distinct set of tensors once. Otherwise a replay
+        generates random inputs of the same shapes.
     seconds : float, optional
-        Record for this time, and return then; Ctrl-C ends it earlier.
+        Record for this time, then return; Ctrl-C ends it earlier.
     count : int, optional
-        Likewise, until that many requests have arrived.
+        Record this number of requests, then return.
     past : bool
-        Write what the server's recorder still has of the last requests (`nbtriton.events`), and
-        return. It knows their arrivals, models, rows and ids only, so sequences are refused.
+        Write the last requests that the server's recorder still has (`nbtriton.events`), and return.
+        It has only arrivals, models, rows and ids, so sequences are refused.
 
     Returns
     -------
     TrafficTap
-        Recording, unless `seconds`, `count` or `past` is given: end it with ``stop()``, or use
-        it in a ``with`` block. The end of the server ends it too.
+        Recording until ``stop()``, the end of a ``with`` block or of the server, unless `seconds`,
+        `count` or `past` is given.
 
     Raises
     ------
     InvalidArgumentError
-        Options that make no sense, or a file that cannot be written.
+        The options are inconsistent, or the file cannot be written.
     NotFoundError
         No such model.
 
@@ -125,7 +125,7 @@ def record(
     if seconds is not None or count is not None:
         try:
             wait_in_slices(tap.ended.wait, seconds)
-        except KeyboardInterrupt:  # what has arrived is kept
+        except KeyboardInterrupt:  # the recorded requests stay
             tap.interrupted = True
         tap.stop()
     return tap
@@ -162,7 +162,7 @@ def _check(
 
 
 class TrafficTap(Stopping):
-    """A recording that is being made: a context manager that ends it.
+    """A recording in progress; a context manager that ends it.
 
     >>> import tempfile
     >>> with nt.record(server, f"{tempfile.mkdtemp()}/traffic.jsonl") as tap:
@@ -177,20 +177,20 @@ class TrafficTap(Stopping):
     models : sequence of str or None
     inputs : bool
     limit : int, optional
-        Requests after which it ends.
+        Number of requests after which it ends.
 
     Attributes
     ----------
     path : Path
     requests : int
-        How many it has.
+        Number of recorded requests.
     left_out : int
-        Requests of sequences that began before the recording: no server would take them.
+        Requests of sequences that began before the recording; a server would refuse them.
     interrupted : bool
-        Ctrl-C ended it before its `seconds` or its `count`.
+        Whether Ctrl-C ended it before `seconds` or `count`.
     ended : threading.Event
     error : Exception or None
-        Why it ended by itself: the disk is full.
+        The error that ended it, such as a full disk.
     """
 
     def __init__(
@@ -227,13 +227,13 @@ class TrafficTap(Stopping):
         self._sequences: set[tuple[str, int | str]] = set()
 
     def start(self) -> None:
-        """Begin to listen."""
+        """Start recording."""
         self._server.engine.dispatcher.listen(self)
 
     def arrived(
         self, request: InferenceRequest, version: int, options: RequestOptions
     ) -> TritonError | None:
-        """Note a request; its inputs are copied now, as its model may write to them."""
+        """Add a request; its inputs are copied at once, as the model may write to them."""
         if self._models is not None and request.model_name not in self._models:
             return None
         try:
@@ -245,21 +245,21 @@ class TrafficTap(Stopping):
             )  # fmt: skip
             if len(self._waiting) >= min(_CHUNK, (self._limit or math.inf) - self.requests):
                 self._write()
-        except Exception as error:  # the request does not suffer
+        except Exception as error:  # the request itself must not fail
             self._fail(error)
         return None
 
     def close(self) -> None:
-        """End it, as its server has ended."""
+        """End the recording: its server has ended."""
         self._finish()
 
     def stop(self) -> Recording:
-        """End it and return the recording, read from the file; any number of times.
+        """End the recording and return it, read from the file; may be called again.
 
         Raises
         ------
         Exception
-            Writing has failed; the file has what was written before.
+            Writing failed; the file has the requests written before.
 
         Examples
         --------
@@ -275,7 +275,7 @@ class TrafficTap(Stopping):
         return Recording.load(self.path)
 
     def write_past(self, requests: Sequence[RecordedRequest]) -> None:
-        """Write requests that are known already, and end."""
+        """Write the given requests, and end."""
         self.ended.set()
         with self._writer:
             for request in requests:
@@ -301,7 +301,7 @@ class TrafficTap(Stopping):
         }
 
     def _write(self) -> None:
-        """Write what waits, unless another thread does, in the order of arrival."""
+        """Write the waiting requests in order of arrival, unless another thread is writing."""
         if not self._writing.acquire(blocking=False):
             return
         try:
@@ -319,7 +319,7 @@ class TrafficTap(Stopping):
             if not self._is_whole(model, options):
                 self.left_out += 1
                 continue
-            # A thread may have slept between its look at the clock and its note.
+            # In order of time: a thread may have slept between reading the clock and adding the request.
             self._last_ns = max(self._last_ns, start_ns - self._began_ns)
             number = self._number_of(inputs)
             self._writer.add(RecordedRequest(self._last_ns, model, number, rows, options))
@@ -370,7 +370,7 @@ class TrafficTap(Stopping):
         self._waiting.clear()
 
     def _fail(self, error: Exception) -> None:
-        """End because of an error."""
+        """End the recording because of an error."""
         _log.error("recording to '%s' has failed: %s", self.path, error)
         self.error = self.error or error
         self._server.engine.dispatcher.stop_listening(self)
@@ -380,7 +380,7 @@ class TrafficTap(Stopping):
 
 
 def _past_requests(server: Server, models: Sequence[str] | None) -> list[RecordedRequest]:
-    """Return what the server's recorder has of clients' requests."""
+    """Return the clients' requests that the server's recorder has."""
     names = models or sorted({model.name for model in server.models()})
     for name in names:
         if server.config(name).HasField("sequence_batching"):
@@ -392,7 +392,7 @@ def _past_requests(server: Server, models: Sequence[str] | None) -> list[Recorde
     for name in names:
         try:
             found += [each for each in server.requests(name) if not each.caller]
-        except NotFoundError:  # it had no request yet
+        except NotFoundError:  # no request yet
             continue
     found.sort(key=lambda each: (each.arrival_ns, each.number))
     return [
@@ -409,7 +409,7 @@ def _digest(data: bytes) -> bytes:
 
 
 def _options_of(request: InferenceRequest, version: int, options: RequestOptions) -> dict[str, Any]:
-    """Return what a request has beside its inputs, where it is not the default."""
+    """Return a request's options that are not the default."""
     correlation_id = options.correlation_id
     found: dict[str, Any] = {
         "version": int(version) if version != -1 else None,

@@ -1,4 +1,4 @@
-"""A recording as requests to send: the models of the target, their inputs, the due times."""
+"""The requests of a replay: target models, inputs and due times."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ class Planned:
     ----------
     recorded : RecordedRequest
     call : Call
-        As it is sent, to the model of the target.
+        The call of the target's model.
     sequence : tuple or None
-        The model and the correlation id of its sequence: such requests keep their order.
+        Model and correlation id of its sequence, whose requests keep their order.
     """
 
     recorded: RecordedRequest
@@ -41,7 +41,7 @@ class Planned:
 def chosen_models(
     recording: Recording, models: str | Sequence[str] | Mapping[str, str] | None
 ) -> dict[str, str]:
-    """Return the recorded models to replay, each with the model of the target that gets its requests.
+    """Return the recorded models to replay, each with the target's model for its requests.
 
     Raises
     ------
@@ -83,15 +83,15 @@ def planned_traffic(
     ----------
     recording : Recording
     chosen : mapping of str to str
-        As `chosen_models` returns it.
+        From `chosen_models`.
     target : Configured
-        The configurations of the models: a server or a profile.
+        A server or a profile, with the models' configurations.
     shapes : mapping, optional
-        Dimensions of inputs with variable ones, where the recording does not know the shapes.
+        Shapes of inputs with variable dimensions, if the recording lacks them.
     seed : int
-        Of the inputs that are made, where the recording has none.
+        Seed of generated inputs, if the recording has none.
     empty : bool
-        Make no arrays: for the simulator, to which only sizes matter.
+        Make no arrays: the simulator needs only sizes.
 
     Raises
     ------
@@ -101,18 +101,18 @@ def planned_traffic(
         The shapes of inputs are unknown.
     """
     configs = {name: target.config(name) for name in dict.fromkeys(chosen.values())}
-    # The same recorded inputs are the same object: encoded once, and equal for the simulator's cache.
-    made: dict[tuple[int, str, int], Request] = {}
+    # Equal recorded inputs are one object: encoded once, and equal for the simulator's cache.
+    cache: dict[tuple[int, str, int], Request] = {}
     planned = []
     for each in recording.requests:
         model = chosen.get(each.model)
         if model is None:
             continue
         key = (each.inputs, model if each.inputs < 0 else "", each.rows if each.inputs < 0 else 0)
-        inputs = made.get(key)
+        inputs = cache.get(key)
         if inputs is None:
-            inputs = made[key] = (
-                {} if empty else _inputs(recording, each, configs[model], shapes, seed + len(made))
+            inputs = cache[key] = (
+                {} if empty else _inputs(recording, each, configs[model], shapes, seed + len(cache))
             )
         options: CallOptions = {**each.options}  # type: ignore[typeddict-item]
         correlation_id = options.get("correlation_id")
@@ -127,7 +127,7 @@ def planned_traffic(
 
 
 def due_times_ns(planned: Sequence[Planned], speed: float) -> list[int]:
-    """Return when each request is due, in nanoseconds after the start.
+    """Return the due time of each request, in nanoseconds after the start.
 
     Examples
     --------
@@ -137,7 +137,7 @@ def due_times_ns(planned: Sequence[Planned], speed: float) -> list[int]:
     >>> due_times_ns(planned, 1.5)
     [0, 2000]
     """
-    if speed == 1:  # exact, however long the recording
+    if speed == 1:  # exact for a recording of any length
         return [each.recorded.at_ns for each in planned]
     return [round(each.recorded.at_ns / speed) for each in planned]
 
@@ -169,7 +169,7 @@ def _array(name: str, tensor: RecordedTensor, random: np.random.Generator) -> An
     if tensor.data is not None:
         try:
             return tensor_of(tensor.datatype, list(tensor.shape), tensor.data)
-        except InternalError:  # what a server would have sent
+        except InternalError:  # as a server would have refused it
             raise InvalidArgumentError(
                 f"the recording has {len(tensor.data)} bytes for its input '{name}' of "
                 f"{tensor.datatype} with shape {list(tensor.shape)}"

@@ -1,1 +1,1 @@
-"""Model repositories on disk, and the real server that verifies what nbtriton says about them."""
+"""Model repositories: loading, control, export, and verification against the real tritonserver."""

@@ -1,4 +1,4 @@
-"""Builds the versions of one polled model; errors have Triton's words."""
+"""Building of the versions of one polled model, with Triton's error texts."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _log = logging.getLogger(LOADS)
 
 
 def check(server: Server, records: Mapping[str, ModelRecord], model: PolledModel) -> None:
-    """Check a model before any of its instances is created.
+    """Check a model before creating instances.
 
     Raises
     ------
@@ -50,14 +50,14 @@ def _check_member(
     if not server.is_ready(member):
         record = records.get(member)
         if record is None or not isinstance(record.error, LoadError):
-            return  # not in the repository: the validation of the ensemble reports it
+            return  # not in the repository: reported by the validation of the ensemble
         error = record.error
         reason = error.message.removeprefix(f"load failed for model '{member}': ").rstrip("\n")
         text = (
             f"ensemble '{name}' depends on '{member}' which has no loaded version. Model "
             f"'{member}' loading failed with error: {reason}"
         )
-        if not record.states:  # an ensemble that does not fit its own members
+        if not record.states:  # an ensemble that does not fit its composing models
             text = (
                 f"ensemble '{name}' depends on '{member}' which is not valid. Model "
                 f"'{member}' failed with error: {reason}"
@@ -82,14 +82,14 @@ def build_versions(
     auto_complete: bool,
     retries: int,
 ) -> tuple[list[Runtime], list[InstanceUpdate]]:
-    """Build all versions, and the new instances of those to `keep`; all of them or none (L3).
+    """Build all versions, and new instances of the versions to `keep`; all or none (L3).
 
-    A version that fails is tried `retries` times more.
+    A version that fails is tried `retries` more times.
 
     Raises
     ------
     LoadError
-        With the reasons of all versions that failed; `record` has them too.
+        With the reasons of all failed versions; `record` has them too.
     """
     name = model.name
     serving = {served.version for served in server.models() if served.name == name}
@@ -131,9 +131,9 @@ def build_versions(
     _discard(runtimes, updates)
     first = next(iter(failed.values()))
     if model.is_ensemble and isinstance(first, ConfigError):
-        record.states = before  # it has never had a version
+        record.states = before  # the model has never had a version
         raise load_error(name, first)
-    # A version that could not be updated goes on serving; its entry in the index has the reason.
+    # A version that could not be updated still serves; its entry in the index has the reason.
     reasons = {
         version: ("READY" if version in keep else "UNAVAILABLE", load_reason(name, version, error))
         for version, error in failed.items()

@@ -1,7 +1,6 @@
-"""Model control: the models of repositories that are loaded, and when they are (L4 to L22).
+"""Model control: loading and unloading of repository models (L4 to L22).
 
-The texts and statuses are Triton's (L4, L9); a text that Triton only writes to its log is the hint
-of the error here.
+Texts and statuses are Triton's (L4, L9). A text that Triton only logs is the hint of the error.
 """
 
 from __future__ import annotations
@@ -9,11 +8,13 @@ from __future__ import annotations
 import math
 import threading
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from os import PathLike
 from pathlib import Path
 from typing import Any
 
+from nbtriton.checks import DIRECTORY, Kind, check, listed
 from nbtriton.closing import Closing
 from nbtriton.config import ModelConfig, to_json
 from nbtriton.drawing import TableView
@@ -23,6 +24,7 @@ from nbtriton.errors import (
     InternalError,
     InvalidArgumentError,
     LoadError,
+    NotFoundError,
     TritonError,
     UnavailableError,
     nearest,
@@ -39,11 +41,15 @@ MODES = ("none", "explicit", "poll")
 
 _NOT_EXPLICIT = "explicit model load / unload is not allowed if polling is enabled"
 _WILDCARD = "Wildcard model name '*' must be the ONLY startup model if specified at all."
+_DIRECTORIES = Kind(
+    lambda given: DIRECTORY.accepts(given) or listed(DIRECTORY).accepts(given),
+    "a directory or a list of them",
+)
 _COLUMNS = ("model", "version", "state", "reason")
 
 
 class ModelControl(Closing, TableView):
-    """The models of one or more repositories, loaded into a server as Triton would.
+    """Model control of one or more repositories for a server, as in Triton.
 
     Parameters
     ----------
@@ -51,13 +57,12 @@ class ModelControl(Closing, TableView):
     directories : path or sequence of paths
         The model repositories.
     mode : {"none", "explicit", "poll"}
-        Triton's ``--model-control-mode``. With ``"none"`` all models are loaded now and never
-        again; ``"explicit"`` loads `load_models` now and others by `load`; ``"poll"`` loads every
-        `poll_s` seconds the models that have changed.
+        Triton's ``--model-control-mode``. ``"none"`` loads all models once; ``"explicit"`` loads
+        `load_models`, and others by `load`; ``"poll"`` loads changed models every `poll_s` seconds.
     load_models : sequence of str
         ``--load-model``; ``"*"`` alone for all.
     poll_s : float
-        ``--repository-poll-secs``; with 0 or less only `poll_now` polls.
+        ``--repository-poll-secs``; 0 or less for polls by `poll_now` only.
     auto_complete : bool
         False is ``--disable-auto-complete-config``.
     config_name : str
@@ -65,26 +70,26 @@ class ModelControl(Closing, TableView):
     strict_readiness : bool
         ``--strict-readiness``: the server is ready only if every model is.
     exit_on_error : bool
-        ``--exit-on-error``: raise if a model fails to load now. By default the others serve, and
-        `errors` has the reasons.
+        ``--exit-on-error``: raise if a model fails to load at the start. By default the other models
+        serve, and `errors` has the reasons.
     load_threads : int
-        ``--model-load-thread-count``: models that load at a time.
+        ``--model-load-thread-count``: models loaded concurrently.
     load_retries : int
-        ``--model-load-retry-count``: further tries of a version that fails.
+        ``--model-load-retry-count``: retries of a version that fails.
 
     Raises
     ------
     NotFoundError
         A repository does not exist.
     InvalidArgumentError
-        An unknown mode; ``"*"`` beside other names.
+        The mode is unknown, or ``"*"`` is beside other names.
     InternalError, InvalidArgumentError
-        With `exit_on_error`, the last error of a tritonserver before it ends.
+        With `exit_on_error`, the error with which tritonserver exits.
 
     Attributes
     ----------
     startup_error : TritonError or None
-        The error with which a strict server would not have started.
+        The error at which a server with ``--exit-on-error`` exits.
     """
 
     def __init__(
@@ -116,8 +121,14 @@ class ModelControl(Closing, TableView):
             )
         if math.isnan(poll_s) or poll_s > threading.TIMEOUT_MAX:
             raise InvalidArgumentError(f"poll_s must be a number of seconds, found {poll_s}")
-        if isinstance(directories, str | Path):
+        if isinstance(directories, Iterator):
+            directories = list(directories)
+        check({"directories": directories}, {"directories": _DIRECTORIES})
+        if isinstance(directories, str | PathLike):
             directories = [directories]
+        if not all(map(str, directories)):
+            # Such as of a variable of the shell that is not set: it is not the current directory.
+            raise NotFoundError("failed to open model repository '': no such directory")
         self.server = server
         self.directories = tuple(Path(directory).absolute() for directory in directories)
         self.mode = mode
@@ -144,12 +155,12 @@ class ModelControl(Closing, TableView):
             self._poller = start_polling(weakref.ref(self), self._closed, poll_s)
 
     def close(self, *, timeout_s: float | None = None) -> None:
-        """End the polling. Loaded models go on serving.
+        """Stop polling; loaded models still serve.
 
         Parameters
         ----------
         timeout_s : float, optional
-            How long to wait for a poll in progress; no limit by default.
+            Timeout for a poll in progress; none by default.
         """
         self._closed.set()
         poller = self._poller
@@ -157,10 +168,10 @@ class ModelControl(Closing, TableView):
             poller.join(timeout_s)
 
     def clean_up(self) -> None:
-        """Remove the files that came with load requests, once their models are unloaded."""
+        """Remove the files of overrides, once their models are unloaded."""
         self._loader.clean_up()
 
-    # -- verbs of a front end --------------------------------------------------------------------
+    # -- calls by endpoints ----------------------------------------------------------------------
 
     def load(self, name: str, parameters: Mapping[str, Any] | None = None) -> None:
         """Load a model, or load it again if its files have changed.
@@ -179,7 +190,7 @@ class ModelControl(Closing, TableView):
         InternalError
             The repository has no such model, or its configuration cannot be read.
         LoadError
-            The model failed to load; what served before still does.
+            The model failed to load; versions that served before still serve.
         """
         override = Override.of(parameters or {})
         self._check_explicit()
@@ -188,7 +199,7 @@ class ModelControl(Closing, TableView):
             raise errors[name]
 
     def holds(self, name: str) -> bool:
-        """Return True if the versions of a model that serve are those of its repository."""
+        """Return True if the versions of a model that serve are from its repository."""
         record = self._records.get(name)
         if record is None or record.loaded is None:
             return False
@@ -204,9 +215,9 @@ class ModelControl(Closing, TableView):
         )
 
     def reconfigure(self, name: str, config: ModelConfig) -> None:
-        """Load a model again with a configuration in place of its file's, in any mode.
+        """Load a model again with another configuration than its file's, in any mode.
 
-        All versions get it, and those that its version policy wants are loaded from the directory.
+        It applies to all versions; versions that its version policy adds are loaded from the directory.
 
         Parameters
         ----------
@@ -216,21 +227,21 @@ class ModelControl(Closing, TableView):
         Raises
         ------
         InternalError, InvalidArgumentError, LoadError
-            As `load`; what served before still does.
+            As `load`.
         """
         errors = self._loader.load([name], {name: Override(to_json(config))})
         if name in errors:
             raise errors[name]
 
     def unload(self, name: str, parameters: Mapping[str, Any] | None = None) -> None:
-        """Unload a model; requests that it accepted are finished. An unknown model is no error.
+        """Unload a model after its accepted requests; an unknown model is ignored.
 
         Parameters
         ----------
         name : str
         parameters : mapping, optional
-            ``unload_dependents``: of an ensemble, unload the composing models too that were not
-            loaded explicitly and that no other ensemble uses.
+            ``unload_dependents``: also unload an ensemble's composing models that were not loaded
+            explicitly and that no other ensemble uses.
 
         Raises
         ------
@@ -242,18 +253,18 @@ class ModelControl(Closing, TableView):
         self._loader.unload(name, dependents=dependents)
 
     def index(self, ready: bool = False) -> list[dict[str, str]]:
-        """Return the repository index: one entry a version, in Triton's form.
+        """Return the repository index in Triton's form: one entry per version.
 
         Parameters
         ----------
         ready : bool
-            Only versions that are ready.
+            Whether to return only ready versions.
 
         Returns
         -------
         list of dict
-            ``name``, and for every model that was loaded before ``version``, ``state`` and a
-            ``reason``. A model whose version policy leaves no version is left out, as in Triton.
+            ``name``, and for every model that was loaded once ``version``, ``state`` and ``reason``.
+            As in Triton, a model whose version policy leaves no version is left out.
         """
         states = self._states()
         places = self._places()
@@ -283,7 +294,7 @@ class ModelControl(Closing, TableView):
 
     @property
     def errors(self) -> dict[str, TritonError]:
-        """The errors of models that are not loaded, or not as the repository has them, by name."""
+        """Errors by name, of models that are not loaded, or not as they are in the repository."""
         return {
             name: record.error
             for name, record in sorted(self._records.items())
@@ -291,7 +302,7 @@ class ModelControl(Closing, TableView):
         }
 
     def poll_now(self) -> None:
-        """Load new and changed models and unload removed ones at once, as every poll does (L6).
+        """Poll now: load new and changed models, and unload removed ones (L6).
 
         Raises
         ------
@@ -302,7 +313,7 @@ class ModelControl(Closing, TableView):
             raise UnavailableError("only a control in mode 'poll' polls")
         present = directories_of(self.directories)
         for name, record in list(self._records.items()):
-            # A model in two repositories is in none: neither can be meant.
+            # A model in two repositories is ambiguous and counts as missing.
             if record.loaded is not None and len(present.get(name, ())) != 1:
                 self._loader.unload(name)
         self._loader.load(present)
@@ -328,7 +339,7 @@ class ModelControl(Closing, TableView):
             )
 
     def _states(self) -> dict[str, dict[int, VersionState]]:
-        """Return the states of all versions by model, also of models loaded without the control."""
+        """Return the states of all versions by model, models loaded without the control included."""
         serving: dict[str, dict[int, VersionState]] = {}
         for model in self.server.models():
             # An ensemble without its composing models counts as unloaded (L20).
@@ -345,7 +356,7 @@ class ModelControl(Closing, TableView):
         }
 
     def _places(self) -> dict[str, list[Path]]:
-        """Return the directories of each model; a repository that is away has none."""
+        """Return the directories of each model; a missing repository has no models."""
         places: dict[str, list[Path]] = {}
         for root in self.directories:
             with suppress(TritonError):
@@ -355,7 +366,7 @@ class ModelControl(Closing, TableView):
 
     def _table(self) -> tuple[Sequence[str], Sequence[Sequence[object]], str]:
         errors = self.errors
-        # Other models that the notebook has loaded are not of these repositories.
+        # Not models of these repositories: others that the notebook has loaded.
         own = {*self._places(), *self._records}
         rows = []
         for entry in self.index():
@@ -365,7 +376,7 @@ class ModelControl(Closing, TableView):
             error = errors.get(name)
             record = self._records.get(name)
             if entry.get("state") == "READY" and (record is None or record.loaded is None):
-                error = None  # the notebook has loaded this one itself
+                error = None  # loaded by the notebook
             if error is not None and (not reason or entry.get("state") == "READY"):
                 polled = isinstance(error, InternalError)
                 reason = error.hint if polled else error.message
@@ -373,7 +384,7 @@ class ModelControl(Closing, TableView):
             state = entry.get("state", "not loaded")
             rows.append((name, entry.get("version", ""), state, reason.partition("\n")[0]))
         shown = {row[0] for row in rows}
-        for name, error in errors.items():  # asked for, and in none of the repositories
+        for name, error in errors.items():  # requested models that are in no repository
             if name not in shown:
                 reason = (error.hint or error.message).partition("\n")[0]
                 rows.append((name, "", "not loaded", reason))

@@ -1,4 +1,4 @@
-"""The order in which ensembles are loaded: after the ensembles that they compose."""
+"""Load order of ensembles: after the ensembles among their composing models."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ __all__ = ["by_dependency", "composing_models"]
 
 
 def composing_models(config: ModelConfig) -> tuple[str, ...]:
-    """Return the models that an ensemble composes, each once."""
+    """Return the composing models of an ensemble, each once."""
     return tuple(dict.fromkeys(step.model_name for step in config.ensemble_scheduling.step))
 
 
 def by_dependency(
     ensembles: Mapping[str, ModelConfig],
 ) -> tuple[list[str], dict[str, ConfigError]]:
-    """Order ensembles after those they compose; those in a cycle are errors instead."""
+    """Order ensembles after their composing ensembles; return errors for ensembles in a cycle."""
     graph = {
         name: {member for member in composing_models(config) if member in ensembles}
         for name, config in ensembles.items()

@@ -1,4 +1,4 @@
-"""Loads and unloads models of repositories in a server, with the ensembles that follow them."""
+"""Loading and unloading of repository models in a server, with dependent ensembles."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from nbtriton.repository.dependencies import by_dependency
 from nbtriton.repository.override import Override
 from nbtriton.repository.parallel import in_parallel
 from nbtriton.repository.polling import PolledModel, poll_model
+from nbtriton.repository.reader import is_folder_name
 from nbtriton.repository.records import LOADS, ModelRecord, load_error, with_hint
 
 __all__ = ["ModelLoader"]
@@ -27,7 +28,7 @@ _loads = logging.getLogger(LOADS)
 
 
 class ModelLoader:
-    """Loads models of repositories and keeps a record of each.
+    """Loader of repository models, with a record of each.
 
     Parameters
     ----------
@@ -62,7 +63,7 @@ class ModelLoader:
         self._threads = threads
         self._retries = retries
         self._lock = threading.Lock()
-        # What removes the directories of overrides.
+        # Finalizers that remove the directories of overrides.
         self._scratch: list[Callable[[], object]] = []
 
     def clean_up(self) -> None:
@@ -72,17 +73,17 @@ class ModelLoader:
         self._scratch.clear()
 
     def record(self, name: str) -> ModelRecord:
-        """Return the record of a model, a new one for a new model."""
+        """Return the record of a model, created on first use."""
         with self._lock:
             return self.records.setdefault(name, ModelRecord(name))
 
     def load(
         self, names: Iterable[str], overrides: Mapping[str, Override] | None = None
     ) -> dict[str, TritonError]:
-        """Load models and the models that they compose; return the errors of those that failed."""
-        wanted = list(dict.fromkeys(names))
-        polled, errors = self._poll(wanted, overrides or {})
-        for name in wanted:
+        """Load models and their composing models; return the errors of failed models."""
+        requested = list(dict.fromkeys(names))
+        polled, errors = self._poll(requested, overrides or {})
+        for name in requested:
             if name in polled:
                 self.record(name).explicit = True
         changed: set[str] = set()
@@ -96,13 +97,13 @@ class ModelLoader:
             errors[name] = self.record(name).error = load_error(name, cycle)
             _loads.error("failed to load '%s': %s", name, with_hint(errors[name]))
         for name in ordered:
-            # A changed composing model is a reason to build the ensemble again (L11).
+            # A changed composing model requires a rebuild of the ensemble (L11).
             load(ensembles[name], force=not changed.isdisjoint(ensembles[name].members))
         self._load_dependents(changed, set(polled))
         return errors
 
     def unload(self, name: str, *, dependents: bool = False) -> None:
-        """Unload a model; with `dependents` the composing models too that no other model uses."""
+        """Unload a model; with `dependents` also composing models that no other model uses."""
         record = self.records.get(name)
         serving = [model.version for model in self._server.models() if model.name == name]
         self._server.unload(name)
@@ -128,10 +129,10 @@ class ModelLoader:
     def _poll(
         self, names: Sequence[str], overrides: Mapping[str, Override]
     ) -> tuple[dict[str, PolledModel], dict[str, TritonError]]:
-        """Poll models and the models that they compose."""
+        """Poll models and their composing models."""
         polled: dict[str, PolledModel] = {}
         errors: dict[str, TritonError] = {}
-        seen = set(names)
+        polled_names = set(names)
         waiting = list(names)
         while waiting:
             name = waiting.pop(0)
@@ -140,12 +141,12 @@ class ModelLoader:
             except (TritonError, OSError) as error:
                 if name in names:
                     errors[name] = self._poll_failed(name, error)
-                continue  # a composing model: the ensemble's own check reports it
+                continue  # a composing model: reported by the check of the ensemble
             if model.is_override:
                 self._scratch.append(weakref.finalize(self, _remove, model.directory, os.getpid()))
             polled[name] = model
-            waiting += [member for member in model.members if member not in seen]
-            seen.update(model.members)
+            waiting += [member for member in model.members if member not in polled_names]
+            polled_names.update(model.members)
         return polled, errors
 
     def _poll_failed(self, name: str, error: TritonError | OSError) -> TritonError:
@@ -154,7 +155,8 @@ class ModelLoader:
             f"failed to load '{name}', failed to poll from model repository", hint=text
         )
         record = self.records.get(name)
-        if record is None and any((root / name).is_dir() for root in self._directories if name):
+        folder = is_folder_name(name)
+        if record is None and folder and any((root / name).is_dir() for root in self._directories):
             record = self.record(name)
         if record is None or record.polled_error != text:
             if isinstance(error, NotFoundError):
@@ -184,15 +186,15 @@ class ModelLoader:
             except EngineStoppedError:
                 raise
             except TritonError as error:
-                if model.is_ensemble or not model.versions:  # else each version was logged
+                if model.is_ensemble or not model.versions:  # otherwise logged for each version
                     _loads.error("failed to load '%s': %s", name, with_hint(error))
                 record.error = errors[name] = error
                 record.waiting = model if model.is_ensemble else None
                 return
             before = () if record.loaded is None else record.loaded.versions
-            left = {*before, *record.states} - set(model.versions)
+            removed = {*before, *record.states} - set(model.versions)
             record.loaded, record.error, record.waiting, record.states = model, None, None, {}
-            record.set_unloaded(left)
+            record.set_unloaded(removed)
             _loads.info("successfully loaded '%s'", name)
             for path, reason in self._server.ignored(name).items():
                 _log.warning("model '%s': %s has no effect here: %s", name, path, reason)
@@ -202,7 +204,7 @@ class ModelLoader:
         check(self._server, self.records, model)
         keep: set[int] = set()
         if record.loaded is not None:
-            # The notebook may have replaced a version that was loaded here.
+            # The notebook may have replaced a version loaded here.
             keep = {
                 version
                 for version in model.unchanged_since(record.loaded)
@@ -223,10 +225,7 @@ class ModelLoader:
         )
 
     def _load_dependents(self, changed: set[str], done: set[str]) -> None:
-        """Build the ensembles again whose composing models were (L11, L20).
-
-        Those too that were loaded before a composing model existed.
-        """
+        """Rebuild ensembles whose composing models changed or are new (L11, L20)."""
         if not changed:
             return
         serving = {model.name for model in self._server.models()}
@@ -242,6 +241,6 @@ class ModelLoader:
 
 
 def _remove(directory: Path, process: int) -> None:
-    """Remove a directory of this process; a forked child that exits leaves its parent's alone."""
+    """Remove a directory of this process; a forked child does not remove its parent's."""
     if os.getpid() == process:
         shutil.rmtree(directory, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""The override of a load request: a configuration and files in place of the repository's (L12)."""
+"""Override of a load request: a configuration and files in place of the repository's (L12)."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ _FILE = "file:"
 
 @dataclass(frozen=True, slots=True)
 class Override:
-    """The parameters of a load request.
+    """Parameters of a load request.
 
     Attributes
     ----------
     config : str or None
         A configuration as JSON.
     files : mapping of str to bytes
-        The whole of the model's directory, by path.
+        All files of the model's directory, by path.
     """
 
     config: str | None = None
@@ -38,13 +38,13 @@ class Override:
     def of(cls, parameters: Mapping[str, Any]) -> Override | None:
         """Read a load request's parameters; None if nothing is overridden.
 
-        Contents of files are bytes, or base64 text as HTTP carries it.
+        Contents of files are bytes, or base64 text over HTTP.
 
         Raises
         ------
         InternalError
-            A parameter that Triton does not know, or of another type, with the HTTP front end's
-            text.
+            A parameter is unknown to Triton or of the wrong type, with the text of Triton's HTTP
+            endpoint.
         """
         files: dict[str, bytes] = {}
         config = None
@@ -56,7 +56,7 @@ class Override:
             elif key.startswith(_FILE):
                 if not isinstance(value, str | bytes):
                     raise InternalError("attempt to access JSON non-string as string")
-                # Joined to the directory, also where it begins with a slash.
+                # Relative to the directory, even with a leading slash.
                 files[key.removeprefix(_FILE).lstrip("/")] = _decoded(value)
             else:
                 raise InternalError(
@@ -71,8 +71,8 @@ class Override:
         Raises
         ------
         InvalidArgumentError
-            It is no JSON object, or names files outside the model's directory: the owner of the
-            repository may do that, a client may not.
+            It is not a JSON object, or names files outside the model's directory, which only the
+            repository's owner may do.
         """
         text = self.config or ""
         try:
@@ -95,7 +95,7 @@ class Override:
         Raises
         ------
         InvalidArgumentError
-            The configuration is missing, a file would leave the directory, or cannot be written.
+            The configuration is missing, or a file is outside the directory or cannot be written.
         """
         if self.config is None:
             raise InvalidArgumentError(
@@ -125,7 +125,7 @@ def _stays_inside(path: str) -> bool:
 
 
 def _paths_of(config: ModelConfig) -> Iterator[tuple[str, str]]:
-    """Yield the fields of a configuration that name files, and the names."""
+    """Yield the fields of a configuration that name files, with the names."""
     yield "default_model_filename", config.default_model_filename
     for filename in config.cc_model_filenames.values():
         yield "cc_model_filenames", filename
@@ -140,7 +140,7 @@ def _paths_of(config: ModelConfig) -> Iterator[tuple[str, str]]:
 
 
 def _decoded(value: str | bytes) -> bytes:
-    """Read base64 as leniently as Triton does: other characters are skipped (KS61)."""
+    """Decode base64 as Triton does, skipping other characters (KS61)."""
     if isinstance(value, bytes):
         return value
     digits = re.sub(r"[^A-Za-z0-9+/]", "", value)

@@ -1,4 +1,4 @@
-"""Work on several items at a time, in threads that an interrupt does not wait for."""
+"""Concurrent calls in threads that an interrupt does not wait for."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ ItemT = TypeVar("ItemT")
 
 
 def in_parallel(work: Callable[[ItemT], None], items: Sequence[ItemT], threads: int) -> None:
-    """Call `work` for all items, several at a time; an interrupt does not wait for those begun.
+    """Call `work` for all items concurrently; an interrupt does not wait for running calls.
 
     Raises
     ------
     BaseException
-        The error of the first that failed; all others have ended.
+        The first error, once all calls have ended.
     """
     if len(items) == 1:
         work(items[0])

@@ -19,7 +19,7 @@ class _Pollable(Protocol):
 def start_polling(
     control: weakref.ref[_Pollable], closed: threading.Event, poll_s: float
 ) -> threading.Thread:
-    """Poll until the control is closed or garbage; the thread holds no reference to it."""
+    """Poll until the control is closed or collected; the thread holds no reference to it."""
     thread = threading.Thread(
         target=_poll, args=(control, closed, poll_s), name="nbtriton-poll", daemon=True
     )
@@ -32,7 +32,7 @@ def _poll(control: weakref.ref[_Pollable], closed: threading.Event, poll_s: floa
         pollable = control()
         if pollable is None:
             return
-        # A repository that is away for a moment is polled again next time.
+        # A repository that is missing for a while is polled again next time.
         with suppress(TritonError):
             pollable.poll_now()
         del pollable

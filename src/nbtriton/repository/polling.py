@@ -1,12 +1,10 @@
-"""A poll of one model: its files and its configuration as they are now, read but not loaded.
+"""Poll of one model: its files and configuration are read, but not loaded.
 
-Every error here is a *poll failure* in Triton's words: the client gets no reason, which is only
-logged (F7).
+Every error here is a *poll failure* of Triton's: the reason is logged, and not sent to the client (F7).
 """
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -25,6 +23,7 @@ from nbtriton.repository.override import Override
 from nbtriton.repository.reader import (
     RepositoryModel,
     check_config,
+    is_folder_name,
     parse_config,
     read_model,
 )
@@ -43,15 +42,15 @@ class PolledModel:
     given, config : ModelConfig
         As written, and normalised.
     versions : tuple of int
-        Those of the version policy; empty is an error of the load, not of the poll.
+        Versions by the version policy; none is an error of the load, not of the poll.
     mtime_ns : int
-        The newest modification time below the directory, or the time of a request that brought a
-        configuration; 0 where it brought files.
+        Newest modification time in the directory; the time of the request for an override of the
+        configuration; 0 for an override of files.
     is_override : bool
-        Its directory came with a request.
+        Whether the directory is an override.
     version_mtimes_ns : mapping of int to int
-        The newest modification time of each version: of its directory, and of everything beside
-        the versions but the configuration.
+        Newest modification time of each version: of its directory and of all files beside the
+        versions except the configuration.
     """
 
     name: str
@@ -65,19 +64,19 @@ class PolledModel:
 
     @property
     def is_ensemble(self) -> bool:
-        """True if it composes other models."""
+        """True for an ensemble."""
         return is_ensemble(self.config)
 
     @property
     def members(self) -> tuple[str, ...]:
-        """The models that an ensemble composes."""
+        """Composing models of an ensemble."""
         return composing_models(self.config)
 
     def unchanged_since(self, before: PolledModel) -> set[int]:
         """Return the versions that need not be loaded again (L16).
 
-        Their files are no newer, and the configuration differs in nothing but its version policy
-        and its instance groups.
+        Their files are no newer, and the configurations differ only in version policy and instance
+        groups.
         """
         if self.is_ensemble or self.directory != before.directory:
             return set()
@@ -87,7 +86,7 @@ class PolledModel:
         return {v for v, mtime in self.version_mtimes_ns.items() if mtime <= earlier.get(v, -1)}
 
     def source(self, version: int) -> Path | None:
-        """Return what a backend loads: a file, or the directory of the version."""
+        """Return the path that a backend loads: a file, or the directory of the version."""
         if self.is_ensemble:
             return None
         directory = self.directory / str(version)
@@ -96,7 +95,7 @@ class PolledModel:
 
 
 def directories_of(roots: Iterable[Path]) -> dict[str, list[Path]]:
-    """Return the models' directories by name; more than one if two repositories have the model.
+    """Return the models' directories by name; several if several repositories have the model.
 
     Raises
     ------
@@ -133,7 +132,7 @@ def poll_model(
         The repositories.
     name : str
     override : Override, optional
-        Its files are written into a directory of their own, which the caller removes.
+        Its files are written into a new directory, which the caller removes.
     config_name : str
         ``--model-config-name``.
     auto_complete : bool
@@ -152,23 +151,23 @@ def poll_model(
     mtime_ns = latest_mtime_ns(directory)
     model = read_model(directory, name, config_name=config_name)
     if override is not None and override.config is not None:
-        # Files that came with a request are older than any others: the next plain load undoes them.
+        # An override of files is older than any other files: the next load without one undoes it.
         mtime_ns = 0 if is_override else time.time_ns()
         given = override.parse_config()
     else:
         given = parse_config(model, auto_complete=auto_complete)
     config = check_config(model, given, auto_complete=auto_complete)
-    kept = versions_to_keep(config, model.versions)
+    selected = versions_to_keep(config, model.versions)
     shared = _newest_beside(model)
     return PolledModel(
-        name, directory, given, config, tuple(sorted(kept)), mtime_ns,
+        name, directory, given, config, tuple(sorted(selected)), mtime_ns,
         is_override=is_override,
-        version_mtimes_ns={v: max(shared, latest_mtime_ns(model.version_directory(v))) for v in kept},
+        version_mtimes_ns={v: max(shared, latest_mtime_ns(model.version_directory(v))) for v in selected},
     )  # fmt: skip
 
 
 def _newest_beside(model: RepositoryModel) -> int:
-    """Return the newest modification time of files of all versions, the configuration aside."""
+    """Return the newest modification time of files beside the versions, except the configuration."""
     config = model.config_file
     return max(
         (
@@ -181,13 +180,12 @@ def _newest_beside(model: RepositoryModel) -> int:
 
 
 def _find(roots: Iterable[Path], name: str) -> Path:
-    # A name with a separator would be a path, also out of the repository.
-    proper = name not in ("", ".", "..") and not re.search(r"[/\\\0]", name)
-    found = [root / name for root in roots if proper and (root / name).is_dir()]
-    if len(found) > 1:
-        raise ConfigError(DUPLICATE, hint=", ".join(map(str, found)))
-    if not found:
+    folder = is_folder_name(name)
+    places = [root / name for root in roots if folder and (root / name).is_dir()]
+    if len(places) > 1:
+        raise ConfigError(DUPLICATE, hint=", ".join(map(str, places)))
+    if not places:
         raise NotFoundError(
             f"failed to poll model '{name}': model not found in any model repository."
         )
-    return found[0]
+    return places[0]

@@ -1,4 +1,4 @@
-"""A model repository on disk, read as Triton reads it (F1 to F6, L1 to L3)."""
+"""Reader of a model repository's directories, as Triton reads them (F1 to F6, L1 to L3)."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ __all__ = [
     "RepositoryModel",
     "check_config",
     "directories_without_version",
+    "is_folder_name",
     "parse_config",
     "read_config",
     "read_model",
@@ -30,11 +31,24 @@ __all__ = [
 _VERSION = re.compile(r"[1-9][0-9]*|0")
 # Other folders that Triton allows beside the versions.
 _OTHER_FOLDERS = ("configs", "initial_state", "warmup")
+# Of Linux's file systems, in bytes.
+_NAME_MAX = 255
+
+
+def is_folder_name(name: str) -> bool:
+    """Return whether a model may have a folder of its name in a repository, and nowhere else.
+
+    >>> [is_folder_name(name) for name in ("my model", "..", "a/b", "")]
+    [True, False, False, False]
+    """
+    # A name with a separator would be a path, also out of the repository.
+    proper = name not in ("", ".", "..") and not re.search(r"[/\\\0]", name)
+    return proper and len(name.encode(errors="surrogatepass")) <= _NAME_MAX
 
 
 @dataclass(frozen=True, slots=True)
 class RepositoryModel:
-    """One model's directory: its versions, lowest first, and its configuration file."""
+    """One model's directory: versions in ascending order, and the configuration file."""
 
     name: str
     directory: Path
@@ -47,7 +61,7 @@ class RepositoryModel:
 
 
 def read_repository(directory: str | Path, *, config_name: str = "") -> list[RepositoryModel]:
-    """Return the models of a repository by name; their files are not opened.
+    """Return the models of a repository by name, without opening their files.
 
     Parameters
     ----------
@@ -61,8 +75,9 @@ def read_repository(directory: str | Path, *, config_name: str = "") -> list[Rep
         The directory does not exist.
     """
     root = Path(directory)
-    if not root.is_dir():
-        raise NotFoundError(f"failed to open model repository '{root}': no such directory")
+    # No name, such as of a variable of the shell that is not set, is not the current directory.
+    if not str(directory) or not root.is_dir():
+        raise NotFoundError(f"failed to open model repository '{directory}': no such directory")
     return [
         read_model(path, path.name, config_name=config_name)
         for path in sorted(root.iterdir())
@@ -76,19 +91,19 @@ def read_config(model: RepositoryModel, *, auto_complete: bool = True) -> ModelC
     Raises
     ------
     ConfigError
-        It cannot be read or parsed, or is refused by `check_config`.
+        The configuration cannot be read or parsed, or `check_config` refuses it.
     """
     given = parse_config(model, auto_complete=auto_complete)
     return check_config(model, given, auto_complete=auto_complete)
 
 
 def parse_config(model: RepositoryModel, *, auto_complete: bool = True) -> ModelConfig:
-    """Return a model's configuration as its file has it; empty without a file.
+    """Return the configuration in a model's file; empty without a file.
 
     Raises
     ------
     ConfigError
-        It cannot be parsed, or does not exist and is not completed.
+        The file cannot be parsed, or does not exist and auto-completion is off.
     """
     if model.config_file is not None:
         return parse_pbtxt(model.config_file.read_bytes(), source=str(model.config_file))
@@ -104,15 +119,15 @@ def parse_config(model: RepositoryModel, *, auto_complete: bool = True) -> Model
 def check_config(
     model: RepositoryModel, config: ModelConfig, *, auto_complete: bool = True
 ) -> ModelConfig:
-    """Return a configuration with Triton's defaults for this directory, checked in Triton's order (F7).
+    """Normalise a configuration for this directory, and check it in Triton's order (F7).
 
     Raises
     ------
     ConfigError
-        The backend is unknown, a rule of class P is broken, without auto-completion one of class I,
-        or the name is not the directory's.
+        The backend is unknown, the name is not the directory's, or a rule of class P is broken, without
+        auto-completion one of class I.
     TritonError
-        A repository agent has refused the directory.
+        A repository agent refused the directory.
     """
     run_agents(config, model.directory)
     first = min(map(str, model.versions), default=None)
@@ -136,14 +151,14 @@ def check_config(
 
 
 def read_model(directory: Path, name: str, *, config_name: str = "") -> RepositoryModel:
-    """Return one model's directory; its files are not opened.
+    """Return one model's directory, without opening its files.
 
     Parameters
     ----------
     directory : Path
-        The model's own.
+        The model's directory.
     name : str
-        The model's: the directory's, except for files that came with a request.
+        Name of the model; the directory's name, except for an override.
     config_name : str
         As in `read_repository`.
     """
@@ -163,7 +178,7 @@ def _config_file(directory: Path, config_name: str) -> Path | None:
 
 
 def directories_without_version(directory: Path) -> list[tuple[str, str]]:
-    """Return the folders of a model that are not versions, each with Triton's reason."""
+    """Return the directories of a model that are not versions, each with Triton's reason."""
     return [
         (
             child.name,

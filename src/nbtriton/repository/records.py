@@ -1,4 +1,4 @@
-"""The record of each model in a model control, and the errors of models that fail to load."""
+"""Records of the models in a model control, and errors of models that fail to load."""
 
 from __future__ import annotations
 
@@ -22,27 +22,27 @@ __all__ = [
     "with_hint",
 ]
 
-# The logger of loads and their failures. Callers get errors in another way too, so nothing is
-# printed by a program without logging.
+# Logger of loads and their failures. Silent in a program without logging, as callers also get the
+# errors.
 LOADS = "nbtriton.repository.loads"
 logging.getLogger(LOADS).addHandler(logging.NullHandler())
 
-# Triton's state of a version, and the reason for it.
+# Triton's state of a version, and its reason.
 VersionState = tuple[str, str]
 
 
 @dataclass(slots=True)
 class ModelRecord:
-    """The state of one model; dicts are replaced, never changed, for readers."""
+    """State of one model; dicts are replaced, not changed, as other threads read them."""
 
     name: str
     explicit: bool = False
-    loaded: PolledModel | None = None  # serves, or served before an unload
-    waiting: PolledModel | None = None  # an ensemble that failed, until its composing models load
-    # Of versions that do not serve; and READY with a reason for those that a failed update left.
+    loaded: PolledModel | None = None  # is serving, or was before an unload
+    waiting: PolledModel | None = None  # an ensemble that failed and waits for its composing models
+    # States of versions that do not serve; READY with a reason for versions left by a failed update.
     states: dict[int, VersionState] = field(default_factory=dict)
-    error: TritonError | None = None  # of the last load
-    polled_error: str = ""  # logged already
+    error: TritonError | None = None  # error of the last load
+    polled_error: str = ""  # the poll failure that was logged last
     busy: threading.RLock = field(default_factory=threading.RLock)
 
     def set_unloaded(self, versions: Collection[int]) -> None:
@@ -52,10 +52,10 @@ class ModelRecord:
     def version_states(
         self, serving: Mapping[int, VersionState], unloading: Collection[int]
     ) -> dict[int, VersionState]:
-        """Return the state of every version, with those that the server serves and unloads."""
+        """Return the state of every version, those included that the server serves or unloads."""
         states = {version: state for version, state in self.states.items() if state[0] != "READY"}
         if self.loaded is not None:
-            # Without the control, by `Server.unload`.
+            # Unloaded by `Server.unload`, without the control.
             for version in self.loaded.versions:
                 states.setdefault(version, ("UNAVAILABLE", UNLOADED))
         for version, (_, reason) in states.items():
@@ -82,5 +82,5 @@ def load_error(name: str, error: TritonError) -> LoadError:
 
 
 def with_hint(error: TritonError) -> str:
-    """Return an error for the log: its text, and its hint in brackets."""
+    """Return an error's text for the log, with its hint in brackets."""
     return error.message.strip() + f" ({error.hint})" * bool(error.hint)

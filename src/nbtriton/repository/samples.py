@@ -1,4 +1,4 @@
-"""Sample inputs for a configuration: the same for the same seed, harmless for most models."""
+"""Sample inputs for a configuration, determined by a seed and valid for most models."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ _WORDS = (b"one", b"two words", "h\u00e9llo".encode(), b"", b"12")
 
 
 def sample_inputs(config: ModelConfig, *, size: int = 1, seed: int = 0) -> dict[str, Any]:
-    """Return one request's inputs.
+    """Return the inputs of one request.
 
-    Floats are normal with deviation 1, integers small and not negative (they may be indices),
-    BYTES short texts.
+    Floats have a standard normal distribution, integers are small and not negative (they may be
+    indices), BYTES are short texts.
 
     Parameters
     ----------
     config : ModelConfig
         Completed.
     size : int
-        The batch size of a model that batches; a dimension of -1 is one larger.
+        Batch size, if the model batches; a dimension of -1 is one larger.
     seed : int
 
     Returns
@@ -41,14 +41,14 @@ def sample_inputs(config: ModelConfig, *, size: int = 1, seed: int = 0) -> dict[
 def sample_tensors(
     specs: Iterable[TensorSpec], *, batches: bool, size: int, seed: int
 ) -> dict[str, Any]:
-    """Return a sample of each of these tensors; see `sample_inputs`."""
+    """Return a sample of each tensor; see `sample_inputs`."""
     random = np.random.default_rng(seed)
-    found = {}
+    tensors = {}
     for spec in specs:
         dims = [size + 1 if dim < 0 else dim for dim in spec.dims]
         shape = (size, *dims) if batches else tuple(dims)
-        found[spec.name] = _sample(spec.datatype, shape, random)
-    return found
+        tensors[spec.name] = _sample(spec.datatype, shape, random)
+    return tensors
 
 
 def _sample(datatype: str, shape: tuple[int, ...], random: np.random.Generator) -> Any:

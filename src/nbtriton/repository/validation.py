@@ -25,7 +25,7 @@ _DEFAULT_FILES = {"python": "model.py", "pytorch": "model.pt", "onnxruntime": "m
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One model: its completed configuration, or its error."""
+    """Result of one model: its completed configuration, or its error."""
 
     name: str
     config: ModelConfig | None = None
@@ -34,7 +34,7 @@ class Finding:
 
     @property
     def stand_in(self) -> str:
-        """What is missing of a model that only a stand-in could run; empty for one that is whole."""
+        """Reason why only a stand-in could run the model; empty for a complete model."""
         return "" if self.config is None else stand_in_reason(self.config)
 
     def __str__(self) -> str:
@@ -52,9 +52,9 @@ def validate_repository(
     settings: BackendSettings = MappingProxyType({}),
     stand_in: bool = False,
 ) -> Iterator[Finding]:
-    """Complete and check every model of a repository; an error of one does not hide the others.
+    """Complete and check every model of a repository, also after errors.
 
-    Models' own ``auto_complete_config`` code is run, their ``initialize`` is not.
+    The models' ``auto_complete_config`` is run, but not their ``initialize``.
 
     Parameters
     ----------
@@ -66,12 +66,12 @@ def validate_repository(
     settings : mapping of str to mapping
         ``--backend-config``, as `nbtriton.Server` takes it.
     stand_in : bool
-        A model whose backend, package or file is missing is checked as the stand-in of its shapes.
+        Check a model whose backend, package or file is missing as a stand-in of its shapes.
 
     Yields
     ------
     Finding
-        One a model: first those that run by themselves, then ensembles after their members.
+        One per model: first models that are not ensembles, then ensembles after their composing models.
 
     Raises
     ------
@@ -85,7 +85,7 @@ def validate_repository(
 
 @dataclass(frozen=True, slots=True)
 class _How:
-    """The options of a completion."""
+    """Options of a completion."""
 
     auto_complete: bool
     settings: BackendSettings
@@ -120,7 +120,7 @@ def _findings(directory: str | Path, config_name: str, how: _How) -> Iterator[Fi
         if model.name in read
     }
     ordered, cyclic = by_dependency(ensembles)
-    for name in (*ordered, *cyclic):  # the check of an ensemble names the cycle
+    for name in (*ordered, *cyclic):  # the check of an ensemble reports the cycle
         try:
             _check_versions(name, versions[name], by_name[name].versions)
             _check_members(name, read, failed)
@@ -146,12 +146,12 @@ def _finding(
 
 
 def _check(model: RepositoryModel, config: ModelConfig, how: _How) -> ModelConfig:
-    kept = versions_to_keep(config, model.versions)
-    _check_versions(model.name, kept, model.versions)
+    selected = versions_to_keep(config, model.versions)
+    _check_versions(model.name, selected, model.versions)
     if config.backend and not how.stand_in:
         find_backend(config.backend, how.settings)
     completed = config
-    for version in sorted(kept):
+    for version in sorted(selected):
         filename = config.default_model_filename or _DEFAULT_FILES.get(config.backend, "")
         source = model.version_directory(version) / filename
         if filename and not source.exists() and not how.stand_in:
@@ -168,8 +168,8 @@ def _check(model: RepositoryModel, config: ModelConfig, how: _How) -> ModelConfi
     return completed
 
 
-def _check_versions(name: str, kept: Collection[int], found: Sequence[int]) -> None:
-    if not kept:
+def _check_versions(name: str, selected: Collection[int], found: Sequence[int]) -> None:
+    if not selected:
         raise ConfigError(
             f"at least one version must be available under the version policy of model '{name}'",
             hint=f"version directories found: {', '.join(map(str, found)) or 'none'}",

@@ -11,7 +11,12 @@ from nbtriton.scheduling.ensemble import Advance, EnsemblePlan, EnsembleRun, Sta
 from nbtriton.scheduling.ordering import ResponseOrder
 from nbtriton.scheduling.queueing import QueuePolicy, TimeoutAction
 from nbtriton.scheduling.rate_limiter import RateLimiter, ResourceNeed, ResourceShortage
-from nbtriton.scheduling.sequence import SEQUENCE_END, SEQUENCE_START, SequenceBatcher
+from nbtriton.scheduling.sequence import (
+    SEQUENCE_END,
+    SEQUENCE_START,
+    SequenceBatcher,
+    sequence_flags,
+)
 from nbtriton.scheduling.settings import BatcherSettings, SequenceSettings
 from nbtriton.scheduling.tickets import (
     REASONS,
@@ -55,4 +60,5 @@ __all__ = [
     "Ticket",
     "TicketState",
     "TimeoutAction",
+    "sequence_flags",
 ]

@@ -352,6 +352,7 @@ class Batcher:
     def _run_alone(self, now: int, ticket: Ticket, reason: str) -> RunBatch:
         ticket.enqueued_ns = now
         ticket.state = TicketState.RUNNING
+        # Without an open payload there is no sleep either (D16): the scan that fills the next one dates it anew.
         self._open = None
         # Only where nothing waits.
         return RunBatch(self._idle.popleft(), (ticket,), ticket.size, reason, (), (), now, 0)

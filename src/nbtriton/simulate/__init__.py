@@ -1,10 +1,11 @@
-"""Predict: the engine's schedulers in virtual time, with service times that were measured once.
+"""Prediction: the engine's schedulers in virtual time, with measured service times.
 
 >>> profile = nt.profile(server, "bert")  # doctest: +SKIP
 >>> nt.whatif(profile, "bert", concurrency="1:32:x2", instances=[1, 2])  # doctest: +SKIP
 
-`profiling` measures a `Profile`, `server` and `core` simulate its models, `level` measures them as
-`nbtriton.perf` measures live ones, `prediction` makes the report, and `search` and `tuning` look for the best configuration.
+`profiling` measures a `Profile`. `server` and `core` simulate its models. `level` applies the measurement
+rules of `nbtriton.perf`. `prediction` makes the report. `search` and `tuning` look for the best
+configuration.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from nbtriton.simulate.tuning import Tuning as Tuning
     from nbtriton.simulate.tuning import tune as tune
 
-# Where each public name lives.
+# The module of each public name.
 _PLACES = {
     "EngineCosts": "model_profile",
     "ModelProfile": "model_profile",
@@ -36,5 +37,5 @@ _PLACES = {
 }
 
 __all__ = list(_PLACES)
-if not TYPE_CHECKING:  # which would take any name for one of ours
+if not TYPE_CHECKING:  # with it mypy would accept any attribute
     __getattr__ = on_first_use(__name__, _PLACES)

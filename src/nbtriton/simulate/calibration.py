@@ -1,4 +1,4 @@
-"""The times around executions: the engine's, the client's, and how executions share the machine."""
+"""Measurement of the times around executions: the engine's, the client's, and the effects of contention."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ from nbtriton.simulate.estimates import (
     upper_median,
 )
 from nbtriton.simulate.executions import executions_of, gaps_of, merged, thinned, times_of
+from nbtriton.simulate.measurements import ModelMeasurements
 from nbtriton.simulate.model_profile import EngineCosts, ModelProfile, Profile, ServicePoint
-from nbtriton.simulate.seen import Seen
 from nbtriton.tensors import nbytes_of
 
 if TYPE_CHECKING:
@@ -40,26 +40,26 @@ if TYPE_CHECKING:
 
 __all__ = ["Calibration"]
 
-# The number of turns in which each model is measured: on a virtual machine a core may be slower by half for
-# seconds, when the host's other guests use it, and a slow second should weigh equally in all times.
+# Turns in which each model is measured. On a virtual machine a core may run at half speed for seconds while
+# other guests use the host. Turns spread a slow second over all measurements.
 TURNS = 4
 _LEAST = 30 // TURNS
 _FEWEST = 8
 _LONGEST_S = 1.0
-# Idle times after which executions are measured: caches and the processor cool down meanwhile.
+# Idle times in seconds before measured executions: caches and the processor cool down meanwhile.
 _IDLE_US = (1000, 4000, 16000)
 _IDLE_COUNT = 100 // TURNS
 # Longest wait for idle instances, as a multiple of the time of the other measurements.
 _IDLE_SHARES = 5
-# Look-ups by which the time of one is measured.
+# Cache look-ups in one measurement of their mean time.
 _LOOK_UPS = 20
-# A sender is measured at this share of what a model can do, and at most at this rate in requests per second. A thread
-# that wakes up on an idle core takes twice as long, at no other thread's cost.
+# Load of the open-loop sender: a share of the model's capacity, and the highest rate in requests per second.
+# A thread that wakes up on an idle core takes twice as long, but delays no other thread.
 _SENT = 0.8
 _MOST_SENT = 8000.0
-# A difference counts from this number of standard errors.
+# A difference is significant from this number of standard errors.
 _ERRORS = 2.0
-# The largest loss of executions, as a multiple of the work beside them: the rest is another program's.
+# The largest loss of executions, as a multiple of the work beside them: other programs cause the rest.
 _MOST_LOST = 8.0
 
 
@@ -70,9 +70,9 @@ class Calibration:
     ----------
     target : Server or RemoteServer
     server : Server or None
-        The same one, if it is in this process.
+        `target`, if it runs in this process.
     configs : mapping of str to ModelConfig
-        Of the models.
+        Configurations of the models.
 
     Attributes
     ----------
@@ -89,25 +89,26 @@ class Calibration:
         self._target = target
         self._server = server
         self._configs = configs
-        # Of each model: means in ns of the parts around an execution.
+        # Times in ns around an execution, one of each sample.
         self._around: list[float] = []
         self._inline: list[float] = []
         self._loop: list[float] = []
         self._wake: list[float] = []
         self._gaps: dict[int, list[int]] = {}
         self._sending: list[float] = []
-        self._seen = {name: Seen() for name in configs}
-        # Of an ensemble: its name, the rows of a request, and its latency, by turn.
+        self._measurements = {name: ModelMeasurements() for name in configs}
+        # By ensemble: its name, the rows of a request, and its latency in each turn.
         self._whole: list[tuple[str, int, float]] = []
 
     # -- samples ---------------------------------------------------------------------------------
 
     def alone(self, name: str, rows: int, sample: Sample) -> None:
-        """Learn from one request at a time."""
+        """Record the times of one request at a time."""
         count = len(sample.latencies_ns)
         if not count:
             return
-        # Medians: what other programs take from the machine is in the execution times, and once only.
+        # Medians: the execution times already contain the time taken by other programs, which counts once
+        # only.
         latency_ns = float(np.median(sample.latencies_ns))
         mean_ns = float(sample.latencies_ns.mean())
         self._loop.append(max(0.0, 1e9 / sample.requests_per_s - mean_ns))
@@ -121,33 +122,33 @@ class Calibration:
         if not executions:
             return
         times_ns = [record.end_ns - record.start_ns for record in executions]
-        took = upper_median(times_ns)
+        execution_ns = upper_median(times_ns)
         queued = upper_median([record.queue_ns for record in executions])
-        seen = self._seen[name]
-        seen.alone[rows].append(times_ns)
-        around_ns = max(0.0, latency_ns - took - queued)
+        measured = self._measurements[name]
+        measured.alone[rows].append(times_ns)
+        around_ns = max(0.0, latency_ns - execution_ns - queued)
         delays = executions[0].reason == "max_queue_delay"
         self._around.append(around_ns)
         if not delays:
             self._inline.append(queued)
-        busy_s = took * len(executions) / 1e9
+        busy_s = execution_ns * len(executions) / 1e9
         if busy_s:
             own_s = (around_ns + queued + self._loop[-1]) * len(executions) / 1e9
             used_s = sample.cpu_s
             if self._place(name) == "process" and not math.isnan(sample.workers_s):
                 used_s += sample.workers_s
-            seen.busy[rows].append((busy_s, used_s - own_s))
+            measured.busy[rows].append((busy_s, used_s - own_s))
         if served is not None and served.accounted_us:
             compute_us = served.accounted_us - served.queue_us
-            seen.details["input_share"] = served.compute_input_us / compute_us
-            seen.details["output_share"] = served.compute_output_us / compute_us
+            measured.details["input_share"] = served.compute_input_us / compute_us
+            measured.details["output_share"] = served.compute_output_us / compute_us
 
     def loads(
         self, name: str, sizes: Sequence[int], requests: Mapping[int, Request], *, first: bool
     ) -> Iterator[tuple[str, Callable[[float], None]]]:
-        """Yield what else to measure of a model: words, and a function of the seconds to take.
+        """Yield the other measurements of a model: a description, and a function of the seconds to spend.
 
-        In the first turn there is also what is measured once.
+        The first turn includes the measurements that are made only once.
         """
         if self._server is None:
             return
@@ -168,17 +169,17 @@ class Calibration:
 
     def _idle_rows(self, name: str, sizes: Sequence[int]) -> int:
         """Return the rows of the batches that are measured after an idle time."""
-        # A full batch waits for no delay.
+        # A full batch waits for no queue delay.
         delay_us = self._configs[name].dynamic_batching.max_queue_delay_microseconds
         return sizes[-1] if delay_us else sizes[0]
 
     def whole(self, name: str, rows: int, sample: Sample) -> None:
-        """Learn from an ensemble, one request at a time."""
+        """Record the latency of an ensemble, one request at a time."""
         if len(sample.latencies_ns):
             self._whole.append((name, rows, float(sample.latencies_ns.mean())))
 
     def remote_point(self, sample: Sample, rows: int, at_once: int) -> list[ServicePoint]:
-        """Return the point of a server elsewhere: the mean of its statistics, the client's spread."""
+        """Return the point of a remote server: the mean of its statistics, with the client's spread."""
         served = sample.servers[0]
         if served is None or not len(sample.latencies_ns):
             return []
@@ -187,18 +188,18 @@ class Calibration:
             max(mean_ns / 4, mean_ns + int(latency) - float(sample.latencies_ns.mean()))
             for latency in sample.latencies_ns
         ]
-        if at_once > 1:  # there the client's latency is mostly that of waiting
+        if at_once > 1:  # the client's latency is mostly queueing
             spread = [mean_ns]
         times = thinned([round(each) for each in spread])
         return [ServicePoint(rows, at_once, times, served.execution_count)]
 
-    # -- what follows ----------------------------------------------------------------------------
+    # -- results -----------------------------------------------------------------------------------
 
     def costs(self) -> EngineCosts:
-        """Return the engine's times, as far as they were measured."""
+        """Return the engine's times; unmeasured ones are 0."""
         around, loop = upper_median(self._around), upper_median(self._loop)
         inline = upper_median(self._inline)
-        wakes = [seen.wake_ns for seen in self._seen.values()]
+        wakes = [measured.wake_ns for measured in self._measurements.values()]
         wake = upper_median([*self._wake, *(each for each in wakes if each is not None)])
         if self._server is None:
             half = around / 2000
@@ -210,11 +211,11 @@ class Calibration:
             request_ns, batch_ns = around + loop, inline
         else:
             loop = min(loop, request_ns)
-        # A request from one execution to the next: answered, the client's turn, submitted.
+        # The time from one execution to the next: response, the client's own time, submission.
         settle = min(batch_ns / 2, around / 2)
         submit = max(0.0, request_ns - loop) / 2
         answer = max(0.0, request_ns - loop) - submit
-        # The latency of a single request has the same parts; it was measured itself.
+        # The latency of a single request has the same parts, and was measured directly.
         submit += (around - submit - answer - settle) if not self._gaps else 0.0
         return EngineCosts(
             submit_us=submit / 1000,
@@ -232,43 +233,44 @@ class Calibration:
         self, name: str, config: str, points: Sequence[ServicePoint], sizes: Sequence[int]
     ) -> ModelProfile:
         """Return the profile of one model."""
-        seen = self._seen[name]
+        measured = self._measurements[name]
         return ModelProfile(
             config,
             self._place(name),
             merged(points),
-            gather_us=seen.gather_ns / 1000,
-            idle_us=seen.idle_us(self._idle_rows(name, sizes)),
-            cores=seen.cores,
-            **seen.details,
+            gather_us=measured.gather_ns / 1000,
+            idle_us=measured.idle_us(self._idle_rows(name, sizes)),
+            cores=measured.cores,
+            **measured.details,
             **self._lost(name, sizes[-1]),
         )
 
     def _lost(self, name: str, rows: int) -> dict[str, Any]:
-        """Return by how much executions are put off by the engine's work beside them, and how unevenly."""
-        seen = self._seen[name]
+        """Return how much the engine's work delays executions, and how this varies between executions."""
+        measured = self._measurements[name]
         request_ns, batch_ns = fitted_line(self._gaps)
-        gather_ns = seen.gather_ns * (rows - 1)
+        gather_ns = measured.gather_ns * (rows - 1)
         gives_way = []
-        found: dict[str, Any] = {}
-        for level in sorted(seen.crowded):
-            plain, crowded, gaps = seen.plain[level], seen.crowded[level], seen.gaps[level]
+        details: dict[str, Any] = {}
+        for level in sorted(measured.crowded):
+            plain, crowded = measured.plain[level], measured.crowded[level]
+            gaps = measured.gaps[level]
             if min(len(plain), len(crowded), len(gaps)) < _FEWEST:
                 continue
-            # Requests that are answered between two executions of an instance are not beside its own.
+            # Requests that are answered between two executions of an instance do not delay its own.
             own_ns = min(max(0.0, upper_median(gaps) - batch_ns), rows * request_ns)
             work_ns = level * rows * request_ns - own_ns
-            # Means: a thread that waits for the interpreter now and then waits for long.
+            # Means: a thread that waits for the interpreter rarely waits, but long.
             lost_ns = mean(trimmed(crowded)) - mean(trimmed(plain)) - gather_ns
-            # What might be chance is nothing, and so is what little is done beside executions that answer
+            # Differences within chance count as none. So does little work beside executions that answer
             # before the next one begins.
             certain = lost_ns > _ERRORS * math.hypot(standard_error(plain), standard_error(crowded))
             counts = certain and work_ns > rows * request_ns / 2
             share = round(min(lost_ns / work_ns, _MOST_LOST), 3) if counts else 0.0
             gives_way.append((level, share))
             if share:
-                found["uneven"] = relative_losses(plain, crowded, gather_ns)
-        return {"gives_way": tuple(gives_way), **found}
+                details["uneven"] = relative_losses(plain, crowded, gather_ns)
+        return {"gives_way": tuple(gives_way), **details}
 
     def _place(self, name: str) -> str:
         if self._server is None:
@@ -276,7 +278,7 @@ class Calibration:
         return "process" if isolation_of(self._configs[name]) == "process" else "thread"
 
     def fitted(self, profile: Profile) -> Profile:
-        """Return the profile with what an ensemble needs beside its steps."""
+        """Return the profile with the cost of each further step of an ensemble."""
         if not self._whole:
             return profile
         from nbtriton.simulate.prediction import whatif
@@ -286,8 +288,8 @@ class Calibration:
         count = sum(
             len(profile.config(each).ensemble_scheduling.step) for each in profile.ensembles
         )
-        found = whatif(profile, name, batch_size=rows, request_count=2000).points[0]
-        missing_us = latency_ns / 1000 - found.latency_avg_us
+        predicted = whatif(profile, name, batch_size=rows, request_count=2000).points[0]
+        missing_us = latency_ns / 1000 - predicted.latency_avg_us
         step_us = max(0.0, missing_us / count)
         return replace(profile, costs=replace(profile.costs, step_us=step_us))
 
@@ -296,16 +298,16 @@ class Calibration:
     def _together(
         self, name: str, request: Request, rows: int, concurrency: int, seconds: float
     ) -> None:
-        """Learn from batches of several requests: the time between them, and to gather them."""
+        """Record the times between batches of several requests, and the time to gather such a batch."""
         sample = self._sample(name, request, Concurrency(concurrency), seconds)
         assert self._server is not None
         executions = executions_of(self._server, name, sample)
-        # By rows: of a batch that is not among the latest the recorder has forgotten the requests.
+        # By rows: the recorder may have forgotten the requests of older batches.
         for size, gaps in gaps_of(executions).items():
             self._gaps.setdefault(max(1, size // rows), []).extend(gaps)
-        seen = self._seen[name]
-        # Against those of the same turn.
-        alone_ns = {size: upper_median(turns[-1]) for size, turns in seen.alone.items()}
+        measured = self._measurements[name]
+        # Compared with the executions of the same turn.
+        alone_ns = {size: upper_median(turns[-1]) for size, turns in measured.alone.items()}
         gathered = [
             (record.end_ns - record.start_ns - alone_ns[record.batch_size])
             / (record.batch_size // rows - 1)
@@ -313,95 +315,88 @@ class Calibration:
             if record.batch_size > rows and record.batch_size in alone_ns
         ]
         if gathered:
-            seen.gathered.append(max(0.0, upper_median(gathered)))
-        # The smallest batches too: a line needs two points.
+            measured.gathered.append(max(0.0, upper_median(gathered)))
+        # Include the smallest batches: a line needs two points.
         if concurrency > 2:
             sample = self._sample(name, request, Concurrency(2), seconds / 2)
             for size, gaps in gaps_of(executions_of(self._server, name, sample)).items():
                 self._gaps.setdefault(max(1, size // rows), []).extend(gaps)
 
-    def beside(
+    def contention(
         self, name: str, rows: int, requests: Mapping[int, Request], level: int, seconds: float
     ) -> None:
-        """Learn by how much executions are put off by the engine's work beside them.
+        """Record how much the engine's work beside executions delays them.
 
-        Full batches of many requests keep the engine and the clients busy while the next ones execute;
-        those of one request each do not.
+        Full batches of many requests keep the engine and the clients busy during the next executions; full
+        batches of one request do not.
 
         Parameters
         ----------
         rows : int
-            Of a full batch.
+            Rows of a full batch.
         requests : mapping of int to Request
-            Of one row, and of a full batch.
+            A request of one row, and one of a full batch.
         level : int
-            Executions at once: all instances.
+            Concurrent executions: all instances.
         """
         batches = rows > 1 and self._configs[name].HasField("dynamic_batching")
         if self._server is None or not batches or 1 not in requests:
             return
-        seen = self._seen[name]
+        measured = self._measurements[name]
         # One more batch is ready for each instance.
         sample = self._sample(name, requests[rows], Concurrency(2 * level), seconds)
-        seen.plain[level] += times_of(executions_of(self._server, name, sample), rows)
+        measured.plain[level] += times_of(executions_of(self._server, name, sample), rows)
         sample = self._sample(name, requests[1], Concurrency(2 * level * rows), seconds)
         executions = executions_of(self._server, name, sample)
         crowded = times_of(executions, rows)
-        seen.crowded[level] += crowded
-        seen.gaps[level] += gaps_of(executions).get(rows, [])
+        measured.crowded[level] += crowded
+        measured.gaps[level] += gaps_of(executions).get(rows, [])
         if crowded:
             rate = _SENT * level * rows * 1e9 / mean(crowded)
             self._waiting(name, requests[1], min(rate, _MOST_SENT), seconds)
 
     def _waiting(self, name: str, request: Request, rate: float, seconds: float) -> None:
-        """Learn what it takes an open loop's sender to wait for the next request, on a busy machine."""
+        """Record the processor time of an open-loop sender for each wait, on a busy machine."""
         sample = self._sample(name, request, RequestRate(rate), seconds)
         if len(sample.latencies_ns) and not math.isnan(sample.sender_s):
             self._sending.append(sample.sender_s * 1e9 / len(sample.latencies_ns))
 
     def _idle(self, name: str, request: Request, rows: int, seconds: float) -> None:
-        """Learn how long a sleeping instance takes to begin, and how much longer to execute."""
+        """Record the start latency of an idle instance, and the longer execution after it."""
         assert self._server is not None
-        seen = self._seen[name]
-        plain_ns = seen.all_alone(rows)
+        measured = self._measurements[name]
+        plain_ns = measured.all_alone(rows)
         if not plain_ns:
             return
-        took_ns = upper_median(plain_ns)
+        execution_ns = upper_median(plain_ns)
         for idle_us in _IDLE_US:
-            rate = 1e9 / (took_ns + idle_us * 1000)
-            # In all turns as many as have a 99th percentile, where that does not take too long.
+            rate = 1e9 / (execution_ns + idle_us * 1000)
+            # In all turns together enough for a 99th percentile, where the time allows.
             enough_s = min(_IDLE_COUNT / rate, _IDLE_SHARES * seconds)
             sample = self._sample(name, request, RequestRate(rate), max(seconds / 2, enough_s))
-            last_ns = 0
-            for record in executions_of(self._server, name, sample):
-                began_ns = record.start_ns - record.queue_ns
-                if last_ns and began_ns > last_ns and record.batch_size == rows:
-                    seen.queued[idle_us].append(record.queue_ns)
-                    seen.idle[idle_us].append(record.start_ns - last_ns)
-                    seen.whole[idle_us].append(record.end_ns - began_ns)
-                last_ns = max(last_ns, record.end_ns)
+            measured.add_after_idle(idle_us, executions_of(self._server, name, sample), rows)
 
     def _holding(self, name: str, request: Request, rows: int, seconds: float) -> None:
-        """Learn whether executions keep the interpreter from other threads."""
-        seen = self._seen[name]
-        took_ns = upper_median(seen.all_alone(rows))
-        # Shorter ones keep no other thread waiting, and what needs no core needs no interpreter.
-        apart = not self.shared_interpreter or self._place(name) != "thread"
-        if apart or seen.cores < 0.2 or took_ns < 100_000:
+        """Record whether executions keep the interpreter from other threads."""
+        measured = self._measurements[name]
+        execution_ns = upper_median(measured.all_alone(rows))
+        # Shorter executions delay no other thread, and one that needs no core needs no interpreter.
+        separate = not self.shared_interpreter or self._place(name) != "thread"
+        if separate or measured.cores < 0.2 or execution_ns < 100_000:
             return
         idle_ns = _lateness_ns(max(0.05, seconds / 3))
-        with _Beside(seconds) as beside:
+        with _WakeUpDelays(seconds) as delays:
             self._sample(name, request, Concurrency(1), seconds)
-        late_ns = beside.lateness_ns - idle_ns
-        longest_ns = min(sys.getswitchinterval() * 1e9, took_ns)
-        seen.details["interpreter_share"] = round(min(1.0, max(0.0, late_ns / longest_ns)), 3)
+        late_ns = delays.lateness_ns - idle_ns
+        longest_ns = min(sys.getswitchinterval() * 1e9, execution_ns)
+        measured.details["interpreter_share"] = round(min(1.0, max(0.0, late_ns / longest_ns)), 3)
 
     def _caching(self, name: str, request: Request, rows: int) -> None:
-        """Measure what the response cache takes for a request and its response."""
+        """Measure the response cache's times for a request and its response."""
         assert self._server is not None
         result = self._server.infer(name, request)
         outputs = {output: result[output] for output in result}
-        details = self._seen[name].details
+        details = self._measurements[name].details
         details["output_bytes"] = math.ceil(sum(map(nbytes_of, outputs.values())) / rows)
         cache = ResponseCache(1 << 40)
         wanted = frozenset(outputs)
@@ -426,8 +421,8 @@ class Calibration:
         return measure_sample(spec, (name,), seconds=seconds, least=_LEAST, longest_s=_LONGEST_S)
 
 
-class _Beside:
-    """A thread that sleeps and notes how late it wakes up, beside something else."""
+class _WakeUpDelays:
+    """A thread that sleeps repeatedly and records its wake-up delays, beside other work."""
 
     def __init__(self, seconds: float) -> None:
         self.lateness_ns = 0.0
@@ -446,7 +441,7 @@ class _Beside:
 
 
 def _lateness_ns(seconds: float) -> float:
-    """Return by how much a thread that sleeps for a millisecond wakes up late, on average."""
+    """Return the mean delay of a thread that sleeps for a millisecond, in ns."""
     late = []
     end_ns = perf_counter_ns() + seconds * 1e9
     while (now_ns := perf_counter_ns()) < end_ns:

@@ -1,4 +1,4 @@
-"""Each step of a pipeline measured on each device, and the copies between devices."""
+"""Measurement of each step of a pipeline on each device, and of the copies between devices."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ if TYPE_CHECKING:
 
 __all__ = ["measure_devices"]
 
-# Times that a copy is measured; the median counts.
+# Measurements of each copy; the median counts.
 _TIMES = 7
 _READER = "tune"
-# Of one device: as long as `nbtriton.profile` measures by itself.
+# Seconds for one device: the default of `nbtriton.profile`.
 _LONGEST_S = 4.0
 # Executions of a model on a GPU for each number of rows, unless they take too long together.
 _LEAST = 20
@@ -56,7 +56,7 @@ def measure_devices(
     seed: int = 0,
     observer: Observer | None = None,
 ) -> tuple[Measured, list[str]]:
-    """Measure a pipeline on the host and on each GPU of a server; return notes too.
+    """Measure a pipeline on the host and on each GPU of a server; return the measurements and notes.
 
     The models have their own configurations again at the end.
 
@@ -69,7 +69,7 @@ def measure_devices(
     batch_size : int
         Rows per request; the largest batch is measured as well.
     seconds : float
-        How long to measure on all devices together, about; on each at most as long as a profile.
+        Approximate time for all devices together; for each at most that of a profile.
     seed : int
     observer : callable, optional
         Called with a `PerfProgress` before each point.
@@ -110,11 +110,11 @@ def measure_devices(
         requests = (
             step_requests(server, ensembles, model, roots) if ensembles else {model: dict(roots)}
         )
-        for at, device in enumerate(devices[1:], 2):
+        for index, device in enumerate(devices[1:], 2):
             placed = _place(configurator, others, device, notes)
             models = {}
             for name in placed:
-                _report(observer, f"{name} on {device}", at, len(devices), began_s)
+                _report(observer, f"{name} on {device}", index, len(devices), began_s)
                 points = _times_alone(server, name, requests[name], share_s / len(others))
                 models[name] = _on_gpu(host.models[name], points)
             profiles[device] = replace(host, models=models)
@@ -133,8 +133,8 @@ def measure_devices(
 def _times_alone(
     server: Server, model: str, requests: Mapping[int, Request], seconds: float
 ) -> list[ServicePoint]:
-    """Return the execution times of a model that runs one request after the other, by rows."""
-    found: list[ServicePoint] = []
+    """Return the execution times of a model by rows, measured with one request at a time."""
+    points: list[ServicePoint] = []
     for rows, request in requests.items():
         load = LoadSpec(server, model, Concurrency(1), Repeated([request]))
         sample = measure_sample(
@@ -143,16 +143,16 @@ def _times_alone(
         )  # fmt: skip
         if sample.errors and not len(sample.latencies_ns):
             raise TritonError(f"every request to '{model}' failed: {sample.first_error}")
-        found += points_of(executions_of(server, model, sample), rows, 1)
-    if not found:
+        points += points_of(executions_of(server, model, sample), rows, 1)
+    if not points:
         raise KeyboardInterrupt
-    return found
+    return points
 
 
 def _on_gpu(host: ModelProfile, points: Sequence[ServicePoint]) -> ModelProfile:
     """Return a model's profile on a GPU.
 
-    What executions at once wait for each other there is simulated: each takes the time that it takes alone.
+    The points are of single executions: the simulation adds the waits between concurrent ones.
     """
     levels = [replace(point, at_once=level) for level in host.levels for point in points]
     return ModelProfile(host.config, host.place, tuple(levels), output_bytes=host.output_bytes)
@@ -165,7 +165,7 @@ def _report(observer: Observer | None, what: str, level: int, levels: int, began
 
 
 def _on_host(server: Server, device: str, models: Mapping[str, Any]) -> set[tuple[str, str, str]]:
-    """Return the tensors that no copy was made of, while models ran on a simulated GPU with callers on the host."""
+    """Return the tensors that were never copied between callers on the host and models on a simulated GPU."""
     if device == HOST or server.devices.simulated is None:
         return set()
     place = f"GPU {device.partition(':')[2]}"
@@ -184,8 +184,8 @@ def _on_host(server: Server, device: str, models: Mapping[str, Any]) -> set[tupl
 
 
 def _request(root: ModelConfig, size: int, data: Data) -> Request:
-    found, _ = workloads(root, [size], data, None, root.max_batch_size)
-    return found[0].requests[0]
+    requests, _ = workloads(root, [size], data, None, root.max_batch_size)
+    return requests[0].requests[0]
 
 
 def _at_once(others: Mapping[str, ModelConfig]) -> int:
@@ -195,7 +195,7 @@ def _at_once(others: Mapping[str, ModelConfig]) -> int:
 def _place(
     configurator: Configurator, others: Mapping[str, ModelConfig], device: str, notes: list[str]
 ) -> list[str]:
-    """Put all models that can go there on a device, the others on the host; return the former."""
+    """Place on a device all models that can run there, the others on the host; return the former."""
     options: dict[str, dict[str, Any]] = {name: {"placement": HOST} for name in others}
     placed = []
     for name in others:
@@ -226,8 +226,8 @@ def _copy_times(
     requests: Mapping[str, Mapping[int, Request]],
     gpus: Sequence[int],
 ) -> dict[int, Times]:
-    """Return the times of an edge's copies by rows; nothing for strings, which stay on the host."""
-    found: dict[int, Times] = {}
+    """Return the times of an edge's copies by rows; empty for strings, which stay on the host."""
+    times: dict[int, Times] = {}
     for rows, given in requests[edge.reader or edge.writer].items():
         value: Any = given.get(edge.input)
         if not edge.reader:
@@ -236,8 +236,8 @@ def _copy_times(
             continue
         array = np.ascontiguousarray(to_numpy(value))
         if array.dtype.kind not in "OSU":
-            found[rows] = _times(server, array, gpus)
-    return found
+            times[rows] = _times(server, array, gpus)
+    return times
 
 
 def _times(server: Server, array: np.ndarray[Any, Any], gpus: Sequence[int]) -> Times:
@@ -248,22 +248,22 @@ def _times(server: Server, array: np.ndarray[Any, Any], gpus: Sequence[int]) -> 
     def put(device: Device) -> None:
         device.wait_for(device.put(array, _READER))
 
-    def move(there: Any, device: Device) -> None:
-        device.wait_for(device.to_device(there, _READER))
+    def move(on_device: Any, device: Device) -> None:
+        device.wait_for(device.to_device(on_device, _READER))
 
     devices = {gpu: server.devices[gpu] for gpu in gpus}
     for gpu, device in devices.items():
-        there = device.put(array, _READER)
+        on_device = device.put(array, _READER)
         times[HOST, f"gpu:{gpu}"] = _us(partial(put, device))
-        times[f"gpu:{gpu}", HOST] = _us(partial(device.fetch, there, _READER))
+        times[f"gpu:{gpu}", HOST] = _us(partial(device.fetch, on_device, _READER))
         for peer, other in devices.items():
             if peer != gpu:
-                times[f"gpu:{gpu}", f"gpu:{peer}"] = _us(partial(move, there, other))
+                times[f"gpu:{gpu}", f"gpu:{peer}"] = _us(partial(move, on_device, other))
     return times
 
 
 def _cuda_times(array: np.ndarray[Any, Any], gpus: Sequence[int]) -> Times:
-    """Return the times of copies between the host and GPUs that torch knows. Never run on hardware."""
+    """Return the times of copies between the host and torch's GPUs. Never run on hardware."""
     import torch
 
     times: Times = {}
@@ -278,20 +278,20 @@ def _cuda_times(array: np.ndarray[Any, Any], gpus: Sequence[int]) -> Times:
 
     for gpu in gpus:
         name = f"cuda:{gpu}"
-        there = host.to(name)
+        on_gpu = host.to(name)
         times[HOST, f"gpu:{gpu}"] = _us(copied(host, name))
-        times[f"gpu:{gpu}", HOST] = _us(copied(there, "cpu"))
+        times[f"gpu:{gpu}", HOST] = _us(copied(on_gpu, "cpu"))
         for peer in gpus:
             if peer != gpu:
-                times[f"gpu:{gpu}", f"gpu:{peer}"] = _us(copied(there, f"cuda:{peer}"))
+                times[f"gpu:{gpu}", f"gpu:{peer}"] = _us(copied(on_gpu, f"cuda:{peer}"))
     return times
 
 
 def _us(call: Callable[[], object]) -> float:
-    """Return the median time of some calls, in microseconds."""
-    took = []
+    """Return the median time of several calls, in microseconds."""
+    times_ns = []
     for _ in range(_TIMES):
         began = time.perf_counter_ns()
         call()
-        took.append(time.perf_counter_ns() - began)
-    return median(took) / 1000
+        times_ns.append(time.perf_counter_ns() - began)
+    return median(times_ns) / 1000

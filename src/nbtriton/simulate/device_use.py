@@ -1,4 +1,4 @@
-"""The use of devices by a simulated model: where it computes, and which tensors are copied."""
+"""The use of devices by a simulated model: the device that computes, and the tensors that are copied."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Copied:
     Parameters
     ----------
     engine : str
-        What copies it, one tensor after the other: ``"to gpu:0"``, ``"from gpu:0"``.
+        The copy engine, which copies one tensor at a time: ``"to gpu:0"``, ``"from gpu:0"``.
     times_us : mapping of int to float
         By rows; not empty.
     from_host, to_host : bool
@@ -35,11 +35,11 @@ class DeviceUse:
     Parameters
     ----------
     device : str
-        Where it computes, such as ``"gpu:0"``, one batch after the other; empty for the host.
+        The device that computes, such as ``"gpu:0"``, one batch at a time; empty for the host.
     before, after : tuple of Copied
-        Inputs, and outputs that a caller gets.
+        Copied inputs, and copied outputs for a caller.
     on_host : bool
-        It is placed on the host: the sender of tensors of a device waits until they are written.
+        The model is placed on the host: the sender of a device's tensors waits until they are written.
     """
 
     device: str

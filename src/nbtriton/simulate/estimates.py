@@ -1,4 +1,4 @@
-"""From measured times to the numbers of a profile: pure functions."""
+"""Pure functions from measured times to the numbers of a profile."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ _PARTS = 100
 
 
 def mean(values: Sequence[float]) -> float:
-    """Return the mean, 0 of nothing."""
+    """Return the mean, 0 for an empty sequence."""
     return fmean(values) if values else 0.0
 
 
 def upper_median(values: Sequence[float]) -> float:
-    """Return the upper median, 0 of nothing."""
+    """Return the upper median, 0 for an empty sequence."""
     return sorted(values)[len(values) // 2] if values else 0.0
 
 
 def trimmed(values: Sequence[float]) -> list[float]:
-    """Leave out the highest hundredth: what other programs of the machine did."""
+    """Return the values without the highest hundredth, the effect of other programs."""
     ordered = sorted(values)
     return ordered[: max(1, len(ordered) - len(ordered) // 100)]
 
@@ -49,9 +49,9 @@ def standard_error(values: Sequence[int]) -> float:
 def relative_losses(
     plain: Sequence[int], crowded: Sequence[int], gather_ns: float
 ) -> tuple[float, ...]:
-    """Return the losses of crowded times against plain ones, by quantile, as factors of the mean loss.
+    """Return the losses under contention by quantile, as factors of the mean loss.
 
-    A plain time plus the loss of the same quantile then has the distribution of the crowded times.
+    A plain time plus the loss of the same quantile has the distribution of the crowded times.
     """
     lost = added_quantiles(crowded, np.asarray(plain) + gather_ns)
     usual = fmean(lost)
@@ -61,18 +61,18 @@ def relative_losses(
 
 
 def added_quantiles(times: Numbers, plain: Numbers) -> tuple[float, ...]:
-    """Return the differences between the quantiles of times and of plain times: equally likely, not below 0.
+    """Return the differences between the quantiles of times and of plain times, not below 0.
 
-    A plain time plus the difference of the same quantile then has the distribution of the times.
+    A plain time plus the difference of the same quantile has the distribution of the times.
     """
-    at = (np.arange(_PARTS) + 0.5) / _PARTS
-    adds = np.maximum(np.quantile(times, at) - np.quantile(plain, at), 0.0)
+    shares = (np.arange(_PARTS) + 0.5) / _PARTS
+    adds = np.maximum(np.quantile(times, shares) - np.quantile(plain, shares), 0.0)
     return tuple(float(each) for each in adds)
 
 
 def fitted_line(gaps: Mapping[int, Sequence[int]]) -> tuple[float, float]:
-    """Return the slope and the height of a line through gaps by their number of requests."""
-    points = [(count, upper_median(found), len(found)) for count, found in gaps.items()]
+    """Return the slope and the intercept of a line through the gaps by number of requests."""
+    points = [(count, upper_median(gaps_ns), len(gaps_ns)) for count, gaps_ns in gaps.items()]
     weight = sum(each for _, _, each in points)
     if not weight:
         return 0.0, 0.0

@@ -1,4 +1,4 @@
-"""Recorded executions as points of a profile: their times by size and by how many ran at once."""
+"""Recorded executions as points of a profile: times by batch size and by concurrent executions."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ __all__ = ["executions_of", "gaps_of", "merged", "points_of", "thinned", "times_
 
 # Times kept of a point: its 99th percentile is then that of the executions.
 _TIMES = 200
-# With fewer executions a point says nothing.
+# Fewer executions than this make no point.
 _FEWEST = 8
 
 
 def executions_of(server: Server, model: str, sample: Sample) -> list[BatchRecord]:
-    """Return the executions of the load of a sample, since it counts, in the order of their begin.
+    """Return the executions of a sample's load, in the order of their begin.
 
-    Of short ones the recorder keeps the last milliseconds only. Those behind the sample's end count
-    too, then: its load was the same until it had stopped.
+    The recorder keeps only the last milliseconds of short executions. Executions after the sample's end
+    therefore count too: its load was the same until it had stopped.
     """
-    found = [record for record in server.batches(model) if sample.start_ns <= record.start_ns]
-    return sorted(found, key=lambda record: record.start_ns)
+    records = [record for record in server.batches(model) if sample.start_ns <= record.start_ns]
+    return sorted(records, key=lambda record: record.start_ns)
 
 
 def points_of(executions: Sequence[BatchRecord], rows: int, at_once: int) -> list[ServicePoint]:
-    """Return the point of a batch size and a number at once, if any executions were like it.
+    """Return the point of a batch size and a number of concurrent executions, or none.
 
-    Counted is what runs in the middle of an execution, this one included.
+    Concurrent are the executions that run in the middle of one, itself included.
     """
     starts = [record.start_ns for record in executions]
     ends = sorted(record.end_ns for record in executions)
@@ -69,31 +69,31 @@ def thinned(times_ns: Sequence[int]) -> tuple[float, ...]:
 
 
 def merged(points: Sequence[ServicePoint]) -> tuple[ServicePoint, ...]:
-    """Return one point for each batch size and number at once, ascending, of those of several turns.
+    """Merge the points of several turns: one for each batch size and concurrency, ascending.
 
-    Each execution has the same weight, so that a slow second that one turn has seen is a part of the times.
-    Of several at once a few executions say nothing.
+    Every execution has the same weight, so that a slow second of one turn is part of the times. Points of
+    several concurrent executions with few measurements are dropped.
     """
     by_key: dict[tuple[int, int], list[ServicePoint]] = defaultdict(list)
     for point in points:
         by_key[point.at_once, point.rows].append(point)
-    found = []
+    result = []
     for (at_once, rows), turns in sorted(by_key.items()):
         times_ns = [round(us * 1000) for turn in turns for us in turn.times_us]
         count = sum(turn.executions for turn in turns)
         if at_once > 1 and count < _FEWEST:
             continue
-        found.append(ServicePoint(rows, at_once, thinned(times_ns), count))
-    return tuple(found)
+        result.append(ServicePoint(rows, at_once, thinned(times_ns), count))
+    return tuple(result)
 
 
 def gaps_of(executions: Sequence[BatchRecord]) -> dict[int, list[int]]:
-    """Return the times between executions of an instance, in ns, by the rows of the one before."""
+    """Return the idle times of an instance between executions, in ns, by the rows of the earlier one."""
     last: dict[str, BatchRecord] = {}
-    found: dict[int, list[int]] = defaultdict(list)
+    gaps: dict[int, list[int]] = defaultdict(list)
     for record in executions:
         before = last.get(record.instance)
         if before is not None:
-            found[max(1, before.batch_size)].append(record.start_ns - before.end_ns)
+            gaps[max(1, before.batch_size)].append(record.start_ns - before.end_ns)
         last[record.instance] = record
-    return found
+    return gaps

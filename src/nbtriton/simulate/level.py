@@ -22,9 +22,9 @@ from nbtriton.simulate.server import SimulatedServer
 
 __all__ = ["collect_window", "simulate_level"]
 
-# Events between two looks at signals: compiled code does not look at them itself.
+# Events between two checks for signals, which compiled code does not make itself.
 _EVENTS = 20_000
-# At which a load that waits for a count is looked at.
+# Interval of checks of a load that ends after a request count.
 _POLL_NS = 10_000_000
 
 
@@ -36,7 +36,7 @@ def simulate_level(
     on_progress: Callable[[LevelProgress], None],
     devices: Mapping[str, DeviceUse] | None = None,
 ) -> tuple[PerfPoint | None, bool]:
-    """Run one level to its verdict in virtual time; see `nbtriton.perf.measure.measure_level`.
+    """Measure one level until its verdict in virtual time; see `nbtriton.perf.measure.measure_level`.
 
     Parameters
     ----------
@@ -105,7 +105,7 @@ def _cut(
     statistics: dict[int, StatisticsDocument],
     start_ns: int,
 ) -> Verdict:
-    """Return the verdict on a level that the user has interrupted."""
+    """Return the verdict on a level that the user interrupted."""
     if start_ns not in statistics or run.now_ns <= start_ns:
         return meter.cut(None)
     statistics[run.now_ns] = server.statistics()
@@ -113,13 +113,13 @@ def _cut(
 
 
 class _Run:
-    """A load on a simulated server, and how far it has come.
+    """A load on a simulated server, and its progress.
 
     Attributes
     ----------
     now_ns : int
     is_over : bool
-        Nothing will happen any more.
+        No events are left.
     """
 
     def __init__(self, server: SimulatedServer, load: Load) -> None:
@@ -154,7 +154,7 @@ def _load(server: SimulatedServer, model: str, level: Level) -> Load:
         if load.value == 1:
             return OneCaller(world, target, traffic, rows, limit)
         return ClosedLoop(world, target, traffic, rows, limit, load.value)
-    assert not isinstance(load, PeriodicConcurrency)  # of streams, which are not simulated
+    assert not isinstance(load, PeriodicConcurrency)  # for streams, which are not simulated
     due_ns = send_times_ns(load, seed=level.seed)
     return OpenLoop(world, target, traffic, rows, limit, due_ns, lanes, serial=serial)
 
@@ -167,8 +167,8 @@ def _warm_up(run: _Run, level: Level) -> float:
         if run.load.recorder.completed() >= generation:
             break
         run.advance(run.now_ns + _POLL_NS)
-    seen = run.collect(0).latencies_ns
-    return (int(seen.max()) if len(seen) else run.now_ns) / 1000
+    latencies_ns = run.collect(0).latencies_ns
+    return (int(latencies_ns.max()) if len(latencies_ns) else run.now_ns) / 1000
 
 
 def _clamped(
@@ -189,7 +189,7 @@ def _clamped(
 
 
 def collect_window(recorder: Recorder, start_ns: int, end_ns: int) -> Window:
-    """Cut a window: the requests that ended by then, each once (PA3)."""
+    """Cut a window: the requests that ended by its end, each in one window only (PA3)."""
     ends = np.asarray(recorder.end_ns, np.int64)
     inside = ends <= end_ns
     latencies, lateness = (

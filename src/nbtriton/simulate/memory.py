@@ -1,9 +1,10 @@
-"""The memory of a model's instances, measured: what each further one takes, and what they share."""
+"""The measured memory of a model's instances: of each further one, and of all in common."""
 
 from __future__ import annotations
 
 import ctypes
 import gc
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -17,9 +18,9 @@ if TYPE_CHECKING:
 
 __all__ = ["InstanceMemory", "measure_memory"]
 
-# Loaded beside each other: the mean of two further ones.
+# Instances beside the first: their mean memory counts.
 INSTANCES = 3
-# Below it a difference is what the allocator does by itself.
+# Smaller differences are within the allocator's own variation.
 _LEAST_MB = 0.1
 
 
@@ -30,10 +31,10 @@ class InstanceMemory:
     Parameters
     ----------
     each_mb : float
-        Megabytes of each instance: resident memory of this process and of its workers, and memory of
-        devices. 0 where it is less than can be measured.
+        Megabytes of each instance: resident memory of this process and its workers, and device memory.
+        0 where it is too small to measure.
     shared_mb : float
-        Megabytes of devices that they have in common: their weights, by the devices' accounts.
+        Megabytes of device memory that all instances share, such as weights, as the devices report it.
     """
 
     each_mb: float
@@ -59,8 +60,8 @@ def measure_memory(
 ) -> dict[str, InstanceMemory]:
     """Measure the memory of the instances of a model, or of each composing model of an ensemble.
 
-    One instance of each has answered requests; then one model after the other has three. At the end
-    they have their own configurations again.
+    First each model has one instance, which has answered requests; then one model at a time has three. The
+    models have their own configurations again at the end.
 
     Parameters
     ----------
@@ -71,9 +72,9 @@ def measure_memory(
     load : callable
         Sends requests to `model` that keep the instances busy.
     report : callable
-        Called with what comes next.
+        Called with a description of the next step.
     """
-    found: dict[str, InstanceMemory] = {}
+    memory: dict[str, InstanceMemory] = {}
     one: dict[str, Any] = {name: {"instances": 1} for name in others}
     configurator = Configurator(server, model, [{"instances": 1}, {"instances": INSTANCES}])
     try:
@@ -88,19 +89,20 @@ def measure_memory(
             weights = (
                 device.memory().by_owner.get(name, 0) for device in server.devices.managed.values()
             )
-            found[name] = InstanceMemory(
+            memory[name] = InstanceMemory(
                 each_mb if each_mb >= _LEAST_MB else 0.0, sum(weights) / 1e6
             )
     finally:
         configurator.restore()
-    return found
+    return memory
 
 
 def _used_mb(server: Server) -> float:
-    """Return the megabytes of this process, its workers and the devices, without what is free to use."""
+    """Return the megabytes of this process, its workers and the devices, without free heap memory."""
     gc.collect()
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # of the GNU C library
-    if trim is not None:
-        trim(0)
+    if sys.platform == "linux":
+        trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # GNU C library only
+        if trim is not None:
+            trim(0)
     on_devices = sum(device.memory().used_bytes for device in server.devices.managed.values())
     return process_tree_mb() + on_devices / 1e6

@@ -1,4 +1,4 @@
-"""A profile: what was measured of a model once, so that its behaviour can be predicted."""
+"""A profile: the measurements of a model from which its behaviour is predicted."""
 
 from __future__ import annotations
 
@@ -27,28 +27,28 @@ if TYPE_CHECKING:
 
 __all__ = ["EngineCosts", "ModelProfile", "Profile", "ServicePoint"]
 
-# Of a file; another number is refused. 2: what executions lose to the work beside them, and what it takes
-# to wait; files of format 1 have wrong times of requests. 3: what an idle time adds is a distribution,
-# and what executions lose is by quantile.
+# Format number of a file; other numbers are refused. 2: losses of executions to the work beside them, and the
+# cost of waiting; files of format 1 have wrong request times. 3: additions after idle times are
+# distributions, and losses are by quantile.
 _FORMAT = 3
-# Declared times hold up to this number of executions at once.
+# Declared times hold up to this number of concurrent executions.
 _AT_ONCE = 1024
 
 
 @dataclass(frozen=True, slots=True)
 class ServicePoint:
-    """Execution times of one batch size with one number of executions at once.
+    """Execution times of one batch size with one number of concurrent executions.
 
     Parameters
     ----------
     rows : int
         Rows of the batch.
     at_once : int
-        Executions of the model that ran at once, this one included.
+        Concurrent executions of the model, this one included.
     times_us : tuple of float
         Equally likely execution times in microseconds, ascending.
     executions : int
-        Executions that were measured.
+        Number of measured executions.
     """
 
     rows: int
@@ -76,24 +76,24 @@ class EngineCosts:
     submit_us : float
         From the client's call to the scheduler's decision.
     inline_us : float
-        From there to the execution on the caller's thread.
+        From the decision to the execution on the caller's thread.
     start_us : float
-        Or to an execution on the instance's own thread, which is awake.
+        From the decision to the execution on the instance's own thread, if that is awake.
     wake_us : float
         Until a sleeping thread runs.
     settle_us : float
-        After an execution, a batch: statistics, and to be idle again.
+        Per batch, after its execution: statistics, and becoming idle.
     answer_us : float
-        A response, to the client's callback.
+        Per response, up to the client's callback.
     loop_us : float
         The client's own time between a response and its next request.
     step_us : float
-        A further step of an ensemble, beside its execution.
+        A further step of an ensemble, without its execution.
     timer_us : float
-        By which a timer is late.
+        Delay of a timer.
     wait_us : float
-        Of a core, for a thread to wait until a time and wake up: the sender of an open loop, the
-        scheduler for a queue delay.
+        Processor time of a thread's wait until a given time: the sender of an open loop, the scheduler
+        for a queue delay.
     """
 
     submit_us: float = 0.0
@@ -119,30 +119,29 @@ class ModelProfile:
     place : {"thread", "process", "remote"}
         Where its instances ran.
     points : tuple of ServicePoint
-        By batch size and executions at once; the first has one at once.
+        By batch size and concurrent executions; the first has one execution at a time.
     gather_us : float
-        What each further request of a batch adds to its execution, beside its rows.
+        Additional execution time of each further request of a batch, apart from its rows.
     idle_us : tuple of (float, tuple of float)
-        Additional execution times of an instance that was idle: idle times,
-        ascending, and what each adds to the quantiles of the execution time, equally likely. Caches
-        and the processor have cooled down, and threads wake up later.
+        Idle times of an instance, ascending, each with its equally likely additions to the quantiles of the
+        next execution time: caches and the processor have cooled down, and threads wake up later.
     cores : float
-        Cores that an execution keeps busy while it is alone.
+        Cores that an execution alone keeps busy.
     gives_way : tuple of (int, float)
-        By how much executions are put off by the work of the engine and of clients beside them: for
-        numbers of executions at once, ascending, the share of that work's time. In a thread they wait
-        for the interpreter meanwhile; in a process they lose a core where no other is free.
+        By number of concurrent executions, ascending: the share of the work of the engine and the clients
+        that delays each of them. In a thread executions wait for the interpreter meanwhile; in a process they
+        lose a core where no other is free.
     uneven : tuple of float
-        Factors of what an execution loses so, by equal parts of the distribution of its time, 1 on
-        average: most lose less, and some wait for long.
+        Factors of that delay, by equal parts of the distribution of execution times, 1 on average: most
+        executions lose less, and some wait long.
     interpreter_share : float
-        Share of its time in which it holds Python's interpreter lock.
+        Share of its time in which an execution holds Python's interpreter lock.
     input_share, output_share : float
         Shares of an execution that count as compute_input and compute_output.
     output_bytes : int
         Size of a response's tensors per row.
     lookup_us, insert_us : float
-        Of a request and its response in the response cache.
+        Response cache times of a request and of its response.
     """
 
     config: str
@@ -167,13 +166,13 @@ class ModelProfile:
 
     @property
     def levels(self) -> tuple[int, ...]:
-        """Measured numbers of executions at once, ascending."""
+        """Measured numbers of concurrent executions, ascending."""
         return tuple(sorted({point.at_once for point in self.points}))
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Profile:
-    """The result of `nbtriton.profile`: shows itself, and is plain data.
+    """The result of `nbtriton.profile`: plain data with a display in notebooks.
 
     Parameters
     ----------
@@ -192,7 +191,7 @@ class Profile:
     notes : tuple of str
     elapsed_s : float
     interrupted : bool
-        The user stopped it; what was measured until then is in it.
+        The user stopped it; it has the measurements until then.
 
     Examples
     --------
@@ -218,26 +217,26 @@ class Profile:
         takes_ms: Mapping[str, float | Mapping[int, float]],
         configs: Mapping[str, str | Mapping[str, Any]] | None = None,
     ) -> Profile:
-        """Make a profile without a measurement: say how long an execution takes.
+        """Make a profile from declared execution times, without a measurement.
 
-        Every execution of a batch size takes the same time, executions at once do not slow each other
-        down, and the engine takes no time: what is then seen is the scheduler alone.
+        Every execution of a batch size takes the same time, concurrent executions do not slow each other
+        down, and the engine takes no time: predictions show the scheduler alone.
 
         Parameters
         ----------
         takes_ms : mapping
-            Milliseconds of an execution by model; a number, or a mapping of rows to numbers, between
-            which and beyond which it is a straight line.
+            Milliseconds of an execution by model: a number, or a mapping of rows to numbers, which is
+            interpolated and extrapolated linearly.
         configs : mapping of str to str, optional
-            What else is to be in a model's configuration, as ``config.pbtxt`` text. By default it has
-            one instance, and ``max_batch_size`` is the largest number of rows.
+            Further fields of a model's configuration, as ``config.pbtxt`` text. By default it has one
+            instance, and ``max_batch_size`` is the largest number of rows.
 
         Raises
         ------
         InvalidArgumentError
             No model, a time that is not positive, or a configuration of another model.
         ConfigError
-            A configuration that cannot be.
+            An invalid configuration.
 
         Examples
         --------
@@ -277,7 +276,7 @@ class Profile:
         return normalize_instance_groups(normalize(self.written(name), name=name), gpus=None)
 
     def written(self, name: str) -> ModelConfig:
-        """Return the configuration as the profile has it, without what follows from it.
+        """Return the configuration as the profile has it, without derived fields.
 
         Raises
         ------
@@ -293,10 +292,10 @@ class Profile:
         if text is None and name in self.models:
             text = self.models[name].config
         if text is None:
-            known = [*self.ensembles, *self.models]
+            names = [*self.ensembles, *self.models]
             raise NotFoundError(
-                f"the profile has no model '{name}'; it has {', '.join(known)}",
-                hint=nearest(name, known),
+                f"the profile has no model '{name}'; it has {', '.join(names)}",
+                hint=nearest(name, names),
             )
         return parse_pbtxt(text)
 
@@ -322,14 +321,14 @@ class Profile:
 
     @classmethod
     def load(cls, path: str | Path) -> Profile:
-        """Read a profile that was written by `save`.
+        """Read a profile written by `save`.
 
         Raises
         ------
         InvalidArgumentError
-            Not such a file.
+            The file is not a profile.
         NotFoundError
-            There is none, or it cannot be opened.
+            The file does not exist, or cannot be opened.
 
         Examples
         --------
@@ -364,7 +363,7 @@ class Profile:
 
     @property
     def headline(self) -> str:
-        """What was measured, in one line."""
+        """A one-line summary of the measurement."""
         count = sum(len(model.points) for model in self.models.values())
         if self._is_declared:
             return f"{self.model}: {count} points, declared"
@@ -405,15 +404,15 @@ class Profile:
             f"µs a request and {costs.settle_us + costs.start_us:.1f} µs a batch; a thread wakes up "
             f"in {costs.wake_us:.0f} µs"
         )
-        found = [first]
+        remarks = [first]
         for name, model in self.models.items():
             if model.place == "remote":
                 continue
-            found.append(
+            remarks.append(
                 f"{name}: an execution keeps {model.cores:.2f} cores busy and holds the interpreter "
                 f"for {model.interpreter_share:.0%} of its time"
             )
-        return [*found, *self.notes]
+        return [*remarks, *self.notes]
 
     def _table(self) -> tuple[list[Column], list[list[Any]]]:
         rows = self._rows()
@@ -474,7 +473,7 @@ def _declared(
     )
     whole = amend(base, config)
     validate(normalize(whole, name=name))
-    # As it is written: a fragment of a trial is laid over it, and defaults follow from the whole.
+    # The text as written: a trial's fragment is merged into it, and defaults follow from the whole.
     return ModelProfile(format_pbtxt(whole), "process", points)
 
 

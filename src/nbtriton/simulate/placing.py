@@ -1,8 +1,9 @@
 """The search for the best devices of a pipeline's steps: steps are measured, assignments simulated.
 
-An assignment's simulated pipeline has each step's execution times on its device. Each device computes one batch after
-the other, and so do its two copy engines copy; a copy takes time of the request that needs it, and not of another one
-that computes meanwhile. What counts is what a request costs: the time that it keeps devices and copies busy.
+The simulated pipeline of an assignment has each step's execution times on its device. Each device computes
+one batch at a time, and each of its two copy engines makes one copy at a time. A copy delays the request that
+needs it, but no other computation. The cost of a request is the time for which it keeps devices and copy
+engines busy.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ __all__ = ["HOST", "Copies", "Edge", "Measured", "PlacementSearch", "edges_of"]
 
 # The device of callers, and of models on the host.
 HOST = "cpu"
-# More assignments than this are not looked through.
+# The largest number of assignments in a search.
 _MOST = 100_000
 _LEAST_REQUESTS = 100
 _LONGEST_S = 60.0
@@ -40,7 +41,7 @@ Assignment = Mapping[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Edge:
-    """A tensor that one model makes and another one reads.
+    """A tensor that one model writes and another one reads.
 
     Parameters
     ----------
@@ -57,8 +58,8 @@ class Edge:
 
 
 def edges_of(ensembles: Mapping[str, Any], model: str) -> tuple[Edge, ...]:
-    """Return the edges of an ensemble, from and to the caller too; an ensemble within it is followed."""
-    found: list[Edge] = []
+    """Return the edges of an ensemble, including those of the caller and of nested ensembles."""
+    edges: list[Edge] = []
 
     def walk(name: str, writers: Mapping[str, tuple[str, str]]) -> dict[str, tuple[str, str]]:
         plan = ensemble_plan(ensembles[name])
@@ -72,7 +73,7 @@ def edges_of(ensembles: Mapping[str, Any], model: str) -> tuple[Edge, ...]:
                 if step.model_name in ensembles:
                     outputs = walk(step.model_name, inputs)
                 else:
-                    found.extend(
+                    edges.extend(
                         Edge(writer, output if writer else "", step.model_name, name)
                         for name, (writer, output) in inputs.items()
                     )
@@ -83,24 +84,24 @@ def edges_of(ensembles: Mapping[str, Any], model: str) -> tuple[Edge, ...]:
 
     inputs = {each.name: ("", each.name) for each in ensembles[model].input}
     for writer, output in walk(model, inputs).values():
-        found.append(Edge(writer, output if writer else "", "", ""))
-    return tuple(found)
+        edges.append(Edge(writer, output if writer else "", "", ""))
+    return tuple(edges)
 
 
 @dataclass(frozen=True, slots=True)
 class Copies:
-    """The times of one edge's copies, in microseconds, by rows and by source and target."""
+    """The copy times of one edge in microseconds, by rows and by source and target."""
 
     times_us: Mapping[int, Mapping[tuple[str, str], float]]
 
     def us(self, rows: int, source: str, target: str) -> float:
-        """Return the time of a copy between two devices, on a line between and beyond measured sizes."""
+        """Return the time of a copy between two devices, interpolated and extrapolated linearly."""
         return self.between(self._times(source, target), rows)
 
     def copied(self, source: str, target: str) -> list[Copied]:
-        """Return the copy between two devices as a simulation takes it; none where there is none.
+        """Return the simulated copy between two devices; empty where none is needed.
 
-        The engine of a copy between two GPUs is the source's.
+        The source's engine makes a copy between two GPUs.
         """
         times_us = self._times(source, target)
         if not times_us:
@@ -115,16 +116,16 @@ class Copies:
 
     @staticmethod
     def between(times_us: Mapping[int, float], rows: int) -> float:
-        """Return a time by rows, on a line between and beyond measured sizes."""
-        known = sorted(times_us.items())
-        if len(known) < 2:
-            return known[0][1] if known else 0.0
-        at = max(0, min(sum(size <= rows for size, _ in known) - 1, len(known) - 2))
-        (low, a), (high, b) = known[at], known[at + 1]
+        """Return a time by rows, interpolated and extrapolated linearly."""
+        points = sorted(times_us.items())
+        if len(points) < 2:
+            return points[0][1] if points else 0.0
+        index = max(0, min(sum(size <= rows for size, _ in points) - 1, len(points) - 2))
+        (low, a), (high, b) = points[index], points[index + 1]
         return max(0.0, a + (b - a) * (rows - low) / (high - low))
 
 
-# Of strings, which stay on the host.
+# For strings, which stay on the host.
 _NEVER = Copies({})
 
 
@@ -135,13 +136,13 @@ class Measured:
     Parameters
     ----------
     profiles : mapping of str to Profile
-        By device; each of all models that run there, with inputs from the host.
+        By device: the profile of all models that run there, with inputs from the host.
     edges : tuple of Edge
     copies : mapping of Edge to Copies
         Without tensors that are never copied, such as strings.
     on_host : set of tuple of str
-        Device, model and tensor: what stays in the host's memory although the model runs on that device, such
-        as the tensors of a model in Python whose inputs are brought to the host.
+        Device, model and tensor, of tensors that stay in the host's memory although the model runs on that
+        device, such as the tensors of a Python model whose inputs are copied to the host.
     """
 
     profiles: Mapping[str, Profile]
@@ -150,30 +151,30 @@ class Measured:
     on_host: frozenset[tuple[str, str, str]] = frozenset()
 
     def devices_of(self, model: str) -> list[str]:
-        """Return where a model was measured."""
+        """Return the devices on which a model was measured."""
         return [device for device, found in self.profiles.items() if model in found.models]
 
     def memory_of(self, model: str, tensor: str, device: str) -> str:
-        """Return the device in whose memory a model on a device has a tensor; the caller is on the host."""
+        """Return the device whose memory has a tensor of a model; the caller's is the host."""
         return HOST if not model or (device, model, tensor) in self.on_host else device
 
-    def copying_us(self, model: str, rows: int, where: Assignment) -> float:
-        """Return what the copies of a step's execution take; those to the caller are its last steps'."""
-        use = self.use(model, where)
+    def copying_us(self, model: str, rows: int, assignment: Assignment) -> float:
+        """Return the copy time of a step's execution, including its copies to the caller."""
+        use = self.use(model, assignment)
         return sum(Copies.between(copied.times_us, rows) for copied in (*use.before, *use.after))
 
-    def use(self, model: str, where: Assignment) -> DeviceUse:
-        """Return how a step uses devices: each has an engine for copies to it, one from it, and computes."""
-        here = where[model]
+    def use(self, model: str, assignment: Assignment) -> DeviceUse:
+        """Return the use of devices by a step: copy engines to and from each device, and computing."""
+        here = assignment[model]
         before, after = [], []
         for edge in self.edges:
             copies = self.copies.get(edge, _NEVER)
-            source = self.memory_of(edge.writer, edge.output, where.get(edge.writer, HOST))
+            source = self.memory_of(edge.writer, edge.output, assignment.get(edge.writer, HOST))
             if edge.reader == model:
                 before += copies.copied(source, self.memory_of(model, edge.input, here))
             elif edge.writer == model and not edge.reader:
                 after += copies.copied(source, HOST)
-        # A model all of whose tensors are on the host computes there, too.
+        # A model with all tensors on the host computes there, too.
         tensors = [
             self.memory_of(model, tensor, here)
             for edge in self.copies
@@ -184,13 +185,13 @@ class Measured:
         device = here if computes_here else ""
         return DeviceUse(device, tuple(before), tuple(after), here == HOST)
 
-    def model(self, name: str, where: Assignment) -> ModelProfile:
+    def model(self, name: str, assignment: Assignment) -> ModelProfile:
         """Return a step's profile on its device, without copies."""
-        device = where[name]
-        found = self.profiles[device].models[name]
+        device = assignment[name]
+        profile = self.profiles[device].models[name]
         points = []
-        for point in found.points:
-            # It was measured with inputs from the host, and outputs that stayed where they were.
+        for point in profile.points:
+            # It was measured with inputs from the host, and outputs that stayed on the device.
             copying_us = sum(
                 copies.us(point.rows, HOST, self.memory_of(name, edge.input, device))
                 for edge, copies in self.copies.items()
@@ -198,23 +199,23 @@ class Measured:
             )
             times = tuple(max(1.0, us - copying_us) for us in point.times_us)
             points.append(ServicePoint(point.rows, point.at_once, times, point.executions))
-        return replace(found, points=tuple(points))
+        return replace(profile, points=tuple(points))
 
-    def pipeline(self, where: Assignment) -> Profile:
+    def pipeline(self, assignment: Assignment) -> Profile:
         """Return the profile of the whole pipeline in an assignment, without copies."""
         first = next(iter(self.profiles.values()))
-        return replace(first, models={name: self.model(name, where) for name in where})
+        return replace(first, models={name: self.model(name, assignment) for name in assignment})
 
-    def cost_us(self, where: Assignment, rows: int) -> float:
-        """Return how long a request with these rows keeps devices and copies busy, in microseconds."""
+    def cost_us(self, assignment: Assignment, rows: int) -> float:
+        """Return the microseconds for which a request with these rows keeps devices and copy engines busy."""
         return sum(
-            _mean_us(self.model(name, where), rows) + self.copying_us(name, rows, where)
-            for name in where
+            _mean_us(self.model(name, assignment), rows) + self.copying_us(name, rows, assignment)
+            for name in assignment
         )
 
 
 def _mean_us(model: ModelProfile, rows: int) -> float:
-    """Return the mean time of an execution alone, on a line between and beyond measured sizes."""
+    """Return the mean time of an execution alone, interpolated and extrapolated linearly."""
     return Copies.between({p.rows: p.mean_us for p in model.points if p.at_once == 1}, rows)
 
 
@@ -226,7 +227,7 @@ class PlacementSearch:
     measured : Measured
     plan : SweepPlan
     goal : Goal
-        Its limits hold; where its objective is ``"cost"``, the first ones within them are taken.
+        Its limits hold; for the objective ``"cost"`` the cheapest assignments within the limits are taken.
     batch_size : int
         Rows per request.
     seed : int
@@ -254,7 +255,7 @@ class PlacementSearch:
         Raises
         ------
         InvalidArgumentError
-            There are too many to look through.
+            There are too many assignments.
         """
         measured = self._measured
         names = list(self._plan.swept)
@@ -268,20 +269,24 @@ class PlacementSearch:
                 f"ways; up to {_MOST} are looked through",
                 hint="place some of them yourself, and tune an ensemble of the others",
             )
-        found = [dict(zip(names, devices, strict=True)) for devices in itertools.product(*choices)]
-        costs = [(measured.cost_us(where, self._batch_size), where) for where in found]
+        assignments = [
+            dict(zip(names, devices, strict=True)) for devices in itertools.product(*choices)
+        ]
+        costs = [(measured.cost_us(where, self._batch_size), where) for where in assignments]
         return sorted(costs, key=lambda one: one[0])
 
     def run(self, seconds: float, on_step: Callable[[Candidate], None], enough: int = 1) -> None:
-        """Simulate for a time, or until this number of the cheapest are within the limits."""
+        """Simulate for a time, or until this number of the cheapest assignments are within the limits."""
         end_s = time.monotonic() + seconds
-        kept = 0
-        for cost_us, where in self.assignments():
-            candidate = self._simulate(where, cost_us)
+        within_limits = 0
+        for cost_us, assignment in self.assignments():
+            candidate = self._simulate(assignment, cost_us)
             self.found.append(candidate)
             on_step(candidate)
-            kept += candidate.rank[0] == 0.0
-            if (self._goal.objective == "cost" and kept >= enough) or time.monotonic() > end_s:
+            within_limits += candidate.rank[0] == 0.0
+            if (
+                self._goal.objective == "cost" and within_limits >= enough
+            ) or time.monotonic() > end_s:
                 return
 
     def best(self) -> list[Candidate]:
@@ -289,7 +294,7 @@ class PlacementSearch:
         return sorted(self.found, key=lambda one: one.rank)
 
     def ordered(self, found: Sequence[Ranked]) -> list[Ranked]:
-        """Return what was measured, the best first."""
+        """Return the measured assignments, the best first."""
         rows = self._batch_size
 
         def rank(one: Ranked) -> tuple[float, ...]:
@@ -298,9 +303,9 @@ class PlacementSearch:
 
         return sorted(found, key=rank)
 
-    def _simulate(self, where: Assignment, cost_us: float) -> Candidate:
+    def _simulate(self, assignment: Assignment, cost_us: float) -> Candidate:
         goal = self._goal
-        options = {name: {"placement": device} for name, device in where.items()}
+        options = {name: {"placement": device} for name, device in assignment.items()}
         configs = self._plan.target_of(options)
         load: Concurrency | RequestRate = Concurrency(goal.concurrency or 1)
         if goal.request_rate is not None:
@@ -312,10 +317,10 @@ class PlacementSearch:
         )
         rule = StabilityRule(max_trials=STABLE_WINDOWS)
         level = Level(load, Workload(({},), self._batch_size), rule, windows, seed=self._seed)
-        profile = self._measured.pipeline(where)
+        profile = self._measured.pipeline(assignment)
         models = (profile.model, *self._plan.swept) if self._plan.ensembles else (profile.model,)
         self.simulated += 1
-        devices = {name: self._measured.use(name, where) for name in where}
+        devices = {name: self._measured.use(name, assignment) for name in assignment}
         point, interrupted = simulate_level(
             profile, configs, models, level, lambda _: None, devices
         )
@@ -325,10 +330,10 @@ class PlacementSearch:
 
 
 def rank_of(goal: Goal, point: PerfPoint, cost_us: float) -> tuple[float, ...]:
-    """Return a key of an assignment: the lowest is the best. Of equal ones the cheaper one.
+    """Return a sort key of an assignment, lowest first; equal results are ordered by cost.
 
-    The lowest latency is that of the median: assignments differ in all of their requests, and what a few slow
-    executions of a short profile say is that the machine had other work.
+    The lowest latency is that of the median: assignments differ in all requests, while a few slow executions
+    of a short profile show other work of the machine.
     """
     if goal.objective == "cost":
         return (goal.misses(point), cost_us, point.latency_p99_us)

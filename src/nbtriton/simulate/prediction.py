@@ -28,7 +28,7 @@ from nbtriton.simulate.model_profile import Profile
 
 __all__ = ["profile_under", "whatif"]
 
-# Of `perf`, what says where to measure.
+# Options of `perf` that say where to measure.
 _PLACE = (
     "server", "url", "protocol", "shared_memory", "output_shared_memory_size", "placement", "kind",
 )  # fmt: skip
@@ -42,59 +42,59 @@ _DEFAULTS = {
 def whatif(profile: Profile, model: str | None = None, **options: Any) -> PerfReport:
     """Predict what `nbtriton.perf` would measure, on a simulated server.
 
-    The engine's own schedulers run in virtual time, with the service times of a profile. A level
-    takes milliseconds instead of seconds.
+    The engine's own schedulers run in virtual time with a profile's service times. A level takes milliseconds
+    instead of seconds.
 
     Parameters
     ----------
     profile : Profile
-        Of `nbtriton.profile`.
+        A result of `nbtriton.profile`.
     model : str, optional
-        The profiled model by default; or another one that the profile has.
+        A model of the profile; by default the profiled one.
     **options
-        Those of `nbtriton.perf`, with the same meanings and defaults: `concurrency`,
-        `request_rate`, `intervals`, `recording`, `instances`, `max_batch_size` and so on. `seed` is also that of
-        the service times.
+        Options of `nbtriton.perf`, with the same meanings and defaults: `concurrency`, `request_rate`,
+        `intervals`, `recording`, `instances`, `max_batch_size` and so on. `seed` also draws the service
+        times.
 
     Returns
     -------
     PerfReport
-        Of the same form, marked as simulated. Where the simulation went beyond what was measured
-        (larger batches, more executions at once), a note of the point says so with the range.
+        The same report, marked as simulated. Where the simulation went beyond the measurements (larger
+        batches, more concurrent executions), a note of the point says so with the range.
 
     Raises
     ------
     InvalidArgumentError
-        Options that make no sense.
+        Invalid options.
     NotFoundError
         The profile has no such model.
     UnsupportedError
-        A model that cannot be simulated: one that is decoupled.
+        A decoupled model, which cannot be simulated.
 
     Examples
     --------
-    A model whose executions take 10 ms, with one instance and with two. The profile of a model that
-    is loaded comes from `nbtriton.profile`.
+    A model whose executions take 10 ms, with one instance and with two. `nbtriton.profile` measures the
+    profile of a loaded model.
 
     >>> profile = nt.Profile.declared({"bert": 10})
     >>> report = nt.whatif(profile, concurrency=2, instances=[1, 2], request_count=100)
     >>> report.frame["infer_per_s"].tolist()
     [100.0, 200.0]
     """
-    given = _options(profile, model, options)
-    levels, configurations = given.level_plan(), given.configurations()
+    perf_options = _options(profile, model, options)
+    levels, configurations = perf_options.level_plan(), perf_options.configurations()
     for configuration in configurations:
-        profile_under(profile, configuration)  # refused before anything is simulated
-    ensembles, others = model_tree(profile, given.model)
+        profile_under(profile, configuration)  # refused before a simulation
+    ensembles, others = model_tree(profile, perf_options.model)
     sweep = SweepPlan(
-        ensembles, others, {name: profile.config(name) for name in given.sweep_models}
+        ensembles, others, {name: profile.config(name) for name in perf_options.sweep_models}
     )
     sweep.check(configurations)
-    plan = sequence_plan(sweep.originals, given.sequence_plan(), serial=False)
-    found, notes = _workloads(profile, given, plan, configurations)
+    plan = sequence_plan(sweep.originals, perf_options.sequence_plan(), serial=False)
+    found, notes = _workloads(profile, perf_options, plan, configurations)
     total = levels.count and levels.count * len(configurations) * len(found)
-    windows = given.window_plan(total)
-    models = (given.model, *others) if ensembles else (given.model,)
+    windows = perf_options.window_plan(total)
+    models = (perf_options.model, *others) if ensembles else (perf_options.model,)
     in_force = dict(sweep.originals)
 
     def measure(
@@ -103,43 +103,43 @@ def whatif(profile: Profile, model: str | None = None, **options: Any) -> PerfRe
         under = profile_under(profile, level.configuration)
         return simulate_level(under, in_force, models, level, on_progress)
 
-    source = PointSource(given.model, tuple(given.sweep_models))
-    session = Session(measure, total, given.observer)
+    source = PointSource(perf_options.model, tuple(perf_options.sweep_models))
+    session = Session(measure, total, perf_options.observer)
     started_s = time.monotonic()
     interrupted = False
     try:
         for configuration in configurations:
-            # As a load would: a batcher that is new has its preferred sizes only then.
+            # As a real load does: a new batcher uses its preferred sizes only after its first request.
             target = sweep.target(configuration)
             in_force |= {name: normalize(config, name=name) for name, config in target.items()}
             for workload in found:
                 level_of = partial(
                     Level,
                     workload=workload,
-                    rule=given.stability_rule(),
+                    rule=perf_options.stability_rule(),
                     plan=windows,
-                    request_count=given.request_count or levels.whole,
-                    seed=given.seed,
+                    request_count=perf_options.request_count or levels.whole,
+                    seed=perf_options.seed,
                     configuration=configuration,
                 )
                 session.search(levels, level_of)
     except KeyboardInterrupt:
         interrupted = True
     return PerfReport(
-        model=given.model,
+        model=perf_options.model,
         points=tuple(replace(point, source=source) for point in session.points),
-        settings=settings_of(given, plan, windows),
+        settings=settings_of(perf_options, plan, windows),
         environment=profile.environment,
         notes=(*notes, *session.notes),
         elapsed_s=time.monotonic() - started_s,
         interrupted=interrupted,
-        quick=given.quick,
+        quick=perf_options.quick,
         simulated=True,
     )
 
 
 def profile_under(profile: Profile, configuration: Configuration) -> Profile:
-    """Return the profile of a server with the options that a configuration has for it."""
+    """Return the profile of a server with the server options of a configuration."""
     changed = {name: configuration[name] for name in SERVER_OPTIONS if name in configuration}
     if configuration.get("cache") and not profile.server.get("cache_bytes"):
         raise InvalidArgumentError(
@@ -181,7 +181,7 @@ def _workloads(
     plan: SequencePlan | None,
     configurations: Sequence[Configuration],
 ) -> tuple[list[Workload], tuple[str, ...]]:
-    """Return the workloads; of generated data only the number of rows matters."""
+    """Return the workloads; only the number of rows of generated data matters."""
     config = profile.config(options.model)
     largest = min(c.get("max_batch_size", config.max_batch_size) for c in configurations)
     data = Data(options.inputs, options.shapes, options.input_data)
@@ -203,7 +203,7 @@ def _workloads(
 
 
 _parameters = inspect.signature(perf).parameters.values()
-# What `nt.whatif?` shows.
+# The signature that `nt.whatif?` shows.
 whatif.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
     [
         *list(inspect.signature(whatif).parameters.values())[:2],

@@ -1,4 +1,4 @@
-"""The plan of a profile: models, batch sizes, requests, and numbers of executions at once."""
+"""The plan of a profile: models, batch sizes, requests, and numbers of concurrent executions."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from nbtriton.simulate.steps import step_requests
 
 __all__ = ["ProfilePlan", "profile_plan"]
 
-# Measured by default: these numbers of executions at once, and at most this number of batch sizes.
+# Defaults: these numbers of concurrent executions, and at most this number of batch sizes.
 _AT_ONCE = (1, 2, 4)
 _MOST_SIZES = 8
 
@@ -34,15 +34,15 @@ class ProfilePlan:
     sizes : mapping of str to tuple of int
         Batch sizes of each model.
     requests : mapping of str to mapping of int to Request
-        What each model gets, by rows.
+        Requests to each model, by rows.
     roots : mapping of int to Request
-        What the ensemble itself gets, by rows.
+        Requests to the ensemble itself, by rows.
     sequences : mapping of str to SequencePlan
         Of the models with a sequence batcher.
     levels : tuple of int
-        Executions at once.
+        Numbers of concurrent executions.
     request_of : callable or None
-        Makes a request of any size, where sizes between these may be measured.
+        Makes a request of any size, where sizes between the planned ones may be measured.
     """
 
     model: str
@@ -63,7 +63,7 @@ def profile_plan(
     at_once: int | Sequence[int] | None,
     batch_sizes: Sequence[int] | None,
 ) -> ProfilePlan:
-    """Return what to measure of a model with these options of `nbtriton.profile`."""
+    """Return the plan of a profile from options of `nbtriton.profile`."""
     ensembles, others = model_tree(target, model)
     for name, config in (ensembles | others).items():
         if config.model_transaction_policy.decoupled:
@@ -91,7 +91,7 @@ def profile_plan(
     def request_of(rows: int) -> Request:
         return workloads(root, [rows], data, None, root.max_batch_size)[0][0].requests[0]
 
-    if sequences:  # a request is one row; its batches are formed of as many sequences
+    if sequences:  # a request has one row; its batches are formed from several sequences
         roots = dict.fromkeys(sizes, request_of(1))
     else:
         roots = {size: request_of(size) for size in sizes}
@@ -122,10 +122,10 @@ def _sizes(largest: int, chosen: Sequence[int] | None) -> tuple[int, ...]:
     while size < largest:
         sizes.add(size)
         size *= 2
-    found = sorted(sizes)
-    while len(found) > _MOST_SIZES:  # every other one in the middle
-        found = sorted({found[0], *found[::-2]})
-    return tuple(found)
+    sizes_of_model = sorted(sizes)
+    while len(sizes_of_model) > _MOST_SIZES:  # drop every other one in the middle
+        sizes_of_model = sorted({sizes_of_model[0], *sizes_of_model[::-2]})
+    return tuple(sizes_of_model)
 
 
 def _levels(

@@ -1,4 +1,4 @@
-"""``nbtriton.profile``: a model is measured once, in a few seconds."""
+"""``nbtriton.profile``: a measurement of a model in a few seconds."""
 
 from __future__ import annotations
 
@@ -49,15 +49,15 @@ if TYPE_CHECKING:
 
 __all__ = ["profile"]
 
-# Between two sizes it is measured too where the time is off a straight line by more than this, up
-# to so many points: matrix products take longer for sizes that do not fill a block.
+# A size between two others is measured too if its time is off their line by more than this share, up to this
+# number of sizes: matrix products take longer for sizes that do not fill a block.
 _OFF_LINE = 0.08
 _MOST_POINTS = 20
-# Executions of a point in each turn, at least, unless that takes too long.
+# Least number of executions of a point in each turn, unless they take too long.
 _LEAST = 8
 _LONGEST_S = 1.0
 _SHORTEST_S = 0.06
-# No further turn begins after this multiple of the seconds that were asked for: one is enough for slow models.
+# No further turn begins after this multiple of the requested seconds: slow models get one turn.
 _MOST_SECONDS = 3
 
 
@@ -76,46 +76,46 @@ def profile(
     url: str | None = None,
     protocol: Protocol | None = None,
 ) -> Profile:
-    """Measure a model once, so that `nbtriton.whatif` can predict it under any load.
+    """Measure a model once, so that `nbtriton.whatif` can predict its behaviour under any load.
 
-    Measured are execution times by batch size and by how many instances execute at once, in the
-    place where they run; the time of the engine and of the client for a request and a batch; and, of
-    an ensemble, each composing model with the tensors that it gets there. While it runs, the models
-    have as many instances as are to execute at once; at the end their own again.
+    A profile has execution times by batch size and by number of concurrent executions, in the place where the
+    instances run, and the times of the engine and the client per request and per batch. Each composing model
+    of an ensemble is measured with its tensors in the ensemble. During the measurement the models have one
+    instance for each concurrent execution; at the end they have their own again.
 
     Parameters
     ----------
     server : Server
         The server in this process; None with a `url`.
     model : str
-        A model or an ensemble that is loaded.
+        A loaded model or ensemble.
     inputs, shapes, input_data
         What to send, as for `nbtriton.perf`.
     at_once : int or sequence of int, optional
-        Up to how many executions of a model are to run at once, or which numbers are measured; by
-        default 1, 2, 4 and as many as there are instances. Each needs an instance, with its memory.
+        The largest number of concurrent executions of a model, or the numbers to measure; by default 1, 2, 4
+        and the number of instances. Each execution needs an instance, with its memory.
     batch_sizes : sequence of int, optional
-        Rows of the batches to measure; by default 1, 2, 4 and so on up to ``max_batch_size``, at
-        most 8 sizes, and more between them where the times are not on a straight line.
+        Rows of the batches to measure; by default 1, 2, 4 and so on up to ``max_batch_size``, at most 8
+        sizes, and more between them where the times are not linear.
     seconds : float
-        How long to measure altogether; more where executions are slow.
+        Approximate time of the whole measurement; more where executions are slow.
     seed : int
         Of generated data.
     observer : callable, optional
         Called with a `PerfProgress` before each point.
     url, protocol : str, optional
-        A server of any kind that speaks Triton's protocol, as for `nbtriton.perf`. Its instances
-        stay as they are, and execution times are those of its statistics.
+        A remote server with Triton's protocol, as for `nbtriton.perf`. Its instances stay as they are, and
+        its statistics give the execution times.
 
     Returns
     -------
     Profile
-        After a KeyboardInterrupt, of what was measured until then, with ``interrupted=True``.
+        After a KeyboardInterrupt: the measurements until then, with ``interrupted=True``.
 
     Raises
     ------
     InvalidArgumentError
-        Options that make no sense.
+        Invalid options.
     NotFoundError
         No such model.
     UnsupportedError
@@ -195,15 +195,15 @@ class _Work:
         higher = sum(
             2 if len(plan.sizes[name]) > 1 else 1 for name in plan.others for _ in plan.levels[1:]
         )
-        # Points alone, those beside others, and what the calibration measures of each model.
-        # Of a model: several requests at a time, an idle instance, the interpreter, and twice the work of
-        # many requests.
+        # Units of progress: points alone, points of concurrent executions, and the calibration of each model
+        # (several requests at a time, an idle instance, the interpreter, and twice the work of many
+        # requests).
         total = sum(map(len, plan.sizes.values())) + higher + 5 * len(plan.others) + 1
         self._total = TURNS * total
         self._done = 0
         self._seconds = seconds
         self._share_s = max(_SHORTEST_S, seconds / total) / TURNS
-        # Of each model: the requests of all sizes that are measured alone, by rows.
+        # By model: the requests of all sizes that are measured alone, by rows.
         self._alone_of = {name: dict(plan.requests[name]) for name in plan.others}
         self._calibration = Calibration(target, server, plan.others)
 
@@ -215,7 +215,7 @@ class _Work:
             for turn in self._turns():
                 for name in plan.others:
                     self._alone(name, turn)
-                    self._beside(name)
+                    self._concurrent(name)
             return
         steps: list[dict[str, Any]] = [{"instances": 1}, {"instances": plan.levels[-1]}]
         configurator = Configurator(server, plan.model, steps)
@@ -229,12 +229,12 @@ class _Work:
                 configurator.apply(steps[1])
                 for _ in self._turns():
                     for name in plan.others:
-                        self._beside(name)
+                        self._concurrent(name)
         finally:
             configurator.restore()
 
     def result(self) -> Profile:
-        """Return the profile of what was measured."""
+        """Return the profile."""
         plan = self._plan
         server = self._server
         calibration = self._calibration
@@ -246,7 +246,7 @@ class _Work:
                 "rate_limit": found.rate_limit,
                 "rate_limit_resources": list(found.rate_limit_resources),
             }
-        made = Profile(
+        profile = Profile(
             model=plan.model,
             models={
                 name: calibration.model_profile(
@@ -260,10 +260,10 @@ class _Work:
             server=options,
             notes=tuple(calibration.notes),
         )
-        return calibration.fitted(made)
+        return calibration.fitted(profile)
 
     def _turns(self) -> Iterator[int]:
-        """Yield the numbers of turns, as many as there is time for."""
+        """Yield the numbers of turns, as many as the time allows."""
         until_s = time.monotonic() + _MOST_SECONDS * self._seconds
         for turn in range(TURNS):
             if turn == 0 or time.monotonic() < until_s:
@@ -277,7 +277,7 @@ class _Work:
             self._between(name, request_of)
 
     def _between(self, name: str, request_of: Callable[[int], Request]) -> None:
-        """Measure between two sizes, and again, as long as the times are not on a straight line."""
+        """Measure sizes between two others until the times are linear."""
         requests = self._alone_of[name]
         until_s = time.monotonic() + self._seconds / 2 / TURNS
         intervals = deque(pairwise(sorted(requests)))
@@ -303,13 +303,13 @@ class _Work:
         self._keep(name, sample, rows, 1)
         self._calibration.alone(name, rows, sample)
 
-    def _beside(self, name: str) -> None:
+    def _concurrent(self, name: str) -> None:
         sizes = self._plan.sizes[name]
         serial = name in self._plan.sequences
         for level in self._plan.levels[1:]:
             for rows in sorted({sizes[0], sizes[-1]}):
                 self._step(f"{name}: {_rows(rows)}, {level} at once")
-                # Of the largest batches one more is ready for each; smaller ones would be merged.
+                # One more of the largest batches is ready for each instance; smaller ones would be merged.
                 waiting = 2 if rows == sizes[-1] and not serial else 1
                 request = self._plan.requests[name][rows]
                 sample = self._sample(name, request, level * (rows if serial else waiting))
@@ -323,10 +323,10 @@ class _Work:
             return
         rows = plan.sizes[name][-1]
         self._step(f"{name}: {_rows(rows)} of as many requests, {level} at once")
-        self._calibration.beside(name, rows, plan.requests[name], level, self._share_s)
+        self._calibration.contention(name, rows, plan.requests[name], level, self._share_s)
 
     def _calibrate(self, *, first: bool) -> None:
-        """Measure what is around executions; in the first turn also what is measured once."""
+        """Measure the times around executions; in the first turn also those that are measured only once."""
         plan = self._plan
         for name in plan.others:
             if name in plan.sequences:
@@ -361,7 +361,7 @@ class _Work:
         return sample
 
     def _keep(self, name: str, sample: Sample, rows: int, at_once: int) -> None:
-        """Keep the points that a sample has."""
+        """Keep the points of a sample."""
         if self._server is not None:
             found = points_of(executions_of(self._server, name, sample), rows, at_once)
         else:

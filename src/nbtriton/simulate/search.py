@@ -1,4 +1,4 @@
-"""The search for a configuration: on the simulated server, by steps to better neighbours."""
+"""The search for a configuration on the simulated server, by steps to better neighbours."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ OBJECTIVES = ("throughput", "latency", "instances", "memory", "cost")
 # Requests of a window; more where more are outstanding.
 _REQUESTS = 100
 _GENERATIONS = 4
-# Virtual time until a load is steady, at most.
+# Longest virtual time until a load is steady.
 _LONGEST_S = 60.0
-# A rate is served from this share on of the requests that were due.
+# A rate counts as served from this share of the due requests.
 _SERVED = 0.95
-# More load that brings less than this is not tried further.
+# More load is not tried after a relative gain below this.
 _GAIN = 0.02
 _MOST_OUTSTANDING = 512
 
 
 class Result(Protocol):
-    """A configuration with what it does."""
+    """A configuration with its result."""
 
     @property
     def options(self) -> Mapping[str, Mapping[str, Any]]: ...
@@ -64,15 +64,15 @@ class Goal:
     Parameters
     ----------
     objective : {"throughput", "latency", "instances", "memory", "cost"}
-        The most throughput, the lowest p99 latency, the fewest instances, the least memory, or of
-        placements the least time of devices.
+        The highest throughput, the lowest p99 latency, the fewest instances, the least memory, or of
+        placements the lowest cost.
     p99_ms : float or None
-        The p99 latency is at most this.
+        Upper limit of the p99 latency.
     min_throughput : float or None
-        The throughput is at least this many inferences per second.
+        Lower limit of the throughput, in inferences per second.
     concurrency : int or None
     request_rate : float or None
-        The load; without one the best concurrency is a part of the search.
+        The load; without one the search includes the best concurrency.
     """
 
     objective: str = "throughput"
@@ -111,14 +111,14 @@ class Goal:
             )
 
     def misses(self, point: PerfPoint, due: float | None = None) -> float:
-        """Return by how much, relatively, a point is outside of the limits; 0 inside.
+        """Return the relative distance of a point from the limits; 0 within them.
 
         Parameters
         ----------
         point : PerfPoint
         due : float, optional
-            Requests of a `request_rate` that were due in its windows. Where it is unknown it is what the
-            rate is sure to bring: random gaps vary.
+            Requests of a `request_rate` that were due in its windows. By default a lower bound, as
+            random gaps vary.
         """
         missed = 0.0
         if not point.request_count:
@@ -127,7 +127,7 @@ class Goal:
             missed += max(0.0, point.latency_p99_us / 1000 / self.p99_ms - 1)
         if self.min_throughput is not None:
             missed += max(0.0, 1 - point.infer_per_s / self.min_throughput)
-        if self.request_rate is not None:  # an open loop that is not served grows without end
+        if self.request_rate is not None:  # the queue of an overloaded open loop grows without end
             if due is None:
                 mean = self.request_rate * point.window_s
                 due = mean - 2 * math.sqrt(mean)
@@ -141,22 +141,22 @@ class Goal:
         memory_mb: float = 0.0,
         due: float | None = None,
     ) -> tuple[float, ...]:
-        """Return a key: the lowest is the best."""
+        """Return a sort key, the lowest first."""
         missed = self.misses(point, due)
         p99_us, rate = point.latency_p99_us, point.infer_per_s
         if self.objective == "latency":
             return (missed, p99_us, float(instances))
         if self.objective == "instances":
             return (missed, float(instances), -rate)
-        if self.objective == "memory":  # instances that take none to speak of are none the better
+        if self.objective == "memory":  # unmeasurable memory ranks no higher than small memory
             return (missed, memory_mb, float(instances), -rate)
         return (missed, -rate, float(instances), p99_us)
 
     def ordered(self, found: Sequence[Ranked]) -> list[Ranked]:
-        """Return what was found, the best first.
+        """Return the results, the best first.
 
-        Of those with nearly the most throughput the one with the fewest instances, and then with
-        the lowest latency: a fiftieth is within the error of a prediction.
+        Results within a fiftieth of the highest throughput, the error of a prediction, are ordered by the
+        number of instances and then by latency.
         """
         ranked = sorted(
             found, key=lambda one: self.rank(one.result, one.instances, one.memory_mb, one.due)
@@ -175,13 +175,13 @@ class Goal:
         return [*near, *(one for one in ranked if one not in near)]
 
 
-# The values of the options of one model, each ascending; `instances` is always there.
+# The values of one model's options, each ascending; `instances` is always present.
 Space = Mapping[str, Sequence[int]]
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A configuration, and the best that it was predicted to do.
+    """A configuration with its best predicted point.
 
     Parameters
     ----------
@@ -191,9 +191,9 @@ class Candidate:
         Predicted.
     rank : tuple of float
     memory_mb : float
-        Of all instances; 0 where it is not asked for.
+        Megabytes of all instances; 0 where not asked for.
     due : float or None
-        Requests of a rate that were due in the windows of the point, where that is known.
+        Requests of a rate that were due in the windows of the point, where known.
     """
 
     options: Mapping[str, Mapping[str, Any]]
@@ -204,7 +204,7 @@ class Candidate:
 
     @property
     def result(self) -> PerfPoint:
-        """What ranks it."""
+        """The point that ranks it."""
         return self.point
 
     @property
@@ -217,7 +217,7 @@ _Key = tuple[tuple[int, ...], ...]
 
 
 class Search:
-    """Looks for good configurations of a model, or of all steps of an ensemble at once.
+    """Looks for good configurations of a model, or of all steps of an ensemble together.
 
     Parameters
     ----------
@@ -230,14 +230,14 @@ class Search:
         Rows per request.
     seed : int
     memory : mapping of str to InstanceMemory, optional
-        What the instances of each model take.
+        Of the instances of each model.
 
     Attributes
     ----------
     found : dict
         The candidates, by their values.
     simulated : int
-        Levels that were simulated.
+        Number of simulated levels.
     """
 
     def __init__(
@@ -264,7 +264,7 @@ class Search:
         self._refused: set[_Key] = set()
 
     def ordered(self, found: Sequence[Ranked]) -> list[Ranked]:
-        """Return what was measured, the best first."""
+        """Return the measured configurations, the best first."""
         return self._goal.ordered(found)
 
     def run(
@@ -275,26 +275,25 @@ class Search:
     ) -> None:
         """Search for a time, or until every configuration was tried.
 
-        From a start it goes to the best neighbour as long as there is a better one; then from
-        another start.
+        From each start it moves to the best neighbour until none is better.
         """
         end_s = time.monotonic() + seconds
         total = math.prod(
             len(values) for space in self._spaces.values() for values in space.values()
         )
         for start in self._starts():
-            here = self._try(start)
-            while here is not None and time.monotonic() < end_s:
-                best = here
-                for key in self._neighbours(self._key_of(here)):
+            current = self._try(start)
+            while current is not None and time.monotonic() < end_s:
+                best = current
+                for key in self._neighbours(self._key_of(current)):
                     candidate = self._try(key)
                     if candidate is not None and candidate.rank < best.rank:
                         best = candidate
                     if time.monotonic() > end_s:
                         break
-                if best is here:
+                if best is current:
                     break
-                here = best
+                current = best
                 on_step(self.best()[0])
             if time.monotonic() > end_s or len(self.found) + len(self._refused) >= total:
                 return
@@ -306,7 +305,7 @@ class Search:
     # -- configurations --------------------------------------------------------------------------
 
     def _starts(self) -> Iterator[_Key]:
-        """Yield values to start from: the least, the most, and then any."""
+        """Yield starting values: the lowest, the highest, and then random ones."""
         axes = list(self._spaces.values())
         yield tuple(tuple(0 for _ in axis) for axis in axes)
         yield tuple(tuple(len(values) - 1 for values in axis.values()) for axis in axes)
@@ -317,8 +316,8 @@ class Search:
             )
 
     def _neighbours(self, key: _Key) -> list[_Key]:
-        """Return what one step of one option leads to; of one model, or of all together."""
-        found: list[_Key] = []
+        """Return the neighbours: one step of one option, of one model or of all together."""
+        neighbours: list[_Key] = []
         axes = [list(space.values()) for space in self._spaces.values()]
         for model, values in enumerate(axes):
             for axis, choices in enumerate(values):
@@ -326,20 +325,20 @@ class Search:
                     moved = [list(each) for each in key]
                     moved[model][axis] += step
                     if 0 <= moved[model][axis] < len(choices):
-                        found.append(tuple(tuple(each) for each in moved))
+                        neighbours.append(tuple(tuple(each) for each in moved))
         if len(key) > 1:
             names = sorted({name for space in self._spaces.values() for name in space})
             together = (self._together(key, name, step) for name in names for step in (-1, 1))
-            found += [each for each in together if each != key]
-        self._random.shuffle(found)
-        return found
+            neighbours += [each for each in together if each != key]
+        self._random.shuffle(neighbours)
+        return neighbours
 
     def _together(self, key: _Key, axis: str, step: int) -> _Key:
-        """Return what a step of one option of all models leads to."""
+        """Return the values after one step of an option in all models."""
         return tuple(
             tuple(
-                min(max(at + step * (name == axis), 0), len(space[name]) - 1)
-                for at, name in zip(each, space, strict=True)
+                min(max(index + step * (name == axis), 0), len(space[name]) - 1)
+                for index, name in zip(each, space, strict=True)
             )
             for each, space in zip(key, self._spaces.values(), strict=True)
         )
@@ -352,14 +351,17 @@ class Search:
 
     def _options(self, key: _Key) -> dict[str, dict[str, Any]]:
         return {
-            name: {axis: values[at] for (axis, values), at in zip(space.items(), ats, strict=True)}
+            name: {
+                axis: values[index]
+                for (axis, values), index in zip(space.items(), ats, strict=True)
+            }
             for (name, space), ats in zip(self._spaces.items(), key, strict=True)
         }
 
     # -- predictions -----------------------------------------------------------------------------
 
     def _try(self, key: _Key) -> Candidate | None:
-        """Return what a configuration does; None for one that is refused."""
+        """Return the result of a configuration; None if it is refused."""
         if key in self.found:
             return self.found[key]
         if key in self._refused:
@@ -368,7 +370,7 @@ class Search:
         try:
             target = self._plan.target_of(options)
             self._plan.check_configs(target)
-            # As a load would: a batcher that is new has its preferred sizes only then.
+            # As a real load does: a new batcher uses its preferred sizes only after its first request.
             configs = {name: normalize(config, name=name) for name, config in target.items()}
         except TritonError:
             self._refused.add(key)
@@ -392,13 +394,13 @@ class Search:
     def _best_point(
         self, configs: Mapping[str, Any], options: Mapping[str, Mapping[str, Any]], instances: int
     ) -> PerfPoint:
-        """Return the best point of a configuration, over the loads that are to be tried."""
+        """Return the best point of a configuration over the loads to try."""
         goal = self._goal
         if goal.request_rate is not None:
             return self._simulate(configs, RequestRate(goal.request_rate, "poisson"))
         if goal.concurrency is not None:
             return self._simulate(configs, Concurrency(goal.concurrency))
-        # From what fills the largest batches of every instance, down or up as the limit asks.
+        # From the load that fills the largest batches of all instances, down or up as the limit asks.
         level = max(
             each["instances"] * max(1, each.get("max_batch_size", 1)) // self._batch_size
             for each in options.values()
@@ -430,7 +432,7 @@ class Search:
         windows = WindowPlan(
             "count_windows",
             request_count=max(_REQUESTS, int(_GENERATIONS * outstanding)),
-            # The windows of a rate begin with its first request, so that it is known what was due.
+            # The windows of a rate begin with its first request, so that the due requests are known.
             longest_warm_up_s=_LONGEST_S if outstanding else 0.0,
         )
         rule = StabilityRule(max_trials=STABLE_WINDOWS)

@@ -23,7 +23,8 @@ from nbtriton.scheduling import (
     ResourceShortage,
     SequenceBatcher,
 )
-from nbtriton.simulate.core.device import OnDevice, Transfer, Unit
+from nbtriton.scheduling.bookings import Bookings
+from nbtriton.simulate.core.device import OnDevice, Transfer
 from nbtriton.simulate.core.ensemble import Ensemble
 from nbtriton.simulate.core.model import Cache, Limiter, Model
 from nbtriton.simulate.core.service import ServiceTimes
@@ -33,7 +34,7 @@ from nbtriton.simulate.model_profile import ModelProfile, Profile
 
 __all__ = ["SimulatedServer"]
 
-# Executions that slow each other down by less than this are taken for independent.
+# Executions that slow each other down by less than this factor count as independent.
 _CONTENDS_FROM = 1.03
 
 
@@ -46,9 +47,9 @@ class SimulatedServer:
     configs : mapping of str to ModelConfig
         Of all models: those of the profile, or changed ones.
     seed : int
-        Of the service times that are drawn.
+        Seed of the service times.
     devices : mapping of str to DeviceUse, optional
-        How models use devices; execution times are then without copies.
+        The use of devices by models; execution times are then without copies.
 
     Raises
     ------
@@ -70,7 +71,7 @@ class SimulatedServer:
         )  # fmt: skip
         self.runtimes: dict[str, Runtime] = {}
         self._devices = devices or {}
-        self._units: defaultdict[str, Unit] = defaultdict(Unit)
+        self._units: defaultdict[str, Bookings] = defaultdict(Bookings)
         self.world.leaving = [
             self._transfer(each) for use in self._devices.values() for each in use.after
         ]
@@ -103,12 +104,12 @@ class SimulatedServer:
         }
 
     def beyond(self) -> list[str]:
-        """Return where the simulation went beyond what the profile has measured, in sentences."""
-        found: list[str] = []
+        """Return sentences that say where the simulation went beyond the profile's measurements."""
+        sentences: list[str] = []
         for name, model in self.runtimes.items():
             if isinstance(model, Model):
-                found += _beyond(name, model, self._profile.models[name])
-        return found
+                sentences += _beyond(name, model, self._profile.models[name])
+        return sentences
 
     def _model(self, config: ModelConfig) -> Model:
         if config.model_transaction_policy.decoupled:
@@ -217,29 +218,32 @@ class _Rank:
 
 
 def _writers(plan: EnsemblePlan) -> list[list[int]]:
-    """Return of each step the steps whose outputs it reads."""
-    made = {tensor: at for at, step in enumerate(plan.steps) for tensor in step.output_map.values()}
+    """Return, by step, the steps whose outputs it reads."""
+    writer_of = {
+        tensor: index
+        for index, step in enumerate(plan.steps)
+        for tensor in step.output_map.values()
+    }
     return [
-        sorted({made[tensor] for tensor in step.input_map.values() if tensor in made})
+        sorted({writer_of[tensor] for tensor in step.input_map.values() if tensor in writer_of})
         for step in plan.steps
     ]
 
 
 def _on_host(step: Runtime) -> bool:
-    """Return whether a step's inputs have to be written before it is started."""
+    """Return whether a step's inputs have to be written before it starts."""
     if isinstance(step, Ensemble):
         first = step.plan.route(step.outputs).first
-        return any(step.on_host[at] for at in first)
+        return any(step.on_host[index] for index in first)
     assert isinstance(step, Model)
     return step.device is not None and step.device.on_host
 
 
 def service_times(measured: ModelProfile) -> ServiceTimes:
-    """Return the service times of a model, complete in batch sizes and executions at once.
+    """Return the service times of a model, complete in batch sizes and concurrent executions.
 
-    A batch size that was not measured with this number of executions at once is slowed down by them as its
-    nearest neighbours that were. One that was never measured alone, as a step of an ensemble may see it,
-    lies between those that were.
+    A size without a measurement at some concurrency is slowed down like its nearest measured neighbours. A
+    size that was never measured alone, such as in a step of an ensemble, is interpolated.
     """
     points = {(point.at_once, point.rows): point.times_us for point in measured.points}
     length = max(len(times) for times in points.values())
@@ -247,19 +251,19 @@ def service_times(measured: ModelProfile) -> ServiceTimes:
     alone = [_resampled(points[1, size], length) for size in rows]
     quantiles = [alone]
     for level in levels[1:]:
-        known = [at for at, size in enumerate(rows) if (level, size) in points]
-        if not known:  # sizes that were not measured alone: as the level below
+        measured_sizes = [index for index, size in enumerate(rows) if (level, size) in points]
+        if not measured_sizes:  # sizes that were not measured alone: as at the level below
             quantiles.append(quantiles[-1])
             continue
         found: list[list[float]] = []
-        for at, size in enumerate(rows):
+        for index, size in enumerate(rows):
             if (level, size) in points:
                 found.append(_resampled(points[level, size], length))
                 continue
-            near = min(known, key=lambda other: abs(rows[other] - size))
+            near = min(measured_sizes, key=lambda other: abs(rows[other] - size))
             slower = _resampled(points[level, rows[near]], length)
             found.append(
-                [a * s / n for a, s, n in zip(alone[at], slower, alone[near], strict=True)]
+                [a * s / n for a, s, n in zip(alone[index], slower, alone[near], strict=True)]
             )
         quantiles.append(found)
     idle_ns = [(idle_us * 1000, [us * 1000 for us in adds]) for idle_us, adds in measured.idle_us]
@@ -318,16 +322,16 @@ def _statistics(runtime: Runtime, measured: ModelProfile | None) -> dict[str, An
 
 
 def _beyond(name: str, model: Model, measured: ModelProfile) -> list[str]:
-    found: list[str] = []
+    sentences: list[str] = []
     rows, levels = measured.rows, measured.levels
     if model.largest > rows[-1]:
-        found.append(
+        sentences.append(
             f"not to be trusted: batches of up to {model.largest} rows were formed for '{name}', and "
             f"the profile measured {rows[0]} to {rows[-1]}"
         )
     if model.highest_level > levels[-1] + 0.5 and (model.contends or levels[-1] == 1):
-        found.append(
+        sentences.append(
             f"not to be trusted: up to {model.highest_level:.0f} executions of '{name}' shared the "
             f"machine, and the profile measured {levels[0]} to {levels[-1]} at once"
         )
-    return found
+    return sentences

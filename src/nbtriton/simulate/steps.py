@@ -1,4 +1,4 @@
-"""The inputs of an ensemble's composing models: one request is passed on from step to step."""
+"""The inputs of an ensemble's composing models, found by passing one request from step to step."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def step_requests(
     model: str,
     roots: Mapping[int, Request],
 ) -> dict[str, dict[int, Request]]:
-    """Return what each composing model gets, by rows.
+    """Return the requests that each composing model gets, by rows.
 
     Parameters
     ----------
@@ -31,12 +31,12 @@ def step_requests(
     model : str
         The ensemble.
     roots : mapping of int to Request
-        What the ensemble gets, by rows.
+        Requests to the ensemble, by rows.
     """
-    found: dict[str, dict[int, Request]] = {}
+    requests: dict[str, dict[int, Request]] = {}
     for rows, request in roots.items():
-        _walk(target, ensembles, model, request, rows, found)
-    return found
+        _walk(target, ensembles, model, request, rows, requests)
+    return requests
 
 
 def _walk(
@@ -85,12 +85,12 @@ def _outputs(target: Target, model: str, inputs: Request) -> Mapping[str, Array]
 
 
 def _fitting(value: Array, config: ModelConfig, name: str) -> Array:
-    """Return a tensor with or without the batch dimension, as its reader wants it (E9)."""
+    """Return a tensor with or without the batch dimension, as its reader needs it (E9)."""
     spec = next(each for each in config.input if each.name == name)
     shape = shape_of(value)
     wanted = len(spec.dims) + (config.max_batch_size > 0)
     if len(shape) == wanted:
         return value
     array: Any = value
-    found: Array = array.reshape((1, *shape) if len(shape) < wanted else shape[1:])
-    return found
+    fitted: Array = array.reshape((1, *shape) if len(shape) < wanted else shape[1:])
+    return fitted

@@ -1,4 +1,4 @@
-"""``nbtriton.tune``: the best configuration is searched for by simulation, and measured."""
+"""``nbtriton.tune``: the search for the best configuration by simulation and measurement."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from html import escape
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from nbtriton.checks import (
     CALL,
@@ -23,7 +23,7 @@ from nbtriton.checks import (
     whole,
 )
 from nbtriton.config import ModelConfig
-from nbtriton.drawing import Column, compact_html, in_units, measure, table_text
+from nbtriton.drawing import Column, compact_html, counted, in_units, measure, table_text
 from nbtriton.errors import InvalidArgumentError, NotFoundError
 from nbtriton.packages import needed
 from nbtriton.perf.api import perf
@@ -61,19 +61,20 @@ _KINDS: Mapping[str, Kind] = {
 }
 _DELAYS_US = (0, 100, 500, 1000, 2000, 5000)
 _MEASURED = ("infer_per_s", "latency_p50_us", "latency_p99_us")
-# Of its own profile: the search ranks configurations, and the finalists are measured. A profile of four
-# times as long made tuning an ensemble take 16% of the time of measuring a whole grid; with this one it is 7%.
+# Seconds of its own profile: the search only ranks configurations, and the finalists are measured. With a
+# profile of four times that, tuning an ensemble took 16% of the time of measuring a whole grid; with this one
+# 7%.
 _PROFILE_S = 1.0
-# After an interrupt of the profile: long enough for a first look at the configurations.
+# Seconds of search after an interrupt of the profile: enough for a first look at the configurations.
 _LOOK_S = 1.0
-# The load under which memory is measured: twice as much as keeps all instances busy; its requests.
+# The load under which memory is measured: twice the concurrency that keeps all instances busy; its requests.
 _BUSY = 2 * INSTANCES
 _LOAD = 8 * INSTANCES
 
 
 @dataclass(frozen=True, slots=True)
 class Finalist:
-    """A configuration that was predicted to be good, and what was measured of it.
+    """A configuration with its predicted and its measured point.
 
     Parameters
     ----------
@@ -81,9 +82,9 @@ class Finalist:
         By model.
     predicted : PerfPoint
     measured : PerfPoint or None
-        None after an interrupt before it was measured.
+        None if an interrupt came before.
     memory_mb : float
-        Megabytes of all instances, from what one was measured to take; 0 where it was not asked for.
+        Megabytes of all instances, by the measurement of one; 0 where not asked for.
     """
 
     options: Mapping[str, Mapping[str, Any]]
@@ -93,34 +94,34 @@ class Finalist:
 
     @property
     def result(self) -> PerfPoint:
-        """What ranks it."""
+        """The point that ranks it."""
         return self.predicted if self.measured is None else self.measured
 
     @property
     def due(self) -> None:
-        """How many requests of a rate were due in the measured windows is not known."""
+        """None: the number of requests due in the measured windows is unknown."""
 
     @property
     def instances(self) -> int:
-        """Instances of all models, where they are a part of the search."""
+        """Instances of all models, where they are part of the search."""
         return sum(each.get("instances", 0) for each in self.options.values())
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Tuning:
-    """The result of `nbtriton.tune`: shows itself, and can be applied.
+    """The result of `nbtriton.tune`: has a display in notebooks, and can be applied.
 
     Parameters
     ----------
     model : str
     finalists : tuple of Finalist
-        Measured ones, the best first.
+        Measured, the best first.
     candidates : tuple of Candidate
-        All that were predicted, the best first.
+        All predicted configurations, the best first.
     configs : mapping of str to ModelConfig
-        The best configuration, of each model that it changes.
+        The best configuration: of each model that it changes.
     simulated : int
-        Loads that were simulated.
+        Number of simulated loads.
     notes : tuple of str
     elapsed_s : float
     interrupted : bool
@@ -149,7 +150,7 @@ class Tuning:
 
     @property
     def best(self) -> PerfPoint:
-        """The best point, as it was measured, or predicted after an interrupt before that."""
+        """The best point: measured, or predicted if an interrupt came before."""
         return self.finalists[0].result
 
     @property
@@ -161,7 +162,7 @@ class Tuning:
     def configuration(self) -> dict[str, Any]:
         """The best configuration and its load, as options of `nbtriton.perf`.
 
-        Of an ensemble whose models have options of their own only the load, for `apply` sets the rest.
+        Of an ensemble whose models have options of their own only the load: `apply` sets the rest.
         """
         options = list(self.models.values())
         if all("placement" in each for each in options):
@@ -177,16 +178,16 @@ class Tuning:
 
     @property
     def frontier(self) -> pd.DataFrame:
-        """The candidates that none beats in throughput and p99 latency, as predicted."""
+        """The predicted candidates that none beats in both throughput and p99 latency."""
         with needed("a frontier"):
             import pandas as pd
 
-        kept, lowest = [], float("inf")
+        best, lowest = [], float("inf")
         for one in sorted(self.candidates, key=lambda each: -each.point.infer_per_s):
             if one.point.latency_p99_us < lowest:
                 lowest = one.point.latency_p99_us
-                kept.append(one)
-        return pd.DataFrame([_row(one, one.point) for one in reversed(kept)])
+                best.append(one)
+        return pd.DataFrame([_row(one, one.point) for one in reversed(best)])
 
     def apply(self, server: Server | None = None) -> AppliedConfiguration:
         """Load the models with the best configuration.
@@ -194,7 +195,7 @@ class Tuning:
         Returns
         -------
         AppliedConfiguration
-            Shows itself as their ``config.pbtxt``.
+            Displayed as their ``config.pbtxt``.
         """
         target = server or self.server
         if target is None:
@@ -203,9 +204,20 @@ class Tuning:
         configurator.apply_each(self.models)
         return AppliedConfiguration({name: target.config(name) for name in configurator.models})
 
+    def __copy__(self) -> Self:
+        return replace(self)
+
+    # A deep copy, or one from a pickle, is plain data: without the server.
+    def __reduce__(self) -> tuple[Any, ...]:
+        given = (
+            self.model, self.finalists, self.candidates, dict(self.configs), self.simulated, self.notes,
+            self.elapsed_s, self.interrupted,
+        )  # fmt: skip
+        return type(self), given
+
     @property
     def headline(self) -> str:
-        """What was done, in one line."""
+        """A one-line summary of the search."""
         words = (
             f"{self.model}: {_simulated(len(self.candidates))}, "
             f"{sum(one.measured is not None for one in self.finalists)} measured in {measure(self.elapsed_s)} s"
@@ -239,7 +251,7 @@ class Tuning:
         text = [self.headline, table_text(columns, cells)]
         text += [*(f"note: {note}" for note in self.notes), self.config_pbtxt]
         items = "".join(f"<li>{escape(note)}</li>" for note in self.notes)
-        # What differs between them, and what was measured of it.
+        # The options that differ between the finalists, and their results.
         differ = [name for name in names if any(row[name] != rows[0][name] for row in rows)]
         important = [
             *(name for name in differ if name not in titles),
@@ -279,46 +291,45 @@ def tune(
     seed: int = 0,
     observer: Observer | None = None,
 ) -> Tuning:
-    """Find the best configuration of a model, or of all steps of an ensemble at once.
+    """Find the best configuration of a model, or of all steps of an ensemble together.
 
-    A profile is measured, configurations are searched for on the simulated server, and the best are
-    measured for real; the models have their own configuration again at the end.
+    It measures a profile, searches for configurations on the simulated server, and measures the best ones on
+    the real server. The models have their own configuration again at the end.
 
     Parameters
     ----------
     server : Server
     model : str
     p99_ms : float, optional
-        The p99 latency is to be at most this many milliseconds.
+        Upper limit of the p99 latency, in milliseconds.
     maximize : {"throughput"}, optional
         The default.
     minimize : {"latency", "instances", "memory", "cost"}, optional
-        Or the lowest p99 latency, or the fewest instances of all models together, or the memory that
-        these take, which is measured first, or the cost of a placement.
+        The p99 latency, the number of instances of all models together, their memory (which is measured
+        first), or the cost of a placement.
     min_throughput : float, optional
-        At least this many inferences per second.
+        Lower limit of the throughput, in inferences per second.
     concurrency, request_rate : int, float, optional
-        The load: requests outstanding, or requests per second with exponential gaps. By default
-        the best number of outstanding requests is a part of the search.
+        The load: requests outstanding, or requests per second with exponential gaps. By default the search
+        includes the best number of outstanding requests.
     batch_size : int
         Rows per request.
     instances, max_batch_size, max_queue_delay_us : sequence of int, optional
-        The values to choose from. By default 1 to the number of cores (at least 4), the powers of two
-        up to the model's own ``max_batch_size`` (which the model is known to take), and 0 to 5 ms.
+        The values to choose from. By default 1 to the number of cores (at least 4), the powers of two up to
+        the model's own ``max_batch_size`` (which the model is known to accept), and 0 to 5 ms.
     placement : {"auto"}, optional
-        Choose the device of each step instead, and leave the rest of the configuration: each step is
-        measured on the host and on each GPU, and so are the copies of the tensors between them. The
-        default is then to minimize the cost, the time that a request keeps devices and copies busy,
-        within `p99_ms`, and one request outstanding where no load is given. The lowest latency is then
-        that of the median request.
+        Choose only the device of each step. Each step is measured on the host and on each GPU, and so are the
+        copies of tensors between them. The default is then to minimize the cost, the time for which a request
+        keeps devices and copy engines busy, within `p99_ms`; the default load is one outstanding request; and
+        ``minimize="latency"`` minimizes the median.
     inputs, shapes
         What to send, as for `nbtriton.perf`.
     profile : Profile, optional
-        One that was measured before.
+        An earlier measurement.
     finalists : int
         Configurations to measure.
     seconds : float
-        Longest time of the search. With a `placement` half of it goes to the measurement of the devices.
+        Longest time of the search; with a `placement` half of it measures the devices.
     seed : int
     observer : callable, optional
         Called with a `PerfProgress`.
@@ -326,33 +337,32 @@ def tune(
     Returns
     -------
     Tuning
-        After a KeyboardInterrupt, of what was measured until then; before a finalist was measured, of
-        what was predicted, with ``interrupted=True``.
+        After a KeyboardInterrupt: the measurements until then, or the predictions if no finalist was
+        measured, with ``interrupted=True``.
 
     Raises
     ------
     InvalidArgumentError
-        Options that make no sense.
+        Invalid options.
     NotFoundError
         No such model, or no configuration could be simulated.
     KeyboardInterrupt
-        Before there was anything to predict from.
+        Before there are measurements to predict from.
 
     Notes
     -----
-    An ensemble's steps are tuned together: each has options of its own.
+    An ensemble's steps are tuned together, each with its own options.
 
-    The memory of a configuration is that of its instances: what a further instance of each model takes,
-    times their number, and the weights that they share on devices. A further instance is measured
-    after it has answered requests: the growth of this process's resident memory, of that of its workers
-    and of the memory in use on the devices from one instance to three. What all configurations have in
-    common, such as weights that instances in this process share, is not in it, nor is what a batch
-    takes while it runs.
+    The memory of a configuration is that of its instances: the memory of a further instance of each model,
+    times their number, and the weights that they share on devices. A further instance is measured after it
+    has answered requests: the growth of this process's resident memory, of that of its workers and of the
+    memory in use on the devices from one instance to three. It does not contain what all configurations have
+    in common, such as weights that instances in this process share, nor the memory of running batches.
 
     Examples
     --------
-    Of a model whose executions take 10 ms, and that is to answer 120 requests a second. Without a
-    profile it is measured first.
+    A model whose executions take 10 ms, under 120 requests per second. Without a profile it is measured
+    first.
 
     >>> load = {"request_rate": 120, "p99_ms": 100, "minimize": "instances"}
     >>> choices = {"instances": [1, 2, 4], "max_batch_size": [1], "max_queue_delay_us": [0]}
@@ -408,8 +418,8 @@ def tune(
         )  # fmt: skip
         search = PlacementSearch(measured_devices, plan, goal, batch_size=batch_size, seed=seed)
     else:
-        given = (instances, max_batch_size, max_queue_delay_us)
-        spaces = {name: _space(config, *given) for name, config in others.items()}
+        choices = (instances, max_batch_size, max_queue_delay_us)
+        spaces = {name: _space(config, *choices) for name, config in others.items()}
         if profile is None:
             most = max(space["instances"][-1] for space in spaces.values())
             profile = measure_profile(
@@ -448,8 +458,8 @@ def tune(
     measured: list[Finalist] = []
     configurator = Configurator(server, model, [])
     try:
-        for at, candidate in enumerate([] if interrupted else candidates[:finalists]):
-            report(f"finalist {at + 1} of {min(finalists, len(candidates))}", [])
+        for index, candidate in enumerate([] if interrupted else candidates[:finalists]):
+            report(f"finalist {index + 1} of {min(finalists, len(candidates))}", [])
             measured.append(_measure(server, model, configurator, candidate, batch_size, data))
     except KeyboardInterrupt:
         interrupted = True
@@ -479,11 +489,11 @@ def tune(
 
 
 def _simulated(count: int) -> str:
-    return f"{count} configuration{'s' if count != 1 else ''} simulated"
+    return f"{counted(count, 'configuration')} simulated"
 
 
 def _check_placement(placement: str, minimize: str | None, *others: object) -> None:
-    """Refuse what cannot be tuned together with a placement."""
+    """Refuse options that cannot be combined with a placement."""
     if placement != "auto":
         raise InvalidArgumentError(
             f"placement is 'auto', found {placement!r}",
@@ -561,7 +571,7 @@ def _notes(goal: Goal, best: Finalist, predicted: PerfPoint) -> tuple[str, ...]:
 
 
 def _flat(options: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the options of one model as they are, of several with the model in front."""
+    """Return the options of one model as they are, of several with the model's name as prefix."""
     if len(options) == 1:
         return dict(next(iter(options.values())))
     return {

@@ -1,4 +1,4 @@
-"""Figures and exercises: scenarios that the schedulers run; questions, checks that ask what they did; progress."""
+"""Figures and exercises: simulated scenarios, questions with checks, progress."""
 
 from __future__ import annotations
 

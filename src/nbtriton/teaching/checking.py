@@ -16,24 +16,24 @@ if TYPE_CHECKING:
 
 __all__ = ["Mark", "check"]
 
-# From this wrong answer on, the hint is said without being asked for.
+# The number of wrong answers after which the hint is shown unasked.
 _TRIES_BEFORE_HINT = 2
 
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """The mark for an answer; shows itself as a sentence.
+    """The mark for an answer, displayed as a sentence.
 
     Attributes
     ----------
     exercise : Exercise
     correct : bool or None
-        None where nothing was marked: no answer yet, or not in the form that is asked for.
+        None for an unmarked answer: none yet, or not in the required form.
     feedback : str
     tries : int
-        How often it was marked, this time included.
+        Number of marked answers, this one included.
     note : str
-        Why progress was not kept; empty where it was.
+        Why progress was not saved; empty if it was.
     """
 
     exercise: Exercise
@@ -48,10 +48,15 @@ class Mark:
         return {True: "✓ right", False: "✗ not yet", None: "○ open"}[self.correct]
 
     @property
+    def shows_hint(self) -> bool:
+        """Whether so many answers were wrong that the hint is shown unasked."""
+        return self.correct is False and self.tries >= _TRIES_BEFORE_HINT
+
+    @property
     def _lines(self) -> list[str]:
         lines = [self.feedback]
         if self.correct is False:
-            if self.tries >= _TRIES_BEFORE_HINT:
+            if self.shows_hint:
                 lines.append(f"Hint: {self.exercise.hint}")
                 lines.append(f"%triton_check {self.exercise.name} --solution shows the solution.")
             else:
@@ -78,19 +83,19 @@ def check(
     *,
     progress: Progress | None = None,
 ) -> Mark:
-    """Mark the answer to an exercise, and remember it.
+    """Mark the answer to an exercise, and save the progress.
 
     Parameters
     ----------
     server : Server or None
-        Where the reader's models are; the check asks it what it did. None serves for a prediction of
-        `predict_batches` and for one that makes a `nbtriton.trial`: they have their own models.
+        The server with the reader's models, which the check examines. May be None for exercises with models
+        of their own: those of `predict_batches`, and those with a `nbtriton.trial`.
     exercise : Exercise
-        Of the decorator `exercise`.
+        Made by the decorator `exercise`.
     answer : object
-        ``...`` (Ellipsis) or None is no answer yet, and not marked. A task has none.
+        ``...`` (Ellipsis) or None is no answer yet, and not marked. A task has no answer.
     progress : Progress, optional
-        Where it is remembered; by default in the user's state folder.
+        The saved progress; by default in the user's state folder.
 
     Returns
     -------
@@ -130,8 +135,8 @@ def check(
         answer = _plain(answer)
         example = ast.literal_eval(exercise.example)
         if not _same_form(answer, example):
-            said = f"An answer looks like {exercise.example}, this is {answer!r:.80}."
-            return Mark(exercise, None, said)
+            form = f"An answer looks like {exercise.example}, this is {answer!r:.80}."
+            return Mark(exercise, None, form)
         given = (answer, server)
     correct, feedback = _run(exercise, given)
     tries, note = (progress or Progress.of_user()).record(exercise.key, correct=correct)
@@ -142,7 +147,7 @@ def _run(exercise: Exercise, given: tuple[object, ...]) -> tuple[bool, str]:
     try:
         said = exercise.check(*given)
     except AssertionError as error:
-        # The scheduler decides what is wrong; a known mistake only has better words for it.
+        # The scheduler decides what is wrong; a known mistake only has a better explanation.
         for mistake, feedback in exercise.mistakes.items():
             if not exercise.is_task and given[0] == _plain(ast.literal_eval(mistake)):
                 return False, feedback
@@ -151,7 +156,7 @@ def _run(exercise: Exercise, given: tuple[object, ...]) -> tuple[bool, str]:
 
 
 def _plain(answer: Any) -> object:
-    """Turn arrays, Series and their scalars into Python's own values, tuples into lists."""
+    """Convert arrays, Series and their scalars into Python's own values, tuples into lists."""
     tolist = getattr(answer, "tolist", None)
     if tolist is not None:
         return _plain(tolist())
@@ -163,7 +168,7 @@ def _plain(answer: Any) -> object:
 
 
 def _same_form(answer: object, example: object) -> bool:
-    """Return True if an answer has the example's type; any number serves for a number."""
+    """Return True if an answer has the example's type; all numbers count as one type."""
     if isinstance(example, list) and example:
         return isinstance(answer, list) and all(_same_form(one, example[0]) for one in answer)
     if isinstance(example, bool) or isinstance(answer, bool):

@@ -20,7 +20,7 @@ __all__ = ["Exercise", "exercise", "lesson_of", "lines_html", "one_line_paragrap
 
 @dataclass(frozen=True, slots=True)
 class Exercise:
-    """An exercise, made by the decorator `exercise`; shows itself as its question.
+    """An exercise, made by the decorator `exercise`; displayed as its question.
 
     Attributes
     ----------
@@ -34,15 +34,15 @@ class Exercise:
     solution : str
         A Python expression, or for a task the text of a cell.
     example : str
-        An expression of the answer's form; empty for a task, which has no answer.
+        An expression of the answer's form; empty for a task.
     mistakes : mapping of str to str
-        Wrong answers, as expressions, with what to say about each.
+        Wrong answers, as expressions, with the feedback for each.
     check : callable
-        The function itself.
+        The function.
     scenario : Scenario or None
-        What is to be predicted, of an exercise of `predict_batches`.
+        The scenario of an exercise of `predict_batches`.
     line : int
-        Where its file, or its cell, defines it.
+        Its line in the file or the cell.
     """
 
     name: str
@@ -58,12 +58,12 @@ class Exercise:
 
     @property
     def key(self) -> str:
-        """The name under which progress is kept."""
+        """The key of its progress."""
         return f"{self.lesson}.{self.name}"
 
     @property
     def is_task(self) -> bool:
-        """Whether something is to be done, instead of answered."""
+        """Whether it is a task: something to do, without an answer."""
         return not self.example
 
     @property
@@ -86,29 +86,29 @@ def exercise(
     example: str = "",
     mistakes: Mapping[str, str] | None = None,
 ) -> Callable[[Callable[..., object]], Exercise]:
-    """Make an exercise of a function that checks an answer.
+    """Make an exercise from a function that checks an answer.
 
-    The function is called as ``check(answer, server)``, or as ``check(server)`` if there is a task to do
-    and nothing to answer. Its docstring is the question. A failed ``assert`` is a wrong answer, whose
-    text the reader sees; what it returns is said about a right one. It asks the server what really
-    happened (`nbtriton.teaching.last_batches`, `nbtriton.events`, statistics) or sends requests itself.
+    The function is called as ``check(answer, server)``, or as ``check(server)`` for a task. Its docstring is
+    the question. A failed ``assert`` marks a wrong answer, and the reader sees its text. The return value is
+    the feedback on a right answer. The function examines the server (`nbtriton.teaching.last_batches`,
+    `nbtriton.events`, statistics) or sends requests itself.
 
     Parameters
     ----------
     solution : str
-        A Python expression that is a right answer; for a task the text of the cell that does it.
+        A Python expression of a right answer; for a task the text of a cell that does it.
     hint : str
-        The way to the answer, not the answer.
+        A hint at the way to the answer.
     example : str
-        An expression of the answer's form, needed where there is one: ``"[1, 1]"``. An answer of another
-        type is not marked, it is shown this form.
+        An expression of the answer's form, such as ``"[1, 1]"``; required except for a task. An answer of
+        another type is not marked; the reader sees this form.
     mistakes : mapping of str to str, optional
-        Wrong answers that readers give, and what to say about each.
+        Typical wrong answers, with the feedback for each.
 
     Raises
     ------
     InvalidArgumentError
-        There is no question, no example of an answer, or an expression is not Python.
+        No question, no example of an answer, or an expression that is not Python.
 
     Examples
     --------
@@ -153,13 +153,13 @@ def exercise(
 
 
 def lesson_of(function: Callable[..., object]) -> str:
-    """Return under which name the progress of a function's exercise is kept."""
+    """Return the key prefix under which the progress of a function's exercise is saved."""
     module = function.__module__.rpartition(".")[2]
     return "notebook" if module == "__main__" else module
 
 
 def lines_html(text: str) -> str:
-    """Write each line as a block, with what stands in backquotes, and a line of the magic, as code."""
+    """Format each line as a block, with backquoted text and magics as code."""
     blocks = []
     for line in filter(None, text.splitlines()):
         words = re.sub(r"`([^`]+)`", r"<code>\1</code>", escape(line, quote=False))

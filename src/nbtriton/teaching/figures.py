@@ -1,11 +1,11 @@
-"""A figure: a scenario or a recorded stretch, what happened in it, and how it is drawn."""
+"""A figure of a scenario or of recorded requests, and its drawing."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
 from nbtriton.config import is_ensemble
-from nbtriton.drawing.figure import (
+from nbtriton.drawing.figure_picture import (
     FigureBatch,
     FigureModel,
     FigureMoment,
@@ -16,7 +16,7 @@ from nbtriton.engine import BatchRecord, RequestRecord
 from nbtriton.explain.strips import SlotLife, slots_per_instance
 from nbtriton.explain.timeline import mark_of
 from nbtriton.packages import needed
-from nbtriton.teaching.running import Happened
+from nbtriton.teaching.running import ScenarioRun
 from nbtriton.teaching.sentences import (
     Moments,
     finding_of,
@@ -32,22 +32,22 @@ if TYPE_CHECKING:
 __all__ = ["batch_frame", "batch_rows", "picture_of"]
 
 
-def picture_of(happened: Happened, *, hidden: bool = False) -> FigurePicture:
-    """Return what is drawn of what happened; `hidden` shows only what came, to be predicted."""
-    moments = moments_of(happened)
-    labels = labels_of(happened)
-    slots = slots_of(happened)
+def picture_of(scenario_run: ScenarioRun, *, hidden: bool = False) -> FigurePicture:
+    """Return the picture of a run; `hidden` shows the arrivals only, for a prediction."""
+    moments = moments_of(scenario_run)
+    labels = labels_of(scenario_run)
+    slots = slots_of(scenario_run)
     if hidden:
         moments, slots = Moments((), (), {}, {}, {}), {}
     requests = tuple(
-        _request(happened, at, one, labels, slots, moments)
-        for at, records in enumerate(happened.records)
+        _request(scenario_run, index, one, labels, slots, moments)
+        for index, records in enumerate(scenario_run.records)
         for one in records.requests
         if not (hidden and one.caller)
     )
     batches = [] if hidden else [
-        _batch(at, records.instances, one, happened, labels, moments)
-        for at, records in enumerate(happened.records)
+        _batch(index, records.instances, one, scenario_run, labels, moments)
+        for index, records in enumerate(scenario_run.records)
         for one in records.batches
     ]  # fmt: skip
     models = tuple(
@@ -57,15 +57,17 @@ def picture_of(happened: Happened, *, hidden: bool = False) -> FigurePicture:
             slots_per_instance(model.config),
             is_ensemble(model.config),
         )
-        for model, records in zip(happened.scenario.models, happened.records, strict=True)
+        for model, records in zip(scenario_run.scenario.models, scenario_run.records, strict=True)
     )
-    span = happened.span_ms
+    span = scenario_run.span_ms
     if hidden:
-        # As long as would be given away, so rounded up from the arrivals.
+        # The true length would reveal the answer; this one depends on the arrivals only.
         span = max(one.arrival_ms for one in requests) * 1.2 or 10.0
     return FigurePicture(
-        happened.scenario.title,
-        f"{len(requests)} requests come. Which batches leave?" if hidden else finding_of(happened),
+        scenario_run.scenario.title,
+        f"{len(requests)} requests come. Which batches leave?"
+        if hidden
+        else finding_of(scenario_run),
         models,
         requests,
         tuple(batches),
@@ -76,8 +78,8 @@ def picture_of(happened: Happened, *, hidden: bool = False) -> FigurePicture:
 
 
 def _request(
-    happened: Happened,
-    at: int,
+    scenario_run: ScenarioRun,
+    index: int,
     one: RequestRecord,
     labels: dict[tuple[str, int], str],
     slots: dict[int | str, SlotLife],
@@ -85,27 +87,31 @@ def _request(
 ) -> FigureRequest:
     batch, key = one.batch, (one.model, one.number)
     left_ns = batch.start_ns if batch is not None else one.answered_ns
-    instances = happened.records[at].instances
+    instances = scenario_run.records[index].instances
     life = slots.get(one.sequence) if one.sequence and batch is not None else None
-    waited, took = (left_ns - one.arrival_ns) / 1e6, (one.answered_ns - one.arrival_ns) / 1e6
-    title = f"request {labels[key]}, rows {one.size}: came at {ms(happened.ms(one.arrival_ns))} ms"
+    wait_ms, latency_ms = (left_ns - one.arrival_ns) / 1e6, (one.answered_ns - one.arrival_ns) / 1e6
+    title = (
+        f"request {labels[key]}, rows {one.size}: came at {ms(scenario_run.ms(one.arrival_ns))} ms"
+    )
     if moments.words:
-        title += f", waited {ms(waited)} ms" if batch is not None else ""
-        title += f", {one.error or 'answered'} after {ms(took)} ms"
+        title += f", waited {ms(wait_ms)} ms" if batch is not None else ""
+        title += f", {one.error or 'answered'} after {ms(latency_ms)} ms"
     end = moments.end.get(key, 0)
     return FigureRequest(
         labels[key],
-        at,
+        index,
         instances.index(batch.instance) if batch is not None else -1,
-        happened.ms(one.arrival_ns),
-        happened.ms(
-            left_ns if not is_ensemble(happened.scenario.models[at].config) else one.arrival_ns
+        scenario_run.ms(one.arrival_ns),
+        scenario_run.ms(
+            left_ns
+            if not is_ensemble(scenario_run.scenario.models[index].config)
+            else one.arrival_ns
         ),
-        happened.ms(one.answered_ns),
+        scenario_run.ms(one.answered_ns),
         title,
         bool(one.status),
         life.slot if life is not None else -1,
-        happened.ms(life.begin_ns) if life is not None else 0.0,
+        scenario_run.ms(life.begin_ns) if life is not None else 0.0,
         moments.arrive.get(key, 0),
         moments.leave.get(key, end),
         end,
@@ -114,19 +120,19 @@ def _request(
 
 
 def _batch(
-    at: int,
+    index: int,
     instances: tuple[str, ...],
     one: BatchRecord,
-    happened: Happened,
+    scenario_run: ScenarioRun,
     labels: dict[tuple[str, int], str],
     moments: Moments,
 ) -> FigureBatch:
     key = (one.model, one.requests[0])
     return FigureBatch(
-        at,
+        index,
         instances.index(one.instance),
-        happened.ms(one.start_ns),
-        happened.ms(one.end_ns),
+        scenario_run.ms(one.start_ns),
+        scenario_run.ms(one.end_ns),
         one.batch_size,
         tuple(labels[one.model, number] for number in one.requests),
         mark_of(one),
@@ -135,26 +141,26 @@ def _batch(
     )
 
 
-def batch_rows(happened: Happened) -> list[dict[str, Any]]:
+def batch_rows(scenario_run: ScenarioRun) -> list[dict[str, Any]]:
     """Return a row for each batch, in the order in which they left."""
-    labels = labels_of(happened)
+    labels = labels_of(scenario_run)
     return [
         {
             "model": one.model,
             "instance": one.instance,
-            "at_ms": happened.ms(one.start_ns),
-            "end_ms": happened.ms(one.end_ns),
+            "at_ms": scenario_run.ms(one.start_ns),
+            "end_ms": scenario_run.ms(one.end_ns),
             "rows": one.batch_size,
             "requests": [labels[one.model, number] for number in one.requests],
             "waited_ms": one.queue_ns / 1e6,
             "reason": one.reason,
             "why": mark_of(one).words,
         }
-        for one in happened.batches
+        for one in scenario_run.batches
     ]
 
 
-def batch_frame(happened: Happened) -> pd.DataFrame:
+def batch_frame(scenario_run: ScenarioRun) -> pd.DataFrame:
     """Return `batch_rows` as a DataFrame."""
     with needed("a figure's table of batches"):
         import pandas as pd
@@ -170,4 +176,4 @@ def batch_frame(happened: Happened) -> pd.DataFrame:
         "reason",
         "why",
     )
-    return pd.DataFrame(batch_rows(happened), columns=list(columns))
+    return pd.DataFrame(batch_rows(scenario_run), columns=list(columns))

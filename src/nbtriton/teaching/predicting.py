@@ -1,4 +1,4 @@
-"""Predict the batches, then run: an exercise whose answer is found by the schedulers themselves."""
+"""Batch predictions: exercises whose answers the schedulers compute."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from nbtriton.config import is_ensemble
 from nbtriton.engine import BatchRecord
 from nbtriton.errors import InvalidArgumentError
 from nbtriton.teaching.definition import Exercise, lesson_of, one_line_paragraphs
-from nbtriton.teaching.running import Happened, run
+from nbtriton.teaching.running import ScenarioRun, run
 from nbtriton.teaching.scenarios import SCENARIOS, Scenario, preferred_of
 from nbtriton.teaching.sentences import labels_of, listed, why
 
@@ -17,21 +17,21 @@ __all__ = ["predict_batches", "sizes_of"]
 
 
 def predict_batches(function: Callable[[], object]) -> Exercise:
-    """Make an exercise of a function that returns a scenario: which batches leave is the question.
+    """Make an exercise from a function that returns a scenario: the reader predicts the batches.
 
-    The answer is the rows of each batch, in the order in which they leave; of two that leave at the
-    same moment the one with the earlier request is first. The scenario is run by the very schedulers,
-    which mark the answer: of a wrong one its first wrong batch is named, and why that one left as it did.
+    The answer lists the rows of each batch in the order in which they leave; of two simultaneous batches the
+    one with the earlier request is first. The engine's schedulers run the scenario and so mark the answer.
+    The feedback on a wrong answer names its first wrong batch and the reason of the right one.
 
     Parameters
     ----------
     function : callable
-        Returns a `Scenario`, or the name of one. Its docstring begins the question.
+        Returns what `nbtriton.scenario` made, or the name of a scenario. Its docstring begins the question.
 
     Raises
     ------
     InvalidArgumentError
-        There is no question, or what is returned is no scenario.
+        No question, or a return value that is no scenario.
 
     Examples
     --------
@@ -58,15 +58,15 @@ def predict_batches(function: Callable[[], object]) -> Exercise:
             f"exercise '{name}' returns {scenario!r:.80}, which is no scenario",
             hint=f"nt.scenario(config, arrivals), or one of {', '.join(SCENARIOS)}",
         )
-    happened = run(scenario)
-    sizes = sizes_of(happened)
-    # What a reader might think who knows half of it: all together, each request alone.
+    scenario_run = run(scenario)
+    sizes = sizes_of(scenario_run)
+    # Typical mistakes: all requests in one batch, each request alone.
     rows = sum(sizes)
     guesses = [[rows], [one.rows for one in scenario.arrivals]]
 
     def check(answer: list[int], _server: object) -> str:
-        assert answer == sizes, _first_difference(happened, answer)
-        return _story(happened)
+        assert answer == sizes, _first_difference(scenario_run, answer)
+        return _story(scenario_run)
 
     return Exercise(
         name=name,
@@ -75,53 +75,55 @@ def predict_batches(function: Callable[[], object]) -> Exercise:
         hint=_hint(scenario),
         solution=str(sizes),
         example="[1, 1]",
-        mistakes={str(one): _first_difference(happened, one) for one in guesses if one != sizes},
+        mistakes={
+            str(one): _first_difference(scenario_run, one) for one in guesses if one != sizes
+        },
         check=check,
         scenario=scenario,
         line=function.__code__.co_firstlineno,
     )
 
 
-def sizes_of(happened: Happened) -> list[int]:
+def sizes_of(scenario_run: ScenarioRun) -> list[int]:
     """Return the rows of each batch in the order in which they left, without padding."""
-    return [_rows(happened, batch) for batch in happened.batches]
+    return [_rows(scenario_run, batch) for batch in scenario_run.batches]
 
 
-def _rows(happened: Happened, batch: BatchRecord) -> int:
+def _rows(scenario_run: ScenarioRun, batch: BatchRecord) -> int:
     return sum(
         request.size
-        for one in happened.records
+        for one in scenario_run.records
         if one.name == batch.model
         for request in one.requests
         if request.number in batch.requests
     )
 
 
-def _first_difference(happened: Happened, answer: list[int]) -> str:
-    batches, sizes = happened.batches, sizes_of(happened)
+def _first_difference(scenario_run: ScenarioRun, answer: list[int]) -> str:
+    batches, sizes = scenario_run.batches, sizes_of(scenario_run)
     rows = sum(sizes)
     remark = f" In all they carry {rows} rows, yours {sum(answer)}." if sum(answer) != rows else ""
-    for at, batch in enumerate(batches):
-        if at < len(answer) and answer[at] == sizes[at]:
+    for index, batch in enumerate(batches):
+        if index < len(answer) and answer[index] == sizes[index]:
             continue
-        said = f"Batch {at + 1} left with {_who(happened, batch)}"
-        said += f", not {answer[at]}" if at < len(answer) else ", which is missing in yours"
-        return f"{said}: {why(happened, batch)}.{remark}"
-    last = _who(happened, batches[-1])
+        text = f"Batch {index + 1} left with {_who(scenario_run, batch)}"
+        text += f", not {answer[index]}" if index < len(answer) else ", which is missing in yours"
+        return f"{text}: {why(scenario_run, batch)}.{remark}"
+    last = _who(scenario_run, batches[-1])
     return f"Batch {len(batches)} was the last one; it left with {last}.{remark}"
 
 
-def _who(happened: Happened, batch: BatchRecord) -> str:
-    labels, rows = labels_of(happened), _rows(happened, batch)
-    who = listed([labels[batch.model, number] for number in batch.requests])
+def _who(scenario_run: ScenarioRun, batch: BatchRecord) -> str:
+    labels, rows = labels_of(scenario_run), _rows(scenario_run, batch)
+    requests = listed([labels[batch.model, number] for number in batch.requests])
     noun = "request" if len(batch.requests) == 1 else "requests"
-    return f"{rows} {'row' if rows == 1 else 'rows'} ({noun} {who})"
+    return f"{rows} {'row' if rows == 1 else 'rows'} ({noun} {requests})"
 
 
-def _story(happened: Happened) -> str:
+def _story(scenario_run: ScenarioRun) -> str:
     return "\n".join(
-        f"Batch {at} had {_who(happened, batch)}: {why(happened, batch)}."
-        for at, batch in enumerate(happened.batches, 1)
+        f"Batch {index} had {_who(scenario_run, batch)}: {why(scenario_run, batch)}."
+        for index, batch in enumerate(scenario_run.batches, 1)
     )
 
 

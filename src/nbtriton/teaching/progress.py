@@ -20,13 +20,13 @@ __all__ = ["Overview", "Progress"]
 class Progress:
     """Tries and solved exercises, by the exercise's key.
 
-    A file of the user's, not one beside the notebook: it belongs to the reader, and the notebook's folder
-    may be read-only or a repository. Two kernels that mark at the same instant may lose one try.
+    The file belongs to the user, not to the notebook, whose folder may be read-only or a repository. Of two
+    kernels that mark at the same instant one may lose its try.
 
     Parameters
     ----------
     path : Path
-        A JSON file; it need not exist.
+        A JSON file; may be missing.
     """
 
     path: Path
@@ -39,7 +39,7 @@ class Progress:
         return cls(folder / "nbtriton" / "exercises.json")
 
     def read(self) -> dict[str, dict[str, Any]]:
-        """Return ``{"tries": int, "solved": bool}`` by key; empty where there is no readable file."""
+        """Return ``{"tries": int, "solved": bool}`` by key; empty without a readable file."""
         try:
             found = json.loads(self.path.read_text(encoding="utf-8"))
         except (OSError, ValueError):
@@ -47,33 +47,33 @@ class Progress:
         return found if isinstance(found, dict) else {}
 
     def record(self, key: str, *, correct: bool) -> tuple[int, str]:
-        """Count a try; return how many there are, and why they could not be kept, or ``""``."""
-        known = self.read()
-        before = known.get(key, {})
+        """Count a try; return the number of tries, and an error if it was not saved, or ``""``."""
+        entries = self.read()
+        before = entries.get(key, {})
         tries = int(before.get("tries", 0)) + 1
-        known[key] = {"tries": tries, "solved": correct or bool(before.get("solved"))}
-        return tries, self._write(known)
+        entries[key] = {"tries": tries, "solved": correct or bool(before.get("solved"))}
+        return tries, self._write(entries)
 
     def forget(self, keys: Iterable[str]) -> None:
-        """Begin anew with these exercises."""
-        left = self.read()
+        """Delete the progress of these exercises."""
+        entries = self.read()
         for key in keys:
-            left.pop(key, None)
-        self._write(left)
+            entries.pop(key, None)
+        self._write(entries)
 
-    def _write(self, known: dict[str, dict[str, Any]]) -> str:
+    def _write(self, entries: dict[str, dict[str, Any]]) -> str:
         part = self.path.with_name(f"{self.path.name}.{os.getpid()}")
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            part.write_text(json.dumps(known, indent=1, sort_keys=True) + "\n", encoding="utf-8")
-            part.replace(self.path)  # whole, or not at all
+            part.write_text(json.dumps(entries, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+            part.replace(self.path)  # atomic
         except OSError as error:
             return f"Progress is not kept: {error.strerror} ({self.path})"
         return ""
 
 
 class Overview(TableView):
-    """Exercises and how far the reader is.
+    """Exercises with the reader's progress.
 
     Attributes
     ----------
@@ -85,12 +85,12 @@ class Overview(TableView):
 
     def __init__(self, exercises: Iterable[Exercise], progress: Progress) -> None:
         self.exercises = tuple(exercises)
-        known = progress.read()
-        found = [known.get(one.key, {}) for one in self.exercises]
-        self.solved = sum(bool(one.get("solved")) for one in found)
+        entries = progress.read()
+        states = [entries.get(one.key, {}) for one in self.exercises]
+        self.solved = sum(bool(one.get("solved")) for one in states)
         self._rows = [
-            (one.name, _state(known), known.get("tries", 0), _first_line(one.question))
-            for one, known in zip(self.exercises, found, strict=True)
+            (one.name, _state(entry), entry.get("tries", 0), _first_line(one.question))
+            for one, entry in zip(self.exercises, states, strict=True)
         ]
 
     def _table(self) -> tuple[Sequence[str | Column], Sequence[Sequence[object]], str]:
@@ -98,11 +98,11 @@ class Overview(TableView):
         return ("exercise", "state", "tries", "question"), self._rows, caption
 
 
-def _state(known: dict[str, Any]) -> str:
-    # A narrow column must not break between the sign and its word.
-    if known.get("solved"):
+def _state(entry: dict[str, Any]) -> str:
+    # No line break between the sign and its word in a narrow column.
+    if entry.get("solved"):
         return "✓\xa0solved"
-    return "✗\xa0tried" if known.get("tries") else "○\xa0open"
+    return "✗\xa0tried" if entry.get("tries") else "○\xa0open"
 
 
 def _first_line(question: str) -> str:

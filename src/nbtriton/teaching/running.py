@@ -1,4 +1,4 @@
-"""Runs of a scenario by the schedulers themselves, and stretches of a server's record, in the same form."""
+"""Simulated runs of a scenario, and recorded requests of a server, in the same form."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from nbtriton.checks import is_whole
 from nbtriton.config import format_pbtxt, is_ensemble, plan_instances
 from nbtriton.engine import BatchRecord, RequestRecord
 from nbtriton.errors import InvalidArgumentError, UnsupportedError
@@ -21,14 +22,14 @@ from nbtriton.teaching.scenarios import MOST_REQUESTS, Arrival, Scenario, Simula
 if TYPE_CHECKING:
     from nbtriton.engine import Server
 
-__all__ = ["Happened", "run", "traced"]
+__all__ = ["ScenarioRun", "run", "traced"]
 
-# Events of one figure: a scenario that goes on after that has no end.
+# Most events of one figure: a longer scenario counts as endless.
 _MOST_EVENTS = 100_000
 
 
 @dataclass(frozen=True, slots=True)
-class Happened:
+class ScenarioRun:
     """The records of a scenario's requests.
 
     Attributes
@@ -39,7 +40,7 @@ class Happened:
     begin_ns : int
         The time that is 0 ms.
     simulated : bool
-        By the schedulers in virtual time; else recorded in a server.
+        Whether they are simulated; else they were recorded in a server.
     """
 
     scenario: Scenario
@@ -49,13 +50,13 @@ class Happened:
 
     @property
     def batches(self) -> list[BatchRecord]:
-        """All of them, in the order in which they left."""
-        found = [batch for one in self.records for batch in one.batches]
-        return sorted(found, key=lambda batch: (batch.start_ns, batch.requests))
+        """The batches of all models, in the order in which they left."""
+        batches = [batch for one in self.records for batch in one.batches]
+        return sorted(batches, key=lambda batch: (batch.start_ns, batch.requests))
 
     @property
     def span_ms(self) -> float:
-        """From the begin to the last answer."""
+        """From the begin to the last response."""
         ends = [batch.end_ns for one in self.records for batch in one.batches]
         ends += [request.answered_ns for one in self.records for request in one.requests]
         return (max(ends, default=self.begin_ns) - self.begin_ns) / 1e6
@@ -67,14 +68,14 @@ class Happened:
 
 @dataclass(frozen=True, slots=True)
 class _Call:
-    """The part of `nbtriton.perf.traffic.Call` that a replay needs; that class has tensors and needs NumPy."""
+    """The fields of `nbtriton.perf.traffic.Call` that a replay needs; that class needs NumPy."""
 
     options: Mapping[str, Any]
     ends: bool = False
 
 
-def run(scenario: Scenario) -> Happened:
-    """Run a scenario in virtual time; the engine itself takes no time in it.
+def run(scenario: Scenario) -> ScenarioRun:
+    """Run a scenario in virtual time; the engine itself takes no time.
 
     Raises
     ------
@@ -104,11 +105,11 @@ def run(scenario: Scenario) -> Happened:
     replay.start()
     if server.world.calendar.run(2**62, _MOST_EVENTS) == _MOST_EVENTS:
         raise UnsupportedError(f"the scenario '{scenario.title}' does not come to an end")
-    return Happened(scenario, records_of(configs, trace))
+    return ScenarioRun(scenario, records_of(configs, trace))
 
 
 def _profile(scenario: Scenario) -> Profile:
-    """Return a profile without any cost but that of executions."""
+    """Return a profile with execution times and no other costs."""
     models, ensembles = {}, {}
     for model in scenario.models:
         text = format_pbtxt(model.config)
@@ -120,28 +121,28 @@ def _profile(scenario: Scenario) -> Profile:
     return Profile(scenario.models[0].name, models, ensembles)
 
 
-def traced(server: Server, name: str, *, requests: int = 12) -> Happened:
-    """Return the newest requests that a server has recorded of a model, or of an ensemble and its steps.
+def traced(server: Server, name: str, *, requests: int = 12) -> ScenarioRun:
+    """Return the newest recorded requests of a model, or of an ensemble and its steps.
 
-    Its scenario repeats them: the same arrivals, configurations, and the mean execution time of each
-    batch size.
+    Its scenario repeats them: the same arrivals and configurations, and the mean execution time of each batch
+    size.
 
     Parameters
     ----------
     server : Server
     name : str
     requests : int
-        How many of the clients' newest ones.
+        Number of client requests.
 
     Raises
     ------
     NotFoundError
         Nothing was ever recorded under this name.
     InvalidArgumentError
-        Nothing that a figure can show, or too much for it.
+        Nothing that a figure can show, or too many requests.
     """
-    if not 1 <= requests <= MOST_REQUESTS:
-        raise InvalidArgumentError(f"requests={requests}; a figure has 1 to {MOST_REQUESTS}")
+    if not is_whole(requests) or not 1 <= requests <= MOST_REQUESTS:
+        raise InvalidArgumentError(f"requests={requests!r}; a figure has 1 to {MOST_REQUESTS}")
     newest = [one for one in server.requests(name) if one.answered_ns][-requests:]
     if not newest:
         raise InvalidArgumentError(
@@ -151,13 +152,15 @@ def traced(server: Server, name: str, *, requests: int = 12) -> Happened:
     config = server.config(name)
     names = [name, *dict.fromkeys(s.model_name for s in config.ensemble_scheduling.step)]
     records, models = [], []
-    for at, each in enumerate(names):
-        if at and is_ensemble(server.config(each)):
+    for index, each in enumerate(names):
+        if index and is_ensemble(server.config(each)):
             raise UnsupportedError(
                 f"'{each}' is an ensemble in an ensemble, which a figure does not show",
                 hint=f"nt.timeline(server, '{name}') does",
             )
-        own = newest if not at else [one for one in server.requests(each) if one.caller in numbers]
+        own = (
+            newest if not index else [one for one in server.requests(each) if one.caller in numbers]
+        )
         batches = {one.batch.requests[0]: one.batch for one in own if one.batch is not None}
         found = [plan.name for plan in plan_instances(server.config(each), gpus=None)]
         instances = () if is_ensemble(server.config(each)) else tuple(found)
@@ -171,7 +174,7 @@ def traced(server: Server, name: str, *, requests: int = 12) -> Happened:
     )
     title = f"{name}: recorded"
     scenario = Scenario(title, tuple(models), arrivals, subject_of(config))
-    return Happened(scenario, _renumbered(records, newest), begin, simulated=False)
+    return ScenarioRun(scenario, _renumbered(records, newest), begin, simulated=False)
 
 
 def _measured(batches: Sequence[BatchRecord]) -> tuple[tuple[int, float], ...]:
@@ -184,12 +187,12 @@ def _measured(batches: Sequence[BatchRecord]) -> tuple[tuple[int, float], ...]:
 def _renumbered(
     records: Sequence[ModelRecords], clients: Sequence[RequestRecord]
 ) -> tuple[ModelRecords, ...]:
-    """Return records in which the clients' requests are numbered from 1."""
+    """Return records in which client requests are numbered from 1."""
     rest = sorted({request.number for one in records for request in one.requests})
     ordered = [one.number for one in clients]
     known = set(ordered)
     ordered += [number for number in rest if number not in known]
-    numbers = {number: at for at, number in enumerate(ordered, 1)}
+    numbers = {number: index for index, number in enumerate(ordered, 1)}
     found = []
     for one in records:
         batches = {

@@ -1,4 +1,4 @@
-"""A scenario: models with their execution times, and the requests that come to them."""
+"""A scenario: models with their execution times, and client requests."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ __all__ = [
     "subject_of",
 ]
 
-# A picture in which each request has a row and a number of its own is not longer than a screen.
+# Limits within which a picture with a row and a number for each request fits on a screen.
 MOST_REQUESTS = 32
 _MOST_INSTANCES = 32
 _LATEST_MS = 60_000.0
@@ -42,7 +42,7 @@ _FORM = "TIME_MS[xROWS][@MODEL][#SEQUENCE], such as 0 5x2 10@detect 20#A"
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """One request of a client; written ``5x2@detect#A`` where every part but the time may be absent.
+    """One client request, written ``5x2@detect#A``; every part but the time is optional.
 
     Attributes
     ----------
@@ -60,9 +60,9 @@ class Arrival:
     sequence: int | str = 0
 
     def __str__(self) -> str:
-        found = f"{self.at_ms:g}" + (f"x{self.rows}" if self.rows != 1 else "")
-        found += f"@{self.model}" if self.model else ""
-        return found + (f"#{self.sequence}" if self.sequence else "")
+        text = f"{self.at_ms:g}" + (f"x{self.rows}" if self.rows != 1 else "")
+        text += f"@{self.model}" if self.model else ""
+        return text + (f"#{self.sequence}" if self.sequence else "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +74,8 @@ class SimulatedModel:
     config : ModelConfig
         Completed.
     times_ms : tuple of (int, float)
-        Batch sizes, ascending, with the execution time of each; sizes between and beyond them lie on
-        the lines through these points. None for an ensemble.
+        Batch sizes, ascending, with their execution times; other sizes are interpolated and extrapolated
+        linearly. Empty for an ensemble.
     """
 
     config: ModelConfig
@@ -89,17 +89,17 @@ class SimulatedModel:
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """Models and arrivals; the same ones always lead to the same batches.
+    """Models and arrivals; equal scenarios always lead to the same batches.
 
     Attributes
     ----------
     title : str
     models : tuple of SimulatedModel
-        The first one gets the requests that name no other.
+        The first one gets the requests that name no model.
     arrivals : tuple of Arrival
         In the order of their times.
     subject : str
-        What its sentence is about: a key of `nbtriton.teaching.sentences.SUBJECTS`.
+        The subject of its sentence: a key of `nbtriton.teaching.sentences.SUBJECTS`.
     """
 
     title: str
@@ -109,7 +109,7 @@ class Scenario:
 
     @property
     def arrivals_text(self) -> str:
-        """The arrivals as `scenario` reads them."""
+        """The arrivals as text, which `scenario` reads."""
         return " ".join(map(str, self.arrivals))
 
     def changed(
@@ -120,15 +120,15 @@ class Scenario:
         Parameters
         ----------
         arrivals, execution_ms : optional
-            As of `scenario`.
+            As for `scenario`.
         **options
-            ``instances``, ``max_batch_size``, ``dynamic_batching``, ``max_queue_delay_us`` and
-            ``preferred`` of every model but ensembles; None leaves them.
+            ``instances``, ``max_batch_size``, ``dynamic_batching``, ``max_queue_delay_us`` and ``preferred``
+            of every model but ensembles; None changes nothing.
 
         Raises
         ------
         InvalidArgumentError, ConfigError
-            What cannot be read, and what Triton would refuse.
+            Unreadable input, or a configuration that Triton would refuse.
         """
         known = (
             "instances",
@@ -167,24 +167,24 @@ def scenario(
     execution_ms: object = 20.0,
     title: str = "",
 ) -> Scenario:
-    """Describe models that take time and compute nothing, and the requests that come to them.
+    """Describe models that take time and compute nothing, and the requests to them.
 
     Parameters
     ----------
     config : str, mapping, ModelConfig, or a sequence of them
-        ``config.pbtxt`` text and the like, which needs no inputs and outputs. The first one gets the
-        requests that name no model: an ensemble stands before the models of its steps.
+        Configurations such as ``config.pbtxt`` text, without inputs and outputs. The first one gets the
+        requests that name no model: an ensemble comes before the models of its steps.
     arrivals : str or sequence
         Times in milliseconds: ``"0 0 5x2"`` (``x2``: two rows, ``@detect``: for that model, ``#A``: of
-        that sequence), or numbers and `Arrival`.
+        that sequence), or numbers and `nbtriton.teaching.Arrival`.
     execution_ms : float or mapping
-        How long an execution takes; ``{1: 10, 8: 30}`` by batch size; by model name ``{"detect": 10}``.
+        Execution time; ``{1: 10, 8: 30}`` by batch size; by model name ``{"detect": 10}``.
     title : str
 
     Raises
     ------
     InvalidArgumentError, ConfigError
-        What cannot be read, and what Triton would refuse.
+        Unreadable input, or a configuration that Triton would refuse.
 
     Examples
     --------
@@ -204,7 +204,7 @@ def scenario(
 
 
 def subject_of(config: ModelConfig) -> str:
-    """Return what is to be said first about a model."""
+    """Return the most important feature of a model, the subject of its figure."""
     if is_ensemble(config):
         return "ensemble"
     if config.HasField("sequence_batching"):
@@ -213,7 +213,7 @@ def subject_of(config: ModelConfig) -> str:
 
 
 def preferred_of(config: ModelConfig) -> tuple[int, ...]:
-    """Return the preferred sizes that were chosen: normalization adds the largest size where there are none."""
+    """Return the chosen preferred sizes; normalization adds the largest size where there are none."""
     sizes = tuple(config.dynamic_batching.preferred_batch_size)
     return () if sizes == (config.max_batch_size,) else sizes
 
@@ -223,7 +223,7 @@ def _completed(config: ModelConfig, name: str) -> ModelConfig:
     if not done.backend and not is_ensemble(done):
         done.backend = "python"
     validate(done)
-    # Figures are about the scheduler, which has the same rules on every device.
+    # Scheduling follows the same rules on every device.
     done = normalize_instance_groups(done, gpus=None)
     instances = sum(group.count for group in done.instance_group)
     if instances > _MOST_INSTANCES:  # each has a lane
@@ -244,14 +244,14 @@ def _with_times(
                 f"no model '{name}' in this scenario",
                 hint=nearest(name, [model.name for model in models]),
             )
-    found = []
+    models_with_times = []
     for model in models:
         times = named.get(model.name, model.times_ms or 20.0) if named else execution_ms
         if is_ensemble(model.config):
-            found.append(model)
+            models_with_times.append(model)
         else:
-            found.append(replace(model, times_ms=_times(times)))
-    return tuple(found)
+            models_with_times.append(replace(model, times_ms=_times(times)))
+    return tuple(models_with_times)
 
 
 def _times(given: object) -> tuple[tuple[int, float], ...]:
@@ -259,15 +259,15 @@ def _times(given: object) -> tuple[tuple[int, float], ...]:
         return given
     pairs: Iterable[tuple[Any, Any]] = given.items() if isinstance(given, Mapping) else [(1, given)]
     try:
-        found = tuple(sorted((int(rows), float(ms)) for rows, ms in pairs))
+        times = tuple(sorted((int(rows), float(ms)) for rows, ms in pairs))
     except (TypeError, ValueError):
-        found = ()
-    if not found or not all(rows >= 1 and 0 < ms <= _LATEST_MS for rows, ms in found):
+        times = ()
+    if not times or not all(rows >= 1 and 0 < ms <= _LATEST_MS for rows, ms in times):
         raise InvalidArgumentError(
             f"execution_ms={given!r:.80} is no execution time",
             hint="milliseconds, such as 20, or by batch size {1: 10, 8: 30}",
         )
-    return found
+    return times
 
 
 def _arrivals(given: object, models: Sequence[SimulatedModel]) -> tuple[Arrival, ...]:
@@ -278,13 +278,13 @@ def _arrivals(given: object, models: Sequence[SimulatedModel]) -> tuple[Arrival,
         words = given
     else:
         words = [given]
-    found = [_arrival(one) for one in words]
-    if not 1 <= len(found) <= MOST_REQUESTS:
+    arrivals = [_arrival(one) for one in words]
+    if not 1 <= len(arrivals) <= MOST_REQUESTS:
         raise InvalidArgumentError(
-            f"{len(found)} arrivals; a figure has 1 to {MOST_REQUESTS}", hint=f"each is {_FORM}"
+            f"{len(arrivals)} arrivals; a figure has 1 to {MOST_REQUESTS}", hint=f"each is {_FORM}"
         )
     configs = {model.name: model.config for model in models}
-    for one in found:
+    for one in arrivals:
         name = one.model or models[0].name
         if name not in configs:
             raise NotFoundError(
@@ -292,7 +292,7 @@ def _arrivals(given: object, models: Sequence[SimulatedModel]) -> tuple[Arrival,
                 hint=nearest(name, configs),
             )
         _check(one, configs[name])
-    return tuple(sorted(found, key=lambda one: one.at_ms))
+    return tuple(sorted(arrivals, key=lambda one: one.at_ms))
 
 
 def _arrival(given: object) -> Arrival:
@@ -405,7 +405,7 @@ def _ensemble_request() -> Scenario:
     )  # fmt: skip
 
 
-# The figures that explain Triton's scheduling everywhere; each is made when it is asked for.
+# The figures of well-known scheduling rules; each is made on demand.
 SCENARIOS = {
     "two_models": _two_models,
     "one_instance": _one_instance,

@@ -1,4 +1,4 @@
-"""A figure in words: its moments, one sentence about it, and the reason of each batch.
+"""A figure in words: its moments, a summary sentence, and the reason of each batch.
 
 Every figure in a sentence is counted in the records.
 """
@@ -14,7 +14,7 @@ from nbtriton.drawing.numbers import plain
 from nbtriton.engine import BatchRecord
 from nbtriton.explain.strips import SlotLife, slot_lives, slots_per_instance
 from nbtriton.explain.timeline import mark_of
-from nbtriton.teaching.running import Happened
+from nbtriton.teaching.running import ScenarioRun
 
 __all__ = [
     "SUBJECTS",
@@ -28,13 +28,14 @@ __all__ = [
     "why",
 ]
 
-# Of the whole time: what a server records of one moment is some microseconds apart.
+# Events within this share of the whole time count as simultaneous: a server records them some microseconds
+# apart.
 _TOGETHER = 1 / 400
 
 
 @dataclass(frozen=True, slots=True)
 class Moments:
-    """The times at which something happens.
+    """The times of a figure's events.
 
     Attributes
     ----------
@@ -53,7 +54,7 @@ class Moments:
 
 @dataclass(frozen=True, slots=True)
 class _Event:
-    """One thing's action; those of one moment that do the same share a clause.
+    """One event; simultaneous events of the same kind share a clause.
 
     ``kind`` is "end", "arrive" or "leave". ``form`` is the clause for one and for several of them.
     """
@@ -67,13 +68,14 @@ class _Event:
     where: str = ""
 
 
-def moments_of(happened: Happened) -> Moments:
+def moments_of(scenario_run: ScenarioRun) -> Moments:
     """Return the moments of a figure: arrivals, batches that leave and batches that end."""
-    # Of one time: an end makes room, requests come, a batch leaves. A response follows from the last end.
+    # Order of simultaneous events: ends free instances, requests arrive, batches leave. A response follows
+    # the last end.
     order = ("end", "respond", "arrive", "leave")
-    events = sorted(_events(happened), key=lambda one: (one.at_ms, order.index(one.kind)))
+    events = sorted(_events(scenario_run), key=lambda one: (one.at_ms, order.index(one.kind)))
     groups: list[list[_Event]] = []
-    together = 1e-9 if happened.simulated else happened.span_ms * _TOGETHER
+    together = 1e-9 if scenario_run.simulated else scenario_run.span_ms * _TOGETHER
     for event in events:
         first = groups[-1][0] if groups else None
         same = first is not None and (first.kind, event.kind) in _ONE_MOMENT
@@ -88,7 +90,7 @@ def moments_of(happened: Happened) -> Moments:
         for event in group:
             kind = "end" if event.kind == "respond" else event.kind
             places[kind].update(((event.model, n), k) for n in event.numbers)
-    # A step comes and leaves in one moment where nothing keeps it.
+    # A step without a wait arrives and leaves in one moment.
     for key, k in places["leave"].items():
         places["arrive"].setdefault(key, k)
     return Moments(
@@ -103,15 +105,15 @@ def moments_of(happened: Happened) -> Moments:
 _ONE_MOMENT = (("arrive", "arrive"), ("leave", "leave"), ("end", "end"), ("end", "respond"))
 
 
-def _events(happened: Happened) -> Iterable[_Event]:
-    several = len(happened.records) > 1
-    configs = {model.name: model.config for model in happened.scenario.models}
-    labels = labels_of(happened)
-    for one in happened.records:
+def _events(scenario_run: ScenarioRun) -> Iterable[_Event]:
+    several = len(scenario_run.records) > 1
+    configs = {model.name: model.config for model in scenario_run.scenario.models}
+    labels = labels_of(scenario_run)
+    for one in scenario_run.records:
         ensemble = is_ensemble(configs[one.name])
         for request in one.requests:
             name, numbers = one.name, (request.number,)
-            at, ended = happened.ms(request.arrival_ns), happened.ms(request.answered_ns)
+            at, ended = scenario_run.ms(request.arrival_ns), scenario_run.ms(request.answered_ns)
             who, batch = labels[name, request.number], request.batch
             if not request.caller:
                 place = f" at {name}" if several else ""
@@ -129,16 +131,16 @@ def _events(happened: Happened) -> Iterable[_Event]:
                 yield _Event(ended, "end", name, numbers, (clause, clause))
         for batch in one.batches:
             who = listed([labels[one.name, number] for number in batch.requests])
-            begin, end = happened.ms(batch.start_ns), happened.ms(batch.end_ns)
-            yield _leaves(happened, batch, begin, who)
-            yield _ends(happened, batch, end, who)
+            begin, end = scenario_run.ms(batch.start_ns), scenario_run.ms(batch.end_ns)
+            yield _leaves(scenario_run, batch, begin, who)
+            yield _ends(scenario_run, batch, end, who)
 
 
-def _leaves(happened: Happened, batch: BatchRecord, at: float, who: str) -> _Event:
+def _leaves(scenario_run: ScenarioRun, batch: BatchRecord, index: float, who: str) -> _Event:
     mark = mark_of(batch)
     reason = f"({mark.letter}: {mark.words})"
     where = batch.instance
-    step = _step_of(happened, batch)
+    step = _step_of(scenario_run, batch)
     if step is not None:
         ensemble, tensor, _ = step
         one = f"{ensemble} has {tensor}, all that {{who}} reads: a request goes to {{where}}"
@@ -150,11 +152,11 @@ def _leaves(happened: Happened, batch: BatchRecord, at: float, who: str) -> _Eve
     else:
         clause = f"requests {who} leave as one batch for {where} {reason}"
         form = (clause, clause)
-    return _Event(at, "leave", batch.model, batch.requests, form, who, where)
+    return _Event(index, "leave", batch.model, batch.requests, form, who, where)
 
 
-def _ends(happened: Happened, batch: BatchRecord, at: float, who: str) -> _Event:
-    step = _step_of(happened, batch)
+def _ends(scenario_run: ScenarioRun, batch: BatchRecord, index: float, who: str) -> _Event:
+    step = _step_of(scenario_run, batch)
     where = batch.instance
     if step is not None:
         ensemble, _, where = step
@@ -171,12 +173,12 @@ def _ends(happened: Happened, batch: BatchRecord, at: float, who: str) -> _Event
     else:
         clause = f"requests {who} are answered, and {where} is free"
         form = (clause, clause)
-    return _Event(at, "end", batch.model, batch.requests, form, who, where)
+    return _Event(index, "end", batch.model, batch.requests, form, who, where)
 
 
-def _step_of(happened: Happened, batch: BatchRecord) -> tuple[str, str, str] | None:
+def _step_of(scenario_run: ScenarioRun, batch: BatchRecord) -> tuple[str, str, str] | None:
     """Return the ensemble whose step a batch ran, and the tensors that the step reads and writes."""
-    for model in happened.scenario.models:
+    for model in scenario_run.scenario.models:
         for step in model.config.ensemble_scheduling.step:
             if step.model_name == batch.model:
                 reads, writes = sorted(step.input_map.values()), sorted(step.output_map.values())
@@ -195,16 +197,16 @@ def _sentence(group: Sequence[_Event]) -> str:
         for form, events in clauses.items()
     ]
     line = "; ".join(words)
-    # A name stays as it is.
+    # Names keep their case.
     starts = ("request ", "requests ", "a request ", "all outputs ")
     return line[0].upper() + line[1:] if line.startswith(starts) else line
 
 
-def labels_of(happened: Happened) -> dict[tuple[str, int], str]:
-    """Return what stands in the token of each request: its number, or its sequence and its place in it."""
-    found: dict[tuple[str, int], str] = {}
+def labels_of(scenario_run: ScenarioRun) -> dict[tuple[str, int], str]:
+    """Return the label of each request's token: its number, or its sequence and its place in it."""
+    labels: dict[tuple[str, int], str] = {}
     seen: dict[tuple[str, int | str], int] = defaultdict(int)
-    for one in happened.records:
+    for one in scenario_run.records:
         for request in one.requests:
             label = str(request.caller or request.number)
             if request.sequence:
@@ -212,77 +214,77 @@ def labels_of(happened: Happened) -> dict[tuple[str, int], str]:
                 seen[key] += 1
                 dot = "." if str(request.sequence)[-1].isdecimal() else ""
                 label = f"{request.sequence}{dot}{seen[key]}"
-            found[one.name, request.number] = label
-    return found
+            labels[one.name, request.number] = label
+    return labels
 
 
 # -- one sentence ----------------------------------------------------------------------------------
 
 
-def finding_of(happened: Happened) -> str:
+def finding_of(scenario_run: ScenarioRun) -> str:
     """Return one sentence about a figure."""
-    return SUBJECTS[happened.scenario.subject](happened)
+    return SUBJECTS[scenario_run.scenario.subject](scenario_run)
 
 
-def _waiting(happened: Happened) -> str:
-    name = happened.scenario.models[0].name
-    records = happened.records[0]
+def _waiting(scenario_run: ScenarioRun) -> str:
+    name = scenario_run.scenario.models[0].name
+    records = scenario_run.records[0]
     requests = [one for one in records.requests if one.batch is not None]
     waits = [(one.batch.start_ns - one.arrival_ns) / 1e6 for one in requests if one.batch]
-    late = [ms for ms in waits if ms > happened.span_ms * _TOGETHER]
+    late = [ms for ms in waits if ms > scenario_run.span_ms * _TOGETHER]
     instances = _count(len(records.instances), "instance")
     most = _most_at_once(records.batches)
     at_once = "one batch ran at a time" if most == 1 else f"up to {most} batches ran at once"
-    said = f"{name} has {instances}, and {at_once}: "
+    text = f"{name} has {instances}, and {at_once}: "
     if not late:
-        return said + f"none of {_count(len(waits), 'request')} waited."
+        return text + f"none of {_count(len(waits), 'request')} waited."
     longest = ms(max(late))
     if len(late) == 1:
-        return said + f"1 of {len(waits)} requests waited, for {longest} ms."
-    return said + f"{len(late)} of {len(waits)} requests waited, the longest for {longest} ms."
+        return text + f"1 of {len(waits)} requests waited, for {longest} ms."
+    return text + f"{len(late)} of {len(waits)} requests waited, the longest for {longest} ms."
 
 
-def _models(happened: Happened) -> str:
-    names = [one.name for one in happened.records if one.batches]
+def _models(scenario_run: ScenarioRun) -> str:
+    names = [one.name for one in scenario_run.records if one.batches]
     if len(names) < 2:
-        return _waiting(happened)
-    both = _overlap_ms(happened.records[0].batches, happened.records[1].batches)
+        return _waiting(scenario_run)
+    both = _overlap_ms(scenario_run.records[0].batches, scenario_run.records[1].batches)
     if not both:
         return f"{listed(names)} have an instance each, and here they never ran at the same time."
     return (
         f"{listed(names)} have instances of their own: for {ms(both)} of "
-        f"{ms(happened.span_ms)} ms they ran at the same time, and neither waited for the other."
+        f"{ms(scenario_run.span_ms)} ms they ran at the same time, and neither waited for the other."
     )
 
 
-def _gathering(happened: Happened) -> str:
-    batches = happened.records[0].batches
+def _gathering(scenario_run: ScenarioRun) -> str:
+    batches = scenario_run.records[0].batches
     largest = max(batches, key=lambda one: len(one.requests), default=None)
     if largest is None or len(largest.requests) < 2:
         return f"No two requests left together: {_count(len(batches), 'batch', 'batches')} of one request each."
-    labels = labels_of(happened)
-    who = listed([labels[largest.model, number] for number in largest.requests])
-    left = ms(happened.ms(largest.start_ns))
+    labels = labels_of(scenario_run)
+    requests = listed([labels[largest.model, number] for number in largest.requests])
+    left = ms(scenario_run.ms(largest.start_ns))
     came = [
-        one.arrival_ns for one in happened.records[0].requests if one.number in largest.requests
+        one.arrival_ns for one in scenario_run.records[0].requests if one.number in largest.requests
     ]
     for one in batches:
         if one is not largest and one.start_ns <= min(came) and max(came) <= one.end_ns:
             busy = listed([labels[one.model, number] for number in one.requests])
             noun = "request" if len(one.requests) == 1 else "requests"
             return (
-                f"While {noun} {busy} ran, requests {who} gathered: they left together at {left} ms, "
+                f"While {noun} {busy} ran, requests {requests} gathered: they left together at {left} ms, "
                 "as one batch."
             )
-    return f"Requests {who} left together at {left} ms: {mark_of(largest).words}."
+    return f"Requests {requests} left together at {left} ms: {mark_of(largest).words}."
 
 
-def _slots(happened: Happened) -> str:
-    records = happened.records[0]
-    held = slots_of(happened)
-    number = len(records.instances) * slots_per_instance(happened.scenario.models[0].config)
+def _slots(scenario_run: ScenarioRun) -> str:
+    records = scenario_run.records[0]
+    held = slots_of(scenario_run)
+    number = len(records.instances) * slots_per_instance(scenario_run.scenario.models[0].config)
     sequences = list(dict.fromkeys(one.sequence for one in records.requests))
-    said = f"{_count(number, 'slot')} for {_count(len(sequences), 'sequence')}: "
+    text = f"{_count(number, 'slot')} for {_count(len(sequences), 'sequence')}: "
     late = []
     for sequence in sequences:
         came = min(one.arrival_ns for one in records.requests if one.sequence == sequence)
@@ -290,37 +292,39 @@ def _slots(happened: Happened) -> str:
         if since > came:
             late.append((sequence, (since - came) / 1e6, since))
     if not late:
-        return said + "each found one free when it began."
+        return text + "each found one free when it began."
     sequence, waited, since = max(late, key=lambda one: one[1])
-    return said + (
+    return text + (
         f"sequence {sequence} waited {ms(waited)} ms, until another one had ended and its slot "
-        f"was free at {ms(happened.ms(since))} ms."
+        f"was free at {ms(scenario_run.ms(since))} ms."
     )
 
 
-def _ensemble(happened: Happened) -> str:
-    records = happened.records[0]
-    steps = [one for one in happened.records[1:] if one.batches]
+def _ensemble(scenario_run: ScenarioRun) -> str:
+    records = scenario_run.records[0]
+    steps = [one for one in scenario_run.records[1:] if one.batches]
     internal = sum(len(one.requests) for one in steps)
-    took = [(one.answered_ns - one.arrival_ns) / 1e6 for one in records.requests if not one.status]
-    if not took:
+    latencies_ms = [
+        (one.answered_ns - one.arrival_ns) / 1e6 for one in records.requests if not one.status
+    ]
+    if not latencies_ms:
         return f"No request to {records.name} was answered."
     pairs = [
         (both, one.name, other.name)
-        for at, one in enumerate(steps)
-        for other in steps[at + 1 :]
+        for index, one in enumerate(steps)
+        for other in steps[index + 1 :]
         if (both := _overlap_ms(one.batches, other.batches))
     ]
-    requests = "One request" if len(took) == 1 else f"{len(took)} requests"
-    said = f"{requests} to {records.name} became {internal} internal ones"
+    requests = "One request" if len(latencies_ms) == 1 else f"{len(latencies_ms)} requests"
+    text = f"{requests} to {records.name} became {internal} internal ones"
     if pairs:
         both, one_name, other_name = max(pairs)
-        said += f"; {one_name} and {other_name} ran side by side for {ms(both)} ms"
-    what = "the response left" if len(took) == 1 else "the slowest response left"
-    return f"{said}, and {what} after {ms(max(took))} ms."
+        text += f"; {one_name} and {other_name} ran side by side for {ms(both)} ms"
+    what = "the response left" if len(latencies_ms) == 1 else "the slowest response left"
+    return f"{text}, and {what} after {ms(max(latencies_ms))} ms."
 
 
-SUBJECTS: dict[str, Callable[[Happened], str]] = {
+SUBJECTS: dict[str, Callable[[ScenarioRun], str]] = {
     "waiting": _waiting,
     "models": _models,
     "gathering": _gathering,
@@ -329,28 +333,28 @@ SUBJECTS: dict[str, Callable[[Happened], str]] = {
 }
 
 
-def slots_of(happened: Happened) -> dict[int | str, SlotLife]:
+def slots_of(scenario_run: ScenarioRun) -> dict[int | str, SlotLife]:
     """Return the slot of each sequence of the first model."""
-    records = happened.records[0]
-    slots = slots_per_instance(happened.scenario.models[0].config)
+    records = scenario_run.records[0]
+    slots = slots_per_instance(scenario_run.scenario.models[0].config)
     return {life.sequence: life for life in slot_lives(records.requests, slots)}
 
 
-def why(happened: Happened, batch: BatchRecord) -> str:
-    """Return why a batch left then and with these requests, with the figures of the configuration."""
-    config = next(one.config for one in happened.scenario.models if one.name == batch.model)
+def why(scenario_run: ScenarioRun, batch: BatchRecord) -> str:
+    """Return the reason of a batch's time and requests, with the figures of the configuration."""
+    config = next(one.config for one in scenario_run.scenario.models if one.name == batch.model)
     batching = config.dynamic_batching
-    at = f"at {ms(happened.ms(batch.start_ns))} ms"
+    at = f"at {ms(scenario_run.ms(batch.start_ns))} ms"
     if batch.reason == "max_queue_delay":
         oldest_ns = batch.start_ns - batch.queue_ns
         delay_us = batching.max_queue_delay_microseconds
         over_ns = oldest_ns + delay_us * 1000
-        said = (
-            f"because its oldest request had come at {ms(happened.ms(oldest_ns))} ms, and "
-            f"max_queue_delay_microseconds ({delay_us} us) ran out at {ms(happened.ms(over_ns))} ms"
+        text = (
+            f"because its oldest request had come at {ms(scenario_run.ms(oldest_ns))} ms, and "
+            f"max_queue_delay_microseconds ({delay_us} us) ran out at {ms(scenario_run.ms(over_ns))} ms"
         )
-        late = batch.start_ns - over_ns > happened.span_ms * 1e6 * _TOGETHER
-        return f"{said}; an instance was free {at}" if late else said
+        late = batch.start_ns - over_ns > scenario_run.span_ms * 1e6 * _TOGETHER
+        return f"{text}; an instance was free {at}" if late else text
     if batch.reason == "max_batch_size":
         return f"because it was full, or the next request no longer fits into {config.max_batch_size} rows, {at}"
     if batch.reason in ("preferred_batch_size", "preferred_exceeded"):
@@ -363,7 +367,7 @@ def why(happened: Happened, batch: BatchRecord) -> str:
 
 
 def ms(value: float) -> str:
-    """Write milliseconds with three digits, and no zeros at the end."""
+    """Format milliseconds with three digits, without trailing zeros."""
     return plain(float(f"{value:.3g}"))
 
 
@@ -386,7 +390,7 @@ def _most_at_once(batches: Sequence[BatchRecord]) -> int:
 
 
 def _overlap_ms(one: Sequence[BatchRecord], other: Sequence[BatchRecord]) -> float:
-    """Return for how long batches of two models ran at the same time; one model's do not overlap."""
+    """Return for how long batches of two models ran simultaneously; a model's own batches do not overlap."""
     both = sum(
         max(0, min(a.end_ns, b.end_ns) - max(a.start_ns, b.start_ns)) for a in one for b in other
     )

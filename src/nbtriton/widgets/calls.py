@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from nbtriton.checks import NAME, SERVER, check
 from nbtriton.explain import read_timeline
 from nbtriton.widgets.dag import DagView, server_graph
 from nbtriton.widgets.show import Shown, show_live
@@ -38,7 +39,9 @@ def watch(server: Server, *names: str) -> Shown:
     >>> view = nt.watch(server, "double")
     >>> view.stop()
     """
+    check({"server": server}, {"server": SERVER})
     for name in names:
+        check({"name": name}, {"name": NAME})
         server.config(name)  # raises for an unknown one
     return show_live(WatchView(server, names))
 
@@ -64,6 +67,7 @@ def dag(server: Server, name: str, *, live: bool = False) -> StaticView | Shown:
     >>> print("double" in graph._repr_mimebundle_()["text/plain"])
     True
     """
+    check({"server": server, "name": name}, {"server": SERVER, "name": NAME})
     if live:
         return show_live(DagView.of(server, name))
     return dag_view(with_traffic(server, name, server_graph(server, name), whole=True))
@@ -98,7 +102,7 @@ def timeline(
     --------
     >>> _ = server.infer("double", {"IN": ones})
     >>> nt.timeline(server, "double")  # doctest: +ELLIPSIS
-    double: 1 batches with 1 rows within ...
+    double: 1 batch with 1 row within ...
     """
     if live:
         return show_live(live_timeline(server, name, span_ms=span_ms))

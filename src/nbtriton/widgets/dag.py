@@ -23,7 +23,7 @@ from nbtriton.widgets.activity import little_endian
 from nbtriton.widgets.graphs import graph_of
 from nbtriton.widgets.static import StaticView, dag_scenes, dag_view
 from nbtriton.widgets.traffic import with_traffic
-from nbtriton.widgets.view import LiveView, asset
+from nbtriton.widgets.view import LiveView, asset, movement_of
 
 __all__ = ["DagView"]
 
@@ -123,12 +123,7 @@ class DagView(LiveView):
         """Return what changes with every request of one of its models; it rests without a server."""
         if self._server is None:
             return ()
-        names = {node.label for node in self._models}
-        return tuple(
-            (one.name, one.state, one.queued, one.executing, one.success_count, one.fail_count)
-            for one in self._server.models()
-            if one.name in names
-        )
+        return movement_of(self._server, {node.label for node in self._models})
 
     def _observe(self) -> bytes | None:
         if self._server is None:

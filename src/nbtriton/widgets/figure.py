@@ -6,6 +6,7 @@ import ast
 import threading
 from collections import deque
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,12 +22,13 @@ from nbtriton.drawing import (
     to_json,
     to_svg,
 )
-from nbtriton.drawing.figure import FigurePicture, figure_scenes, stage_scenes
+from nbtriton.drawing.figure import figure_scenes, stage_scenes
+from nbtriton.drawing.figure_picture import FigurePicture
 from nbtriton.drawing.numbers import nice_ticks
 from nbtriton.errors import InvalidArgumentError, TritonError, nearest
 from nbtriton.teaching import SCENARIOS, Exercise, Mark, Progress, Scenario, check
 from nbtriton.teaching.figures import batch_frame, batch_rows, picture_of
-from nbtriton.teaching.running import Happened, run, traced
+from nbtriton.teaching.running import ScenarioRun, run, traced
 from nbtriton.teaching.scenarios import preferred_of
 from nbtriton.widgets.show import display, has_kernel, live_wanted, makes_views_only
 from nbtriton.widgets.static import StaticView
@@ -41,7 +43,6 @@ __all__ = ["Figure", "FigureWidget", "figure"]
 
 # Figures that can be played at the same time; of an older one the picture stays.
 _WIDGETS = 16
-_CHECKED = 2  # wrong answers, then the hint is said; as `nbtriton.teaching.check` has it
 
 
 class FigureWidget(LiveView):
@@ -89,8 +90,8 @@ class Figure:
         What is to be predicted before it shows what happens.
     """
 
-    def __init__(self, happened: Happened, exercise: Exercise | None = None) -> None:
-        self._first = self._happened = happened
+    def __init__(self, scenario_run: ScenarioRun, exercise: Exercise | None = None) -> None:
+        self._first = self._scenario_run = scenario_run
         self.exercise = exercise
         self._lock = threading.RLock()
         self._widget: FigureWidget | None = None
@@ -107,20 +108,20 @@ class Figure:
     @property
     def scenario(self) -> Scenario:
         """Models and arrivals as they are now."""
-        return self._happened.scenario
+        return self._scenario_run.scenario
 
     @property
     def batches(self) -> pd.DataFrame:
         """One row for each batch, in the order in which they left; times in milliseconds."""
-        return batch_frame(self._happened)
+        return batch_frame(self._scenario_run)
 
     @property
     def finding(self) -> str:
-        """One sentence about what happened."""
+        """One sentence about what scenario_run."""
         return self._picture().finding
 
     def _picture(self) -> FigurePicture:
-        return picture_of(self._happened, hidden=self._hidden)
+        return picture_of(self._scenario_run, hidden=self._hidden)
 
     # -- changes -------------------------------------------------------------------------------
 
@@ -138,14 +139,14 @@ class Figure:
         'slow has 2 instances, and up to 2 batches ran at once: 2 of 4 requests waited, the longest for 20 ms.'
         """
         with self._lock:
-            self._happened = run(self.scenario.changed(**changes))
+            self._scenario_run = run(self.scenario.changed(**changes))
             self._renew()
         return self
 
     def reset(self) -> Figure:
         """Show it as it was at first."""
         with self._lock:
-            self._happened = self._first
+            self._scenario_run = self._first
             self._renew()
         return self
 
@@ -170,11 +171,11 @@ class Figure:
             changes = {
                 str(name): _value(str(name), value) for name, value in content["changes"].items()
             }
-            self._happened = run(self.scenario.changed(**changes))
+            self._scenario_run = run(self.scenario.changed(**changes))
         elif kind == "move":
             self._move(int(content["request"]), float(content["at_ms"]))
         elif kind == "reset":
-            self._happened = self._first
+            self._scenario_run = self._first
         elif kind == "show":
             self._hidden = False
         elif kind == "check" and self.exercise is not None:
@@ -183,14 +184,12 @@ class Figure:
             self._hidden = self._hidden and not mark.correct
 
     def _move(self, at: int, at_ms: float) -> None:
-        from dataclasses import replace
-
         arrivals = list(self.scenario.arrivals)
         if not 0 <= at < len(arrivals):
             return
         moved = replace(arrivals[at], at_ms=max(0.0, round(at_ms, 3)))
         arrivals[at] = moved
-        self._happened = run(self.scenario.changed(arrivals=arrivals))
+        self._scenario_run = run(self.scenario.changed(arrivals=arrivals))
         self._moved = next(k for k, one in enumerate(self.scenario.arrivals) if one is moved)
 
     def _renew(self) -> None:
@@ -253,9 +252,9 @@ class Figure:
             )
             rows = [
                 [", ".join(value) if isinstance(value, list) else value for value in row.values()]
-                for row in batch_rows(self._happened)
+                for row in batch_rows(self._scenario_run)
             ]
-            columns = tuple(batch_rows(self._happened)[0]) if rows else ("batches",)
+            columns = tuple(batch_rows(self._scenario_run)[0]) if rows else ("batches",)
             parts.append(
                 f"<details><summary>the batches as a table</summary>{table_html(columns, rows)}</details>"
             )
@@ -425,7 +424,7 @@ def _answer(typed: str) -> object:
 def _mark_lines(mark: Mark) -> list[str]:
     lines = [{True: "right", False: "wrong", None: "open"}[mark.correct], mark.verdict]
     lines += mark.feedback.splitlines()
-    if mark.correct is False and mark.tries >= _CHECKED:
+    if mark.shows_hint:
         lines.append(f"Hint: {mark.exercise.hint}")
     return [*lines, mark.note] if mark.note else lines
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from nbtriton.config import (
     ModelConfig,
     TensorSpec,
+    enum_name,
     input_specs,
     is_ensemble,
     output_specs,
@@ -183,8 +184,8 @@ def with_calls(
                 None,
             )
             if target is None and f"call:{callee}" in nodes:  # around in a circle
-                said = ("calls", f"{callee}, {times} \u00d7")
-                nodes[caller.id] = caller = replace(caller, details=(*caller.details, said))
+                row = ("calls", f"{callee}, {times} \u00d7")
+                nodes[caller.id] = caller = replace(caller, details=(*caller.details, row))
                 continue
             if target is None:
                 config = configs.get(callee)
@@ -227,9 +228,7 @@ def _sublabel(config: ModelConfig) -> str:
 def _instances(config: ModelConfig) -> str:
     totals: dict[str, int] = {}
     for group in config.instance_group:
-        kinds = group.DESCRIPTOR.fields_by_name["kind"].enum_type
-        assert kinds is not None
-        kind = kinds.values_by_number[group.kind].name.removeprefix("KIND_")
+        kind = enum_name(group, "kind").removeprefix("KIND_")
         totals[kind] = totals.get(kind, 0) + max(1, group.count) * max(1, len(group.gpus))
     return " + ".join(f"{count} \u00d7 {kind}" for kind, count in totals.items())
 

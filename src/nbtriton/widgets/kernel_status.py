@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from typing import Any
+from weakref import WeakSet
 
 __all__ = ["resume_busy"]
 
-# Longer than a cell takes to give its shell back once it has said that the kernel is idle.
-_CHECK_S = 0.2
+# Kernels that will say "idle" after the cell that runs: once, however many messages a page sends meanwhile.
+_ENDING: WeakSet[Any] = WeakSet()
 
 
 def resume_busy(kernel: Any) -> None:
@@ -23,25 +24,31 @@ def resume_busy(kernel: Any) -> None:
     kernel : ipykernel.kernelbase.Kernel
         One without subshells handles messages between cells, and is left alone.
     """
-    # ipykernel >= 7 has both; no public way. Where one has another name the kernel is left alone, too.
+    # ipykernel >= 7 has all; no public way. Where one has another name the kernel is left alone, too.
     shell = getattr(kernel, "_main_asyncio_lock", None)
     publish = getattr(kernel, "_publish_status", None)
-    if shell is None or publish is None or not shell.locked():
+    main_loop = getattr(kernel, "io_loop", None)
+    if shell is None or publish is None or main_loop is None or not shell.locked():
         return
     try:
         loop = asyncio.get_running_loop()
     except RuntimeError:  # called by a test or by a host without ipykernel's loops
         return
 
-    def end() -> None:
-        # The cell ended while "busy" was on its way: its "idle" may have come before.
-        if not shell.locked():
+    async def end() -> None:
+        # A cell says "idle" before it gives its shell back: "busy" may have come in between.
+        async with shell:
+            # Before "idle": who says "busy" from now on finds that another end is needed.
+            _ENDING.discard(kernel)
             publish("idle", "shell")
 
     def begin() -> None:
         if shell.locked():
             publish("busy", "shell")
-            loop.call_later(_CHECK_S, end)
+            if kernel not in _ENDING:
+                _ENDING.add(kernel)
+                # Not on this loop, which ends with the page's subshell.
+                main_loop.add_callback(end)
 
     # ipykernel says "idle" without giving way to the loop first.
     loop.call_soon(begin)

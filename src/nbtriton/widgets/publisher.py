@@ -98,13 +98,6 @@ class Publisher(Generic[State]):
         self._send(state)
         return True
 
-    def flush(self) -> None:
-        """Send what waits now, without regard to the rate: the last state must arrive."""
-        with self._lock:
-            waiting, self._newest = self._newest, []
-        for state in waiting:
-            self._send(state)
-
 
 class Polled(Protocol):
     """A live view, as the hub ticks it."""

@@ -43,6 +43,12 @@ function count(value) {
   return group(Math.round(value).toString());
 }
 
+/** How many things there are, as Python's `counted`.
+ * @param {number} number @param {string} noun @param {string} [plural] */
+function counted(number, noun, plural) {
+  return `${count(number)} ${number === 1 ? noun : plural ?? `${noun}s`}`;
+}
+
 /** @param {string} text */
 function group(text) {
   const [whole, decimals] = text.split(".");

@@ -129,11 +129,7 @@ class Shown(Stopping):
     def _looked(self) -> None:
         """The view has looked whether something moves: a new form where that is worth its cost."""
         changed, self._rests = self._rests != self.view.resting, self.view.resting
-        if makes_views_only():
-            # Which would show a new widget at each renewal.
-            if changed:
-                self.renew()
-        elif self._rests:
+        if self._rests or makes_views_only():  # which would show a new widget at each renewal
             if changed:
                 self.renew()
         elif time.monotonic() - self._renewed_s >= _RENEW_S:

@@ -145,22 +145,17 @@ def curve_rows(series: Sequence[Series]) -> tuple[list[str], list[list[object]]]
     return columns, rows
 
 
-def frame_view(
-    frame: Any, *, caption: str = "", formats: Mapping[str, str] | None = None, rest: bool = True
-) -> StaticView:
+def frame_view(frame: Any, *, rest: bool = True) -> StaticView:
     """Return a pandas DataFrame as a table; a named index becomes the first column.
 
     A frame that shows itself as a compact table does so, and `rest` is whether all columns follow.
     """
     compact = getattr(frame, "compact_view", None)
     if compact is not None:
-        html, text = compact(caption=caption, rest=rest)
+        html, text = compact(rest=rest)
         return StaticView(html, text)
     if any(name is not None for name in frame.index.names):
         frame = frame.reset_index()
     columns = [str(name) for name in frame.columns]
     rows = [list(row) for row in frame.itertuples(index=False, name=None)]
-    return StaticView(
-        table_html(columns, rows, formats, caption=caption),
-        table_text(columns, rows, formats, caption=caption),
-    )
+    return StaticView(table_html(columns, rows), table_text(columns, rows))

@@ -26,8 +26,6 @@ class LiveTable(Stopping):
     ----------
     source : callable
         Returns the DataFrame as it is now.
-    caption : str, optional
-        Written above the table.
 
     Examples
     --------
@@ -39,12 +37,10 @@ class LiveTable(Stopping):
         self,
         source: Callable[[], Any],
         *,
-        caption: str = "",
         clock: Callable[[], float] = time.monotonic,
         on_hub: Hub | None = None,
     ) -> None:
         self._source = source
-        self._caption = caption
         self._hub = on_hub or hub()
         self._handle: Any = None
         self._html = ""
@@ -61,11 +57,11 @@ class LiveTable(Stopping):
 
     def static(self) -> StaticView:
         """Return the table as it is now."""
-        return frame_view(self._source(), caption=self._caption)
+        return frame_view(self._source())
 
     def _moving(self) -> StaticView:
         """Return the table as it is now, without what a reader opens: each renewal would close it."""
-        return frame_view(self._source(), caption=self._caption, rest=False)
+        return frame_view(self._source(), rest=False)
 
     def show(self) -> Self:
         """Display the table in the running cell and keep it up to date until `stop`."""

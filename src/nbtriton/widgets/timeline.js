@@ -318,7 +318,8 @@ function render({ model, el }) {
     const most = [...counts].sort((a, b) => b[1] - a[1])[0];
     let sentence = `${model.get("title")}: no batch in this stretch`;
     if (most) {
-      sentence = `${model.get("title")}: ${count(inside.length)} batches with ${count(sum)} rows within `
+      const batches = counted(inside.length, "batch", "batches");
+      sentence = `${model.get("title")}: ${batches} with ${counted(sum, "row")} within `
         + `${measure(end - begin)} ms; of ${count(most[1])} the reason is: ${marks[most[0]][2]}`;
     }
     if (left_out) sentence += `. ${count(left_out)} that came too fast are not drawn`;

@@ -21,7 +21,7 @@ from nbtriton.explain.trace import ModelRecords
 from nbtriton.widgets.activity import little_endian
 from nbtriton.widgets.show import live_wanted, makes_views_only
 from nbtriton.widgets.static import StaticView
-from nbtriton.widgets.view import LiveView, asset, marked
+from nbtriton.widgets.view import LiveView, asset, marked, movement_of
 
 __all__ = ["LiveTimeline", "TimelineView", "live_timeline", "timeline_view"]
 
@@ -51,8 +51,6 @@ class LiveTimeline(LiveView):
         What is shown first.
     read : callable, optional
         Reads the newest timeline; without it nothing changes.
-    movement : callable, optional
-        Returns what changes with every request.
     server : Server, optional
         Whose records are read while it is live.
     asked_ms : float, optional
@@ -124,12 +122,7 @@ class LiveTimeline(LiveView):
         """Return what changes with every request to one of its models."""
         if self._server is None:
             return ()
-        names = {model["name"] for model in self.models}
-        return tuple(
-            (one.name, one.state, one.queued, one.executing, one.success_count, one.fail_count)
-            for one in self._server.models()
-            if one.name in names
-        )
+        return movement_of(self._server, {model["name"] for model in self.models})
 
     def refresh(self) -> None:
         """Send everything: a page that opens later reads the last frame only."""

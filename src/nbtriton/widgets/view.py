@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Collection, Hashable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from nbtriton.widgets.kernel_status import resume_busy
 from nbtriton.widgets.publisher import Hub, Publisher, hub
 from nbtriton.widgets.static import StaticView
 
-__all__ = ["LiveView", "asset", "marked"]
+__all__ = ["LiveView", "asset", "marked", "movement_of"]
 
 _HERE = Path(__file__).parent
 # Frames are acknowledged and a page says now and then that it is there, so a view that is silent for
@@ -43,6 +43,23 @@ def asset(name: str) -> str:
 def marked(place: str, html: str) -> str:
     """Return a static form at which a page shows the live view of that place instead."""
     return f'<div class="nbt-place {place}">{html}</div>'
+
+
+def movement_of(server: Any, names: Collection[str] = ()) -> Hashable:
+    """Return what changes with every request to some models of a server, or to all, and with every load."""
+    return tuple(
+        (
+            one.name,
+            one.version,
+            one.state,
+            one.queued,
+            one.executing,
+            one.success_count,
+            one.fail_count,
+        )
+        for one in server.models()
+        if not names or one.name in names
+    )
 
 
 class LiveView(anywidget.AnyWidget):

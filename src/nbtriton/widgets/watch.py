@@ -22,7 +22,7 @@ from nbtriton.errors import TritonError
 from nbtriton.packages import needed
 from nbtriton.widgets.activity import Pipeline, activities, covered_s, encode, pipelines
 from nbtriton.widgets.static import StaticView
-from nbtriton.widgets.view import LiveView, asset
+from nbtriton.widgets.view import LiveView, asset, movement_of
 
 __all__ = ["WatchView"]
 
@@ -61,19 +61,7 @@ class WatchView(LiveView):
 
     def movement(self) -> Hashable:
         """Return what changes with every request, and with every load."""
-        return tuple(
-            (
-                one.name,
-                one.version,
-                one.state,
-                one.queued,
-                one.executing,
-                one.success_count,
-                one.fail_count,
-            )
-            for one in self._server.models()
-            if not self._names or one.name in self._names
-        )
+        return movement_of(self._server, self._names)
 
     def _observe(self) -> ServerHistory:
         history: ServerHistory = self._server.history()

@@ -1,1 +1,1 @@
-"""Instances in processes of their own: their start and end, shared memory, control messages."""
+"""Worker processes of instances: start and end, shared memory, control messages."""

@@ -13,12 +13,12 @@ from nbtriton.errors import InternalError, UnsupportedError
 
 __all__ = ["activated", "describe"]
 
-# The oldest Python that the worker's side runs in: that of Triton 2.51's own image.
+# The oldest Python of the worker's side: that of Triton 2.51's own image.
 OLDEST_PYTHON: Final = (3, 10)
-# To run an activate script, or to import NumPy on a busy machine.
+# Timeout of an activate script, or of NumPy's import on a busy machine.
 _TIMEOUT_S = 120.0
 _LAST_LINES = 8
-# Of the shell that runs the script, not of the environment.
+# Variables of the shell that runs the script, not of the environment.
 _OF_THE_SHELL = frozenset({"_", "OLDPWD", "PS1", "PWD", "SHLVL"})
 _OF_THIS_PYTHON = ("PYTHONHOME", "PYTHONPATH")
 _DESCRIBE = """
@@ -42,7 +42,7 @@ def activated(folder: Path, activate: Path) -> dict[str, str]:
             f"the environment '{folder}' is activated by bash, which is not on the PATH"
         )
     before = _inherited()
-    # By its path, as Triton does: a script may compare that with "$0".
+    # By its path, as in Triton: a script may compare it with "$0".
     script = 'source "$1" >&2 && exec env -0'
     done = _run(
         [bash, "--noprofile", "--norc", "-c", script, "bash", str(activate)], before, folder
@@ -70,20 +70,24 @@ def describe(folder: Path, variables: dict[str, str]) -> tuple[Path, str, str]:
         No worker can run in it.
     """
     python = _python_of(folder)
-    found = json.loads(_run([str(python), "-c", _DESCRIBE], _inherited() | variables, folder))
-    version = ".".join(map(str, found["python"]))
-    if tuple(found["python"]) < OLDEST_PYTHON:
+    description = json.loads(_run([str(python), "-c", _DESCRIBE], _inherited() | variables, folder))
+    version = ".".join(map(str, description["python"]))
+    if tuple(description["python"]) < OLDEST_PYTHON:
         raise InternalError(
             f"The environment '{folder}' has Python {version}; a model needs "
             f"{'.'.join(map(str, OLDEST_PYTHON))} or newer."
         )
-    if "numpy" not in found:
-        why = "" if found["missing"] else f" that can be imported: {' '.join(found['error'])}"
+    if "numpy" not in description:
+        why = (
+            ""
+            if description["missing"]
+            else f" that can be imported: {' '.join(description['error'])}"
+        )
         raise InternalError(
             f"The environment '{folder}' has no NumPy{why or ', which holds the tensors of a model'}.",
             hint=f"{python} -m pip install numpy",
         )
-    return python, version, found["numpy"]
+    return python, version, description["numpy"]
 
 
 def _python_of(folder: Path) -> Path:
@@ -110,7 +114,7 @@ def _inherited() -> dict[str, str]:
 
 
 def _run(command: list[str], variables: dict[str, str], folder: Path) -> bytes:
-    """Return what a command of an environment writes; an error has its last lines."""
+    """Return the output of a command in an environment; an error has its last lines."""
     try:
         done = subprocess.run(  # noqa: S603 - the environment's own
             command, env=variables, stdin=subprocess.DEVNULL, capture_output=True, check=False,

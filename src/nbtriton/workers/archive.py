@@ -1,4 +1,4 @@
-"""Archives of environments: tar files, compressed by gzip or not, as Triton reads them."""
+"""Archives of environments: tar files, optionally compressed by gzip, as in Triton."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def extract(archive: Path, folder: Path) -> None:
     Raises
     ------
     InternalError
-        It is no such file, is incomplete, or would write elsewhere; with Triton's text.
+        Not such a file, an incomplete one, or one that would write elsewhere; with Triton's text.
     """
     try:
         with archive.open("rb") as file:
@@ -39,10 +39,10 @@ def extract(archive: Path, folder: Path) -> None:
 
 
 def _only_inside(member: tarfile.TarInfo, folder: str) -> tarfile.TarInfo | None:
-    """Refuse what is written outside of the folder, and devices.
+    """Refuse devices, and files outside of the folder.
 
-    A symbolic link may lead outside, as that of a virtual environment to its Python does; nothing is
-    written through it.
+    A symbolic link may lead outside, like that of a virtual environment to its Python, but nothing is written
+    through it.
     """
     check = tarfile.tar_filter if member.issym() else tarfile.data_filter
     return check(member, folder)

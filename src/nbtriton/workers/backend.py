@@ -1,4 +1,4 @@
-"""A backend whose instances live in processes of their own."""
+"""A backend whose instances are worker processes."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ __all__ = ["WorkerBackend"]
 
 
 class WorkerBackend(Backend):
-    """Runs another backend's instances in workers; completes and checks configurations there too.
+    """Runs another backend's instances in workers, which also complete and check configurations.
 
     Parameters
     ----------
@@ -68,10 +68,10 @@ class WorkerBackend(Backend):
         self._environment: Environment | None = None
         self._batches = True
         self._instances: list[WorkerInstance] = []
-        # The worker that has completed the configuration: the first instance's, where that keeps what
-        # it has loaded.
+        # The worker that has completed the configuration; the first instance reuses it if it may keep loaded
+        # code.
         self._prepared = _Prepared()
-        # A backend that is only asked about a configuration is not closed.
+        # A backend that only completes a configuration is not closed.
         self._forget = weakref.finalize(self, self._prepared.close)
 
     def complete_config(self, context: ModelContext) -> ModelConfig:
@@ -81,7 +81,7 @@ class WorkerBackend(Backend):
             done = self._ask_prepared(context, auto_complete=True)
             return ModelConfig.FromString(done)
         self.inner.check(context)
-        # As in Triton, what its code has done by then is not the instance's.
+        # As in Triton, an instance has a process of its own, with nothing of the one that completes.
         connection = self._connect(context.name, context)
         try:
             completed = connection.ask(
@@ -101,14 +101,14 @@ class WorkerBackend(Backend):
             self._ask_prepared(context, auto_complete=False)
 
     def prefers_gpu(self) -> bool:
-        """Return what the backend itself prefers."""
+        """Return the inner backend's preference."""
         return self.inner.prefers_gpu()
 
     def batching(self, context: ModelContext) -> object:
-        """Return what may define the five functions of custom batching, which the scheduler calls.
+        """Return the object that may define the five functions of custom batching for the scheduler.
 
-        A class of the notebook is here too. That of a file is in the worker alone, which refuses it if it
-        defines them.
+        A class of the notebook also exists here. The class of a file is in the worker only, which refuses
+        these functions.
         """
         self._batches = not (
             isinstance(context.source, Path) and context.config.HasField("dynamic_batching")
@@ -144,11 +144,11 @@ class WorkerBackend(Backend):
             instance.cancelled(request)
 
     def served(self, context: ModelContext) -> object:
-        """Return what the instances run; see `Backend.served`."""
+        """Return the model that the instances run; see `Backend.served`."""
         return self.inner.served(context)
 
     def close(self) -> None:
-        """Release what the backend itself holds."""
+        """Release the inner backend's resources."""
         self._instances.clear()
         self._prepared.close()
         self.inner.close()
@@ -167,14 +167,14 @@ class WorkerBackend(Backend):
         )
 
     def _find_environment(self, context: ModelContext) -> None:
-        """Find the interpreter that the model asks for.
+        """Find the model's own interpreter.
 
         Raises
         ------
         InternalError
-            There is no such environment, with Triton's text.
+            The environment does not exist, with Triton's text.
         UnsupportedError
-            The model is in no file: its code is this interpreter's.
+            The model is in no file: its code belongs to this interpreter.
         """
         if self._environments is None:
             return
@@ -191,12 +191,12 @@ class WorkerBackend(Backend):
         model = describe_model(context, self.inner, self._settings)
         connection = self._prepared.pop() or self._connect(context.name, context)
         try:
-            found = connection.ask(protocol.COMPLETE, {**model, "auto_complete": auto_complete})
+            completed = connection.ask(protocol.COMPLETE, {**model, "auto_complete": auto_complete})
         except BaseException:
             connection.close()
             raise
         self._prepared.put(connection)
-        return found
+        return completed
 
 
 class _Prepared:
@@ -212,7 +212,7 @@ class _Prepared:
             self._connection = connection
 
     def pop(self) -> Connection | None:
-        """Return the worker, to be used by the caller alone; None if there is none that lives."""
+        """Remove and return the worker; None without a live one."""
         with self._lock:
             connection, self._connection = self._connection, None
         if connection is not None and not connection.alive:
@@ -221,7 +221,7 @@ class _Prepared:
         return connection
 
     def close(self) -> None:
-        """End the worker, if there is one."""
+        """End the worker, if any."""
         connection = self.pop()
         if connection is not None:
             connection.close()

@@ -13,12 +13,12 @@ __all__ = ["RequestBatch"]
 
 
 class RequestBatch(list["RemoteRequest"]):
-    """The requests, and their inputs as they came: a backend of whole batches need not join them again.
+    """The requests, with their inputs as received: a backend of whole batches need not join them again.
 
     Attributes
     ----------
     joined : dict of str to Array
-        Inputs whose rows are one array. Those of the requests are its views.
+        Inputs whose rows are one array, of which the requests have views.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""The questions of a model in a worker to the server, answered in the engine's process."""
+"""A worker's use of the server, handled in the engine's process."""
 
 from __future__ import annotations
 
@@ -47,15 +47,15 @@ class ServerCalls:
     heap : Outgoing
         For the tensors of responses.
     open_memory : callable
-        ``open_memory(place, behind)`` is the memory of the tensors of a message.
+        ``open_memory(place, behind)`` returns the memory of a message's tensors.
     request : callable
-        ``request(batch, index)`` is a request that the worker executes, or None.
+        ``request(batch, index)`` returns a request that the worker executes, or None.
 
     Attributes
     ----------
     server : ServerHandle or None
     context : Executing
-        Of the execution under way.
+        Of the current execution.
     """
 
     def __init__(
@@ -73,14 +73,14 @@ class ServerCalls:
         self._request = request
         self.context = Executing()
         self._futures: dict[int, Any] = {}
-        # What the metrics of the model are made of, by the numbers that the worker knows them by.
+        # The objects of the model's metrics, by the worker's numbers for them.
         self._families: dict[int, Family] = {}
         self._samples: dict[int, Sample] = {}
         self._lock = threading.Lock()
         self._numbers = 0
 
     def handle(self, message: tuple[Any, ...], behind: memoryview, lane: Channel) -> None:
-        """Handle one message; an answer goes back on the channel that it came by."""
+        """Handle one message; an answer uses the channel of the message."""
         kind = message[0]
         if kind == protocol.SEND:
             self._send(behind, *message[1:])
@@ -102,14 +102,14 @@ class ServerCalls:
             raise InternalError(f"a worker sent a message of the unknown kind {kind}")
 
     def forget_metrics(self, families: Sequence[int], samples: Sequence[int]) -> None:
-        """Drop metrics whose objects have gone in the worker."""
+        """Drop metrics whose objects were deleted in the worker."""
         for number in families:
             self._families.pop(number, None)
         for number in samples:
             self._samples.pop(number, None)
 
     def close(self) -> None:
-        """Cancel the requests that the model has sent, as no caller waits for them any more."""
+        """Cancel the requests that the model has sent: no caller waits for them any more."""
         for future in list(self._futures.values()):
             with suppress(TritonError):
                 future.cancel()
@@ -134,7 +134,7 @@ class ServerCalls:
             return
         try:
             request.send(response, final=final)
-        except TritonError as error:  # the server was closed in between, and has answered
+        except TritonError as error:  # the server was closed meanwhile, and has answered
             _log.debug("a response came too late: %s", error)
 
     # -- requests to other models ----------------------------------------------------------------
@@ -239,7 +239,7 @@ class ServerCalls:
 
     def _ask(self, lane: Channel, number: int, what: str, arguments: Sequence[Any]) -> None:
         if lane is self._channel and what in _SLOW:
-            # The thread that reads this channel must go on.
+            # The thread that reads this channel must not wait.
             threading.Thread(
                 target=self._answer,
                 args=(number, what, arguments, lane),
@@ -251,7 +251,7 @@ class ServerCalls:
 
     def _answer(self, number: int, what: str, arguments: Sequence[Any], lane: Channel) -> None:
         try:
-            found = getattr(self, f"_ask_{what}")(*arguments)
+            value = getattr(self, f"_ask_{what}")(*arguments)
         except KeyboardInterrupt:
             lane.send((protocol.ANSWER, number, False, None, None))
         except Exception as error:
@@ -259,7 +259,7 @@ class ServerCalls:
                 lane.send((protocol.ANSWER, number, False, encode_error(failure(error)), None))
         else:
             with suppress(ChannelClosed):
-                lane.send((protocol.ANSWER, number, True, found, None))
+                lane.send((protocol.ANSWER, number, True, value, None))
 
     def _ask_is_model_ready(self, name: str, version: int) -> bool:
         return self._any_server().is_model_ready(name, version)
@@ -306,9 +306,9 @@ class ServerCalls:
             self.server.note_call(caller, callee)
 
     def _note_metric(self, sample: int, change: str, value: float) -> None:
-        found = self._samples.get(sample)
-        if found is not None:
-            getattr(found, change)(value)
+        metric = self._samples.get(sample)
+        if metric is not None:
+            getattr(metric, change)(value)
 
     def _note_log(self, fields: dict[str, Any]) -> None:
         logger = logging.getLogger(fields["name"])

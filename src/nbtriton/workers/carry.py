@@ -1,8 +1,8 @@
-"""Carry a model of the notebook to a worker process, with the variables that its code uses.
+"""Serialize a model of the notebook for a worker process, with the variables that its code uses.
 
-`pack` makes bytes of a class, a function or an object, `unpack` gets it back in another process of
-the same Python. What the notebook defines goes by value (cloudpickle), what a module has by its
-name; the module is then imported in the worker, from the places where this process would find it.
+`pack` makes bytes of a class, a function or an object; `unpack` restores it in another process of the same
+Python. Objects of the notebook are serialized by value (cloudpickle), objects of modules by name. The worker
+imports these modules from the same places as this process.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _LOCKS: Final = (
     type(threading.Lock()), type(threading.RLock()), threading.Condition, threading.Event,
     threading.Semaphore, threading.Barrier,
 )  # fmt: skip
-# Alive in this process alone. An `io.StringIO` or `io.BytesIO` is data.
+# Alive in this process only. An `io.StringIO` or `io.BytesIO` is data.
 _LIVE: Final[tuple[tuple[tuple[type, ...], str], ...]] = (
     (_LOCKS, "a lock"),
     ((socket.socket,), "a socket"),
@@ -42,7 +42,7 @@ _LIVE: Final[tuple[tuple[tuple[type, ...], str], ...]] = (
     ((TracebackType,), "a traceback"),
 )
 _IN_MEMORY: Final = (io.BytesIO, io.StringIO)
-# By module and name: they are imported only where they are used.
+# By module and name: they are imported only on use.
 _LIVE_NAMES: Final[Mapping[tuple[str, str], str]] = {
     ("nbtriton.api", "Server"): "a server of this process",
     ("nbtriton.engine.server", "Server"): "a server of this process",
@@ -59,7 +59,7 @@ _SERVER_HINT: Final = (
 
 
 def pack(source: object) -> bytes:
-    """Return a model as bytes, with what it uses of the notebook as that is now.
+    """Return a model as bytes, with the current state of its objects of the notebook.
 
     Parameters
     ----------
@@ -69,8 +69,8 @@ def pack(source: object) -> bytes:
     Raises
     ------
     UnsupportedError
-        Its code uses what lives in this process alone: an open file, a lock, a socket, a thread,
-        memory of a GPU, a server. Says the variable and the line that uses it.
+        Its code uses an object of this process: an open file, a lock, a socket, a thread, memory of a GPU, a
+        server. The text names the variable and the line that uses it.
     """
     try:
         data, files = _dumps(source)
@@ -87,12 +87,12 @@ def pack(source: object) -> bytes:
 
 
 def unpack(data: bytes) -> Any:
-    """Return what was packed; modules are then imported as in the process that packed it.
+    """Restore packed bytes; modules are imported as in the process that packed them.
 
     Raises
     ------
     UnsupportedError
-        It was packed by another minor version of Python, whose code differs.
+        Packed by another minor version of Python, whose code differs.
     """
     version, folder, path, cells, packed = pickle.loads(data)  # noqa: S301 - our own bytes
     if version != sys.version_info[:2]:
@@ -102,7 +102,7 @@ def unpack(data: bytes) -> Any:
             hint="write it to a file, as %triton_export does, and load that",
         )
     known = {*sys.path}
-    # "" stands for the folder of the notebook, which need not be that of the worker.
+    # "" is the folder of the notebook, which may differ from the worker's.
     sys.path += [place for one in path if (place := one or folder) not in known]
     for name, text in cells.items():  # for the source lines of tracebacks
         linecache.cache[name] = (len(text), None, text.splitlines(keepends=True), name)
@@ -110,11 +110,11 @@ def unpack(data: bytes) -> Any:
 
 
 class _LiveError(Exception):
-    """An object that lives in this process alone; its arguments are its kind and a hint."""
+    """An object that lives in this process only; its arguments are its kind and a hint."""
 
 
 def _dumps(thing: object) -> tuple[bytes, set[str]]:
-    """Pickle by value what the notebook has; return also the files of the code in it."""
+    """Pickle objects of the notebook by value; return also the files of their code."""
     pickler, buffer = _pickler()
     pickler.dump(thing)
     return buffer.getvalue(), pickler.files
@@ -125,7 +125,7 @@ def _pickler_class() -> Any:
     import cloudpickle  # takes 15 ms to import
 
     class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
-        """Refuses what is alive, and knows `functools.cache` of functions of the notebook."""
+        """Refuses live objects, and supports `functools.cache` of functions of the notebook."""
 
         def __init__(self, buffer: io.BytesIO) -> None:
             super().__init__(buffer, protocol=5)
@@ -148,13 +148,13 @@ def _pickler() -> tuple[Any, io.BytesIO]:
 
 
 def _cached(function: Callable[..., Any], parameters: Mapping[str, Any]) -> Callable[..., Any]:
-    """Make a `functools.cache` anew, empty."""
+    """Make an empty `functools.cache`."""
     cached: Callable[..., Any] = functools.lru_cache(**parameters)(function)
     return cached
 
 
 def _has_name(thing: Any) -> bool:
-    """Return True for what a module other than the notebook has under its own name."""
+    """Return True for an object of a module, other than the notebook, under its own name."""
     module = getattr(thing, "__module__", None)
     if module in (None, "__main__"):
         return False
@@ -162,7 +162,7 @@ def _has_name(thing: Any) -> bool:
 
 
 def _check_live(thing: Any) -> None:
-    """Raise for an object that lives in this process alone."""
+    """Raise for an object that lives in this process only."""
     for kinds, words in _LIVE:
         if isinstance(thing, kinds) and not isinstance(thing, _IN_MEMORY):
             raise _LiveError(words, _MODEL_HINT)
@@ -182,11 +182,11 @@ def _on_gpu(thing: Any) -> bool:
     return torch is not None and isinstance(thing, torch.Tensor) and thing.device.type != "cpu"
 
 
-# -- the sentence for what cannot be carried ---------------------------------------------------------
+# -- the error for what cannot be serialized ------------------------------------------------------
 
 
 class _Use(NamedTuple):
-    """A variable that code uses; `line` is 0 where it is not known."""
+    """A variable that code uses; `line` is 0 if unknown."""
 
     name: str
     value: Any
@@ -196,7 +196,7 @@ class _Use(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """The innermost variable that cannot be carried, and why."""
+    """The innermost variable that cannot be serialized, with the reason."""
 
     use: _Use
     error: Exception
@@ -300,7 +300,7 @@ def _loads(code: CodeType) -> Iterator[tuple[str, str, int]]:
 
 
 def _line_in_class(cls: type, name: str) -> tuple[str, int]:
-    """Return file and line of the assignment to a class's attribute; line 0 if it is not found."""
+    """Return file and line of the assignment to a class's attribute; line 0 if not found."""
     methods = (getattr_static(cls, key) for key in vars(cls))
     codes = (getattr(getattr(m, "__func__", m), "__code__", None) for m in methods)
     file = next((code.co_filename for code in codes if code is not None), "")
@@ -318,5 +318,5 @@ def _line_in_class(cls: type, name: str) -> tuple[str, int]:
 
 
 def _cell(file: str) -> str:
-    """Return the text of a cell; empty for code that has a file, or no text."""
+    """Return the text of a cell; empty for code in a file, or without a text."""
     return "" if Path(file).is_file() else "".join(linecache.getlines(file))

@@ -1,4 +1,4 @@
-"""The description of an instance for its worker: plain values."""
+"""The description of an instance for its worker, as plain values."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["describe_instance", "describe_model", "is_python_model"]
 
 
 def is_python_model(backend: Backend, source: object) -> bool:
-    """Return True for a `TritonPythonModel`: NumPy is all that it needs in a worker."""
+    """Return True for a `TritonPythonModel`, which needs only NumPy in a worker."""
     return isinstance(backend, PythonBackend) and backend.has_class(source)
 
 
@@ -37,14 +37,14 @@ def describe_model(
     context : ModelContext
     backend : Backend
     settings : mapping
-        Of all backends, among which a Python-based backend is looked up.
+        Of all backends, for the look-up of a Python-based backend.
     batches : bool
         See `PythonModel.batches`.
 
     Raises
     ------
     UnsupportedError
-        The model cannot be carried to another process.
+        The model cannot be serialized for another process.
     """
     config = context.config
     described: dict[str, Any] = {
@@ -88,7 +88,7 @@ def describe_instance(
 
 
 def _portable(value: object) -> Any:
-    """Return a value that marshal takes: paths and the notebook's own objects are marked."""
+    """Return a value for marshal: paths and the notebook's own objects are marked."""
     if value is None or isinstance(value, (str, int)):
         return value
     if isinstance(value, Path):

@@ -1,7 +1,7 @@
-"""``EXECUTION_ENV_PATH``: the Python and the packages that a model asks for.
+"""``EXECUTION_ENV_PATH``: a model's own Python and packages.
 
-An archive (conda-pack's or venv-pack's) is unpacked once for a server, and again when it has changed; a folder is
-used as it is. ``bin/activate`` says which variables belong to it, as in Triton (PB91).
+An archive (conda-pack's or venv-pack's) is unpacked once for a server, and again after a change; a folder is
+used in place. ``bin/activate`` gives its variables, as in Triton (PB91).
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ _LOCK = ".lock"
 
 @dataclass(frozen=True, slots=True)
 class Environment:
-    """An environment that a worker can run in.
+    """An environment for workers.
 
     Attributes
     ----------
     folder : Path
     interpreter : Interpreter
-        Its Python, with the variables that activation sets and nbtriton's sources on its path. Its
-        libraries stand first on ``LD_LIBRARY_PATH`` when that starts.
+        Its Python, with the variables that activation sets and nbtriton's sources on its path. At its start,
+        its libraries come first on ``LD_LIBRARY_PATH``.
     libraries : str
-        ``LD_LIBRARY_PATH`` for the model: what its code starts is found as without the environment.
+        ``LD_LIBRARY_PATH`` for the model: programs that its code starts use it as without the environment.
     python, numpy : str
         Versions.
     """
@@ -55,18 +55,16 @@ class Environment:
 
 
 class Environments:
-    """The environments of one server; `close` removes what was unpacked."""
+    """The environments of one server; `close` removes the unpacked ones."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._unpacked: dict[
-            Path, tuple[int, Path]
-        ] = {}  # by archive: when it changed, where it is
+        self._unpacked: dict[Path, tuple[int, Path]] = {}  # by archive: its last change, its folder
         self._base: Path | None = None
         self._remove: weakref.finalize | None = None  # type: ignore[type-arg]
 
     def find(self, config: ModelConfig, directory: Path | None) -> Environment | None:
-        """Return the environment that a configuration names; None where it names none.
+        """Return the environment that a configuration names; None if it names none.
 
         Parameters
         ----------
@@ -77,7 +75,7 @@ class Environments:
         Raises
         ------
         InternalError
-            There is none, or it is none, with Triton's text where Triton has one.
+            It does not exist or is invalid, with Triton's text where Triton has one.
         """
         path = environment_path(config, directory)
         if path is None:
@@ -103,31 +101,31 @@ class Environments:
         return Environment(folder, interpreter, libraries, version, numpy)
 
     def close(self) -> None:
-        """Remove what was unpacked; idempotent."""
+        """Remove the unpacked environments; idempotent."""
         with self._lock:
             if self._base is None:
                 return
             from nbtriton.workers.launching import end_idle_servers
 
-            end_idle_servers()  # which run in what is removed
+            end_idle_servers()  # run in the removed folders
             self._unpacked.clear()
             self._base = None
             if self._remove is not None:
                 self._remove()
 
     def _unpack(self, archive: Path) -> Path:
-        """Return the folder of an archive, unpacked as it is now."""
+        """Return the folder of an archive, unpacked in its current form."""
         changed = archive.stat().st_mtime_ns
-        found = self._unpacked.get(archive)
-        if found is not None and found[0] == changed:
-            return found[1]
+        unpacked = self._unpacked.get(archive)
+        if unpacked is not None and unpacked[0] == changed:
+            return unpacked[1]
         import shutil
         import tempfile
 
         from nbtriton.workers.archive import extract
 
         _log.info("Extracting Python execution env %s", archive)
-        # Not where the last one was: instances may run in that.
+        # A new folder: instances may run in the old one.
         folder = Path(tempfile.mkdtemp(dir=self._folder()))
         try:
             extract(archive, folder)
@@ -138,19 +136,19 @@ class Environments:
         return folder
 
     def _sources(self) -> Path:
-        """Return a folder that holds nbtriton and nothing else of this process's packages."""
+        """Return a folder with nbtriton and none of this process's other packages."""
         folder = self._folder() / "sources"
         if not folder.is_dir():
             folder.mkdir()
             package = Path(nbtriton.__file__).parent
-            # What the modules of a compiled build are in, for a Python of the same version.
+            # The modules of a compiled build, for a Python of the same version.
             for one in (package, *package.parent.glob("*__mypyc.*")):
                 (folder / one.name).symlink_to(one)
         return folder
 
     def _folder(self) -> Path:
         if self._base is None:
-            import fcntl  # POSIX alone, as are environments
+            import fcntl  # POSIX only, as are environments
             import tempfile
 
             _remove_abandoned()
@@ -162,21 +160,21 @@ class Environments:
 
 
 def environment_path(config: ModelConfig, directory: Path | None) -> Path | None:
-    """Return the archive or folder that a configuration names; None where it names none.
+    """Return the archive or folder that a configuration names; None if it names none.
 
     Raises
     ------
     InternalError
         It does not exist, with Triton's text.
     """
-    given = text_parameter(config, EXECUTION_ENV_PATH)
-    if not given:
+    path_text = text_parameter(config, EXECUTION_ENV_PATH)
+    if not path_text:
         return None
-    path = Path(given.replace(MODEL_DIRECTORY, "" if directory is None else str(directory)))
+    path = Path(path_text.replace(MODEL_DIRECTORY, "" if directory is None else str(directory)))
     if path.exists():
         return path.resolve()
     hint = "an archive of conda-pack or venv-pack, or a folder; %triton_env makes one"
-    if given.startswith(MODEL_DIRECTORY) and directory is None:
+    if path_text.startswith(MODEL_DIRECTORY) and directory is None:
         hint = f"a model without a directory has no {MODEL_DIRECTORY}: give the path"
     elif not path.is_absolute():
         hint = f"{path} is looked for in {Path.cwd()}; {MODEL_DIRECTORY}/{path.name} is in the model's directory"
@@ -184,7 +182,7 @@ def environment_path(config: ModelConfig, directory: Path | None) -> Path | None
 
 
 def _inner_folder(folder: Path, archive: Path) -> str:
-    """Return advice for an archive whose files lie in one folder."""
+    """Return advice for an archive whose files are in one inner folder."""
     inner = next(folder.glob("*/bin/activate"), None)
     if inner is None or folder == archive:
         return ""
@@ -201,7 +199,7 @@ def _remove_folder(folder: Path, lock: int, owner: int) -> None:
 
 
 def _remove_abandoned() -> None:
-    """Remove what processes that were killed have left."""
+    """Remove folders of killed processes."""
     import fcntl
     import shutil
     import tempfile

@@ -1,4 +1,4 @@
-"""Errors on their way between the processes: class, texts and notes, not the objects."""
+"""Errors between the processes: class, texts and notes, not the objects."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["WorkerTraceback", "decode_error", "encode_error", "failure"]
 
 
 class WorkerTraceback(Exception):  # noqa: N818 - what is shown as the cause of an error
-    """The exception of a model's code in its process, as text: it stays there itself."""
+    """The text of an exception in a model's code, which stays in its own process."""
 
     def __init__(self, text: str) -> None:
         super().__init__(text)
@@ -32,22 +32,22 @@ def encode_error(error: TritonError) -> tuple[Any, ...]:
         shown = getattr(error, "user_traceback", "") or "".join(
             traceback.format_exception(type(cause), cause, cause.__traceback__)
         )
-    kept = {
+    details = {
         name: getattr(error, name)
         for name in ("user_traceback", "field", "line", "column", "accepted")
         if name in vars(error)
     }
-    return type(error).__name__, error.message, error.hint, kept, shown
+    return type(error).__name__, error.message, error.hint, details, shown
 
 
 def decode_error(body: Sequence[Any]) -> TritonError:
-    """Return the error with the same class and texts."""
-    name, message, hint, kept, shown = body
+    """Return an error of the same class and texts."""
+    name, message, hint, details, shown = body
     kind = getattr(errors, name, None)
     if not (isinstance(kind, type) and issubclass(kind, TritonError)):
         kind = errors.InternalError
     error: TritonError = kind(message, hint=hint)
-    for key, value in kept.items():
+    for key, value in details.items():
         setattr(error, key, value)
     if shown:
         error.__cause__ = WorkerTraceback(shown)
@@ -55,7 +55,7 @@ def decode_error(body: Sequence[Any]) -> TritonError:
 
 
 def failure(error: BaseException) -> TritonError:
-    """Return an exception that is none of ours as the engine reports it."""
+    """Return any other exception as the engine reports it."""
     if isinstance(error, TritonError):
         return error
     return errors.InternalError(f"{type(error).__name__}: {error}")

@@ -1,14 +1,13 @@
 """The fork server: a small process with one thread that forks workers on request.
 
-A kernel has threads, which do not survive a fork while their locks do. A process started anew has none,
-but takes 0.2 s of a processor until it has imported NumPy. So one such process is started for each
-interpreter and forks every worker: that takes 10 ms, and the workers share its memory.
-(`multiprocessing.forkserver` has one server per process for one interpreter, which the user's own code
-configures, and does not report how a child has ended.)
+A kernel has threads, which do not survive a fork while their locks do. A new process has none, but takes 0.2
+s of a processor to import NumPy. So one such process is started for each interpreter and forks every worker:
+that takes 10 ms, and the workers share its memory. (`multiprocessing.forkserver` has one server per process
+for one interpreter, which the user's own code configures, and does not report how a child has ended.)
 
-The fork server is the parent of its workers. It reports their ends, and they die with it
-(PR_SET_PDEATHSIG, which follows the parent's thread: in the kernel, that thread may be gone). It ends when
-its connection does: the kernel has closed it, or is gone.
+The fork server is the parent of its workers. It reports their ends, and they die with it (PR_SET_PDEATHSIG,
+which follows the parent's thread: in the kernel, that thread may have ended). It ends with its connection,
+when the kernel has closed it or has ended.
 
 This module runs in the interpreter of an execution environment: the standard library only, Python 3.9.
 """
@@ -38,14 +37,14 @@ _LENGTH = struct.Struct("<I")
 _MOST_DESCRIPTORS = 8
 _PR_SET_PDEATHSIG = 1
 _PR_SET_NAME = 15
-# Added to the worker's own: when memory runs out the system kills a worker and not the notebook.
+# Added to the worker's own score: when memory runs out the system kills a worker and not the notebook.
 _OOM_SCORE = 300
 
 
 def send_message(
     connection: socket.socket, message: dict[str, Any], descriptors: tuple[int, ...] = ()
 ) -> None:
-    """Send one message with descriptors, which the receiver owns a copy of."""
+    """Send one message with descriptors, which are copied to the receiver."""
     content = json.dumps(message).encode()
     data = _LENGTH.pack(len(content)) + content
     sent = socket.send_fds(connection, [data], descriptors) if descriptors else 0
@@ -127,7 +126,7 @@ class _Server:
                     if received is None:
                         return
                     self._handle(*received)
-        except OSError:  # the kernel is gone
+        except OSError:  # the kernel has ended
             return
         finally:
             for pid in self._workers:
@@ -138,7 +137,7 @@ class _Server:
             self._start(message, descriptors)
             return
         number, sent = message["signal"]
-        for pid, known in self._workers.items():  # one that is not known has ended
+        for pid, known in self._workers.items():  # an unknown one has ended
             if known == number:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, sent)
@@ -172,10 +171,10 @@ class _Server:
 
     def _report_ended(self) -> None:
         while self._workers:
-            found = _end_one(self._workers)
-            if found is None:
+            ended = _end_one(self._workers)
+            if ended is None:
                 return
-            pid, status = found
+            pid, status = ended
             number = self._workers.pop(pid, None)
             if number is not None:
                 code = os.waitstatus_to_exitcode(status)
@@ -185,17 +184,17 @@ class _Server:
 def _end_one(pids: Iterable[int]) -> tuple[int, int] | None:
     """Reap a worker that has ended, and kill its group; return its number and status, or None."""
     if hasattr(os, "waitid"):
-        # The group is killed before its leader is reaped: its number cannot be another one's yet.
+        # The group is killed before its leader is reaped, while its number cannot be reused.
         ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
         if ended is None:
             return None
         _kill_group(ended.si_pid)
         return os.waitpid(ended.si_pid, 0)
     for pid in pids:  # Python has no waitid on macOS before 3.13
-        found = os.waitpid(pid, os.WNOHANG)
-        if found[0]:
+        reaped = os.waitpid(pid, os.WNOHANG)
+        if reaped[0]:
             _kill_group(pid)
-            return found
+            return reaped
     return None
 
 
@@ -204,7 +203,7 @@ def _ignore(*_: object) -> None:
 
 
 def _kill_group(pid: int) -> None:
-    """Kill what a worker has started and not ended."""
+    """Kill the processes that a worker has started."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(pid, signal.SIGKILL)
 
@@ -219,7 +218,7 @@ def _control(option: int, value: Any) -> None:
 
 
 def _die_with(server: int) -> None:
-    """Let the system kill this process when the fork server ends, however it ends.
+    """Let the system kill this process at any end of the fork server.
 
     macOS has no such call: there the end of the sockets ends the worker.
     """
@@ -230,7 +229,7 @@ def _die_with(server: int) -> None:
 
 def _work(run: Callable[..., None], message: dict[str, Any], descriptors: list[int]) -> int:
     """Become the worker that a message describes; return its exit status."""
-    os.setsid()  # Ctrl-C at a terminal is the kernel's, and the worker's children are in its group
+    os.setsid()  # Ctrl-C at a terminal belongs to the kernel, and the worker's children to its group
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     execute, calls, stdout, stderr = descriptors
@@ -267,7 +266,7 @@ def _prefer_as_victim() -> None:
 
 
 def _seed() -> None:
-    """Give this process random numbers of its own (`random` does so itself)."""
+    """Seed this process's random numbers (`random` does so itself)."""
     generators = sys.modules.get("numpy.random")
     if generators is not None:
         generators.seed()

@@ -1,4 +1,4 @@
-"""An instance in a process of its own, behind the engine's instance interface."""
+"""An instance in a worker process, behind the engine's instance interface."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ class WorkerInstance(BackendInstance):
     Parameters
     ----------
     start : callable
-        Starts a worker and creates the instance in it; returns the connection to it and whether the model
-        can be asked if it is ready.
+        Starts a worker and creates the instance in it; returns its connection and whether the model can be
+        asked for its readiness.
     all_outputs : frozenset of str
         The outputs of the model.
     """

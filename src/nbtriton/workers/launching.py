@@ -1,4 +1,4 @@
-"""The fork servers of this process, one for each interpreter, and what they report."""
+"""The fork servers of this process, one for each interpreter, and their reports."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ __all__ = ["ForkServer", "Interpreter", "end_idle_servers", "fork_server_of"]
 
 _log = logging.getLogger("nbtriton.workers")
 
-# A fork server without workers stays for the next cell that is run again, or until its server is closed.
+# A fork server without workers stays for the next run of a cell, or until its server is closed.
 LINGER_S: Final = 600.0
-# From the end of its connection, or a kill, to the end of a fork server.
+# Seconds from the end of its connection, or a kill, to the end of a fork server.
 _GRACE_S: Final = 5.0
-# Of what a fork server wrote, for the error that says why it ended.
+# Last characters of a fork server's output, for the error about its end.
 _LAST_TEXT = 4000
 # OpenBLAS starts its threads as NumPy is imported, and a fork would leave them behind.
 _ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1"}
-# Of the kernel's own interpreter, and wrong for another one.
+# Variables of the kernel's own interpreter, wrong for another one.
 _OWN_VARIABLES = ("PYTHONHOME", "PYTHONPATH")
 _BOOTSTRAP = (
     "import sys; sys.path[:] = [*sys.argv[3:], *filter(None, sys.path)]; "
@@ -43,19 +43,19 @@ _BOOTSTRAP = (
 
 @dataclass(frozen=True, slots=True)
 class Interpreter:
-    """The Python that workers run in.
+    """The Python of workers.
 
     Parameters
     ----------
     executable : str
         By default the kernel's own.
     path : tuple of str, optional
-        Folders in front of its `sys.path`: where it finds nbtriton. By default the kernel's whole path,
-        which every worker then gets as it is when the worker is started.
+        Folders in front of its `sys.path`, with nbtriton. By default the kernel's whole path at the start of
+        each worker.
     environment : tuple of (str, str)
-        Variables that must be set before it starts, such as ``LD_LIBRARY_PATH``.
+        Variables that must be set before its start, such as ``LD_LIBRARY_PATH``.
     entry : str
-        What a worker runs, as ``module:function``: called with two sockets and the worker's name.
+        The worker's function, as ``module:function``: called with two sockets and the worker's name.
     """
 
     executable: str = sys.executable
@@ -64,35 +64,35 @@ class Interpreter:
     entry: str = "nbtriton.workers.worker.main:main"
 
     def variables(self) -> dict[str, str]:
-        """Return the environment of its workers as it is now."""
+        """Return the current environment of its workers."""
         own = {} if self.path is None else dict.fromkeys(_OWN_VARIABLES)
-        kept = {name: value for name, value in os.environ.items() if name not in own}
-        return kept | dict(self.environment)
+        variables = {name: value for name, value in os.environ.items() if name not in own}
+        return variables | dict(self.environment)
 
 
 class Forked(Protocol):
-    """A worker as its fork server knows it."""
+    """A worker, for its fork server."""
 
     @property
     def outputs(self) -> tuple[OutputPipe, ...]: ...
 
     @property
     def pid(self) -> int:
-        """Its process id; 0 before it is started."""
+        """Its process id; 0 before its start."""
         ...
 
     def started(self, pid: int) -> None:
         """Handle the start."""
 
     def ended(self, code: int | None, reason: str = "") -> None:
-        """Handle the end, with its exit code, or None and why there was no start."""
+        """Handle the end, with its exit code, or None and the reason of a failed start."""
 
     def in_child(self) -> None:
-        """Close the copies that a forked child of this process has."""
+        """Close the copies in a forked child of this process."""
 
 
 class _Abandoned:
-    """A worker that is no longer waited for: killed as soon as it is started."""
+    """A worker without a waiting caller: killed at its start."""
 
     outputs: tuple[OutputPipe, ...] = ()
     pid = 0
@@ -152,12 +152,12 @@ class ForkServer:
 
     @property
     def closing(self) -> bool:
-        """True once it accepts no more workers."""
+        """Whether it accepts no more workers."""
         return self._closing
 
     @property
     def failure(self) -> str:
-        """What it wrote before it ended, if it never came so far as to serve."""
+        """Its output, if it ended before it served."""
         return "" if self._ready else self._text.strip()
 
     def start(
@@ -165,7 +165,7 @@ class ForkServer:
     ) -> int:
         """Request a worker; return its number, or 0 if this fork server ends.
 
-        The descriptors may be closed once this has returned.
+        The descriptors may be closed after the return.
         """
         with self._lock:
             if self._closing:
@@ -174,14 +174,14 @@ class ForkServer:
             self._workers[self._next] = worker
             try:
                 send_message(self._connection, {**message, "start": self._next}, descriptors)
-            except OSError:  # it has ended, which its thread is about to see
+            except OSError:  # it has ended, which its thread will soon see
                 del self._workers[self._next]
                 self._closing = True
                 return 0
             return self._next
 
     def signal(self, worker: int, number: int) -> None:
-        """Send a signal to a worker; nothing happens if it has ended."""
+        """Send a signal to a worker, if it has not ended."""
         with self._lock:
             if worker in self._workers:
                 try:
@@ -190,10 +190,10 @@ class ForkServer:
                     return
 
     def abandon(self, worker: int) -> None:
-        """Wait no longer for a worker to start: its start fails, unless it has started by now.
+        """Stop waiting for a worker's start: the start fails, unless it has happened by now.
 
-        A fork server that has never served is killed, as what it imports may hang. One that serves others is
-        slow: it may have been stopped, with this process or alone, and its workers go on.
+        A fork server that has never served is killed, as its imports may hang. One with other workers is
+        slow, or was stopped, and its workers continue.
         """
         if not self._ready:
             self._process.kill()
@@ -203,12 +203,12 @@ class ForkServer:
             if known is None or known.pid:
                 return
             self._workers[worker] = _Abandoned()
-            with contextlib.suppress(OSError):  # behind its start
+            with contextlib.suppress(OSError):  # after its start
                 send_message(self._connection, {"signal": [worker, signal.SIGKILL]})
         known.ended(None, "no answer in time")
 
     def end_if_idle(self, for_s: float = 0.0) -> bool:
-        """Begin to end it if it has had no worker for a time; return True if it ends."""
+        """Begin to end it if it had no worker for a time; return True if it ends."""
         with self._lock:
             if not self._closing and not self._workers and monotonic() - self._idle_since >= for_s:
                 self._closing = True
@@ -216,12 +216,12 @@ class ForkServer:
             return self._closing
 
     def join(self, timeout_s: float) -> bool:
-        """Wait until it has ended; False if time ran out."""
+        """Wait for its end; return False after the timeout."""
         self._thread.join(timeout_s)
         return not self._thread.is_alive()
 
     def in_child(self) -> None:
-        """Close the copies that a forked child of this process has."""
+        """Close the copies in a forked child of this process."""
         self._close()
         for worker in self._workers.values():
             worker.in_child()
@@ -257,7 +257,7 @@ class ForkServer:
                         selector.unregister(key.fd)
 
     def _receive(self, selector: selectors.BaseSelector) -> bool:
-        """Handle one report; False at the end."""
+        """Handle one report; return False at the end."""
         try:
             received = receive_message(self._connection)
         except OSError:
@@ -320,7 +320,7 @@ _servers: dict[Interpreter, ForkServer] = {}
 
 
 def fork_server_of(interpreter: Interpreter) -> ForkServer:
-    """Return the fork server of an interpreter, which is started if there is none."""
+    """Return the fork server of an interpreter, started if needed."""
     with _lock():
         server = _servers.get(interpreter)
         if server is None or server.closing:
@@ -329,7 +329,7 @@ def fork_server_of(interpreter: Interpreter) -> ForkServer:
 
 
 def end_idle_servers(timeout_s: float = _GRACE_S) -> None:
-    """End the fork servers that have no workers, and wait for them."""
+    """End the fork servers without workers, and wait for them."""
     with _lock():
         idle = [one for one, server in _servers.items() if server.end_if_idle()]
         servers = [_servers.pop(one) for one in idle]
@@ -338,7 +338,7 @@ def end_idle_servers(timeout_s: float = _GRACE_S) -> None:
         server.join(max(0.0, deadline - monotonic()))
 
 
-_of_parent: list[ForkServer] = []  # never freed: they would report processes that are not theirs
+_of_parent: list[ForkServer] = []  # never freed: they would report other processes
 
 
 def _in_child() -> None:

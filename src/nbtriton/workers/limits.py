@@ -24,11 +24,11 @@ class Limits:
     Parameters
     ----------
     policy : HostPolicy
-        Of the instance; one that sets nothing where the server has none of its name.
+        Of the instance; an empty one if the server has none of its name.
     share : ThreadShare
-        Its threads; they change as other workers come and go.
+        Its threads; they change with the number of workers.
     budget : ThreadBudget
-        Where the share is from.
+        The owner of the share.
     """
 
     policy: HostPolicy
@@ -42,7 +42,7 @@ class Limits:
         Raises
         ------
         InvalidArgumentError
-            The number of threads in the model's configuration is none.
+            An invalid number of threads in the model's configuration.
         """
         policy = options.policies.get(context.host_policy, HostPolicy())
         bounds = [count for count in (len(policy.cores), kernel_threads()) if count]
@@ -50,5 +50,5 @@ class Limits:
         return cls(policy, share, options.budget)
 
     def release(self) -> None:
-        """Release the threads for the other workers."""
+        """Release the threads for other workers."""
         self.budget.leave(self.share)

@@ -12,12 +12,12 @@ __all__ = ["WorkerOptions"]
 
 @dataclass(frozen=True, slots=True)
 class WorkerOptions:
-    """Options that hold for all workers of a server.
+    """Options of all workers of a server.
 
     Parameters
     ----------
     timeout_s : float or None
-        Seconds that one execution may take; None for any time.
+        Longest time of one execution in seconds; None for no limit.
     policies : mapping of str to HostPolicy
         By name; instances without a policy of their own have ``cpu``, ``gpu_<id>`` or ``model``.
     budget : ThreadBudget

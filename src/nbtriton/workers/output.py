@@ -10,7 +10,7 @@ import threading
 
 __all__ = ["OutputPipe"]
 
-# The capacity of a pipe: what was written before a moment is no more.
+# The capacity of a pipe, and so the most that was written before a given moment.
 _CAPACITY = 1 << 16
 
 
@@ -37,9 +37,9 @@ class OutputPipe:
         self._open = True
 
     def forward(self) -> bool:
-        """Write to the stream what has come by now; False at the end of the pipe."""
+        """Write the output so far to the stream; return False at the end of the pipe."""
         left = (
-            _CAPACITY  # and not more: a worker that never stops printing must not hold this thread
+            _CAPACITY  # and not more: a worker that never stops printing must not block this thread
         )
         with self._lock:
             while self._open and left > 0:
@@ -54,7 +54,7 @@ class OutputPipe:
             return self._open
 
     def close(self) -> None:
-        """Write what is left and close the pipe, whose other end a child of the worker may hold."""
+        """Write the remaining output and close the pipe, whose other end a child of the worker may hold."""
         self.forward()
         with self._lock:
             if self._open:
@@ -62,7 +62,7 @@ class OutputPipe:
                 os.close(self.reader)
 
     def in_child(self) -> None:
-        """Close the copy that a forked child of the kernel has; its lock may be held for good."""
+        """Close the copy in a forked child of the kernel, where its lock may be held forever."""
         if self._open:
             self._open = False
             os.close(self.reader)
@@ -71,6 +71,6 @@ class OutputPipe:
 def _write(name: str, text: str) -> None:
     stream = getattr(sys, name)
     if text and stream is not None:
-        with contextlib.suppress(OSError, ValueError):  # closed: it has no reader any more
+        with contextlib.suppress(OSError, ValueError):  # closed, without a reader
             stream.write(text)
             stream.flush()

@@ -1,4 +1,4 @@
-"""Values that a control message may hold."""
+"""Values that a control message may contain."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ __all__ = ["plain"]
 
 
 def plain(value: Any) -> Any:
-    """Return a value of the types that marshal takes.
+    """Return a value of marshal's types.
 
-    Numbers and texts of NumPy must not come to it as they are: it takes them for buffers and writes their
-    memory. So all that a user's code may have made passes here first.
+    marshal would take numbers and texts of NumPy for buffers and write their memory. All values of a user's
+    code pass here first.
 
     Raises
     ------
     TypeError
-        An object that is no value.
+        Any other object.
     """
     if value is None or type(value) in (bool, int, float, str, bytes):
         return value

@@ -1,6 +1,6 @@
-"""A worker process, as the kernel starts, watches and ends it.
+"""A worker process: its start, its supervision and its end in the kernel.
 
-Nothing of it has a name that could be left behind: it has sockets, pipes and a process group.
+It has sockets, pipes and a process group, and no named resource that could be left behind.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ __all__ = ["Interpreter", "WorkerExit", "WorkerProcess", "end_idle_servers", "st
 
 _log = logging.getLogger("nbtriton.workers")
 
-# From the end of its connections to the end of a worker, and from a kill to its report.
+# Seconds from the end of its connections to the end of a worker, and from a kill to its report.
 _GRACE_S: Final = 5.0
-# To start an interpreter and import NumPy on a machine that is busy.
+# Seconds to start an interpreter and import NumPy on a busy machine.
 _START_S: Final = 60.0
-# A fork server may end between the request for it and the request to it.
+# A fork server may end between its look-up and the request.
 _ATTEMPTS: Final = 3
 
 
@@ -65,16 +65,16 @@ class WorkerProcess:
     name : str
         Of the instance.
     on_end : callable, optional
-        Called once with how the worker has ended, on a thread that must not be held up.
+        Called once with the `WorkerExit`, on a thread that must not be blocked.
 
     Attributes
     ----------
     pid : int
     execute, calls : socket.socket
-        The kernel's ends of the two connections. Both are at their end once the worker has ended, also
-        where a child of the worker's still holds the other ends. `close` closes them.
+        The kernel's ends of the two connections. Both are at their end after the worker has ended, even if
+        one of its children still has the other ends. `close` closes them.
     exit : WorkerExit or None
-        How it has ended; None while it runs.
+        None while it runs.
     """
 
     def __init__(self, name: str, on_end: Callable[[WorkerExit], None] | None) -> None:
@@ -94,7 +94,7 @@ class WorkerProcess:
         self._theirs = [execute.detach(), calls.detach(), *(pipe.writer for pipe in self.outputs)]
 
     def wait_ended(self, timeout_s: float | None = None) -> bool:
-        """Wait for its end; False if time ran out."""
+        """Wait for its end; return False after the timeout."""
         return self._ended.wait(timeout_s)
 
     def kill(self) -> None:
@@ -103,16 +103,16 @@ class WorkerProcess:
             self._server.signal(self._number, signal.SIGKILL)
 
     def forward_output(self) -> None:
-        """Print, on this thread, what it has printed by now.
+        """Print its output so far, on this thread.
 
-        For when it has answered: what a model prints in ``execute`` then stands before the result, in the
-        cell that asked. (What it prints at another time is printed when it comes.)
+        Called after its reply, so that the output of ``execute`` comes before the result, in the cell of the
+        request. (Other output is printed as it arrives.)
         """
         for output in self.outputs:
             output.forward()
 
     def end(self, timeout_s: float = _GRACE_S) -> None:
-        """End its connections; if it does not end in time it is killed."""
+        """End its connections; if it does not end in time, it is killed."""
         if self._forked:
             return
         self._shut_down()
@@ -122,7 +122,7 @@ class WorkerProcess:
                 _log.warning("process %d of %s has not ended", self.pid, self.name)
 
     def close(self, timeout_s: float = _GRACE_S) -> None:
-        """End it, and close the connections, on which no thread waits any more."""
+        """End it, and close the connections; no thread may wait on them."""
         self.end(timeout_s)
         for connection in (self.execute, self.calls):
             connection.close()
@@ -133,7 +133,7 @@ class WorkerProcess:
                 connection.shutdown(socket.SHUT_RDWR)
 
     def request(self, interpreter: Interpreter, message: Mapping[str, object]) -> None:
-        """Ask a fork server for the process, and wait for it."""
+        """Request the process from a fork server, and wait for it."""
         try:
             for _ in range(_ATTEMPTS):
                 server = self._server = fork_server_of(interpreter)
@@ -160,7 +160,7 @@ class WorkerProcess:
         while self._theirs:
             os.close(self._theirs.pop())
 
-    # -- as the fork server knows it ---------------------------------------------------------------
+    # -- called by the fork server -----------------------------------------------------------------
 
     def started(self, pid: int) -> None:
         """Handle the start."""
@@ -168,7 +168,7 @@ class WorkerProcess:
         self._settled.set()
 
     def ended(self, code: int | None, reason: str = "") -> None:
-        """Handle the end, or that there was no start (None)."""
+        """Handle the end, or a failed start (None)."""
         self.reason = reason
         for output in self.outputs:
             output.close()
@@ -183,7 +183,7 @@ class WorkerProcess:
         self._ended.set()
 
     def in_child(self) -> None:
-        """Close the copies that a forked child of the kernel has; the connections are the parent's."""
+        """Close the copies in a forked child of the kernel; the connections belong to the parent."""
         self._forked = True
         for connection in (self.execute, self.calls):
             connection.close()
@@ -201,7 +201,7 @@ def start_worker(
     directory: Path | None = None,
     on_end: Callable[[WorkerExit], None] | None = None,
 ) -> WorkerProcess:
-    """Start a worker; it runs when this returns.
+    """Start a worker; it runs after the return.
 
     Parameters
     ----------
@@ -210,18 +210,18 @@ def start_worker(
     interpreter : Interpreter, optional
         By default the kernel's own.
     environment : mapping of str to str, optional
-        Variables besides those of the kernel. (OpenBLAS reads its own before: it has one thread.)
+        Variables in addition to the kernel's. (OpenBLAS reads its own earlier: it has one thread.)
     processors : collection of int, optional
-        The numbers of those that the worker may use; by default the kernel's.
+        The numbers of processors that the worker may use; by default the kernel's.
     directory : Path, optional
-        Where it runs; by default where the kernel does.
+        Its working directory; by default the kernel's.
     on_end : callable, optional
-        Called once with how the worker has ended, on a thread that must not be held up.
+        Called once with the `WorkerExit`, on a thread that must not be blocked.
 
     Raises
     ------
     InternalError
-        The interpreter could not be started, or lacks what a worker imports; the text says what it wrote.
+        The interpreter could not be started, or a worker's imports fail; the text has its output.
     """
     interpreter = interpreter or Interpreter()
     worker = WorkerProcess(name, on_end)
@@ -239,9 +239,9 @@ def start_worker(
 
 
 def _path() -> list[str]:
-    """Return `sys.path` without the notebook's folder and those of models: a worker's model has its own.
+    """Return `sys.path` without the folders of the notebook and of models: a worker's model has its own.
 
-    What is carried from the notebook brings its path along (`nbtriton.workers.carry`).
+    Serialized objects of the notebook bring their path along (`nbtriton.workers.carry`).
     """
     others = {"", _here(), *model_folders()}
     return [entry for entry in sys.path if entry not in others]

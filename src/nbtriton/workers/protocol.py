@@ -5,12 +5,12 @@ Every message is a tuple of plain values that begins with its kind. Two channels
 *execute*
     A strict dialogue. The engine's side asks (CREATE, COMPLETE, EXECUTE, FINALIZE), the worker replies
     (REPLY, FAILED, INTERRUPTED). Before its reply the worker's main thread may send messages of the
-    second group below, and each CALL and ASK among them is answered before it goes on.
+    second group below, and each CALL and ASK among them is answered before it continues.
 *calls*
-    Everything that happens beside that: what other threads of the worker send, and what the engine
-    has to say to a worker that computes. Each process has one thread that reads it.
+    Everything else: messages of the worker's other threads, and the engine's messages to a computing
+    worker. Each process has one thread that reads it.
 
-Tensors stand behind a message, or in shared memory at a place that the message names.
+Tensors follow a message, or are in shared memory at a place that the message names.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ __all__ = [
     "WAIT",
 ]  # fmt: skip
 
-# Of the messages: the engine's side refuses a worker with another one.
+# Version of the messages: the engine's side refuses a worker with another one.
 VERSION: Final = 1
 
 # The engine asks, on the channel of executions.
@@ -67,7 +67,7 @@ CANCEL: Final = 23  # of a SUBMIT
 AWAITS: Final = 24  # a coroutine of the model may await a SUBMIT
 WAIT: Final = 25  # the main thread waits for a coroutine
 SEND: Final = 26  # a response, by a response sender
-NOTE: Final = 27  # a log line, printed text, a warning, a model that is called
+NOTE: Final = 27  # a log line, printed text, a warning, a called model
 
 # The engine to a worker, on the channel of calls; ANSWER on either.
 ANSWER: Final = 30
@@ -78,6 +78,6 @@ INTERRUPT: Final = 34
 CANCELLED: Final = 35
 
 # Shared memory, both ways.
-SEGMENT: Final = 40  # a new segment; its descriptor comes with the message
-DROP: Final = 41  # a segment that is not used any more
-RELEASED: Final = 42  # blocks that the receiver of their tensors needs no more
+SEGMENT: Final = 40  # a new segment; its descriptor is passed with the message
+DROP: Final = 41  # an unused segment
+RELEASED: Final = 42  # blocks that the receiver has released

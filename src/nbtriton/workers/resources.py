@@ -1,9 +1,8 @@
-"""The processor of worker processes: cores, memory near them, and threads of the libraries.
+"""The processors of workers: cores, memory near them, and threads of the libraries.
 
-A host policy binds the instances that name it to cores (``cpu-cores``) and to the memory of a node
-(``numa-node``), as Triton's does. Libraries that compute with threads of their own (torch, OpenBLAS,
-MKL, OpenMP) get a share of the cores, so that the threads of all workers together are no more than there
-are cores.
+A host policy binds its instances to cores (``cpu-cores``) and to the memory of a node (``numa-node``), as in
+Triton. Libraries with threads of their own (torch, OpenBLAS, MKL, OpenMP) get a share of the cores, so that
+all workers together have no more threads than there are cores.
 """
 
 from __future__ import annotations
@@ -33,29 +32,37 @@ __all__ = [
 ]
 
 POLICY_SETTINGS: Final = ("cpu-cores", "numa-node")
-# Parameters of a model that say how many threads its operators use: torch's, onnxruntime's, OpenVINO's.
+# A model's parameters for the threads of its operators: torch's, onnxruntime's, OpenVINO's.
 _THREAD_PARAMETERS: Final = (
     "INTRA_OP_THREAD_COUNT", "intra_op_thread_count", "INFERENCE_NUM_THREADS",
 )  # fmt: skip
 
 
-def check_fork() -> None:
-    """Check that this system can have workers, which are forked.
+def check_fork(
+    what: str = "an instance in a process of its own", *, hint: str = "INSTANCE_ISOLATION thread"
+) -> None:
+    """Check that this system can fork workers.
+
+    Parameters
+    ----------
+    what : str
+        The feature that needs them, for the message.
+    hint : str
+        An alternative without workers.
 
     Raises
     ------
     UnsupportedError
-        It is Windows.
+        On Windows.
     """
     if not can_fork():
         raise UnsupportedError(
-            "an instance in a process of its own needs a system that forks processes: Linux or macOS",
-            hint="INSTANCE_ISOLATION thread",
+            f"{what} needs a system that forks processes: Linux or macOS", hint=hint
         )
 
 
 def can_fork() -> bool:
-    """Return True where workers can be: not on Windows."""
+    """Return True if this system can fork workers: not on Windows."""
     return hasattr(os, "fork")
 
 
@@ -87,7 +94,7 @@ class HostPolicy:
         Raises
         ------
         InvalidArgumentError
-            A setting that does not exist, or a value that is none, with Triton's text.
+            An unknown setting or an invalid value, with Triton's text.
         """
         for setting in settings:
             if setting not in POLICY_SETTINGS:
@@ -109,14 +116,14 @@ def parse_cores(text: str) -> frozenset[int]:
     Raises
     ------
     InvalidArgumentError
-        It is something else, with Triton's text.
+        Another form, with Triton's text.
 
     Examples
     --------
     >>> sorted(parse_cores("0-1,4-5"))
     [0, 1, 4, 5]
     """
-    found: set[int] = set()
+    cores: set[int] = set()
     for part in text.split(","):
         lower, dash, upper = part.partition("-")
         if not dash:
@@ -124,8 +131,8 @@ def parse_cores(text: str) -> frozenset[int]:
                 "host policy setting 'cpu-cores' format is "
                 f"'<lower_cpu_core_id>-<upper_cpu_core_id>'. Got {part}"
             )
-        found |= {*range(_number("cpu-cores", lower), _number("cpu-cores", upper) + 1)}
-    return frozenset(found)
+        cores |= {*range(_number("cpu-cores", lower), _number("cpu-cores", upper) + 1)}
+    return frozenset(cores)
 
 
 def _number(setting: str, text: str) -> int:
@@ -142,9 +149,9 @@ class ThreadShare:
     Attributes
     ----------
     threads : int
-        Changes as workers come and go; read before each execution.
+        Changes with the number of workers; read before each execution.
     fixed : int
-        What the model's configuration says; 0 for a share of the cores.
+        The number in the model's configuration; 0 for a share of the cores.
     """
 
     __slots__ = ("fixed", "most", "threads")
@@ -156,9 +163,9 @@ class ThreadShare:
 
 
 class ThreadBudget:
-    """Shares the cores of the machine among workers: their threads are no more than the cores.
+    """Shares the machine's cores among workers, which have no more threads than there are cores.
 
-    More workers than cores have one thread each.
+    With more workers than cores, each has one thread.
 
     Parameters
     ----------
@@ -171,14 +178,14 @@ class ThreadBudget:
         self._shares: list[ThreadShare] = []
 
     def join(self, fixed: int = 0, most: int = 0) -> ThreadShare:
-        """Return the share of a new worker; those of the others get smaller.
+        """Return the share of a new worker, and reduce the others'.
 
         Parameters
         ----------
         fixed : int
-            The number that its model's configuration gives; 0 for none.
+            The number in its model's configuration; 0 for none.
         most : int
-            The cores that it is bound to; 0 for all.
+            The number of cores that it is bound to; 0 for all.
         """
         share = ThreadShare(fixed, most or self.cores)
         with self._lock:
@@ -187,7 +194,7 @@ class ThreadBudget:
         return share
 
     def leave(self, share: ThreadShare) -> None:
-        """Release a share; those of the others get larger."""
+        """Release a share, and increase the others'."""
         with self._lock:
             if share in self._shares:
                 self._shares.remove(share)
@@ -208,9 +215,9 @@ class ThreadBudget:
 
 
 def kernel_threads() -> int:
-    """Return how many threads the user has left to the libraries of this process; 0 for no limit.
+    """Return the user's limit on the threads of this process's libraries; 0 for none.
 
-    By ``torch.set_num_threads``, or by ``OMP_NUM_THREADS`` where torch is not in use.
+    By ``torch.set_num_threads``, or by ``OMP_NUM_THREADS`` if torch is not in use.
     """
     torch = sys.modules.get("torch")
     if torch is not None and hasattr(torch, "get_num_threads"):
@@ -220,5 +227,5 @@ def kernel_threads() -> int:
 
 
 def fixed_threads(config: ModelConfig) -> int:
-    """Return how many threads a model's configuration gives its operators; 0 if it does not say."""
+    """Return the number of threads for a model's operators in its configuration; 0 for none."""
     return max(0, *(integer_parameter(config, key) for key in _THREAD_PARAMETERS))

@@ -1,6 +1,6 @@
 """The restart policy of an instance in a process, without a clock or a process.
 
-It gets what happened and when, and returns what to do next. Triton 2.51 never restarts a stub process: each
+It gets events with their times, and returns the next action. Triton 2.51 never restarts a stub process: each
 later request to its instance fails until the model is loaded again (PB92).
 """
 
@@ -21,10 +21,10 @@ class RestartPolicy:
     Parameters
     ----------
     limit : int
-        Restarts without a quiet time between them; after that many the instance stays down.
+        Restarts without a quiet time between them; after these the instance stays down.
     first_ns, factor, longest_ns : int
         The first restart is immediate; the second waits for `first_ns`, each further one `factor` times as
-        long as the one before, and none longer than `longest_ns`.
+        long as the one before, at most `longest_ns`.
     quiet_ns : int
         An instance that has run for this time counts its restarts from the beginning.
     """
@@ -36,7 +36,7 @@ class RestartPolicy:
     quiet_ns: int = 60 * _S
 
     def delay_ns(self, restarts: int) -> int:
-        """Return how long the next restart waits after this many.
+        """Return the delay of the next restart after this number of restarts.
 
         Examples
         --------
@@ -50,18 +50,18 @@ class RestartPolicy:
 
 @dataclass(frozen=True, slots=True)
 class RestartState:
-    """The restarts of an instance, as a status shows them.
+    """The restarts of an instance, for its status.
 
     Attributes
     ----------
     restarts : int
-        All of them, also those before a quiet time.
+        Total number, including those before a quiet time.
     cause : str
-        Why it ended last; empty if it never did.
+        The reason of its last end; empty if it never ended.
     due_ns : int or None
-        When it is restarted; None while it runs, and when it stays down.
+        Time of its restart; None while it runs, and when it stays down.
     left : int
-        While it waits for a restart: how many more may follow without a quiet time between them.
+        While it waits for a restart: the number of further ones without a quiet time between them.
     down : bool
         It is not restarted any more.
     """
@@ -74,7 +74,7 @@ class RestartState:
 
 
 NEVER_LOST: Final = RestartState()
-# Of every instance: some 50 s of restarts, and then the model is broken rather than unlucky.
+# For every instance: some 50 s of restarts, after which the model is broken rather than unlucky.
 DEFAULT = RestartPolicy()
 
 
@@ -99,13 +99,13 @@ class Supervisor:
         self.state = NEVER_LOST
 
     def started(self, now: int) -> None:
-        """Handle that the instance runs, for the first time or again."""
+        """Handle a start or a restart of the instance."""
         if self.state.due_ns is not None:
             self.state = replace(self.state, restarts=self.state.restarts + 1, due_ns=None, left=0)
         self._running_since = now
 
     def ended(self, now: int, cause: str) -> int | None:
-        """Handle its end, or that a restart failed; return when it is restarted, None for never."""
+        """Handle its end, or a failed restart; return the time of its restart, None for never."""
         policy = self._policy
         since = self._running_since
         self._running_since = None

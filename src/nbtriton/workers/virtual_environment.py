@@ -1,4 +1,4 @@
-"""Virtual environments for models: made of requirements by uv or pip, and kept by what was asked for."""
+"""Virtual environments for models: made from requirements by uv or pip, and cached by these."""
 
 from __future__ import annotations
 
@@ -17,18 +17,19 @@ from typing import Final
 
 from nbtriton.drawing import Column, TableView
 from nbtriton.errors import InvalidArgumentError, UnavailableError
+from nbtriton.workers.resources import check_fork
 
 __all__ = ["VirtualEnvironment", "environment", "environments_directory", "run_step"]
 
 Progress = Callable[[str], None]
 
-# What a model's tensors are in: a worker needs it.
+# A worker needs it for a model's tensors.
 _NUMPY = "numpy"
 _LAST_LINES = 12
-# From SIGTERM to SIGKILL, of an installation that was interrupted.
+# Seconds from SIGTERM to SIGKILL of an interrupted installation.
 _GRACE_S: Final = 3.0
 _READY = "ready.json"
-# An interpreter of another environment, and what would be installed into it.
+# Variables of another environment's interpreter, and of installations into it.
 _FOREIGN = ("PYTHONHOME", "PYTHONPATH", "VIRTUAL_ENV", "CONDA_PREFIX", "PIP_TARGET", "PIP_USER")
 _VERSION = "import sys; print('%d.%d.%d' % sys.version_info[:3], sys.base_prefix)"
 _PACKAGES = (
@@ -39,7 +40,7 @@ _PACKAGES = (
 
 @dataclass(frozen=True, slots=True, repr=False)
 class VirtualEnvironment(TableView):
-    """An environment that models can run in.
+    """An environment for models.
 
     Attributes
     ----------
@@ -49,7 +50,7 @@ class VirtualEnvironment(TableView):
     python : str
         The version of its Python.
     packages : tuple of (str, str)
-        What is installed, with versions.
+        Installed packages, with versions.
     """
 
     name: str
@@ -64,9 +65,9 @@ class VirtualEnvironment(TableView):
 
 def environments_directory() -> Path:
     """Return ``$NBTRITON_ENVIRONMENTS``, or a folder in the user's cache."""
-    given = os.environ.get("NBTRITON_ENVIRONMENTS")
-    if given:
-        return Path(given)
+    folder = os.environ.get("NBTRITON_ENVIRONMENTS")
+    if folder:
+        return Path(folder)
     cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(cache) / "nbtriton" / "environments"
 
@@ -80,10 +81,10 @@ def environment(
     anew: bool = False,
     on_progress: Progress | None = None,
 ) -> VirtualEnvironment:
-    """Return an environment with these packages; it is made if it was never asked for before.
+    """Return an environment with these packages, made on the first request for them.
 
-    Installed by uv where that is on the PATH, else by pip. NumPy, which a model needs to take and give
-    tensors, is always installed.
+    Installed by uv if that is on the PATH, else by pip. NumPy, which holds a model's tensors, is always
+    installed.
 
     Parameters
     ----------
@@ -96,38 +97,44 @@ def environment(
     python : str or Path, optional
         A version such as ``"3.12"``, or an interpreter; by default this process's version.
     anew : bool
-        Make it again, with the versions of today.
+        Make it again, with current versions.
     on_progress : callable, optional
-        Called with what uv or pip says, line by line.
+        Called with each line of uv's or pip's output.
 
     Raises
     ------
     InvalidArgumentError
-        No packages are named, or there is no such file.
+        No packages are named, or the file does not exist.
     UnavailableError
-        There is no such Python, or the installation failed, with its last lines.
+        The Python does not exist, or the installation failed, with its last lines.
+    UnsupportedError
+        On Windows: an environment needs a worker process.
     """
+    check_fork("an environment for a model's own process", hint="")
     report = on_progress or (lambda _: None)
-    wanted = _requirements(name, packages, requirements)
+    requirement_lines = _requirements(name, packages, requirements)
     uv = shutil.which("uv")
     interpreter = _interpreter(python, uv)
-    folder = environments_directory() / _digest(interpreter, wanted)
+    folder = environments_directory() / _digest(interpreter, requirement_lines)
     folder.parent.mkdir(parents=True, exist_ok=True)
     with folder.with_name(f"{folder.name}.lock").open("w") as lock:
         _wait_for(lock.fileno(), name, report)
         ready = folder / _READY
         if anew or not ready.is_file():
-            _make(name, folder, interpreter, wanted, uv, report)
-        found = json.loads(ready.read_text(encoding="utf-8"))
+            _make(name, folder, interpreter, requirement_lines, uv, report)
+        described = json.loads(ready.read_text(encoding="utf-8"))
     return VirtualEnvironment(
-        name, folder, found["python"], tuple((one, version) for one, version in found["packages"])
+        name,
+        folder,
+        described["python"],
+        tuple((one, version) for one, version in described["packages"]),
     )
 
 
 def _requirements(
     name: str, packages: Sequence[str], requirements: str | Path | None
 ) -> tuple[str, ...]:
-    """Return the lines of a requirements file: those of a file, then those that are named."""
+    """Return requirement lines: those of the file, then the named packages."""
     lines: list[str] = []
     if requirements is not None:
         path = Path(requirements).expanduser()
@@ -152,17 +159,17 @@ def _requirements(
     return tuple(lines)
 
 
-def _digest(interpreter: str, wanted: Sequence[str]) -> str:
-    """Return the name of an environment's folder: by its Python, and the content of what is wanted."""
+def _digest(interpreter: str, requirements: Sequence[str]) -> str:
+    """Return the name of an environment's folder: by its Python, and the content of its requirements."""
     content = blake2s(_described(interpreter).encode(), digest_size=8)
-    for text in wanted:
+    for text in requirements:
         path = Path(text.removeprefix("-r "))
         content.update(b"\0" + (path.read_bytes() if path.is_file() else text.encode()))
     return content.hexdigest()
 
 
 def _described(interpreter: str) -> str:
-    """Return version and place of an interpreter; a version that uv finds is described by itself."""
+    """Return version and path of an interpreter; a version for uv describes itself."""
     if not Path(interpreter).is_absolute():
         return interpreter
     command = [interpreter, "-c", _VERSION]
@@ -179,7 +186,7 @@ def _described(interpreter: str) -> str:
 
 
 def _interpreter(python: str | Path | None, uv: str | None) -> str:
-    """Return the absolute path of an interpreter, or a version that uv is to find."""
+    """Return the absolute path of an interpreter, or a version that uv has to find."""
     if python is None:
         return sys.executable
     text = str(python)
@@ -188,12 +195,12 @@ def _interpreter(python: str | Path | None, uv: str | None) -> str:
     version = text.removeprefix("python")
     if sys.version_info[:2] == tuple(int(part) for part in version.split(".") if part.isdigit()):
         return sys.executable
-    found = shutil.which(f"python{version}")
-    if found is not None:
+    executable = shutil.which(f"python{version}")
+    if executable is not None:
         # A shim of pyenv is on the PATH for versions that it does not run.
         with contextlib.suppress(UnavailableError):
-            _described(found)
-            return found
+            _described(executable)
+            return executable
     if uv is not None:
         return version
     raise UnavailableError(
@@ -206,11 +213,11 @@ def _make(
     name: str,
     folder: Path,
     interpreter: str,
-    wanted: Sequence[str],
+    requirements: Sequence[str],
     uv: str | None,
     report: Progress,
 ) -> None:
-    """Make the folder; nothing is left of one that cannot be made."""
+    """Make the folder; nothing is left of a failed one."""
     shutil.rmtree(folder, ignore_errors=True)
     python = str(folder / "bin" / "python")
     file = folder / "requirements.txt"
@@ -225,13 +232,13 @@ def _make(
     try:
         report(f"making an environment with {'venv and pip' if uv is None else 'uv'}")
         run_step(f"environment '{name}' cannot be made, {makes} says", make, report)
-        file.write_text("\n".join((*wanted, _NUMPY, "")), encoding="utf-8")
+        file.write_text("\n".join((*requirements, _NUMPY, "")), encoding="utf-8")
         run_step(f"environment '{name}' cannot be made, {installs} says", install, report)
-        found = {}
+        output = {}
         for key, script in (("python", _VERSION), ("packages", _PACKAGES)):
-            asked = [python, "-c", script]
-            found[key] = run_step(f"environment '{name}' does not start", asked, lambda _: None)
-        ready = {"python": found["python"].split()[0], "packages": json.loads(found["packages"])}
+            command = [python, "-c", script]
+            output[key] = run_step(f"environment '{name}' does not start", command, lambda _: None)
+        ready = {"python": output["python"].split()[0], "packages": json.loads(output["packages"])}
         (folder / _READY).write_text(json.dumps(ready), encoding="utf-8")
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)
@@ -241,24 +248,24 @@ def _make(
 def run_step(
     what: str, command: Sequence[str], report: Progress, variables: Mapping[str, str] | None = None
 ) -> str:
-    """Run a command that takes a while; return what it writes.
+    """Run a long command; return its output.
 
     Parameters
     ----------
     what : str
-        What cannot be done where it fails, and who says so.
+        The first line of the error.
     command : sequence of str
     report : callable
         Called with every line.
     variables : mapping of str to str, optional
-        Besides this process's.
+        In addition to this process's.
 
     Raises
     ------
     UnavailableError
         It failed; with its last lines.
     BaseException
-        What `report` raised, or an interrupt; the command and what it has started have ended.
+        An error of `report`, or an interrupt; the command and its children have ended.
     """
     process = subprocess.Popen(  # noqa: S603 - uv, pip, and the interpreter that was asked for
         command, env={**_variables(), **(variables or {})}, stdin=subprocess.DEVNULL,
@@ -295,7 +302,7 @@ def _end(process: subprocess.Popen[str]) -> None:
 
 def _wait_for(lock: int, name: str, report: Progress) -> None:
     """Wait until no other process makes the same environment."""
-    import fcntl  # POSIX alone, as are environments
+    import fcntl  # POSIX only, as are environments
 
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

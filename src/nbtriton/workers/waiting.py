@@ -1,6 +1,6 @@
 """The engine's ways of waiting for a worker, as parameters.
 
-Ctrl-C must neither tear a message apart nor wait for the end of an execution.
+Ctrl-C must neither split a message nor wait for the end of an execution.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ __all__ = ["Waiting"]
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """Parameters.
+    """Functions for waits and interrupts.
 
     Parameters
     ----------
     deferred : callable
-        Returns a context manager inside which an interrupt of the main thread is kept.
+        Returns a context manager that defers an interrupt of the main thread.
     interruptible : callable
         ``interruptible(wait)`` calls ``wait(seconds)`` until it returns True, with interrupts allowed.
     """

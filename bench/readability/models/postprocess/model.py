@@ -1,4 +1,4 @@
-"""The weighted mean of both scores: BERT_WEIGHT of BERT's, the rest of the trees'."""
+"""Weighted mean of both scores: BERT_WEIGHT for BERT's, the rest for the trees'."""
 
 import triton_python_backend_utils as pb_utils
 
@@ -31,7 +31,7 @@ def mean(weight, bert, trees):
 
 
 def on_one_device(tensors):
-    """The tensors as torch's, on the GPU of those that are on one."""
+    """Return torch tensors, on the GPU if any tensor is on a GPU."""
     import torch
 
     values = [torch.from_dlpack(tensor.to_dlpack()) for tensor in tensors]

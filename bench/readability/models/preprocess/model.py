@@ -1,4 +1,4 @@
-"""Excerpts to the tokens of BERT and the features of the trees."""
+"""Tokens for BERT and features for the trees, from excerpts."""
 
 import json
 import os
@@ -47,7 +47,7 @@ class TritonPythonModel:
             texts += [row[0].decode() for row in rows] if rows.shape[1] == 1 else [None] * len(rows)
             ends.append(len(texts))
         known = [text or "" for text in texts]
-        # All rows of all requests at once: the tokenizer has threads, and leaves Python meanwhile.
+        # All rows of all requests at once: the tokenizer has threads and releases the GIL.
         encoded = self.tokenizer.encode_batch_fast(known)
         ids = np.array([each.ids for each in encoded], np.int32)
         mask = np.array([each.attention_mask for each in encoded], np.int32)
@@ -67,8 +67,8 @@ class TritonPythonModel:
         return responses
 
     def features(self, texts):
-        """Counts of words, different words, punctuation, sentences, words a sentence, stop words and
-        stop words a sentence; then the share of each counted word in all words."""
+        """Counts of words, different words, punctuation, sentences, words per sentence, stop words and
+        stop words per sentence; then the frequency of each counted word."""
         rows = np.zeros((len(texts), 7 + len(self.counted)), np.float32)
         for row, text in zip(rows, texts):
             words = WORD.findall(text.lower())

@@ -1,4 +1,4 @@
-"""Whole batches: inputs of requests joined along axis 0, outputs named, checked and split again."""
+"""Batches: inputs of requests joined along axis 0, outputs named, checked and split again."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _NOT_JOINED: Final[Mapping[str, Array]] = {}
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class BatchInstance(BackendInstance):
-    """An instance whose code runs whole batches; a model that does not batch, one request each."""
+    """An instance whose code runs whole batches; without batching, one request each."""
 
     def __init__(self, config: ModelConfig) -> None:
         self._name: str = config.name
@@ -54,13 +54,13 @@ class BatchInstance(BackendInstance):
         return self.run(requests, timer)
 
     def run(self, requests: Sequence[BackendRequest], timer: BatchTimer) -> Sequence[Response]:
-        """Run requests of which a model that does not batch gets one."""
+        """Run one batch; without batching it has one request."""
         raise NotImplementedError
 
     def scatter(
         self, requests: Sequence[BackendRequest], outputs: Mapping[str, Array]
     ) -> Sequence[Response]:
-        """Return one response a request; see `scatter_outputs`."""
+        """Return one response per request; see `scatter_outputs`."""
         return scatter_outputs(
             requests, outputs, batches=self._batches, model=self._name, layout=self._layout
         )
@@ -75,15 +75,15 @@ def gather_inputs(
     model: str = "",
     place: Place | None = None,
 ) -> dict[str, Array]:
-    """Return the inputs of a batch, joined along axis 0, for those of the names that it has.
+    """Return the named inputs of a batch, joined along axis 0.
 
-    Ragged inputs are joined flat; the batch inputs of the layout are added. A shape tensor is that of
-    any request, with the size of the batch in front (G9). The memory is the
-    model's own, writable and contiguous; without `copy` a single request's arrays come as they are,
-    for a model that only reads them.
+    Ragged inputs are joined flat, and the batch inputs of the layout are added. A shape tensor is that of any
+    request, preceded by the size of the batch (G9). The memory belongs to the model, and is writable and
+    contiguous. Without `copy` the arrays of a single request are returned as they are, for a model that only
+    reads them.
 
-    With a `place` they are on its device, else those of a simulated GPU come to the host; `model` is who
-    needs them, for the copy ledger.
+    With a `place` they are on its device; otherwise those of a simulated GPU are copied to the host, for
+    `model` in the copy ledger.
 
     Raises
     ------
@@ -91,10 +91,10 @@ def gather_inputs(
         Requests with different inputs or shapes in one batch.
     """
     first = requests[0].inputs
-    # Several are joined, and that makes new memory.
+    # Joining several arrays makes new memory.
     owned = requests[0].owned_inputs
     copies = copy and len(requests) == 1
-    # In a worker they come as one array.
+    # In a worker they arrive as one array.
     ready: Mapping[str, Array] = getattr(requests, "joined", _NOT_JOINED)
     joined = {}
     for name in names:
@@ -128,9 +128,9 @@ def gather_inputs(
                 f"input '{name}': {error.message}", hint=error.hint
             ) from None
         joined[name] = own(array, name in owned or fresh) if copies else array
-    for made in layout.batch_inputs:
-        value = made.value(_source_shapes(requests, made.source))
-        joined[made.name] = _beside(value, joined.get(made.source))
+    for batch_input in layout.batch_inputs:
+        value = batch_input.value(_source_shapes(requests, batch_input.source))
+        joined[batch_input.name] = _beside(value, joined.get(batch_input.source))
     return joined
 
 
@@ -151,7 +151,7 @@ def _source_shapes(requests: Sequence[BackendRequest], source: str) -> list[tupl
 
 
 def _beside(value: Array, other: Array) -> Array:
-    """Return a host array as the kind of array, and where, another one is."""
+    """Return a host array as the same kind of array, on the same device, as another one."""
     kind = "numpy" if other is None else kind_of(other)
     if kind == "simulated":
         assert other is not None
@@ -162,7 +162,7 @@ def _beside(value: Array, other: Array) -> Array:
 def name_outputs(
     result: Any, names: Sequence[str], *, model: str, exact: bool = True
 ) -> dict[str, Any]:
-    """Return what a model's code returned as a dict by output name.
+    """Return the result of a model's code as a dict by output name.
 
     Parameters
     ----------
@@ -181,7 +181,7 @@ def name_outputs(
         Wrong number of outputs, a missing or an unknown name.
     """
     values = result if isinstance(result, (tuple, list)) else (result,)
-    # (An isinstance of a protocol is a call of Python's: 3% of a step of an ensemble.)
+    # (`isinstance` with a protocol is a Python call: 3% of an ensemble's step.)
     if values is not result and (type(result) is dict or isinstance(result, Mapping)):
         for name in result:
             if exact and name not in names:
@@ -211,11 +211,11 @@ def name_outputs(
 
 
 def wanted_outputs(requests: Sequence[BackendRequest]) -> frozenset[str]:
-    """Return the names of the outputs that any request of a batch asked for."""
-    wanted = requests[0].requested_outputs
+    """Return the names of the outputs that any request of a batch requested."""
+    names = requests[0].requested_outputs
     if len(requests) > 1:
-        wanted = wanted.union(*(request.requested_outputs for request in requests))
-    return wanted
+        names = names.union(*(request.requested_outputs for request in requests))
+    return names
 
 
 def _listed(names: Iterable[str]) -> str:
@@ -230,15 +230,15 @@ def scatter_outputs(
     model: str,
     layout: Layout = PLAIN,
 ) -> Sequence[Response]:
-    """Return one response a request, with views of the outputs that it asked for.
+    """Return one response per request, with views of its requested outputs.
 
     The batch outputs of the layout are split by the shapes of their source inputs.
 
     Raises
     ------
     InternalError
-        The first dimension of an output is not the size of the batch, or a batch output has not
-        as many elements as its parts.
+        The first dimension of an output is not the size of the batch, or the number of elements in a batch
+        output differs from that of its parts.
     """
     sizes = [request.batch_size for request in requests]
     if batches:
@@ -253,10 +253,12 @@ def scatter_outputs(
         }
     if batches and len(requests) > 1:
         return ScatteredResponses(found, sizes, [request.requested_outputs for request in requests])
-    (request,) = requests  # a model that does not batch gets one at a time
-    asked = request.requested_outputs
+    (request,) = requests  # one request at a time without batching
+    requested = request.requested_outputs
     return [
-        Response({n: a[0] if isinstance(a, list) else a for n, a in found.items() if n in asked})
+        Response(
+            {n: a[0] if isinstance(a, list) else a for n, a in found.items() if n in requested}
+        )
     ]
 
 
@@ -278,7 +280,7 @@ def _scatter_by_input(
     scattered: BatchOutput,
     model: str,
 ) -> list[Array]:
-    """Cut an output's elements, in order, into parts of the shapes that the inputs say."""
+    """Cut an output's elements, in order, into parts of the shapes in the source inputs."""
     shapes = [scattered.part(shape) for shape in _source_shapes(requests, scattered.source)]
     sizes = [prod(shape) for shape in shapes]
     flat = array.reshape(-1)

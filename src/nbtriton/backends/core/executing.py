@@ -1,7 +1,7 @@
 """The executing instance: the link from the code inside a model to its caller.
 
-One context variable serves the engine and the backends: it is set around every call of a model, and
-a second one would make a step of an ensemble 5% dearer. Tasks and `asyncio.to_thread` inherit it.
+The engine and the backends share one context variable, which is set around every call of a model: a second
+one would slow down a step of an ensemble by 5%. Tasks and `asyncio.to_thread` inherit it.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ __all__ = ["EXECUTING", "Executing", "running_as"]
 
 
 class Executing:
-    """The context in which a model's code runs; immutable.
+    """The context of a model's running code; immutable.
 
     Attributes
     ----------
     callers : tuple
-        The engine's instances whose code calls, the outermost first: a call that takes the direct
-        path runs the callee's instance inside the caller's.
+        The engine's instances whose code calls, the outermost first: a call on the direct path runs the
+        callee's instance inside the caller's.
     running : object
-        What the innermost one's backend lets the code of its model know (`BackendInstance.running`).
+        The context that the innermost instance's backend provides (`BackendInstance.running`).
     """
 
     __slots__ = ("callers", "running")

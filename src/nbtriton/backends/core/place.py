@@ -1,4 +1,4 @@
-"""The device of one instance: how a batch gets there, in which order, and how its outputs leave."""
+"""The device of one instance: copies of its inputs, the order of its work, and the hand-over of outputs."""
 
 from __future__ import annotations
 
@@ -19,16 +19,15 @@ __all__ = ["Place", "fetched"]
 # Final: rule 13 of docs/compiled.md.
 _ndarray: Final = np.ndarray
 
-# Batches that an instance has given to its device and not seen the end of: one is prepared while the
-# device computes the other.
+# Unfinished batches of an instance on its device: one is prepared while the device computes the other.
 _IN_FLIGHT: Final = 2
 
 
 def fetched(array: Array, reader: str) -> Array:
     """Return an array for a model on the host.
 
-    What a simulated GPU has comes as a copy, by the ledger `reader` needed it; what a GPU has is written by
-    then, and stays there for a model that wants it so.
+    An array of a simulated GPU is copied, for `reader` in the copy ledger. An array of a GPU is waited for,
+    and stays there for a model that accepts it.
     """
     if type(array) is _ndarray or not is_on_device(array):
         return array
@@ -45,9 +44,9 @@ class Place:
     ----------
     device : nbtriton.devices.Device
     model : str
-        Whose memory and time it is.
+        The model to which memory and time are accounted.
     on_host : set of str
-        Inputs that the model wants as NumPy's.
+        Inputs that the model needs as NumPy arrays.
 
     Attributes
     ----------
@@ -60,22 +59,22 @@ class Place:
         self.device = device
         self.model = model
         self.stream = device.stream(model)
-        # Of copies from the host: in the other one they would wait for the batch before.
+        # For copies from the host: in the other stream they would wait for the previous batch.
         self._copying = device.stream(model)
         self._on_host = on_host
         self._begun: deque[tuple[Any, list[Array]]] = deque()
-        # CuPy's allocator knows of no other stream that reads an array: it is kept until that is done.
+        # CuPy's allocator ignores other streams that read an array: it is kept until they are done.
         self._held: list[Array] = []
 
     def begin(self) -> None:
-        """Wait until the device has so few batches of this instance that it may get another one."""
-        if self._held:  # by a batch that failed
+        """Wait until the device may get another batch of this instance."""
+        if self._held:  # of a failed batch
             self._begun.append((self.stream.record(), self._held))
             self._held = []
         while len(self._begun) >= _IN_FLIGHT:
             try:
                 event, _ = self._begun.popleft()
-            except IndexError:  # a model's own thread has left meanwhile
+            except IndexError:  # the model's own thread has called `leave` meanwhile
                 return
             if not event.is_reached():
                 event.synchronize()
@@ -83,7 +82,7 @@ class Place:
     def join(self, arrays: Sequence[Array], name: str) -> tuple[Array, bool]:
         """Return one input of a batch on the device, joined along axis 0, and whether it is new memory.
 
-        What comes from the host goes there in one copy. Strings stay on the host, where all of them live.
+        Arrays of the host are moved in one copy. Strings stay on the host.
         """
         reader = f"{self.model}.{name}"
         if name in self._on_host:
@@ -109,16 +108,16 @@ class Place:
         return gather(placed), len(placed) > 1 or placed[0] is not arrays[0]
 
     def _put(self, array: Array, reader: str, requests: int = 1) -> Array:
-        """Copy an array to the device while that computes the batch before; the stream waits for the copy."""
+        """Copy an array while the device computes the previous batch; the stream waits for the copy."""
         with self._copying:
             placed = self.device.put(array, reader, requests)
             self.device.hand_over((placed,), ("",))  # the host
         return self.device.to_device(placed, reader)
 
     def seen_as(self, array: Array, kind: str) -> Array:
-        """Return an input as the library that the model wants sees it, in the same memory.
+        """Return an input as an array of the model's library, in the same memory.
 
-        Torch knows no simulated device: it sees the memory as the host's.
+        Torch does not know simulated devices: it gets the memory as the host's.
         """
         if type(array) is _ndarray:
             return array
@@ -127,7 +126,7 @@ class Place:
         return to_torch(array.contents()) if kind == "torch" else array
 
     def adopted(self, array: Array) -> Array:
-        """Return an output of a model on a simulated GPU: what torch has made there is the device's."""
+        """Return an output as an array of the simulated GPU; torch made it on the host."""
         if not self.device.simulated or type(array) is _ndarray or kind_of(array) != "torch":
             return array
         return self.device.adopt(to_numpy(array))
@@ -136,7 +135,7 @@ class Place:
         self, call: Callable[[Mapping[str, Array]], Mapping[str, Any]], inputs: Mapping[str, Array],
         operation: str = "module",
     ) -> dict[str, Array]:  # fmt: skip
-        """Return what a call gives whose parts a simulated GPU does not see, as one operation of the device's."""
+        """Return the result of a call without simulated arrays, accounted as one operation of the device."""
         names: list[str] = []
 
         def work() -> list[Any]:
@@ -148,16 +147,16 @@ class Place:
         return {name: self.device.adopt(array) for name, array in zip(names, arrays)}  # noqa: B905
 
     def computing(self, reads: Sequence[Array] = (), operation: str = "module") -> Any:
-        """Return the context of a call whose parts the device does not see."""
+        """Return the context of a call without simulated arrays."""
         return self.device.computing(operation, self.model, reads)
 
     def leave(
         self, outputs: Iterable[tuple[str, Array]], requests: Sequence[BackendRequest]
     ) -> None:
-        """Hand over what the stream has written, by output name.
+        """Hand over the outputs that the stream has written, by name.
 
-        The next step of an ensemble waits for the event that is recorded here, on the device; for anyone
-        else this thread waits.
+        The next step of an ensemble waits on the device for the event that is recorded here; for other
+        receivers this thread waits.
         """
         written = []
         writers = []
@@ -172,7 +171,7 @@ class Place:
             if not request.orders_events:
                 if not event.is_reached():
                     event.synchronize()
-                self._begun.clear()  # all that came before is done, too
+                self._begun.clear()  # all earlier batches are done, too
                 return
 
     def close(self) -> None:

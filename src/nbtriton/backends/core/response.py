@@ -48,19 +48,19 @@ class Response:
 
 
 class ScatteredResponses(Sequence[Response]):
-    """The responses of a batch; outputs are cut, and each response made, when it is used.
+    """The responses of a batch; outputs are cut, and each response made, on access.
 
-    That costs 2 us a request, which the instance need not wait for: it computes the next batch while
-    another thread answers this one.
+    That costs 2 us per request, outside of the instance: it computes the next batch while another thread
+    delivers this one.
 
     Parameters
     ----------
     outputs : mapping of str to Array or list of Array
-        Whole outputs, to be cut along axis 0, or lists of pieces, one a request.
+        Whole outputs, to be cut along axis 0, or lists of pieces, one per request.
     sizes : sequence of int
-        Rows of each request; they add up to the first dimension of every whole output.
+        Rows of each request; their sum is the first dimension of every whole output.
     wanted : sequence of set of str
-        Names of the outputs that each request asked for.
+        Names of the requested outputs of each request.
     """
 
     __slots__ = ("_outputs", "_pieces", "_sizes", "_wanted")
@@ -79,23 +79,23 @@ class ScatteredResponses(Sequence[Response]):
     def parts(
         self,
     ) -> tuple[Mapping[str, Array | list[Array]], Sequence[int], Sequence[frozenset[str]]]:
-        """Return what the responses are made from: the parameters of this class."""
+        """Return the constructor's arguments."""
         return self._outputs, self._sizes, self._wanted
 
     def __len__(self) -> int:
         return len(self._wanted)
 
-    def __getitem__(self, at: Any) -> Any:
-        if isinstance(at, slice):
-            return [self._of(one) for one in range(*at.indices(len(self)))]
-        return self._of(range(len(self))[at])
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return [self._of(one) for one in range(*index.indices(len(self)))]
+        return self._of(range(len(self))[index])
 
-    def _of(self, at: int) -> Response:
-        """Return the response of the request at this place, made anew each time."""
+    def _of(self, index: int) -> Response:
+        """Return the response of the request at this index, made anew each time."""
         if self._pieces is None:
             self._pieces = {
                 name: output if isinstance(output, list) else scatter(output, self._sizes)
                 for name, output in self._outputs.items()
             }
-        wanted = self._wanted[at]
-        return Response({n: pieces[at] for n, pieces in self._pieces.items() if n in wanted})
+        names = self._wanted[index]
+        return Response({n: pieces[index] for n, pieces in self._pieces.items() if n in names})

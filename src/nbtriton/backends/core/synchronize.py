@@ -16,14 +16,14 @@ _ndarray: Final = np.ndarray
 
 
 def _cuda() -> Any:
-    """Return the module of real GPUs, which is imported where there is one."""
+    """Return the module of real GPUs, imported on first use."""
     from nbtriton.devices import cuda
 
     return cuda
 
 
 def copies_of(arrays: Mapping[str, Array]) -> dict[str, Array]:
-    """Return copies that are complete: their receiver may use any stream, or the host."""
+    """Return complete copies: their receiver may use any stream, or the host."""
     for array in arrays.values():
         if type(array) is _ndarray or not is_on_device(array):
             continue
@@ -37,7 +37,7 @@ def copies_of(arrays: Mapping[str, Array]) -> dict[str, Array]:
 
 
 def wait_for_outputs(arrays: Iterable[Array]) -> None:
-    """Wait until the GPU has written these arrays: by an instance, or in this thread's stream.
+    """Wait until the GPU has written these arrays, by an instance or in this thread's stream.
 
     Their receiver may then use another stream or another library without an event.
     """
@@ -52,7 +52,7 @@ def wait_for_outputs(arrays: Iterable[Array]) -> None:
 
 
 def to_host(array: Array, reader: str = "") -> Array:
-    """Return an array from a device on the host; `reader` needed it, for the copy ledger.
+    """Return a device array on the host, for `reader` in the copy ledger.
 
     BF16 stays a torch tensor: numpy has no such dtype, and models reach it through DLPack.
     """

@@ -24,7 +24,7 @@ _SUFFIXES = (".tl", ".ubj")
 
 
 class FilBackend(Backend):
-    """Runs tree models as Triton's Forest Inference Library backend does: on the host by treelite, on a GPU by a kernel.
+    """Runs tree models as Triton's FIL backend: on the host by treelite, on a GPU by a kernel.
 
     Instances of a version share one model on each device.
     """
@@ -37,30 +37,30 @@ class FilBackend(Backend):
         self._model: Any = None
         self._forest: Forest | None = None
         self._flat: FlatForest | None = None
-        # Instances are created on threads of their own.
+        # Each instance is created on its own thread.
         self._lock = threading.Lock()
         self._by_device: dict[int, Any] = {}
 
     @classmethod
     def accepts(cls, source: object) -> bool:
-        """Return True for a path to a file of no other kind of model, and for ``treelite.Model``."""
+        """Return True for a path to a file that is no other kind of model, and for ``treelite.Model``."""
         if isinstance(source, Path):
             return source.suffix in _SUFFIXES
         return type(source).__module__.partition(".")[0] == "treelite"
 
     @classmethod
     def missing(cls, source: object, config: ModelConfig) -> str:
-        """Return what is missing: of a version's directory the file of its model type."""
+        """Return the missing file of a version's directory, by its model type; empty if none."""
         if isinstance(source, Path) and source.is_dir():
             source = model_file(source, model_type(config))
         return super().missing(source, config)
 
     def prefers_gpu(self) -> bool:
-        """Return whether a GPU can walk trees here."""
+        """Return whether a GPU can run tree models here."""
         return not _lacks_for_gpu(0)
 
     def complete_config(self, context: ModelContext) -> ModelConfig:
-        """Fill input and output, and of an object its parameters; see `nbtriton.backends.fil.check`."""
+        """Fill input and output, and for an object its parameters; see `nbtriton.backends.fil.check`."""
         config = context.config
         if not isinstance(context.source, Path):
             config = describe_object(config, self._read(context, config))
@@ -71,13 +71,12 @@ class FilBackend(Backend):
         check(context.config, self._open(context, context.config))
 
     def create_instance(self, context: InstanceContext) -> BackendInstance:
-        """Create one instance; on a GPU it never ran on hardware so far.
+        """Create one instance; on a GPU it has never run on hardware.
 
         Raises
         ------
         UnsupportedError
-            A GPU that is not there, or lacks a package, with the text of a FIL backend that was built
-            without CUDA.
+            A missing GPU or package, with the text of a FIL backend that was built without CUDA.
         """
         model = context.model
         forest, width = self._open(model, model.config), row_width(model.config)
@@ -118,7 +117,7 @@ class FilBackend(Backend):
     def _flattened(self, context: ModelContext) -> FlatForest:
         with self._lock:
             if self._flat is None:
-                self._open(context, context.config)  # sets what probabilities are made by
+                self._open(context, context.config)  # sets the postprocessor
                 self._flat = flatten(self._model)
             return self._flat
 
@@ -145,7 +144,7 @@ class FilBackend(Backend):
 
 
 def _lacks_for_gpu(device_id: int) -> str:
-    """Return what keeps a GPU from walking trees here; empty if nothing does."""
+    """Return what a GPU lacks to run tree models here; empty if nothing."""
     for package in ("triton", "torch"):
         if find_spec(package) is None:
             return f"the package '{package}' is not installed (extra fil-gpu)"

@@ -19,21 +19,21 @@ _SHAPLEY = "treeshap_output"
 
 
 def describe_object(config: ModelConfig, model: Any) -> ModelConfig:
-    """Return a configuration with the parameters that an object of a notebook says by itself."""
+    """Return a configuration with the parameters that follow from an object of a notebook."""
     done = ModelConfig()
     done.CopyFrom(config)
     classifies = is_classifier(model)
-    said = {"model_type": "treelite_checkpoint", "output_class": str(classifies).lower()}
+    parameters = {"model_type": "treelite_checkpoint", "output_class": str(classifies).lower()}
     if classifies:
-        said["threshold"] = "0.5"
-    for key, value in said.items():
+        parameters["threshold"] = "0.5"
+    for key, value in parameters.items():
         if key not in done.parameters:
             done.parameters[key].string_value = value
     return done
 
 
 def complete(config: ModelConfig, forest: Forest) -> ModelConfig:
-    """Return a configuration with its input and output, where it has none."""
+    """Return a configuration with missing inputs and outputs filled in."""
     done = ModelConfig()
     done.CopyFrom(config)
     for field, name, size in (("input", INPUT, forest.features), ("output", OUTPUT, forest.width)):
@@ -54,10 +54,10 @@ def check(config: ModelConfig, forest: Forest) -> None:
     Raises
     ------
     InternalError, UnsupportedError
-        Triton would say so of each request, or read past the end of its memory.
+        Triton would fail each request, or read past the end of its memory.
     """
     inputs, outputs = input_specs(config), output_specs(config)
-    who = f"model '{config.name}'"
+    model = f"model '{config.name}'"
     for kind, specs, name in (("input", inputs, INPUT), ("output", outputs, OUTPUT)):
         expect(
             name in specs,
@@ -65,22 +65,22 @@ def check(config: ModelConfig, forest: Forest) -> None:
             hint=f"a forest's {kind} is called {name}, found {', '.join(specs) or 'none'}",
             error=InternalError,
         )
-        found = specs[name].datatype
+        datatype = specs[name].datatype
         expect(
-            found == "FP32",
-            f"{who}: {name} is {to_config(found)}, a forest takes and gives TYPE_FP32",
+            datatype == "FP32",
+            f"{model}: {name} is {to_config(datatype)}, a forest takes and gives TYPE_FP32",
             error=InternalError,
         )
     if _SHAPLEY in outputs:
         raise UnsupportedError(
-            f"{who}: Shapley values ({_SHAPLEY}) are not computed here",
+            f"{model}: Shapley values ({_SHAPLEY}) are not computed here",
             hint="remove the output, or call the predict(pred_contribs=True) of XGBoost in a model.py",
         )
     batches = config.max_batch_size > 0
     columns = _row(inputs[INPUT], batches)
     expect(
         columns in ((-1,), (forest.features,)),
-        f"{who}: {INPUT} has {format_shape(inputs[INPUT].dims)}, the model has "
+        f"{model}: {INPUT} has {format_shape(inputs[INPUT].dims)}, the model has "
         f"{forest.features} features",
         hint=f"max_batch_size above 0 and dims: [ {forest.features} ]",
         error=InternalError,
@@ -88,7 +88,7 @@ def check(config: ModelConfig, forest: Forest) -> None:
     allowed = {forest.width} | ({1} if forest.classes == 1 else set())
     expect(
         row_width(config) in allowed,
-        f"{who}: {OUTPUT} has {format_shape(outputs[OUTPUT].dims)}, the model gives {forest.width} "
+        f"{model}: {OUTPUT} has {format_shape(outputs[OUTPUT].dims)}, the model gives {forest.width} "
         f"value{'s' if forest.width > 1 else ''} a row",
         hint=_output_hint(config, forest),
         error=InternalError,
@@ -103,6 +103,6 @@ def _row(spec: TensorSpec, batches: bool) -> tuple[int, ...]:
 
 def _output_hint(config: ModelConfig, forest: Forest) -> str:
     parameters = forest_parameters(config)
-    said = f"predict_proba is {str(parameters.predict_proba).lower()}, output_class "
-    said += str(parameters.output_class).lower()
-    return f"{said}: dims: [ {forest.width} ]"
+    settings = f"predict_proba is {str(parameters.predict_proba).lower()}, output_class "
+    settings += str(parameters.output_class).lower()
+    return f"{settings}: dims: [ {forest.width} ]"

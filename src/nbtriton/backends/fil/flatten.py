@@ -1,4 +1,4 @@
-"""A tree model as flat arrays, all trees one behind the other: what a GPU can walk."""
+"""A tree model as flat arrays with all trees in a row, for a GPU."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ __all__ = [
     "flatten",
 ]  # fmt: skip
 
-# Bits of a node's rule: what goes left.
+# Bits of a node's rule: the conditions of the left child.
 BELOW, EQUAL, ABOVE, MISSING = 1, 2, 4, 8
 CATEGORICAL, LISTED_GO_RIGHT = 16, 32
 # treelite's operators by number (tree.h, `Operator`): ==, <, <=, >, >=.
 _OPERATORS = np.array([0, EQUAL, BELOW, BELOW | EQUAL, ABOVE, ABOVE | EQUAL], np.int32)
-# The categories that a float32 can say: GTIL takes none above for one.
+# The categories that a float32 can represent: GTIL accepts none above.
 _CATEGORIES = 2**24
 _SPLIT_BY_CATEGORY = 2
 
@@ -35,31 +35,30 @@ _SPLIT_BY_CATEGORY = 2
 class FlatForest:
     """The nodes of all trees.
 
-    A leaf is its own child on both sides, so a walk may go on where other trees are deeper.
+    A leaf is its own child on both sides, so that a walk may continue while other trees are deeper.
 
     Parameters
     ----------
     features, classes : int
         Numbers of inputs and of results of a row.
     roots, depths, class_ids : ndarray of int32, shape (trees,)
-        The first node, the longest way to a leaf, and the class that a tree is for (0 where its leaves
-        have all classes).
+        The first node, the longest path to a leaf, and the class of a tree (0 where its leaves have all
+        classes).
     feature, left, right, rule, leaf : ndarray of int32, shape (nodes,)
-        The feature that a node looks at, its children, the bits of its rule, and the row of `outputs`
-        of a leaf.
+        The feature that a node tests, its children, the bits of its rule, and a leaf's row of `outputs`.
     threshold : ndarray of float32 or float64, shape (nodes,)
-        As the model has it; a float32 is compared with it exactly.
+        The model's own values; a float32 is compared with them exactly.
     outputs : ndarray of float32 or float64, shape (leaves, 1 or classes)
     category_at, category_bits : ndarray of int32, shape (nodes,)
         Of a split by categories the first word of its bits in `categories`, and their number.
     categories : ndarray of int32
-        A bit for each category of each split: set for those that are listed.
+        A bit for each category of each split: set for listed ones.
     scale : ndarray of float64, shape (classes,)
-        What the sum over the trees is multiplied with: one by their number where they are averaged.
+        Factor of the sum over the trees: one by their number where they are averaged.
     base : ndarray of float64, shape (classes,)
-        What is added then.
+        Added after scaling.
     postprocessor : str
-        treelite's name of what is done to the result.
+        treelite's name of the postprocessor.
     sigmoid_alpha, ratio_c : float
         Its parameters.
     """
@@ -93,7 +92,7 @@ class FlatForest:
 
 
 def flatten(model: Any) -> FlatForest:
-    """Return the trees of a ``treelite.Model`` of one target.
+    """Return the trees of a ``treelite.Model`` with one target.
 
     Raises
     ------
@@ -101,7 +100,7 @@ def flatten(model: Any) -> FlatForest:
         It has more than 2**31 nodes.
     """
     header = model.get_header_accessor()
-    trees = [_tree(model.get_tree_accessor(at)) for at in range(int(model.num_tree))]
+    trees = [_tree(model.get_tree_accessor(index)) for index in range(int(model.num_tree))]
     sizes = [len(tree["left"]) for tree in trees]
     if sum(sizes) >= 2**31:
         raise UnsupportedError(f"{sum(sizes)} nodes are more than a GPU's numbers of nodes can say")
@@ -139,7 +138,7 @@ def _scale(header: Any, ids: npt.NDArray[np.int32], classes: int) -> npt.NDArray
 
 
 def _tree(tree: Any) -> dict[str, Any]:
-    """Return the arrays of one tree, whose numbers of nodes, leaves and words begin at 0."""
+    """Return the arrays of one tree; its nodes, leaves and words are numbered from 0."""
     left = np.asarray(tree.get_field("cleft"), np.int32)
     right = np.asarray(tree.get_field("cright"), np.int32)
     nodes = np.arange(len(left), dtype=np.int32)
@@ -149,7 +148,7 @@ def _tree(tree: Any) -> dict[str, Any]:
     by_category = np.asarray(tree.get_field("node_type")) == _SPLIT_BY_CATEGORY
     to_right = np.asarray(tree.get_field("category_list_right_child")) != 0
     rule |= np.where(by_category, CATEGORICAL, 0) | np.where(to_right, LISTED_GO_RIGHT, 0)
-    at, bits, words = _categories(tree, np.flatnonzero(by_category), len(nodes))
+    starts, bits, words = _categories(tree, np.flatnonzero(by_category), len(nodes))
     return {
         "left": np.where(is_leaf, nodes, left).astype(np.int32),
         "right": np.where(is_leaf, nodes, right).astype(np.int32),
@@ -158,7 +157,7 @@ def _tree(tree: Any) -> dict[str, Any]:
         "leaf": np.where(is_leaf, np.cumsum(is_leaf) - 1, 0).astype(np.int32),
         "threshold": np.array(tree.get_field("threshold")),
         "outputs": _outputs(tree, np.flatnonzero(is_leaf)),
-        "category_at": at,
+        "category_at": starts,
         "category_bits": bits,
         "categories": words,
         "depth": _depth(left, right),
@@ -166,22 +165,22 @@ def _tree(tree: Any) -> dict[str, Any]:
 
 
 def _outputs(tree: Any, leaves: npt.NDArray[np.intp]) -> npt.NDArray[np.floating[Any]]:
-    """Return the outputs of the leaves: a number each, or one for each class."""
+    """Return the outputs of the leaves: one number each, or one for each class."""
     vectors = np.array(tree.get_field("leaf_vector"))
     if not len(vectors):
         return np.array(tree.get_field("leaf_value"))[leaves, None]
     begins = np.asarray(tree.get_field("leaf_vector_begin"), np.int64)[leaves]
     ends = np.asarray(tree.get_field("leaf_vector_end"), np.int64)[leaves]
-    found: npt.NDArray[np.floating[Any]] = vectors[
+    outputs: npt.NDArray[np.floating[Any]] = vectors[
         begins[:, None] + np.arange(int((ends - begins)[0]))
     ]
-    return found
+    return outputs
 
 
 def _categories(
     tree: Any, nodes: npt.NDArray[np.intp], count: int
 ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32], npt.NDArray[np.int32]]:
-    at, bits = np.zeros(count, np.int32), np.zeros(count, np.int32)
+    starts, bits = np.zeros(count, np.int32), np.zeros(count, np.int32)
     listed = np.asarray(tree.get_field("category_list"), np.int64)
     begins = np.asarray(tree.get_field("category_list_begin"), np.int64)
     ends = np.asarray(tree.get_field("category_list_end"), np.int64)
@@ -193,15 +192,15 @@ def _categories(
         size = int(members.max(initial=-1)) + 1
         mask = np.zeros(-(-size // 32), np.uint32)
         np.bitwise_or.at(mask, members // 32, np.uint32(1) << (members % 32).astype(np.uint32))
-        at[node], bits[node] = filled, size
+        starts[node], bits[node] = filled, size
         filled += len(mask)
         words.append(mask)
     joined = np.concatenate([np.zeros(0, np.uint32), *words])
-    return at, bits, joined.view(np.int32)
+    return starts, bits, joined.view(np.int32)
 
 
 def _depth(left: npt.NDArray[np.int32], right: npt.NDArray[np.int32]) -> int:
-    """Return the number of splits on the longest way from the root to a leaf."""
+    """Return the number of splits on the longest path from the root to a leaf."""
     depth = 0
     level = np.zeros(1, np.int64)
     while True:

@@ -1,4 +1,4 @@
-"""A tree model on the host: treelite's GTIL, and what Triton's FIL backend makes of its results."""
+"""A tree model on the host: treelite's GTIL, with the output conversions of Triton's FIL backend."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ __all__ = [
     "treelite_model",
 ]
 
-# Estimators of these, and of what derives from them, are taken as objects.
+# Estimators of these packages, and their subclasses, are accepted as objects.
 _PLACE = re.compile(r"^\[\d\d:\d\d:\d\d\] \S+:\d+: ")
-# treelite's numbers of tasks: with two classes, and with more.
+# treelite's task numbers of classifiers: with two classes, and with more.
 _CLASSIFIERS = (0, 2)
 _PACKAGES = ("treelite", "xgboost", "lightgbm", "sklearn")
 
@@ -59,7 +59,7 @@ def treelite_model(source: object) -> Any:
     ----------
     source : object
         ``treelite.Model``, ``xgboost.Booster`` or estimator, ``lightgbm.Booster`` or estimator, or
-        an ensemble of trees of scikit-learn's.
+        a tree ensemble of scikit-learn.
 
     Raises
     ------
@@ -68,7 +68,7 @@ def treelite_model(source: object) -> Any:
     """
     treelite = import_treelite()
     if isinstance(source, treelite.Model):
-        # Its header will say what the configuration wants.
+        # The returned header decides.
         return treelite.Model.deserialize_bytes(source.serialize_bytes())
     try:
         return _imported(treelite, source)
@@ -89,8 +89,8 @@ def _imported(treelite: Any, source: Any) -> Any:
         if module is None:
             continue
         if isinstance(source, getattr(module, wrapper, ())):
-            found = getattr(source, attribute)
-            source = found() if callable(found) else found
+            method = getattr(source, attribute)
+            source = method() if callable(method) else method
         if isinstance(source, module.Booster):
             return getattr(treelite.frontend, read)(source)
     return treelite.sklearn.import_model(source)
@@ -135,22 +135,22 @@ def load(source: Path, parameters: ForestParameters) -> Any:
 
 
 def is_classifier(model: Any) -> bool:
-    """Return True if treelite's model says classes."""
+    """Return True if treelite's model is a classifier."""
     return int(model.get_header_accessor().get_field("task_type")[0]) in _CLASSIFIERS
 
 
 def model_file(source: Path, model_type: str) -> Path:
-    """Return a file, or the one that a version's directory has for a type of model."""
+    """Return a file, or the file of a model type in a version's directory."""
     return source / FILENAMES[model_type] if source.is_dir() else source
 
 
 def _text(error: Exception) -> str:
-    """Return what treelite says, without the time and the line of its source."""
+    """Return treelite's message without the time and the source line."""
     return _PLACE.sub("", str(error).strip()) or type(error).__name__
 
 
 class Forest:
-    """A model that many threads may ask at once.
+    """A model that threads may run concurrently.
 
     Parameters
     ----------
@@ -160,8 +160,7 @@ class Forest:
     Attributes
     ----------
     features, classes : int
-        Numbers of inputs of a row, and of treelite's results: 1 for a regression and mostly for two
-        classes.
+        Numbers of inputs of a row, and of treelite's results: 1 for a regression and mostly for two classes.
     """
 
     def __init__(self, model: Any, parameters: ForestParameters) -> None:
@@ -174,7 +173,7 @@ class Forest:
         self.features = int(model.num_feature)
         self.classes = int(header.get_field("num_class")[0])
         if self.classes > 1 and (parameters.predict_proba or parameters.output_class):
-            # As Triton's does, for any objective of the training (FL7).
+            # As in Triton's backend, for any training objective (FL7).
             by_leaf = int(header.get_field("leaf_vector_shape")[1]) > 1
             softmax = parameters.predict_proba and not by_leaf
             header.set_field("postprocessor", "softmax" if softmax else "identity_multiclass")
@@ -197,7 +196,7 @@ class Forest:
         ----------
         rows : ndarray of float32, shape (rows, features)
         width : int
-            Of the configured output; 1 for probabilities is that of class 1 alone.
+            Of the configured output; with 1, probabilities are those of class 1 alone.
 
         Returns
         -------
@@ -210,12 +209,12 @@ class Forest:
                 f"rows of {rows.shape[-1]} features, the model has {self.features}"
             )
         results = self._predict(self._model, rows, nthread=parameters.threads)
-        found: npt.NDArray[np.float32] = results[:, 0, :].astype(np.float32, copy=False)
+        classes: npt.NDArray[np.float32] = results[:, 0, :].astype(np.float32, copy=False)
         if self.classes == 1:
             if parameters.predict_proba:
-                return found if width == 1 else np.concatenate((1 - found, found), axis=1)
+                return classes if width == 1 else np.concatenate((1 - classes, classes), axis=1)
             if parameters.output_class:
-                found = (found > np.float32(parameters.threshold)).astype(np.float32)
+                classes = (classes > np.float32(parameters.threshold)).astype(np.float32)
         elif parameters.output_class and not parameters.predict_proba:
-            found = found.argmax(axis=1, keepdims=True).astype(np.float32)
-        return found
+            classes = classes.argmax(axis=1, keepdims=True).astype(np.float32)
+        return classes

@@ -20,16 +20,16 @@ _ARRAYS = (
 
 
 class GpuForest:
-    """A flat forest in the memory of a device, which all instances there share.
+    """A flat forest in the memory of a device, shared by all instances there.
 
-    Sums are of float64 whatever the trees have, so they differ from GTIL's by GTIL's own rounding.
+    Sums are always float64, and so differ from GTIL's by GTIL's own rounding.
 
     Parameters
     ----------
     flat : FlatForest
     parameters : ForestParameters
     device : torch.device
-        The host's for Triton's interpreter.
+        The host for Triton's interpreter.
     """
 
     def __init__(self, flat: FlatForest, parameters: ForestParameters, device: Any) -> None:
@@ -38,7 +38,7 @@ class GpuForest:
         from nbtriton.backends.fil import kernel
 
         def on_device(array: Any) -> Any:
-            # A pointer has to point somewhere, also to no categories.
+            # A pointer needs a target, even without categories.
             array = array if array.size else np.zeros(1, array.dtype)
             return torch.from_numpy(np.ascontiguousarray(array)).to(device)
 
@@ -60,7 +60,7 @@ class GpuForest:
         rows : torch.Tensor of float32, shape (rows, features)
             On the device.
         width : int
-            Of the configured output; 1 for probabilities is that of class 1 alone.
+            Of the configured output; with 1, probabilities are those of class 1 alone.
 
         Returns
         -------
@@ -71,15 +71,15 @@ class GpuForest:
             raise InvalidArgumentError(
                 f"rows of {rows.shape[-1]} features, the model has {flat.features}"
             )
-        found = self._finish((self._sums(rows) * self._scale + self._base).float())
+        results = self._finish((self._sums(rows) * self._scale + self._base).float())
         if flat.classes == 1:
             if parameters.predict_proba:
-                return found if width == 1 else torch.cat((1 - found, found), 1)
+                return results if width == 1 else torch.cat((1 - results, results), 1)
             if parameters.output_class:
-                return (found > parameters.threshold).float()
+                return (results > parameters.threshold).float()
         elif parameters.output_class and not parameters.predict_proba:
-            return found.argmax(1, keepdim=True).float()
-        return found
+            return results.argmax(1, keepdim=True).float()
+        return results
 
     def _sums(self, rows: Any) -> Any:
         """Return the sums of the leaves, (rows, classes) of float64."""
@@ -97,13 +97,13 @@ class GpuForest:
 
 
 def _postprocessor(torch: Any, flat: FlatForest) -> Callable[[Any], Any]:
-    """Return what treelite's postprocessor of this name does to results of float32."""
+    """Return treelite's postprocessor of this name as a function of float32 results."""
     alpha, ratio = flat.sigmoid_alpha, flat.ratio_c
 
     def sigmoid(x: Any) -> Any:
         return 1 / (1 + torch.exp(-alpha * x))
 
-    known: dict[str, Callable[[Any], Any]] = {
+    functions: dict[str, Callable[[Any], Any]] = {
         "identity": lambda x: x,
         "identity_multiclass": lambda x: x,
         "signed_square": lambda x: torch.copysign(x * x, x),
@@ -115,4 +115,4 @@ def _postprocessor(torch: Any, flat: FlatForest) -> Callable[[Any], Any]:
         "logarithm_one_plus_exp": lambda x: torch.log1p(torch.exp(x)),
         "softmax": lambda x: torch.softmax(x, 1),
     }
-    return known[flat.postprocessor]
+    return functions[flat.postprocessor]

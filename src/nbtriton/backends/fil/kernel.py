@@ -15,8 +15,8 @@ from nbtriton.backends.fil import flatten
 
 __all__ = ["ROWS", "TREES", "walk"]
 
-# Rows and trees of a program: 256 walks for the 128 threads of four warps, and for 512 rows and 100 trees 208
-# programs, more than any GPU has multiprocessors. Not measured.
+# Rows and trees of a program: 256 walks for the 128 threads of four warps. 512 rows and 100 trees then make
+# 208 programs, more than any GPU has multiprocessors. Not measured.
 ROWS = 32
 TREES = 8
 
@@ -37,10 +37,10 @@ def walk(
     sums, classes,
     WIDTH: tl.constexpr, BY_CATEGORY: tl.constexpr, ROWS: tl.constexpr, TREES: tl.constexpr,
 ):  # fmt: skip
-    """Add up the leaves that a block of rows reaches in a block of trees.
+    """Sum the leaves that a block of rows reaches in a block of trees.
 
-    `rows` is (row_count, feature_count) of float32, `sums` (blocks of trees, row_count, classes) of
-    float64; the others are those of `FlatForest`, WIDTH the second dimension of its outputs.
+    `rows` is (row_count, feature_count) of float32, `sums` (blocks of trees, row_count, classes) of float64;
+    the others are those of `FlatForest`, WIDTH the second dimension of its outputs.
     """
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     tree = tl.program_id(1) * TREES + tl.arange(0, TREES)
@@ -50,17 +50,17 @@ def walk(
     begin = row.to(tl.int64)[:, None] * feature_count
     deepest = tl.max(tl.load(depths + tree, mask=is_tree, other=0), axis=0)
     for _ in range(deepest):
-        asked = tl.load(rule + node)
+        bits = tl.load(rule + node)
         value = tl.load(rows + begin + tl.load(feature + node), mask=is_row[:, None], other=0.0)
         limit = tl.load(threshold + node)
         goes_left = (
-            ((value < limit) & ((asked & _BELOW) != 0))
-            | ((value == limit) & ((asked & _EQUAL) != 0))
-            | ((value > limit) & ((asked & _ABOVE) != 0))
+            ((value < limit) & ((bits & _BELOW) != 0))
+            | ((value == limit) & ((bits & _EQUAL) != 0))
+            | ((value > limit) & ((bits & _ABOVE) != 0))
         )
         if BY_CATEGORY:
-            # As GTIL takes it: cut to a whole number, of those that a float32 can say.
-            by_category = (asked & _CATEGORICAL) != 0
+            # As in GTIL: truncated to a whole number within a float32's exact range.
+            by_category = (bits & _CATEGORICAL) != 0
             can_be = by_category & (value >= 0.0) & (value <= 16777216.0)
             category = tl.where(can_be, value, 0.0).to(tl.int32)
             inside = can_be & (category < tl.load(category_bits + node))
@@ -68,9 +68,9 @@ def walk(
                 categories + tl.load(category_at + node) + category // 32, mask=inside, other=0
             )
             listed = inside & (((word >> (category % 32)) & 1) != 0)
-            to_left = listed ^ ((asked & _LISTED_GO_RIGHT) != 0)
+            to_left = listed ^ ((bits & _LISTED_GO_RIGHT) != 0)
             goes_left = tl.where(by_category, to_left, goes_left)
-        goes_left = tl.where(value != value, (asked & _MISSING) != 0, goes_left)  # noqa: PLR0124 - NaN
+        goes_left = tl.where(value != value, (bits & _MISSING) != 0, goes_left)  # noqa: PLR0124 - NaN
         node = tl.where(goes_left, tl.load(left + node), tl.load(right + node))
     reached = tl.load(leaf + node).to(tl.int64) * WIDTH
     of_class = tl.load(class_ids + tree, mask=is_tree, other=-1)[None, :]

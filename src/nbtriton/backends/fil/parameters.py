@@ -1,7 +1,7 @@
-"""The parameters of a forest, read as Triton's FIL backend reads them (FL1 to FL3).
+"""The parameters of a forest, read as by Triton's FIL backend (FL1 to FL3).
 
-``RapidsSharedState::load`` of its shared_state.h, and ``get_config_param`` of RAPIDS-Triton, which
-reads numbers and words by a C++ stream: what follows the first word does not count.
+``RapidsSharedState::load`` of its shared_state.h, and ``get_config_param`` of RAPIDS-Triton, which reads
+numbers and words by a C++ stream: text after the first word does not count.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from nbtriton.errors import InternalError, InvalidArgumentError, UnsupportedErro
 
 __all__ = ["FILENAMES", "ForestParameters", "forest_parameters", "model_type"]
 
-# The file of each `model_type`, where the configuration names none.
+# The default file name of each `model_type`.
 FILENAMES = {
     "xgboost": "xgboost.model",
     "xgboost_json": "xgboost.json",
@@ -29,7 +29,7 @@ _FLOAT = re.compile(r"\s*([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class ForestParameters:
-    """The parameters that have an effect on the host.
+    """The parameters with an effect on the host.
 
     Parameters
     ----------
@@ -40,11 +40,11 @@ class ForestParameters:
     output_class : bool
         The model is a classifier: without `predict_proba` return the class.
     threshold : float
-        A binary classifier says 1 above it.
+        A binary classifier returns 1 above it.
     allow_unknown_field : bool
-        Of XGBoost's JSON and UBJSON.
+        For XGBoost's JSON and UBJSON.
     threads : int
-        That one batch may use; all of the machine's for -1.
+        Most threads of one batch; -1 for all of the machine's.
     """
 
     model_type: str
@@ -61,7 +61,7 @@ def forest_parameters(config: ModelConfig) -> ForestParameters:
     Raises
     ------
     InternalError, InvalidArgumentError, UnsupportedError
-        One is wrong, or missing, with Triton's text.
+        A wrong or missing parameter, with Triton's text.
     """
     predict_proba = _flag(config, "predict_proba", default=False)
     kind = model_type(config)
@@ -83,7 +83,7 @@ def model_type(config: ModelConfig) -> str:
     Raises
     ------
     UnsupportedError
-        No such type exists, with Triton's text.
+        An unknown type, with Triton's text.
     """
     words = (text_parameter(config, "model_type") or "").split()
     kind = words[0] if words else "xgboost"

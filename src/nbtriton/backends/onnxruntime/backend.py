@@ -18,7 +18,7 @@ from nbtriton.errors import InternalError
 
 __all__ = ["OnnxRuntimeBackend"]
 
-# max_batch_size of a model that could batch and whose configuration has none; 4 by default.
+# Setting for the max_batch_size of a batching model whose configuration has none; 4 by default.
 DEFAULT_MAX_BATCH_SIZE = "default-max-batch-size"
 
 
@@ -39,11 +39,11 @@ class OnnxRuntimeBackend(Backend):
         """Return True for a path to an ``.onnx`` file, an ``onnx.ModelProto``, and `bytes`."""
         if isinstance(source, Path):
             return source.suffix == ".onnx"
-        # By its name: the caller that made it has imported onnx, nbtriton need not.
+        # By class name: only the caller's code needs onnx.
         return isinstance(source, bytes | bytearray) or type(source).__name__ == "ModelProto"
 
     def prefers_gpu(self) -> bool:
-        """Return True if the installed onnxruntime can use one."""
+        """Return True if the installed onnxruntime supports GPUs."""
         return has_provider(CUDA)
 
     def complete_config(self, context: ModelContext) -> ModelConfig:
@@ -59,7 +59,7 @@ class OnnxRuntimeBackend(Backend):
         check(context.config, self._described(context))
 
     def open(self, context: ModelContext) -> None:
-        """Release the session that described the model where no instance will run it."""
+        """Release the session for the model's description if no instance will run it."""
         kinds = {enum_name(group, "kind") for group in context.config.instance_group}
         if kinds == {"KIND_GPU"} and self._sessions is not None:
             self._sessions.drop(None)
@@ -70,7 +70,7 @@ class OnnxRuntimeBackend(Backend):
         Raises
         ------
         UnsupportedError
-            KIND_GPU, and an onnxruntime without CUDA.
+            KIND_GPU with an onnxruntime without CUDA.
         """
         config = context.model.config
         device_id = context.device_id if context.kind == "KIND_GPU" else None

@@ -30,7 +30,7 @@ class Model:
     inputs, outputs : mapping of str to TensorInfo
         By name, in the model's order.
     initializers : mapping of str to TensorInfo
-        Weights that a request may bring along: optional inputs.
+        Weights that a request may override: optional inputs.
     """
 
     inputs: Mapping[str, TensorInfo]
@@ -46,7 +46,7 @@ def check(config: ModelConfig, model: Model) -> None:
     InvalidArgumentError, InternalError
         With Triton's text; the order of the checks is Triton's.
     UnsupportedError
-        Tensors that ONNX Runtime's Python interface cannot bring together.
+        A mixture of tensors that ONNX Runtime's Python interface does not accept.
     """
     states = config.sequence_batching.state
     controls = control_types(config)
@@ -57,9 +57,9 @@ def check(config: ModelConfig, model: Model) -> None:
         _check_control(config, model, name, data_type)
     count = len(model.inputs)
     expect_input_count(config, expected, model.inputs, count, count)
-    known = {**model.inputs, **model.initializers}
+    infos = {**model.inputs, **model.initializers}
     for spec in specs.values():
-        _check_input(config, spec, known)
+        _check_input(config, spec, infos)
     scattered = {name for batch in config.batch_output for name in batch.target_name}
     for spec in output_specs(config).values():
         info = _look_up("output", spec.name, model.outputs)
@@ -72,7 +72,7 @@ def check(config: ModelConfig, model: Model) -> None:
         _check_datatype(
             config.name, "output state", name, data_type, _look_up("output", name, model.outputs)
         )
-        _look_up("input", str(state.input_name), known)
+        _look_up("input", str(state.input_name), infos)
     _check_mixture(config.name, model)
 
 
@@ -95,32 +95,32 @@ def _check_control(config: ModelConfig, model: Model, name: str, data_type: str)
     )
 
 
-def _check_input(config: ModelConfig, spec: TensorSpec, known: Mapping[str, TensorInfo]) -> None:
-    who = f"unable to load model '{config.name}',"
+def _check_input(config: ModelConfig, spec: TensorSpec, infos: Mapping[str, TensorInfo]) -> None:
+    prefix = f"unable to load model '{config.name}',"
     expect(
         not (spec.optional and config.max_batch_size > 0),
-        f"{who} optional input '{spec.name}' is not supported for models that support batching",
+        f"{prefix} optional input '{spec.name}' is not supported for models that support batching",
     )
-    info = _look_up("input", spec.name, known)
+    info = _look_up("input", spec.name, infos)
     _check_datatype(config.name, "input", spec.name, to_config(spec.datatype), info)
     if not spec.allow_ragged_batch:
         _check_shape(config, spec, info, exact=False)
         return
-    ragged = f"{who} configuration expects model provides input with shape [-1]"
+    ragged = f"{prefix} configuration expects model provides input with shape [-1]"
     text = f"{ragged} for ragged input '{spec.name}', which is not supported for optional input"
     expect(not spec.optional, text)
     shape = format_shape(info.dims)
     expect(shape == "[-1]", f"{ragged}  for ragged input '{spec.name}', model provides {shape}")
 
 
-def _look_up(kind: str, name: str, known: Mapping[str, TensorInfo]) -> TensorInfo:
-    if name not in known:
+def _look_up(kind: str, name: str, infos: Mapping[str, TensorInfo]) -> TensorInfo:
+    if name not in infos:
         raise InvalidArgumentError(
             f"unexpected inference {kind} '{name}', allowed {kind}s are: "
-            f"{', '.join(sorted(known))}",
-            hint=nearest(name, known),
+            f"{', '.join(sorted(infos))}",
+            hint=nearest(name, infos),
         )
-    return known[name]
+    return infos[name]
 
 
 def _check_datatype(model: str, kind: str, name: str, data_type: str, info: TensorInfo) -> None:
@@ -132,7 +132,7 @@ def _check_datatype(model: str, kind: str, name: str, data_type: str, info: Tens
 
 
 def _check_shape(config: ModelConfig, spec: TensorSpec, info: TensorInfo, *, exact: bool) -> None:
-    """Compare shapes; ``exact`` also where the model's dimension varies (outputs)."""
+    """Compare shapes; with ``exact`` also variable dimensions of the model (outputs)."""
     batches = config.max_batch_size > 0
     dims, found = model_dims(spec), format_shape(info.dims)
     if not info.dims:
@@ -143,10 +143,10 @@ def _check_shape(config: ModelConfig, spec: TensorSpec, info: TensorInfo, *, exa
             f"Model configuration provided: {format_shape(dims)}.",
         )
         return
-    who = f"model '{config.name}', tensor '{spec.name}':"
+    prefix = f"model '{config.name}', tensor '{spec.name}':"
     expect(
         not batches or info.dims[0] == -1,
-        f"{who} for the model to support batching the shape should have at least 1 dimension and "
+        f"{prefix} for the model to support batching the shape should have at least 1 dimension and "
         f"the first dimension must be -1; but shape expected by the model is {found}",
         hint="export it with a variable first dimension, or set max_batch_size: 0",
     )
@@ -158,7 +158,7 @@ def _check_shape(config: ModelConfig, spec: TensorSpec, info: TensorInfo, *, exa
     )
     expect(
         _fits(info.dims, full, exact=exact),
-        f"{who} the model expects {len(info.dims)} dimensions (shape {found}) but the model "
+        f"{prefix} the model expects {len(info.dims)} dimensions (shape {found}) but the model "
         f"configuration specifies {len(full)} dimensions"
         f"{complete if batches else f' (shape {shape})'}",
     )
@@ -166,8 +166,8 @@ def _check_shape(config: ModelConfig, spec: TensorSpec, info: TensorInfo, *, exa
 
 def _fits(of_model: Sequence[int], configured: Sequence[int], *, exact: bool) -> bool:
     return len(of_model) == len(configured) and all(
-        found == wanted or (found == -1 and not exact)
-        for found, wanted in zip(of_model, configured, strict=True)
+        size == expected or (size == -1 and not exact)
+        for size, expected in zip(of_model, configured, strict=True)
     )
 
 

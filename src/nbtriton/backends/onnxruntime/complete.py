@@ -1,4 +1,4 @@
-"""Fill a configuration from what an ONNX model says of itself, as Triton's backend does."""
+"""Completion of a configuration from an ONNX model, as in Triton's backend."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _log = logging.getLogger("nbtriton.onnxruntime")
 
 
 def is_complete(config: ModelConfig) -> bool:
-    """Return True for a configuration that the model is not asked about."""
+    """Return True for a configuration that needs no completion."""
     return bool((config.input or config.batch_input) and config.output)
 
 
@@ -29,9 +29,8 @@ def complete(
 ) -> ModelConfig:
     """Return an incomplete configuration with inputs, outputs and batching filled in.
 
-    A model whose tensors all have a variable first dimension batches: without ``max_batch_size``
-    up to `default_max_batch_size`, and with more than 1 through the dynamic batcher, unless another
-    scheduler is chosen.
+    A model whose tensors all have a variable first dimension batches. Without ``max_batch_size`` it gets
+    `default_max_batch_size`, and above 1 the dynamic batcher unless another scheduler is chosen.
 
     Raises
     ------

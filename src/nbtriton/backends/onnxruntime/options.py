@@ -1,7 +1,6 @@
-"""From a configuration to the options of a session, with the meaning of Triton's onnxruntime backend.
+"""Session options from a configuration, with the meaning of Triton's onnxruntime backend.
 
-Parameters, graph level and execution accelerators are those of its README; texts of errors are those
-of its code.
+Parameters, graph level and execution accelerators are those of its README; error texts are those of its code.
 """
 
 from __future__ import annotations
@@ -36,17 +35,17 @@ CUDA = "CUDAExecutionProvider"
 _OPENVINO = "OpenVINOExecutionProvider"
 _TENSORRT = "TensorrtExecutionProvider"
 
-# Settings of the server: whether sessions share a pool of threads, and its sizes.
+# Settings of the server: whether sessions share a thread pool, and its sizes.
 GLOBAL_THREADS = ("enable-global-threadpool", "intra_op_thread_count", "inter_op_thread_count")
 
-_ERRORS_ONLY = 3  # warnings would go to the process's stderr, past the notebook
+_ERRORS_ONLY = 3  # warnings would go to the process's stderr instead of the notebook
 _SHRINKAGE = "memory.enable_memory_arena_shrinkage"
 _DEVICE_ALLOCATOR = "session.use_device_allocator_for_initializers"
 
 # `optimization.graph.level`; every other value means all optimizations.
 _LEVELS = {-1: "ORT_ENABLE_BASIC", 1: "ORT_ENABLE_EXTENDED", 2: "ORT_DISABLE_ALL"}
 
-# Deprecated parameters of the CUDA provider: what 0, 1, … stand for; None for a value as it is.
+# Deprecated parameters of the CUDA provider, with the meanings of 0, 1, …; None for a value as it is.
 _CUDA_PARAMETERS: dict[str, tuple[str, ...] | None] = {
     "cudnn_conv_algo_search": ("EXHAUSTIVE", "HEURISTIC", "DEFAULT"),
     "arena_extend_strategy": ("kNextPowerOfTwo", "kSameAsRequested"),
@@ -75,7 +74,7 @@ def session_options(ort: Any, config: ModelConfig) -> Any:
     Raises
     ------
     InvalidArgumentError
-        A parameter whose value means nothing.
+        An invalid value of a parameter.
     InternalError
         A library of ``model_operations`` cannot be loaded.
     """
@@ -118,19 +117,19 @@ def session_options(ort: Any, config: ModelConfig) -> Any:
 
 
 def uses_global_threads(ort: Any, settings: Mapping[str, str]) -> bool:
-    """Return whether all sessions share one pool of threads, which is made by the first of them.
+    """Return whether all sessions share one thread pool, made by the first of them.
 
     Parameters
     ----------
     ort : module
         onnxruntime.
     settings : mapping of str to str
-        Those of `GLOBAL_THREADS`, as Triton's backend takes them from ``--backend-config``.
+        Settings of `GLOBAL_THREADS`, as in ``--backend-config`` of Triton's backend.
 
     Raises
     ------
     InvalidArgumentError
-        One is no number, or neither yes nor no.
+        An invalid number or truth value.
     """
     switch, *names = GLOBAL_THREADS
     if not boolean_value(settings.get(switch, "0"), f"it is {switch}"):
@@ -147,7 +146,7 @@ def uses_global_threads(ort: Any, settings: Mapping[str, str]) -> bool:
 
 
 def run_options(ort: Any, config: ModelConfig) -> Any:
-    """Return an ``onnxruntime.RunOptions``, or None where the defaults do."""
+    """Return an ``onnxruntime.RunOptions``, or None for the defaults."""
     value = text_parameter(config, _SHRINKAGE)
     if value is None:
         return None
@@ -168,34 +167,34 @@ def providers(config: ModelConfig, device_id: int | None) -> list[tuple[str, dic
     Returns
     -------
     list of (str, dict)
-        Names and options; the host's own provider comes last. An accelerator that this onnxruntime
-        was not built with is left out, with a warning: the results are the same without it.
+        Names and options; the host's own provider comes last. An accelerator that this onnxruntime lacks is
+        left out, with a warning: the results are the same without it.
 
     Raises
     ------
     InvalidArgumentError
         An accelerator, or a parameter of one, that Triton does not know either.
     UnsupportedError
-        A GPU, and an onnxruntime without CUDA.
+        A GPU with an onnxruntime without CUDA.
     """
-    found: list[tuple[str, dict[str, str]]] = []
+    chosen: list[tuple[str, dict[str, str]]] = []
     if device_id is not None:
-        found += _on_gpu(config, device_id)
+        chosen += _on_gpu(config, device_id)
     for accelerator in config.optimization.execution_accelerators.cpu_execution_accelerator:
         if accelerator.name != "openvino":
             raise _unknown_accelerator(accelerator.name, ("openvino",))
-        found += _if_there(config.name, "openvino", _OPENVINO, {"device_type": "CPU"})
-    return [*found, (CPU, {})]
+        chosen += _if_there(config.name, "openvino", _OPENVINO, {"device_type": "CPU"})
+    return [*chosen, (CPU, {})]
 
 
 def _on_gpu(config: ModelConfig, device_id: int) -> list[tuple[str, dict[str, str]]]:
-    found = []
+    chosen = []
     cuda = {"device_id": str(device_id)}
     for accelerator in config.optimization.execution_accelerators.gpu_execution_accelerator:
         if accelerator.name == "tensorrt":
             options = _tensorrt_options(accelerator.parameters.items())
             options["device_id"] = str(device_id)
-            found += _if_there(config.name, "tensorrt", _TENSORRT, options)
+            chosen += _if_there(config.name, "tensorrt", _TENSORRT, options)
         elif accelerator.name == "cuda":
             cuda |= {key: value for key, value in accelerator.parameters.items() if value}
         else:
@@ -219,7 +218,7 @@ def _on_gpu(config: ModelConfig, device_id: int) -> list[tuple[str, dict[str, st
                 hint=", ".join(f"{index} is {name}" for index, name in enumerate(meanings)),
             )
         cuda[key] = meanings[choice]
-    return [*found, (CUDA, cuda)]
+    return [*chosen, (CUDA, cuda)]
 
 
 def _tensorrt_options(parameters: Iterable[tuple[str, str]]) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""The package onnxruntime: found on first use, its errors and tensors in Triton's words."""
+"""The package onnxruntime, imported on first use, with its errors and types in Triton's terms."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from nbtriton.packages import needed
 
 __all__ = ["TensorInfo", "has_provider", "import_onnxruntime", "runtime_error", "tensor_infos"]
 
-# The protocol's datatype of ONNX Runtime's element types; in Triton's messages these are upper case.
+# The protocol's datatypes of ONNX Runtime's element types, which are upper case in Triton's messages.
 _INTEGERS = [f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)]
 _DATATYPES = {
     **{name: name.upper() for name in ("bool", *_INTEGERS)},
@@ -30,7 +30,7 @@ _INVALID_ARGUMENT = 2
 
 @dataclass(frozen=True, slots=True)
 class TensorInfo:
-    """One input or output as the model has it.
+    """One input or output of the model.
 
     Parameters
     ----------
@@ -39,8 +39,8 @@ class TensorInfo:
     onnx_type : str
         As in Triton's messages: ``"FLOAT"``.
     dims : tuple of int
-        With the batch dimension; -1 for every one that varies. Empty for a scalar, and for a
-        tensor whose rank the model does not say.
+        With the batch dimension; -1 for each variable one. Empty for a scalar, and for a tensor without a
+        rank in the model.
     """
 
     datatype: str
@@ -62,7 +62,7 @@ def import_onnxruntime() -> Any:
 
 
 def has_provider(name: str) -> bool:
-    """Return whether the installed onnxruntime has an execution provider; False without one."""
+    """Return whether an onnxruntime with an execution provider is installed."""
     try:
         import onnxruntime
     except ImportError:
@@ -71,12 +71,12 @@ def has_provider(name: str) -> bool:
 
 
 def tensor_infos(nodes: Iterable[Any]) -> dict[str, TensorInfo]:
-    """Return what a session says of its inputs or outputs, by name, in the model's order.
+    """Return a session's description of its inputs or outputs, by name, in the model's order.
 
     Raises
     ------
     UnsupportedError
-        One is a sequence, a map or another thing that is no tensor.
+        One is not a tensor, such as a sequence or a map.
     """
     infos = {}
     for node in nodes:

@@ -1,7 +1,7 @@
-"""One model version's sessions: read once a device, shared by all its instances.
+"""One model version's sessions: one per device, shared by all its instances.
 
-Triton makes a session an instance. Sessions may be run by several threads at once, with the same
-results, so one copy of the weights and one pool of threads do.
+Triton makes a session per instance. Several threads may run a session concurrently, with the same results, so
+that one copy of the weights and one thread pool suffice.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Sessions:
     Parameters
     ----------
     source : Path, bytes or onnx.ModelProto
-        A file, a directory with a ``model.onnx`` (and files of weights) in it, or the model itself.
+        A file, a directory with a ``model.onnx`` (and files of weights), or the model itself.
     settings : mapping of str to str
         The server's for this backend.
     """
@@ -38,7 +38,7 @@ class Sessions:
         self._by_device: dict[int | None, Any] = {}
 
     def on(self, config: ModelConfig, device_id: int | None) -> Any:
-        """Return the ``InferenceSession`` on a GPU; on the host for None.
+        """Return the ``InferenceSession`` on a GPU, or on the host for None.
 
         Raises
         ------
@@ -47,7 +47,7 @@ class Sessions:
         InternalError
             ONNX Runtime cannot load the model, with its own text.
         InvalidArgumentError, UnsupportedError
-            The configuration asks for what cannot be done.
+            Invalid or unsupported options in the configuration.
         """
         with self._lock:
             if device_id not in self._by_device:
@@ -82,7 +82,7 @@ class Sessions:
 
 
 def model_bytes(source: Any) -> bytes:
-    """Return a model that is no file, serialized."""
+    """Return a model object, serialized."""
     return bytes(source if isinstance(source, bytes | bytearray) else source.SerializeToString())
 
 

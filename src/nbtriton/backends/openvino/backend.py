@@ -1,4 +1,4 @@
-"""The openvino backend: OpenVINO's own files, ONNX and others that it reads, on the host."""
+"""The openvino backend: models that OpenVINO reads (its own format, ONNX and others), on the host."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from nbtriton.errors import InternalError, InvalidArgumentError, UnavailableErro
 
 __all__ = ["OpenVinoBackend"]
 
-# max_batch_size of a model whose layouts say that it batches, and whose configuration has none.
+# Setting for the max_batch_size of a model that batches by its layouts, and whose configuration has none.
 DEFAULT_MAX_BATCH_SIZE = "default-max-batch-size"
 
 
@@ -35,8 +35,8 @@ class OpenVinoBackend(Backend):
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._core: Any = None
-        self._model: Any = None  # as it was read
-        self._fitted: Any = None  # as its configuration wants it
+        self._model: Any = None  # as read
+        self._fitted: Any = None  # changed to match its configuration
         self._compiled: Any = None
 
     @classmethod
@@ -56,7 +56,7 @@ class OpenVinoBackend(Backend):
         return complete(context.config, self._read(context), size)
 
     def check(self, context: ModelContext) -> None:
-        """Fit the model to its configuration; see `nbtriton.backends.openvino.configure`."""
+        """Change the model to match its configuration; see `nbtriton.backends.openvino.configure`."""
         self._fit(context)
         properties(context.config)
 
@@ -88,7 +88,7 @@ class OpenVinoBackend(Backend):
             return OpenVinoInstance(model.config, self._compiled, padding=chosen.padding)
 
     def served(self, context: ModelContext) -> object:
-        """Return the path, or the model of the notebook as it was given."""
+        """Return the path, or the original model of the notebook."""
         return context.source
 
     def close(self) -> None:

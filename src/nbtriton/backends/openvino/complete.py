@@ -1,4 +1,4 @@
-"""Fill a configuration from what a model says of itself, as Triton's openvino backend does (OV2)."""
+"""Completion of a configuration from a model, as in Triton's openvino backend (OV2)."""
 
 from __future__ import annotations
 
@@ -17,9 +17,8 @@ _log = logging.getLogger("nbtriton.openvino")
 def complete(config: ModelConfig, model: Any, default_max_batch_size: int) -> ModelConfig:
     """Return a configuration with inputs, outputs and batching filled in.
 
-    A model batches if the layouts of all its tensors name a batch dimension: without
-    ``max_batch_size`` up to `default_max_batch_size`, at least 1, and with more than 1 through the
-    dynamic batcher, unless sequences are batched.
+    A model batches if the layouts of all its tensors name a batch dimension. Without ``max_batch_size`` it
+    gets `default_max_batch_size`, at least 1, and above 1 the dynamic batcher unless sequences are batched.
 
     Parameters
     ----------
@@ -51,8 +50,8 @@ def complete(config: ModelConfig, model: Any, default_max_batch_size: int) -> Mo
         )
     for field, tensors in (("input", model.inputs), ("output", model.outputs)):
         if not getattr(done, field):
-            found = [_tensor(port, done.max_batch_size > 0) for port in tensors]
-            getattr(done, field).extend(getattr(from_dict({field: found}), field))
+            specs = [_tensor(port, done.max_batch_size > 0) for port in tensors]
+            getattr(done, field).extend(getattr(from_dict({field: specs}), field))
     return done
 
 

@@ -1,8 +1,8 @@
-"""A model made to fit its configuration, with the checks and the texts of Triton's openvino backend.
+"""A model changed to match its configuration, with the checks and the texts of Triton's openvino backend.
 
-``ValidateInputs``, ``ValidateOutputs`` and ``CompareDimsSupported`` of its openvino.cc and
-openvino_utils.cc: a tensor has the datatype of the configuration, from or to which OpenVINO
-converts, and a model that batches is one of ``max_batch_size`` rows.
+``ValidateInputs``, ``ValidateOutputs`` and ``CompareDimsSupported`` of its openvino.cc and openvino_utils.cc:
+a tensor has the datatype of the configuration, from or to which OpenVINO converts, and a batching model has
+``max_batch_size`` rows.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ["configured"]
 
 
 def configured(model: Any, config: ModelConfig, *, reshape: bool) -> Any:
-    """Return a copy of a model as its configuration wants it.
+    """Return a copy of a model that matches its configuration.
 
     Parameters
     ----------
@@ -28,12 +28,12 @@ def configured(model: Any, config: ModelConfig, *, reshape: bool) -> Any:
     config : ModelConfig
         Completed.
     reshape : bool
-        Whether it gets the shapes of the configuration instead of being compared with them.
+        Set the shapes of the configuration instead of comparing them.
 
     Raises
     ------
     ConfigError, InvalidArgumentError, InternalError
-        They do not fit, with Triton's text; the order of the checks is Triton's.
+        They do not match, with Triton's text; the order of the checks is Triton's.
     """
     with runtime_errors("copying model"):
         model = model.clone()
@@ -54,13 +54,13 @@ def _with_inputs(model: Any, config: ModelConfig, *, reshape: bool) -> Any:
         port = _look_up("input", spec.name, ports)
         element = _element("input", spec, config)
         shape = port.partial_shape
-        # The change is the builder's own: an error of it comes with the build.
+        # Only the builder is changed: errors are raised by the build.
         changed = changes.input(spec.name).tensor()
         changed.set_element_type(element)
         if reshape:
-            for at, size in enumerate(model_dims(spec), start=int(config.max_batch_size > 0)):
+            for index, size in enumerate(model_dims(spec), start=int(config.max_batch_size > 0)):
                 with runtime_errors(f"setting shape for {spec.name}"):
-                    shape[at] = openvino.Dimension(size)
+                    shape[index] = openvino.Dimension(size)
             with runtime_errors(f"setting shape for {spec.name}"):
                 changed.set_shape(shape)
         else:
@@ -106,16 +106,16 @@ def _element(kind: str, spec: TensorSpec, config: ModelConfig) -> Any:
 def _check_dims(
     config: ModelConfig, spec: TensorSpec, found: Sequence[int], *, exact: bool
 ) -> None:
-    """Compare shapes; a variable dimension of the model takes any, `exact` for outputs."""
+    """Compare shapes; a variable dimension of the model matches any size, except with `exact` (outputs)."""
     batches = config.max_batch_size > 0
     dims = model_dims(spec)
-    who = f"model '{config.name}', tensor '{spec.name}':"
+    prefix = f"model '{config.name}', tensor '{spec.name}':"
     expect(
         bool(found) or not batches,
-        f"{who} for the model to support batching the shape should have at least 1 dimension",
+        f"{prefix} for the model to support batching the shape should have at least 1 dimension",
     )
     full = (config.max_batch_size, *dims) if batches else dims
-    first = 0 if exact or not batches else 1  # it will be set
+    first = 0 if exact or not batches else 1  # set later
     fits = len(found) == len(full) and all(
         has in (-1, want) or (batches and not exact and want == -1)
         for has, want in zip(found[first:], full[first:], strict=True)
@@ -127,7 +127,7 @@ def _check_dims(
     )
     expect(
         fits,
-        f"{who} the model expects {len(found)} dimensions (shape {format_shape(found)}) but the model "
+        f"{prefix} the model expects {len(found)} dimensions (shape {format_shape(found)}) but the model "
         f"configuration specifies {len(full)} dimensions"
         f"{explained if batches else f' (shape {shape})'}",
         hint='parameters { key: "RESHAPE_IO_LAYERS" value { string_value: "yes" } } gives the model '

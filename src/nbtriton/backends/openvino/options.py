@@ -1,4 +1,4 @@
-"""From a configuration's parameters to OpenVINO's properties (OV1)."""
+"""OpenVINO's properties from a configuration's parameters (OV1)."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ _HINTS = ("latency", "throughput", "cumulative_throughput")
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """The parameters that are no properties of a device.
+    """The parameters that are no device properties.
 
     Parameters
     ----------
     padding : bool
-        ENABLE_BATCH_PADDING: smaller batches are filled up with zeros.
+        ENABLE_BATCH_PADDING: smaller batches are padded with zeros.
     reshape : bool
         RESHAPE_IO_LAYERS: the model gets the shapes of its configuration.
     device : str
@@ -36,7 +36,7 @@ class Options:
 
 
 def options(config: ModelConfig) -> Options:
-    """Return the options of a configuration: what is not ``yes`` means no."""
+    """Return the options of a configuration: all but ``yes`` means no."""
     return Options(
         _is_yes(config, "ENABLE_BATCH_PADDING"),
         _is_yes(config, "RESHAPE_IO_LAYERS"),
@@ -46,36 +46,36 @@ def options(config: ModelConfig) -> Options:
 
 
 def properties(config: ModelConfig) -> dict[str, str]:
-    """Return the properties with which a model is compiled.
+    """Return the properties for the compilation of a model.
 
     Raises
     ------
     InvalidArgumentError
-        A parameter has another value than Triton allows, with its text.
+        A value that Triton does not allow, with its text.
     """
-    found = {}
+    result = {}
     for key in ("INFERENCE_NUM_THREADS", "COMPILATION_NUM_THREADS"):
         value = _value(config, key)
         if value:
             if not _is_number(value):
                 raise _wrong(key, "to be a non-negative number", value)
-            found[key] = value
+            result[key] = value
     value = _value(config, "HINT_BF16")
     if value:
         if value != "yes":
             raise _wrong("HINT_BF16", "to be YES", value)
-        found["INFERENCE_PRECISION_HINT"] = "bf16"
+        result["INFERENCE_PRECISION_HINT"] = "bf16"
     value = _value(config, "NUM_STREAMS")
     if value:
         if value not in ("auto", "numa") and not _is_number(value):
             raise _wrong("NUM_STREAMS", "to be either AUTO/NUMA/<int_value>", value)
-        found["NUM_STREAMS"] = value.upper()
+        result["NUM_STREAMS"] = value.upper()
     value = _value(config, "PERFORMANCE_HINT")
     if value:
         if value not in _HINTS:
             raise _wrong("PERFORMANCE_HINT", f"to be {'/'.join(_HINTS).upper()}", value)
-        found["PERFORMANCE_HINT"] = value.upper()
-    return found
+        result["PERFORMANCE_HINT"] = value.upper()
+    return result
 
 
 def _value(config: ModelConfig, key: str) -> str:

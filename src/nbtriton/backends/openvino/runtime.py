@@ -1,4 +1,4 @@
-"""The package openvino: found on first use, its types, shapes and errors in Triton's words."""
+"""The package openvino, imported on first use, with its types, shapes and errors in Triton's terms."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from nbtriton.packages import needed
 
 __all__ = ["TYPES", "dims_of", "import_openvino", "runtime_errors", "type_of"]
 
-# The protocol's datatype of OpenVINO's element types; Triton's backend takes no others (OV3).
+# The protocol's datatypes of OpenVINO's element types; Triton's backend accepts no others (OV3).
 TYPES = {
     "BOOL": "boolean",
     **{f"{sign}INT{n}": f"{kind}{n}" for n in (8, 16, 32, 64) for sign, kind in (("U", "u"), ("", "i"))},
@@ -42,13 +42,13 @@ def type_of(port: Any) -> str:
 
 
 def dims_of(port: Any) -> tuple[int, ...]:
-    """Return the shape of an input or output, with -1 for every dimension that varies."""
+    """Return the shape of an input or output, with -1 for every variable dimension."""
     return tuple(dim.get_length() if dim.is_static else -1 for dim in port.partial_shape)
 
 
 @contextmanager
 def runtime_errors(doing: str) -> Iterator[None]:
-    """Turn OpenVINO's exceptions into Triton's error of what is being done."""
+    """Turn OpenVINO's exceptions into Triton's error; `doing` names the action."""
     try:
         yield
     except (RuntimeError, TypeError, ValueError) as error:

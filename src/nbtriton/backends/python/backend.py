@@ -24,7 +24,7 @@ __all__ = ["PythonBackend"]
 
 _log = logging.getLogger("nbtriton.python")
 
-# Of model and instance names: they name the process that Triton runs the model in.
+# Of model and instance names, which name the process of the model in Triton.
 _INVALID = frozenset(";|&$`<>()[]{}\\\"'*?~#!")
 
 
@@ -32,12 +32,12 @@ class PythonBackend(Backend):
     """Runs Python code, as Triton's backend of the same name does."""
 
     name: ClassVar[str] = "python"
-    # The code of all its models, where they have none of their own (`based_on`).
+    # The code of all its models, if they have none of their own (`based_on`).
     code: ClassVar[Path | None] = None
 
     def __init__(self) -> None:
         install_pb_utils()
-        # As it was when the configuration was completed.
+        # The model at the completion of its configuration.
         self._class: object = None
         self._modules: LocalModules | None = None
 
@@ -45,8 +45,8 @@ class PythonBackend(Backend):
     def based_on(cls, name: str, code: Path) -> type[PythonBackend]:
         """Return the backend of this name whose models all run one ``model.py``.
 
-        Triton calls it a Python-based backend. A model of it has its configuration and the
-        files that the code reads from ``pb_utils.get_model_dir()``.
+        Triton calls it a Python-based backend. A model of it has a configuration and the files that the code
+        reads from ``pb_utils.get_model_dir()``.
         """
         members = {"name": name, "code": code, "runtime": code.name, "needs_source": False}
         return type("PythonBasedBackend", (cls,), members)
@@ -72,7 +72,7 @@ class PythonBackend(Backend):
         ConfigError
             Annotations are missing or contradict the configuration.
         InvalidArgumentError
-            The model's name has a character that Triton does not take.
+            The model's name has a character that Triton does not allow.
         """
         if is_callable_model(context.source):
             return complete_callable(context.source, context.config, context.example)
@@ -86,7 +86,7 @@ class PythonBackend(Backend):
         Raises
         ------
         InvalidArgumentError
-            A name has a character that Triton does not take.
+            A name has a character that Triton does not allow.
         UnsupportedError
             FORCE_CPU_ONLY_INPUT_TENSORS is neither yes nor no.
         """
@@ -95,16 +95,16 @@ class PythonBackend(Backend):
         _force_cpu(context.config)
 
     def batching(self, context: ModelContext) -> object:
-        """Return the class, also of a file."""
+        """Return the model's class, imported if it is in a file."""
         return context.source if self._class is None else self._class
 
     def open(self, context: ModelContext) -> None:
-        """Find the modules that the instances share, and warn of names that mean others here.
+        """Find the modules that the instances share, and warn of names with another meaning here.
 
         Raises
         ------
         InternalError
-            There is no such file.
+            The file does not exist.
         """
         if not is_callable_model(context.source):
             self._modules = self._model(context).modules()
@@ -127,26 +127,26 @@ class PythonBackend(Backend):
         UnsupportedError
             FORCE_CPU_ONLY_INPUT_TENSORS is neither yes nor no.
         InvalidArgumentError
-            The instance's name has a character that Triton does not take.
+            The instance's name has a character that Triton does not allow.
         """
         model = context.model
         _check_name(context.name)
-        made = self.describe(model)
+        python_model = self.describe(model)
         if is_callable_model(model.source):
-            running = made.running(context.name, model.server)
+            running = python_model.running(context.name, model.server)
             device = context.device
             place = None if device is None else Place(device, model.name, _on_host(model))
             return FunctionInstance(model.source, model.config, running, _device(context), place)
-        return made.create_instance(
+        return python_model.create_instance(
             context.name, context.kind, context.device_id, model.server, self._modules
         )
 
     def knows_simulated(self, context: InstanceContext) -> bool:
-        """Return True for a function, and for a model whose inputs are brought to the host."""
+        """Return True for a function, and for a model whose inputs are copied to the host."""
         return is_callable_model(context.model.source) or _force_cpu(context.model.config)
 
     def weights_bytes(self, context: ModelContext) -> int:  # noqa: ARG002 - as the interface has it
-        """Return 0: what Python code holds is not known."""
+        """Return 0: the memory of Python code is unknown."""
         return 0
 
     @staticmethod
@@ -155,7 +155,7 @@ class PythonBackend(Backend):
         return not is_callable_model(source)
 
     def describe(self, context: ModelContext) -> PythonModel:
-        """Return what instances are made of."""
+        """Return the description from which instances are created."""
         config = context.config
         return replace(
             self._model(context),
@@ -165,7 +165,7 @@ class PythonBackend(Backend):
         )
 
     def close(self) -> None:
-        """Forget the class."""
+        """Release the class."""
         self._class = None
 
     def _model(self, context: ModelContext) -> PythonModel:
@@ -190,7 +190,7 @@ def _device(context: InstanceContext) -> str | None:
 
 
 def _on_host(context: ModelContext) -> frozenset[str]:
-    """Return the inputs that a function's annotations want as NumPy's."""
+    """Return the inputs that a function's annotations declare as NumPy arrays."""
     kinds = open_callable(context.source, context.config).inputs
     return frozenset(name for name, kind in kinds.items() if kind == "numpy")
 

@@ -1,4 +1,4 @@
-"""Functions and other callables as models: what they take, what they give, how they are called."""
+"""Functions and other callables as models: their inputs, outputs and calls."""
 
 from __future__ import annotations
 
@@ -29,27 +29,27 @@ from nbtriton.tensors import Array, to_protocol
 
 __all__ = ["CallableModel", "complete_callable", "is_callable_model", "open_callable"]
 
-# Gets the inputs of a batch by name and the names of the requested outputs.
+# Maps the inputs of a batch by name, and the names of the requested outputs, to the result.
 Call: TypeAlias = Callable[[Mapping[str, Array], frozenset[str]], Any]
 
 
 @dataclass(frozen=True, slots=True)
 class CallableModel:
-    """A callable, read.
+    """A callable with its description.
 
     Parameters
     ----------
     call : callable
         Gets the inputs of a batch by name, and the names of the requested outputs.
     inputs : mapping of str to str
-        Names of the tensors that it takes, and the kind of array of each: ``"numpy"``, ``"torch"``,
-        ``"cupy"``, or ``""`` for what the instance's device is used with.
+        Input names with the kind of array of each: ``"numpy"``, ``"torch"``, ``"cupy"``, or ``""`` for the
+        usual kind of the instance's device.
     outputs : mapping of str to str
-        Names of the tensors that it gives, and the datatype of each.
+        Output names with the datatype of each.
     streams : bool
         Whether it yields any number of responses to one request.
     selective : bool
-        Whether it gives only the requested outputs.
+        Whether it computes only the requested outputs.
     """
 
     call: Call
@@ -60,16 +60,16 @@ class CallableModel:
 
 
 def is_callable_model(source: object) -> bool:
-    """Return True for a function, a method, and an object that is called or predicts."""
+    """Return True for a function, a method, and a callable or predicting object."""
     if isinstance(source, type):
         return False
     return callable(source) or is_predictor(source)
 
 
 def complete_callable(source: Any, config: ModelConfig, example: object) -> ModelConfig:
-    """Fill a configuration from the annotations of a callable, or from what a predictor is.
+    """Fill a configuration from the annotations of a callable, or from the kind of a predictor.
 
-    A generator function is decoupled, unless the configuration says that it is not.
+    A generator function is decoupled, unless the configuration says otherwise.
 
     Raises
     ------
@@ -98,7 +98,7 @@ def complete_callable(source: Any, config: ModelConfig, example: object) -> Mode
         )
     _check_agreement(source, config, signature)
     inputs = {name: spec for name, spec in signature.inputs.items() if name not in made}
-    # A state is no output, unless the configuration lists it as one too.
+    # A state is no output, unless the configuration also lists it as one.
     hidden = {*state_outputs(config)} - {*output_specs(config)}
     outputs = {name: spec for name, spec in signature.outputs.items() if name not in hidden}
     completed = complete_signature(config, inputs, outputs)
@@ -108,7 +108,7 @@ def complete_callable(source: Any, config: ModelConfig, example: object) -> Mode
             hint='annotate it: -> {"OUT": "FP32[4]"}, dims without the batch dimension',
         )
     parameters = inspect.signature(function).parameters
-    accepts_any = any(found.kind is found.VAR_KEYWORD for found in parameters.values())
+    accepts_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
     for name in (*(tensor.name for tensor in completed.input), *sorted(made)):
         if name not in parameters and not accepts_any:
             raise ConfigError(
@@ -120,7 +120,7 @@ def complete_callable(source: Any, config: ModelConfig, example: object) -> Mode
 
 
 def open_callable(source: Any, config: ModelConfig) -> CallableModel:
-    """Return how a callable is called, with a completed configuration."""
+    """Return how to call a callable with a completed configuration."""
     outputs = output_types(config)
     names = [
         *input_specs(config),
@@ -147,7 +147,7 @@ def open_callable(source: Any, config: ModelConfig) -> CallableModel:
 
 
 def _function(source: Any) -> Any:
-    """Return what `inspect` can read: a function, a method, or an object's ``__call__``."""
+    """Return the function for `inspect`: a function, a method, or an object's ``__call__``."""
     plain = inspect.isroutine(source) or isinstance(source, partial)
     return source if plain else source.__call__
 
@@ -174,7 +174,7 @@ def _decoupled(source: Any, config: ModelConfig) -> ModelConfig:
 
 
 def _check_agreement(source: Any, config: ModelConfig, signature: Signature) -> None:
-    """Refuse annotations of controls and states of another datatype than the configuration's."""
+    """Refuse annotations of controls and states that contradict the configuration's datatypes."""
     for configured, annotated in (
         (control_types(config) | state_inputs(config), signature.inputs),
         (state_outputs(config), signature.outputs),

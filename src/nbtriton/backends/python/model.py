@@ -1,7 +1,7 @@
-"""A model of the python backend as its instances need it: plain values and code, without protobuf.
+"""A model of the python backend as plain values and code, without protobuf.
 
-What runs in the environment of ``EXECUTION_ENV_PATH`` imports this module and not `backend`: NumPy is all that
-it needs there.
+Workers in the environment of ``EXECUTION_ENV_PATH`` import this module and not `backend`: there it needs only
+NumPy.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ if TYPE_CHECKING:
 __all__ = ["PythonModel", "install_pb_utils"]
 
 _CLASS = "TritonPythonModel"
-# One of the five functions of custom batching: a class that has it is meant to have them all.
+# One of the five functions of custom batching: a class with it should have them all.
 _BATCHING = "model_batch_include_request"
 
 
 def install_pb_utils() -> None:
-    """Put `pb_utils` where an unmodified ``model.py`` or notebook cell looks for it.
+    """Register `pb_utils` under the names that an unmodified ``model.py`` or notebook cell imports.
 
-    It has both of Triton's names: the module's own, and that of the compiled one inside it, which
-    some models import.
+    These are Triton's two names: the module's own, and that of the compiled module inside it, which some
+    models import.
     """
     sys.modules["triton_python_backend_utils"] = pb_utils
     sys.modules["c_python_backend_utils"] = pb_utils
@@ -50,18 +50,18 @@ class PythonModel:
     name, version
         As in the repository.
     source : type or Path
-        The class, or the file that has it.
+        The class, or its file.
     directory : Path or None
-        ``<repository>/<model>``; None for a model that lives in a notebook.
+        ``<repository>/<model>``; None for a model defined in a notebook.
     config : str
-        The configuration as JSON, as Triton reports it.
+        The configuration as JSON, as reported by Triton.
     code : Path or None
         The ``model.py`` of a Python-based backend, which all its models run.
     decoupled, force_cpu, reads_only : bool
-        What the configuration says; of a completed one.
+        Settings of the completed configuration.
     batches : bool
-        Whether the batcher can call what the class may define of custom batching. It cannot call code of a
-        file that another process has imported.
+        Whether the batcher can call the class's functions for custom batching. It cannot if another process
+        has imported the file.
     """
 
     name: str
@@ -82,14 +82,14 @@ class PythonModel:
 
     @property
     def version_directory(self) -> Path | None:
-        """``<repository>/<model>/<version>``, where the model has one."""
+        """``<repository>/<model>/<version>``, if the model has it."""
         if isinstance(self.source, Path):
-            # The directory itself where a model has no file that its backend reads.
+            # The directory itself, for a model without a file of its backend.
             return self.source if self.source.is_dir() else self.source.parent
         return None if self.directory is None else self.directory / str(self.version)
 
     def running(self, instance: str, server: ServerHandle | None = None) -> Running:
-        """Return what the code of an instance may know about it."""
+        """Return an instance's description for its code."""
         return Running(
             self.name, instance, self.version_directory, server, decoupled=self.decoupled
         )
@@ -100,7 +100,7 @@ class PythonModel:
         Raises
         ------
         InternalError
-            There is no such file.
+            The file does not exist.
         """
         file = self.file
         if file is None:
@@ -124,14 +124,14 @@ class PythonModel:
         model : type
             The class.
         completed : dict or None
-            The configuration; None where the class has no such function.
+            The configuration; None for a class without such a function.
 
         Raises
         ------
         ModelError
             The model's own code raised.
         InternalError
-            The function returned something else.
+            The function returned another type.
         """
         code = _Code(self, self.modules())
         try:
@@ -164,13 +164,13 @@ class PythonModel:
         Parameters
         ----------
         name : str
-            The instance's, such as ``m_0_1``.
+            The instance's name, such as ``m_0_1``.
         kind : {"KIND_CPU", "KIND_GPU", "KIND_MODEL"}
         device_id : int
         server : ServerHandle or None
             For calls to other models.
         modules : LocalModules or None
-            What `modules` returned, once for all instances in this process.
+            The result of one call of `modules` for all instances in this process.
 
         Raises
         ------
@@ -203,7 +203,7 @@ class PythonModel:
 
 
 class _Code:
-    """The code of a model, for one instance: a class of the notebook, or a file and its modules."""
+    """The code of a model for one instance: a class of the notebook, or a file with its modules."""
 
     def __init__(self, model: PythonModel, modules: LocalModules | None) -> None:
         self._model = model
@@ -211,23 +211,23 @@ class _Code:
         self._module: ModuleType | None = None
 
     def load(self) -> Any:
-        """Return the model's class; of a file, imported afresh."""
+        """Return the model's class; a file is imported anew."""
         file = self._model.file
         if file is None or self._modules is None:
             return self._model.source
         self._module = self._modules.load(file)
-        found = getattr(self._module, _CLASS)
-        if not self._model.batches and hasattr(found, _BATCHING):
+        cls = getattr(self._module, _CLASS)
+        if not self._model.batches and hasattr(cls, _BATCHING):
             raise UnsupportedError(
                 f"model '{self._model.name}' defines {_BATCHING}, which the batcher cannot call in a process of "
                 "the model's own",
                 hint="keep it in a thread: INSTANCE_ISOLATION thread; or give the five functions to the server: "
                 "server.load(…, batching=STRATEGY)",
             )
-        return found
+        return cls
 
     def close(self) -> None:
-        """Forget the module of a file; a class's is the notebook's."""
+        """Release the module of a file; a class belongs to the notebook."""
         if self._modules is not None and self._module is not None:
             self._modules.release(self._module)
         self._module = None

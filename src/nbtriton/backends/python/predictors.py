@@ -15,7 +15,7 @@ from nbtriton.tensors import Array, as_array, datatype_of, to_numpy
 
 __all__ = ["complete_predictor", "is_pipeline", "is_predictor", "predictor_call"]
 
-# In this order; any other method of an estimator is an output where the configuration names it.
+# In this order; any other method of an estimator is an output if the configuration names it.
 _METHODS = ("predict", "predict_proba")
 _INPUT = "INPUT"
 _TEXT = "TEXT"
@@ -29,48 +29,47 @@ def is_predictor(source: object) -> bool:
 
 
 def is_pipeline(source: object) -> bool:
-    """Return True for a ``transformers`` pipeline, or what looks like one."""
+    """Return True for a ``transformers`` pipeline, or an object with its interface."""
     return callable(source) and all(hasattr(source, name) for name in ("task", "tokenizer"))
 
 
 def complete_predictor(source: Any, config: ModelConfig, example: object) -> ModelConfig:
-    """Fill a configuration from what a predictor gives for a sample.
+    """Fill a configuration from a predictor's results for a sample.
 
-    An estimator has one input, ``INPUT``, and an output by the name of each of its methods
-    ``predict`` and ``predict_proba``. A pipeline has one input ``TEXT``, and an output by each key
-    of the dicts that it returns.
+    An estimator has one input, ``INPUT``, and an output by the name of each of its methods ``predict`` and
+    ``predict_proba``. A pipeline has one input ``TEXT``, and an output by each key of its returned dicts.
 
     Parameters
     ----------
     source : object
     config : ModelConfig
     example : array, optional
-        A batch; by default zeros of as many columns as the estimator was trained with, or a word.
+        A batch; by default zeros with the estimator's number of training columns, or a word.
 
     Raises
     ------
     ConfigError
-        Nothing says what the inputs are, or the configuration contradicts.
+        Unknown inputs, or a contradiction to the configuration.
     ModelError
         The predictor raised.
     """
     batches = config.max_batch_size > 0
     sample = _sample(source, config, example)
-    wanted = list(output_specs(config))
+    names = list(output_specs(config))
     with user_code(f"model '{config.name}' failed on a sample of shape {list(sample.shape)}: "):
-        found = _results(source, sample, wanted)
+        results = _results(source, sample, names)
     name = config.input[0].name if len(config.input) == 1 else _default_input(source)
     return complete_signature(
         config,
         {} if config.input else {name: example_spec(name, sample, batches)},
-        {} if wanted else {key: example_spec(key, array, batches) for key, array in found.items()},
+        {} if names else {key: example_spec(key, array, batches) for key, array in results.items()},
     )
 
 
 def predictor_call(
     source: Any, config: ModelConfig
 ) -> Callable[[Mapping[str, Array], frozenset[str]], dict[str, Any]]:
-    """Return how a predictor is called with the inputs of a batch.
+    """Return a function that calls a predictor with the inputs of a batch.
 
     Raises
     ------
@@ -89,11 +88,11 @@ def predictor_call(
         for name in names:
             _method(source, name)
 
-    def call(inputs: Mapping[str, Array], wanted: frozenset[str]) -> dict[str, Any]:
+    def call(inputs: Mapping[str, Array], requested: frozenset[str]) -> dict[str, Any]:
         (batch,) = inputs.values()
-        computed = [name for name in names if name in wanted]
-        found = _results(source, to_numpy(batch), computed)
-        return {name: found[name] for name in computed}
+        computed = [name for name in names if name in requested]
+        results = _results(source, to_numpy(batch), computed)
+        return {name: results[name] for name in computed}
 
     return call
 
@@ -110,7 +109,7 @@ def _method(source: Any, name: str) -> Callable[[Array], Any]:
     """Return the method that an output is named after."""
     method = getattr(source, name, None)
     if name == "predict" and hasattr(source, "inplace_predict"):
-        method = source.inplace_predict  # of an XGBoost Booster, whose `predict` wants a DMatrix
+        method = source.inplace_predict  # of an XGBoost Booster, whose `predict` needs a DMatrix
     if not callable(method) or name.startswith("_"):
         known = [key for key in dir(source) if key[0] != "_" and callable(getattr(source, key))]
         raise ConfigError(
@@ -118,12 +117,12 @@ def _method(source: Any, name: str) -> Callable[[Array], Any]:
             hint=nearest(name, known) or f"its outputs are {', '.join(_METHODS)}",
             field="output",
         )
-    found: Callable[[Array], Any] = method
-    return found
+    call: Callable[[Array], Any] = method
+    return call
 
 
 def _rows(result: Any) -> Array:
-    """Return a result with a dimension besides that of the batch, text as bytes."""
+    """Return a result with at least one dimension after that of the batch, and text as bytes."""
     array = np.asarray(result)
     if array.dtype.kind in "OSU":
         array = as_array(array, "BYTES", name="predict")
@@ -144,7 +143,7 @@ def _pipeline_results(source: Any, batch: Array, names: Sequence[str]) -> dict[s
 
 
 def _column(key: str, values: list[list[Any]]) -> Array:
-    """Return one key of all dicts: text as bytes, numbers as what NumPy makes of them."""
+    """Return one key of all dicts: text as bytes, numbers by NumPy's own conversion."""
     if any(isinstance(value, str) for row in values for value in row):
         return as_array(values, "BYTES", name=key)
     try:

@@ -1,4 +1,4 @@
-"""A model's own ``is_ready``: whether it can take requests just now (PB10)."""
+"""A model's own ``is_ready``: whether it can accept requests now (PB10)."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from nbtriton.backends.tracebacks import describe
 
 __all__ = ["TIMEOUT_S", "Readiness"]
 
-# As long as Triton waits for an answer.
+# Triton's timeout for an answer.
 TIMEOUT_S = 5.0
 
 _log = logging.getLogger("nbtriton.python")
 
 
 class Readiness:
-    """Asks a model whether it is ready; callers that ask meanwhile get the same answer.
+    """Asks a model whether it is ready; concurrent callers get the same answer.
 
     Parameters
     ----------
@@ -39,7 +39,7 @@ class Readiness:
         self._answer: Future[bool] | None = None
 
     def ask(self) -> bool:
-        """Return what the model says; False also if it raises, says no bool or takes too long."""
+        """Return the model's answer; False also for an error, another type or a timeout."""
         name = self._running.instance_name
         with self._lock:
             answer = self._answer
@@ -66,11 +66,11 @@ class Readiness:
         answer.set_result(ready)
 
     def _checked(self) -> bool:
-        found = self._is_ready()
-        if inspect.iscoroutine(found):
+        answer = self._is_ready()
+        if inspect.iscoroutine(answer):
             import asyncio
 
-            found = asyncio.run(found)
-        if not isinstance(found, bool):
+            answer = asyncio.run(answer)
+        if not isinstance(answer, bool):
             raise TypeError("is_ready() must return a boolean value")
-        return found
+        return answer

@@ -1,4 +1,4 @@
-"""The pytorch backend. Importing it does not import torch: that happens with the first model."""
+"""The pytorch backend. The package torch is imported with the first model."""
 
 from nbtriton.backends.pytorch.backend import PyTorchBackend
 

@@ -35,7 +35,7 @@ _SUFFIXES = (".pt", ".pth", ".pt2")
 class PyTorchBackend(Backend):
     """Runs torch modules, by the conventions of Triton's backend of the same name.
 
-    Instances on the host share the weights of one version; on a GPU each device has one copy.
+    Instances on the host share the weights of one version; each GPU has one copy.
     """
 
     name: ClassVar[str] = "pytorch"
@@ -47,7 +47,7 @@ class PyTorchBackend(Backend):
 
     @classmethod
     def runtimes(cls) -> tuple[str, ...]:
-        """Return Triton's library and the Python code that compiles modules beside it."""
+        """Return Triton's library, and the Python code beside it that compiles modules."""
         return (*super().runtimes(), PYTHON_RUNTIME)
 
     @classmethod
@@ -72,7 +72,7 @@ class PyTorchBackend(Backend):
         module_parameters(context.config)
 
     def open(self, context: ModelContext) -> None:
-        """Make the module, so that what is wrong with it is known before any instance exists."""
+        """Make the module, so that its errors are known before any instance exists."""
         self._of(context).master()
         set_threads(context.config)
 
@@ -104,7 +104,7 @@ class PyTorchBackend(Backend):
         config = model.config
         names = [tensor.name for tensor in config.input] + batch_input_names(config)
         indexed = indexed_inputs(config)
-        # PT3: Triton's Python runtime passes them as they stand in the configuration.
+        # PT3: Triton's Python runtime passes them in the order of the configuration.
         order = InputOrder((*names, *indexed))
         if config.runtime != PYTHON_RUNTIME:
             order = arrange_inputs(names, self._of(model).forward(), indexed)
@@ -123,7 +123,7 @@ class PyTorchBackend(Backend):
         return sum(t.numel() * t.element_size() for t in (*module.parameters(), *module.buffers()))
 
     def served(self, context: ModelContext) -> object:
-        """Return the module with the weights that serve; the path of a file."""
+        """Return the module with the weights in use; the path of a file."""
         source = context.source
         return source if isinstance(source, Path) else self._of(context).master()
 

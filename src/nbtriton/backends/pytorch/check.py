@@ -19,12 +19,12 @@ __all__ = ["check", "indexed_inputs"]
 
 
 def indexed_inputs(config: ModelConfig) -> list[str]:
-    """Return the names of a sequence model's controls and states, which go by ``NAME__index``."""
+    """Return the names of a sequence model's controls and states, which use ``NAME__index``."""
     return [*control_types(config), *state_inputs(config)]
 
 
 def check(config: ModelConfig, forward: Forward) -> None:
-    """Compare a completed configuration with what ``forward`` takes.
+    """Compare a completed configuration with the arguments of ``forward``.
 
     Raises
     ------
@@ -49,7 +49,7 @@ def check(config: ModelConfig, forward: Forward) -> None:
 
 
 def _check_states(config: ModelConfig, forward: Forward) -> None:
-    """Check the names of implicit states, on the side of the inputs and then of the outputs."""
+    """Check the names of implicit states, first of the inputs and then of the outputs."""
     if not config.sequence_batching.state:
         return
     by_argument = bool(forward.arguments) and all(
@@ -59,10 +59,10 @@ def _check_states(config: ModelConfig, forward: Forward) -> None:
         (config.input, state_inputs(config), by_argument),
         (config.output, state_outputs(config), False),
     ):
-        who = f"PyTorch model '{config.name}' is using sequence batching with state but"
+        prefix = f"PyTorch model '{config.name}' is using sequence batching with state but"
         if named or any(index_of(tensor.name) is None for tensor in tensors):
             raise ConfigError(
-                f"{who} not all inputs and outputs follow the <name>__<index> naming convention. ",
+                f"{prefix} not all inputs and outputs follow the <name>__<index> naming convention. ",
                 hint="inputs that have the names of forward's arguments do not count as indexed: "
                 "rename the arguments"
                 if named
@@ -72,7 +72,7 @@ def _check_states(config: ModelConfig, forward: Forward) -> None:
         for name in states:
             if index_of(name) is None:
                 raise ConfigError(
-                    f"{who} state '{name}' does not follow the <name>__<index> naming convention. ",
+                    f"{prefix} state '{name}' does not follow the <name>__<index> naming convention. ",
                     field="sequence_batching.state",
                 )
 

@@ -1,4 +1,4 @@
-"""Fill a configuration from what a torch module says, or from what it does with an example."""
+"""Completion of a configuration from a torch module's annotations, or from its results for an example."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ _SINGLE_OUTPUT = "OUTPUT__0"
 def complete(context: ModelContext, modules: Modules) -> ModelConfig:
     """Return the configuration with the module's inputs and outputs.
 
-    From the annotations of ``forward``, then from `ModelContext.example`; what the configuration
-    has already must agree.
+    They come from the annotations of ``forward``, then from `ModelContext.example`, and must agree with
+    configured ones.
 
     Raises
     ------
     ConfigError
-        Nothing says what the inputs and outputs are, or two sources contradict each other.
+        Unknown inputs and outputs, or a contradiction between two sources.
     ModelError
         ``forward`` raised on the example.
     """

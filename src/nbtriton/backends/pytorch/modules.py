@@ -1,4 +1,4 @@
-"""One model version's module: made or read once, on the host shared, on a GPU one copy a device."""
+"""One model version's module: made or read once, shared on the host, copied once to each GPU."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ _log = logging.getLogger("nbtriton.pytorch")
 
 
 class Modules:
-    """The module behind a source, on the devices where instances want it.
+    """The module of a source, on the devices of its instances.
 
     Parameters
     ----------
     name : str
         The model, for messages.
     source : type, torch.nn.Module or Path
-        A class is instantiated without arguments. A module object is copied: what is served stays
-        as it was at load when the notebook goes on training, and the notebook's own object does
-        not change to evaluation mode. A ``.pt2`` file is a ``torch.export`` program, every other
-        file TorchScript; of a directory, or a ``.py`` file, see `nbtriton.backends.pytorch.source`.
+        A class is instantiated without arguments. A module object is copied: further training in the notebook
+        does not change the served model, and the notebook's object stays in its mode. A ``.pt2`` file is a
+        ``torch.export`` program, every other file TorchScript; of a directory, or a ``.py`` file, see
+        `nbtriton.backends.pytorch.source`.
     compiled : dict, optional
-        Arguments of ``torch.compile``, by which modules run that are not TorchScript.
+        Arguments of ``torch.compile``, for modules that are not TorchScript.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class Modules:
         self._by_device: dict[str, Any] = {}
 
     def master(self) -> Any:
-        """Return the module as it was made, in evaluation mode.
+        """Return the original module, in evaluation mode.
 
         Raises
         ------
@@ -64,11 +64,11 @@ class Modules:
             return self._make()
 
     def forward(self) -> Forward:
-        """Return what ``forward`` takes; see `read_forward`."""
+        """Return the arguments of ``forward``; see `read_forward`."""
         master = self.master()
         if self._program is None:
             return read_forward(master)
-        # A program has lost its annotations, but brings what it was exported with.
+        # A program has lost its annotations, but has the inputs of its export.
         given, by_name = self._program.example_inputs or ((), {})
         names = read_forward(master).arguments or ()
         values = dict(zip(names, given, strict=False)) | by_name
@@ -155,7 +155,7 @@ class Modules:
 
 
 def read_forward(module: Any) -> Forward:
-    """Return what ``forward`` of a module takes.
+    """Return the arguments of a module's ``forward``.
 
     Raises
     ------
@@ -187,7 +187,7 @@ def read_forward(module: Any) -> Forward:
 
 
 def _forward(kinds: Mapping[str, bool], required: int, *, variadic: bool = False) -> Forward:
-    """Return what takes arguments of these names, True for a dictionary."""
+    """Return the description of arguments with these names, True for a dictionary."""
     dictionary = list(kinds.values()) == [True] and not variadic
     if any(kinds.values()) and not dictionary:
         raise InternalError(
@@ -207,5 +207,5 @@ def _annotations(forward: Any) -> Mapping[str, Any]:
         return get_type_hints(forward)
     except Exception:
         # A tensor such as "FP32[4]", or a name that only a type checker knows.
-        found: Mapping[str, Any] = getattr(forward, "__annotations__", {})
-        return found
+        annotations: Mapping[str, Any] = getattr(forward, "__annotations__", {})
+        return annotations

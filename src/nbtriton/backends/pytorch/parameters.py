@@ -1,7 +1,7 @@
-"""The parameters of a torch model, read as Triton's PyTorch backend and its Python runtime read them.
+"""The parameters of a torch model, read as by Triton's PyTorch backend and its Python runtime.
 
-``ParseParameters`` of libtorch.cc, and model.py of the runtime of that name, which compiles modules
-by ``torch.compile`` (PT1 to PT4).
+``ParseParameters`` of libtorch.cc, and model.py of the runtime of that name, which compiles modules by
+``torch.compile`` (PT1 to PT4).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ __all__ = [
 
 PYTHON_RUNTIME = "model.py"
 _COMPILE_OPTIONS = "TORCH_COMPILE_OPTIONAL_PARAMETERS"
-# What torch has for each, for the whole process.
+# torch's function for each, process-wide.
 _JIT = {
     "ENABLE_JIT_PROFILING": "_jit_set_profiling_mode",
     "ENABLE_JIT_EXECUTOR": "_jit_set_profiling_executor",
@@ -55,7 +55,7 @@ class ModuleParameters:
     cleans_cache : bool
         ENABLE_CACHE_CLEANING: a GPU's unused memory is released after each batch.
     jit : mapping of str to bool
-        Settings of TorchScript's executor, those that are given.
+        Given settings of TorchScript's executor.
     """
 
     inference_mode: bool
@@ -65,7 +65,7 @@ class ModuleParameters:
     jit: Mapping[str, bool]
 
     def before_batch(self, *, script: bool, cuda: bool) -> Callable[[], None] | None:
-        """Return what is set before each batch, for the whole process as in Triton; None for nothing."""
+        """Return a function that applies process-wide settings before each batch, as in Triton, or None."""
         import torch
 
         settings: list[tuple[Callable[[bool], object], bool]] = []
@@ -89,7 +89,7 @@ def module_parameters(config: ModelConfig) -> ModuleParameters:
     Raises
     ------
     InvalidArgumentError
-        One is neither yes nor no, with Triton's text.
+        A value that is neither true nor false, with Triton's text.
     """
     optimized = not boolean_parameter(config, "DISABLE_OPTIMIZED_EXECUTION", False)
     cleans_cache = boolean_parameter(config, "ENABLE_CACHE_CLEANING", False)
@@ -105,7 +105,7 @@ def module_parameters(config: ModelConfig) -> ModuleParameters:
 
 
 def compile_options(config: ModelConfig) -> dict[str, Any] | None:
-    """Return the arguments of ``torch.compile`` beside the module; None without the Python runtime.
+    """Return the arguments of ``torch.compile`` after the module; None without the Python runtime.
 
     Raises
     ------
@@ -118,28 +118,28 @@ def compile_options(config: ModelConfig) -> dict[str, Any] | None:
     if text is None:
         return {}
     try:
-        found = json.loads(text)
+        options = json.loads(text)
     except ValueError as error:
         raise InternalError(
             f"JSONDecodeError: {error}", hint=f'{_COMPILE_OPTIONS} is JSON: {{"dynamic": true}}'
         ) from None
-    if not isinstance(found, dict):
+    if not isinstance(options, dict):
         raise InternalError(
-            f"{_COMPILE_OPTIONS} is a {type(found).__name__}, expected a JSON object",
+            f"{_COMPILE_OPTIONS} is a {type(options).__name__}, expected a JSON object",
             hint='{"dynamic": true}',
         )
-    if "model" in found:
+    if "model" in options:
         raise InternalError("'model' is not an optional parameter for 'torch.compile'")
-    return found
+    return options
 
 
 def set_threads(config: ModelConfig) -> None:
-    """Apply the two thread counts, which hold for the whole process, as in Triton.
+    """Apply the two process-wide thread counts, as in Triton.
 
     Raises
     ------
     InvalidArgumentError
-        One is no number.
+        A value that is no number.
     """
     import torch
 
@@ -156,5 +156,5 @@ def set_threads(config: ModelConfig) -> None:
             if count > 0:
                 apply(count)
         except RuntimeError as error:
-            # torch fixes the number of inter-op threads when the first of them has worked.
+            # torch fixes the number of inter-op threads when the first of them has run.
             _log.warning("model '%s': %s is not applied: %s", config.name, key, error)

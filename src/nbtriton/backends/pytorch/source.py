@@ -1,4 +1,4 @@
-"""A module's source and weights in files, as the Python runtime of Triton's PyTorch backend reads them (PT2)."""
+"""A module's source and weights in files, read as by the Python runtime of Triton's PyTorch backend (PT2)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def find_source(path: Path) -> Path:
     Raises
     ------
     InternalError
-        None of them exists.
+        Neither exists.
     """
     # A file that the configuration names comes before the others.
     folder = path if path.is_dir() else path.parent
@@ -34,12 +34,12 @@ def find_source(path: Path) -> Path:
 
 
 def module_of(path: Path) -> Any:
-    """Return the module whose class a ``.py`` file has, with the weights of the ``.pt`` file beside it.
+    """Return the module of the class in a ``.py`` file, with the weights of the ``.pt`` file beside it.
 
     Raises
     ------
     InternalError
-        There is no such class.
+        The file has no such class.
     """
     import torch
 
@@ -53,7 +53,7 @@ def module_of(path: Path) -> Any:
         for _, one in sorted(vars(code).items())
         if isinstance(one, type) and issubclass(one, torch.nn.Module)
     ]
-    # Before those that it only imports.
+    # Before imported ones.
     classes.sort(key=lambda one: one.__module__ != code.__name__)
     if not classes:
         raise InternalError("Cannot find a subclass of torch.nn.Module")

@@ -1,4 +1,4 @@
-"""Stand-ins: models whose backend or file is missing, of the declared shapes and a declared or recorded cost."""
+"""Stand-ins for models without their backend or file: declared shapes, declared or recorded cost."""
 
 from nbtriton.backends.stand_in.backend import stand_in_for
 

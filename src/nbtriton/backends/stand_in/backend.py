@@ -1,4 +1,4 @@
-"""The backend of stand-ins, which takes the name of the one that is missing."""
+"""The backend of stand-ins, under the name of the missing backend."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def stand_in_for(backend: str, platform: str, reason: str) -> type[Backend]:
 
 
 class _StandInBackend(Backend):
-    """Runs models of which only the configuration is here."""
+    """Runs models of which only the configuration is available."""
 
     needs_source: ClassVar[bool] = False
 
@@ -39,12 +39,12 @@ class _StandInBackend(Backend):
         self._cost: Cost | None = None
 
     def complete_config(self, context: ModelContext) -> ModelConfig:
-        """Let a TensorRT model without a scheduler batch, as Triton does.
+        """Enable batching for a TensorRT model without a scheduler, as Triton does.
 
         Raises
         ------
         ConfigError
-            It has no inputs or outputs, which nothing else says.
+            Inputs or outputs are missing, and cannot be completed.
         """
         config = context.config
         for field in ("input", "output"):
@@ -66,11 +66,11 @@ class _StandInBackend(Backend):
         self._cost = cost_of(context.config, context.model_directory)
 
     def prefers_gpu(self) -> bool:
-        """Return True: what is missing here mostly runs on one."""
+        """Return True: missing backends mostly run on a GPU."""
         return True
 
     def batching(self, context: ModelContext) -> object:  # noqa: ARG002
-        """Return None: a stand-in has no code that could define custom batching."""
+        """Return None: a stand-in has no code for custom batching."""
         return None
 
     def open(self, context: ModelContext) -> None:
@@ -82,7 +82,7 @@ class _StandInBackend(Backend):
         )  # fmt: skip
 
     def create_instance(self, context: InstanceContext) -> BackendInstance:
-        """Create one instance; where it would run makes no difference."""
+        """Create one instance; its device makes no difference."""
         return StandInInstance(context.model.config, self._cost_of(context.model))
 
     def _cost_of(self, context: ModelContext) -> Cost:

@@ -1,4 +1,4 @@
-"""The time that a batch of a stand-in takes: declared in its configuration, or recorded on a server."""
+"""The execution time of a stand-in's batch: declared in its configuration, or recorded on a server."""
 
 from __future__ import annotations
 
@@ -17,23 +17,22 @@ __all__ = ["DECLARED", "RECORDED", "Cost", "cost_of"]
 # Parameters of a configuration.
 DECLARED = "STAND_IN_COST_US"
 RECORDED = "STAND_IN_STATISTICS"
-# A recording of this name beside config.pbtxt counts by itself.
+# The default name of a recording beside config.pbtxt.
 _FILE = "stand_in.json"
 _PHASES = ("compute_input", "compute_infer", "compute_output")
 
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """The time of a batch by its size.
+    """The execution time of a batch by its size.
 
     Parameters
     ----------
     points : tuple of (int, float)
-        Rows of a batch and its microseconds, by rows. Between two of them it is interpolated, and
-        beyond the last it goes on as between the last two; below the first it is that of the first.
-        None cost nothing.
+        Rows of a batch and its microseconds, by rows. Other sizes are interpolated, and extrapolated by the
+        last two points; below the first, its time counts. Without points batches cost nothing.
     source : str
-        Where it comes from, for people.
+        The source of the points, for people.
     """
 
     points: tuple[tuple[int, float], ...] = ()
@@ -46,27 +45,27 @@ class Cost:
             return 0.0
         if rows <= points[0][0] or len(points) == 1:
             return points[0][1] / 1e6
-        at = min(bisect_left(points, (rows, 0.0)), len(points) - 1)
-        (low, before), (high, after) = points[at - 1], points[at]
+        index = min(bisect_left(points, (rows, 0.0)), len(points) - 1)
+        (low, before), (high, after) = points[index - 1], points[index]
         return max(0.0, before + (after - before) * (rows - low) / (high - low)) / 1e6
 
 
 def cost_of(config: ModelConfig, directory: Path | None) -> Cost:
-    """Return the cost that a configuration declares, or the recording that it names.
+    """Return the cost that a configuration declares, or that of the recording that it names.
 
     Parameters
     ----------
     config : ModelConfig
         With ``STAND_IN_COST_US``: microseconds of every batch (``"500"``), or of some sizes
-        (``"1:2100, 8:6000, 32:20000"``); or ``STAND_IN_STATISTICS``: a file with what Triton answers
-        at ``/v2/models/NAME/stats``, whose mean times by batch size count.
+        (``"1:2100, 8:6000, 32:20000"``); or ``STAND_IN_STATISTICS``: a file with Triton's response at
+        ``/v2/models/NAME/stats``, of which the mean times by batch size count.
     directory : Path or None
-        The model's. A recording there is called ``stand_in.json`` unless the configuration names one.
+        The model's. A recording there has the name ``stand_in.json`` unless the configuration names one.
 
     Raises
     ------
     InvalidArgumentError, InternalError
-        A cost or a recording that cannot be read.
+        An unreadable cost or recording.
     """
     text = text_parameter(config, DECLARED)
     if text is not None:
@@ -98,8 +97,8 @@ def _declared(text: str) -> tuple[tuple[int, float], ...]:
 def _recorded(path: Path, name: str) -> tuple[tuple[int, float], ...]:
     try:
         models = json.loads(path.read_bytes())["model_stats"]
-        found = [model for model in models if model.get("name") == name] or models
-        points = {int(batch["batch_size"]): _mean_us(batch) for batch in found[0]["batch_stats"]}
+        recorded = [model for model in models if model.get("name") == name] or models
+        points = {int(batch["batch_size"]): _mean_us(batch) for batch in recorded[0]["batch_stats"]}
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         raise InternalError(
             f"{RECORDED}: '{path}' is no recording: {type(error).__name__}: {error}",

@@ -1,4 +1,4 @@
-"""One instance of a stand-in: waits as long as its batch costs, and answers with zeros."""
+"""One instance of a stand-in: waits for the cost of its batch, and answers with zeros."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["StandInInstance"]
 class StandInInstance(BackendInstance):
     """Answers requests with zeros of the declared shapes.
 
-    A variable dimension of an output is that of the first input that has one, in order, or 1.
+    A variable dimension of an output is that of the first input with one, in order, or 1.
 
     Parameters
     ----------
@@ -46,7 +46,7 @@ class StandInInstance(BackendInstance):
     ) -> Sequence[Response | None] | None:
         """Run one batch; a model that does not batch runs one request after the other."""
         if self._batches:
-            # As a backend would: what cannot be joined is an error here too.
+            # As in a real backend: inputs that cannot be joined are an error.
             gather_inputs(requests, list(self._inputs), self._layout, copy=False)
         timer.inputs_ready()
         if self._batches:
@@ -78,7 +78,7 @@ class StandInInstance(BackendInstance):
         return np.zeros(shape, numpy_dtype(spec.datatype))
 
     def _variable(self, request: BackendRequest) -> list[int]:
-        """Return the sizes of the variable dimensions of the first input that has one."""
+        """Return the sizes of the variable dimensions of the first input with one."""
         for name, spec in self._inputs.items():
             dims = model_dims(spec)
             if -1 in dims and name in request.inputs and not spec.is_shape_tensor:

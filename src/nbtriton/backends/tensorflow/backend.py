@@ -1,4 +1,4 @@
-"""The tensorflow backend: SavedModels, on the host, where TensorFlow is installed."""
+"""The tensorflow backend: SavedModels on the host, if TensorFlow is installed."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class TensorFlowBackend(Backend):
     packages: ClassVar[tuple[str, ...]] = ("tensorflow",)
 
     def __init__(self) -> None:
-        self._loaded: Any = None  # whose variables live as long as it does
+        self._loaded: Any = None  # keeps the signature's variables alive
         self._signature: Any = None
 
     @classmethod
@@ -49,7 +49,7 @@ class TensorFlowBackend(Backend):
 
     @classmethod
     def missing(cls, source: object, config: ModelConfig) -> str:
-        """Return what is missing; of a graph, what could run it."""
+        """Return the missing package or file; graphs of TensorFlow 1 never run here."""
         if config.platform == "tensorflow_graphdef":
             return "graphs of TensorFlow 1 do not run here"
         return super().missing(source, config)

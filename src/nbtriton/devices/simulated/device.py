@@ -187,11 +187,11 @@ class SimulatedDevice(Device):
         )  # fmt: skip
         return SimulatedArray(self, data, allocation)
 
-    def to_device(self, array: Array, reader: str, requests: int = 1) -> SimulatedArray:
+    def to_device(self, array: Array, reader: str) -> SimulatedArray:
         """Return an array from any simulated device here."""
         if array.device is not self:
             self.outside_capture("a copy from another device")
-            return self._copy_from_peer(array, reader, requests)
+            return self._copy_from_peer(array, reader)
         self.order_behind(array)
         found: SimulatedArray = array
         return found
@@ -204,7 +204,7 @@ class SimulatedDevice(Device):
         """Return the event behind the last write of an array: a caller works on the default stream."""
         return array.allocation.access.ready or self._default.record()
 
-    def _copy_from_peer(self, array: SimulatedArray, reader: str, requests: int) -> SimulatedArray:
+    def _copy_from_peer(self, array: SimulatedArray, reader: str) -> SimulatedArray:
         stream, source = self.current(), array.device
         copier = source.stream(f"copies to {self.name}")
         copier.wait(source._written(array))  # noqa: SLF001 - another one of its own kind
@@ -219,11 +219,11 @@ class SimulatedDevice(Device):
         self.ledger.copied(
             (array.allocation.access.label or HOST, reader),
             (f"GPU {source.index}", f"GPU {self.index}"), data.nbytes, duration,
-            requests=requests, simulated=True,
+            simulated=True,
         )  # fmt: skip
         return SimulatedArray(self, data, allocation)
 
-    def fetch(self, array: Array, reader: str, requests: int = 1) -> np.ndarray[Any, Any]:
+    def fetch(self, array: Array, reader: str) -> np.ndarray[Any, Any]:
         """Copy an array of this device to the host, and wait for it."""
         self.outside_capture("a copy to the host")
         access = array.allocation.access
@@ -234,12 +234,12 @@ class SimulatedDevice(Device):
         stream.launch(_OUT, (access,), (), lambda: duration)
         self.ledger.copied(
             (access.label or HOST, reader or HOST), (f"GPU {self.index}", "CPU"), data.nbytes,
-            duration, requests=requests, simulated=True,
+            duration, simulated=True,
         )  # fmt: skip
         stream.synchronize()
         return data
 
-    def write(self, target: Array, source: Array, reader: str, requests: int = 1) -> None:
+    def write(self, target: Array, source: Array, reader: str) -> None:
         """Copy an array into one of this device, in the current stream."""
         contents: np.ndarray[Any, Any] = target.contents()
         if is_on_device(source):
@@ -257,7 +257,7 @@ class SimulatedDevice(Device):
         self.current().launch(_IN, (), (target.allocation.access,), copy)
         self.ledger.copied(
             (HOST, reader), ("CPU", f"GPU {self.index}"), data.nbytes, duration,
-            requests=requests, simulated=True,
+            simulated=True,
         )  # fmt: skip
 
     def hand_over(self, arrays: Sequence[Array], writer: Sequence[str]) -> Event:

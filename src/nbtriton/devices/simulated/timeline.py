@@ -11,14 +11,13 @@ from __future__ import annotations
 import itertools
 import threading
 import time
-from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Iterable
-from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from nbtriton.devices.base import Event, Stream
 from nbtriton.errors import InternalError
+from nbtriton.scheduling.bookings import Bookings
 
 if TYPE_CHECKING:
     from nbtriton.devices.simulated.device import SimulatedDevice
@@ -26,8 +25,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Access", "Clock", "SimulatedEvent", "SimulatedStream", "Timeline", "UnorderedError"]
 
-# Pieces of work of a unit that are remembered: what the processor did meanwhile may have begun before some of them.
-_REMEMBERED = 1024
 # Work of a stream, as (stream, position).
 _Place = tuple[int, int]
 
@@ -108,6 +105,8 @@ class Timeline:
     known : dict of int to int
         How much of each stream's work a host thread has waited for; what is added afterwards comes after
         it. (One for all threads: it misses that another thread did the waiting, and never blames in vain.)
+    units : dict of str to Bookings
+        Copies to the device, from it, and computing go on side by side, one piece of work after the other.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -116,26 +115,7 @@ class Timeline:
         self.known: dict[int, int] = {}
         self.streams: dict[int, SimulatedStream] = {}
         self.next_number = itertools.count().__next__
-        # Copies to the device, from it, and computing go on side by side, one piece of work after the other.
-        self._busy_ns: defaultdict[str, list[tuple[int, int]]] = defaultdict(list)
-
-    def occupy(self, unit: str, earliest_ns: int, duration_ns: int) -> int:
-        """Let a unit work where it is free next; return when it is done.
-
-        Work that waits for an event keeps no other stream's from the unit meanwhile.
-        """
-        if not duration_ns:
-            return earliest_ns
-        busy = self._busy_ns[unit]
-        start = earliest_ns
-        at = bisect_right(busy, start, key=itemgetter(1))
-        while at < len(busy) and start + duration_ns > busy[at][0]:
-            start = max(start, busy[at][1])
-            at += 1
-        busy.insert(at, (start, start + duration_ns))
-        if len(busy) > _REMEMBERED:
-            del busy[: _REMEMBERED // 2]
-        return start + duration_ns
+        self.units: defaultdict[str, Bookings] = defaultdict(Bookings)
 
 
 class SimulatedStream(Stream):
@@ -242,7 +222,7 @@ class SimulatedStream(Stream):
         # Not under the lock: it computes. No other thread gives work to this stream meanwhile.
         duration = duration_ns()
         with timeline.lock:
-            self.ready_ns = timeline.occupy(unit, max(self.ready_ns, began), duration)
+            self.ready_ns = timeline.units[unit].book(max(self.ready_ns, began), duration)
         return duration
 
     def _check(self, access: Access, verb: str, place: _Place | None) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from functools import partial
+from graphlib import TopologicalSorter
 
 from nbtriton.backends.base import InstanceContext, ModelContext, RequestOptions, Response
 from nbtriton.backends.fused import FusedBackend, Part
@@ -269,18 +270,11 @@ def _check(runtime: Runtime, inputs: Mapping[str, Array]) -> None:
 
 def _order(plan: EnsemblePlan) -> list[int]:
     """Return the steps that all outputs need, each behind those whose tensors it reads."""
-    left = list(plan.needed(plan.outputs))
-    made = set(plan.inputs)
-    order: list[int] = []
-    while left:
-        ready = [index for index in left if plan.step_inputs[index] <= made]
-        if not ready:
-            raise CaptureError("a tensor of it is made by no step")
-        for index in ready:
-            made |= plan.step_outputs[index]
-            order.append(index)
-            left.remove(index)
-    return order
+    before = {
+        index: sorted([plan.producer[name] for name in plan.step_inputs[index] - plan.inputs])
+        for index in plan.needed(plan.outputs)
+    }
+    return list(TopologicalSorter(before).static_order())
 
 
 def _obstacle(ensemble: EnsembleOwner, binding: EnsembleBinding) -> str:

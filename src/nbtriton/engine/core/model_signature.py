@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable, Mapping
 from operator import index
-from typing import Any, Final, NoReturn, SupportsIndex
+from typing import Any, Final, NoReturn
 
 import numpy as np
 
@@ -158,26 +158,22 @@ class ModelSignature:
         outputs = options.outputs
         request_id = options.request_id
         parameters = options.parameters
-        if outputs:
-            requested = frozenset(outputs)
+        if type(outputs) is not tuple or outputs:
+            requested = _names(outputs) or requested
             if not requested <= self._all_outputs:
+                if not isinstance(outputs, str):
+                    outputs = list(outputs) or sorted(requested)  # an iterator has ended
                 self.faults.check({}, outputs)
         rules = self._rules
         # The dict that an ensemble makes for its step is the step's own.
-        try:
-            arrays: dict[Any, Any] = (  # names are checked below
-                inputs if parent is not None and isinstance(inputs, dict) else dict(inputs)
-            )
-        except (TypeError, ValueError):
-            raise InvalidArgumentError(
-                "the inputs of a request are a mapping of arrays by name, found type "
-                f"{type(inputs).__name__}"
-            ) from None
+        arrays: dict[Any, Any] = (  # names are checked below
+            inputs if parent is not None and isinstance(inputs, dict) else _copied(inputs)
+        )
         usual = len(arrays) == len(rules)
         for name in arrays:
             usual = usual and name in rules
         if not usual and not self._acceptable(arrays):
-            self._refuse(inputs, request_id)
+            self._refuse(arrays, request_id)
         kind = "numpy"
         batching = self.max_batch_size > 0
         batch_size = 0
@@ -190,18 +186,18 @@ class ModelSignature:
             if type(given) is not _ndarray or given.dtype != rule.dtype:
                 value = as_array(given, rule.datatype, name=name)
                 if datatype_of(value) != rule.datatype:
-                    self._refuse(inputs, request_id)
+                    self._refuse(arrays, request_id)
                 if kind == "numpy":
                     kind = kind_of(value)
             shape: tuple[int, ...] = value.shape
             if batching and (not shape or (not first and shape[0] != batch_size)):
-                self._refuse(inputs, request_id)
+                self._refuse(arrays, request_id)
             first = False
             item = rule.cached.get(shape)
             if item is None:
                 item = self._checked(rule, shape)
                 if item is None:
-                    self._refuse(inputs, request_id)
+                    self._refuse(arrays, request_id)
             if batching:
                 batch_size = shape[0]
             if not rule.plain:
@@ -213,7 +209,7 @@ class ModelSignature:
                 changed = changed or {}
                 changed[name] = value
         if batching and not 0 < batch_size <= self.max_batch_size and arrays:
-            self._refuse(inputs, request_id)
+            self._refuse(arrays, request_id)
         if changed:
             arrays.update(changed)
         if parameters and parent is None:
@@ -231,10 +227,12 @@ class ModelSignature:
             batch_size,
             kind,
             tuple(sorted(key, key=str)) if key else None,
-            self._priority(index(options.priority)) if self._priority_levels else 0,
-            timeout_us if isinstance(timeout_us, int) else index(timeout_us),
+            self._priority(_whole("priority", options.priority)) if self._priority_levels else 0,
+            timeout_us if isinstance(timeout_us, int) else _whole("timeout_us", timeout_us),
             request_id,
-            correlation_id if isinstance(correlation_id, (int, str)) else index(correlation_id),
+            correlation_id
+            if isinstance(correlation_id, (int, str))
+            else _whole("correlation_id", correlation_id),
             options.flags,
             parameters,
             parent,
@@ -252,7 +250,7 @@ class ModelSignature:
             name: as_array(value, self.inputs[name].datatype, name=name)
             if name in self.inputs
             else value
-            for name, value in inputs.items()
+            for name, value in _copied(inputs).items()
         }
         self.faults.check(_claims(arrays, self.inputs), options.outputs, options.request_id)
         rest = {name: array for name, array in arrays.items() if name not in self._shape_tensors}
@@ -319,6 +317,17 @@ class ModelSignature:
         raise InternalError(f"a request to '{self.name}' was refused without a reason")
 
 
+def _copied(inputs: Mapping[Any, Any]) -> dict[Any, Any]:
+    """Return the inputs that a caller gives as a dict of our own."""
+    try:
+        return dict(inputs)
+    except (TypeError, ValueError):
+        raise InvalidArgumentError(
+            "the inputs of a request are a mapping of arrays by name, found type "
+            f"{type(inputs).__name__}"
+        ) from None
+
+
 def _claims(inputs: Mapping[Any, Any], specs: Mapping[str, TensorSpec]) -> dict[str, Claim]:
     claims: dict[str, Claim] = {}
     for name, value in inputs.items():
@@ -333,10 +342,39 @@ def _claims(inputs: Mapping[Any, Any], specs: Mapping[str, TensorSpec]) -> dict[
     return claims
 
 
-def _check_numbers(timeout_us: SupportsIndex, correlation_id: SupportsIndex | str) -> None:
+def _names(outputs: Any) -> frozenset[str]:
+    """Return the requested outputs, none for None; a name that is a text may be no output."""
+    if outputs is None:
+        return frozenset()
+    names: frozenset[Any] = frozenset()
+    try:
+        names = frozenset(outputs)
+    except TypeError:  # no list, or one of lists
+        wrong = True
+    else:
+        wrong = False
+        for name in names:
+            wrong = wrong or not isinstance(name, str)
+    if wrong:
+        raise InvalidArgumentError(f"outputs are a list of names, found {outputs!r}")
+    return names
+
+
+def _whole(name: str, value: Any) -> int:
+    """Return a whole number, of Python's or NumPy's."""
+    try:
+        return index(value)
+    except TypeError:
+        words = "a whole number or a text" if name == "correlation_id" else "a whole number"
+        raise InvalidArgumentError(f"{name} must be {words}, found {value!r}") from None
+
+
+def _check_numbers(timeout_us: object, correlation_id: object) -> None:
     """Refuse what has no place in Triton's 64 bits without a sign."""
     for name, value in (("timeout_us", timeout_us), ("correlation_id", correlation_id)):
-        if not isinstance(value, str) and not 0 <= index(value) < 1 << 64:
+        if name == "correlation_id" and isinstance(value, str):
+            continue
+        if not 0 <= _whole(name, value) < 1 << 64:
             raise InvalidArgumentError(f"{name} must be from 0 to 2^64 - 1, found {value}")
 
 

@@ -10,11 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from operator import index
-from typing import Any, SupportsIndex
+from typing import Any
 
 from nbtriton.config import ModelConfig, is_ensemble
 from nbtriton.engine.core.runtime import Runtime
 from nbtriton.errors import (
+    InvalidArgumentError,
     NotFoundError,
     TritonError,
     UnavailableError,
@@ -22,7 +23,7 @@ from nbtriton.errors import (
     nearest,
 )
 
-__all__ = ["Entry", "Registry", "Slot", "versions_to_keep"]
+__all__ = ["Entry", "Registry", "Slot", "checked_name", "checked_version", "versions_to_keep"]
 
 _DECOUPLED = "ModelInfer RPC doesn't support models with decoupled transaction policy"  # Y5
 
@@ -38,16 +39,37 @@ class Slot:
 
 @dataclass(slots=True, frozen=True)
 class Entry:
-    """One model: its versions, its configuration as given, and which fields of it have no effect."""
+    """One model: its versions, its configuration as given, and which fields of it have no effect.
+
+    Attributes
+    ----------
+    latest : Runtime or None
+        The highest version that is ready.
+    members : frozenset of str
+        Of an ensemble: the models that its steps name.
+    """
 
     slots: Mapping[int, Slot]
     user_config: ModelConfig
     ignored: Sequence[tuple[str, str]] = ()
     latest: Runtime | None = field(init=False)
+    members: frozenset[str] = field(init=False)
 
     def __post_init__(self) -> None:
         ready = [n for n, slot in self.slots.items() if slot.state == "READY"]
         object.__setattr__(self, "latest", self.slots[max(ready)].runtime if ready else None)
+        configs = [slot.runtime.config for slot in self.slots.values()]
+        steps = [
+            step for one in configs if is_ensemble(one) for step in one.ensemble_scheduling.step
+        ]
+        object.__setattr__(self, "members", frozenset([step.model_name for step in steps]))
+
+    def ready(self, version: int) -> Runtime | None:
+        """Return the runtime of a version that is ready, -1 for the highest; None if it is not."""
+        if version == -1:
+            return self.latest
+        slot = self.slots.get(version)
+        return slot.runtime if slot is not None and slot.state == "READY" else None
 
     def with_slot(self, version: int, slot: Slot) -> Entry:
         """Return the entry with one version added or replaced."""
@@ -110,7 +132,7 @@ class Registry:
         if not versions.get(version):
             versions.pop(version, None)
 
-    def find(self, name: object, version: SupportsIndex, decoupled: bool) -> Runtime:
+    def find(self, name: object, version: object, decoupled: bool) -> Runtime:
         """Return the version that serves a request.
 
         Parameters
@@ -124,8 +146,8 @@ class Registry:
         ------
         EngineStoppedError
             The server is closed.
-        NotFoundError, UnavailableError, UnsupportedError
-            With Triton's texts.
+        InvalidArgumentError, NotFoundError, UnavailableError, UnsupportedError
+            As `resolve`; with Triton's text where the model is decoupled and the sender is not.
         """
         self.check_open()
         runtime = self.resolve(name, version)
@@ -133,48 +155,35 @@ class Registry:
             raise UnsupportedError(_DECOUPLED, hint="use server.stream(…)")
         return runtime
 
-    def resolve(self, name: object, version: SupportsIndex = -1) -> Runtime:
+    def resolve(self, name: object, version: object = -1) -> Runtime:
         """Return the runtime of a version; -1 is the highest that is ready (A1, A2).
-
-        A version may be numpy's integer too; what else than a text a caller may give is the name of no model.
 
         Raises
         ------
+        InvalidArgumentError
+            The name is no text, or the version no whole number, of Python's or NumPy's.
         NotFoundError, UnavailableError
             With Triton's texts.
         """
-        number = index(version)
-        if not isinstance(name, str):
-            raise self._missing(str(name), number)
-        entry = self.entries.get(name)
-        if entry is not None:
-            if number == -1:
-                if entry.latest is not None:
-                    return entry.latest
-            else:
-                slot = entry.slots.get(number)
-                if slot is not None and slot.state == "READY":
-                    return slot.runtime
-        raise self._missing(name, number)
+        known = checked_name(name)
+        number = checked_version(version)
+        entry = self.entries.get(known)
+        runtime = None if entry is None else entry.ready(number)
+        if runtime is None:
+            raise self._missing(known, number)
+        return runtime
 
-    def entry(self, name: object, version: SupportsIndex = -1) -> Entry:
+    def entry(self, name: object, version: object = -1) -> Entry:
         """Return the entry of a model of which a version serves; arguments and errors as `resolve`.
 
         It is looked up once: another thread may unload the model in between.
         """
-        number = index(version)
-        if not isinstance(name, str):
-            raise self._missing(str(name), number)
-        entry = self.entries.get(name)
-        if entry is not None:
-            if number == -1:
-                serves = entry.latest is not None
-            else:
-                slot = entry.slots.get(number)
-                serves = slot is not None and slot.state == "READY"
-            if serves:
-                return entry
-        raise self._missing(name, number)
+        known = checked_name(name)
+        number = checked_version(version)
+        entry = self.entries.get(known)
+        if entry is None or entry.ready(number) is None:
+            raise self._missing(known, number)
+        return entry
 
     def _missing(self, name: str, number: int) -> TritonError:
         """Return the error of a version that does not serve now."""
@@ -227,18 +236,43 @@ class Registry:
         while front:
             used = front.pop()
             for other, entry in list(self.entries.items()):
-                if other not in found and any(
-                    step.model_name == used for step in _steps(entry.slots.values())
-                ):
+                if used in entry.members and other not in found:
                     found.append(other)
                     front.append(other)
         return found
 
 
-def _steps(slots: Iterable[Slot]) -> Iterable[Any]:
-    for slot in slots:
-        if is_ensemble(slot.runtime.config):
-            yield from slot.runtime.config.ensemble_scheduling.step
+def checked_name(name: object) -> str:
+    """Return the name of a model as a caller gave it.
+
+    Raises
+    ------
+    InvalidArgumentError
+        It is no text.
+    """
+    if isinstance(name, str):
+        return name
+    raise InvalidArgumentError(f"the name of a model is a text, found {name!r}")
+
+
+def checked_version(version: Any) -> int:
+    """Return the version of a model as a caller gave it; it may be NumPy's integer too.
+
+    Raises
+    ------
+    InvalidArgumentError
+        It is no whole number.
+    """
+    if isinstance(version, int):
+        return version
+    try:
+        return index(version)
+    except TypeError:
+        number = isinstance(version, str) and version.isdecimal()
+        raise InvalidArgumentError(
+            f"the version of a model is a whole number, found {version!r}",
+            hint=f"version={version}" if number else "-1 is the highest that is ready",
+        ) from None
 
 
 def versions_to_keep(config: ModelConfig, versions: Iterable[int]) -> set[int]:

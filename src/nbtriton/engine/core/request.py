@@ -369,6 +369,17 @@ class InferenceRequest(Ticket):
             return False
         return True
 
+    def start_response(self, *, final: bool) -> None:
+        """Acquire the right to send one response that a model sends itself.
+
+        Raises
+        ------
+        InternalError
+            The final response was sent already.
+        """
+        if self.is_answered() or (final and not self.try_finish()):
+            raise InternalError("Unable to send response. Response sender has been closed.")
+
     def deliver(
         self, response: Response | None, *, final: bool, completion: Completion | None = None
     ) -> None:

@@ -119,8 +119,7 @@ class Runtime(RequestOwner):
 
     def respond(self, request: InferenceRequest, response: Response | None, *, final: bool) -> None:
         """Deliver one response that a model has sent; see `RequestOwner.respond`."""
-        if request.is_answered() or (final and not request.try_finish()):
-            raise InternalError("Unable to send response. Response sender has been closed.")
+        request.start_response(final=final)
         self.deliver(request, response, final=final)
 
     def deliver(

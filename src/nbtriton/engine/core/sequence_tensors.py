@@ -16,7 +16,7 @@ import numpy as np
 
 from nbtriton.backends.base import Response
 from nbtriton.backends.core.synchronize import copies_of
-from nbtriton.config import ModelConfig
+from nbtriton.config import ModelConfig, enum_name
 from nbtriton.engine.core.request import InferenceRequest
 from nbtriton.errors import InternalError, InvalidArgumentError, TritonError
 from nbtriton.scheduling import SEQUENCE_END, SEQUENCE_START, RunBatch
@@ -28,7 +28,7 @@ from nbtriton.tensors import (
     to_protocol,
 )
 
-__all__ = ["SequenceTensors", "enum_name"]
+__all__ = ["SequenceTensors"]
 
 _MOST_DIGITS = 20  # of 64 bits
 _FLAGS = {"CONTROL_SEQUENCE_START": SEQUENCE_START, "CONTROL_SEQUENCE_END": SEQUENCE_END}
@@ -54,8 +54,7 @@ class _Padding(InferenceRequest):
     __slots__ = ()
 
     def send(self, response: Response | None, *, final: bool) -> None:  # noqa: ARG002
-        if self.is_answered() or (final and not self.try_finish()):
-            raise InternalError("Unable to send response. Response sender has been closed.")
+        self.start_response(final=final)
 
 
 class SequenceTensors:
@@ -208,12 +207,6 @@ class SequenceTensors:
             return unsigned.view(dtype)
 
         return value
-
-
-def enum_name(message: Any, field: str) -> str:
-    """Return the name of an enum field's value, such as ``TYPE_FP32``."""
-    kinds = message.DESCRIPTOR.fields_by_name[field].enum_type
-    return str(kinds.values_by_number[getattr(message, field)].name)
 
 
 def _number_of(text: str, bits: int) -> int:

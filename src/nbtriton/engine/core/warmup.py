@@ -12,11 +12,10 @@ import numpy as np
 from nbtriton.backends.base import BackendInstance, InstanceContext, Response
 from nbtriton.backends.core.executing import running_as
 from nbtriton.backends.core.request_options import RequestOptions
-from nbtriton.config import ModelConfig, plan_instances
+from nbtriton.config import ModelConfig, enum_name, plan_instances
 from nbtriton.engine.core.execution import Execution
 from nbtriton.engine.core.model_signature import ModelSignature
 from nbtriton.engine.core.request import InferenceRequest
-from nbtriton.engine.core.sequence_tensors import enum_name
 from nbtriton.errors import InternalError, InvalidArgumentError
 from nbtriton.tensors import Array, deserialize_bytes, numpy_dtype, to_protocol
 
@@ -43,8 +42,7 @@ class _Sample(InferenceRequest):
         self.ended = threading.Event()
 
     def send(self, response: Response | None, *, final: bool) -> None:
-        if self.is_answered() or (final and not self.try_finish()):
-            raise InternalError("Unable to send response. Response sender has been closed.")
+        self.start_response(final=final)
         if response is not None and response.error is not None:
             self.errors.append(str(response.error))
         if final:

@@ -9,13 +9,19 @@ from pathlib import Path
 from time import monotonic_ns
 from typing import Any
 
+from nbtriton.checks import Kind, check, is_number, optional, whole
 from nbtriton.config import ModelConfig, all_input_specs, all_output_specs, enum_name
 from nbtriton.devices import DeviceSet
 from nbtriton.engine.core.history import ModelHistory, Recorder
 from nbtriton.engine.core.limiter import Limiter
 from nbtriton.engine.core.model_runtime import ModelRuntime
 from nbtriton.engine.core.model_signature import ModelSignature
-from nbtriton.engine.core.registry import Registry, versions_to_keep
+from nbtriton.engine.core.registry import (
+    Registry,
+    checked_name,
+    checked_version,
+    versions_to_keep,
+)
 from nbtriton.engine.core.runtime import Runtime
 from nbtriton.engine.core.snapshot import (
     BatchRecord,
@@ -25,6 +31,7 @@ from nbtriton.engine.core.snapshot import (
     ServerHistory,
     ServerSnapshot,
 )
+from nbtriton.engine.core.statistics import Statistics
 from nbtriton.engine.core.summaries import LatencySummaries
 from nbtriton.engine.diagnostics.records import read_records
 from nbtriton.errors import NotFoundError, TritonError, UnavailableError, nearest
@@ -85,7 +92,7 @@ class Inspection:
         """Return True if a request to this version would be accepted."""
         try:
             self._registry.resolve(name, version)
-        except TritonError:
+        except (NotFoundError, UnavailableError):
             return False
         return True
 
@@ -151,6 +158,7 @@ class Inspection:
 
     def statistics(self, name: str = "", version: int = -1) -> dict[str, Any]:
         """Return the statistics in the form of Triton's endpoint; see `nbtriton.Server.statistics`."""
+        name, version = checked_name(name), checked_version(version)
         if name:
             self._registry.resolve(name, version)
         return {
@@ -164,15 +172,18 @@ class Inspection:
 
     def failures(self, name: str, version: int) -> dict[str, int]:
         """Return how many requests to a version failed, by Triton's reasons; none if it is unloaded."""
-        entry = self._registry.entries.get(name)
-        slot = entry.slots.get(version) if entry is not None else None
-        return dict(slot.runtime.statistics.failures) if slot is not None else {}
+        statistics = self._statistics_of(name, version)
+        return {} if statistics is None else dict(statistics.failures)
 
     def summaries(self, name: str, version: int) -> LatencySummaries | None:
         """Return the latency summaries of a version, if the server keeps them."""
+        statistics = self._statistics_of(name, version)
+        return None if statistics is None else statistics.summaries
+
+    def _statistics_of(self, name: str, version: int) -> Statistics | None:
         entry = self._registry.entries.get(name)
         slot = entry.slots.get(version) if entry is not None else None
-        return slot.runtime.statistics.summaries if slot is not None else None
+        return slot.runtime.statistics if slot is not None else None
 
     def models(self) -> tuple[ModelSnapshot, ...]:
         """Return every version of every model, by name."""
@@ -206,23 +217,27 @@ class Inspection:
         self, name: str, version: int = -1, *, since_ns: int = 0, most: int | None = None
     ) -> tuple[BatchRecord, ...]:
         """Return a model's recent executions, oldest first; see `nbtriton.Server.batches`."""
-        found = [
-            batch
-            for history in self.histories(name, version)
-            for batch in read_records(history, since_ns, most)[0]
-        ]
-        return tuple(sorted(found, key=attrgetter("end_ns")))
+        found = self._records(name, version, since_ns, most)
+        batches = [batch for of_version, _ in found for batch in of_version]
+        return tuple(sorted(batches, key=attrgetter("end_ns")))
 
     def requests(
         self, name: str, version: int = -1, *, since_ns: int = 0, most: int | None = None
     ) -> tuple[RequestRecord, ...]:
         """Return a model's recent answered requests; see `nbtriton.Server.requests`."""
-        found = [
-            request
-            for history in self.histories(name, version)
-            for request in read_records(history, since_ns, most)[1]
-        ]
-        return tuple(sorted(found, key=attrgetter("answered_ns")))
+        found = self._records(name, version, since_ns, most)
+        requests = [request for _, of_version in found for request in of_version]
+        return tuple(sorted(requests, key=attrgetter("answered_ns")))
+
+    def _records(
+        self, name: str, version: int, since_ns: int, most: int | None
+    ) -> list[tuple[list[BatchRecord], list[RequestRecord]]]:
+        """Return the batches and the requests of each version."""
+        check(
+            {"since_ns": since_ns, "most": most},
+            {"since_ns": Kind(is_number, "a number of nanoseconds"), "most": optional(whole(0))},
+        )
+        return [read_records(history, since_ns, most) for history in self.histories(name, version)]
 
     def histories(self, name: str = "", version: int = -1) -> list[ModelHistory]:
         """Return the histories of a model, or of all.
@@ -234,6 +249,7 @@ class Inspection:
         UnavailableError
             The server has no recorder.
         """
+        name, version = checked_name(name), checked_version(version)
         recorder = self._recorder()
         if recorder is None:
             raise UnavailableError(

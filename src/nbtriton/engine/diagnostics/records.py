@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
-from nbtriton.engine.core.execution import Execution
+from nbtriton.engine.core.execution import Execution, RequestDetail
 from nbtriton.engine.core.history import ModelHistory, RequestEntry
 from nbtriton.engine.core.snapshot import BatchRecord, RequestRecord
 
 __all__ = ["read_records"]
 
 _Ended = TypeVar("_Ended")
+
+_NO_DETAIL = RequestDetail("", "", "", 0, 0, 0, False)
 
 
 def read_records(
@@ -70,27 +72,23 @@ def _newest(
 
 def _alone(batch: BatchRecord, execution: Execution) -> RequestRecord:
     """Return the only request of a batch, whose sums are its own."""
-    detail = execution.detail
+    detail = execution.detail or _NO_DETAIL
     return RequestRecord(
         batch.model, batch.version, execution.number, _readable(execution.request_id), execution.caller,
         execution.step, execution.inferences, execution.end_ns - execution.total_ns,
         execution.start_ns - execution.queue_ns, execution.answered_ns,
-        (detail.first_ns if detail else 0) or execution.answered_ns,
-        detail.responses if detail else 0, batch, detail.outcome if detail else "",
-        detail.status if detail else "", _readable(detail.error) if detail else "",
-        detail.sequence if detail else 0, bool(detail and detail.begins),
+        detail.first_ns or execution.answered_ns, detail.responses, batch, detail.outcome, detail.status,
+        _readable(detail.error), detail.sequence, detail.begins,
     )  # fmt: skip
 
 
 def _together(
     history: ModelHistory, entry: RequestEntry, batch: BatchRecord | None
 ) -> RequestRecord:
-    detail = entry.detail
+    detail = entry.detail or _NO_DETAIL
     return RequestRecord(
         history.name, history.version, entry.number, _readable(entry.request_id), entry.caller, entry.step,
         entry.size, entry.start_ns, entry.enqueued_ns, entry.answered_ns,
-        (detail.first_ns if detail else 0) or entry.answered_ns, detail.responses if detail else 0,
-        batch, detail.outcome if detail else "", detail.status if detail else "",
-        _readable(detail.error) if detail else "", detail.sequence if detail else 0,
-        bool(detail and detail.begins),
+        detail.first_ns or entry.answered_ns, detail.responses, batch, detail.outcome, detail.status,
+        _readable(detail.error), detail.sequence, detail.begins,
     )  # fmt: skip

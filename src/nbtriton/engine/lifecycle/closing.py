@@ -74,7 +74,7 @@ def _finish(runtimes: Sequence[Runtime], clock: SchedulerThread, timeout_s: floa
 
 
 def _undrained(runtimes: Iterable[Runtime], timeout_s: float) -> list[Runtime]:
-    """Wait until the versions are retired, and return those that are not."""
+    """Wait until the versions are drained, and return those that are not."""
     deadline = monotonic() + timeout_s
     return [
         runtime

@@ -9,6 +9,7 @@ from nbtriton.backends import find_backend
 from nbtriton.backends.base import WAY_OUT
 from nbtriton.config import ModelConfig, is_ensemble
 from nbtriton.engine.core.model_runtime import ModelRuntime
+from nbtriton.engine.core.registry import checked_name
 from nbtriton.engine.core.runtime import Runtime
 from nbtriton.engine.lifecycle.loading import changes_only_instances
 from nbtriton.engine.lifecycle.model_builder import ModelBuilder
@@ -113,7 +114,11 @@ def model_name(config: ModelConfig, name: str | None) -> str:
     ------
     ConfigError
         Neither does, or they differ.
+    InvalidArgumentError
+        The caller's is no text.
     """
+    if name is not None:
+        checked_name(name)
     if name and config.name and config.name != name:
         raise ConfigError(
             f"unexpected name '{config.name}' in the configuration of model '{name}'",

@@ -10,11 +10,18 @@ from time import monotonic
 from typing import Any, TypeVar
 
 from nbtriton.backends.base import ServerHandle
+from nbtriton.checks import check, optional, whole
 from nbtriton.config import Dumpable, ModelConfig, as_config, validate_ensemble
 from nbtriton.engine.core.ensemble_runtime import EnsembleRuntime
 from nbtriton.engine.core.instance_set import InstanceUpdate
 from nbtriton.engine.core.model_runtime import ModelRuntime
-from nbtriton.engine.core.registry import Entry, Registry, Slot, versions_to_keep
+from nbtriton.engine.core.registry import (
+    Entry,
+    Registry,
+    Slot,
+    checked_name,
+    versions_to_keep,
+)
 from nbtriton.engine.core.runtime import Runtime
 from nbtriton.engine.core.scheduler_thread import SchedulerThread
 from nbtriton.engine.interrupts import interrupts_deferred
@@ -81,6 +88,7 @@ class ModelLifecycle:
         """
         with self._lock:
             self._registry.check_open()
+            check({"version": version}, {"version": optional(whole(0))})
             wanted = ModelConfig() if config is None else as_config(config)
             name = model_name(wanted, name)
             entry = self._registry.entries.get(name)
@@ -102,7 +110,7 @@ class ModelLifecycle:
                     for runtime in (slots[number].runtime,)
                 ]
             else:
-                number = version or max(slots, default=1)
+                number = max(slots, default=1) if version is None else int(version)
                 serving = slots[number].runtime if number in slots else None
                 requests = [LoadRequest(wanted, model, number, example, batching, serving, latest)]
         # Not under the lock: the model's own code may load others, or close the server.
@@ -315,20 +323,15 @@ class ModelLifecycle:
     ) -> bool:
         """Unload all versions of a model; see `nbtriton.Server.unload`."""
         with self._lock, interrupts_deferred():
-            entry = self._registry.entries.pop(name, None)
+            entry = self._registry.entries.pop(checked_name(name), None)
             if entry is None:
                 return True
             runtimes = [slot.runtime for slot in entry.slots.values()]
-            members = {
-                step.model_name
-                for runtime in runtimes
-                for step in runtime.config.ensemble_scheduling.step
-            }
             for runtime in runtimes:
                 self._unload(runtime)
             self._check_dependents(name)
             if unload_dependents:
-                for member in members:
+                for member in entry.members:
                     if not self._registry.dependents(member):
                         self.unload(member, unload_dependents=True)
         deadline = None if timeout_s is None else monotonic() + timeout_s

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from numbers import Real
 from typing import Any
 
+from nbtriton.checks import NAMES, SWITCH, Kind, check, is_number, optional
 from nbtriton.config import check_isolation
 from nbtriton.devices import DeviceSet, SimulatedGPUs, checked_gpus
 from nbtriton.engine.core.cache import ResponseCache
@@ -19,6 +21,21 @@ from nbtriton.workers.resources import HostPolicy, ThreadBudget, usable_cores
 __all__ = ["ServerOptions"]
 
 _RATE_LIMITS = ("off", "execution_count")
+
+
+def _is_settings(value: object) -> bool:
+    return isinstance(value, Mapping) and all(isinstance(one, Mapping) for one in value.values())
+
+
+_SETTINGS = optional(Kind(_is_settings, "a mapping by name, each a mapping of settings"))
+_KINDS = {
+    "cache_bytes": optional(Kind(is_number, "a number of bytes")),
+    "rate_limit_resources": Kind(NAMES.accepts, "a list of texts such as 'R1:4'"),
+    "backend_config": _SETTINGS,
+    "summaries": SWITCH,
+    "stand_in": SWITCH,
+    "host_policies": _SETTINGS,
+}
 # Some 0.2 MB a busy model. What it costs is mostly the memory that comes and goes: of eight steps with 32
 # in flight 3% of the processor time, with 2048 it was 5% (python -m bench recorder).
 _RECORDED = 512
@@ -47,6 +64,7 @@ class ServerOptions:
     host_policies: Mapping[str, Mapping[str, str]] | None = None
 
     def __post_init__(self) -> None:
+        check({name: getattr(self, name) for name in _KINDS}, _KINDS)
         if self.rate_limit not in _RATE_LIMITS:
             raise InvalidArgumentError(
                 f"unknown rate limit '{self.rate_limit}'",
@@ -54,7 +72,7 @@ class ServerOptions:
             )
         check_isolation(self.isolation)
         limit = self.worker_timeout_s
-        if limit is not None and not limit > 0:
+        if limit is not None and not (isinstance(limit, Real) and limit > 0):
             raise InvalidArgumentError(
                 f"worker_timeout_s={limit!r} is not a time above 0",
                 hint="seconds that one execution in a worker process may take; None for any",

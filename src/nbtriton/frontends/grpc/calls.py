@@ -1,6 +1,6 @@
-"""Calls over gRPC: messages in, responses out from any thread; unary and in both directions.
+"""gRPC calls, unary and bidirectional: messages in, responses out.
 
-Everything but what is said to be for any thread happens on the loop, where nothing needs a lock.
+Methods run on the loop, and need no lock, unless their docstring allows any thread.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ _log = logging.getLogger("nbtriton.frontends")
 _PREFIX_SIZE: Final = PREFIX.size
 _unpack_prefix: Final = PREFIX.unpack_from
 _pack_prefix: Final = PREFIX.pack
-# A compressed message that is longer is not decompressed on the loop.
+# Largest compressed message that is decompressed on the loop.
 _SHORT = 64 << 10
-# Requests of one stream that are in progress; then it is not read from.
+# Requests in progress at which a stream is no longer read.
 _MAX_IN_FLIGHT = 4096
 
 
 class CallConnection(Protocol):
-    """The connection of a call, as far as the call needs it."""
+    """Interface of a call's connection."""
 
     @property
     def http2(self) -> Http2Connection: ...
@@ -57,27 +57,27 @@ class CallConnection(Protocol):
     def listener(self) -> Listener[Any]: ...
 
     def schedule_flush(self) -> None:
-        """Write soon what was sent, with all that is sent in the same moment."""
+        """Write the collected frames at the end of the loop's turn."""
         ...
 
     def record_response(self) -> None:
-        """Note that a part of a response is sent: the client is not idle."""
+        """Note that part of a response is sent: the client is not idle."""
         ...
 
 
 class CallListener(Protocol):
-    """The receiver of what happens on a bidirectional call, on the loop."""
+    """Receiver of the events of a bidirectional call, on the loop."""
 
     def on_message(self, data: bytes) -> None:
-        """One more message."""
+        """Handle a message."""
         ...
 
     def on_half_close(self) -> None:
-        """No more messages will come."""
+        """Handle the end of the client's messages."""
         ...
 
     def on_cancel(self) -> None:
-        """Responses are not wanted any more."""
+        """Handle the client's cancellation."""
         ...
 
 
@@ -90,7 +90,7 @@ class Call:
     Parameters
     ----------
     method : callable
-        What answers it: see `UnaryCall` and `StreamCall`.
+        Its implementation: see `UnaryCall` and `StreamCall`.
     connection : CallConnection
     stream : Http2Stream
     headers : RequestHeaders
@@ -100,15 +100,15 @@ class Call:
     metadata : sequence of (name, value)
         As the client sent it.
     on_cancel : callable
-        Called on the loop if the client cancels, disconnects or runs out of time.
+        Called on the loop if the client cancels or disconnects, or at the deadline.
     is_cancelled : bool
-        Whether one of that has happened.
+        Whether the call ended in one of these ways.
     is_finished : bool
-        Whether nothing more is to be sent.
+        Whether the response is complete.
     is_held : bool
-        Whether messages are left unread for now.
+        Whether reading of messages is paused.
     since_ns : int
-        When it began; 0 where nothing is traced.
+        Start of the call; 0 without tracing.
     """
 
     __slots__ = (
@@ -142,7 +142,7 @@ class Call:
     # -- receiving -------------------------------------------------------------------------------
 
     def receive_data(self, data: bytes, end_stream: bool) -> None:
-        """Read a part of the request, and the messages that it completes."""
+        """Read part of the request, and handle the messages that it completes."""
         max_size = self.connection.listener.limits.body_bytes
         is_whole = False  # one message, in one frame: the usual case
         if self._reader is None and len(data) >= _PREFIX_SIZE and not self.is_held:
@@ -180,20 +180,20 @@ class Call:
 
     def _receive_compressed(self, message: bytes) -> None:
         limits = self.connection.listener.limits
-        most = min(limits.body_bytes, limits.decompressed_bytes)
+        limit = min(limits.body_bytes, limits.decompressed_bytes)
         try:
-            message = decompress(message, self._headers.encoding, min(_SHORT, most))
+            message = decompress(message, self._headers.encoding, min(_SHORT, limit))
         except StatusError as error:
-            if error.code == RESOURCE_EXHAUSTED and most > _SHORT:  # others are not to wait for it
-                self.run_on_worker(partial(self._decompress, message, most))
+            if error.code == RESOURCE_EXHAUSTED and limit > _SHORT:  # too long for the loop
+                self.run_on_worker(partial(self._decompress, message, limit))
             else:
                 self.abort(error.code, error.text)
         else:
             self._handle_message(message)
 
-    def _decompress(self, message: bytes, most: int) -> Callable[[], object]:
+    def _decompress(self, message: bytes, limit: int) -> Callable[[], object]:
         try:
-            found = decompress(message, self._headers.encoding, most)
+            found = decompress(message, self._headers.encoding, limit)
         except StatusError as error:
             return partial(self.abort, error.code, error.text)
         except Exception as error:
@@ -206,9 +206,9 @@ class Call:
             self._handle_message(message)
 
     def run_on_worker(self, task: Callable[[], Callable[[], object]]) -> None:
-        """Do something long on a worker; nothing more is read of the call before it is done.
+        """Run a long task on a worker; reading of the call is paused meanwhile.
 
-        What the task returns is called on the loop then, also if the call has ended.
+        The function that the task returns is called on the loop, even if the call has ended.
         """
         self.is_held = self.is_working = True
         thread = self.connection.listener.thread
@@ -220,7 +220,7 @@ class Call:
         self._resume()
 
     def _resume(self) -> None:
-        """Read what came while this was held."""
+        """Read the messages that arrived while reading was paused."""
         if self.is_held or self.is_finished:
             return
         self._read_messages()
@@ -249,7 +249,7 @@ class Call:
         self.connection.record_response()
 
     def _finish(self, code: int, text: str) -> None:
-        """End the call once all its messages are sent; harmless when repeated."""
+        """End the call after its messages; harmless when repeated."""
         if not self.is_finished:
             trailers = OK_TRAILERS
             if code or text or not self._has_begun:
@@ -259,7 +259,7 @@ class Call:
             self._release()
 
     def abort(self, code: int, text: str) -> None:
-        """End the call now; what it waits for is cancelled."""
+        """End the call at once, and cancel its requests."""
         if not self.is_finished:
             self.connection.http2.discard(self.stream)
             on_cancel = self.on_cancel
@@ -271,14 +271,14 @@ class Call:
         self.abort(DEADLINE_EXCEEDED, "Deadline Exceeded")
 
     def _release(self) -> None:
-        """Nothing more is sent or read: drop what refers to the call."""
+        """Drop the references to a call that has ended."""
         self.is_finished = True
         self.stream.owner = self.on_cancel = None
         if self._deadline is not None:
             self._deadline.cancel()
 
     def cancel(self) -> None:
-        """The client does not wait any more."""
+        """Cancel the call: its client no longer waits."""
         on_cancel = self.on_cancel
         self.is_cancelled = True
         self._release()
@@ -290,11 +290,11 @@ class Call:
             _log.exception("a call that was given up could not be cancelled")
 
     def announce_close(self) -> None:
-        """End now if nothing is to be answered: the server closes."""
+        """End the call if no request is in flight: the server is closing."""
 
 
 def _frame(message: bytes, encoding: bytes) -> tuple[bytes, bytes]:
-    """Return a message's prefix and the message."""
+    """Return a message with its prefix."""
     flag = 0
     if encoding:
         flag, message = compress(message, encoding)
@@ -307,7 +307,7 @@ class UnaryCall(Call):
     Parameters
     ----------
     method : callable
-        ``method(message, call)`` must lead to one `reply` or `fail`, on any thread.
+        ``method(message, call)`` must cause one `reply` or `fail`, on any thread.
     connection, stream, headers
         As for `Call`.
     """
@@ -315,7 +315,7 @@ class UnaryCall(Call):
     __slots__ = ()
 
     def _handle_message(self, message: bytes) -> None:
-        if self._in_flight:  # one is enough
+        if self._in_flight:  # a unary call has one message
             return
         self._in_flight = 1
         self.connection.listener.schedule_dispatch()
@@ -330,7 +330,7 @@ class UnaryCall(Call):
             self._finish(INTERNAL, "the call carries no message, or one too large")
 
     def reply(self, message: bytes) -> None:
-        """Answer; from any thread, nothing happens if it was answered before."""
+        """Send the response; from any thread, no effect after the first."""
         thread = self.connection.listener.thread
         if get_ident() == thread.ident:
             self._reply(message)
@@ -349,7 +349,7 @@ class UnaryCall(Call):
             self._release()
 
     def fail(self, error: TritonError) -> None:
-        """Answer with an error; from any thread."""
+        """End the call with an error; from any thread."""
         thread = self.connection.listener.thread
         if get_ident() == thread.ident:
             self._finish(code_of(error), error.message)
@@ -360,7 +360,7 @@ class UnaryCall(Call):
 class StreamCall(Call):
     """One bidirectional call; `send`, `message_done` and `finish` may be called from any thread.
 
-    What they do is done in that order, on the loop, also if it is the loop that calls.
+    They take effect later on the loop, in the order of the calls.
 
     Parameters
     ----------
@@ -395,7 +395,7 @@ class StreamCall(Call):
         self.connection.listener.thread.post(function, *arguments)
 
     def message_done(self) -> None:
-        """One message is answered completely: another one may be read."""
+        """Note that a message is answered completely, so that another may be read."""
         self._post(self._message_done)
 
     def _message_done(self) -> None:
@@ -411,7 +411,7 @@ class StreamCall(Call):
             self._finish(UNAVAILABLE, "Server exiting")
 
     def send(self, message: bytes) -> None:
-        """Send a message after those before it; dropped if the call is cancelled."""
+        """Send a message in order; dropped if the call is cancelled."""
         if not self.is_cancelled:
             self._post(self._send, message)
 
@@ -419,7 +419,7 @@ class StreamCall(Call):
         if self.is_finished:
             return
         queued = self.stream.queued
-        # A client that asks and never reads. One message, however large, is not too much.
+        # The limit is for clients that do not read; a single message of any size may exceed it.
         if queued and queued + len(message) > self.connection.listener.limits.unread_bytes:
             self.connection.http2.reset(self.stream, ErrorCode.CANCEL)
             self.connection.schedule_flush()
@@ -432,9 +432,9 @@ class StreamCall(Call):
         self.finish(code_of(error), error.message)
 
     def finish(self, code: int = OK, text: str = "") -> None:
-        """End the call once everything is sent; harmless when repeated."""
+        """End the call after its messages; harmless when repeated."""
         self._post(self._finish, code, text)
 
 
-# What begins a call: `UnaryCall` or `StreamCall` with its first argument.
+# Constructor of a call: `UnaryCall` or `StreamCall` with its first argument.
 Handler = Callable[[CallConnection, Http2Stream, RequestHeaders], Call]

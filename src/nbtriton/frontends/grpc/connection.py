@@ -1,8 +1,7 @@
 """One gRPC client on an event loop: `Http2Connection` between asyncio's transport and the calls.
 
-What one read brings is dispatched together, what is sent in one moment is written together. gRPC's own core costs
-three events and four operations a call, and hands each of them over alone: 62 us of processor time of the thread
-that has them, where 25 do for what is read, dispatched and written together.
+Requests of one read are dispatched together, and frames of one turn are written together: 25 us of processor time
+a call. gRPC's own core passes on three events and four operations a call one by one: 62 us.
 """
 
 from __future__ import annotations
@@ -31,9 +30,9 @@ from nbtriton.frontends.tracing import Tracing
 
 __all__ = ["GrpcConnection", "GrpcListener"]
 
-# Bytes that asyncio holds for a client that does not read.
+# Limit of asyncio's write buffer, in bytes.
 _UNSENT = 1 << 20
-# The most bytes that are read and discarded after GOAWAY with an error.
+# Limit of bytes that are discarded after GOAWAY with an error.
 _MAX_DISCARDED = 16 << 20
 # Time for a client to read the first GOAWAY, and for it to disconnect after the last one.
 _WARNING_S, _LINGER_S = 0.5, 0.25
@@ -61,13 +60,13 @@ class GrpcConnection(asyncio.Protocol):
         self.http2 = Http2Connection(listener.http2_limits, now, INDEXED)
         self._keepalive = Keepalive(listener.options, now)
         self._transport: Any = None
-        self._discarded = 0  # bytes that came after the end
-        self._is_active = False  # it has asked for something
-        self._is_late = False  # nothing is read until what has come is
+        self._discarded = 0  # bytes after GOAWAY with an error
+        self._is_active = False  # has sent a request
+        self._is_late = False  # received bytes are unread, and reading from the transport is paused
         self._is_flushing = False
-        self._is_leaving = False  # the client is asked to leave
-        self._is_draining = False  # and no new call is answered
-        self._is_closed = False  # nothing is read or sent
+        self._is_leaving = False  # the first GOAWAY is sent
+        self._is_draining = False  # the second GOAWAY is sent: no new call is answered
+        self._is_closed = False  # nothing more is read or sent
 
     # -- asyncio ---------------------------------------------------------------------------------
 
@@ -93,7 +92,7 @@ class GrpcConnection(asyncio.Protocol):
         self.schedule_flush()
 
     def data_received(self, data: bytes) -> None:
-        if self._is_closed:  # so that the client can read why; not without limit
+        if self._is_closed:  # open for a while, so that the client can read GOAWAY
             self._discarded += len(data)
             if self._discarded > _MAX_DISCARDED:
                 self.abort()
@@ -106,12 +105,12 @@ class GrpcConnection(asyncio.Protocol):
             self.schedule_flush()
 
     def _receive_rest(self) -> None:
-        """Read for as long as a turn of the loop may take; the rest waits until others were heard."""
+        """Read for at most one turn of the loop; defer the rest."""
         http2 = self.http2
-        until = monotonic() + TURN_S
+        turn_end = monotonic() + TURN_S
         is_late = False
         while http2.has_more and not self._is_closed:
-            if monotonic() > until:
+            if monotonic() > turn_end:
                 is_late = True
                 self.listener.thread.defer(self._receive_rest)
                 break
@@ -185,7 +184,7 @@ class GrpcConnection(asyncio.Protocol):
             self.listener.schedule_flush(self)
 
     def flush(self) -> None:
-        """Write what was sent."""
+        """Write the collected frames."""
         self._is_flushing = False
         if not self._is_closed:
             self._write()
@@ -205,22 +204,22 @@ class GrpcConnection(asyncio.Protocol):
 
     @property
     def busy(self) -> bool:
-        """True while there are calls, and until a client that is asked to leave has disconnected."""
+        """True while there are calls, and after GOAWAY until the client has disconnected."""
         return self._is_leaving or bool(self.http2.streams)
 
     def idle_since(self) -> float | None:
-        """Return when something was read last; None if busy."""
+        """Return the time of the last read on the loop's clock; None if busy."""
         return None if self.busy else self._keepalive.received_at
 
     def evict(self) -> None:
-        """End for the sake of another client."""
+        """Close the connection to make room for another client."""
         if self.http2.is_greeted:
             self._terminate(ErrorCode.NO_ERROR, "the server has too many connections")
         else:
             self.abort()
 
     def announce_close(self) -> None:
-        """Ask the client to call no more; what it has called until it knows is answered."""
+        """Send the first GOAWAY; calls that begin before the client knows it are answered."""
         if self.listener.closing:
             for stream in list(self.http2.streams.values()):
                 if stream.owner is not None:
@@ -236,7 +235,7 @@ class GrpcConnection(asyncio.Protocol):
         self._loop.call_later(_WARNING_S, self._drain)
 
     def _drain(self) -> None:
-        """Answer no call that begins from now on."""
+        """Send the second GOAWAY; later calls are not answered."""
         if self._is_leaving and not self._is_draining and not self._is_closed:
             self._is_draining = True
             self.http2.finish_shutdown()
@@ -252,7 +251,7 @@ class GrpcConnection(asyncio.Protocol):
         self._disconnect_later(_GOAWAY_S)
 
     def _disconnect_later(self, patience_s: float) -> None:
-        """Let the client read what it has been sent, and disconnect."""
+        """Close the connection after a time in which the client may read and disconnect."""
         self._is_closed = True
         self._write()
         if self._transport.can_write_eof():  # not under TLS
@@ -286,7 +285,7 @@ class GrpcConnection(asyncio.Protocol):
             self.abort()
 
     def fileno(self) -> int:
-        """Return the socket's descriptor; -1 if that is closed."""
+        """Return the socket's descriptor; -1 if it is closed."""
         found = self._transport.get_extra_info("socket")
         return -1 if found is None else int(found.fileno())
 
@@ -297,25 +296,25 @@ class GrpcListener(Listener[GrpcConnection]):
     Parameters
     ----------
     host, port
-        Where to listen; 0 takes any port that is free.
+        Where to listen; 0 for any free port.
     handlers : mapping of bytes to handler
         By full method name, such as ``b"/grpc.health.v1.Health/Check"``.
     limits : Limits
-        What one client may cost.
+        Resources that one client may use.
     tracing : Tracing
-        Whether it is to be noted when messages come.
+        Tells whether the arrival times of messages are recorded.
     thread : LoopThread
-        Where it runs; several listeners may share one.
+        Its event loop; several listeners may share one.
     options : ChannelArguments
     after_messages : callable, optional
-        Called on the loop when all messages that came together have been handed out; must not raise.
+        Called on the loop after all messages that arrived together are dispatched; must not raise.
     tls : Tls, optional
-        With what clients are to talk.
+        Enables TLS.
 
     Raises
     ------
     UnavailableError
-        The port is taken, or the address is none of this machine's.
+        The port is in use, or the address is not this machine's.
     """
 
     def __init__(
@@ -332,7 +331,7 @@ class GrpcListener(Listener[GrpcConnection]):
         tls: Tls | None = None,
     ) -> None:
         self.options = options
-        # What the fields of a call may count, as gRPC has it; a call with more fails with RESOURCE_EXHAUSTED.
+        # gRPC's limit of a call's header fields; a call beyond fails with RESOURCE_EXHAUSTED.
         fields = max(limits.header_bytes * 5 // 4, 16 << 10)
         self.http2_limits = Http2Limits(limits.calls, fields)
         self._handlers = handlers
@@ -340,13 +339,13 @@ class GrpcListener(Listener[GrpcConnection]):
         self._to_flush: list[GrpcConnection] = []
         context = None if tls is None else tls.context("h2")
         try:
-            at = listen(host, port)
+            sock = listen(host, port)
         except UnavailableError:
             address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
             raise UnavailableError(
                 f"failed to listen for gRPC on {address}", hint="is it in use?"
             ) from None
-        super().__init__(at, limits, tracing, thread, context)
+        super().__init__(sock, limits, tracing, thread, context)
 
     def make_connection(self) -> GrpcConnection:
         return GrpcConnection(self)
@@ -355,13 +354,13 @@ class GrpcListener(Listener[GrpcConnection]):
         self._after_messages()
 
     def resolve(self, block: HeaderBlock) -> tuple[RequestHeaders, Handler | StatusError]:
-        """Return what a request's fields mean, and the handler of its method, or the error."""
+        """Return a request's parsed headers and the handler of its method, or the error."""
         headers = read_headers(block.fields, self.options.level)
         handler = self._handlers.get(headers.path) or StatusError(UNIMPLEMENTED, "")
         return headers, headers.fault or handler
 
     def schedule_flush(self, connection: GrpcConnection) -> None:
-        """Have a connection written with all others of the same moment."""
+        """Schedule a connection's write at the end of the loop's turn."""
         if not self._to_flush:
             self.thread.loop.call_soon(self._flush)
         self._to_flush.append(connection)

@@ -29,29 +29,29 @@ _RESTRICTED = "triton-grpc-protocol-"
 
 
 class GrpcEndpoint:
-    """One gRPC port of a server.
+    """gRPC port of a server.
 
     Parameters
     ----------
     service : Service
-        What is served; its limits bound messages and what a client leaves unread.
+        The server and its settings, limits included.
     host : str
         The address to listen on.
     port : int
-        0 takes any port that is free.
+        0 for any free port.
     thread : LoopThread
-        Where it runs; several endpoints may share one.
+        Its event loop; several endpoints may share one.
     options : sequence of (name, value)
         gRPC's channel arguments, such as ``("grpc.keepalive_time_ms", 7200000)``.
     restricted : mapping, optional
         Triton's ``--grpc-restricted-protocol``: category to header field and value.
     tls : Tls, optional
-        With what clients are to talk.
+        Enables TLS.
 
     Raises
     ------
     UnavailableError
-        The port is taken, or the address is none of this machine's.
+        The port is in use, or the address is not this machine's.
     """
 
     def __init__(
@@ -129,14 +129,14 @@ class GrpcEndpoint:
         if category not in self._restricted:
             return ""
         header, value = self._restricted[category]
-        # HTTP/2 knows names of fields in lower case only.
+        # Field names of HTTP/2 are lower case.
         if (header.lower(), value) in {tuple(field) for field in metadata}:
             return ""
         return f"This protocol is restricted, expecting header '{header}'"
 
 
 class _Refused:
-    """A stream that its client may not open."""
+    """Receiver of a stream that its client may not open."""
 
     def __init__(self, rpc: StreamCall, text: str) -> None:
         self._rpc = rpc

@@ -1,4 +1,4 @@
-"""Header fields of gRPC over HTTP/2: methods, metadata, timeouts and encodings in, the status of a call out."""
+"""Header fields of gRPC over HTTP/2: method, metadata, timeout and encoding of requests; status trailers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _ACCEPT = (b"grpc-accept-encoding", b"identity, deflate, gzip")
 _OK = (b"grpc-status", b"0")
 OK_TRAILERS: tuple[Field, ...] = (_OK,)
 _RESPONSE = (_STATUS_200, _CONTENT_TYPE, _ACCEPT)
-# Fields of every response: each is worth an entry of the client's table.
+# Fields of every response: each gets an entry of the client's HPACK table.
 INDEXED = frozenset({_CONTENT_TYPE, _ACCEPT, _OK})
 _NO_METADATA = frozenset({b"te", b"content-type", b"host"})
 _NAME = re.compile(rb"[0-9a-z_.-]+")
@@ -37,24 +37,24 @@ _UNQUOTED = "".join(map(chr, range(0x20, 0x7F))).replace("%", "")
 
 @dataclass(frozen=True, slots=True)
 class RequestHeaders:
-    """The meaning of a request's header fields: one object for all requests with the same fields.
+    """Parsed header fields, shared by all requests with the same fields.
 
     Parameters
     ----------
     path : bytes
-        The full name of its method, with a slash before it.
+        Full method name with a leading slash.
     metadata : tuple of (str, str or bytes)
-        What is not gRPC's own; names that end in ``-bin`` have bytes.
+        Custom metadata; names that end in ``-bin`` have bytes.
     timeout_s : float, optional
-        How long the client waits.
+        Timeout of the call.
     encoding : bytes
-        How its messages may be compressed; empty for not at all.
+        Compression of the client's messages; empty for none.
     response_encoding : bytes
-        How responses are compressed; empty for not at all.
+        Compression of responses; empty for none.
     response : tuple of fields
-        Those before the first message.
+        Response headers.
     fault : StatusError, optional
-        Why the call is refused.
+        Error that refuses the call.
     """
 
     path: bytes = b""
@@ -67,14 +67,14 @@ class RequestHeaders:
 
 
 def read_headers(fields: Sequence[Field] | None, level: int) -> RequestHeaders:
-    """Return what the fields of a request mean.
+    """Parse the header fields of a request.
 
     Parameters
     ----------
     fields : sequence of (name, value), optional
-        None if they are too large to be read.
+        None if they exceed the limit.
     level : int
-        How well responses are compressed, if the client can read it: 0 not at all, 3 best.
+        Compression level of responses, if the client accepts it: 0 none, 3 best.
     """
     if fields is None:
         text = "received metadata size exceeds hard limit"
@@ -97,7 +97,7 @@ def read_headers(fields: Sequence[Field] | None, level: int) -> RequestHeaders:
 
 
 def _check_call(named: dict[bytes, bytes]) -> None:
-    """Refuse what HTTP/2 allows and gRPC does not, in the words of gRPC's own server."""
+    """Refuse requests that HTTP/2 allows and gRPC does not, with the texts of gRPC's server."""
     if named[b":method"] != b"POST":
         raise StatusError(UNKNOWN, "Bad method header")
     if b"te" not in named:
@@ -143,7 +143,7 @@ def _encoding(value: bytes) -> bytes:
 
 
 def _response_encoding(accepted: bytes, level: int) -> bytes:
-    """Choose as gRPC does: the first of what the client can read, one in the middle, or the last."""
+    """Choose as gRPC does: the first, middle or last of the encodings that the client accepts."""
     names = {name.strip() for name in accepted.split(b",")}
     able = [name for name in WINDOW_BITS if name in names]
     if not level or not able:
@@ -155,7 +155,7 @@ def _response_encoding(accepted: bytes, level: int) -> bytes:
 
 
 def status_trailers(code: int, text: str, *, has_begun: bool) -> tuple[Field, ...]:
-    """Return the fields that end a call, and those of a response that has none before."""
+    """Return the trailers of a call; with response headers for a response that has not begun."""
     trailers: tuple[Field, ...] = ((b"grpc-status", b"%d" % code),)
     if text:
         short = text.encode("utf-8", "replace")[:_LONGEST_TEXT].decode("utf-8", "ignore")

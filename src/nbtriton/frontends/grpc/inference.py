@@ -44,7 +44,7 @@ _DECOUPLED = "ModelInfer RPC doesn't support models with decoupled transaction p
 
 
 class GrpcInference:
-    """Reads requests for inference, and gives them to the engine; used by one thread.
+    """Reader of inference requests, which submits them to the engine; used by one thread.
 
     Parameters
     ----------
@@ -61,7 +61,7 @@ class GrpcInference:
         self._ready: list[_Waiting] = []
 
     def infer(self, data: bytes, rpc: UnaryCall) -> None:
-        """Read the request of one unary call; `submit` passes it to the engine."""
+        """Read the request of a unary call; `submit` passes it to the engine."""
         times = (rpc.since_ns, self.now_ns())
         try:
             found = self.read(data, rpc.metadata, unary=True)
@@ -82,16 +82,16 @@ class GrpcInference:
             self.put(_Unary(self, found, rpc), times, rpc.metadata)
 
     def now_ns(self) -> int:
-        """Return what time it is if traces are taken, else 0."""
+        """Return the time if tracing is on, else 0."""
         return monotonic_ns() if self.service.trace.on else 0
 
     def read(
         self, data: bytes, metadata: Sequence[tuple[str, Any]], *, unary: bool = False
     ) -> _Read:
         """Read a request; raises TritonError with Triton's text, or LongReadError."""
-        like = self._templates.read(data)
-        if like is not None:
-            name, version, call = like
+        cached = self._templates.read(data)
+        if cached is not None:
+            name, version, call = cached
             found = self._signature(name, version, unary), version, call
             if self.service.grpc_forwards is not None:
                 self._forward(metadata, call)
@@ -109,7 +109,7 @@ class GrpcInference:
         *,
         unary: bool = False,
     ) -> Callable[[], None]:
-        """Read a request that `read` would not, on a worker; returns what is to be done on the loop."""
+        """Read a long request on a worker; return the function to call on the loop."""
         found: _Read | TritonError
         try:
             _, found = self._read_new(data, self.service.shared_memory, unary)
@@ -147,7 +147,7 @@ class GrpcInference:
 
     def _signature(self, name: str, version: int, unary: bool) -> ModelSignature:
         signature = self.service.server.engine.inspection.signature(name, version)
-        if unary and signature.decoupled:  # Triton looks no further
+        if unary and signature.decoupled:  # before other checks, as in Triton
             raise UnsupportedError(_DECOUPLED)
         return signature
 
@@ -157,7 +157,7 @@ class GrpcInference:
         read_ns: tuple[int, int],
         metadata: Sequence[tuple[str, Any]],
     ) -> None:
-        """Keep a request for the next `submit`; since when it was waited for, and when it came."""
+        """Add a request to the next `submit`; `read_ns` is when the wait for it began, and its arrival."""
         tracing = self.service.trace
         if tracing.on:
             found = dict(metadata)
@@ -167,11 +167,11 @@ class GrpcInference:
         self._ready.append(waiting)
 
     def submit(self) -> None:
-        """Submit the requests that came together to the engine."""
+        """Submit the requests that arrived together to the engine."""
         found, self._ready = self._ready, []
         ready = []
         for waiting in found:
-            if waiting.is_cancelled():  # given up in the same moment: it need not run
+            if waiting.is_cancelled():  # cancelled since it was read
                 waiting.refused(CancelledError(_CANCELLED))
             else:
                 ready.append(waiting)
@@ -192,7 +192,7 @@ class GrpcInference:
 
 
 class _Waiting(Responder):
-    """A request over gRPC that has been read, until its last response.
+    """A gRPC request from the end of its reading to its last response.
 
     Parameters
     ----------
@@ -212,7 +212,7 @@ class _Waiting(Responder):
         self._is_over = False
 
     def submitted(self, request: InferenceRequest | TritonError) -> None:
-        """Handle the accepted request, or its refusal."""
+        """Handle the accepted request, or the error that refuses it."""
         if isinstance(request, TritonError):
             self.refused(request)
             return
@@ -225,11 +225,11 @@ class _Waiting(Responder):
     def close(self) -> None:
         super().close()
         self._is_over = True
-        # It refers to this: nothing is to be left to the garbage collector, tensors least of all.
+        # Break the reference cycle, so that tensors do not wait for the garbage collector.
         self._request = None
 
     def cancel(self) -> None:
-        """Cancel the request: its client does not wait any more."""
+        """Cancel the request: its client no longer waits."""
         request = self._request
         if request is not None:
             request.cancel()
@@ -237,7 +237,7 @@ class _Waiting(Responder):
     def written(
         self, outputs: Mapping[str, Any], parameters: Mapping[str, Any], version: int
     ) -> bytes:
-        """Return a serialized response; raises TritonError where it cannot travel."""
+        """Return a serialized response; raises TritonError if it cannot be sent."""
         try:
             return encode_response(
                 self.call,
@@ -256,11 +256,11 @@ class _Waiting(Responder):
 
     @abstractmethod
     def is_cancelled(self) -> bool:
-        """True if the client does not wait any more."""
+        """True if the client no longer waits."""
 
     @abstractmethod
     def refused(self, error: TritonError) -> None:
-        """Answer a request that the engine will not."""
+        """Answer a request that the engine refused."""
 
 
 class _Unary(_Waiting):
@@ -279,7 +279,7 @@ class _Unary(_Waiting):
 
     def cancel(self) -> None:
         super().cancel()
-        # The call does not wait for a model that goes on regardless.
+        # The call ends at once, though the model may still run.
         self._rpc.fail(CancelledError(_CANCELLED))
 
     def refused(self, error: TritonError) -> None:
@@ -290,10 +290,10 @@ class _Unary(_Waiting):
         if final:
             self.record("INFER_RESPONSE_COMPLETE", "GRPC_SEND_START")
         if self._answer is None or response is not BARE_FINAL:
-            self._answer = self._made(request, response)
+            self._answer = self._encode(request, response)
         if not final:
             return
-        # First: who has the answer may unregister the memory.
+        # Before the response: a client that has the response may unregister the memory.
         self.call.release()
         if isinstance(self._answer, bytes):
             self._rpc.reply(self._answer)
@@ -302,7 +302,7 @@ class _Unary(_Waiting):
         self.record("GRPC_SEND_END")
         self.close()
 
-    def _made(self, request: InferenceRequest, response: Response) -> bytes | TritonError:
+    def _encode(self, request: InferenceRequest, response: Response) -> bytes | TritonError:
         if response.error is not None:
             return response.error
         assert request.runtime is not None
@@ -313,17 +313,17 @@ class _Unary(_Waiting):
 
 
 class InferStream:
-    """One ModelStreamInfer call: any number of requests, each answered as it is done."""
+    """One ModelStreamInfer call: any number of requests, each answered when it is done."""
 
     def __init__(self, inference: GrpcInference, rpc: StreamCall) -> None:
         self._inference = inference
         self._rpc = rpc
         self._lock = threading.Lock()
-        # When the last request had come, or the call began.
+        # Arrival of the last request, or the start of the call.
         self._since_ns = inference.now_ns()
         self._running: set[_Streamed] = set()
         self._ended = False
-        # What a model answers with an error ends the call with its status, if the client wants so.
+        # Whether the client wants an error of a model to end the call with its status.
         self.ends_at_errors = any(field == _ENDS_AT_ERRORS for field in rpc.metadata)
 
     def on_message(self, data: bytes) -> None:
@@ -353,7 +353,7 @@ class InferStream:
         self._inference.put(request, times, rpc.metadata)
 
     def on_half_close(self) -> None:
-        """No more requests: the call ends with the last answer."""
+        """End the call after the last response: no more requests will arrive."""
         with self._lock:
             self._ended = True
             over = not self._running
@@ -361,19 +361,19 @@ class InferStream:
             self._rpc.finish()
 
     def on_cancel(self) -> None:
-        """Responses are not wanted any more (GS8)."""
+        """Cancel the requests in progress (GS8)."""
         with self._lock:
             running = list(self._running)
         for request in running:
             request.cancel()
 
     def failed(self, error: TritonError) -> None:
-        """End the call with the error of a response; the other requests are cancelled."""
+        """End the call with the error of a response; cancel the other requests."""
         self._rpc.fail(error)
         self.on_cancel()
 
     def end_request(self, request: _Streamed) -> None:
-        """End a request, for which nothing more is sent; harmless when repeated."""
+        """Note that a request is answered completely; harmless when repeated."""
         with self._lock:
             if request not in self._running:
                 return
@@ -412,10 +412,10 @@ class _Streamed(_Waiting):
     def handle_response(self, request: InferenceRequest, response: Response, final: bool) -> None:
         data: bytes | None
         if self.signature.decoupled:
-            data = self._one_of_many(request, response, final=final)
-        else:  # GS3: what comes after the first is dropped, also what fails after it
+            data = self._encode_decoupled(request, response, final=final)
+        else:  # GS3: responses and errors after the first response are dropped
             if self._only is None:
-                self._only = self._made(request, response, final=True)
+                self._only = self._encode(request, response, final=True)
             if not final:
                 return
             data = self._only
@@ -429,17 +429,17 @@ class _Streamed(_Waiting):
             self.close()
             self._stream.end_request(self)
 
-    def _one_of_many(
+    def _encode_decoupled(
         self, request: InferenceRequest, response: Response, *, final: bool
     ) -> bytes | None:
-        """Return what a response of a decoupled model becomes, if anything (GS2 to GS6)."""
+        """Return the message of a decoupled model's response; None for no message (GS2 to GS6)."""
         if response is not BARE_FINAL:
-            return self._made(request, response, final=final)
+            return self._encode(request, response, final=final)
         if not self.call.empty_final:
             return None
         return encode_stream_response(self.written({}, {}, self.version), final=True)
 
-    def _made(self, request: InferenceRequest, response: Response, *, final: bool) -> bytes:
+    def _encode(self, request: InferenceRequest, response: Response, *, final: bool) -> bytes:
         error = response.error
         if error is None:
             assert request.runtime is not None

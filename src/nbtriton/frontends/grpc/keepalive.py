@@ -1,7 +1,4 @@
-"""Keepalive and age of a connection: gRPC's channel arguments about time.
-
-Looked at once a second: times are kept to a second.
-"""
+"""Keepalive and age of a connection by gRPC's channel arguments; checked once a second."""
 
 from __future__ import annotations
 
@@ -13,21 +10,21 @@ from typing import Literal
 
 __all__ = ["ChannelArguments", "Keepalive"]
 
-# Between two pings of a client without calls.
+# Minimum interval of pings by a client without calls.
 _IDLE_PINGS_S = 7200.0
-# Connections that came together do not end together.
+# Spread of the maximum age, so that connections that began together do not end together.
 _JITTER = 0.1
 _LONGEST = (1 << 31) - 1
 
 
 @dataclass(frozen=True, slots=True)
 class ChannelArguments:
-    """gRPC's channel arguments, as far as they mean anything to a server; times in milliseconds.
+    """gRPC's channel arguments that apply to a server; times in milliseconds.
 
     Parameters
     ----------
     level : int
-        How well answers are packed: 0 not at all, 3 best.
+        Compression level of responses: 0 none, 3 best.
     """
 
     keepalive_time_ms: int = 7_200_000
@@ -43,7 +40,7 @@ class ChannelArguments:
 
     @classmethod
     def parse(cls, arguments: Sequence[tuple[str, int | str]]) -> ChannelArguments:
-        """Read ``("grpc.keepalive_time_ms", 7200000)`` and its like; the others are not for us."""
+        """Read arguments such as ``("grpc.keepalive_time_ms", 7200000)``; ignore unknown ones."""
         named = {
             name.removeprefix("grpc.").removeprefix("http2."): value for name, value in arguments
         }
@@ -53,7 +50,7 @@ class ChannelArguments:
 
 
 class Keepalive:
-    """The pings and the activity of one connection; times in seconds of the loop's clock.
+    """Pings and activity of one connection; times in seconds of the loop's clock.
 
     Parameters
     ----------
@@ -63,9 +60,9 @@ class Keepalive:
     Attributes
     ----------
     created_at, received_at : float
-        When the client came, and when something was read last; the owner sets it.
+        When the connection began, and when bytes were last read; `received_at` is set by the owner.
     has_responded : bool
-        Whether a response was sent: what the client has pinged until then had a reason. The owner sets it.
+        Whether a response was sent, which permits the client's earlier pings; set by the owner.
     """
 
     __slots__ = (
@@ -81,9 +78,9 @@ class Keepalive:
         self._leaves_at = math.inf
         self.has_responded = False
         self._strikes = 0
-        self._pinged = -math.inf  # by the client
-        self._pings = 0  # ours, since something was said
-        self._waits_since: float | None = None  # for the answer to one of them
+        self._pinged = -math.inf  # last ping of the client
+        self._pings = 0  # pings sent since the last data
+        self._waits_since: float | None = None  # time of a ping without an answer
 
     def _apply_response(self) -> None:
         if self.has_responded:
@@ -92,7 +89,7 @@ class Keepalive:
             self._pinged = -math.inf
 
     def record_ping(self, now: float, has_calls: bool) -> bool:
-        """Note a ping of the client; True if it pings too often."""
+        """Note a ping of the client; True if the client pings too often."""
         self._apply_response()
         options = self._options
         without = has_calls or options.keepalive_permit_without_calls
@@ -102,7 +99,7 @@ class Keepalive:
         return 0 < options.max_ping_strikes < self._strikes
 
     def due(self, now: float, has_calls: bool) -> Literal["", "ping", "leave", "end"]:
-        """Return what is due now."""
+        """Return the action that is due now."""
         self._apply_response()
         options = self._options
         if has_calls:
@@ -115,8 +112,8 @@ class Keepalive:
         elif now - self.received_at >= options.keepalive_time_ms / 1000 and (
             has_calls or options.keepalive_permit_without_calls
         ):
-            most = options.max_pings_without_data
-            if not most or self._pings < most:
+            limit = options.max_pings_without_data
+            if not limit or self._pings < limit:
                 self._pings += 1
                 self._waits_since = now
                 return "ping"

@@ -1,4 +1,4 @@
-"""Length-prefixed messages of gRPC: read from pieces of any size, compressed and decompressed."""
+"""gRPC's length-prefixed messages: reading from pieces, compression and decompression."""
 
 from __future__ import annotations
 
@@ -10,34 +10,34 @@ from nbtriton.frontends.grpc.status import INTERNAL, RESOURCE_EXHAUSTED, StatusE
 
 __all__ = ["PREFIX", "WINDOW_BITS", "MessageReader", "compress", "decompress"]
 
-# Before each message: whether it is compressed, and its length.
+# Prefix of a message: compressed flag, length.
 PREFIX = Struct(">BI")
-# How messages may be compressed, and zlib's number for it; the better ones later.
+# Encodings and their window bits for zlib, the better ones later.
 WINDOW_BITS = {b"gzip": 16 + zlib.MAX_WBITS, b"deflate": zlib.MAX_WBITS}
-# A client may send a message in tiny pieces: those are put together until they are as long as this.
+# Tiny pieces of a message are joined up to this size.
 _TINY, _PIECE = 512, 16 << 10
 
 
 class MessageReader:
-    """The messages of one call.
+    """Reader of the messages of one call.
 
     Parameters
     ----------
     max_size : int
-        Bytes of a message as it is sent.
+        Limit of a message as sent, in bytes.
     """
 
-    __slots__ = ("_at", "_flag", "_lacking", "_max_size", "_pieces", "_rest")
+    __slots__ = ("_flag", "_lacking", "_max_size", "_offset", "_pieces", "_rest")
 
     def __init__(self, max_size: int) -> None:
         self._max_size = max_size
-        self._rest: list[bytes] = []  # what has not been read, from `_at` on
-        self._at = 0
-        self._pieces: list[bytes] | None = None  # of the message that is being read
+        self._rest: list[bytes] = []  # unread bytes, from `_offset` on
+        self._offset = 0
+        self._pieces: list[bytes] | None = None  # of the message being read
         self._flag = self._lacking = 0
 
     def feed(self, data: bytes) -> None:
-        """Read bytes in any pieces."""
+        """Add received bytes."""
         if self._lacking:
             assert self._pieces is not None
             piece = data[: self._lacking]
@@ -48,7 +48,7 @@ class MessageReader:
             _append(self._rest, data)
 
     def next_message(self) -> tuple[int, bytes] | None:
-        """Return the next whole message with its flag; None if none is complete.
+        """Return the next message with its compressed flag; None if incomplete.
 
         Raises
         ------
@@ -64,22 +64,22 @@ class MessageReader:
         return self._flag, message
 
     def _begin(self) -> bool:
-        """Read a prefix; False if it has not come whole."""
+        """Read a prefix; False if it is incomplete."""
         if len(self._rest) > 1:
-            self._rest, self._at = [b"".join(self._rest)[self._at :]], 0
+            self._rest, self._offset = [b"".join(self._rest)[self._offset :]], 0
         data = self._rest[0] if self._rest else b""
-        start = self._at + PREFIX.size
+        start = self._offset + PREFIX.size
         if len(data) < start:
             return False
-        self._flag, size = PREFIX.unpack_from(data, self._at)
+        self._flag, size = PREFIX.unpack_from(data, self._offset)
         if size > self._max_size:
             text = f"SERVER: Received message larger than max ({size} vs. {self._max_size})"
             raise StatusError(RESOURCE_EXHAUSTED, text)
-        self._at = start + size
-        piece = data[start : self._at]
+        self._offset = start + size
+        piece = data[start : self._offset]
         self._pieces, self._lacking = [piece], size - len(piece)
-        if self._at >= len(data):
-            self._rest, self._at = [], 0
+        if self._offset >= len(data):
+            self._rest, self._offset = [], 0
         return True
 
 
@@ -91,7 +91,7 @@ def _append(pieces: list[bytes], data: bytes) -> None:
 
 
 def decompress(message: bytes, encoding: bytes, max_size: int) -> bytes:
-    """Return a message that came compressed; raises StatusError if it is longer than `max_size`."""
+    """Decompress a message; raises StatusError if the result is longer than `max_size`."""
     if not encoding:
         raise StatusError(INTERNAL, "Compression bit set but no encoding configured")
     try:
@@ -103,7 +103,7 @@ def decompress(message: bytes, encoding: bytes, max_size: int) -> bytes:
 
 
 def compress(message: bytes, encoding: bytes) -> tuple[int, bytes]:
-    """Return a message's flag and bytes: compressed where that is asked for and shorter."""
+    """Return a message's compressed flag and bytes; compressed if an encoding is given and it is shorter."""
     if encoding:
         writer = zlib.compressobj(wbits=WINDOW_BITS[encoding])
         data = writer.compress(message) + writer.flush()

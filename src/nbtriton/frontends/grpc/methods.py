@@ -1,4 +1,4 @@
-"""The unary methods of the gRPC endpoint other than inference (GS10 to GS12, KS16, KS61, KS70, KS71)."""
+"""Unary methods of the gRPC endpoint except inference (GS10 to GS12, KS16, KS61, KS70, KS71)."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ class Method:
     Attributes
     ----------
     category : str
-        Of Triton's restricted protocols.
+        Category of Triton's restricted protocols.
     slow : callable
-        Whether it may take long: it is run on a worker then.
+        Whether a call may take long; then it is run on a worker.
     """
 
     def __init__(
@@ -65,9 +65,9 @@ class Method:
 
 
 def grpc_methods(service: Service) -> dict[bytes, Method | Callable[[bytes], bytes]]:
-    """Return all unary methods but ModelInfer, by full name."""
+    """Return all unary methods except ModelInfer, by full name."""
     methods = _Methods(service)
-    # The repository takes seconds, and its index looks at the disk.
+    # Loading takes seconds, and the index may read the disk.
     slow: dict[str, Callable[[], bool]] = {
         "model-repository": lambda: True,
         "ModelReady": service.server.engine.inspection.has_own_checks,
@@ -138,7 +138,7 @@ class _Methods:
     def model_metadata(self, request: Any) -> Any:
         version = read_version(request.version)
         found = self._server.metadata(request.name, version)
-        self._server.engine.inspection.check_answering()  # comes before the error of an unknown model
+        self._server.engine.inspection.check_answering()  # before the error of an unknown model
         if version != -1:
             found["versions"] = [str(version)]
         return messages.ModelMetadataResponse(**found)
@@ -172,16 +172,16 @@ class _Methods:
         parameters: dict[str, Any] = {}
         for name, parameter in request.parameters.items():
             if name == "config":
-                wanted = "string_param"
+                expected = "string_param"
             elif name.startswith("file:"):
-                wanted = "bytes_param"
+                expected = "bytes_param"
             else:
                 raise InvalidArgumentError(f"unrecognized load parameter '{name}'.")
-            if parameter.WhichOneof("parameter_choice") != wanted:
+            if parameter.WhichOneof("parameter_choice") != expected:
                 raise InvalidArgumentError(
-                    f"invalid value type for load parameter '{name}', expected {wanted}."
+                    f"invalid value type for load parameter '{name}', expected {expected}."
                 )
-            parameters[name] = getattr(parameter, wanted)
+            parameters[name] = getattr(parameter, expected)
         self._server.engine.inspection.check_answering()
         self._service.control.load(request.model_name, parameters)
         return messages.RepositoryModelLoadResponse()

@@ -1,4 +1,4 @@
-"""Status codes of gRPC, and the errors that have them."""
+"""gRPC's status codes, and the codes of errors."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _CODES = {
 
 
 class StatusError(Exception):
-    """A call ends with a status of gRPC's.
+    """End of a call with a gRPC status.
 
     Parameters
     ----------
@@ -39,5 +39,5 @@ class StatusError(Exception):
 
 
 def code_of(error: TritonError) -> int:
-    """Return gRPC's code of an error."""
+    """Return the gRPC status code of an error."""
     return _CODES[error.status]

@@ -1,6 +1,6 @@
 """One HTTP/1.1 connection: its requests in order, and their responses.
 
-Nothing here knows the meaning of a request. Everything but `run` is called on the loop.
+Everything but `run` is called on the loop.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from nbtriton.frontends.loop import TURN_S
 __all__ = ["HttpConnection"]
 
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
-# Up to this size a response is joined and sent by one call; longer ones are sent part by part.
+# Up to this size a response is joined and sent by one call; longer responses are sent part by part.
 _JOINED = 64 << 10
-# Requests of one client that wait behind the one in progress; beyond, nothing more is read.
+# Limit of pipelined requests behind the one in progress; beyond, nothing more is read.
 _PIPELINED = 16
-# How long the input of a refused client is discarded, so that it can read the refusal.
+# Time in which the input of a refused client is discarded, so that the client can read the refusal.
 _LINGER_S = 2.0
 
 
@@ -46,9 +46,9 @@ class HttpConnection(asyncio.BufferedProtocol):
     new_reader : callable
         ``new_reader(state, on_request, on_expect_continue)``.
     buffer : memoryview
-        Where bytes are received; connections share it.
+        Receive buffer, shared by all connections.
     on_request : callable
-        Gets each request when those before it are answered.
+        Called with each request when those before it are answered.
     """
 
     __slots__ = (
@@ -71,24 +71,24 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._reader = new_reader(self._state, self._request_read, self._expect_continue)
         self._current: RequestResponseCycle | None = None
         self._pending: deque[RequestResponseCycle] = deque()
-        self._full = False  # as many requests are pending as may be
+        self._full = False  # the limit of pipelined requests is reached
         self._rest = b""  # received, to be read in a later turn
-        self._paused = False  # nothing is received meanwhile
+        self._paused = False  # reading from the transport is paused
         self._eof = False  # the client has sent everything
         self._active = False  # it has sent a request
         self._refusal = b""
         self._linger_until = 0.0
-        self._first_ns = 0  # when the first bytes of a request came, if traces are taken
+        self._first_ns = 0  # arrival of a request's first bytes, if tracing is on
         self._moved = self._sent = listener.thread.loop.time()  # last bytes from and to the client
         self._unsent = 0
 
     @property
     def busy(self) -> bool:
-        """True while a request is to be answered."""
+        """True while a request is unanswered."""
         return self._current is not None
 
     def idle_since(self) -> float | None:
-        """Return when something was done last; None if busy."""
+        """Return the time of the last activity on the loop's clock; None if busy."""
         return None if self.busy else self._moved
 
     # -- callbacks of asyncio --------------------------------------------------------------------
@@ -126,7 +126,7 @@ class HttpConnection(asyncio.BufferedProtocol):
             self._reader.received(nbytes)
 
     def eof_received(self) -> bool:
-        """Return whether the connection stays open: a client that has sent everything may still read."""
+        """Return whether the connection stays open: a half-closed client may still read."""
         self._eof = True
         current = self._current
         if current is not None and current.ends_with_client:
@@ -134,12 +134,12 @@ class HttpConnection(asyncio.BufferedProtocol):
         return self.busy and self._transport.can_write_eof()
 
     def pause_writing(self) -> None:
-        """Do nothing: streams look at the buffer themselves; else there is one response at a time."""
+        """Do nothing: streams check the buffer themselves, and other responses come one at a time."""
 
     # -- reading ---------------------------------------------------------------------------------
 
     def _read(self, data: memoryview) -> None:
-        """Read input for as long as a turn of the loop may take; defer the rest."""
+        """Read input for at most one turn of the loop; defer the rest."""
         state, reader = self._state, self._reader
         if not state.reads:
             return
@@ -151,16 +151,16 @@ class HttpConnection(asyncio.BufferedProtocol):
             if head is None:
                 return
             unknown = head
-        at, end = 0, len(data)
-        until = monotonic() + TURN_S
-        while at < end and state.reads:
+        offset, end = 0, len(data)
+        turn_end = monotonic() + TURN_S
+        while offset < end and state.reads:
             try:
-                at += reader.feed(data[at:], self._moved)
+                offset += reader.feed(data[offset:], self._moved)
             except RefusedError as refused:
                 self._refuse(refused.status, refused.message)
                 return
-            if at < end and (self._full or monotonic() > until):
-                self._defer(bytes(data[at:]))
+            if offset < end and (self._full or monotonic() > turn_end):
+                self._defer(bytes(data[offset:]))
                 return
         reader.remember(unknown, end)
 
@@ -185,7 +185,7 @@ class HttpConnection(asyncio.BufferedProtocol):
             self._transport.write(_CONTINUE)
 
     def _defer(self, rest: bytes) -> None:
-        """Read the rest in a later turn: other connections come first."""
+        """Read the rest in a later turn, after other connections."""
         self._rest = rest
         self._pace()
         if not self._full:
@@ -198,7 +198,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._pace()
 
     def _pace(self) -> None:
-        """Receive only while nothing is deferred."""
+        """Pause or resume the transport: receive only while nothing is deferred."""
         pause = self._full or bool(self._rest)
         if pause != self._paused and not self._transport.is_closing():
             self._paused = pause
@@ -210,7 +210,7 @@ class HttpConnection(asyncio.BufferedProtocol):
     # -- responding, on the loop -----------------------------------------------------------------
 
     def run(self, function: Callable[..., None], *arguments: Any) -> None:
-        """Call one of the methods below on the loop, now if this is its thread."""
+        """Call one of the methods below on the loop; at once on the loop's thread."""
         thread = self.listener.thread
         if get_ident() == thread.ident:
             function(*arguments)
@@ -254,7 +254,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         )
 
     def chunk(self, cycle: RequestResponseCycle, data: bytes) -> None:
-        """Send the next part."""
+        """Send the next part of its body."""
         if cycle is not self._current or not data:
             return
         self._transport.write(data if cycle.head.old else b"%x\r\n%s\r\n" % (len(data), data))
@@ -292,12 +292,12 @@ class HttpConnection(asyncio.BufferedProtocol):
         """Do nothing: HTTP/1.1 has no message for it."""
 
     def fileno(self) -> int:
-        """Return the socket's descriptor; -1 if that is closed."""
+        """Return the socket's descriptor; -1 if it is closed."""
         found = self._transport.get_extra_info("socket")
         return -1 if found is None else int(found.fileno())
 
     def evict(self) -> None:
-        """End for the sake of another client."""
+        """Close the connection to make room for another client."""
         self._state.process(Event.CLOSE)
         self.abort()
 
@@ -306,7 +306,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._transport.abort()
 
     def _refuse(self, status: int, message: str) -> None:
-        """Answer a wrong request with an error, after those before it, and close the connection."""
+        """Answer a malformed request with an error, after the requests before it; close the connection."""
         body = error_body(message)
         self._refusal = response_head(status, JSON, len(body), (), b"close") + body
         self._state.process(Event.LAST_REQUEST)
@@ -315,7 +315,7 @@ class HttpConnection(asyncio.BufferedProtocol):
             self._linger()
 
     def _linger(self) -> None:
-        """Send the refusal, and let the client read it: closing at once might destroy it."""
+        """Send the refusal and let the client read it: closing at once might discard it."""
         self._state.process(Event.LAST_RESPONSE)
         self._rest = b""
         self._transport.write(self._refusal)

@@ -1,4 +1,4 @@
-"""One HTTP request with its response, as handlers know it."""
+"""One HTTP request with its response, for handlers."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ __all__ = ["RequestHead", "RequestResponseCycle", "ResponseWriter"]
 
 
 class RequestHead:
-    """Request line and header fields: one object for all requests whose heads are the same bytes.
+    """Request line and header fields, shared by all requests whose heads are the same bytes.
 
     Parameters
     ----------
     method, path : str
         The path without query, as the client wrote it.
     headers : mapping of bytes to bytes
-        By lower-case name; of several of a name the first.
+        By lower-case name; the first field of a name counts.
     fields : sequence of (name, value)
-        As the client wrote them; only where header fields may be forwarded.
+        The header fields as sent; only where they may be forwarded.
     keep_alive : bool
         Whether the connection stays open after the response.
     old : bool
-        HTTP/1.0, which has no chunks.
+        HTTP/1.0, which has no chunked coding.
 
     Attributes
     ----------
     route_handler : callable
-        Answers the requests with this head; None until the first of them.
+        Handler of the requests with this head; None before the first request.
     """
 
     __slots__ = ("fields", "headers", "keep_alive", "method", "old", "path", "route_handler")
@@ -55,7 +55,7 @@ class RequestHead:
 
 
 class ResponseWriter(Protocol):
-    """Writes the responses of a connection, on its loop."""
+    """Writer of a connection's responses, on its loop."""
 
     def run(self, function: Callable[..., None], *arguments: Any) -> None: ...
     def respond(self, cycle: RequestResponseCycle, response: HttpResponse) -> None: ...
@@ -66,31 +66,31 @@ class ResponseWriter(Protocol):
 
 
 class RequestResponseCycle:
-    """A request that has arrived completely, and its response, from any thread.
+    """A complete request and its response; may be answered from any thread.
 
-    Either `respond` is called once, or `begin`, any number of `chunk`, and `end`.
+    Call either `respond` once, or `begin`, `chunk` any number of times, and `end`.
 
     Parameters
     ----------
     writer : ResponseWriter
     head : RequestHead
     data : bytes-like
-        Ends with the body.
+        Padding and the body.
     start : int
-        Where in `data` the body begins: such that the tensors in it begin well aligned.
+        Offset of the body in `data`, which aligns the tensors in it.
 
     Attributes
     ----------
     finished : bool
-        Whether it is answered, or the client has left.
+        Whether it is answered, or the client has disconnected.
     keep_alive : bool
         Whether the connection stays open after the response.
     on_disconnect : callable
-        Called if the client leaves before the response.
+        Called if the client disconnects before the response.
     ends_with_client : bool
-        Whether a client that will send nothing more has left. Otherwise it may still read.
+        Whether a half-closed client counts as disconnected; otherwise it may still read.
     received_ns : tuple of int
-        When the first and the last byte came; zeros where nothing is traced.
+        Arrival of the first and the last byte; zeros without tracing.
     """
 
     __slots__ = (
@@ -113,7 +113,7 @@ class RequestResponseCycle:
 
     @property
     def body(self) -> Data:
-        """The body."""
+        """Body of the request."""
         return memoryview(self.data)[self.start :] if self.start else self.data
 
     def respond(self, response: HttpResponse) -> None:
@@ -125,13 +125,13 @@ class RequestResponseCycle:
         self.writer.run(self.writer.begin, self, status, content_type)
 
     def chunk(self, data: bytes) -> None:
-        """Send the next part of it."""
+        """Send the next part of the response's body."""
         self.writer.run(self.writer.chunk, self, data)
 
     def end(self) -> None:
-        """Finish it."""
+        """Finish a response of unknown length."""
         self.writer.run(self.writer.end, self)
 
     def work(self, task: Callable[[], None]) -> None:
-        """Run a long task where no other request waits for it."""
+        """Run a long task on a worker, off the loop."""
         self.writer.work(task)

@@ -1,4 +1,4 @@
-"""Handlers of the HTTP endpoint for everything except inference (KS11 to KS17, KS40 to KS44, KS61, KS65, KS70, KS71)."""
+"""Handlers of the HTTP endpoint except inference (KS11 to KS17, KS40 to KS44, KS61, KS65, KS70, KS71)."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ __all__ = ["Handlers"]
 
 _log = logging.getLogger("nbtriton.frontends")
 
-# Errors of these have no JSON content type in Triton.
+# Routes whose errors have no JSON content type in Triton.
 _PLAIN_ERRORS = frozenset({"infer", "model_ready", "server_live", "server_ready"})
 _CUDA_HANDLE = 64
 _NOT_BASE64 = re.compile(rb"[^A-Za-z0-9+/]")
@@ -74,11 +74,11 @@ class Handlers:
             "generate": self._inference.generate,
             "generate_stream": self._inference.generate_stream,
         }
-        # Loading takes seconds, and the index may read the disk.
+        # On a worker: loading takes seconds, and the index may read the disk.
         self._slow = {"repository_load", "repository_unload", "repository_index"}
 
     def handle(self, cycles: Sequence[RequestResponseCycle]) -> None:
-        """Answer requests that arrived together, each now or later; nothing is raised."""
+        """Answer requests that arrived together, each now or later; never raises."""
         ready: list[HttpResponder] = []
         for cycle in cycles:
             head = cycle.head
@@ -195,7 +195,7 @@ class Handlers:
     ) -> HttpResponse:
         _check_repository(repository)
         parameters: dict[str, Any] = {}
-        # Triton unloads also if the body is wrong.
+        # As in Triton, a malformed body does not prevent unloading.
         with suppress(TritonError):
             given = _optional_object(cycle).get("parameters")
             if type(given) is dict and "unload_dependents" in given:
@@ -284,14 +284,14 @@ def _parameters(cycle: RequestResponseCycle) -> dict[str, Any]:
 
 
 def _lenient_base64(text: str) -> bytes:
-    """Decode as libb64 does: other characters are skipped, an incomplete end is dropped (KS61)."""
+    """Decode base64 as libb64 does: skip other characters, drop an incomplete end (KS61)."""
     digits = _NOT_BASE64.sub(b"", text.encode("utf-8", "surrogateescape"))
     digits = digits[: len(digits) - (len(digits) % 4 == 1)]
     return base64.b64decode(digits + b"=" * (-len(digits) % 4))
 
 
 def _object(cycle: RequestResponseCycle) -> dict[str, Any]:
-    """Return the members of a JSON body; none for anything but an object."""
+    """Return the members of a JSON body; none if it is not an object."""
     document = parse(cycle.body)
     return document if type(document) is dict else {}
 

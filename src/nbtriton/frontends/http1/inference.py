@@ -33,12 +33,12 @@ if TYPE_CHECKING:
 
 __all__ = ["HttpResponder", "Inference", "RouteHandler", "read_version"]
 
-# Answers the requests with one head, or returns a responder for the engine.
+# Handler of the requests with one head: answers a request, or returns its responder for the engine.
 RouteHandler = Callable[[RequestResponseCycle], HttpResponder | None]
 
 _log = logging.getLogger("nbtriton.frontends")
 
-# JSON of this size takes about a millisecond to read; longer texts are not read on the loop.
+# JSON of this size takes about a millisecond to read; longer texts are read on a worker.
 _LONG_JSON = 64 << 10
 _DECOUPLED = "HTTP end point doesn't support models with decoupled transaction policy"
 _HEADER_LENGTH = b"inference-header-content-length"
@@ -46,7 +46,7 @@ _ATOI = re.compile(rb"\s*([+-]?\d{1,18})")
 _INT64_MAX = (1 << 63) - 1
 _PLAIN = b"identity"
 _COMPRESSED = (b"gzip", b"deflate")
-# Either of the two, as in Triton: the body's first bytes decide, not the header.
+# As in Triton, the body's first bytes tell gzip from zlib, not the header field.
 _GZIP_OR_ZLIB = zlib.MAX_WBITS | 32
 
 
@@ -56,7 +56,7 @@ def read_version(text: str) -> int:
     Raises
     ------
     InvalidArgumentError
-        It is beyond 64 bits.
+        The version is beyond 64 bits.
     """
     if not text:
         return -1
@@ -69,7 +69,7 @@ def read_version(text: str) -> int:
 
 
 class Inference:
-    """Reads inference requests, and submits them.
+    """Reader of inference requests, which submits them to the engine.
 
     Parameters
     ----------
@@ -98,7 +98,7 @@ class Inference:
         return partial(self._generate, SseResponder, _encoding(head), name, version)
 
     def submit(self, ready: Sequence[HttpResponder]) -> None:
-        """Submit requests that are ready at the same moment."""
+        """Submit requests that are ready together."""
         tracing = self.service.trace
         if tracing.on:
             for responder in ready:
@@ -142,11 +142,11 @@ class Inference:
 
 
 class _Infer:
-    """The handler of infer requests with one head."""
+    """Handler of infer requests with one head."""
 
     def __init__(self, inference: Inference, head: RequestHead, name: str, version: str) -> None:
         self._inference = inference
-        # Not the head itself: it refers to this, and the cycle would need the garbage collector.
+        # Not the head, which refers to this handler: a reference cycle would need the garbage collector.
         self._fields = head.fields
         self._name = name
         self._version = version
@@ -159,7 +159,7 @@ class _Infer:
             self._length = int(found[1]) if found else 0  # as C's atoi
 
     def read(self, cycle: RequestResponseCycle) -> HttpResponder | None:
-        """Read a request; None if it is answered already, or read elsewhere."""
+        """Read a request; None if it is answered, or is being read on a worker."""
         try:
             number = read_version(self._version)
             signature = self._inference.server.engine.inspection.signature(self._name, number)
@@ -197,7 +197,7 @@ class _Infer:
     def _read_long(
         self, cycle: RequestResponseCycle, signature: ModelSignature, version: int
     ) -> None:
-        """Read a request on a worker, where it may take long."""
+        """Read a long request on a worker."""
         try:
             data, start = cycle.data, cycle.start
             if self._given != _PLAIN:
@@ -252,7 +252,7 @@ class _Infer:
 
 
 def _forwarded(forwards: Forwards, fields: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
-    """Return the header fields that become parameters."""
+    """Return the header fields that become request parameters."""
     return {
         name.decode("utf-8", "surrogateescape"): value.decode("utf-8", "surrogateescape")
         for name, value in fields
@@ -265,7 +265,7 @@ def _encoding(head: RequestHead) -> bytes:
 
 
 def best_encoding(accepted: str) -> str:
-    """Return ``identity``, ``deflate`` or ``gzip``: the one that the client prefers."""
+    """Return the client's preferred coding: ``identity``, ``deflate`` or ``gzip``."""
     best, weight = "identity", 0.0
     for item in accepted.split(","):
         name, _, quality = item.lstrip(" ").partition(";q=")

@@ -1,7 +1,7 @@
 """HTTP/1.1 on asyncio and httptools: a listener with its connections.
 
-No model code runs on the loop. Responses come from other threads through `LoopThread.post`, which
-wakes the loop once for all of them.
+No model code runs on the loop. Other threads send responses through `LoopThread.post`, which wakes the
+loop once for several responses.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from nbtriton.frontends.tracing import Tracing
 
 __all__ = ["HttpListener"]
 
-# Bytes that are received at a time, as in asyncio.
+# Size of the receive buffer in bytes, as in asyncio.
 _READ_SIZE = 256 << 10
 
 
 class HttpListener(Listener[HttpConnection]):
-    """A listener for HTTP.
+    """A listener of HTTP/1.1.
 
     Parameters
     ----------
@@ -34,19 +34,19 @@ class HttpListener(Listener[HttpConnection]):
         raise.
     host : str
     port : int
-        0 for any that is free.
+        0 for any free port.
     limits : Limits
     thread : LoopThread
-        Where it runs; several endpoints may share one.
+        Its event loop; several endpoints may share one.
     keep_fields : bool
-        Whether cycles keep the header fields as they were written.
+        Whether cycles keep the header fields as sent.
     tls : Tls, optional
-        TLS for clients.
+        Enables TLS.
 
     Raises
     ------
     UnavailableError
-        The address is taken or is none of this machine's.
+        The port is in use, or the address is not this machine's.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class HttpListener(Listener[HttpConnection]):
         tls: Tls | None = None,
     ) -> None:
         self._handle = handle
-        # One for all connections: bytes are parsed before others are received.
+        # Shared by all connections: its bytes are parsed before more are received.
         self._buffer = memoryview(bytearray(_READ_SIZE))
         self._new_reader = partial(RequestReader, limits, HeadTemplates(), keep_fields)
         self._ready: list[RequestResponseCycle] = []

@@ -1,4 +1,4 @@
-"""Requests of one HTTP/1.1 connection, parsed from its bytes without I/O."""
+"""Parser of the requests of one HTTP/1.1 connection, without I/O."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ __all__ = ["HeadTemplates", "RefusedError", "RequestReader"]
 
 _log = logging.getLogger("nbtriton.frontends")
 
-# Parsed at a time, where it may hold many requests: 200 short ones cost 2 ms.
+# Bytes parsed at once where they may hold many requests: 200 short requests cost 2 ms.
 _SLICE = 4 << 10
-# Heads up to this size have a template.
+# Largest head with a template, in bytes.
 _LONGEST_HEAD = 2048
 _END_OF_HEAD = b"\r\n\r\n"
-# With any of these, the bytes behind the head are not just the body.
+# Header fields with which the bytes after the head are not just the body.
 _FRAMING = (b"transfer-encoding", b"expect", b"upgrade")
-# Tensors behind the JSON are read in place, which is fastest if they begin at such an address.
+# Alignment of the tensors after the JSON: they are read in place, which is fastest if aligned.
 _ALIGNMENT = 16
 
 
 class RefusedError(Exception):
-    """A request that is answered with an error, and is the last one of its connection."""
+    """A request that is answered with an error and ends its connection."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
@@ -41,41 +41,40 @@ class RefusedError(Exception):
 
 
 class _EndError(Exception):
-    """More requests follow the last one that is read."""
+    """Input follows the last request of the connection."""
 
 
 class _HeadTemplate(NamedTuple):
     head: RequestHead
     size: int  # of head and body
-    padding: int  # how many bytes before the body are kept with it
+    padding: int  # bytes before the body that are kept with it
 
 
 HeadTemplates = TemplateCache[_HeadTemplate]
 
 
 class RequestReader:
-    """Parser of one connection.
+    """Request parser of one connection.
 
     Parameters
     ----------
     limits : Limits
     templates : HeadTemplates
-        Of all connections of an endpoint.
+        Shared by all connections of an endpoint.
     keep_fields : bool
-        Whether heads keep the header fields as they were written.
+        Whether heads keep the header fields as sent.
     state : ConnectionState
-        Of the connection.
     on_request : callable
-        ``on_request(head, data, start)`` gets each request: the body begins at `start` of the data.
+        ``on_request(head, data, start)``, called with each request; the body begins at `start` of `data`.
     on_expect_continue : callable
         Called for a request whose client waits for ``100 Continue``.
 
     Attributes
     ----------
     began : float
-        The `now` of the bytes with which the request began that is being read.
+        Arrival of the first bytes of the request being read, as `now` of `feed`.
     place : memoryview, optional
-        Where the rest of a long body is to be received; None outside of one.
+        Buffer that receives the rest of a long body; None outside of one.
     """
 
     __slots__ = (
@@ -104,7 +103,7 @@ class RequestReader:
         self.place: memoryview | None = None
         # Head of the last request since `read_template`, and the size of its body.
         self._last: tuple[RequestHead, int] | None = None
-        self._upgrades = False  # the head asks for another protocol
+        self._upgrades = False  # the head has an Upgrade field
         self.began = self._now = 0.0
         self._reset()
 
@@ -114,7 +113,7 @@ class RequestReader:
         self._fields: list[tuple[bytes, bytes]] = []
         self._body: list[bytes] = []
         self._body_size = 0
-        self._head_size = 0  # names and values that were read, in front of the body and behind it
+        self._head_size = 0  # bytes of header and trailer fields
         self._framing = 0  # bytes since the last piece of a body in chunks
         self._head_pieces = 0  # whole pieces of the same head
 
@@ -131,8 +130,8 @@ class RequestReader:
         Returns
         -------
         bytes or None
-            None if that was it; else the head at the beginning of the data for `remember`, empty if
-            it is long or incomplete.
+            None if the request was read; else the head at the beginning of the data for `remember`, empty
+            if the head is long or incomplete.
         """
         text = bytes(data[:_LONGEST_HEAD])
         end = text.find(_END_OF_HEAD) + len(_END_OF_HEAD)
@@ -145,7 +144,7 @@ class RequestReader:
         return text
 
     def remember(self, text: bytes, size: int) -> None:
-        """Keep a head that `read_template` returned, if `size` bytes were one request with it."""
+        """Cache a head returned by `read_template`, if the `size` bytes were one request with it."""
         if not text or self._last is None or self._state.now is not State.IDLE:
             return
         head, body_size = self._last
@@ -159,7 +158,7 @@ class RequestReader:
             self._templates.remember(text, _HeadTemplate(head, size, _padding_of(head.headers)))
 
     def feed(self, data: memoryview, now: float) -> int:
-        """Read the beginning of some bytes, and return how many.
+        """Parse the beginning of the data; return the number of bytes parsed.
 
         Raises
         ------
@@ -174,7 +173,7 @@ class RequestReader:
         return len(piece)
 
     def received(self, size: int) -> None:
-        """Note that bytes of a long body were written to `place`."""
+        """Note that `size` bytes of a long body were written to `place`."""
         assert self.place is not None
         self.place = self.place[size:]
         if self.place:
@@ -182,14 +181,14 @@ class RequestReader:
         long, self._long, self.place = self._long, None, None
         assert long is not None
         head, padding = self._head(), len(long) - self._body_size
-        # The one that read the head still waits for this body.
+        # The old parser still waits for this body.
         self._parser = self._new_parser()
         self._state.process(Event.REQUEST_COMPLETE)
-        # The memory is the request's own: a model may write to its tensors.
+        # Writable: the memory belongs to the request, and a model may write to its tensors.
         self._on_request(head, long, padding)
 
     def _next_size(self) -> int:
-        """Return how much is parsed at once: all of a body, but little of what can hold many requests."""
+        """Return the bytes to parse at once: a whole body, but few bytes that may hold many requests."""
         if self._state.now is not State.BODY or b"transfer-encoding" in self._headers:
             return _SLICE
         return max(_SLICE, self._length() - self._body_size)
@@ -198,7 +197,7 @@ class RequestReader:
         return int(self._headers.get(b"content-length", b"0"))
 
     def _parse(self, data: memoryview) -> int:
-        """Parse bytes, no reference to which is kept; return how many of them."""
+        """Parse bytes without keeping a reference; return the number of bytes parsed."""
         state, before, body_size = self._state, self._state.now, self._body_size
         try:
             self._parser.feed_data(data)
@@ -227,15 +226,15 @@ class RequestReader:
         return len(data)
 
     def _ignore_upgrade(self) -> None:
-        """Read the request as if it did not ask for another protocol (RFC 9110, 7.8).
+        """Read the request as if it had no Upgrade field (RFC 9110, 7.8).
 
-        The parser takes the bytes behind such a head for that protocol, also a body.
+        The parser takes all bytes after such a head for the other protocol, a body included.
         """
         self._upgrades = False
         method = self._parser.get_method()
         version = self._parser.get_http_version().encode()
         self._parser = self._new_parser()
-        if method == b"CONNECT":  # it is answered; the bytes behind it have no known end
+        if method == b"CONNECT":  # answered; the bytes after the head have no known end
             self._state.process(Event.LAST_REQUEST)
             return
         fields = self._fields or list(self._headers.items())
@@ -248,18 +247,18 @@ class RequestReader:
         size = self._length()
         if size - self._body_size < LONG or b"transfer-encoding" in self._headers:
             return
-        at = _padding_of(self._headers)
-        # Not touched before something is received: to claim a size costs no memory.
-        self._long = long = buffers.acquire(at + size)
+        filled = _padding_of(self._headers)
+        # The memory is not touched before bytes arrive: a claimed length costs no memory.
+        self._long = long = buffers.acquire(filled + size)
         for piece in self._body:
-            long[at : at + len(piece)] = piece
-            at += len(piece)
-        self.place = long[at:]
+            long[filled : filled + len(piece)] = piece
+            filled += len(piece)
+        self.place = long[filled:]
         self._body_size = size
 
     def _new_parser(self) -> Any:
         parser = httptools.HttpRequestParser(self)
-        # A length beside chunks does not count (RFC 9112, 6.3), as in Triton.
+        # Transfer-Encoding overrides Content-Length (RFC 9112, 6.3), as in Triton.
         parser.set_dangerous_leniencies(lenient_chunked_length=True)
         return parser
 
@@ -314,12 +313,12 @@ class RequestReader:
             return
         head = self._head()
         padding = _padding_of(self._headers) if self._body else 0
-        # In one piece behind the padding, which one chunk without any is already.
+        # One buffer after the padding; one chunk without padding is such a buffer already.
         body = b"".join((bytes(padding), *self._body)) if padding else b"".join(self._body)
         self._last = (head, self._body_size)
         self._state.process(Event.REQUEST_COMPLETE)
         self._on_request(head, body, padding)
-        # After both a length and chunks the bytes behind it are ambiguous.
+        # After both Content-Length and chunks, the bytes after the request are ambiguous.
         if self._is_ambiguous():
             self._state.process(Event.LAST_REQUEST)
 
@@ -355,13 +354,13 @@ def _long_head() -> RefusedError:
 
 
 def _padding_of(headers: Mapping[bytes, bytes]) -> int:
-    """Return how many bytes before a body make the tensors behind its JSON begin well aligned."""
+    """Return the padding before a body that aligns the tensors after its JSON, in bytes."""
     length = headers.get(b"inference-header-content-length", b"")
     return -int(length) % _ALIGNMENT if length.isdigit() and len(length) < 19 else 0
 
 
 def _path(url: bytes) -> str:
-    if url[:1] != b"/":  # the form for proxies
+    if url[:1] != b"/":  # absolute-form (RFC 9112, 3.2.2)
         with contextlib.suppress(httptools.HttpParserInvalidURLError):
             url = httptools.parse_url(url).path or b"/"
     return url.partition(b"?")[0].decode("utf-8", "surrogateescape")

@@ -1,4 +1,4 @@
-"""Responders: the responses of a model to one request, as its HTTP response."""
+"""Responders: a model's responses to one request, as an HTTP response."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _NOT_ONE = (
 
 
 class HttpResponder(Responder):
-    """A request over HTTP that has been read, until it is answered.
+    """An HTTP request from the end of its reading to its response.
 
     Parameters
     ----------
@@ -61,7 +61,7 @@ class HttpResponder(Responder):
         self.cycle = cycle
 
     def submitted(self, request: InferenceRequest | TritonError) -> None:
-        """Handle the accepted request, or the error of a refused one."""
+        """Handle the accepted request, or the error that refuses it."""
         if isinstance(request, TritonError):
             self.refuse(error_response(request))
             return
@@ -71,14 +71,14 @@ class HttpResponder(Responder):
             request.cancel()
 
     def refuse(self, response: HttpResponse) -> None:
-        """Answer a request that the engine has not accepted."""
+        """Answer a request that the engine refused."""
         self.close()
         self.cycle.respond(response)
 
     def encode(
         self, encoder: Callable[..., T], request: InferenceRequest, response: Response, *more: Any
     ) -> T:
-        """Return the bytes of a response; raises TritonError where it cannot be written."""
+        """Return the bytes of a response; raises TritonError if it cannot be written."""
         runtime = request.runtime
         assert runtime is not None
         try:
@@ -103,9 +103,9 @@ class InferResponder(HttpResponder):
     Parameters
     ----------
     service : Service
-        For the labels of classes.
+        Source of the class labels.
     encoding : str
-        How the client wants the body: ``identity``, ``gzip`` or ``deflate``.
+        Content coding of the body: ``identity``, ``gzip`` or ``deflate``.
     """
 
     __slots__ = ("_encoding", "_response", "_service")
@@ -130,7 +130,7 @@ class InferResponder(HttpResponder):
         if self._response is None or response is not BARE_FINAL:
             self._response = self._written(request, response)
         if final:
-            # First: a client that has the response may unregister the memory.
+            # Before the response: a client that has the response may unregister the memory.
             self.call.release()
             self.cycle.respond(self._response)
             self.record("HTTP_SEND_END")
@@ -155,7 +155,7 @@ class InferResponder(HttpResponder):
         if self._encoding == "identity":
             return HttpResponse(200, kind, parts, headers)
         body = b"".join(parts)
-        # Level 6 is the default of zlib and Triton.
+        # Level 6, the default of zlib and Triton.
         deflate = self._encoding == "deflate"
         packed = zlib.compress(body) if deflate else gzip.compress(body, 6, mtime=0)
         headers = (*headers, (b"Content-Encoding", self._encoding.encode()))
@@ -163,7 +163,7 @@ class InferResponder(HttpResponder):
 
 
 class GenerateResponder(HttpResponder):
-    """One response in one body, for ``…/generate`` (KS52, KS53)."""
+    """One response as one body, for ``…/generate`` (KS52, KS53)."""
 
     __slots__ = ("_body", "_count", "_status")
 
@@ -205,7 +205,7 @@ class GenerateResponder(HttpResponder):
         cycle.end()
 
     def _written(self, request: InferenceRequest, response: Response) -> tuple[bytes, bool]:
-        """Return the text of a response, empty for a bare final one; and whether it is an error."""
+        """Return the text of a response, empty for an empty final response, and whether it is an error."""
         if response is BARE_FINAL:
             return b"", False
         if response.error is not None:
@@ -217,7 +217,7 @@ class GenerateResponder(HttpResponder):
 
 
 class SseResponder(GenerateResponder):
-    """Each response as a server-sent event at once, for ``…/generate_stream``."""
+    """Each response as a server-sent event, for ``…/generate_stream``."""
 
     __slots__ = ()
 

@@ -1,4 +1,4 @@
-"""HTTP responses, and their bytes."""
+"""HTTP responses and their bytes."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ _STATUS = {
 _STATUS_LINES = {
     status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus
 }
-_STATUS_LINES[405] = b"HTTP/1.1 405 Not Allowed\r\n"  # as evhtp has it
+_STATUS_LINES[405] = b"HTTP/1.1 405 Not Allowed\r\n"  # evhtp's reason phrase
 
 
 @dataclass(slots=True)
 class HttpResponse:
-    """A whole response.
+    """A complete response.
 
     Parameters
     ----------
@@ -75,7 +75,7 @@ def error_response(error: TritonError, content_type: bytes = JSON) -> HttpRespon
 
 
 def unexpected_error(error: Exception, content_type: bytes = TEXT) -> HttpResponse:
-    """Return the response to a request that met an error of ours, or of a model's configuration."""
+    """Return the response to a request that failed by an unexpected exception."""
     return error_response(InternalError(f"{type(error).__name__}: {error}"), content_type)
 
 
@@ -87,7 +87,7 @@ def response_head(
     headers: tuple[tuple[bytes, bytes], ...],
     connection: bytes,
 ) -> bytes:
-    """Return status line and header fields; `connection` is empty for none, else its field's value."""
+    """Return status line and header fields; `connection` is the field's value, empty for no field."""
     fields = (
         (b"Content-Type", content_type),
         (b"Content-Length", b"%d" % size),
@@ -97,7 +97,7 @@ def response_head(
 
 
 def chunked_head(status: int, content_type: bytes, connection: bytes, *, chunked: bool) -> bytes:
-    """Return the head of a response of unknown length; without chunks the connection's end is its end."""
+    """Return the head of a response of unknown length; without chunks the connection's end ends it."""
     fields = [(b"Content-Type", content_type)]
     if chunked:
         fields.append((b"Transfer-Encoding", b"chunked"))

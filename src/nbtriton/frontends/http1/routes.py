@@ -15,7 +15,7 @@ _VERSION = rf"{_MODEL}(?:/versions/(?P<version>[0-9]+))?"
 _REPOSITORY = r"repository(?:/(?P<repository>[^/]+))?"
 _MEMORY = r"(?P<kind>system|cuda)sharedmemory(?:/region/(?P<region>[^/]+))?"
 
-# Path behind ``/v2``, handler, methods and category; the first row that fits counts.
+# Path after ``/v2``, handler, methods and category; the first row that matches counts.
 _ROUTES = [
     (re.compile(f"/v2{pattern and '/'}{pattern}"), handler, methods, category)
     for pattern, handler, methods, category in (
@@ -45,7 +45,7 @@ _ROUTES = [
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """A handler by name, with the parts of the path."""
+    """Name of a handler, with the parts of the path."""
 
     handler: str
     methods: frozenset[str]
@@ -54,7 +54,7 @@ class Route:
 
 
 def find_route(path: str) -> Route | None:
-    """Return the route of a whole raw path: no decoding, no trailing slash; None for an unknown one."""
+    """Return the route of a raw path, not decoded, without trailing slash; None for an unknown path."""
     for pattern, handler, methods, category in _ROUTES:
         found = pattern.fullmatch(path)
         if found is not None:

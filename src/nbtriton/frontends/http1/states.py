@@ -1,4 +1,4 @@
-"""States of one HTTP/1.1 connection, as its server sees them: an enumeration and a table."""
+"""States of one HTTP/1.1 connection on the server's side: an enumeration and a table."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ class State(Enum):
     """State of a connection."""
 
     IDLE = auto()  # between two requests
-    HEAD = auto()  # inside the request line and header fields of a request
-    BODY = auto()  # inside its body
+    HEAD = auto()  # inside the request line or header fields
+    BODY = auto()  # inside the body
     MUST_CLOSE = auto()  # input is discarded; earlier requests are still answered
-    LINGERING = auto()  # everything is sent; the client gets time to read it
+    LINGERING = auto()  # everything is sent; the client has time to read it
     CLOSED = auto()
 
 
@@ -72,6 +72,6 @@ class ConnectionState:
 
     def _enter(self, state: State) -> None:
         self.now = state
-        # Attributes, as they are looked at for each piece of bytes.
+        # Attributes, not properties: both are read for every piece of input.
         self.in_request = state is State.HEAD or state is State.BODY
         self.reads = self.in_request or state is State.IDLE

@@ -1,9 +1,8 @@
 """One HTTP/2 connection without I/O, the server's side (RFC 9113).
 
 `receive_data` reads bytes and returns events; the methods named ``send_…`` collect bytes for `data_to_send`.
-The connection acknowledges SETTINGS and PING itself, restores its own flow-control window at once, holds data
-back that the peer's windows have no room for, and answers violations: a stream error with RST_STREAM, a
-connection error with GOAWAY.
+The connection acknowledges SETTINGS and PING, updates its own flow-control window, and queues data beyond the
+peer's windows. It answers a stream error with RST_STREAM and a connection error with GOAWAY.
 """
 
 from __future__ import annotations
@@ -49,14 +48,14 @@ _ON_SEND_END: Final = TRANSITIONS[StreamInput.SEND_END_STREAM]
 _HEAD: Final = FRAME.size
 _unpack_frame: Final = FRAME.unpack_from
 
-# A DATA frame that is longer is read as it comes.
+# A longer DATA frame is read piece by piece as it arrives.
 _LONG_FRAME = 16 << 10
-# Flags of HEADERS whose payload is a whole header block and nothing else: of these, END_HEADERS alone.
+# HEADERS with only END_HEADERS of these flags has a whole header block as its payload, and nothing else.
 _UNUSUAL_HEADERS = END_HEADERS | PADDED | frames.PRIORITY_FLAG
 _SHUTDOWN_PING = b"goodbye!"
 _TWO_NUMBERS = Struct(">II")
 _PAYLOAD_SIZES: Mapping[int, int] = {frames.RST_STREAM: 4, frames.PING: 8, frames.WINDOW_UPDATE: 4}
-# Whether a frame belongs to a stream; others may.
+# Whether a frame type requires a stream, or forbids one; other types allow both.
 _HAS_STREAM: Mapping[int, bool] = {
     frames.PRIORITY: True, frames.RST_STREAM: True, frames.SETTINGS: False, frames.PING: False, frames.GOAWAY: False,
 }  # fmt: skip
@@ -69,27 +68,27 @@ class Http2Connection:
     ----------
     limits : Http2Limits
     now : float
-        In seconds, of any clock.
+        Seconds, of any clock.
     indexed : container of fields
-        Response fields that are worth an entry of the peer's HPACK table.
+        Response fields that get an entry of the peer's HPACK table.
 
     Attributes
     ----------
     streams : dict of int to Http2Stream
-        Those that are neither idle nor closed.
+        Streams that are neither idle nor closed.
     highest_stream_id : int
-        Of those that the peer has opened.
+        The highest identifier of a stream opened by the peer.
     is_greeted : bool
-        Whether the client's preface has come.
+        Whether the client's connection preface has arrived.
     is_terminated : bool
-        Whether GOAWAY with an error was sent: nothing more is read.
+        Whether GOAWAY with an error was sent; then nothing more is read.
     has_more : bool
-        Whether whole frames may be left: `receive_data` is to be called again, with ``b""``.
+        Whether whole frames may be left; then call `receive_data` again, with ``b""``.
     """
 
     __slots__ = (
-        "_at", "_cached_blocks", "_closed", "_events", "_goaway_id", "_header_blocks", "_long_flags", "_long_id",
-        "_long_left", "_max_control_size", "_now", "_peer_window", "_received", "_resets", "_rest", "_settings",
+        "_cached_blocks", "_closed", "_events", "_goaway_id", "_header_blocks", "_long_flags", "_long_id",
+        "_long_left", "_max_control_size", "_now", "_offset", "_peer_window", "_received", "_resets", "_rest", "_settings",
         "_writer", "has_more", "highest_stream_id", "is_greeted", "is_terminated", "limits", "streams",
     )  # fmt: skip
 
@@ -103,15 +102,15 @@ class Http2Connection:
         self._writer = FrameWriter(indexed, limits.max_unread_replies)
         self._resets = TokenBucket(limits.max_concurrent_streams, limits.resets_per_s, now)
         self._settings = TokenBucket(limits.settings_at_once, limits.settings_per_s, now)
-        self._rest, self._at = b"", 0  # what was not read, from where on
+        self._rest, self._offset = b"", 0  # unread bytes and where they begin
         self._max_control_size = max(FIRST_FRAME_SIZE, 2 * limits.max_header_list_size)
         self._header_blocks = HeaderBlockReader(limits.max_header_list_size, self._max_control_size)
         self._cached_blocks = self._header_blocks.cached
-        # A long DATA frame that is read as it comes: its stream, bytes to come, flags.
+        # A long DATA frame that is being read: its stream, missing bytes, flags.
         self._long_id = self._long_left = self._long_flags = 0
         self._received = 0  # bytes since the connection's window was last updated
         self._closed = ClosedStreams()
-        self._goaway_id: int | None = None  # the last stream that is answered
+        self._goaway_id: int | None = None  # the last stream that will be answered
         self._peer_window = FIRST_WINDOW
         settings = (
             (frames.MAX_CONCURRENT_STREAMS, limits.max_concurrent_streams),
@@ -126,55 +125,55 @@ class Http2Connection:
     # -- receiving -------------------------------------------------------------------------------
 
     def receive_data(self, data: bytes, now: float) -> list[events.Event]:
-        """Read what has come; returns what it means.
+        """Read bytes and return the events.
 
-        A violation raises nothing: RST_STREAM or GOAWAY is collected, and `StreamReset` or, as the last event,
-        `ConnectionTerminated` reports it.
+        A violation does not raise: it is answered with RST_STREAM or GOAWAY and reported by `StreamReset` or,
+        as the last event, `ConnectionTerminated`.
         """
         found = self._events = []
         self.has_more = False
         if self.is_terminated:
             return found
         self._now = now
-        at = self._at
+        offset = self._offset
         if self._rest:
-            data, at = (self._rest[at:] + data, 0) if data else (self._rest, at)
+            data, offset = (self._rest[offset:] + data, 0) if data else (self._rest, offset)
         try:
             if self._writer.unread_replies:
                 self._writer.check_unread()
-            at = self._read(data, at)
-            self._rest, self._at = (data, at) if at < len(data) else (b"", 0)
+            offset = self._read(data, offset)
+            self._rest, self._offset = (data, offset) if offset < len(data) else (b"", 0)
         except Http2ConnectionError as error:
             self.terminate(error.code, error.text)
             found.append(events.ConnectionTerminated(error.code, error.text))
         return found
 
-    def _read(self, data: bytes, at: int) -> int:
-        """Read whole frames; returns where the rest begins."""
+    def _read(self, data: bytes, offset: int) -> int:
+        """Read whole frames; return where the rest begins."""
         end = len(data)
         if not self.is_greeted:
             if not frames.PREFACE.startswith(data[: len(frames.PREFACE)]):
                 raise Http2ConnectionError("no HTTP/2")
             if end < len(frames.PREFACE) + _HEAD:
                 return 0
-            at = len(frames.PREFACE)
-            if data[at + 3] != frames.SETTINGS:
+            offset = len(frames.PREFACE)
+            if data[offset + 3] != frames.SETTINGS:
                 raise Http2ConnectionError("the first frame is no settings")
             self.is_greeted = True
-        turn = at + self.limits.turn_bytes
-        while end - at >= _HEAD or (self._long_left and at < end):
+        turn = offset + self.limits.turn_bytes
+        while end - offset >= _HEAD or (self._long_left and offset < end):
             try:
                 if self._long_left:
-                    piece = data[at : at + self._long_left]
-                    at += len(piece)
+                    piece = data[offset : offset + self._long_left]
+                    offset += len(piece)
                     self._long_left -= len(piece)
                     flags = 0 if self._long_left else self._long_flags
                     self._receive_data(self._long_id, flags, piece, len(piece))
                     continue
-                word, flags, stream_id = _unpack_frame(data, at)
+                word, flags, stream_id = _unpack_frame(data, offset)
                 kind, size = word & 0xFF, word >> 8
-                stream_id &= frames.MAX_STREAM_ID  # the bit above is reserved
-                start = at + _HEAD
+                stream_id &= frames.MAX_STREAM_ID  # without the reserved bit
+                start = offset + _HEAD
                 if size > FIRST_FRAME_SIZE:
                     self._check_size(kind, size)
                 if start + size > end:
@@ -184,12 +183,12 @@ class Http2Connection:
                         or flags & PADDED
                         or self._header_blocks.continued
                     ):
-                        return at
-                    at = start
+                        return offset
+                    offset = start
                     self._long_id, self._long_left, self._long_flags = stream_id, size, flags
                     continue
-                at = start + size
-                payload = data[start:at]
+                offset = start + size
+                payload = data[start:offset]
                 if self._header_blocks.continued is not None or kind == CONTINUATION:
                     found = self._header_blocks.append(kind, flags, stream_id, payload)
                     if found is not None:
@@ -207,10 +206,10 @@ class Http2Connection:
                     self._receive_control(kind, flags, stream_id, payload)
             except Http2StreamError as error:
                 self._fail_stream(error)
-            if turn <= at < end:
+            if turn <= offset < end:
                 self.has_more = True
-                return at
-        return at
+                return offset
+        return offset
 
     def _check_size(self, kind: int, size: int) -> None:
         if size > (self.limits.max_frame_size if kind == DATA else self._max_control_size):
@@ -226,12 +225,12 @@ class Http2Connection:
         self._count_reset()
 
     def _count_reset(self) -> None:
-        """End a connection whose peer opens streams only to reset them."""
+        """Terminate a connection whose peer opens streams only to reset them (CVE-2023-44487)."""
         if not self._resets.acquire(self._now):
             raise Http2ConnectionError("too many calls are given up", ErrorCode.ENHANCE_YOUR_CALM)
 
     def _check_absent(self, stream_id: int, received: StreamInput) -> None:
-        """Check a frame on a stream that is idle or closed; returns if it is to be ignored."""
+        """Check a frame on an idle or closed stream; return if it may be ignored."""
         if not self._closed.is_ignored(stream_id):
             state = _CLOSED if self._was_used(stream_id) else _IDLE
             allowed(TRANSITIONS[received][state], stream_id)
@@ -244,7 +243,7 @@ class Http2Connection:
         )
 
     def _receive_data(self, stream_id: int, flags: int, data: bytes, size: int) -> None:
-        """Read DATA; `size` is with its padding, which counts for flow control."""
+        """Read DATA; `size` includes the padding, which counts for flow control."""
         self._received += size
         if self._received > self.limits.connection_window // 2:
             self._writer.write(number_frame(frames.WINDOW_UPDATE, 0, self._received))
@@ -253,7 +252,7 @@ class Http2Connection:
         if stream is None:
             self._check_absent(stream_id, StreamInput.RECEIVE_DATA)
             return
-        is_open = stream.state is _OPEN  # the usual case: the table need not be asked
+        is_open = stream.state is _OPEN  # the usual case, without a look at the table
         if not is_open:
             allowed(_ON_DATA[stream.state], stream_id)
         if stream.expected is not None:
@@ -341,7 +340,7 @@ class Http2Connection:
         self._CONTROL[kind](self, flags, stream_id, payload)
 
     def _receive_priority(self, _: int, stream_id: int, payload: bytes) -> None:
-        """Check the form of a priority, which is ignored otherwise (RFC 9113 section 5.3.2)."""
+        """Check the form of PRIORITY, which is otherwise ignored (RFC 9113 section 5.3.2)."""
         if len(payload) != 5:
             code = ErrorCode.FRAME_SIZE_ERROR
         elif frames.read_dependency(payload) == stream_id:
@@ -383,7 +382,7 @@ class Http2Connection:
                 self._send_queue(stream)
 
     def _set_peer_window(self, size: int) -> None:
-        """Change the windows of all streams, perhaps to less than nothing (section 6.9.2)."""
+        """Change the windows of all streams; a window may become negative (section 6.9.2)."""
         more = size - self._peer_window
         self._peer_window = size
         for stream in self.streams.values():
@@ -402,7 +401,7 @@ class Http2Connection:
             self._events.append(events.ShutdownAcknowledged())
 
     def _receive_goaway(self, _: int, __: int, payload: bytes) -> None:
-        """Go on answering: a client that goes away waits for its answers."""
+        """Check GOAWAY; a client that sends it still waits for its responses."""
         if len(payload) < _TWO_NUMBERS.size:
             raise Http2ConnectionError(
                 f"a frame of type {frames.GOAWAY} with {len(payload)} bytes",
@@ -434,7 +433,7 @@ class Http2Connection:
             self._send_queue(stream)
 
     def acknowledge(self, stream: Http2Stream) -> None:
-        """Restore a stream's window once half of it is used: its data has been read."""
+        """Update a stream's window once half of it is used; its data has been read."""
         if stream.received > self.limits.stream_window // 2 and stream.state is _OPEN:
             self._writer.write(
                 number_frame(frames.WINDOW_UPDATE, stream.stream_id, stream.received)
@@ -465,13 +464,13 @@ class Http2Connection:
         self._writer.write(number_frame(frames.RST_STREAM, stream_id, code))
 
     def reset(self, stream: Http2Stream, code: ErrorCode) -> None:
-        """End a stream at once; nothing happens if it has ended."""
+        """Reset a stream; no effect on a closed one."""
         if stream.state is not _CLOSED:
             self._move(stream, _CLOSED)
             self._send_reset(stream.stream_id, code)
 
     def close_streams(self) -> list[Http2Stream]:
-        """Drop all streams without sending anything, as the connection has ended; returns them."""
+        """Drop and return all streams without sending anything: the connection has ended."""
         streams = list(self.streams.values())
         for stream in streams:
             self._move(stream, _CLOSED)
@@ -482,10 +481,10 @@ class Http2Connection:
     def send_headers(
         self, stream: Http2Stream, fields: tuple[Field, ...], *, end_stream: bool = False
     ) -> None:
-        """Send the fields that begin a response or, with `end_stream`, end it, after its data.
+        """Send the fields that begin a response or, with `end_stream`, its trailers after its data.
 
-        Of a stream that has ended nothing is sent. A response that ends before its request resets the stream
-        without an error: the rest of the request is not wanted (section 8.1).
+        No effect on a closed stream. A response that ends before its request resets the stream with NO_ERROR:
+        the rest of the request is not needed (section 8.1).
         """
         if stream.state is _CLOSED:
             return
@@ -502,7 +501,7 @@ class Http2Connection:
                 self.reset(stream, ErrorCode.NO_ERROR)
 
     def send_data(self, stream: Http2Stream, *pieces: bytes) -> None:
-        """Send data, as soon as the peer's windows have room; of a stream that has ended nothing."""
+        """Send data as soon as the peer's windows have room; no effect on a closed stream."""
         if stream.state is not _CLOSED:
             self._writer.write_data(stream, pieces)
 
@@ -513,7 +512,7 @@ class Http2Connection:
         data: tuple[bytes, ...],
         trailers: tuple[Field, ...],
     ) -> None:
-        """Send a whole response: as `send_headers`, `send_data` and `send_headers`, where it can in one step."""
+        """Send a whole response, in one step if possible: `send_headers`, `send_data`, `send_headers`."""
         if stream.state is _HALF_CLOSED_REMOTE and self._writer.write_response(
             stream, headers, data, trailers
         ):
@@ -526,7 +525,7 @@ class Http2Connection:
             self.send_headers(stream, trailers, end_stream=True)
 
     def _send_queue(self, stream: Http2Stream) -> None:
-        """Send as much of a stream's data as its peer takes, and what follows it."""
+        """Send as much of a stream's queue as the windows allow, and then its trailers."""
         if self._writer.write_queue(stream) and stream.trailers is not None:
             self.send_headers(stream, stream.trailers, end_stream=True)
 
@@ -538,35 +537,35 @@ class Http2Connection:
             self._send_queue(stream)
 
     def discard(self, stream: Http2Stream) -> None:
-        """Drop a stream's data that waits for the peer's windows, and what follows it."""
+        """Drop a stream's queue and its trailers."""
         self._writer.discard(stream)
         stream.trailers = None
 
     def pause_sending(self) -> None:
-        """Hold data back: the transport's buffers are full."""
+        """Queue all data: the transport's buffers are full."""
         self._writer.is_paused = True
 
     def resume_sending(self) -> None:
-        """Send what was held back."""
+        """Send the queued data."""
         self._writer.resume()
         self._send_blocked()
 
     def send_ping(self) -> None:
-        """Send PING, which a live peer acknowledges."""
+        """Send PING, for the peer to acknowledge."""
         self._writer.write(frame(frames.PING, 0, 0, bytes(8)))
 
     def begin_shutdown(self) -> None:
-        """Ask the peer to begin no more streams; it acknowledges that (section 6.8)."""
+        """Send the first GOAWAY of a graceful shutdown, and a PING for the peer to acknowledge (section 6.8)."""
         self._send_goaway(frames.MAX_STREAM_ID, ErrorCode.NO_ERROR, "")
         self._writer.write(frame(frames.PING, 0, 0, _SHUTDOWN_PING))
 
     def finish_shutdown(self) -> None:
-        """Ignore streams that begin from now on."""
+        """Send the second GOAWAY; ignore streams that begin from now on."""
         self._goaway_id = self.highest_stream_id
         self._send_goaway(self._goaway_id, ErrorCode.NO_ERROR, "")
 
     def terminate(self, code: ErrorCode, text: str) -> None:
-        """End the connection with an error; nothing more is read."""
+        """Send GOAWAY with an error; nothing more is read."""
         if not self.is_terminated:
             self.is_terminated = True
             last = self.highest_stream_id if self._goaway_id is None else self._goaway_id
@@ -582,5 +581,5 @@ class Http2Connection:
         return bool(self._writer.out)
 
     def data_to_send(self) -> bytes | list[bytes | memoryview]:
-        """Return what is to be sent: bytes or, where long data would have to be copied, its pieces."""
+        """Return the bytes to send; as pieces where joining would copy long data."""
         return self._writer.data_to_send()

@@ -1,4 +1,4 @@
-"""Errors of HTTP/2: one that ends a connection, and one that ends a stream (RFC 9113 sections 5.4 and 7)."""
+"""Errors of HTTP/2: connection errors and stream errors (RFC 9113 sections 5.4 and 7)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class ErrorCode(IntEnum):
 
 
 class Http2ConnectionError(Exception):
-    """The peer breaks the protocol so that the connection ends (section 5.4.1).
+    """A connection error (section 5.4.1).
 
     Parameters
     ----------
@@ -43,14 +43,14 @@ class Http2ConnectionError(Exception):
 
 
 class HpackError(Http2ConnectionError):
-    """A header block cannot be decoded, nor any that follows it (RFC 7541, RFC 9113 section 4.3)."""
+    """A header block cannot be decoded; nor can later ones (RFC 7541, RFC 9113 section 4.3)."""
 
     def __init__(self, text: str) -> None:
         super().__init__(f"Failed parsing HTTP/2 ({text})", ErrorCode.COMPRESSION_ERROR)
 
 
 class Http2StreamError(Exception):
-    """The peer breaks the protocol so that one stream ends (section 5.4.2).
+    """A stream error (section 5.4.2).
 
     Parameters
     ----------

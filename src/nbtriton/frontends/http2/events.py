@@ -1,4 +1,4 @@
-"""Events: what a connection reports of the bytes that it received."""
+"""Events: a connection's reports of the bytes received."""
 
 from __future__ import annotations
 
@@ -15,14 +15,13 @@ __all__ = [
 
 
 # A frame of a request: its stream, its headers if the stream begins, a part of its content without padding, and
-# whether the request ends. A plain tuple, as every request makes two of them and an object of a class costs
-# five times as much.
+# whether the request ends. A tuple, as every request makes two, and an object costs five times as much.
 RequestFrame = tuple[Http2Stream, HeaderBlock | None, bytes, bool]
 
 
 @dataclass(frozen=True, slots=True)
 class TrailersReceived:
-    """Fields that end a request."""
+    """Trailers, which end a request."""
 
     stream: Http2Stream
     headers: HeaderBlock
@@ -30,7 +29,7 @@ class TrailersReceived:
 
 @dataclass(frozen=True, slots=True)
 class StreamReset:
-    """The peer gave a stream up, or broke the protocol on it."""
+    """The peer reset a stream, or a stream error reset it."""
 
     stream: Http2Stream
     code: int
@@ -38,19 +37,19 @@ class StreamReset:
 
 @dataclass(frozen=True, slots=True)
 class PingReceived:
-    """A PING, which is answered already."""
+    """A PING; it is already acknowledged."""
 
     payload: bytes
 
 
 @dataclass(frozen=True, slots=True)
 class ShutdownAcknowledged:
-    """The peer has read `Http2Connection.begin_shutdown`'s warning."""
+    """The peer has acknowledged `Http2Connection.begin_shutdown`."""
 
 
 @dataclass(frozen=True, slots=True)
 class ConnectionTerminated:
-    """The peer broke the protocol, and nothing more is read from it; GOAWAY is to be sent."""
+    """A connection error: nothing more is read, and GOAWAY is ready to be sent."""
 
     code: ErrorCode
     text: str

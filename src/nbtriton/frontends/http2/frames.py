@@ -16,7 +16,7 @@ __all__ = [
 ]  # fmt: skip
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
-# Length and type in one number, flags, stream identifier.
+# Frame header: length and type as one number, flags, stream identifier.
 FRAME = Struct(">IBI")
 
 (DATA, HEADERS, PRIORITY, RST_STREAM, SETTINGS, PUSH_PROMISE, PING, GOAWAY, WINDOW_UPDATE,
@@ -29,7 +29,7 @@ MAX_WINDOW = MAX_STREAM_ID = (1 << 31) - 1
 
 _NUMBER = Struct(">IBII")
 _SETTING = Struct(">HI")
-# Values that a setting may have, and the error of any other (section 6.5.2).
+# Minimum and maximum of a setting, and the error code beyond (section 6.5.2).
 _ALLOWED = {
     ENABLE_PUSH: (0, 1, ErrorCode.PROTOCOL_ERROR),
     INITIAL_WINDOW_SIZE: (0, MAX_WINDOW, ErrorCode.FLOW_CONTROL_ERROR),
@@ -43,7 +43,7 @@ def frame(kind: int, flags: int, stream_id: int, payload: bytes = b"") -> bytes:
 
 
 def number_frame(kind: int, stream_id: int, number: int) -> bytes:
-    """Return a frame of one number: RST_STREAM or WINDOW_UPDATE."""
+    """Return a frame with one number as its payload: RST_STREAM or WINDOW_UPDATE."""
     return _NUMBER.pack(4 << 8 | kind, 0, stream_id, number)
 
 
@@ -53,7 +53,7 @@ def settings_frame(settings: Iterable[tuple[int, int]]) -> bytes:
 
 
 def read_settings(payload: bytes) -> list[tuple[int, int]]:
-    """Return identifiers and values in their order; raises Http2ConnectionError."""
+    """Return identifiers and values in order; raises Http2ConnectionError."""
     if len(payload) % _SETTING.size:
         raise Http2ConnectionError("settings are cut off", ErrorCode.FRAME_SIZE_ERROR)
     settings = list(_SETTING.iter_unpack(payload))
@@ -66,13 +66,13 @@ def read_settings(payload: bytes) -> list[tuple[int, int]]:
 
 def strip_padding(flags: int, payload: bytes) -> bytes:
     """Return the payload of a DATA or HEADERS frame without padding and priority fields."""
-    at = bool(flags & PADDED) + 5 * bool(flags & PRIORITY_FLAG)
-    if at > len(payload):
+    start = bool(flags & PADDED) + 5 * bool(flags & PRIORITY_FLAG)
+    if start > len(payload):
         raise Http2ConnectionError("a frame is cut off", ErrorCode.FRAME_SIZE_ERROR)
     end = len(payload) - (payload[0] if flags & PADDED else 0)
-    if at > end:
+    if start > end:
         raise Http2ConnectionError("a frame holds less than its padding")
-    return payload[at:end]
+    return payload[start:end]
 
 
 def read_dependency(payload: bytes) -> int:

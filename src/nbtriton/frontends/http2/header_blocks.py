@@ -1,4 +1,4 @@
-"""Header blocks of one connection: put together from frames, and decoded once (RFC 9113 section 4.3)."""
+"""Header blocks of one connection: joined from frames, and decoded once (RFC 9113 section 4.3)."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ from nbtriton.frontends.http2.hpack import Decoder
 
 __all__ = ["HeaderBlockReader"]
 
-# Header blocks that are cached, the size of each, and frames that one may come in.
+# Limits: cached header blocks, bytes of each, and frames of one block.
 _MAX_CACHED, _MAX_CACHED_SIZE, _MAX_FRAGMENTS = 256, 4096, 64
 
 
 class HeaderBlockReader:
-    """Reads header blocks; those that change no table are cached by their bytes.
+    """Reader of header blocks; a block that does not change the table is cached by its bytes.
 
     Parameters
     ----------
     max_list_size : int
-        Of a block's fields, as HPACK counts.
+        Limit of a block's fields, as HPACK counts them.
     max_size : int
-        Bytes of a block.
+        Limit of a block in bytes.
 
     Attributes
     ----------
     cached : dict of bytes to HeaderBlock
-        Until the decoder's table changes. A client that calls again sends the same bytes.
+        Valid until the decoder's table changes. A repeated call has the same bytes.
     continued : (int, int), optional
         Stream and flags of the HEADERS frame whose block is continued.
     """
@@ -42,14 +42,14 @@ class HeaderBlockReader:
         self._max_size = max_size
 
     def begin(self, stream_id: int, flags: int, fragment: bytes) -> None:
-        """Read HEADERS without END_HEADERS."""
+        """Read HEADERS that lacks END_HEADERS."""
         self.continued = (stream_id, flags)
         self._fragments = [fragment]
 
     def append(
         self, kind: int, flags: int, stream_id: int, fragment: bytes
     ) -> tuple[int, bytes] | None:
-        """Read the frame after such a one; returns the flags of HEADERS and the block once it is complete."""
+        """Read the next frame; return the flags of HEADERS and the block once it is complete."""
         if self.continued is None or kind != CONTINUATION or stream_id != self.continued[0]:
             raise Http2ConnectionError(
                 f"Failed parsing HTTP/2 (Expected CONTINUATION frame, got frame type {kind:02x})"

@@ -1,4 +1,4 @@
-"""Header blocks, decoded, and what RFC 9113 asks of their fields (sections 8.1 to 8.3)."""
+"""Decoded header blocks, and the checks of their fields (RFC 9113 sections 8.1 to 8.3)."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ _VALUE = re.compile(rb"[^\0\r\n]*")
 
 
 class HeaderBlock:
-    """Decoded fields, with what follows from them: one object for all blocks of the same bytes.
+    """Decoded fields and their properties, shared by all blocks of the same bytes.
 
     Parameters
     ----------
     fields : sequence of (name, value), optional
-        None if they count more than is read.
+        None if they exceed the limit.
 
     Attributes
     ----------
     is_request, are_trailers : bool
-        Whether they may begin a request, and whether they may end one.
+        Whether the fields are valid as a request's header, and as its trailers.
     content_length : int, optional
     parsed : object
-        For the user of the connection: what these fields mean to it.
+        For the user of the connection: its reading of the fields.
     """
 
     __slots__ = ("are_trailers", "content_length", "fields", "is_request", "parsed")

@@ -1,7 +1,7 @@
-"""HPACK: header fields as they travel (RFC 7541), decoded in full and encoded without Huffman code.
+"""HPACK, header compression (RFC 7541): a full decoder, and an encoder without Huffman code.
 
-A block that changes no table means the same until something does. Both directions use that: the connection
-caches decoded blocks by their bytes (`Decoder.changes`), the encoder caches its blocks by their fields.
+A block that does not change the table has the same meaning until the table changes. So the connection caches
+decoded blocks by their bytes (`Decoder.changes`), and the encoder caches its blocks by their fields.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ __all__ = ["TABLE_SIZE", "Decoder", "Encoder", "Field"]
 
 Field = tuple[bytes, bytes]
 
-# Appendix A, from 1 on.
+# Static table (appendix A), from index 1.
 _STATIC: tuple[Field, ...] = (
     (b":authority", b""), (b":method", b"GET"), (b":method", b"POST"), (b":path", b"/"),
     (b":path", b"/index.html"), (b":scheme", b"http"), (b":scheme", b"https"),
@@ -38,16 +38,16 @@ _STATIC: tuple[Field, ...] = (
 )  # fmt: skip
 _STATIC_FIELDS = {field: n for n, field in reversed([*enumerate(_STATIC, 1)])}
 _STATIC_NAMES = {name: n for (name, _), n in _STATIC_FIELDS.items()}
-# Bytes that a field counts besides its name and value (section 4.1), and the table's size at first.
+# Overhead of a table entry in bytes (section 4.1), and the table's initial size.
 _OVERHEAD, TABLE_SIZE = 32, 4096
 _MAX_INTEGER = 1 << 28
-# The representations of section 6: a pattern, and the bits left for a number.
+# Representations of section 6: the pattern, and the bits of the integer's prefix.
 _INDEXED, _INDEXING, _RESIZE, _LITERAL = (0x80, 7), (0x40, 6), (0x20, 5), (0x00, 4)
 _MAX_CACHED = 64
 
 
 class _DynamicTable:
-    """The fields that both sides remember, the newest first (section 2.3.2)."""
+    """Dynamic table, the newest entry first (section 2.3.2)."""
 
     __slots__ = ("changes", "fields", "max_size", "size")
 
@@ -58,7 +58,7 @@ class _DynamicTable:
         self.changes = 0
 
     def add(self, field: Field) -> None:
-        """Insert a field; one that is larger than the table empties it (section 4.4)."""
+        """Insert a field; a field larger than the table empties it (section 4.4)."""
         size = _size(field)
         self._evict(size)
         if size <= self.max_size:
@@ -80,12 +80,12 @@ def _size(field: Field) -> int:
 
 
 class Decoder:
-    """The receiving side of one connection.
+    """HPACK decoder of one connection.
 
     Parameters
     ----------
     max_table_size : int
-        SETTINGS_HEADER_TABLE_SIZE, as the peer knows it.
+        SETTINGS_HEADER_TABLE_SIZE as sent to the peer.
     """
 
     __slots__ = ("_max_table_size", "_table")
@@ -96,45 +96,45 @@ class Decoder:
 
     @property
     def changes(self) -> int:
-        """Grows with every change of the table: until then the same bytes mean the same."""
+        """Count of the table's changes: while it is the same, equal blocks have equal fields."""
         return self._table.changes
 
     def decode(self, block: bytes, max_list_size: int) -> list[Field] | None:
-        """Return the fields of a complete block; None if they count more than `max_list_size`.
+        """Return the fields of a complete block; None if they exceed `max_list_size`.
 
         Raises
         ------
         HpackError
         """
         fields: list[Field] = []
-        size = at = 0
-        while at < len(block):
-            first = block[at]
+        size = offset = 0
+        while offset < len(block):
+            first = block[offset]
             if first & 0xE0 == _RESIZE[0]:
                 if size:
                     raise HpackError("the table's size changes after a field")
-                max_size, at = _read_integer(block, at, 5)
+                max_size, offset = _read_integer(block, offset, 5)
                 if max_size > self._max_table_size:
                     text = f"a table of {max_size} bytes is more than {self._max_table_size}"
                     raise HpackError(text)
                 self._table.resize(max_size)
                 continue
             if first >= _INDEXED[0]:
-                index, at = _read_integer(block, at, 7)
+                index, offset = _read_integer(block, offset, 7)
                 field = self._entry(index)
             else:
                 indexing = first >= _INDEXING[0]
-                index, at = _read_integer(block, at, 6 if indexing else 4)
+                index, offset = _read_integer(block, offset, 6 if indexing else 4)
                 if index:
                     name = self._entry(index)[0]
                 else:
-                    name, at = _read_string(block, at)
-                value, at = _read_string(block, at)
+                    name, offset = _read_string(block, offset)
+                value, offset = _read_string(block, offset)
                 field = (name, value)
                 if indexing:
                     self._table.add(field)
             size += _size(field)
-            if size <= max_list_size:  # what is too much is read for the table's sake, and not held
+            if size <= max_list_size:  # further fields only update the table
                 fields.append(field)
         return fields if size <= max_list_size else None
 
@@ -149,20 +149,20 @@ class Decoder:
             raise HpackError(f"no field has the index {index}") from None
 
 
-def _read_integer(block: bytes, at: int, bits: int) -> tuple[int, int]:
+def _read_integer(block: bytes, offset: int, bits: int) -> tuple[int, int]:
     mask = (1 << bits) - 1
-    value = block[at] & mask
-    at += 1
+    value = block[offset] & mask
+    offset += 1
     if value < mask:
-        return value, at
+        return value, offset
     shift = 0
     try:
         while True:
-            byte = block[at]
-            at += 1
+            byte = block[offset]
+            offset += 1
             value += (byte & 0x7F) << shift
             if byte < 0x80:
-                return value, at
+                return value, offset
             shift += 7
             if value > _MAX_INTEGER or shift > 28:
                 raise HpackError("an integer is too large")
@@ -170,24 +170,24 @@ def _read_integer(block: bytes, at: int, bits: int) -> tuple[int, int]:
         raise HpackError("an integer is cut off") from None
 
 
-def _read_string(block: bytes, at: int) -> tuple[bytes, int]:
-    if at >= len(block):
+def _read_string(block: bytes, offset: int) -> tuple[bytes, int]:
+    if offset >= len(block):
         raise HpackError("a string is missing")
-    is_huffman = block[at] >= 0x80
-    size, at = _read_integer(block, at, 7)
-    text = block[at : at + size]
+    is_huffman = block[offset] >= 0x80
+    size, offset = _read_integer(block, offset, 7)
+    text = block[offset : offset + size]
     if len(text) < size:
         raise HpackError("a string is cut off")
-    return (huffman.decode(text) if is_huffman else text), at + size
+    return (huffman.decode(text) if is_huffman else text), offset + size
 
 
 class Encoder:
-    """The sending side of one connection.
+    """HPACK encoder of one connection.
 
     Parameters
     ----------
     indexed : container of fields
-        Fields that are sent often: each takes an entry of the peer's table, and one byte in every later block.
+        Frequent fields: each uses an entry of the peer's table, and one byte in every later block.
     """
 
     __slots__ = ("_blocks", "_indexed", "_smallest", "_table")
@@ -196,10 +196,10 @@ class Encoder:
         self._indexed = indexed
         self._table = _DynamicTable(TABLE_SIZE)
         self._blocks: dict[tuple[Field, ...], bytes] = {}
-        self._smallest: int | None = None  # of the sizes that no block has announced yet
+        self._smallest: int | None = None  # smallest table size that no block has announced yet
 
     def set_max_table_size(self, size: int) -> None:
-        """Keep within the peer's SETTINGS_HEADER_TABLE_SIZE; the next block says so (section 4.2)."""
+        """Apply the peer's SETTINGS_HEADER_TABLE_SIZE; the next block announces it (section 4.2)."""
         size = min(size, TABLE_SIZE)
         if size != self._table.max_size or self._smallest is not None:
             self._smallest = min(size, size if self._smallest is None else self._smallest)
@@ -207,7 +207,7 @@ class Encoder:
             self._blocks.clear()
 
     def cached(self, fields: tuple[Field, ...]) -> bytes:
-        """Return a block of fields that were encoded before and that need no change of the table, or nothing."""
+        """Return the cached block of some fields; empty if there is none, or the table must change first."""
         return self._blocks.get(fields, b"")
 
     def encode(self, fields: tuple[Field, ...]) -> bytes:

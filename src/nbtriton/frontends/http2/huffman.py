@@ -1,4 +1,4 @@
-"""The Huffman code of HPACK (RFC 7541 section 5.2 and appendix B), read byte by byte."""
+"""Decoder of HPACK's Huffman code, byte by byte (RFC 7541 section 5.2 and appendix B)."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from nbtriton.frontends.http2.errors import HpackError
 
 __all__ = ["decode"]
 
-# The code is canonical: the lengths of its symbols determine it. One digit of base 36 for each byte, and one
-# for EOS.
+# Code lengths, which determine a canonical code: one digit of base 36 for each byte, and one for EOS.
 _LENGTHS = (
     "dnsssssssoussussssssssusssssssss6aacd68baa8b8666555666666678f6cad677777777777777777777"
     "77878djde6f56565666577666567655677777fbedskmkkmmmnmnnnnnonoomnonnnnlmnmnnomlkmmnnlnmmo"
@@ -21,7 +20,7 @@ _END = 256
 def _tree() -> tuple[list[list[int]], frozenset[int]]:
     """Return the code as a tree, and the nodes at which a string may end.
 
-    A node holds where 0 and 1 lead: to another node, or to a symbol, written as -1 - symbol.
+    A node holds its successors for bits 0 and 1: another node, or a symbol as -1 - symbol.
     """
     nodes = [[0, 0]]
     code = length = 0
@@ -48,7 +47,7 @@ _NODES, _ENDS = _tree()
 
 
 def decode(text: bytes) -> bytes:
-    """Return a string that came in Huffman code; raises HpackError."""
+    """Decode a Huffman-coded string; raises HpackError."""
     node = 0
     out = []
     for byte in text:
@@ -61,7 +60,7 @@ def decode(text: bytes) -> bytes:
 
 @cache  # at most 256 nodes with 256 bytes each
 def _step(node: int, byte: int) -> tuple[bytes, int]:
-    """Return the symbols that a byte completes, and the node that it leads to."""
+    """Return the symbols that a byte completes, and the next node."""
     symbols = bytearray()
     for shift in range(7, -1, -1):
         node = _NODES[node][byte >> shift & 1]

@@ -9,26 +9,26 @@ __all__ = ["Http2Limits"]
 
 @dataclass(frozen=True, slots=True)
 class Http2Limits:
-    """The resources that one peer may use.
+    """Resources that one peer may use.
 
     Parameters
     ----------
     max_concurrent_streams : int
-        Streams at a time, and how many the peer may give up at once.
+        Concurrent streams, and how many streams the peer may reset at once.
     max_header_list_size : int
-        As HPACK counts. Twice that is not even read.
+        As HPACK counts. Beyond twice that, a block is not read at all.
     max_frame_size : int
-        Of frames.DATA.
+        Of DATA frames.
     stream_window, connection_window : int
-        Bytes that the peer may send before it is given more room.
+        Bytes that the peer may send before WINDOW_UPDATE.
     resets_per_s : float
-        Streams that may be given up in the long run, besides one for each that is answered (CVE-2023-44487).
+        Mean rate of streams that the peer may reset, besides one for each response (CVE-2023-44487).
     settings_at_once, settings_per_s : float
-        How often settings may change: a change may move every stream.
+        Burst and mean rate of SETTINGS: each may affect every stream.
     max_unread_replies : int
         Acknowledgements and header blocks for a peer that does not read; a long block counts for several.
     turn_bytes : int
-        After that many `receive_data` returns, for others to have their turn: some 20 short requests.
+        Bytes after which `receive_data` returns, so that other clients get a turn: some 20 short requests.
     """
 
     max_concurrent_streams: int = 1000

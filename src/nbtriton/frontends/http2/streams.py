@@ -14,7 +14,7 @@ __all__ = ["TRANSITIONS", "Http2Stream", "StreamInput", "StreamState", "Violatio
 
 
 class StreamState(IntEnum):
-    """State of a stream, seen by the server; nothing is reserved, as the server pushes nothing."""
+    """State of a stream on the server's side; no reserved states, as the server does not push."""
 
     IDLE = 0
     OPEN = 1
@@ -24,7 +24,7 @@ class StreamState(IntEnum):
 
 
 class StreamInput(IntEnum):
-    """The inputs of a stream's state machine."""
+    """Inputs of a stream's state machine."""
 
     RECEIVE_HEADERS = 0
     RECEIVE_DATA = 1
@@ -36,7 +36,7 @@ class StreamInput(IntEnum):
 
 
 class Violation(NamedTuple):
-    """An input that a state does not allow: the error, and whether it ends the connection."""
+    """Error of an input that a state does not allow, and whether it is a connection error."""
 
     code: ErrorCode
     ends_connection: bool
@@ -48,7 +48,7 @@ _reset: Final = Violation(ErrorCode.STREAM_CLOSED, ends_connection=False)
 _ended: Final = Violation(ErrorCode.STREAM_CLOSED, ends_connection=True)
 
 # The next state by input and, in this order, the state: idle, open, half-closed (local), half-closed (remote),
-# closed. WINDOW_UPDATE and RST_STREAM may follow the end of a stream, as they may have been on their way.
+# closed. WINDOW_UPDATE and RST_STREAM may arrive after the end of a stream.
 TRANSITIONS: Final[Mapping[StreamInput, tuple[StreamState | Violation, ...]]] = {
     StreamInput.RECEIVE_HEADERS: (_OPEN, _OPEN, _LOCAL, _reset, _ended),
     StreamInput.RECEIVE_DATA: (_unused, _OPEN, _LOCAL, _reset, _reset),
@@ -60,14 +60,14 @@ TRANSITIONS: Final[Mapping[StreamInput, tuple[StreamState | Violation, ...]]] = 
 }
 
 
-def allowed(found: StreamState | Violation, stream_id: int) -> StreamState:
-    """Return the next state of a stream; raises what its violation calls for."""
-    if isinstance(found, Violation):
-        if found.ends_connection:
+def allowed(result: StreamState | Violation, stream_id: int) -> StreamState:
+    """Return the next state of a stream; raises the error of a violation."""
+    if isinstance(result, Violation):
+        if result.ends_connection:
             text = f"a frame on stream {stream_id}, which is idle or closed"
-            raise Http2ConnectionError(text, found.code)
-        raise Http2StreamError(stream_id, found.code)
-    return found
+            raise Http2ConnectionError(text, result.code)
+        raise Http2StreamError(stream_id, result.code)
+    return result
 
 
 class Http2Stream:
@@ -78,20 +78,20 @@ class Http2Stream:
     stream_id : int
     state : StreamState
     window : int
-        Bytes that the peer takes before it gives more room.
+        Flow-control window of the peer: bytes that may be sent.
     expected : int, optional
-        Bytes of content that the request announces and that have not come.
+        Bytes of the announced content-length that have not arrived.
 
     Attributes
     ----------
     owner : object
-        For the user of the connection: what the stream carries.
+        For the user of the connection.
     received : int
         Bytes that the peer has sent since its window was last updated.
     queue : deque of bytes-like, optional
-        Data that waits for the peer's windows; `queued` is their size.
+        Data that waits for the peer's windows; `queued` is its size.
     trailers : tuple of fields, optional
-        What follows the queue.
+        Trailers that follow the queue.
     """
 
     __slots__ = (

@@ -1,4 +1,4 @@
-"""Token bucket: a bound on how often a peer may do what costs others something."""
+"""Token bucket: a limit on the rate of a peer's costly requests."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ class TokenBucket:
     size : int
     per_s : float
     now : float
-        In seconds, of any clock.
+        Seconds, of any clock.
 
     Attributes
     ----------
     earned : int
-        Tokens that the peer has worked for since the last `acquire`; counted up by the bucket's owner.
+        Tokens added by the owner of the bucket since the last `acquire`.
     """
 
     __slots__ = ("_left", "_per_s", "_size", "_then", "earned")

@@ -1,4 +1,4 @@
-"""The frames that are sent to one peer: within its windows, its frame size and its HPACK table."""
+"""Frames to one peer, within its windows, its frame size and its HPACK table."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from nbtriton.frontends.http2.streams import Http2Stream
 __all__ = ["FIRST_FRAME_SIZE", "FIRST_WINDOW", "FrameWriter"]
 
 _pack_frame: Final = FRAME.pack
-# The peer's settings before it sends any (RFC 9113 section 6.5.2).
+# Initial values of the peer's settings (RFC 9113 section 6.5.2).
 FIRST_WINDOW, FIRST_FRAME_SIZE = 65_535, 16_384
-# Longer data is not copied to stand in one write with other frames.
+# Longer data is written on its own: joining it with other frames would copy it.
 _JOINED = 64 << 10
 # Bytes of a header block that count as one reply.
 _REPLY_SIZE = 64
@@ -26,7 +26,7 @@ _LAST_HEADERS = frames.END_HEADERS | frames.END_STREAM
 
 
 class _Response:
-    """A response but for its stream and data, packed in two steps instead of six."""
+    """Headers and trailers of a response without stream and data, packed in two steps instead of six."""
 
     __slots__ = (
         "before",
@@ -55,25 +55,25 @@ class FrameWriter:
     Parameters
     ----------
     indexed : container of fields
-        Fields that are worth an entry of the peer's HPACK table.
+        Fields that get an entry of the peer's HPACK table.
     max_unread_replies : int
         Acknowledgements and header blocks for a peer that does not read; a long block counts for several.
 
     Attributes
     ----------
     window : int
-        Bytes of data that the peer takes on all streams.
+        Flow-control window of the connection in bytes.
     frame_size : int
-        The longest payload that the peer takes.
+        The peer's SETTINGS_MAX_FRAME_SIZE.
     blocked : dict of Http2Stream to None
-        Streams whose data waits for the connection's window or the transport, the first one first; those that
-        wait for their own window are not looked at before it grows.
+        Streams whose data waits for the connection's window or the transport, in order of arrival; streams
+        that wait for their own window are not among them.
     is_paused : bool
-        Whether data is held back, as the transport's buffers are full.
+        Whether data is queued because the transport's buffers are full.
     unread_replies : int
-        Since data is held back.
+        Replies since data is queued.
     out : list of bytes-like
-        What is to be sent.
+        Bytes to send.
     """
 
     __slots__ = (
@@ -92,7 +92,7 @@ class FrameWriter:
         self.out: list[bytes | memoryview] = []
 
     def data_to_send(self) -> bytes | list[bytes | memoryview]:
-        """Return what is to be sent: bytes or, where long data would have to be copied, its pieces."""
+        """Return the bytes to send; as pieces where joining would copy long data."""
         out, self.out = self.out, []
         if self._is_large:
             self._is_large = False
@@ -100,46 +100,46 @@ class FrameWriter:
         return b"".join(out)
 
     def write(self, data: bytes) -> None:
-        """Send a whole frame that no window holds back."""
+        """Send a whole frame that is not subject to flow control."""
         self.out.append(data)
 
     def reply(self, data: bytes) -> None:
-        """Send an acknowledgement, without limit only to a peer that reads."""
+        """Send an acknowledgement; their number is limited while the peer does not read."""
         self.unread_replies += self.is_paused
         self.check_unread()
         self.out.append(data)
 
     def check_unread(self) -> None:
-        """End a connection whose peer causes replies and reads none."""
+        """Refuse a peer that causes replies and does not read them; raises Http2ConnectionError."""
         if self.unread_replies > self._max_replies:
             text = "replies are not read"
             raise Http2ConnectionError(text, ErrorCode.ENHANCE_YOUR_CALM)
 
     def resume(self) -> None:
-        """Hold data back no more."""
+        """End `is_paused`: the transport's buffers have room."""
         self.is_paused = False
         self.unread_replies = 0
 
     def set_max_table_size(self, size: int) -> None:
-        """Keep within the peer's HPACK table."""
+        """Apply the peer's SETTINGS_HEADER_TABLE_SIZE."""
         self._encoder.set_max_table_size(size)
         self._response = None
 
     def write_headers(self, stream_id: int, fields: tuple[Field, ...], *, end_stream: bool) -> None:
-        """Send a header block, in several frames if it is longer than one."""
-        block, most = self._encoder.encode(fields), self.frame_size
+        """Send a header block; a long one continues in CONTINUATION frames."""
+        block, max_size = self._encoder.encode(fields), self.frame_size
         if self.is_paused:
             self.unread_replies += 1 + len(block) // _REPLY_SIZE
         self._response = None
         kind, flags = frames.HEADERS, frames.END_STREAM if end_stream else 0
-        while len(block) > most:
-            self.out += (_pack_frame(most << 8 | kind, flags, stream_id), block[:most])
-            kind, flags, block = frames.CONTINUATION, 0, block[most:]
+        while len(block) > max_size:
+            self.out += (_pack_frame(max_size << 8 | kind, flags, stream_id), block[:max_size])
+            kind, flags, block = frames.CONTINUATION, 0, block[max_size:]
         head = _pack_frame(len(block) << 8 | kind, flags | frames.END_HEADERS, stream_id)
         self.out += (head, block)
 
     def write_data(self, stream: Http2Stream, pieces: tuple[bytes, ...]) -> None:
-        """Send data, as soon as the windows have room."""
+        """Send data as soon as the windows have room."""
         size = sum(map(len, pieces))
         if (
             stream.queue is None
@@ -161,7 +161,7 @@ class FrameWriter:
         self.write_queue(stream)
 
     def write_queue(self, stream: Http2Stream) -> bool:
-        """Send as much of a stream's waiting data as the peer takes; True if that is all."""
+        """Send as much of a stream's queue as the windows allow; True if it is empty then."""
         queue = stream.queue
         while queue:
             data = queue[0]
@@ -186,7 +186,7 @@ class FrameWriter:
         return True
 
     def discard(self, stream: Http2Stream) -> None:
-        """Drop a stream's data that waits for room."""
+        """Drop a stream's queue."""
         stream.queue = None
         stream.queued = 0
         self.blocked.pop(stream, None)
@@ -198,13 +198,13 @@ class FrameWriter:
         data: tuple[bytes, ...],
         trailers: tuple[Field, ...],
     ) -> bool:
-        """Send a whole response if its blocks are cached and the windows have room; else nothing, and False."""
-        known = self._response
-        if known is None or known.headers is not headers or known.trailers is not trailers:
+        """Send a whole response if its blocks are cached and the windows have room; else return False."""
+        response = self._response
+        if response is None or response.headers is not headers or response.trailers is not trailers:
             head, tail = self._encoder.cached(headers), self._encoder.cached(trailers)
             if not head or not tail:
                 return False
-            known = self._response = _Response(headers, head, trailers, tail)
+            response = self._response = _Response(headers, head, trailers, tail)
         size = 0
         for piece in data:  # one or two
             size += len(piece)
@@ -220,8 +220,10 @@ class FrameWriter:
         self.window -= size
         stream_id = stream.stream_id
         self.out.append(
-            known.before(known.head_word, frames.END_HEADERS, stream_id, known.head, size << 8, 0, stream_id)
+            response.before(response.head_word, frames.END_HEADERS, stream_id, response.head, size << 8, 0, stream_id)
         )  # fmt: skip
         self.out += data
-        self.out.append(known.behind(known.tail_word, _LAST_HEADERS, stream_id, known.tail))
+        self.out.append(
+            response.behind(response.tail_word, _LAST_HEADERS, stream_id, response.tail)
+        )
         return True

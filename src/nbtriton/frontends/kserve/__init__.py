@@ -1,1 +1,1 @@
-"""KServe v2's messages: read, checked, written; the same for all protocols."""
+"""Reading, checking and writing of KServe v2's messages, for all protocols."""

@@ -1,4 +1,4 @@
-"""One infer request as every protocol reads it, and templates for requests that differ in little."""
+"""One infer request, independent of the protocol, and templates for similar requests."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ if TYPE_CHECKING:
 
 __all__ = ["SEQUENCE_FLAGS", "InferCall", "InferTemplate", "OutputRequest"]
 
-# The request parameters that are flags of a sequence.
+# Request parameters that are flags of a sequence.
 SEQUENCE_FLAGS = {"sequence_start": SEQUENCE_START, "sequence_end": SEQUENCE_END}
 _LONGEST_ID = 128
-# BOOL is copied: any byte except 0 is true.
+# Not BOOL, which is copied: any byte except 0 is true.
 _VIEWED = {name: dtype for name, dtype in DTYPES.items() if name != "BOOL"}
 
 
 @dataclass(slots=True)
 class OutputRequest:
-    """The form in which a client wants one output: JSON, bytes behind the JSON, or shared memory."""
+    """Form of one requested output: JSON, bytes after the JSON, or shared memory."""
 
     kind: Literal["json", "binary", "shared"] = "json"
     classes: int = 0
@@ -38,7 +38,7 @@ class OutputRequest:
 
 @dataclass(slots=True)
 class InferCall:
-    """One infer request as its client sent it.
+    """One infer request.
 
     Parameters
     ----------
@@ -47,12 +47,12 @@ class InferCall:
     outputs : mapping of str to OutputRequest
         The requested outputs; empty for all of them.
     default : OutputRequest
-        For every output of a request that names none.
+        Form of all outputs if the request names none.
     options : RequestOptions
     leases : list of Lease
-        Shared memory that is in use until the request is answered.
+        Shared memory in use until the request is answered.
     empty_final : bool
-        Whether the client wants the final response of a stream also if it is empty.
+        Whether the client wants an empty final response of a stream.
     """
 
     arrays: Mapping[str, Array] = field(default_factory=dict)
@@ -64,16 +64,16 @@ class InferCall:
 
     @property
     def request_id(self) -> str:
-        """The client's id, empty for none."""
+        """Request id of the client, empty for none."""
         return self.options.request_id
 
     def add_parameters(self, parameters: Mapping[str, str]) -> None:
-        """Add request parameters; the options may be shared with other requests."""
+        """Add request parameters; the options are replaced, as other requests may share them."""
         self.options = self.options.copy()
         self.options.parameters = {**(self.options.parameters or {}), **parameters}
 
     def wanted(self, name: str) -> OutputRequest:
-        """Return how the client wants an output."""
+        """Return the requested form of an output."""
         return self.outputs.get(name, self.default)
 
     def set_inputs(self, signature: ModelSignature, inputs: Sequence[WireInput]) -> None:
@@ -83,7 +83,7 @@ class InferCall:
         self.options.outputs = outputs
 
     def set_sequence_id(self, text: str) -> None:
-        """Set a correlation id that is a string; the empty one is none."""
+        """Set a string correlation id; the empty string is no id."""
         if len(text.encode("utf-8", "surrogateescape")) > _LONGEST_ID:
             raise UnsupportedError("string correlation ID cannot be longer than 128 characters")
         self.options.correlation_id = text or 0
@@ -91,7 +91,7 @@ class InferCall:
     def lease(
         self, memory: SharedMemory | ShortReads, region: str, offset: int, size: int
     ) -> Lease:
-        """Return a part of a region of shared memory, which is held until `release`."""
+        """Return a part of a shared-memory region, held until `release`."""
         lease = memory.lease(region, offset, size)
         self.leases.append(lease)
         return lease
@@ -104,17 +104,17 @@ class InferCall:
 
 @dataclass(slots=True)
 class InferTemplate:
-    """A template: the layout of the tensors behind a text that was read before.
+    """Layout of the tensors after a text that was read before.
 
     Parameters
     ----------
     tensors : tuple of (name, dtype, shape, offset)
     heads : tuple of (bytes, offset)
-        Bytes in front of tensors.
+        Bytes before tensors.
     size : int
-        Of all tensors with their heads, in bytes.
+        Size of all tensors with their heads, in bytes.
     outputs, default, options, empty_final
-        Of every `InferCall` with this text.
+        As in every `InferCall` of this text.
     """
 
     tensors: tuple[tuple[str, np.dtype[Any], tuple[int, ...], int], ...]
@@ -129,7 +129,7 @@ class InferTemplate:
     def of(
         cls, call: InferCall, tensors: Iterable[tuple[str, str, tuple[int, ...], bytes, int]]
     ) -> InferTemplate | None:
-        """Return the template of a request; None if others with its text may differ in more.
+        """Return the template of a request; None if requests with its text may differ in more than tensors.
 
         Parameters
         ----------
@@ -141,32 +141,32 @@ class InferTemplate:
             return None
         described: list[tuple[str, np.dtype[Any], tuple[int, ...], int]] = []
         heads: list[tuple[bytes, int]] = []
-        at = 0
+        end = 0
         for name, datatype, shape, head, size in tensors:
             if datatype not in _VIEWED:
                 return None
             if head:
-                heads.append((head, at))
-                at += len(head)
-            described.append((name, _VIEWED[datatype], shape, at))
-            at += size
+                heads.append((head, end))
+                end += len(head)
+            described.append((name, _VIEWED[datatype], shape, end))
+            end += size
         options = options.copy()
         options.request_id = ""
         return cls(
             tuple(described),
             tuple(heads),
-            at,
+            end,
             call.outputs,
             call.default,
             options,
             call.empty_final,
         )
 
-    def call(self, data: bytes | memoryview, at: int, request_id: str) -> InferCall:
-        """Return a request whose tensors begin at a place in the data, which its arrays view."""
+    def call(self, data: bytes | memoryview, start: int, request_id: str) -> InferCall:
+        """Return a request whose arrays view `data`, from offset `start` on."""
         arrays: dict[str, Array] = {}
         for name, dtype, shape, offset in self.tensors:
-            array: np.ndarray[Any, Any] = np.ndarray(shape, dtype, data, at + offset)
+            array: np.ndarray[Any, Any] = np.ndarray(shape, dtype, data, start + offset)
             arrays[name] = array if array.flags.aligned else array.copy()
         options = self.options
         if request_id:

@@ -1,4 +1,4 @@
-"""The classification extension: the best classes of an output instead of its values."""
+"""The classification extension: the top classes of an output instead of its values."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
 __all__ = ["Labels", "classify"]
 
-# Class labels of a model's version and output.
+# Returns the class labels of a model, version and output.
 Labels: TypeAlias = Callable[[str, int, str], Sequence[str]]
 
-# BYTES too: the reference crashes.
+# BYTES too, on which Triton crashes.
 _UNSUPPORTED = ("BOOL", "FP16", "BF16", "BYTES")
 
 
@@ -31,9 +31,9 @@ def classify(
     Parameters
     ----------
     array : array
-        The output; with the batch first if the model batches.
+        The output; the first dimension is the batch if the model batches.
     count : int
-        How many classes; at most all of them.
+        Number of classes; at most all are returned.
     batches : bool
     labels : sequence of str
         By class index; may be shorter than the output or empty.
@@ -41,7 +41,7 @@ def classify(
     Returns
     -------
     numpy.ndarray of object, shape [batch, count] or [count]
-        BYTES ``value:index`` or ``value:index:label``; equal values in the order of their indices.
+        BYTES ``value:index`` or ``value:index:label``; equal values in order of index.
 
     Raises
     ------
@@ -58,7 +58,7 @@ def classify(
     size = math.prod(host.shape[1:] if batch else host.shape)
     rows = host.reshape(max(1, batch), size)
     kept = min(count, size)
-    # Stable and descending without negating, which unsigned numbers cannot be.
+    # A stable descending sort without negation, which unsigned numbers do not have.
     best = size - 1 - np.argsort(rows[:, ::-1], axis=1, kind="stable")[:, ::-1][:, :kept]
     values = np.take_along_axis(rows, best, axis=1)
     write = "{:f}".format if rows.dtype.kind == "f" else str

@@ -1,7 +1,7 @@
-"""Another process's GPU memory by its CUDA IPC handle, as a torch tensor of bytes.
+"""GPU memory of another process by its CUDA IPC handle, as a torch tensor of bytes.
 
 The driver is called through ctypes: torch cannot open the raw handles that Triton's clients send.
-Nothing here is loaded before a client registers such memory.
+The driver is loaded when a client first registers such memory.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class _Handle(ctypes.Structure):
 
 
 class _Mapping:
-    """Memory that torch views without a copy; the last view unmaps it."""
+    """Mapped memory, viewed by torch without a copy; the last view unmaps it."""
 
     def __init__(self, pointer: int, byte_size: int) -> None:
         self.__cuda_array_interface__ = {
@@ -45,14 +45,14 @@ def open_cuda_memory(raw_handle: bytes, device_id: int, byte_size: int) -> Any:
     raw_handle : bytes
         A ``cudaIpcMemHandle_t``.
     device_id : int
-        The GPU that the memory is on.
+        GPU of the memory.
     byte_size : int
         Size of the view.
 
     Returns
     -------
     torch.Tensor
-        Shape ``[byte_size]``, uint8, on that GPU. It keeps the mapping; so does every view of it.
+        Shape ``[byte_size]``, uint8, on that GPU. The tensor and its views keep the mapping.
 
     Raises
     ------
@@ -74,7 +74,7 @@ def open_cuda_memory(raw_handle: bytes, device_id: int, byte_size: int) -> Any:
             _REFUSED, hint=f"this machine has {count} GPUs; device_id is {device_id}"
         )
     with torch.cuda.device(device_id):
-        torch.cuda.current_stream().synchronize()  # now the device has a context
+        torch.cuda.current_stream().synchronize()  # creates the device's context
         pointer = _open(driver, raw_handle)
         try:
             size = _size(driver, pointer)

@@ -1,4 +1,4 @@
-"""Header fields of a client that become parameters of its request."""
+"""Header fields that become request parameters."""
 
 from __future__ import annotations
 
@@ -9,16 +9,15 @@ __all__ = ["Forwards", "forwards_of"]
 
 _log = logging.getLogger("nbtriton.frontends")
 
-# Whether a field of this name is forwarded.
+# True if a field of this name is forwarded.
 Forwards = Callable[[bytes], bool]
 
 
 def forwards_of(pattern: str) -> Forwards | None:
     """Return the predicate of a ``--http-header-forward-pattern``; None if it forwards nothing.
 
-    The syntax is RE2's, as in Triton: with ``(?-i)``, without lookahead and lookbehind. Case does not
-    matter and any part of the name may match. As in Triton a wrong pattern forwards nothing and is
-    logged.
+    As in Triton the syntax is RE2's, case is ignored, any part of the name may match, and a wrong
+    pattern is logged and forwards nothing.
     """
     if not pattern:
         return None

@@ -68,7 +68,7 @@ def decode_generate(body: bytes | memoryview, signature: ModelSignature) -> Infe
 
 
 def _by_name(members: Members) -> dict[str, Any]:
-    """Return the values that count: Triton visits every member, but looks its value up by name."""
+    """Return the values by name: Triton visits every member, but uses the first value of its name."""
     return dict(reversed(members))
 
 
@@ -85,7 +85,7 @@ def _map(
         parameters[name] = read_parameter(name, value)
         return
     elements = value if type(value) is list else [value]
-    # Triton reads the strings of a BYTES input before it looks at the shape, numbers after it.
+    # Triton reads the strings of a BYTES input before it checks the shape, but numbers after it.
     strings = spec.datatype == "BYTES"
     data: Any = read_json_data(elements, name, "BYTES", 0) if strings else None
     shape = _deduced(spec, signature.max_batch_size > 0, len(elements))
@@ -97,7 +97,7 @@ def _map(
 
 
 def _deduced(spec: TensorSpec, batches: bool, count: int) -> tuple[int, ...]:
-    """Return the shape: the innermost variable dimension gets the quotient."""
+    """Return the shape of `count` elements: the innermost variable dimension is deduced."""
     shape = [-1, *spec.dims] if batches else list(spec.dims)
     fixed = math.prod(dim for dim in shape if dim != -1)
     rest, remainder = divmod(count, fixed) if fixed else (0, 1)
@@ -119,7 +119,7 @@ def encode_generate(
     model_name: str,
     model_version: int,
 ) -> bytes:
-    """Write one response, keys in byte order; a single element has no brackets (KS51).
+    """Write one response, keys in byte order; a single element is not a list (KS51).
 
     Raises
     ------

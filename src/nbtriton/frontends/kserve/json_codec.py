@@ -1,7 +1,7 @@
 """Infer requests over HTTP, read in Triton's order with Triton's errors.
 
-KServe v2 JSON with the binary tensor data extension (KS20 to KS39). Pure: bytes and a model's
-signature in, an `InferCall` out.
+KServe v2 JSON with the binary tensor data extension (KS20 to KS39). Bytes and a model's signature in,
+an `InferCall` out.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ __all__ = ["decode_infer", "read_json_data", "read_parameter"]
 _NO_JSON = ("FP16", "BF16")  # KS24
 _INT64 = range(-(1 << 63), 1 << 63)
 _UINT64 = range(1 << 64)
-# The reference counts the elements of JSON data in 32 bits, and crashes on more.
+# Triton counts the elements of JSON data in 32 bits, and crashes on more.
 _MOST_ELEMENTS = (1 << 31) - 1
 _RESERVED = "parameter keys starting with 'triton_' are reserved for Triton usage and should not be specified."  # fmt: skip
 _FIELDS = (
@@ -66,39 +66,38 @@ def decode_infer(
     Parameters
     ----------
     data : bytes-like
-        Decompressed; the arrays of the result view it.
+        Padding and the decompressed body; the arrays of the result view it.
     header_length : int
-        Length of the JSON text at its start; 0 for a raw request.
+        Length of the JSON text in bytes; 0 for a raw request.
     signature : ModelSignature
-        The model's signature.
     shared_memory : SharedMemory
-        Where regions are looked up.
+        The registered regions.
     templates : JsonTemplates, optional
-        Of earlier texts.
+        Templates of earlier requests.
     start : int
-        Where in `data` the body begins.
+        Offset of the body in `data`.
 
     Raises
     ------
     TritonError
-        With Triton's text; nothing is held then.
+        With Triton's text; no shared memory is held then.
     """
-    at = start + header_length
-    text = bytes(data[start:at])
-    # Without tensors behind it, all data would be part of the text.
-    if templates is not None and (not text or at == len(data)):
+    tensors_start = start + header_length
+    text = bytes(data[start:tensors_start])
+    # No templates without tensors after the text: all data would be part of the text.
+    if templates is not None and (not text or tensors_start == len(data)):
         templates = None
     if templates is not None:
-        known = templates.read(text, data, at)
-        if known is not None:
-            return known
-    body = memoryview(data)[at:]
+        cached = templates.read(text, data, tensors_start)
+        if cached is not None:
+            return cached
+    body = memoryview(data)[tensors_start:]
     call = InferCall()
     if not text:
         call.default = OutputRequest("binary")
         call.set_inputs(signature, [raw_input(signature, body)])
         return call
-    # The last bit of a double is lost when it becomes an FP32.
+    # FP32 does not need the last bit of a double.
     document = parse(text, exact=b"FP64" in text)
     try:
         if type(document) is dict:
@@ -153,12 +152,12 @@ def _read_parameters(parameters: Any, call: InferCall) -> None:
 
 
 def read_parameter(name: str, value: Any) -> bool | int | float | str:
-    """Return the value of a custom parameter; integers beyond 63 bits turn into doubles.
+    """Return the value of a custom parameter; integers beyond 63 bits become doubles.
 
     Raises
     ------
     InvalidArgumentError
-        It is null, a list or an object.
+        The value is null, a list or an object.
     """
     if isinstance(value, int) and type(value) is not bool and value not in _INT64:
         return float(value)
@@ -180,7 +179,7 @@ def _read_inputs(
     call: InferCall,
 ) -> list[WireInput]:
     inputs: list[WireInput] = []
-    seen: set[str] = set()
+    names: set[str] = set()
     offset = 0
     for item in member_as_array(document, "inputs", "Unable to parse 'inputs': "):
         parameters = _parameters_of(item)
@@ -191,9 +190,9 @@ def _read_inputs(
             as_uint(dim, "Unable to parse 'shape': ")
             for dim in member_as_array(item, "shape", "Unable to parse 'shape': ")
         )
-        if name in seen:
+        if name in names:
             raise duplicate_input(name, call.request_id)
-        seen.add(name)
+        names.add(name)
         data: bytes | memoryview | np.ndarray[Any, Any] | list[bytes]
         if "binary_data_size" in parameters:
             size = as_uint(parameters["binary_data_size"], "Unable to parse 'binary_data_size': ")
@@ -264,7 +263,7 @@ def _json_tensor(
 def read_json_data(
     data: list[Any], name: str, datatype: str, count: int
 ) -> np.ndarray[Any, Any] | list[bytes]:
-    """Return the elements of a tensor that came as JSON, nested or flat (KS21, KS22).
+    """Return the elements of a tensor in JSON, nested or flat (KS21, KS22).
 
     Parameters
     ----------
@@ -273,13 +272,12 @@ def read_json_data(
     name, datatype : str
         Of the input.
     count : int
-        How many elements its shape has.
+        Number of elements of its shape.
 
     Returns
     -------
     numpy.ndarray or list of bytes
-        One-dimensional. The number of strings is not compared with `count`: the engine's text for
-        that is another one.
+        One-dimensional. The number of strings is not checked here: the engine has another text for it.
     """
     flat, kinds = _flatten(data)
     if datatype == "BYTES":
@@ -303,10 +301,10 @@ def read_json_data(
         return np.empty(0, dtype)
     if dtype.kind == "b":
         return np.array(flat, np.bool_)
-    # `array` casts as C does, without the warning that numpy would have to be kept from (4 us).
+    # `array` casts as C does. numpy would warn, and suppressing the warning costs 4 us.
     kind = "f" if dtype == np.float32 else {"f": "d", "i": "q", "u": "Q"}[dtype.kind]
     try:
-        # Narrow types take the low bits, as in C.
+        # Narrow types keep the low bits, as in C.
         return np.frombuffer(array(kind, flat), kind).astype(dtype, copy=False)
     except OverflowError:
         if dtype.kind != "f":
@@ -325,10 +323,10 @@ _KINDS = {
 
 
 def _flatten(data: list[Any]) -> tuple[list[Any], set[type]]:
-    """Return the leaves in order, and their types."""
+    """Return the leaves in order, and the set of their types."""
     kinds = set(map(type, data))
     while list in kinds:
-        if len(kinds) > 1:  # lists beside other things
+        if len(kinds) > 1:  # lists beside other values
             data = [item if type(item) is list else [item] for item in data]
         data = list(chain.from_iterable(data))
         kinds = set(map(type, data))
@@ -336,7 +334,7 @@ def _flatten(data: list[Any]) -> tuple[list[Any], set[type]]:
 
 
 def _refuse_elements(flat: list[Any], wanted: frozenset[type], message: str, count: int) -> None:
-    """Raise Triton's first error: of a wrong element, or of one too many."""
+    """Raise Triton's first error: a wrong element, or one too many."""
     unsigned = message == _KINDS["u"][1]
     if any(type(item) not in wanted or (unsigned and item < 0) for item in flat[:count]):
         raise InternalError(f"Unable to parse 'data': {message}")

@@ -1,4 +1,4 @@
-"""An inference response as the body of an HTTP response (KS23 to KS27)."""
+"""Inference responses as bodies of HTTP responses (KS23 to KS27)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ __all__ = ["Answer", "encode_infer", "json_elements"]
 
 @dataclass(slots=True)
 class Answer:
-    """The parts of a body, in order; ``header_length`` is that of the JSON, 0 if nothing follows."""
+    """Parts of a body, in order; ``header_length`` is the JSON's length, 0 if nothing follows it."""
 
     parts: list[bytes | memoryview]
     header_length: int = 0
@@ -46,20 +46,20 @@ def encode_infer(
     Parameters
     ----------
     call : InferCall
-        How the client wants each output; those in shared memory are written there.
+        Requested form of each output; outputs in shared memory are written there.
     outputs : mapping of str to array
-        In the order in which the model made them, which the answer keeps (KS27).
+        In the model's order, which the response keeps (KS27).
     parameters : mapping
         Response parameters.
     batches : bool
         Whether the first dimension is the batch, for classification.
     labels : callable
-        ``labels(model_name, model_version, output)`` gives the class labels of an output.
+        ``labels(model_name, model_version, output)`` returns the class labels of an output.
 
     Raises
     ------
     TritonError
-        An output cannot travel the way it was asked for.
+        An output cannot be sent in the requested form.
     """
     members: list[bytes] = []
     blobs: list[bytes | memoryview] = []
@@ -93,7 +93,7 @@ def encode_infer(
     return Answer([text, *blobs], len(text) if blobs else 0)
 
 
-# Parts of responses; few of them differ.
+# Cached, as most responses share these parts.
 @lru_cache(maxsize=256)
 def _model(name: str, version: int) -> bytes:
     return b'"model_name":%s,"model_version":"%d"' % (dumps(name), version)
@@ -114,7 +114,7 @@ def _binary_output(name: str, datatype: str, shape: tuple[int, ...], size: int) 
 
 
 def _copied(array: Array) -> bytes | memoryview:
-    """Return a copy of an output's bytes: the model may write to its memory again."""
+    """Return a copy of an output's bytes: the model may reuse its memory."""
     if type(array) is not np.ndarray or array.nbytes < LONG or array.dtype.kind in "OSU":
         return wire_bytes(array)
     data = buffers.acquire(array.nbytes)

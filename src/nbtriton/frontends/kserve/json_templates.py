@@ -1,7 +1,7 @@
-"""Templates of infer requests over HTTP: most clients send the same JSON again and again.
+"""Templates of infer requests over HTTP: most requests of a client have the same JSON.
 
-The meaning of a JSON text without data depends on its bytes alone, apart from the request id at their
-beginning: only the tensors behind it are new.
+A JSON text without data determines the request except for its id and the tensors after the text. A
+template is found by the text without a request id at its beginning.
 """
 
 from __future__ import annotations
@@ -15,29 +15,29 @@ from nbtriton.frontends.templates import TemplateCache
 
 __all__ = ["JsonTemplates"]
 
-# An id that stands first and needs no unescaping.
+# An id that is the first member and has no escapes.
 _ID = re.compile(rb'\{"id": ?"([^"\\\x00-\x1f\x80-\xff]*)"')
 
 
 class JsonTemplates:
-    """The templates of the latest texts."""
+    """Templates by text."""
 
     def __init__(self) -> None:
         self._cache = TemplateCache[InferTemplate]()
 
-    def read(self, text: bytes, data: bytes | memoryview, at: int) -> InferCall | None:
-        """Return the request of a text whose tensors begin at `at`; None without a template."""
+    def read(self, text: bytes, data: bytes | memoryview, start: int) -> InferCall | None:
+        """Return the request of a text, with tensors from `start` on; None without a template."""
         request_id = ""
         template = self._cache.find(text)
         if template is None:
             rest, request_id = _split(text)
             template = self._cache.find(rest)
-        if template is None or template.size != len(data) - at:
+        if template is None or template.size != len(data) - start:
             return None
-        return template.call(data, at, request_id)
+        return template.call(data, start, request_id)
 
     def remember(self, text: bytes, inputs: Sequence[WireInput], call: InferCall) -> None:
-        """Keep the template of a text, if other requests can be read by it."""
+        """Store the template of a text, if other requests can use it."""
         rest, request_id = _split(text)
         # A second id counts, not the first.
         if call.request_id != request_id:
@@ -53,6 +53,6 @@ class JsonTemplates:
 
 
 def _split(text: bytes) -> tuple[bytes, str]:
-    """Return a text without the request id at its beginning, and the id, empty for none."""
+    """Return a text without the request id at its beginning, and the id; empty for none."""
     found = _ID.match(text)
     return (text, "") if found is None else (text[found.end() :], found[1].decode("ascii"))

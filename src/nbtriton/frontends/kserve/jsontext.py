@@ -1,7 +1,7 @@
-"""JSON as Triton reads and writes it: its error texts, its form of numbers.
+"""JSON as Triton reads and writes it, with its error texts and its form of numbers.
 
-RapidJSON reads, as in Triton, so reasons and offsets agree. Every error of a JSON text is INTERNAL
-(KS6), odd as that is.
+RapidJSON reads, as in Triton, so that reasons and offsets of errors agree. Every error of a JSON text is
+INTERNAL (KS6).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ __all__ = [
 ]
 
 _UINT64 = 1 << 64
-# The members of an object, in order and with those that repeat a name.
+# Members of an object in order, repeated names included.
 Members = tuple[tuple[str, Any], ...]
 
 
@@ -45,15 +45,15 @@ def _first_counts(members: Sequence[tuple[str, Any]]) -> dict[str, Any]:
 
 
 class _FirstCounts(rapidjson.Decoder):
-    """Of several members of one name the first counts, as in Triton; Python takes the last."""
+    """Decoder in which the first member of a name counts, as in Triton; in Python the last one does."""
 
-    # Called for each object: Python methods would take 0.2 us more.
+    # Called for each object; a Python method would cost 0.2 us more.
     start_object = list
     end_object = staticmethod(_first_counts)
 
 
 class _AllMembers(rapidjson.Decoder):
-    """Objects as `Members`."""
+    """Decoder of objects as `Members`."""
 
     start_object = list
     end_object = tuple
@@ -62,12 +62,12 @@ class _AllMembers(rapidjson.Decoder):
 _EXACT = _FirstCounts(number_mode=rapidjson.NM_NAN)
 _FAST = _FirstCounts(number_mode=rapidjson.NM_NAN | rapidjson.NM_NATIVE)
 _MEMBERS = _AllMembers(number_mode=rapidjson.NM_NAN)
-# Longer texts would block all other threads for more than about 10 ms.
+# Longer texts are read piece by piece: at once they would block other threads for more than about 10 ms.
 _LONG = 256 << 10
 _NOT_ASCII = re.compile(rb"[\x80-\xff]")
 _OFFSET = re.compile(r"Parse error at offset (\d+): (.*)", re.DOTALL)
 
-# Compact, as KS8 wants it; bytes that are not UTF-8 travel as lone surrogates (KS25).
+# Compact (KS8); bytes that are not UTF-8 are lone surrogates (KS25).
 _encoder = json.JSONEncoder(ensure_ascii=False, check_circular=False, separators=(",", ":"))
 
 
@@ -82,8 +82,8 @@ def parse(text: bytes | memoryview, *, exact: bool = True) -> Any:
     Parameters
     ----------
     exact : bool
-        Whether doubles are the nearest ones. Otherwise they are RapidJSON's own, as in Triton: the last
-        bit may differ, and 16 numbers are read in a quarter of the time.
+        Whether doubles are rounded correctly. Otherwise they are read as in Triton: the last bit may
+        differ, in a quarter of the time.
 
     Raises
     ------
@@ -94,7 +94,7 @@ def parse(text: bytes | memoryview, *, exact: bool = True) -> Any:
 
 
 def parse_members(text: bytes | memoryview) -> Any:
-    """Read one JSON text, with its objects as `Members`.
+    """Read one JSON text, objects as `Members`.
 
     Raises
     ------
@@ -116,19 +116,19 @@ def _parse(
 
 
 class _Pieces:
-    """A text that the parser reads piece by piece: between two of them other threads may run."""
+    """Reader of a text in pieces, between which other threads may run."""
 
     def __init__(self, text: bytes) -> None:
         self._text = text
-        self._at = 0
+        self._offset = 0
 
     def read(self, size: int) -> bytes:
-        start, self._at = self._at, self._at + size
-        return self._text[start : self._at]
+        start, self._offset = self._offset, self._offset + size
+        return self._text[start : self._offset]
 
 
 def _parse_other_bytes(raw: bytes, make: Callable[[list[tuple[str, Any]]], Any]) -> Any:
-    """Read a text with strings that are not UTF-8, as Triton does: their bytes become lone surrogates."""
+    """Read a text that is not UTF-8 as Triton does: invalid bytes become lone surrogates."""
     try:
         rapidjson.loads(_NOT_ASCII.sub(b"?", raw))
     except (ValueError, RecursionError) as error:
@@ -142,7 +142,7 @@ def _parse_other_bytes(raw: bytes, make: Callable[[list[tuple[str, Any]]], Any])
 def _unreadable(error: Exception) -> InternalError:
     found = _OFFSET.match(str(error))
     reason, offset = (found[2], found[1]) if found else (str(error), "0")
-    # A control character: Triton's RapidJSON has another text for it than newer ones.
+    # A control character, for which Triton's RapidJSON has another text than newer versions.
     reason = reason.replace("Invalid encoding in string", "Invalid escape character in string")
     return InternalError(f"failed to parse the request JSON buffer: {reason} at {offset}")
 
@@ -155,7 +155,7 @@ def _wrong(what: str, where: str) -> InternalError:
 
 
 def as_string(value: Any, where: str = "") -> str:
-    """Return a string; `where` begins the message if it is none."""
+    """Return a string; `where` begins the message of the error."""
     if type(value) is not str:
         raise _wrong("string", where)
     return value
@@ -169,7 +169,7 @@ def as_bool(value: Any, where: str = "") -> bool:
 
 
 def as_uint(value: Any, where: str = "") -> int:
-    """Return an integer of 0 to 2^64 - 1; ``1.0`` is none."""
+    """Return an integer of 0 to 2^64 - 1; refuse ``1.0``."""
     if type(value) is not int or not 0 <= value < _UINT64:
         raise _wrong("unsigned-integer", where)
     return value
@@ -207,8 +207,8 @@ def write_array(array: np.ndarray[Any, Any]) -> bytes:
     flat = array.reshape(-1)
     if flat.dtype.kind != "f":
         return _encoder.encode(flat.tolist()).encode()
-    # Python prints the same shortest form except for exponents: to change those in the whole text
-    # takes a third of the time of printing each number.
+    # Python prints the same shortest form except for exponents. Changing these in the whole text takes a
+    # third of the time of printing each number.
     text = repr(flat.tolist()).replace(" ", "")
     if "e" in text:
         numbers = text[1:-1].split(",")
@@ -222,7 +222,7 @@ def write_array(array: np.ndarray[Any, Any]) -> bytes:
     return text.encode()
 
 
-# Where Python prints an exponent and RapidJSON does not.
+# Range in which Python prints an exponent and RapidJSON does not.
 _OTHER_FORM = ("e-05", "e-06", *(f"e+{exponent}" for exponent in range(16, 22)))
 
 

@@ -1,4 +1,4 @@
-"""Messages of Triton's gRPC service, and of gRPC's health service."""
+"""Messages of Triton's gRPC service and of gRPC's health service."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ __all__ = [
 
 SERVICE = "inference.GRPCInferenceService"
 HEALTH = "grpc.health.v1.Health"
-# The text of gRPC's own C++ library for bytes that are not the message of a method.
+# Text of gRPC's C++ library for bytes that cannot be parsed.
 UNPARSABLE = "Unable to parse request"
 
-# The same on the wire: one string as field 1.
+# Equal on the wire: one string as field 1.
 HealthCheckRequest = messages.SystemSharedMemoryStatusRequest
 
 
 def parameter_value(parameter: Any) -> tuple[str, Any]:
-    """Return which kind of value an ``InferParameter`` holds, empty if none, and the value."""
+    """Return the kind of an ``InferParameter``'s value, empty if none, and the value."""
     kind = parameter.WhichOneof("parameter_choice")
     return (kind, getattr(parameter, kind)) if kind else ("", None)
 
@@ -48,7 +48,7 @@ def set_parameters(field: Any, values: Mapping[str, Any] | Iterable[tuple[str, A
 
 
 def varint(value: int) -> bytes:
-    """Return a length as protobuf writes it."""
+    """Return a number as a protobuf varint."""
     if value < 0x80:
         return bytes((value,))
     out = bytearray()
@@ -60,5 +60,5 @@ def varint(value: int) -> bytes:
 
 
 def health_response(serving: bool) -> bytes:
-    """Return the answer of ``grpc.health.v1.Health/Check``: an enum as field 1."""
+    """Return the response of ``grpc.health.v1.Health/Check``: an enum as field 1."""
     return b"\x08\x01" if serving else b"\x08\x02"

@@ -1,4 +1,4 @@
-"""Infer requests over gRPC (GS13 to GS19): read by protobuf, checked in Triton's order."""
+"""Infer requests over gRPC, checked in Triton's order (GS13 to GS19)."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def read_version(text: str) -> int:
     Raises
     ------
     InvalidArgumentError
-        It is not a number, or negative.
+        The version is not a number, or negative.
     """
     if not text:
         return -1
@@ -68,12 +68,12 @@ def read_version(text: str) -> int:
 
 
 def parse_infer(data: bytes) -> Any:
-    """Return the ModelInferRequest that these bytes are.
+    """Parse a ModelInferRequest.
 
     Raises
     ------
     InternalError
-        They are not one.
+        The bytes are not such a message.
     """
     try:
         return messages.ModelInferRequest.FromString(data)
@@ -87,20 +87,20 @@ def parse_infer(data: bytes) -> Any:
 def read_request(
     request: Any, signature: ModelSignature, shared_memory: SharedMemory | ShortReads
 ) -> InferCall:
-    """Read a request whose model is known.
+    """Read a request of a known model.
 
     Parameters
     ----------
     request : ModelInferRequest
     signature : ModelSignature
-        The model's signature.
+        Signature of the model.
     shared_memory : SharedMemory
-        Where regions are looked up.
+        The registered regions.
 
     Returns
     -------
     InferCall
-        Its arrays view the message's bytes.
+        Arrays view the message's bytes.
 
     Raises
     ------
@@ -231,7 +231,7 @@ def _typed(tensor: Any, model: str) -> np.ndarray[Any, Any] | list[bytes] | byte
         if datatype == "BYTES":
             return list(values)
         dtype = numpy_dtype(datatype)
-        if dtype.kind in "iu" and dtype.itemsize < 4:  # the low bits, as C++ takes them
+        if dtype.kind in "iu" and dtype.itemsize < 4:  # keep the low bits, as C++ does
             wide = np.fromiter(values, np.int64, len(values))
             return wide.astype(dtype)
         return np.fromiter(values, dtype, len(values))
@@ -241,7 +241,7 @@ def _typed(tensor: Any, model: str) -> np.ndarray[Any, Any] | list[bytes] | byte
 def _lease(
     parameters: Any, name: str, shared_memory: SharedMemory | ShortReads, call: InferCall
 ) -> Lease | None:
-    """Return the shared memory of a tensor's parameters; None without one."""
+    """Return the lease of a tensor in shared memory; None for other tensors."""
     found = _region(parameters, name) if parameters else None
     if found is None:
         return None
@@ -250,7 +250,7 @@ def _lease(
 
 
 def _region(parameters: Any, name: str) -> tuple[str, int, int] | None:
-    """Return region, offset and size from a tensor's parameters; None for none."""
+    """Return region, offset and size from a tensor's parameters; None without a region."""
     region = None
     about = f"parameter for tensor '{name}'"
     if "shared_memory_region" in parameters:

@@ -1,4 +1,4 @@
-"""Infer responses over gRPC (GS1 to GS6, GS20), written by hand from cached parts."""
+"""Infer responses over gRPC, serialized from cached parts without protobuf (GS1 to GS6, GS20)."""
 
 from __future__ import annotations
 
@@ -41,20 +41,20 @@ def encode_response(
     Parameters
     ----------
     call : InferCall
-        How the client wants each output; those in shared memory are written there.
+        Requested form of each output; outputs in shared memory are written there.
     outputs : mapping of str to array
-        In the order in which the model made them, which the answer keeps.
+        In the model's order, which the response keeps.
     parameters : mapping
         Response parameters.
     batches : bool
         Whether the first dimension is the batch, for classification.
     labels : callable
-        ``labels(model_name, model_version, output)`` gives the class labels of an output.
+        ``labels(model_name, model_version, output)`` returns the class labels of an output.
 
     Raises
     ------
     TritonError
-        An output cannot travel the way it was asked for, or the answer is too large for gRPC.
+        An output cannot be sent in the requested form, or the response is too large for gRPC.
     """
     parts: list[Any] = [_model_fields(model_name, model_version)]
     request_id = call.request_id
@@ -73,7 +73,7 @@ def encode_response(
             fields = _plain_fields(name, array.dtype, array.shape)
             if fields is not None:
                 parts.append(fields[0])
-                raw += (fields[1], array)  # joined without a copy in between
+                raw += (fields[1], array)  # copied only once, when joined
                 continue
         parts.append(_output_field(name, datatype_of(array), shape_of(array)))
         if wanted.lease is not None:
@@ -90,7 +90,7 @@ def encode_response(
     return data
 
 
-# Parts of responses; few of them differ.
+# Cached, as most responses share these parts.
 @lru_cache(maxsize=256)
 def _model_fields(name: str, version: int) -> bytes:
     fields: bytes = messages.ModelInferResponse(
@@ -111,7 +111,7 @@ def _output_field(name: str, datatype: str, shape: tuple[int, ...]) -> bytes:
 def _plain_fields(
     name: str, dtype: np.dtype[Any], shape: tuple[int, ...]
 ) -> tuple[bytes, bytes] | None:
-    """Return an output's field and the head of its bytes, if these are the array's own."""
+    """Return an output's field and the head of its raw bytes, for an array sent as it is."""
     if dtype.kind not in "fiub":
         return None
     size = math.prod(shape) * dtype.itemsize
@@ -144,9 +144,9 @@ def encode_stream_error(
     ----------
     message, request_id : str
     model, version
-        As a request that reached its model has them; -1 for no version.
+        Of a request that reached its model; -1 for no version.
     final : bool, optional
-        The flag of such a request.
+        The final flag of such a request.
     """
     answer = messages.ModelStreamInferResponse(error_message=message)
     answer.infer_response.id = request_id

@@ -1,6 +1,6 @@
-"""Templates of infer requests over gRPC: most differ in their id and their tensors' bytes alone.
+"""Templates of infer requests over gRPC: most requests differ only in their ids and tensors.
 
-The result of reading all other bytes is kept. Anything unusual is left to protobuf.
+The parsed form of all other bytes is cached. Protobuf reads unusual messages.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from nbtriton.frontends.templates import TemplateCache
 __all__ = ["ProtoTemplates"]
 
 _ID, _RAW = 0x1A, 0x3A
-# model_name, model_version, id, parameters, inputs and outputs: the fields before the tensors.
+# Fields before the tensors: model_name, model_version, id, parameters, inputs and outputs.
 _BEFORE_RAW = frozenset({0x0A, 0x12, _ID, 0x22, 0x2A, 0x32})
 
 
@@ -25,7 +25,7 @@ class _ProtoTemplate(NamedTuple):
 
 
 class ProtoTemplates:
-    """The templates of the latest requests; used by one thread."""
+    """Templates by the bytes of requests; used by one thread."""
 
     def __init__(self) -> None:
         self._cache = TemplateCache[_ProtoTemplate]()
@@ -35,22 +35,22 @@ class ProtoTemplates:
         found = _split(data)
         if found is None:
             return None
-        key, id_at, id_end, at = found
+        key, id_at, id_end, position = found
         template = self._cache.find(key)
-        if template is None or len(data) - at != template.tensors.size:
+        if template is None or len(data) - position != template.tensors.size:
             return None
         model, version, tensors = template
         for head, offset in tensors.heads:
-            if not data.startswith(head, at + offset):
+            if not data.startswith(head, position + offset):
                 return None
         try:
             request_id = data[id_at:id_end].decode() if id_end else ""
         except UnicodeDecodeError:
             return None
-        return model, version, tensors.call(data, at, request_id)
+        return model, version, tensors.call(data, position, request_id)
 
     def remember(self, data: bytes, request: Any, version: int, call: InferCall) -> None:
-        """Keep the template of a request, if others can be read by it."""
+        """Store the template of a request, if other requests can use it."""
         found = _split(data)
         inputs, raw = request.inputs, request.raw_input_contents
         if (
@@ -75,50 +75,50 @@ class ProtoTemplates:
 
 
 def _split(data: bytes) -> tuple[bytes, int, int, int] | None:
-    """Find the request id and where the tensors begin.
+    """Find the request id and the start of the tensors.
 
     Returns
     -------
     key, id_at, id_end, raw_at
-        The key is everything before the tensors without the id, whose end is 0 for none;
+        The key is everything before the tensors without the id; `id_end` is 0 without an id.
         None for a message that protobuf has to read.
     """
-    at = field_at = id_at = id_end = id_field = 0
+    position = field_at = id_at = id_end = id_field = 0
     end = len(data)
     try:
-        while at < end:
-            tag = data[at]
+        while position < end:
+            tag = data[position]
             if tag == _RAW:
                 break
             if tag not in _BEFORE_RAW:
                 return None
-            field_at = at
-            length = data[at + 1]
-            at += 2
+            field_at = position
+            length = data[position + 1]
+            position += 2
             if length > 0x7F:
-                length, at = _read_varint(data, at - 1)
+                length, position = _read_varint(data, position - 1)
             if tag == _ID:
                 if id_end:  # a second one counts, not the first
                     return None
-                id_field, id_at, id_end = field_at, at, at + length
-            at += length
+                id_field, id_at, id_end = field_at, position, position + length
+            position += length
     except IndexError:
         return None
-    if at > end:
+    if position > end:
         return None
     if id_end:
-        return data[:id_field] + data[id_end:at], id_at, id_end, at
-    return data[:at], 0, 0, at
+        return data[:id_field] + data[id_end:position], id_at, id_end, position
+    return data[:position], 0, 0, position
 
 
-def _read_varint(data: bytes, at: int) -> tuple[int, int]:
+def _read_varint(data: bytes, position: int) -> tuple[int, int]:
     value = shift = 0
     while True:
-        byte = data[at]
-        at += 1
+        byte = data[position]
+        position += 1
         value |= (byte & 0x7F) << shift
         if byte < 0x80:
-            return value, at
+            return value, position
         shift += 7
-        if shift > 28:  # no message is that long
+        if shift > 28:  # longer than any message
             raise IndexError

@@ -1,4 +1,4 @@
-"""Responders: an inference request from the end of its reading to its last response, for any protocol."""
+"""Responders of inference requests, for any protocol."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ __all__ = ["Responder"]
 
 
 class Responder(ABC):
-    """A request that has been read, until its last response.
+    """A request from the end of its reading to its last response.
 
     Parameters
     ----------
     signature : ModelSignature
-        Of its model.
+        Signature of the model.
     version : int
-        Of the model, -1 for any.
+        Version of the model, -1 for any.
     call : InferCall
-        Inputs, options and wanted outputs.
+        Inputs, options and requested outputs.
     """
 
     __slots__ = ("call", "signature", "trace", "version")
@@ -39,7 +39,7 @@ class Responder(ABC):
     def start_trace(
         self, trace: Trace | None, first: str, last: str, received_ns: tuple[int, int]
     ) -> None:
-        """Set the trace of a request that is traced, with the times of its arrival."""
+        """Set the request's trace, if it is traced, with the times of its arrival."""
         self.trace = trace
         if trace is not None:
             trace.received(first, last, received_ns)
@@ -58,21 +58,21 @@ class Responder(ABC):
         )
 
     def record(self, *activities: str) -> None:
-        """Record activities of the response, if the request is traced."""
+        """Record activities in the request's trace, if any."""
         if self.trace is not None:
             for activity in activities:
                 self.trace.answered(activity)
 
     def close(self) -> None:
-        """Release the request's resources: everything is sent."""
+        """Release the request's resources after the last response."""
         self.call.release()
         self.end_trace()
 
     def end_trace(self) -> None:
-        """Complete the trace of a request that is traced."""
+        """Complete the request's trace, if any."""
         if self.trace is not None:
             self.trace.sample.release()
 
     @abstractmethod
     def handle_response(self, request: InferenceRequest, response: Response, final: bool) -> None:
-        """Handle a response, on the thread that sent it: the model may reuse its memory afterwards."""
+        """Handle a response, on the model's thread; the model may reuse the memory afterwards."""

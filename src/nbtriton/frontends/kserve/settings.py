@@ -1,7 +1,7 @@
-"""Changes of trace and log settings by a client: one set of rules for HTTP and gRPC.
+"""Changes of trace and log settings by clients over HTTP and gRPC.
 
-A protocol reads the values from its message. Where Triton's error differs between HTTP and gRPC, the
-text or the error is an argument.
+Each protocol reads the values from its message. Error texts that differ between the protocols are
+arguments.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ def trace_changes(
     Parameters
     ----------
     settings : mapping
-        As the client sent them, by Triton's names.
+        As sent by the client, by Triton's names.
     levels, number : callable
         ``levels(value)`` and ``number(name, value)`` read a value of the protocol; None clears it.
     got : str
-        Text before a wrong count in the message.
+        Text before a wrong count in the error.
 
     Raises
     ------
@@ -79,11 +79,11 @@ def log_changes(
     Parameters
     ----------
     settings : mapping
-        As the client sent them, by Triton's names.
+        As sent by the client, by Triton's names.
     read : callable
         ``read(name, kind, value)`` reads a bool, an int or a str of the protocol.
     wrong_format : callable
-        Makes the error for a format that does not exist.
+        Returns the error for an unknown format.
 
     Raises
     ------

@@ -1,10 +1,10 @@
 """Regions of shared memory that clients register and name in their requests (KS40 to KS45).
 
-HTTP and gRPC share one `SharedMemory`. Two defects of the reference are not copied (KS43): a second
-region on the same key is accepted, and a region's offset counts once.
+HTTP and gRPC share one `SharedMemory`. Two defects of Triton are not copied (KS43): a second region on
+the same key is accepted, and a region's offset counts once.
 
-No object stays mapped: a client may truncate it at any time, and access to a page behind its end is a
-SIGBUS. Reads and writes through its descriptor succeed or fail.
+Regions are not mapped: a client may truncate an object at any time, and access to a page beyond its end
+raises SIGBUS. Reads and writes through the file descriptor fail with an error instead.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ __all__ = ["READ_AT_ONCE", "Lease", "LongReadError", "SharedMemory", "ShortReads
 
 _ROOT = Path("/dev/shm")  # noqa: S108 - where shm_open puts its objects on Linux
 _NAME_MAX = 255
-# A read of this size takes a tenth of a millisecond; more is not read on the loop.
+# Largest read on the loop: a tenth of a millisecond.
 READ_AT_ONCE = 1 << 20
 _OUTSIDE = "Invalid offset + byte size for shared memory region: '{}'"
 _INT64_MAX = (1 << 63) - 1
@@ -56,18 +56,18 @@ class _SystemRegion(_Region):
     descriptor: int
 
     def existing(self) -> int:
-        """Return how many bytes of it exist now: the object may have shrunk."""
+        """Return the current size of the region in bytes: the object may have shrunk."""
         return os.fstat(self.descriptor).st_size - self.offset
 
     def part(self, start: int, end: int) -> None:
-        """Return nothing: it is not mapped."""
+        """Return None: the region is not mapped."""
 
     def status(self) -> dict[str, Any]:
         fields = ("name", "key", "offset", "byte_size")
         return {field: getattr(self, field) for field in fields}
 
     def close(self) -> None:
-        """Free it as soon as no request uses it: another file may get the number of its descriptor."""
+        """Close the descriptor; no request may use it, as another file may get its number."""
         self.closed = True
         if not self.leases:
             os.close(self.descriptor)
@@ -90,7 +90,7 @@ class _CudaRegion(_Region):
         return {"name": self.name, "device_id": self.device_id, "byte_size": self.byte_size}
 
     def close(self) -> None:
-        # The last view of the memory unmaps it.
+        # Unmapped with the last view of the memory.
         self.closed = True
         self.memory = None
 
@@ -101,18 +101,18 @@ _KINDS: dict[Kind, type[_AnyRegion]] = {"system": _SystemRegion, "cuda": _CudaRe
 
 
 class LongReadError(Exception):
-    """The read is too long for the event loop."""
+    """A read is too long for the event loop."""
 
 
 @dataclass(slots=True)
 class Lease:
-    """A part of a region that a request uses: it cannot be unregistered before `release`.
+    """A part of a region in use by a request; the region cannot be unregistered before `release`.
 
     Attributes
     ----------
     byte_size : int
     tensor : torch.Tensor, optional
-        Its bytes themselves, as uint8, where they are in a GPU's memory.
+        The bytes as uint8, for memory of a GPU.
     at_once : int, optional
         Limit of a read in bytes.
     """
@@ -125,14 +125,14 @@ class Lease:
     at_once: int | None = None
 
     def data(self) -> Any:
-        """Return its bytes: a copy, or `tensor`.
+        """Return a copy of the bytes, or `tensor`.
 
         Raises
         ------
         InvalidArgumentError
-            They do not exist any more.
+            The memory no longer exists.
         LongReadError
-            There are more than `at_once`.
+            The size exceeds `at_once`.
         """
         if self.tensor is not None:
             return self.tensor
@@ -140,25 +140,25 @@ class Lease:
         if self.at_once is not None and size > self.at_once:
             raise LongReadError
         descriptor, at = self._place()
-        whole = buffers.acquire(size) if size >= LONG else np.empty(size, np.uint8).data
+        content = buffers.acquire(size) if size >= LONG else np.empty(size, np.uint8).data
         done = 0
         while done < size:
-            count = os.preadv(descriptor, [whole[done:]], at + done)
+            count = os.preadv(descriptor, [content[done:]], at + done)
             if not count:
                 self._refuse()
             done += count
-        return whole
+        return content
 
     def write(self, data: bytes | memoryview) -> None:
-        """Write to its beginning, where it is in system memory; no more than it has room for.
+        """Write to the beginning of system memory; `data` must fit.
 
         Raises
         ------
         InvalidArgumentError
-            It does not exist any more.
+            The memory no longer exists.
         """
         descriptor, at = self._place()
-        # Writing behind the end would make the object longer again.
+        # A write beyond the end would extend the object.
         if os.fstat(descriptor).st_size < at + len(data):
             self._refuse()
         done = 0
@@ -182,13 +182,13 @@ class Lease:
 
 
 class ShortReads:
-    """Shared memory for the event loop: its leases refuse long reads.
+    """Shared memory for the event loop, whose leases refuse long reads.
 
     Parameters
     ----------
     memory : SharedMemory
     most : int
-        Bytes of an input.
+        Limit of an input in bytes.
     """
 
     def __init__(self, memory: SharedMemory, most: int) -> None:
@@ -203,23 +203,23 @@ class ShortReads:
 
 
 class SharedMemory:
-    """The regions of one server, by name; every method may be called from any thread."""
+    """Regions of one server by name; all methods are thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._regions: dict[str, _AnyRegion] = {}
 
     def register_system(self, name: str, key: str, offset: int, byte_size: int) -> None:
-        """Map a POSIX shared memory object.
+        """Register a POSIX shared memory object.
 
         Parameters
         ----------
         name : str
             Name of the region in requests.
         key : str
-            The object, with or without its leading slash.
+            Name of the object, with or without its leading slash.
         offset, byte_size : int
-            The part of it, in bytes; the offset in whole pages.
+            Part of the object in bytes; the offset is a multiple of the page size.
 
         Raises
         ------
@@ -228,7 +228,7 @@ class SharedMemory:
         InternalError
             The object does not exist.
         InvalidArgumentError
-            The part is not inside the object, is empty, or does not start at a page.
+            The part is empty, not inside the object, or not aligned to a page.
         """
         with self._adding(name):
             descriptor = _open(key)
@@ -238,7 +238,7 @@ class SharedMemory:
                 if byte_size == 0 or offset % mmap.ALLOCATIONGRANULARITY:
                     _refuse(name, "unable to process address spaceInvalid argument")
                 try:
-                    # A part that cannot be mapped is refused, as in Triton.
+                    # As in Triton, refuse a part that cannot be mapped.
                     mmap.mmap(descriptor, byte_size, offset=offset).close()
                 except (OSError, ValueError, OverflowError) as error:
                     reason = getattr(error, "strerror", None) or str(error)
@@ -249,16 +249,16 @@ class SharedMemory:
             self._regions[name] = _SystemRegion(name, byte_size, key, offset, descriptor)
 
     def register_cuda(self, name: str, raw_handle: bytes, device_id: int, byte_size: int) -> None:
-        """Map GPU memory of another process.
+        """Register GPU memory of another process.
 
         Parameters
         ----------
         name : str
             Name of the region in requests.
         raw_handle : bytes
-            Its ``cudaIpcMemHandle_t``.
+            The memory's ``cudaIpcMemHandle_t``.
         device_id, byte_size : int
-            The GPU that it is on, and its size.
+            GPU and size of the memory.
 
         Raises
         ------
@@ -268,7 +268,7 @@ class SharedMemory:
             The GPU does not exist, the handle cannot be opened, or the memory is smaller.
         """
         with self._adding(name):
-            # Without a GPU no client needs this.
+            # Imported here: only clients with a GPU need it.
             from nbtriton.frontends.kserve.cuda_memory import open_cuda_memory
 
             memory = open_cuda_memory(raw_handle, device_id, byte_size)
@@ -282,7 +282,7 @@ class SharedMemory:
             yield
 
     def status(self, kind: Kind, name: str = "") -> list[dict[str, Any]]:
-        """Return Triton's report of a region, or of all of a kind by name.
+        """Return Triton's report of a region, or by name of all regions of a kind.
 
         Raises
         ------
@@ -304,7 +304,7 @@ class SharedMemory:
             return [region.status() for region in self._of_kind(wanted, name)]
 
     def unregister(self, kind: Kind, name: str = "") -> None:
-        """Remove a region, or all of a kind; an unknown one is no error (KS41).
+        """Remove a region, or all regions of a kind; ignore an unknown name (KS41).
 
         Raises
         ------
@@ -331,7 +331,7 @@ class SharedMemory:
             )
 
     def _of_kind(self, kind: type[_AnyRegion], name: str) -> list[_AnyRegion]:
-        """Return the region of a name, or all for an empty one, in the order of their names."""
+        """Return the region of a name, or all regions for an empty name, ordered by name."""
         return [
             region
             for _, region in sorted(self._regions.items())
@@ -360,7 +360,7 @@ class SharedMemory:
                 raise NotFoundError(f"Unable to find shared memory region: '{name}'")
             if offset >= region.byte_size:
                 raise InvalidArgumentError(f"Invalid offset for shared memory region: '{name}'")
-            # Triton refuses nothing at the beginning, and lets nothing pass behind it.
+            # As in Triton, an empty part is refused at the region's start, and accepted elsewhere.
             if not offset + byte_size or offset + byte_size > min(
                 region.byte_size, region.existing()
             ):
@@ -376,7 +376,7 @@ class SharedMemory:
                 region.close()
 
     def close(self) -> None:
-        """Remove all regions; one in use is closed with its last lease."""
+        """Remove all regions; a region in use is closed with its last lease."""
         with self._lock:
             while self._regions:
                 self._regions.popitem()[1].close()
@@ -384,7 +384,7 @@ class SharedMemory:
 
 def _open(key: str) -> int:
     name = key.lstrip("/")
-    # As shm_open: one name in one folder, nothing that leads out of it.
+    # As shm_open: a single file name, without a path.
     fits = 0 < len(os.fsencode(name)) <= _NAME_MAX and name not in (".", "..")
     here = _ROOT.is_dir()
     if here and fits and "/" not in name and "\0" not in name:

@@ -1,7 +1,7 @@
 """Tensors of a client as arrays, and outputs as bytes, for every protocol.
 
-Nothing is copied that can be viewed. A client's claims (a datatype, a shape, a size) are compared with
-its bytes before any array is made, so that a claim costs no memory.
+Arrays view the client's bytes where possible. Datatype, shape and size are checked against the bytes
+before memory is allocated.
 """
 
 from __future__ import annotations
@@ -44,16 +44,16 @@ __all__ = [
     "write_shared",
 ]
 
-# Of the datatypes whose bytes numpy can view.
+# Datatypes whose bytes numpy can view.
 DTYPES = {name: numpy_dtype(name) for name in DATATYPES if name not in ("BYTES", "BF16")}
-# A torch tensor of bytes where a client's shared memory is on a GPU.
+# Or a torch tensor of bytes, for shared memory on a GPU.
 Data = bytes | memoryview | np.ndarray[Any, Any] | Any
 
 _LENGTH_SIZE = 4
 
 
 class BrokenStringError(InvalidArgumentError):
-    """A string is longer than its bytes; in Triton only the model's backend notices."""
+    """A string's length exceeds its bytes; in Triton only the model's backend notices."""
 
 
 @dataclass(slots=True)
@@ -63,15 +63,15 @@ class WireInput:
     Parameters
     ----------
     name : str
-        In the model's configuration.
+        Name of the input.
     datatype : str
-        As the client wrote it; may be unknown.
+        As sent; may be unknown.
     shape : tuple of int
-        As the client wrote it; not negative.
+        As sent; not negative.
     data : bytes-like or list of bytes
         The tensor's bytes in the protocol's layout, or the elements of a BYTES tensor.
     label : str
-        The name in messages about the size, if another one.
+        Name in messages about the size, if it differs.
     """
 
     name: str
@@ -87,12 +87,12 @@ def log_prefix(request_id: str) -> str:
 
 
 def duplicate_input(name: str, request_id: str) -> InvalidArgumentError:
-    """Return the error of a request with two inputs of a name."""
+    """Return the error of a request with two inputs of one name."""
     return InvalidArgumentError(f"{log_prefix(request_id)}input '{name}' already exists in request")
 
 
 def element_count(shape: Sequence[int]) -> int:
-    """Return Triton's number of elements of a shape: none for no dimensions."""
+    """Return Triton's number of elements of a shape: 0 for no dimensions."""
     return math.prod(shape) if shape else 0
 
 
@@ -108,18 +108,18 @@ def arrays_of(
     Parameters
     ----------
     signature : ModelSignature
-        The model's signature, for messages only: the engine checks the arrays again.
+        Signature of the model, for messages only: the engine checks the arrays again.
     inputs : sequence of WireInput
         With different names.
     request_id : str
     outputs : sequence of str
-        The requested ones: an unknown one is the first error, as in Triton.
+        Requested outputs: an unknown output is the first error, as in Triton.
 
     Raises
     ------
     InvalidArgumentError
-        Bytes do not fit the claims of the client, with Triton's text. Where the engine would refuse
-        the claims themselves, its error comes first, as in Triton.
+        The bytes do not match datatype and shape, with Triton's text. An error of the engine about
+        datatype or shape comes first, as in Triton.
     """
     arrays: dict[str, Array] = {}
     for tensor in inputs:
@@ -147,10 +147,12 @@ def _view(shape: tuple[int, ...], dtype: np.dtype[Any], data: Data) -> Array:
         if _is_device(data):
             return _device_view(shape, dtype, data)
         if dtype.kind == "b":
-            # Any byte except 0 is true; numpy's bool is only defined for 0 and 1.
+            # Any byte except 0 is true; numpy's bool is defined only for 0 and 1.
             return np.ndarray(shape, np.uint8, data) != 0
         array: np.ndarray[Any, Any] = np.ndarray(shape, dtype, data)
-    except ValueError:  # a dimension of 0 beside one that numpy cannot hold, or too many of them
+    except (
+        ValueError
+    ):  # an empty shape with a dimension beyond numpy's limit, or too many dimensions
         raise _too_large(shape) from None
     return array if array.flags.aligned else array.copy()
 
@@ -160,7 +162,7 @@ def _is_device(data: object) -> bool:
 
 
 def _device_view(shape: tuple[int, ...], dtype: np.dtype[Any], data: Any) -> Array:
-    """Return bytes on a GPU as a tensor; torch has numpy's names of all these types."""
+    """Return bytes on a GPU as a tensor; torch's types have numpy's names."""
     torch = sys.modules["torch"]
     if dtype.kind == "b":
         return (data != 0).reshape(shape)
@@ -176,7 +178,7 @@ def _rare(tensor: WireInput) -> Array | None:
         data: Any = tensor.data
         if tensor.datatype == "BF16" and data.nbytes == count * 2:
             return data.clone().view(sys.modules["torch"].bfloat16).reshape(tensor.shape)
-        # BYTES become Python objects, on the host.
+        # BYTES become Python objects on the host.
         host = data.cpu().numpy().data
         return _rare(WireInput(tensor.name, tensor.datatype, tensor.shape, host, tensor.label))
     if tensor.datatype == "BYTES":
@@ -187,7 +189,7 @@ def _rare(tensor: WireInput) -> Array | None:
             return None
         try:
             return raw.view(numpy_dtype("BF16")).reshape(tensor.shape)
-        except UnsupportedError:  # without ml_dtypes torch has the only BF16
+        except UnsupportedError:  # no ml_dtypes: only torch has BF16
             with needed("a BF16 tensor"):
                 import torch
 
@@ -214,7 +216,7 @@ def _bytes_array(tensor: WireInput, count: int) -> np.ndarray[Any, Any] | None:
 def _refuse(
     signature: ModelSignature, inputs: Sequence[WireInput], request_id: str, outputs: Sequence[str]
 ) -> NoReturn:
-    """Raise the first error: of the claims, or of the bytes."""
+    """Raise the first error of datatype, shape or bytes."""
     by_name = {tensor.name: tensor for tensor in inputs}
     claims = {
         tensor.name: (
@@ -256,7 +258,7 @@ def _view_of(data: Data) -> memoryview:
 
 
 def _check_strings(tensor: WireInput, count: int, model: str, prefix: str) -> None:
-    """Check a BYTES tensor as Triton does; the first error is raised."""
+    """Check a BYTES tensor as Triton does; raise the first error."""
     about = f"inference input '{tensor.label or tensor.name}'"
     data = tensor.data
     view = memoryview(b"") if isinstance(data, list) else _view_of(data)
@@ -302,12 +304,12 @@ def _size(data: Data | list[bytes]) -> int:
 
 
 def raw_input(signature: ModelSignature, body: bytes | memoryview) -> WireInput:
-    """Return the whole body as the only input of a model; its shape is deduced.
+    """Return the whole body as the only input of a model, with a deduced shape.
 
     Raises
     ------
     InvalidArgumentError
-        The model has several inputs, or one whose shape cannot be deduced.
+        The model has several inputs, or the shape cannot be deduced.
     """
     prefix = log_prefix("")
     if len(signature.inputs) != 1:
@@ -355,18 +357,18 @@ def write_shared(lease: Lease, array: Array, name: str) -> None:
     Parameters
     ----------
     lease : Lease
-        Of the part that the output is for.
+        Destination.
     array : array
-        Data on the same GPU is copied there.
+        The output. Data on the same GPU is copied on the GPU.
     name : str
-        The output's, for messages.
+        Name of the output, for messages.
 
     Raises
     ------
     InternalError
-        The region is too small for it.
+        The region is too small.
     InvalidArgumentError
-        The region does not exist any more.
+        The region no longer exists.
     """
     if lease.tensor is not None:
         _write_device(lease.tensor, array, name)
@@ -388,7 +390,7 @@ def _write_device(region: Any, array: Array, name: str) -> None:
         data = torch.frombuffer(bytearray(wire_bytes(array)), dtype=torch.uint8)
     _check_room(region.nbytes, data.nbytes, name)
     region[: data.nbytes].copy_(data)
-    if region.is_cuda:  # the client reads it as soon as it has the answer
+    if region.is_cuda:  # the client may read it as soon as it has the response
         torch.cuda.synchronize(region.device)
 
 

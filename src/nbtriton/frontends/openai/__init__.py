@@ -1,1 +1,1 @@
-"""OpenAI's completions and chat over text models, as Triton's OpenAI-compatible frontend has them."""
+"""OpenAI's completions and chat completions over text models, as in Triton's OpenAI-compatible frontend."""

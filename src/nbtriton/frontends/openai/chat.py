@@ -1,4 +1,4 @@
-"""The prompt of a conversation, by a tokenizer's template or by one's own."""
+"""Chat templates: the prompt of a conversation."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ __all__ = ["chat_template_of"]
 
 
 def chat_template_of(tokenizer: str = "", template: str = "") -> ChatTemplate:
-    """Return how conversations become prompts.
+    """Return the function that makes a prompt of a conversation.
 
     Parameters
     ----------
     tokenizer : str
-        A tokenizer of Hugging Face, by name or folder, whose template is used; needs ``transformers``.
+        Name or folder of a Hugging Face tokenizer with a chat template; needs ``transformers``.
     template : str
-        A template in Jinja's language, or a file with one, used instead; needs ``jinja2``. Without
-        either a conversation is written as lines ``role: text``.
+        A Jinja template, or a file with one, used instead; needs ``jinja2``. Without either a conversation
+        becomes lines ``role: text``.
 
     Raises
     ------
@@ -63,7 +63,7 @@ def chat_template_of(tokenizer: str = "", template: str = "") -> ChatTemplate:
 
 
 def _text(template: str) -> str:
-    """Return a template's text: itself, or that of its file."""
+    """Return a template's text, or the text of its file."""
     if not template or "{" in template or "\n" in template:
         return template
     try:

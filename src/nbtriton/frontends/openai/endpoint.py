@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from codecs import getincrementaldecoder
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -37,20 +38,20 @@ _log = logging.getLogger("nbtriton.frontends")
 
 _EVENTS = b"text/event-stream; charset=utf-8"
 _MODELS = "/v1/models"
-# The client's fault, or the server's: the two statuses of Triton's frontend.
+# Statuses of client and server errors in Triton's frontend.
 _CLIENTS_FAULT = frozenset({"INVALID_ARG", "NOT_FOUND", "ALREADY_EXISTS", "UNSUPPORTED"})
 
 
 @dataclass(frozen=True, slots=True)
 class OpenAiOptions:
-    """Options of the endpoint.
+    """Options of the OpenAI endpoint.
 
     Parameters
     ----------
     chat_template : callable
-        How conversations become prompts.
+        Function that makes a prompt of a conversation.
     default_max_tokens : int
-        For requests that say nothing; Triton's ``--default-max-tokens``.
+        For requests without a limit; Triton's ``--default-max-tokens``.
 
     Examples
     --------
@@ -67,14 +68,14 @@ class OpenAiOptions:
 
 
 class OpenAiHandlers:
-    """Answers ``/v1/completions``, ``/v1/chat/completions``, ``/v1/models``, and Triton's own two.
+    """Handlers of ``/v1/completions``, ``/v1/chat/completions``, ``/v1/models``, and Triton's own two routes.
 
     Parameters
     ----------
     service : Service
     options : OpenAiOptions
     metrics : callable
-        The text of ``/metrics``.
+        Returns the text of ``/metrics``.
     join_batch : callable, optional
         As for `RequestDispatcher.submit_many`.
     """
@@ -97,7 +98,7 @@ class OpenAiHandlers:
         }
 
     def handle(self, cycles: Sequence[RequestResponseCycle]) -> None:
-        """Answer requests that arrived together, each now or later; nothing is raised."""
+        """Answer requests that arrived together, each now or later; never raises."""
         for cycle in cycles:
             try:
                 self._handle(cycle)
@@ -145,7 +146,7 @@ class OpenAiHandlers:
         )
 
     def _complete(self, cycle: RequestResponseCycle, request: TextRequest) -> None:
-        # A reader of generated text that closes its connection wants no more of it.
+        # A client that closes its connection cancels the generation.
         cycle.ends_with_client = True
         try:
             signature = self._service.server.engine.inspection.signature(request.model, -1)
@@ -167,7 +168,7 @@ class OpenAiHandlers:
 
 
 class _TextResponder(HttpResponder):
-    """Answers a text request from the responses of its model."""
+    """Responder of a text request."""
 
     __slots__ = ("_usage", "writer")
 
@@ -183,14 +184,14 @@ class _TextResponder(HttpResponder):
         self._usage: Usage | None = None
 
     def submitted(self, request: InferenceRequest | TritonError) -> None:
-        """Handle the accepted request, or the error of a refused one."""
+        """Handle the accepted request, or the error that refuses it."""
         if isinstance(request, TritonError):
             self.refuse(_failure(_api_error(request)))
         else:
             super().submitted(request)
 
     def count(self, response: Response) -> None:
-        """Add the tokens of a response; those of the prompt come with each, and count once."""
+        """Add the tokens of a response; the prompt's tokens, repeated in each, count once."""
         found = usage_of(response.outputs)
         if found is not None:
             before = self._usage.completion_tokens if self._usage is not None else 0
@@ -198,7 +199,7 @@ class _TextResponder(HttpResponder):
 
 
 class WholeResponder(_TextResponder):
-    """One response to a request that does not stream."""
+    """Responder with one response, for requests that do not stream."""
 
     __slots__ = ("_error", "_texts")
 
@@ -210,7 +211,7 @@ class WholeResponder(_TextResponder):
         request: TextRequest,
     ) -> None:
         super().__init__(cycle, signature, call, request)
-        self._texts: list[str] = []
+        self._texts: list[bytes] = []
         self._error: ApiError | None = None
 
     def handle_response(self, request: InferenceRequest, response: Response, final: bool) -> None:  # noqa: ARG002
@@ -234,13 +235,14 @@ class WholeResponder(_TextResponder):
             )
         if error is not None:
             return _failure(error)
-        return HttpResponse(200, JSON, (self.writer.whole(self._texts[0], self._usage),))
+        text = self._texts[0].decode(errors="replace")
+        return HttpResponse(200, JSON, (self.writer.whole(text, self._usage),))
 
 
 class StreamResponder(_TextResponder):
-    """A server-sent event for each response."""
+    """Responder with a server-sent event for each response; a split character belongs to the later one."""
 
-    __slots__ = ("_begun",)
+    __slots__ = ("_begun", "_decoder")
 
     def __init__(
         self,
@@ -251,13 +253,15 @@ class StreamResponder(_TextResponder):
     ) -> None:
         super().__init__(cycle, signature, call, request)
         self._begun = False
+        self._decoder = getincrementaldecoder("utf-8")("replace")
 
     def handle_response(self, request: InferenceRequest, response: Response, final: bool) -> None:  # noqa: ARG002
         cycle, writer = self.cycle, self.writer
         error = None if response.error is None else _api_error(response.error)
         text = ""
         try:
-            text = "" if error is not None else text_of(response.outputs)
+            if error is None:
+                text = self._decoder.decode(text_of(response.outputs), final)
             self.count(response)
         except ApiError as found:
             error = found
@@ -287,7 +291,7 @@ def _api_error(error: TritonError) -> ApiError:
 
 
 def _failure(error: ApiError) -> HttpResponse:
-    # Triton's member, and the one that OpenAI's clients read.
+    # ``detail`` is Triton's member, ``error`` the one that OpenAI's clients read.
     words = error.detail if isinstance(error.detail, str) else json_bytes(error.detail).decode()
     kind = "invalid_request_error" if error.status < 500 else "server_error"
     known = {"message": words, "type": kind, "param": None, "code": error.status}

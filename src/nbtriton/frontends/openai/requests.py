@@ -1,4 +1,4 @@
-"""Requests of OpenAI's API: the bodies of completions and chat completions, checked."""
+"""Requests of OpenAI's API: reading and checking of completions and chat completions."""
 
 from __future__ import annotations
 
@@ -9,29 +9,42 @@ from typing import Any
 
 __all__ = ["ApiError", "ChatTemplate", "TextRequest", "plain_chat", "read_chat", "read_completion"]
 
-# A conversation to the prompt of a model.
+# Makes the prompt of a conversation.
 ChatTemplate = Callable[[Sequence[Mapping[str, Any]]], str]
 
-# Fields that say how the model samples; those that a model has inputs for are passed on.
+# Sampling options; passed on if the model has inputs for them.
 _SAMPLING = ("temperature", "top_p", "top_k", "frequency_penalty", "presence_penalty", "seed")
-# Fields that are about the exchange, and never about sampling.
+# Fields that are never sampling options.
 _EXCHANGE = frozenset({
     "model", "stream", "messages", "prompt", "echo", "store", "metadata", "response_format",
     "service_tier", "stream_options", "tools", "tool_choice", "parallel_tool_calls", "user",
     "function_call", "functions", "suffix", "max_completion_tokens", "max_tokens", "logprobs",
     "top_logprobs", "best_of", "n", "logit_bias",
 })  # fmt: skip
+# The least and the greatest value, as Triton's schema of the API has them; None for any.
+_RANGES: Mapping[str, tuple[float, float | None]] = {
+    "best_of": (0, 20),
+    "frequency_penalty": (-2, 2),
+    "max_completion_tokens": (0, None),
+    "max_tokens": (0, None),
+    "min_tokens": (0, None),
+    "n": (1, 128),
+    "presence_penalty": (-2, 2),
+    "seed": (-(1 << 63), (1 << 63) - 1),
+    "temperature": (0, 2),
+    "top_p": (0, 1),
+}
 
 
 class ApiError(Exception):
-    """A request that is refused.
+    """An error of a request.
 
     Parameters
     ----------
     status : int
-        Of HTTP.
+        HTTP status code.
     detail : object
-        What the body says under ``detail``: Triton's text, or the places of a malformed body.
+        Member ``detail`` of the body: Triton's text, or the locations in a malformed body.
     """
 
     def __init__(self, status: int, detail: object) -> None:
@@ -42,21 +55,21 @@ class ApiError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class TextRequest:
-    """A prompt and what is wanted for it.
+    """A prompt and its options.
 
     Parameters
     ----------
     model, prompt : str
     chat : bool
-        The response is a message, not a text.
+        Whether the response is a message, not a text.
     stream, include_usage, echo : bool
     max_tokens : int or None
-        None where the client leaves it to the server.
+        None for the server's default.
     stop : tuple of str
     sampling : mapping
-        ``temperature`` and its like, as given.
+        ``temperature`` and other sampling options, as sent.
     extra : mapping
-        Everything else that a model may know, such as ``min_tokens``.
+        Other fields that a model may know, such as ``min_tokens``.
     """
 
     model: str
@@ -77,7 +90,7 @@ def read_completion(body: bytes | memoryview) -> TextRequest:
     Raises
     ------
     ApiError
-        422 for a malformed body, 400 for what is not supported, in Triton's words.
+        422 for a malformed body, 400 for an unsupported option, with Triton's text.
     """
     given = _Body(body)
     model = given.need("model", str)
@@ -126,7 +139,7 @@ def read_chat(body: bytes | memoryview, template: ChatTemplate) -> TextRequest:
 
 
 def plain_chat(messages: Sequence[Mapping[str, Any]]) -> str:
-    r"""Write a conversation as lines ``role: text``, the last one for the model to go on.
+    r"""Write a conversation as lines ``role: text``, ending with the assistant's role.
 
     >>> plain_chat([{"role": "user", "content": "Hello"}])
     'user: Hello\nassistant:'
@@ -136,26 +149,28 @@ def plain_chat(messages: Sequence[Mapping[str, Any]]) -> str:
 
 
 class _Body:
-    """The members of a body, with their types checked."""
+    """Type-checked access to the members of a body."""
 
     def __init__(self, body: bytes | memoryview) -> None:
         try:
             given = json.loads(bytes(body))
-        except ValueError as error:
+        except json.JSONDecodeError as error:
             raise malformed(("body",), f"JSON decode error: {error}", "json_invalid") from None
+        except (ValueError, RecursionError):  # no UTF-8, too many digits, nested too deeply
+            raise ApiError(400, "There was an error parsing the body") from None
         if not isinstance(given, dict):
             raise malformed(("body",), "Input should be a valid dictionary", "dict_type")
         self._given: dict[str, Any] = given
 
     def need(self, name: str, kind: type | tuple[type, ...]) -> Any:
-        """Return a member that must be there."""
+        """Return a required member."""
         value = self.get(name, kind)
         if value is None:
             raise malformed(("body", name), "Field required", "missing")
         return value
 
     def get(self, name: str, kind: type | tuple[type, ...]) -> Any:
-        """Return a member, None for none."""
+        """Return an optional member; None if absent."""
         value = self._given.get(name)
         if value is None:
             return None
@@ -163,12 +178,24 @@ class _Body:
         if isinstance(value, bool) != (bool in kinds) or not isinstance(value, kinds):
             words = " or ".join(_WORDS[one] for one in kinds)
             raise malformed(("body", name), f"Input should be a valid {words}", "type_error")
+        if name in _RANGES:
+            _check_range(("body", name), self._given[name], *_RANGES[name])
         return value
+
+    def texts(self, name: str) -> tuple[str, ...]:
+        """Return a member that is one string or a list of them; empty for none."""
+        value = self.get(name, (str, list)) or ()
+        if isinstance(value, str):
+            return (value,)
+        for at, one in enumerate(value):
+            if not isinstance(one, str):
+                raise malformed(("body", name, at), "Input should be a valid string", "string_type")
+        return tuple(value)
 
     def request(
         self, model: str, prompt: str, *, max_tokens: int | None, chat: bool
     ) -> TextRequest:
-        """Return the request, once what both kinds have in common is checked."""
+        """Return the request, after the checks common to completions and chat."""
         stream = bool(self.get("stream", bool))
         options = self.get("stream_options", dict)
         if options is not None and not stream:
@@ -178,8 +205,8 @@ class _Body:
             raise ApiError(
                 400, f"Received n={n}, but only single choice (n=1) is currently supported"
             )
-        stop = self.get("stop", (str, list)) or ()
         sampling = {name: self.get(name, (int, float)) for name in _SAMPLING}
+        self.get("min_tokens", int)
         known = {*_EXCHANGE, *_SAMPLING, "stop"}
         return TextRequest(
             model,
@@ -189,7 +216,7 @@ class _Body:
             include_usage=bool((options or {}).get("include_usage")),
             echo=bool(self.get("echo", bool)),
             max_tokens=max_tokens,
-            stop=(stop,) if isinstance(stop, str) else tuple(map(str, stop)),
+            stop=self.texts("stop"),
             sampling={name: value for name, value in sampling.items() if value is not None},
             extra={name: value for name, value in self._given.items() if name not in known},
         )
@@ -199,8 +226,20 @@ _WORDS = {str: "string", int: "integer", float: "number", bool: "boolean", list:
 
 
 def malformed(place: Sequence[str | int], text: str, kind: str) -> ApiError:
-    """Return the error of a body that is no request, as FastAPI has it."""
+    """Return the error of a malformed body, in FastAPI's form."""
     return ApiError(422, [{"type": kind, "loc": list(place), "msg": text}])
+
+
+def _check_range(
+    place: Sequence[str | int], value: float, least: float, greatest: float | None
+) -> None:
+    """Refuse a number outside its range; NaN is outside of each."""
+    if not value >= least:
+        text = f"Input should be greater than or equal to {least}"
+        raise malformed(place, text, "greater_than_equal")
+    if greatest is not None and value > greatest:
+        text = f"Input should be less than or equal to {greatest}"
+        raise malformed(place, text, "less_than_equal")
 
 
 def _message(at: int, message: object) -> Mapping[str, Any]:
@@ -217,4 +256,6 @@ def _message(at: int, message: object) -> Mapping[str, Any]:
         if len(parts) != len(content):
             raise ApiError(400, "only text content is supported in messages")
         content = "".join(parts)
-    return {**message, "content": "" if content is None else str(content)}
+    if content is not None and not isinstance(content, str):
+        raise malformed((*place, "content"), "Input should be a valid string", "string_type")
+    return {**message, "content": content or ""}

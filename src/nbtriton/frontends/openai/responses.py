@@ -18,8 +18,8 @@ _OWNER = "Triton Inference Server"
 
 
 def json_bytes(value: object) -> bytes:
-    """Write JSON as one line."""
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
+    """Write a value as JSON in one line; half of a surrogate pair becomes a question mark."""
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode(errors="replace")
 
 
 def event(value: object) -> bytes:
@@ -34,7 +34,7 @@ def model_object(name: str, created_s: int) -> dict[str, Any]:
 
 @dataclass(slots=True)
 class ResponseWriter:
-    """Writes the responses to one request: all of them have its id and time."""
+    """Writer of the responses to one request, which share an id and a time."""
 
     request: TextRequest
     id: str = field(default_factory=lambda: f"cmpl-{uuid.uuid1()}")
@@ -51,11 +51,11 @@ class ResponseWriter:
         return json_bytes(self._object(kind, [choice]) | {"usage": usage and usage.as_dict()})
 
     def begin(self) -> bytes:
-        """Return what a stream begins with: of a chat, a chunk that names the role."""
+        """Return the beginning of a stream: for chat, a chunk with the role."""
         return self._chunk({"role": "assistant", "content": ""}) if self.request.chat else b""
 
     def chunk(self, text: str, *, final: bool) -> bytes:
-        """Return the chunk of one response."""
+        """Return the chunk of a response."""
         reason = "stop" if final else None
         if self.request.chat:
             return self._chunk({"role": None, "content": text}, reason)
@@ -63,7 +63,7 @@ class ResponseWriter:
         return event(self._object("text_completion", [choice]) | {"usage": None})
 
     def usage(self, usage: Usage) -> bytes:
-        """Return the last chunk, where the client wants the usage."""
+        """Return the last chunk, with the usage."""
         kind = "chat.completion.chunk" if self.request.chat else "text_completion"
         return event(self._object(kind, []) | {"usage": usage.as_dict()})
 

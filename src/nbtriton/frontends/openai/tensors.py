@@ -1,8 +1,7 @@
 """A text request as the inputs of a model, and the model's outputs as text.
 
-The inputs are those that Triton's frontend knows: of models in the style of the TensorRT-LLM backend one
-for each option, of those in the style of vLLM's all options as one JSON string. A model gets what it has
-inputs for.
+The inputs are those of Triton's frontend: one input for each option in the style of the TensorRT-LLM backend,
+one JSON string of all options in the style of the vLLM backend. Options without an input are left out.
 """
 
 from __future__ import annotations
@@ -32,13 +31,13 @@ _EXCLUDES_INPUT = ("exclude_input_in_output", "sampling_param_exclude_input_from
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Tokens of a prompt, and of what was generated."""
+    """Numbers of prompt tokens and generated tokens."""
 
     prompt_tokens: int
     completion_tokens: int
 
     def as_dict(self) -> dict[str, int]:
-        """Return the member ``usage`` of a response."""
+        """Return a response's member ``usage``."""
         return {
             "prompt_tokens": self.prompt_tokens,
             "completion_tokens": self.completion_tokens,
@@ -47,19 +46,19 @@ class Usage:
 
 
 def is_text_model(signature: ModelSignature) -> bool:
-    """Return whether a model takes and gives text."""
+    """Return whether a model has text as input and output."""
     return TEXT_INPUT in signature.inputs and TEXT_OUTPUT in signature.outputs
 
 
 def inputs_of(
     request: TextRequest, signature: ModelSignature, default_max_tokens: int
 ) -> dict[str, np.ndarray[Any, Any]]:
-    """Return the inputs of a request for a model.
+    """Return a model's inputs for a request.
 
     Raises
     ------
     ApiError
-        The model is no text model, or an option does not fit its input.
+        The model is not a text model, or an option does not fit its input.
     """
     if not is_text_model(signature):
         raise ApiError(
@@ -99,7 +98,7 @@ def _tensor(spec: TensorSpec, value: Any, batches: bool) -> np.ndarray[Any, Any]
     try:
         if spec.datatype == "BYTES":
             elements = [str(element) for element in elements]
-        # Checks the range: NumPy before 2 takes the low bits.
+        # Range check: NumPy before 2 keeps the low bits.
         flat = to_numpy(as_array(elements, spec.datatype, name=spec.name))
         dims = [1 if dim == -1 else dim for dim in spec.dims]
         if dims:
@@ -109,33 +108,36 @@ def _tensor(spec: TensorSpec, value: Any, batches: bool) -> np.ndarray[Any, Any]
         raise ApiError(
             400, f"'{spec.name}' does not fit the model's input: {error.message}"
         ) from None
-    except ValueError as error:  # of the shape
+    except ValueError as error:  # the shape does not fit
         raise ApiError(400, f"'{spec.name}' does not fit the model's input: {error}") from None
 
 
-def text_of(outputs: Mapping[str, Array]) -> str:
-    """Return the text of a response; empty where it has none.
+def text_of(outputs: Mapping[str, Array]) -> bytes:
+    """Return the text of a response as UTF-8, which may end within a character; empty without text.
 
     Raises
     ------
     ApiError
-        It has more than one string.
+        The response has more than one string.
     """
     if TEXT_OUTPUT not in outputs:
-        return ""
+        return b""
     found = to_numpy(outputs[TEXT_OUTPUT]).reshape(-1)
     if len(found) != 1:
         raise ApiError(500, f"Expected to find 1 string in the output, found {len(found)} instead.")
     text = found[0]
-    return text.decode("utf-8", "replace") if isinstance(text, bytes) else str(text)
+    return text if isinstance(text, bytes) else str(text).encode(errors="replace")
 
 
 def usage_of(outputs: Mapping[str, Array]) -> Usage | None:
-    """Return the tokens that a response counts, None if its model counts none."""
+    """Return the usage that a response reports; None without one."""
     counts = []
     for name in ("num_input_tokens", "num_output_tokens"):
         if name not in outputs:
             return None
         found = to_numpy(outputs[name]).reshape(-1)
-        counts.append(int(found[0]) if len(found) else 0)
+        try:
+            counts.append(int(found[0]) if len(found) else 0)
+        except (TypeError, ValueError, OverflowError):  # None, a text, NaN or infinity
+            return None
     return Usage(*counts)

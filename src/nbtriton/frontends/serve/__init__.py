@@ -1,1 +1,1 @@
-"""`nbtriton serve`: the flags of tritonserver, the log, the command."""
+"""`nbtriton serve`: tritonserver's flags, the log, the command."""

@@ -1,4 +1,4 @@
-"""``nbtriton serve``: a server from the command line, until a signal ends it."""
+"""The command ``nbtriton serve``."""
 
 from __future__ import annotations
 
@@ -32,22 +32,22 @@ __all__ = ["model_table", "serve_command"]
 
 _log = logging.getLogger("nbtriton.serve")
 
-# Longest delay of a signal that comes just before the main thread waits: it sets a flag that is checked
-# between bytecodes, and interrupts only a wait that has begun. One in 50 did, on a busy machine.
+# Longest delay of a signal that arrives just before the main thread waits, as such a signal does not interrupt
+# the wait. One in 50 did on a busy machine.
 _SLICE_S = 0.2
-# Time between two checks for requests in flight.
+# Interval of the checks for requests in flight.
 _POLL_S = 0.02
-# Time for the last responses, which say that the server stops.
+# Time for the last responses, which report that the server is stopping.
 _LAST_RESPONSES_S = 0.5
 
 
 def serve_command(make_server: Callable[..., Server], argv: Sequence[str]) -> int:
-    """Serve until SIGTERM or SIGINT; returns the exit status.
+    """Serve until SIGTERM or SIGINT; return the exit status.
 
     Parameters
     ----------
     make_server : callable
-        `nbtriton.Server`, which has repositories and these endpoints.
+        `nbtriton.Server`.
     argv : sequence of str
 
     Raises
@@ -58,8 +58,8 @@ def serve_command(make_server: Callable[..., Server], argv: Sequence[str]) -> in
     arguments = parse_flags(argv)
     if arguments.help:
         sys.stdout.write(f"{usage()}\n")
-        return 1  # as tritonserver's
-    # Triton has a set of them.
+        return 1  # as tritonserver
+    # A set, as in Triton.
     directories = sorted({*arguments.model_repository, *arguments.model_store})
     if not directories:
         raise InvalidArgumentError("--model-repository must be specified", hint=HELP)
@@ -107,9 +107,9 @@ def _run(
 def _set_up(
     server: Server, arguments: SimpleNamespace, directories: Sequence[str]
 ) -> TritonError | None:
-    """Load the models; return the error with which a strict server would end."""
+    """Load the models; return the error at which a strict server exits."""
     for directory in directories:
-        if not Path(directory).exists():
+        if not directory or not Path(directory).exists():
             return InternalError(f"failed to stat file {directory}")
         if not Path(directory).is_dir():
             return InvalidArgumentError("repository path is not a valid directory")
@@ -144,7 +144,7 @@ def _serve(
     ):
         if port is not None:
             _log.info("Started %s at %s:%d", what, host, port)
-    # Objects that exist now stay; those of requests need no collector.
+    # Exclude the existing objects from garbage collection: they stay, and requests leave no cycles.
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 20, 50)
@@ -154,7 +154,7 @@ def _serve(
 
 
 def _stop(server: Server, endpoints: Endpoints, timeout_s: int) -> int:
-    """Wait for clients and requests; return the exit status, 1 after a timeout."""
+    """Wait for clients and requests; return the exit status: 0, or 1 after a timeout."""
     deadline = monotonic() + timeout_s
     clients = endpoints.wait_for_clients(0)
     for second in range(timeout_s, 0, -1):
@@ -177,27 +177,27 @@ def _stop(server: Server, endpoints: Endpoints, timeout_s: int) -> int:
 def _wait_for_requests(server: Server, deadline: float) -> bool:
     """Wait until no version has requests or sequences; False after a timeout.
 
-    Logs each second which versions still have some.
+    Log the versions that still have some once a second.
     """
     logged_s = float("inf")
     while True:
         busy = server.engine.lifecycle.in_flight()
-        left = max(0.0, deadline - monotonic())
-        if left <= logged_s - 1 or not busy:
-            logged_s = ceil(left)
+        remaining_s = max(0.0, deadline - monotonic())
+        if remaining_s <= logged_s - 1 or not busy:
+            logged_s = ceil(remaining_s)
             text = "Timeout %d: Found %d model versions that have in-flight inferences"
             _log.info(text, logged_s, len(busy))
             for name, version, count in busy:
                 _log.info(
                     "Model '%s' (version %d) has %d in-flight inferences", name, version, count
                 )
-        if not busy or not left:
+        if not busy or not remaining_s:
             return not busy
-        sleep(min(_POLL_S, left))
+        sleep(min(_POLL_S, remaining_s))
 
 
 def model_table(index: Sequence[dict[str, str]]) -> str:
-    """Return the table of models that tritonserver prints at its start."""
+    """Return the table of models, as tritonserver prints it at its start."""
     rows = [("Model", "Version", "Status")]
     for entry in index:
         if "state" in entry:
@@ -214,7 +214,7 @@ def model_table(index: Sequence[dict[str, str]]) -> str:
 
 
 def _on_signals() -> threading.Event:
-    """Return an event that SIGTERM and SIGINT set; the second signal ends the process at once."""
+    """Return an event set by SIGTERM and SIGINT; a second signal ends the process at once."""
     ended = threading.Event()
 
     def end(number: int, _: object) -> None:

@@ -1,4 +1,4 @@
-"""Settings from several flags: of the cache, backends, metrics, traces, restricted APIs and ports."""
+"""Settings made from flags: cache, backends, metrics, traces, restricted APIs and ports."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def _cache_size(text: str) -> int:
 
 
 def backend_config(arguments: SimpleNamespace) -> dict[str, dict[str, str]]:
-    """Return the settings by backend; those for all under the empty name."""
+    """Return the settings by backend; the empty name is for all backends."""
     found: dict[str, dict[str, str]] = {}
     for backend, name, value in arguments.backend_config:
         found.setdefault(backend, {})[name] = value
@@ -86,7 +86,7 @@ def host_policies(arguments: SimpleNamespace) -> dict[str, dict[str, str]]:
 def trace_settings(
     arguments: SimpleNamespace,
 ) -> tuple[str, TraceValues, OpenTelemetry | None]:
-    """Return the trace file, empty for none, the trace settings at the start, and where spans go."""
+    """Return the trace file, empty for none, the initial trace settings, and the OpenTelemetry options."""
     file = arguments.trace_file or ""
     levels = list(arguments.trace_level)
     numbers: dict[str, Any] = {
@@ -111,8 +111,8 @@ def trace_settings(
         elif (kind, name) in {("", "rate"), ("", "count"), ("triton", "log-frequency")}:
             numbers[name.replace("-", "_")] = value
         elif (kind, name) == ("opentelemetry", "resource"):
-            key, _, text = value.partition("=")
-            resource[key] = text
+            key, separator, text = value.partition("=")
+            resource[key] = text if separator else key  # as Triton
         elif kind == "opentelemetry" and name in ("url", *SPAN_NUMBERS):
             options[name] = value
         else:
@@ -124,15 +124,15 @@ def trace_settings(
     try:
         check_values(values, file, spans=spans is not None)
     except InvalidArgumentError as error:
-        # tritonserver starts too, and traces nothing.
+        # As tritonserver, which starts and traces nothing.
         _log.warning("%s; nothing is traced", error.message)
         values = replace(values, level=frozenset())
     return file, values, spans
 
 
 def metrics_settings(arguments: SimpleNamespace) -> tuple[bool, MetricsConfig]:
-    """Return whether latency summaries are kept, and the settings of the metrics."""
-    # Only these very words switch anything, as in Triton.
+    """Return whether latency summaries are kept, and the metrics' settings."""
+    # As in Triton, other spellings have no effect.
     summaries = ("summary_latencies", "true") in arguments.metrics_config
     counters = ("counter_latencies", "false") not in arguments.metrics_config
     config = MetricsConfig(counters, machine=arguments.allow_cpu_metrics)
@@ -170,7 +170,7 @@ def restricted_apis(
 
 
 def check_ports(*ports: tuple[str, str, int | None]) -> None:
-    """Refuse two services at one address and port; 0 is any that is free.
+    """Refuse two services at one address and port; 0 is any free port.
 
     Parameters
     ----------

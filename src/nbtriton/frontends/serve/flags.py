@@ -1,7 +1,6 @@
-"""The flags of `nbtriton serve`, which are tritonserver's: names, kinds, defaults and help.
+"""Flags of `nbtriton serve`, which are tritonserver's: names, kinds, defaults and help.
 
-`GROUPS` is the one table of them: the command line, its help and the table in
-``docs/configuration.md`` are made from it.
+The command line, its help and the table in ``docs/configuration.md`` are made from `GROUPS`.
 """
 
 from __future__ import annotations
@@ -31,17 +30,17 @@ class Flag:
     name : str
         Without the dashes.
     kind : Kind
-        Of its value.
+        Kind of its value.
     default : object
-        The value without the flag; None, for an empty list, if it may be repeated.
+        Value if the flag is not given; None, for an empty list, if it may be repeated.
     help : str
-        Its effect; for a flag without effect the reason.
+        Effect of the flag, or the reason why it has none.
     repeated : bool
-        Every use counts; else the last one does.
+        Whether every use counts; otherwise the last one does.
     effect : bool
-        False for one that is accepted, checked and logged as without effect.
+        False for a flag that is accepted, checked and logged as without effect.
     ours : bool
-        tritonserver 2.51 does not have it.
+        Whether tritonserver 2.51 lacks the flag.
     """
 
     name: str
@@ -54,12 +53,12 @@ class Flag:
 
     @property
     def attribute(self) -> str:
-        """Its name in the result of `parse_flags`."""
+        """Name in the result of `parse_flags`."""
         return self.name.replace("-", "_")
 
 
 def _idle(name: str, kind: Kind, why: str, *, repeated: bool = False) -> Flag:
-    """Return a flag that has no effect here, and why."""
+    """Return a flag without effect, with the reason."""
     return Flag(name, kind, None, why, repeated, effect=False)
 
 
@@ -232,7 +231,7 @@ FLAGS: Mapping[str, Flag] = {flag.name: flag for flags in GROUPS.values() for fl
 
 
 def parse_flags(argv: Sequence[str]) -> SimpleNamespace:
-    """Parse a command line as tritonserver does: GNU's rules, unique beginnings of names too.
+    """Parse a command line as tritonserver does: GNU's rules, with unique prefixes of names.
 
     Parameters
     ----------
@@ -247,7 +246,7 @@ def parse_flags(argv: Sequence[str]) -> SimpleNamespace:
     Raises
     ------
     InvalidArgumentError
-        A flag is unknown or a value wrong, with tritonserver's words.
+        A flag is unknown or a value is wrong, with tritonserver's text.
     """
     names = [flag.name + "=" * bool(flag.kind.shown) for flag in FLAGS.values()]
     try:
@@ -276,20 +275,22 @@ def parse_flags(argv: Sequence[str]) -> SimpleNamespace:
 
 
 def _unreadable(option: str, argv: Sequence[str]) -> InvalidArgumentError:
-    """Return the error of a flag that cannot be read, as C's ``getopt_long`` words it."""
+    """Return the error of a flag that cannot be read, with the text of C's ``getopt_long``."""
     if f"--{option}" not in {text.partition("=")[0] for text in argv}:
         return InvalidArgumentError(f"invalid option -- '{option}'", hint=HELP)
-    meant = [option] if option in FLAGS else [name for name in FLAGS if name.startswith(option)]
-    if not meant:
+    candidates = (
+        [option] if option in FLAGS else [name for name in FLAGS if name.startswith(option)]
+    )
+    if not candidates:
         near = nearest(option, FLAGS)
         hint = near.replace("'", "'--", 1) if near.startswith("did") else HELP
         return InvalidArgumentError(f"unrecognized option '--{option}'", hint=hint)
-    if len(meant) > 1:
-        others = " ".join(f"'--{name}'" for name in meant)
+    if len(candidates) > 1:
+        others = " ".join(f"'--{name}'" for name in candidates)
         return InvalidArgumentError(f"option '--{option}' is ambiguous; possibilities: {others}")
-    if FLAGS[meant[0]].kind.shown:
-        return InvalidArgumentError(f"option '--{meant[0]}' requires an argument", hint=HELP)
-    return InvalidArgumentError(f"option '--{meant[0]}' doesn't allow an argument", hint=HELP)
+    if FLAGS[candidates[0]].kind.shown:
+        return InvalidArgumentError(f"option '--{candidates[0]}' requires an argument", hint=HELP)
+    return InvalidArgumentError(f"option '--{candidates[0]}' doesn't allow an argument", hint=HELP)
 
 
 def usage() -> str:

@@ -1,4 +1,4 @@
-"""Kinds of flag values: read from their texts with tritonserver's rules and words."""
+"""Kinds of flag values: parsing with tritonserver's rules and error texts."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _TRACE_LEVELS = {
     "tensors": frozenset({"TENSORS"}),
 }
 _TRACE_MODES = ("triton", "opentelemetry")
-# A group, a setting of it and the setting's value.
+# Group, setting and value.
 Setting = tuple[str, str, str]
 
 
@@ -34,11 +34,9 @@ class Kind:
     Parameters
     ----------
     shown : str
-        For the help; empty for a flag without a value.
+        Value in the help; empty for a flag without a value.
     read : callable
-        Makes the value of its text.
-
-        Raises `InvalidArgumentError` with tritonserver's words.
+        Parses a text; raises `InvalidArgumentError` with tritonserver's text.
     """
 
     shown: str
@@ -46,12 +44,12 @@ class Kind:
 
     @property
     def checks(self) -> bool:
-        """True if some texts are refused."""
+        """True if the kind refuses some texts."""
         return self.read is not str
 
 
 def _gpus(text: str) -> list[int] | str | None:
-    """Read ids of GPUs, ``all``, ``none``, or simulated ones."""
+    """Parse GPU ids, ``all``, ``none``, or simulated GPUs."""
     if text == "all":
         return None
     if text == "none":
@@ -62,7 +60,7 @@ def _gpus(text: str) -> list[int] | str | None:
 
 
 def choice(flag: str, *texts: str, any_case: bool = True) -> Kind:
-    """Return the kind of a flag whose values are among these."""
+    """Return the kind of a flag with these values."""
 
     def read(text: str) -> str:
         found = text.lower() if any_case else text
@@ -77,7 +75,7 @@ def choice(flag: str, *texts: str, any_case: bool = True) -> Kind:
 
 
 def _integer(text: str, bits: int = 31) -> int:
-    # Text behind the digits is an error, unlike in C++'s `stoi`.
+    # Text after the digits is an error, unlike in C++'s `stoi`.
     if not _INTEGER.fullmatch(text):
         raise InvalidArgumentError(f"Invalid option value. Got {text}")
     value = int(text)
@@ -158,7 +156,7 @@ def _fraction_by_device(text: str) -> tuple[int, float]:
 
 
 def _resource(text: str) -> str:
-    """Check a resource; the engine reads it."""
+    """Check a resource; the engine parses it."""
     parts = text.split(":")
     if len(parts) not in (2, 3):
         raise InvalidArgumentError(
@@ -174,7 +172,7 @@ def _resource(text: str) -> str:
 
 
 def _split(text: str, delimiter: str, wrong: str, *, alone: bool = False) -> Setting:
-    """Read ``GROUP<delimiter>SETTING=VALUE``; `alone`: or ``SETTING=VALUE``, with an empty group."""
+    """Parse ``GROUP<delimiter>SETTING=VALUE``; with `alone` also ``SETTING=VALUE``, of the empty group."""
     group, found, rest = text.partition(delimiter)
     if alone and not found:
         group, rest = "", text
@@ -239,7 +237,7 @@ def _metrics_setting(text: str) -> tuple[str, str]:
 
 
 def _trace_level(text: str) -> frozenset[str]:
-    """Read a level of tracing; none is the empty set."""
+    """Parse a trace level; off is the empty set."""
     found = _TRACE_LEVELS.get(text.lower())
     if found is None:
         raise InvalidArgumentError(
@@ -273,7 +271,7 @@ _TRACE_READERS: Mapping[tuple[str, str], Callable[[str], Any]] = {
 
 
 def _trace_setting(text: str) -> tuple[str, str, Any]:
-    """Read a setting; the value of an unknown one is its text."""
+    """Parse a trace setting; the value of an unknown setting is its text."""
     mode, setting, value = _split_trace(text)
     mode = mode and _trace_mode(mode)
     return mode, setting, _TRACE_READERS.get((mode, setting), str)(value)

@@ -1,4 +1,4 @@
-"""The log in Triton's form: its lines, and settings that clients may read and change."""
+"""The log in Triton's form: lines, and settings that clients may read and change."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _SWITCHES = {
 
 
 def verbose_level(given: int) -> int:
-    """Return the level of a client's number: its low 32 bits, and 0 if those are negative."""
+    """Return the level of a client's number: its low 32 bits, or 0 if these are negative."""
     level = given & 0xFFFF_FFFF
     return level if level <= _MOST_VERBOSE else 0
 
@@ -31,16 +31,16 @@ def verbose_level(given: int) -> int:
 class LogSettings:
     """Log settings of the loggers under ``nbtriton``.
 
-    In a notebook Python's own ``logging`` decides until a client changes a setting; then records that
-    the settings exclude are dropped, and the others go where they went before.
+    In a notebook Python's ``logging`` applies until a client changes a setting; from then on records
+    excluded by the settings are dropped, and the others are handled as before.
 
     Parameters
     ----------
     target : logging.Handler, optional
-        For the lines, in Triton's form and by these settings from the start, as in
+        Handler of lines in Triton's form; the settings then apply from the start, as in
         ``nbtriton serve``.
     **values
-        Any of ``log_file`` (str, only to be read), ``log_info``, ``log_warning``, ``log_error``
+        Any of ``log_file`` (str, read-only), ``log_info``, ``log_warning``, ``log_error``
         (bool), ``log_verbose_level`` (int), ``log_format`` (str).
 
     Examples
@@ -72,7 +72,7 @@ class LogSettings:
             return dict(self._values)
 
     def update(self, changes: Mapping[str, bool | int | str]) -> None:
-        """Change settings; the protocol has checked their kinds."""
+        """Change settings; the protocol has checked the types."""
         with self._lock:
             self._values.update(changes)
             if changes:
@@ -86,7 +86,7 @@ class LogSettings:
         return record.levelno > logging.INFO or self._values["log_verbose_level"] > 0
 
     def close(self) -> None:
-        """Leave the loggers as they were."""
+        """Restore the loggers."""
         with self._lock:
             if self._gate is not None:
                 self._gate.remove()
@@ -103,7 +103,7 @@ class LogSettings:
 
 
 class _Gate(logging.Handler):
-    """The handler of all records under ``nbtriton``; one in a process."""
+    """Handler of all records under ``nbtriton``; one per process."""
 
     def __init__(
         self,
@@ -121,7 +121,7 @@ class _Gate(logging.Handler):
         logger.propagate = False
 
     def handle(self, record: logging.LogRecord) -> bool:
-        # Without the lock of a handler: the next handler has its own.
+        # Without the handler's lock: the next handler has its own.
         if self._lets_pass(record):
             self._pass_on(record)
             return True
@@ -137,12 +137,12 @@ class _Gate(logging.Handler):
 
 
 class TritonFormatter(logging.Formatter):
-    """Triton's lines: level, time (UTC), process, where, text in quotes.
+    """Formatter of Triton's lines: level, time (UTC), process, location, text in quotes.
 
     Parameters
     ----------
     kind : callable
-        Returns ``"default"`` or ``"ISO8601"``; asked for each line.
+        Returns ``"default"`` or ``"ISO8601"``; called for each line.
     """
 
     def __init__(self, kind: Callable[[], str]) -> None:
@@ -151,7 +151,7 @@ class TritonFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         utc = time.gmtime(record.created)
-        # Triton has no letter for more than errors, and none for less than information.
+        # Triton has no letter above errors, and none below information.
         level = {"D": "I", "C": "E"}.get(record.levelname[0], record.levelname[0])
         if self._kind() == "ISO8601":
             head = f"{time.strftime('%Y-%m-%dT%H:%M:%SZ', utc)} {level}"
@@ -159,7 +159,7 @@ class TritonFormatter(logging.Formatter):
             micros = int(record.created % 1 * 1e6)
             head = f"{level}{time.strftime('%m%d %H:%M:%S', utc)}.{micros:06d}"
         message = record.getMessage()
-        # A table begins on a line of its own; all other text is one line.
+        # A table begins on its own line; all other text is one line.
         text = message if message[:1] == "\n" else json.dumps(message, ensure_ascii=False)
         line = f"{head} {record.process} {record.filename}:{record.lineno}] {text}"
         if record.exc_info:

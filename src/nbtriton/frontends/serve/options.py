@@ -1,4 +1,4 @@
-"""From flags to the options of the server and of its endpoints."""
+"""Options of the server and of its endpoints, made from flags."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _CHANNEL_ARGUMENTS = {
 
 
 def start_log(arguments: SimpleNamespace) -> LogSettings:
-    """Begin the log of the flags; `LogSettings.close` ends it."""
+    """Start the log as the flags say; `LogSettings.close` ends it."""
     try:
         file = arguments.log_file
         handler = logging.FileHandler(file) if file else logging.StreamHandler(sys.stderr)
@@ -70,7 +70,7 @@ def server_options(arguments: SimpleNamespace) -> dict[str, Any]:
 
 
 def endpoint_options(arguments: SimpleNamespace) -> dict[str, Any]:
-    """Return the arguments of `nbtriton.frontends.serve`, apart from the log."""
+    """Return the arguments of `nbtriton.frontends.serve`, except the log."""
     grpc_port = _GRPC_PORT if arguments.grpc_port is None else arguments.grpc_port
     if arguments.allow_grpc is False:
         grpc_port = None

@@ -1,4 +1,4 @@
-"""Environments of exported models: packed into the model's directory, where the real server unpacks them."""
+"""Environments of exported models, packed into the model's directory for the real server to unpack."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _PACK = "import sys, {package}; {package}.pack(prefix=sys.argv[1], output=sys.ar
 
 
 def is_environment(folder: Path) -> bool:
-    """Return True for a folder that ``EXECUTION_ENV_PATH`` may name."""
+    """Return True for a valid folder of ``EXECUTION_ENV_PATH``."""
     return (folder / "bin" / "activate").is_file()
 
 
@@ -34,20 +34,20 @@ def write_environment(
     python_prefix: str | None,
     on_progress: Callable[[str], None],
 ) -> list[str]:
-    """Write the environment of a model beside it, and let its configuration name that.
+    """Pack the environment of a model into its directory, and set it in the configuration.
 
     Parameters
     ----------
     config : ModelConfig
-        Of the exported model; changed.
+        Of the exported model; modified.
     source : Path or None
-        The directory that the model comes from.
+        Source directory of the model.
     folder : Path
-        The directory that it is written to.
+        Directory of the exported model.
     python_prefix : str or None
-        Where the server has the Python of a virtual environment; by default where it is here.
+        Prefix of the virtual environment's Python on the server; by default as here.
     on_progress : callable
-        Called with what is being done.
+        Called with a description of the current step.
 
     Returns
     -------
@@ -57,12 +57,11 @@ def write_environment(
     Raises
     ------
     InternalError
-        The environment is not there any more.
+        The environment no longer exists.
     UnsupportedError
-        It is a folder that is neither a virtual environment nor one of conda's, or a package is
-        missing that packs it.
+        The folder is not a virtual or conda environment, or the package that packs it is missing.
     UnavailableError
-        Packing failed, with the last lines.
+        Packing failed, with the last lines of output.
     """
     path = environment_path(config, source if isinstance(source, Path) else None)
     if path is None:
@@ -95,7 +94,7 @@ def _pack(folder: Path, archive: Path, python_prefix: str | None) -> None:
             raise ModuleNotFoundError(name=package)
     more = "" if conda or python_prefix is None else f", python_prefix={python_prefix!r}"
     command = [sys.executable, "-c", _PACK.format(package=package, more=more), str(folder)]
-    # Its temporary file goes with this folder, however it ends.
+    # The temporary folder is removed even after an error.
     with tempfile.TemporaryDirectory(dir=archive.parent, prefix=".pack-") as scratch:
         run_step(
             f"environment '{folder}' cannot be packed, {package} says",

@@ -1,4 +1,4 @@
-"""One model written into a repository: its versions, its files and its configuration."""
+"""Writing of one model into a repository: versions, files and configuration."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ __all__ = ["TORCH_FORMATS", "ExportedModel", "ModelWriter"]
 
 TORCH_FORMATS = ("torchscript", "export", "python")
 
-# Fields that completion adds and a file may have; the rest is Triton's defaults.
+# Fields of completion that a file keeps; the others are Triton's defaults.
 _COMPLETED = (
     "backend", "max_batch_size", "dynamic_batching", "sequence_batching",
     "model_transaction_policy",
 )  # fmt: skip
 
-# In the text of every model that calls others (business logic scripting).
+# Occurs in the text of every model that calls others (business logic scripting).
 _BLS_CALL = "InferenceRequest("
 
 
@@ -46,10 +46,11 @@ class ExportedModel:
     Attributes
     ----------
     kind : str
-        ``"class"``, ``"function"``, ``"estimator"``, ``"TorchScript"``, ``"ONNX"``, ``"treelite checkpoint"``, ``"OpenVINO"``, ``"files"``, ``"configuration"``
-        (a backend that runs no code), ``"stand-in"`` or ``"ensemble"``.
+        ``"class"``, ``"function"``, ``"estimator"``, ``"TorchScript"``, ``"ONNX"``, ``"treelite checkpoint"``,
+        ``"OpenVINO"``, ``"files"``, ``"configuration"`` (a backend that runs no code), ``"stand-in"`` or
+        ``"ensemble"``.
     carried, missing : mapping of str to str
-        Notebook variables that the files have, and those that they use and lack.
+        Notebook variables in the files, and variables that the files use and lack.
     notes : tuple of str
     """
 
@@ -76,7 +77,7 @@ class ExportedModel:
 
 
 class ModelWriter:
-    """Writes one model.
+    """Writer of one model.
 
     Parameters
     ----------
@@ -113,7 +114,7 @@ class ModelWriter:
     def write(
         self, names: Collection[str], extra: Mapping[str, str | bytes | Path]
     ) -> ExportedModel:
-        """Write the versions, further files and the configuration.
+        """Write versions, further files and configuration.
 
         Parameters
         ----------
@@ -158,7 +159,7 @@ class ModelWriter:
         """Write one version; return its kind, and its ``model.py`` if it has one."""
         name, config = self._name, self._config
         if is_ensemble(config):
-            (place / ".keep").touch()  # git and zip forget an empty directory
+            (place / ".keep").touch()  # git and zip skip an empty directory
             return "ensemble", ModelFile()
         if self._inspection.forms_own_batches(name, version):
             self._notes.append(
@@ -241,7 +242,7 @@ class ModelWriter:
         return "TorchScript in model.py", self._write_python(torch_file("model.pt"), place)
 
     def _write_stand_in(self, reason: str, source: object, version: int, place: Path) -> str:
-        """Copy what a stand-in's directory has, the model's file too where only its backend is missing."""
+        """Copy the files of a stand-in's directory; the model's file too if only its backend is missing."""
         name = self._name
         has_file = False
         if isinstance(source, Path):
@@ -262,7 +263,7 @@ class ModelWriter:
         return "stand-in"
 
     def _call_notes(self, names: Collection[str]) -> list[str]:
-        """Return notes about the models that a model calls by business logic scripting, as far as known."""
+        """Return notes about known calls of other models by business logic scripting."""
         name = self._name
         calls = self._server.engine.model_server.called_by(name)
         if calls:
@@ -293,7 +294,7 @@ def _quoted(names: Sequence[str]) -> str:
 
 
 def _sensible(given: ModelConfig, completed: ModelConfig) -> ModelConfig:
-    """Return a configuration as a person would write it: the given one, with fields of completion."""
+    """Return a concise configuration: the given one, with some fields of completion."""
     config = ModelConfig()
     config.CopyFrom(given)
     for field in _COMPLETED:
@@ -321,14 +322,14 @@ def _has_other_scheduler(config: ModelConfig, field: str) -> bool:
 
 
 def _copy_files(source: Path, place: Path, config: ModelConfig) -> None:
-    """Copy the files of a model: in a repository everything in its directory."""
+    """Copy the files of a model; in a repository its whole directory."""
     ignored = shutil.ignore_patterns("__pycache__")
     if not source.exists():
         raise UnsupportedError(
             f"the file '{source}' of model '{config.name}' is not there any more"
         )
     version = source if source.is_dir() and source.name == place.name else source.parent
-    if version.name != place.name:  # in no repository
+    if version.name != place.name:  # not in a repository
         if source.is_dir():
             shutil.copytree(source, place / source.name, ignore=ignored)
         else:
@@ -351,7 +352,7 @@ def _copy_files(source: Path, place: Path, config: ModelConfig) -> None:
 
 
 def _default_file(config: ModelConfig) -> str:
-    """Return the name of a model's file where its configuration has none; empty for any other backend."""
+    """Return the default name of a model's file; empty for other backends."""
     if config.backend == "fil":
         return FILENAMES[model_type(config)]
     defaults = {
@@ -375,17 +376,17 @@ def _write_extra(folder: Path, path: str, content: str | bytes | Path) -> None:
 
 def _missing_files(config: ModelConfig, folder: Path) -> list[str]:
     """Return notes about files that the configuration names and the directory lacks."""
-    wanted = [str(output.label_filename) for output in config.output if output.label_filename]
+    named_files = [str(output.label_filename) for output in config.output if output.label_filename]
     for sample in config.model_warmup:
-        wanted += [
+        named_files += [
             f"warmup/{spec.input_data_file}"
             for spec in sample.inputs.values()
             if spec.input_data_file
         ]
     for state in config.sequence_batching.state:
-        wanted += [f"initial_state/{i.data_file}" for i in state.initial_state if i.data_file]
+        named_files += [f"initial_state/{i.data_file}" for i in state.initial_state if i.data_file]
     return [
         f"model '{folder.name}' refers to {path}, which was not given with files="
-        for path in dict.fromkeys(wanted)
+        for path in dict.fromkeys(named_files)
         if not (folder / path).exists()
     ]

@@ -1,4 +1,4 @@
-"""``model.py`` of code in a notebook: a class as it is, a function in a small class."""
+"""``model.py`` from code in a notebook: a class unchanged, a function in a small class."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ __all__ = [
 ]
 
 _CLASS = "TritonPythonModel"
-# Longer ones are easier to read as a file.
+# Longer values are written to files.
 _LONGEST_LITERAL = 500
 
 
@@ -53,11 +53,11 @@ class ModelFile:
     ----------
     text : str
     carried : dict
-        Notebook variables that the file has, and their form.
+        Notebook variables in the file, with their form.
     missing : dict
-        Notebook variables that it uses and does not have, and their kind.
+        Notebook variables that the file uses and lacks, with their kind.
     files : dict
-        Files beside it: file name to an array, bytes to write, or a path to copy.
+        Files beside it: name to an array, bytes to write, or a path to copy.
     """
 
     text: str = ""
@@ -66,7 +66,7 @@ class ModelFile:
     files: dict[str, Any] = field(default_factory=dict)
 
     def write(self, directory: Path) -> None:
-        """Write it and its files into a version's directory."""
+        """Write the file and those beside it into a version's directory."""
         (directory / "model.py").write_text(self.text, encoding="utf-8")
         for name, content in self.files.items():
             target = directory / name
@@ -83,13 +83,13 @@ class ModelFile:
 
 
 def class_file(model: type, *, carry: Collection[str] | bool = ()) -> ModelFile:
-    """Return the file of a class with ``execute``.
+    """Return the ``model.py`` of a class with ``execute``.
 
     Parameters
     ----------
     model : type
     carry : collection of str or bool
-        Notebook variables to write along; True for all that it uses.
+        Notebook variables to include; True for all that the class uses.
     """
     text = source_of(model)
     if model.__name__ != _CLASS:
@@ -100,7 +100,7 @@ def class_file(model: type, *, carry: Collection[str] | bool = ()) -> ModelFile:
 def function_file(
     function: Any, *, streams: bool = False, carry: Collection[str] | bool = ()
 ) -> ModelFile:
-    """Return the file of a function that gets whole batches.
+    """Return the ``model.py`` of a function of whole batches.
 
     Parameters
     ----------
@@ -124,7 +124,7 @@ def function_file(
             needed[kind] = sys.modules[kind]
     own = defined_names(text) | set(free_names(text))
     for alias, module in needed.items():
-        # The cell may use such a name for another value.
+        # The cell may use the same name for another value.
         taken = alias in own and namespace.get(alias) is not module
         name = f"_{alias}" if taken else alias
         template = template.replace(f"{alias.upper()}.", f"{name}.")
@@ -132,21 +132,21 @@ def function_file(
     return _complete(f"{text.rstrip()}\n\n\n{template}", namespace, carry)
 
 
-def estimator_file(estimator: object, outputs: Collection[str], given: str) -> ModelFile:
-    """Return the file of a fitted estimator, which is pickled beside it.
+def estimator_file(estimator: object, outputs: Collection[str], input_name: str) -> ModelFile:
+    """Return the ``model.py`` of a fitted estimator, which is pickled beside it.
 
     Parameters
     ----------
     estimator : object
     outputs : collection of str
         Methods of the estimator.
-    given : str
-        The name of its input.
+    input_name : str
+        Name of the model's input.
 
     Raises
     ------
     UnsupportedError
-        It cannot be pickled, or its class is defined in the notebook.
+        The estimator cannot be pickled, or its class is defined in the notebook.
     """
     module = type(estimator).__module__
     try:
@@ -162,7 +162,7 @@ def estimator_file(estimator: object, outputs: Collection[str], given: str) -> M
             hint="put the class into a module of its own",
         )
     calls = ", ".join(f"{name!r}: rows(MODEL.{name}(batch))" for name in outputs)
-    text = ESTIMATOR.replace("CALLS", calls).replace("GIVEN", repr(given))
+    text = ESTIMATOR.replace("CALLS", calls).replace("GIVEN", repr(input_name))
     template = wrapper("predict", {}, streams=False, once=False)
     for alias in ("json", "np", "pb_utils"):
         template = template.replace(f"{alias.upper()}.", f"{alias}.")
@@ -170,12 +170,12 @@ def estimator_file(estimator: object, outputs: Collection[str], given: str) -> M
 
 
 def torch_file(filename: str) -> ModelFile:
-    """Return the file of a TorchScript program that stands beside it (inputs by position)."""
+    """Return the ``model.py`` of a TorchScript program beside it (inputs by position)."""
     return ModelFile(TORCH.replace("FILENAME", filename))
 
 
 class _Resolver:
-    """Finds for each name an import or a value to carry along, if any."""
+    """Resolver of names to imports or values to include."""
 
     def __init__(self, namespace: Mapping[str, Any], carry: Collection[str] | bool) -> None:
         self.namespace = namespace
@@ -184,13 +184,13 @@ class _Resolver:
         self.assignments: list[str] = []
         self.definitions: list[str] = []
         self.file = ModelFile()
-        self._seen: set[str] = set()
+        self._resolved: set[str] = set()
 
     def resolve(self, text: str) -> None:
-        """Resolve all names that a text uses and does not have."""
+        """Resolve all names that a text uses and does not define."""
         for name in free_names(text):
-            if name not in self._seen:
-                self._seen.add(name)
+            if name not in self._resolved:
+                self._resolved.add(name)
                 self._resolve(name)
 
     def _resolve(self, name: str) -> None:
@@ -198,10 +198,10 @@ class _Resolver:
             self.file.missing[name] = "not defined in the notebook either"
             return
         value = self.namespace[name]
-        wanted = self.carry is True or (self.carry is not False and name in self.carry)
+        is_carried = self.carry is True or (self.carry is not False and name in self.carry)
         line = None if is_notebooks_own(value, self.namespace) else import_line(name, value)
         if line is None:
-            if wanted:
+            if is_carried:
                 self.file.carried[name] = self._carry(name, value)
             else:
                 self.file.missing[name] = _describe(value)
@@ -211,7 +211,7 @@ class _Resolver:
             if _is_ours(value):
                 self.file.missing[name] = "nbtriton itself, which no Triton server has"
                 return
-            if not wanted:
+            if not is_carried:
                 self.file.missing[name] = f"from the file {place.name}, which is not installed"
             else:
                 self.file.files[place.name] = place
@@ -278,7 +278,7 @@ class _Resolver:
 def _complete(text: str, namespace: Mapping[str, Any], carry: Collection[str] | bool) -> ModelFile:
     resolver = _Resolver(namespace, carry)
     resolver.resolve(text)
-    # Types of the notebook say nothing to Triton: with this line annotations are never evaluated.
+    # With this line annotations, which Triton does not need, are never evaluated.
     if unneeded := annotation_names(text) & {*resolver.file.missing}:
         if "annotations" not in split_future(text)[0]:
             text = f"from __future__ import annotations\n{text}"
@@ -290,13 +290,13 @@ def _complete(text: str, namespace: Mapping[str, Any], carry: Collection[str] | 
     head = "\n".join(part for part in ("\n".join(imports), head.strip("\n")) if part)
     values = "\n".join(resolver.assignments)
     head = "\n\n".join(part.strip("\n") for part in (future, head, values) if part.strip())
-    kept = [part.strip("\n") for part in (head, *resolver.definitions, body) if part.strip()]
-    resolver.file.text = "\n\n\n".join(kept) + "\n"
+    sections = [part.strip("\n") for part in (head, *resolver.definitions, body) if part.strip()]
+    resolver.file.text = "\n\n\n".join(sections) + "\n"
     return resolver.file
 
 
 def check_carry(carry: Collection[str], used: Collection[str]) -> None:
-    """Refuse names to carry that no model uses.
+    """Refuse names that no model uses.
 
     Raises
     ------
@@ -310,7 +310,7 @@ def check_carry(carry: Collection[str], used: Collection[str]) -> None:
 
 
 def _is_literal(value: object) -> bool:
-    """Return True for a value that its `repr` describes completely, exact types only."""
+    """Return True for a value that `repr` describes completely; exact types only."""
     text = repr(value)
     if len(text) > _LONGEST_LITERAL:
         return False

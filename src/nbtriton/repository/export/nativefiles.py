@@ -1,4 +1,4 @@
-"""Objects of the fil and openvino backends as the files that these backends read."""
+"""Objects of the fil and openvino backends as files for these backends."""
 
 from __future__ import annotations
 
@@ -9,31 +9,31 @@ from nbtriton.config import ModelConfig
 
 __all__ = ["files_beside", "save_native"]
 
-# What an object says by itself and a file does not.
+# Properties of an object that its file lacks.
 _PARAMETERS = ("model_type", "output_class", "threshold")
 
 
 def files_beside(source: Path) -> tuple[str, ...]:
-    """Return the names of the files that belong to a model's file: the weights of an OpenVINO model."""
+    """Return the names of the files beside a model's file: the weights of an OpenVINO model."""
     weights = source.with_suffix(".bin")
     return (weights.name,) if source.suffix == ".xml" and weights.is_file() else ()
 
 
 def save_native(source: Any, completed: ModelConfig, config: ModelConfig, place: Path) -> str:
-    """Write an object into a version's directory, and what its file needs into the configuration.
+    """Write an object into a version's directory, and its properties into the configuration.
 
     Parameters
     ----------
     source : treelite.Model or openvino.Model
-        What the instances run.
+        The object that the instances run.
     completed, config : ModelConfig
-        As it is served, and as it will be written.
+        The served configuration, and the one to be written.
     place : Path
 
     Returns
     -------
     str
-        The kind of model; empty if the backend is another one.
+        The kind of model; empty for another backend.
     """
     if completed.backend == "fil":
         source.serialize(str(place / "checkpoint.tl"))

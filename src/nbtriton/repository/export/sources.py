@@ -1,4 +1,4 @@
-"""Source text and names of code from a notebook, for a file of its own."""
+"""Source text and names of code from a notebook, for a ``model.py``."""
 
 from __future__ import annotations
 
@@ -31,25 +31,25 @@ __all__ = [
     "split_imports",
 ]
 
-# The attribute with the text of a model's cell.
+# Attribute with the text of a model's cell.
 SOURCE = "__nbtriton_source__"
 
 _PB_UTILS = "triton_python_backend_utils"
-# In every module without being assigned.
+# Names that every module has without an assignment.
 _MODULE_NAMES = frozenset({"__file__", "__name__", "__doc__", "__package__", "__spec__"})
 
 
 def source_of(thing: Any) -> str:
-    """Return the text that defines a class or a function: its whole cell if a magic kept it.
+    """Return the text that defines a class or a function: the whole cell if a magic stored it.
 
     Raises
     ------
     UnsupportedError
-        The text was never kept, or it is a ``lambda``.
+        The text was not stored, or it is a ``lambda``.
     """
-    kept = vars(thing).get(SOURCE)
-    if isinstance(kept, str):
-        return kept
+    text_of_cell = vars(thing).get(SOURCE)
+    if isinstance(text_of_cell, str):
+        return text_of_cell
     name = thing.__name__
     for code in _codes(thing):
         text = "".join(linecache.getlines(code.co_filename))
@@ -58,7 +58,7 @@ def source_of(thing: Any) -> str:
         try:
             tree = ast.parse(text)
         except SyntaxError:
-            continue  # a cell with magics in it
+            continue  # a cell with magics
         node = _definition(tree, name, code.co_firstlineno)
         if node is not None:
             first = min([node.lineno, *(d.lineno for d in node.decorator_list)])
@@ -71,7 +71,7 @@ def source_of(thing: Any) -> str:
 
 
 def namespace_of(thing: Any) -> dict[str, Any]:
-    """Return the variables around the code of a class or a function."""
+    """Return the variables in scope of a class or a function."""
     found: dict[str, Any] = {}
     for function in _functions(thing):
         found |= function.__globals__
@@ -91,26 +91,26 @@ def namespace_of(thing: Any) -> dict[str, Any]:
 def free_names(text: str) -> list[str]:
     """Return the names that a module of this text uses and does not define, in order of use."""
     table = symtable.symtable(text, "model.py", "exec")
-    wanted: set[str] = set()
+    used: set[str] = set()
     defined: set[str] = set()
     for symbol in table.get_symbols():
         if symbol.is_assigned() or symbol.is_imported() or symbol.is_namespace():
             defined.add(symbol.get_name())
         elif symbol.is_referenced():
-            wanted.add(symbol.get_name())
-    _walk(table, wanted, defined)
-    wanted -= defined | set(vars(builtins)) | _MODULE_NAMES
+            used.add(symbol.get_name())
+    _walk(table, used, defined)
+    used -= defined | set(vars(builtins)) | _MODULE_NAMES
     places: dict[str, tuple[int, int]] = {}
     for node in ast.walk(ast.parse(text)):
-        if isinstance(node, ast.Name) and node.id in wanted:
+        if isinstance(node, ast.Name) and node.id in used:
             place = (node.lineno, node.col_offset)
             places[node.id] = min(place, places.get(node.id, place))
-    # A name that its class mangles does not occur in the text.
-    return sorted(wanted, key=lambda name: places.get(name, (0, 0)))
+    # A mangled name does not occur in the text.
+    return sorted(used, key=lambda name: places.get(name, (0, 0)))
 
 
 def defined_names(text: str) -> set[str]:
-    """Return the names that a module of this text has of its own."""
+    """Return the names that a module of this text defines."""
     return {
         symbol.get_name()
         for symbol in symtable.symtable(text, "model.py", "exec").get_symbols()
@@ -119,10 +119,10 @@ def defined_names(text: str) -> set[str]:
 
 
 def annotation_names(text: str) -> set[str]:
-    """Return the names that stand in annotations of a text and nowhere else in it."""
+    """Return the names that a text uses only in annotations."""
     nodes = list(ast.walk(ast.parse(text)))
-    said = [getattr(node, name, None) for node in nodes for name in ("annotation", "returns")]
-    inside = {id(node) for found in said if found is not None for node in ast.walk(found)}
+    hints = [getattr(node, name, None) for node in nodes for name in ("annotation", "returns")]
+    inside = {id(node) for found in hints if found is not None for node in ast.walk(found)}
     names = [node for node in nodes if isinstance(node, ast.Name)]
     elsewhere = {node.id for node in names if id(node) not in inside}
     return {node.id for node in names} - elsewhere
@@ -141,7 +141,7 @@ def split_future(text: str) -> tuple[str, str]:
 
 
 def split_imports(text: str) -> tuple[str, str]:
-    """Return the imports that a text begins with, and the rest."""
+    """Return the imports at the beginning of a text, and the rest."""
     last = 0
     for node in ast.parse(text).body:
         if not isinstance(node, ast.Import | ast.ImportFrom):
@@ -152,9 +152,9 @@ def split_imports(text: str) -> tuple[str, str]:
 
 
 def import_line(name: str, value: object) -> str | None:
-    """Return the import statement of a name, None if no import gives the same value.
+    """Return the import statement of a name: of a module, or a class or function by its own name.
 
-    Of modules, and of classes and functions that a module has under their own name.
+    None if no import gives the same value.
     """
     if isinstance(value, ModuleType):
         module = _PB_UTILS if value is sys.modules.get(_PB_UTILS) else value.__name__
@@ -174,7 +174,7 @@ def import_line(name: str, value: object) -> str | None:
 
 
 def is_notebooks_own(value: object, namespace: Mapping[str, Any]) -> bool:
-    """Return True for a class or function that the notebook or script itself defines."""
+    """Return True for a class or function defined in the notebook or script."""
     if not isinstance(value, type | FunctionType):
         return False
     return bool(value.__module__ == namespace.get("__name__", "__main__"))
@@ -183,7 +183,7 @@ def is_notebooks_own(value: object, namespace: Mapping[str, Any]) -> bool:
 def is_local(value: object) -> Path | None:
     """Return the file of a module that is not installed, such as one beside the notebook.
 
-    Of a package its directory; of a class or function the file of its module.
+    For a package its directory; for a class or function the file of its module.
     """
     if not isinstance(value, ModuleType):
         value = sys.modules.get(getattr(value, "__module__", None) or "")
@@ -202,12 +202,12 @@ def is_local(value: object) -> Path | None:
     return path.parent if path.name == "__init__.py" else path
 
 
-def _walk(table: symtable.SymbolTable, wanted: set[str], defined: set[str]) -> None:
+def _walk(table: symtable.SymbolTable, used: set[str], defined: set[str]) -> None:
     for child in table.get_children():
         for symbol in child.get_symbols():
             if symbol.is_global():
-                (defined if symbol.is_assigned() else wanted).add(symbol.get_name())
-        _walk(child, wanted, defined)
+                (defined if symbol.is_assigned() else used).add(symbol.get_name())
+        _walk(child, used, defined)
 
 
 def _functions(thing: Any) -> list[FunctionType]:
@@ -224,7 +224,7 @@ def _codes(thing: Any) -> list[CodeType]:
 def _definition(
     tree: ast.Module, name: str, line: int
 ) -> ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef | None:
-    """Return the innermost definition of this name around a line."""
+    """Return the innermost definition of a name around a line."""
     found = None
     for node in ast.walk(tree):
         if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):

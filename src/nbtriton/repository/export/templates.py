@@ -1,4 +1,4 @@
-"""The text of a ``model.py``: classes that call a function, an estimator or a TorchScript file."""
+"""Texts for ``model.py``: classes that call a function, an estimator or a TorchScript file."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _HOST = """\
                 array = array.cpu() if hasattr(array, "cpu") else array
 """
 
-# Called once per batch, with the requests' tensors joined along axis 0, by keyword.
+# Calls a function once per batch, by keyword, with the requests' tensors joined along axis 0.
 _FUNCTION = '''\
 class TritonPythonModel:
     """Calls `FUNCTION` with the requests' tensors joined along axis 0."""
@@ -151,17 +151,17 @@ class TritonPythonModel:
 
 
 def wrapper(function: str, kinds: Mapping[str, str], *, streams: bool, once: bool) -> str:
-    """Return a class that calls a function of this name, with the modules in upper case.
+    """Return a class that calls a function, with modules as upper-case names to be replaced.
 
     Parameters
     ----------
     function : str
     kinds : mapping of str to str
-        The kind of array of each input: ``"torch"``, ``"cupy"``, or another one for NumPy.
+        Array kind of each input: ``"torch"``, ``"cupy"``, or any other for NumPy.
     streams : bool
         Whether the function yields the responses of a decoupled model.
     once : bool
-        Whether it returns a single one instead.
+        Whether it returns a single response instead.
     """
     lines = "".join(
         f"        if {name!r} in batch:\n            batch[{name!r}] = {_CONVERTED[kind]}(batch[{name!r}])\n"

@@ -1,4 +1,4 @@
-"""A torch module as a file with inputs and outputs in the configuration's order."""
+"""Torch modules as files with inputs and outputs in the configuration's order."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ __all__ = ["save_program", "save_torchscript"]
 def save_torchscript(module: Any, config: ModelConfig, path: Path) -> list[str]:
     """Write a module as TorchScript.
 
-    It is traced, and the trace must answer two further batches of other sizes as the module does;
-    where it does not, the module is compiled (``torch.jit.script``).
+    The module is traced. If the trace and the module differ on two further batch sizes, the module is
+    compiled instead (``torch.jit.script``).
 
     Parameters
     ----------
@@ -52,7 +52,7 @@ def save_torchscript(module: Any, config: ModelConfig, path: Path) -> list[str]:
     Raises
     ------
     UnsupportedError
-        Neither way works, with the reasons.
+        Both ways fail, with the reasons.
     """
     import torch
 
@@ -93,19 +93,19 @@ def save_torchscript(module: Any, config: ModelConfig, path: Path) -> list[str]:
 
 
 def save_program(module: Any, config: ModelConfig, path: Path) -> None:
-    """Write a module as a ``torch.export`` program, for any batch size and variable dims.
+    """Write a module as a ``torch.export`` program, for any batch size and variable dimensions.
 
     Raises
     ------
     UnsupportedError
-        torch cannot, or the program answers other sizes differently.
+        The export fails, or the program differs from the module at other sizes.
     """
     import torch
 
     host = copy.deepcopy(module).to("cpu").eval()
     wrapped = _in_order(host, config)
     samples = [_tensors(config, size) for size in (2, 3, 1)]
-    # Where torch has no AUTO (before 2.6) only the batch varies, up to the largest.
+    # Without AUTO (torch before 2.6) only the batch varies, up to the largest.
     auto = getattr(torch.export.Dim, "AUTO", None)
     largest = max(2, int(config.max_batch_size))
     batch = {0: auto or torch.export.Dim("batch", min=1, max=largest)}
@@ -120,7 +120,7 @@ def save_program(module: Any, config: ModelConfig, path: Path) -> None:
     }
     try:
         with torch.no_grad():
-            # The backend passes inputs by keyword; a program takes them only as it was exported.
+            # Exported with keywords, as the backend passes inputs.
             program = torch.export.export(wrapped, (), samples[0], dynamic_shapes=shapes)
         _compare(program.module(), wrapped, samples)
     except KeyboardInterrupt:
@@ -134,7 +134,7 @@ def save_program(module: Any, config: ModelConfig, path: Path) -> None:
 
 
 def _in_order(module: Any, config: ModelConfig) -> Any:
-    """Return a module with the same weights that takes and gives tensors in the config's order."""
+    """Return a module with the same weights and with inputs and outputs in the configuration's order."""
     import torch
 
     inputs = list(_inputs(config))
@@ -150,14 +150,14 @@ def _in_order(module: Any, config: ModelConfig) -> Any:
             given = dict(zip(inputs, tensors, strict=True))
             result = order.call(self.module, given)
             if results.indices and isinstance(result, (tuple, list)):
-                return tuple(result)  # the server finds them by the same indices
+                return tuple(result)  # the server finds outputs by index
             found = name_results(result, results, model=str(config.name))
             indices = results.indices or range(len(results.names))
             places = sorted(zip(indices, results.names, strict=True))
             values = tuple(found[name] for _, name in places)
             return values[0] if len(values) == 1 else values
 
-    # The backend finds inputs by the names of the arguments, so they must be the configuration's.
+    # The arguments have the inputs' names, by which the backend finds them.
     space: dict[str, Any] = {}
     listed = ", ".join(_arguments(config))
     exec(f"def forward(self, {listed}): return self.run({listed})", space)  # noqa: S102 - identifiers
@@ -166,7 +166,7 @@ def _in_order(module: Any, config: ModelConfig) -> Any:
 
 
 def _inputs(config: ModelConfig) -> dict[str, TensorSpec]:
-    """Return all inputs of the file, in its order: controls and states by their index."""
+    """Return all inputs of the file in order, controls and states at their index."""
     specs = input_specs(config)
     extra = {
         name: TensorSpec(name, to_protocol(kind), (1,))
@@ -182,10 +182,10 @@ def _inputs(config: ModelConfig) -> dict[str, TensorSpec]:
 
 
 def _arguments(config: ModelConfig) -> list[str]:
-    """Return the names of the file's inputs: those of the configuration that are identifiers."""
+    """Return the names of the file's inputs: the configuration's names that are identifiers."""
     names = list(_inputs(config))
     if config.sequence_batching.state:
-        # The server passes them by index, and would take an argument of that name for a name.
+        # Other inputs are passed by index; an argument of such a name would be taken for a name.
         return [f"x{index}" for index in range(len(names))]
     if all(name.isidentifier() for name in names):
         return names
@@ -200,7 +200,7 @@ def _trace(wrapped: Any, samples: Sequence[Mapping[str, Any]]) -> tuple[Any, lis
         with torch.no_grad():
             trace: Any = torch.jit.trace
             traced = trace(wrapped, tuple(samples[0].values()), check_trace=False)
-    # Warnings of torch's own layers are about shapes, and three batch sizes are compared below.
+    # Warnings of torch's layers are about shapes; three batch sizes are compared below.
     library = str(Path(torch.__file__).parent)
     doubts = [
         _first_line(warning.message)
@@ -212,13 +212,13 @@ def _trace(wrapped: Any, samples: Sequence[Mapping[str, Any]]) -> tuple[Any, lis
     return traced, doubts
 
 
-def _compare(one: Any, other: Any, samples: Sequence[Mapping[str, Any]]) -> None:
+def _compare(written: Any, original: Any, samples: Sequence[Mapping[str, Any]]) -> None:
     import torch
 
     for sample in samples:
         with torch.no_grad():
-            found, wanted = one(**sample), other(**sample)
-        torch.testing.assert_close(found, wanted, equal_nan=True)
+            result, expected = written(**sample), original(**sample)
+        torch.testing.assert_close(result, expected, equal_nan=True)
 
 
 def _tensors(config: ModelConfig, size: int) -> dict[str, Any]:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import shutil
 import tempfile
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from nbtriton.checks import DIRECTORY, MAPPING, NAMES, SWITCH, Kind, check, optional
 from nbtriton.drawing import TableView
 from nbtriton.engine import Server
 from nbtriton.errors import (
@@ -19,20 +20,24 @@ from nbtriton.errors import (
 )
 from nbtriton.repository.export.model_writer import TORCH_FORMATS, ExportedModel, ModelWriter
 from nbtriton.repository.export.modelfile import check_carry
+from nbtriton.repository.reader import is_folder_name
 
 __all__ = ["ExportWarning", "Exported", "export_repository"]
 
-# The names of the models that an export wrote, so that the next one may replace them.
+_CARRIED = Kind(
+    lambda given: SWITCH.accepts(given) or NAMES.accepts(given), "True or a list of names"
+)
+# File with the names of the models that an export wrote, so that the next export may replace them.
 _MARK = ".nbtriton.json"
 
 
 class ExportWarning(UserWarning):
-    """An exported file will not behave as the notebook does."""
+    """An exported file does not behave as the notebook."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Exported(TableView):
-    """An exported repository; shows itself as a table."""
+    """An exported repository; displayed as a table."""
 
     directory: Path
     models: tuple[ExportedModel, ...]
@@ -79,12 +84,12 @@ def export_repository(
     directory : path
         Created if it does not exist.
     models : sequence of str, optional
-        By default all that are ready; an ensemble brings its composing models, and a model those
-        that it was seen to call by business logic scripting.
+        By default all ready models. Composing models of ensembles are included, and models called by
+        business logic scripting so far.
     carry : collection of str or True
-        Notebook variables to write along: numbers, strings and lists into ``model.py``, arrays as
-        ``.npy`` and other objects as ``.pkl`` beside it, functions and classes as their source.
-        True for all that are used.
+        Notebook variables to include: numbers, strings and lists in ``model.py``, arrays as ``.npy``
+        and other objects as ``.pkl`` beside it, functions and classes as source. True for all that
+        are used.
     files : mapping, optional
         Further files by model and path within its directory, such as
         ``{"m": {"labels.txt": "cat\ndog\n", "warmup/raw": b"..."}}``; a `Path` is copied.
@@ -94,37 +99,60 @@ def export_repository(
     overwrite : bool
         Replace models of the same names that no export has written.
     python_prefix : str, optional
-        Where the server has the Python of virtual environments, such as ``"/usr"``; by default where
-        it is here.
+        Prefix of virtual environments' Python on the server, such as ``"/usr"``; by default as here.
     on_progress : callable, optional
-        Called with what takes long: an environment is packed.
+        Called with a description of a long step, such as packing an environment.
 
     Raises
     ------
     NotFoundError
         No such model.
     AlreadyExistsError
-        The directory holds other things.
+        The directory has other contents.
+    InvalidArgumentError
+        A model whose name no folder can have, or a directory that cannot be made.
     UnsupportedError
-        A model whose code has no text, or a torch module that cannot be written.
+        The text of a model's code is unknown, or a torch module cannot be written.
     """
+    if isinstance(models, str):
+        models = [models]
+    elif isinstance(models, Iterator):
+        models = list(models)
+    check(
+        {"directory": directory, "models": models, "carry": carry, "files": files},
+        {
+            "directory": DIRECTORY,
+            "models": optional(NAMES),
+            "carry": _CARRIED,
+            "files": optional(MAPPING),
+        },
+    )
     if torch not in TORCH_FORMATS:
         raise InvalidArgumentError(
             f"unknown torch format '{torch}'", hint=nearest(torch, TORCH_FORMATS)
         )
-    names = _wanted(server, models)
+    names = _selected(server, models)
     extra = files or {}
     for name in extra:
         if name not in names:
             raise NotFoundError(f"files for model '{name}'", hint=nearest(name, names))
+    for name in names:
+        # A repository is read without its hidden folders.
+        if name.startswith(".") or not is_folder_name(name):
+            raise InvalidArgumentError(f"model '{name}': its name cannot be that of a folder")
     root = Path(directory).absolute()
     ours = _ours(root)
     if root.exists() and not root.is_dir():
         raise AlreadyExistsError(f"'{root}' is a file")
     if not overwrite:
         _check_foreign(root, ours)
-    root.mkdir(parents=True, exist_ok=True)
-    # In a directory beside it first: a failed export leaves the repository as it was.
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InvalidArgumentError(
+            f"cannot make the directory '{root}': {error.strerror}"
+        ) from None
+    # Written to a directory beside it first, so that a failed export does not change the repository.
     with tempfile.TemporaryDirectory(dir=root, prefix=".export-") as scratch:
         written = tuple(
             ModelWriter(
@@ -142,10 +170,8 @@ def export_repository(
     return Exported(root, written)
 
 
-def _wanted(server: Server, models: Sequence[str] | None) -> list[str]:
+def _selected(server: Server, models: Sequence[str] | None) -> list[str]:
     ready = dict.fromkeys(model.name for model in server.models() if model.state == "READY")
-    if isinstance(models, str):
-        models = [models]
     front = list(ready if models is None else models)
     found: dict[str, None] = {}
     while front:

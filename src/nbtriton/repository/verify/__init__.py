@@ -1,1 +1,1 @@
-"""The real tritonserver, and the same requests to it and to nbtriton."""
+"""Verification against the real tritonserver: the same requests to it and to nbtriton."""

@@ -1,4 +1,4 @@
-"""Comparison of two responses to the same request, tensor by tensor, and of two streams."""
+"""Comparison of two responses to one request, tensor by tensor, and of two streams."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ Outcome = Mapping[str, Any] | str
 
 
 class Difference:
-    """The differences of one model so far.
+    """Accumulated differences of one model.
 
     Parameters
     ----------
     rtol, atol : float
-        Within these, floating-point outputs are ``"close"``.
+        Tolerances of floating-point outputs that are ``"close"``.
 
     Attributes
     ----------
     max_abs, max_rel : float or None
-        Largest differences among floating-point outputs.
+        Largest differences of floating-point outputs.
     first : str
         The first difference; empty without one.
     """
@@ -49,7 +49,7 @@ class Difference:
         """Compare one response; `what` begins the text of a difference."""
         if isinstance(ours, str) or isinstance(theirs, str):
             if ours != theirs:
-                self._note(f"{what}: nbtriton {_said(ours)}, reference {_said(theirs)}")
+                self._note(f"{what}: nbtriton {_describe(ours)}, reference {_describe(theirs)}")
             return
         if ours.keys() != theirs.keys():
             self._note(f"{what}: outputs {sorted(ours)} and {sorted(theirs)}")
@@ -66,7 +66,7 @@ class Difference:
     def compare_streams(
         self, what: str, ours: Sequence[StreamResponse], theirs: Sequence[StreamResponse]
     ) -> None:
-        """Compare all responses of one request, their number and the place of the final flag."""
+        """Compare the responses to one request, their number and the final flags."""
         for number, (mine, other) in enumerate(zip(ours, theirs, strict=False), start=1):
             place = f"{what}, response {number}"
             self.compare(place, _outcome(mine), _outcome(other))
@@ -84,14 +84,14 @@ def _outcome(response: StreamResponse) -> Outcome:
     return response.outputs if response.error is None else response.error.message
 
 
-def _said(outcome: Outcome) -> str:
+def _describe(outcome: Outcome) -> str:
     return f"says {outcome!r}" if isinstance(outcome, str) else "answers"
 
 
 def _differ(
     ours: Any, theirs: Any, rtol: float, atol: float
 ) -> tuple[str, float | None, float | None]:
-    """Return the difference in words, and for numbers the largest absolute and relative one."""
+    """Return the difference as text, and for numbers the largest absolute and relative difference."""
     if datatype_of(ours) != datatype_of(theirs) or shape_of(ours) != shape_of(theirs):
         one = f"{datatype_of(ours)}{list(shape_of(ours))}"
         return f"is {one} and {datatype_of(theirs)}{list(shape_of(theirs))}", None, None

@@ -1,4 +1,4 @@
-"""Search for a real tritonserver: on the PATH, at a given place, in a package, or installed on request."""
+"""Search for a real tritonserver: on the PATH, at a path, in a package, or installed on request."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["Executable", "RealServer", "find_server"]
 
 
 class RealServer(Protocol):
-    """A tritonserver that can be run over a repository."""
+    """Interface of a tritonserver that can serve a repository."""
 
     def server(
         self, repository: Path | str, *flags: str, python: Path | None = None
@@ -30,19 +30,19 @@ class RealServer(Protocol):
         ...
 
     def shared_python(self, directory: Path) -> Path | None:
-        """Make an environment with the notebook's packages for its python backend, if it can."""
+        """Make an environment with the notebook's packages for the python backend, if possible."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Executable:
-    """A tritonserver that the user has installed.
+    """A tritonserver installed by the user.
 
     Parameters
     ----------
     path : Path
     flags : tuple of str
-        Where its own parts are.
+        Flags with the paths of its backends.
     libraries : tuple of Path
         Further folders of shared libraries.
     """
@@ -66,7 +66,7 @@ class Executable:
             yield server
 
     def shared_python(self, directory: Path) -> Path | None:  # noqa: ARG002 - another kind has one
-        """Return None: its Python came with it."""
+        """Return None: it has its own Python."""
         return None
 
 
@@ -76,23 +76,23 @@ def find_server(where: RealServer | Path | str | None = None) -> RealServer:
     Parameters
     ----------
     where : path, ``"install"``, or a server, optional
-        A ``tritonserver`` executable, or a directory of `ensure_reference`; ``"install"`` sets one
-        up (150 MB of downloads, once). By default the one on the PATH, else one that was set up
-        before, else that of an installed ``nvidia-pytriton``.
+        A ``tritonserver`` executable, or a directory of `ensure_reference`; ``"install"`` installs
+        one (150 MB of downloads, once). By default the one on the PATH, else one installed before,
+        else that of an installed ``nvidia-pytriton``.
 
     Raises
     ------
     UnavailableError
         None was found.
     NotFoundError
-        `where` is no server.
+        `where` is not a server.
     UnsupportedError
         ``"install"`` on a machine that cannot run it.
     """
     if where == "install":
         return ensure_reference()
     if isinstance(where, str | Path):
-        return _at(Path(where).expanduser())
+        return _server_at(Path(where).expanduser())
     if where is not None:
         return where
     on_path = shutil.which("tritonserver")
@@ -111,7 +111,7 @@ def find_server(where: RealServer | Path | str | None = None) -> RealServer:
     )
 
 
-def _at(path: Path) -> RealServer:
+def _server_at(path: Path) -> RealServer:
     if path.is_file() and os.access(path, os.X_OK):
         return Executable(path)
     if Reference(path).is_installed:
@@ -122,7 +122,7 @@ def _at(path: Path) -> RealServer:
 
 
 def _in_package() -> Executable | None:
-    """Return the server in an installed nvidia-pytriton that has a stub for this Python."""
+    """Return the server of an installed nvidia-pytriton with a stub for this Python."""
     spec = find_spec("pytriton")
     if spec is None or spec.origin is None:
         return None
@@ -131,7 +131,7 @@ def _in_package() -> Executable | None:
     stub = triton / "python_backend_stubs" / version / "triton_python_backend_stub"
     if not stub.exists():
         return None
-    # The package, too, chooses the stub only when it starts the server.
+    # As in the package, the stub is chosen when the server starts.
     backends = default_directory().parent / f"pytriton-backends-{version}"
     shutil.copytree(triton / "backends", backends, dirs_exist_ok=True)
     shutil.copy2(stub, backends / "python")

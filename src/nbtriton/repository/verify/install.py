@@ -1,8 +1,8 @@
 """Installation of the reference from PyPI wheels and Debian packages, without root.
 
-NVIDIA publishes both programs inside other wheels: ``nvidia-pytriton`` carries tritonserver 2.51
-(CPU, python backend), ``tritonclient`` 2.50 the C++ perf_analyzer. They are put into a folder of
-their own, outside every environment.
+NVIDIA publishes both programs inside other wheels: ``nvidia-pytriton`` has tritonserver 2.51 (CPU,
+python backend), ``tritonclient`` 2.50 the C++ perf_analyzer. They are installed into a folder outside
+any environment.
 
     python -m nbtriton.repository.verify.install [DIR]
 """
@@ -31,20 +31,21 @@ from nbtriton.repository.verify.reference import Reference, default_directory, e
 __all__ = ["ensure_reference", "why_unavailable"]
 
 SERVER_WHEEL = "nvidia-pytriton==0.7.0"
-CLIENT_WHEEL = "tritonclient==2.50.0"  # the last one that carries perf_analyzer
-# The python-backend stub of 2.51 is built against numpy 1: on numpy 2 every output has 0 bytes.
+# Wheels up to 2.60 have perf_analyzer; from 2.52 on it needs glibc 2.38.
+CLIENT_WHEEL = "tritonclient==2.50.0"
+# The python backend's stub of 2.51 is built for numpy 1: with numpy 2 every output has 0 bytes.
 # numpy 1.26 has no wheels beyond Python 3.12.
 STUB_NUMPY = "numpy<2"
 STUB_PYTHONS = ((3, 12), (3, 11), (3, 10), (3, 9))
 MINIMUM_GLIBC = (2, 35)
-# Debian's packages of the shared libraries that a slim machine lacks, newest name first.
+# Debian packages of shared libraries that a minimal system lacks, newest name first.
 DEBIAN_PACKAGES = {
     "libb64.so.0d": ("libb64-0d",),
     "libexpat.so.1": ("libexpat1",),
     "libssl.so.3": ("libssl3t64", "libssl3"),
     "libcrypto.so.3": ("libssl3t64", "libssl3"),
 } | {f"libpython{a}.{b}.so.1.0": (f"libpython{a}.{b}",) for a, b in STUB_PYTHONS}
-# Only the binaries in the wheels are used, so none of their Python dependencies is installed.
+# No Python dependencies: only the binaries in the wheels are used.
 _PIP = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input", "-q"]
 _ONLY_BINARIES = ["--no-deps", "--only-binary=:all:"]
 # Prints the version of an interpreter, its site-packages and the folder of its libpython.
@@ -70,7 +71,7 @@ Progress = Callable[[str], None]
 
 
 def why_unavailable() -> str:
-    """Return why the reference cannot run on this machine; empty if nothing speaks against it."""
+    """Return the reason why the reference cannot run on this machine; empty if there is none."""
     if sys.platform != "linux" or platform.machine() != "x86_64":
         return f"the wheels are for Linux x86-64, this is {platform.system()} {platform.machine()}"
     name, _, version = (os.confstr("CS_GNU_LIBC_VERSION") or "no glibc").partition(" ")
@@ -84,10 +85,10 @@ def why_unavailable() -> str:
 def ensure_reference(
     directory: Path | str | None = None, *, on_progress: Progress | None = None
 ) -> Reference:
-    """Return the installed reference, installing it first where it is missing.
+    """Return the reference, installing it if it is missing.
 
-    Installing takes about a minute, 150 MB of downloads and 300 MB of disk. Two processes may
-    install at once; the second waits for the first.
+    The installation takes about a minute, 150 MB of downloads and 300 MB of disk. A second process
+    waits for the first.
 
     Parameters
     ----------
@@ -101,9 +102,9 @@ def ensure_reference(
     UnsupportedError
         This machine cannot run it (`why_unavailable`).
     UnavailableError
-        A download failed, or a shared library could not be had.
+        A download failed, or a shared library was not found.
     AlreadyExistsError
-        The folder holds something else.
+        The folder has other contents.
     """
     place = Path(directory or default_directory()).absolute()
     report = on_progress or (lambda _: None)
@@ -113,7 +114,7 @@ def ensure_reference(
     reason = why_unavailable()
     if reason:
         raise UnsupportedError(f"the reference server cannot run here: {reason}")
-    import fcntl  # not on Windows, where an export without a comparison comes by this module
+    import fcntl  # not on Windows, where exports import this module
 
     place.parent.mkdir(parents=True, exist_ok=True)
     with place.with_name(place.name + ".lock").open("w") as lock:
@@ -131,7 +132,7 @@ def ensure_reference(
 
 
 def _make_empty(place: Path) -> None:
-    """Make the folder, or clear what an unfinished installation left in it."""
+    """Make the folder, or remove an incomplete installation from it."""
     mark = place / ".nbtriton"
     if place.exists() and any(place.iterdir()) and not mark.exists():
         raise AlreadyExistsError(
@@ -144,7 +145,7 @@ def _make_empty(place: Path) -> None:
 
 
 def _install(place: Path, report: Progress) -> tuple[Path, str]:
-    """Fill the folder; return the stub's site-packages and the folder of its libpython."""
+    """Install into the folder; return the stub's site-packages and the folder of its libpython."""
     python = _stub_python()
     assert python is not None  # see `why_unavailable`
     stub = place / "venv" / "bin" / "python"
@@ -188,7 +189,7 @@ def _unpack_perf_analyzer(place: Path) -> None:
 
 
 def _add_libraries(binary: Path, path: list[str], into: Path, report: Progress) -> None:
-    """Get the shared libraries that a binary lacks out of Debian's packages."""
+    """Install a binary's missing shared libraries from Debian packages."""
     for library in _missing_libraries(binary, path):
         for package in DEBIAN_PACKAGES.get(library, ()):
             report(f"getting {library} out of Debian's package {package}")
@@ -203,7 +204,7 @@ def _add_libraries(binary: Path, path: list[str], into: Path, report: Progress) 
 
 
 def _missing_libraries(binary: Path, path: list[str]) -> list[str]:
-    """Return the names of libraries that the loader does not find."""
+    """Return the names of libraries that the dynamic loader does not find."""
     listing = subprocess.run(
         ["ldd", str(binary)],
         env=environment_with(*path), text=True, capture_output=True, check=False,
@@ -212,7 +213,7 @@ def _missing_libraries(binary: Path, path: list[str]) -> list[str]:
 
 
 def _unpack_debian(package: str, into: Path) -> bool:
-    """Download a Debian package and keep its shared libraries; False if that is impossible."""
+    """Download a Debian package and copy its shared libraries; False if that is impossible."""
     if not (shutil.which("apt-get") and shutil.which("dpkg")):
         return False
     with tempfile.TemporaryDirectory(dir=into) as scratch:
@@ -220,7 +221,7 @@ def _unpack_debian(package: str, into: Path) -> bool:
         try:
             _run(download, cwd=scratch)
         except UnavailableError:
-            # A fresh container has no package lists yet; only root may fetch them.
+            # A new container has no package lists; only root may download them.
             if os.geteuid() != 0:
                 return False
             with contextlib.suppress(UnavailableError):
@@ -235,7 +236,7 @@ def _unpack_debian(package: str, into: Path) -> bool:
 
 
 def _stub_python() -> str | None:
-    """Return an interpreter that the stub can embed: this one if it fits, else one on the PATH."""
+    """Return an interpreter for the stub: this one if it fits, else one on the PATH."""
     if sys.version_info[:2] in STUB_PYTHONS:
         return sys.executable
     names = (f"python{major}.{minor}" for major, minor in STUB_PYTHONS)
@@ -259,7 +260,7 @@ def _check(reference: Reference) -> None:
 
 
 def _run(command: Sequence[str], cwd: str | None = None) -> None:
-    """Run a step of the installation; an error has the last lines of its output."""
+    """Run a command; the error has the last lines of its output."""
     done = subprocess.run(
         command, cwd=cwd, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT, check=False,
@@ -270,7 +271,7 @@ def _run(command: Sequence[str], cwd: str | None = None) -> None:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Install the reference and print where it is; 1 with the reason where that is impossible."""
+    """Install the reference and print its folder; return 1 and print the reason if impossible."""
     start = time.monotonic()
 
     def report(text: str) -> None:

@@ -1,4 +1,4 @@
-"""The reference: a tritonserver 2.51 and a perf_analyzer that `install` has put into a folder."""
+"""The reference: tritonserver 2.51 and perf_analyzer, installed into a folder by `install`."""
 
 from __future__ import annotations
 
@@ -15,18 +15,23 @@ from nbtriton.repository.verify.running import RunningServer, launch
 
 __all__ = ["Reference", "default_directory", "environment_with"]
 
+# tritonserver 2.51 loads models in threads that share one unlocked generator of names for shared memory
+# (GenerateUUID, pb_utils.cc): two python models may get one region. On a busy machine a server was seen to abort
+# with boost::interprocess::lock_exception while it loaded models, and two of their processes with it.
+_STARTS = 3
+
 
 def default_directory() -> Path:
     """Return ``$NBTRITON_REFERENCE``, or a folder in the user's cache."""
-    given = os.environ.get("NBTRITON_REFERENCE")
-    if given:
-        return Path(given)
+    configured = os.environ.get("NBTRITON_REFERENCE")
+    if configured:
+        return Path(configured)
     cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(cache) / "nbtriton" / "reference-2.51"
 
 
 def environment_with(*libraries: str) -> dict[str, str]:
-    """Return this environment with a library path, without what would leak into another Python."""
+    """Return this environment with a library path, without variables that affect another Python."""
     environment = {
         k: v for k, v in os.environ.items() if k not in {"PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV"}
     }
@@ -46,7 +51,7 @@ class Reference:
 
     @property
     def is_installed(self) -> bool:
-        """True once the installation is complete."""
+        """True if the installation is complete."""
         return self._settings_file.exists()
 
     @property
@@ -54,12 +59,12 @@ class Reference:
         return self.directory / "ready.json"
 
     def write_settings(self, site: Path, libpython: str) -> None:
-        """Complete the installation: keep where the wheel's packages and libpython are."""
+        """Complete the installation: store the paths of the wheel's packages and of libpython."""
         settings = {"site": os.path.relpath(site, self.directory), "libpython": libpython}
         self._settings_file.write_text(json.dumps(settings))
 
     def discard_settings(self) -> None:
-        """Make the installation incomplete again."""
+        """Mark the installation as incomplete."""
         self._settings_file.unlink()
 
     def _settings(self) -> tuple[Path, str]:
@@ -85,13 +90,13 @@ class Reference:
         log, timeout_s
             As in `nbtriton.repository.verify.running.launch`.
         python : Path, optional
-            An environment for the python backend's models, such as `shared_python` makes; by
-            default the reference's own.
+            Environment of the python backend's models, such as from `shared_python`; by default the
+            reference's own.
 
         Raises
         ------
         UnavailableError
-            The server ended, or was not ready in time; with the end of its log.
+            The server exited, or was not ready in time; with the end of its log.
         """
         site, libpython = self._settings()
         triton = site / "pytriton" / "tritonserver"
@@ -107,18 +112,20 @@ class Reference:
             "--exit-timeout-secs=5",
             *flags,
         ]
-        with launch(command, repository, environment, log=log, timeout_s=timeout_s) as server:
+        with launch(
+            command, repository, environment, log=log, timeout_s=timeout_s, starts=_STARTS
+        ) as server:
             yield server
 
     def shared_python(self, directory: Path) -> Path | None:
-        """Make an environment with this interpreter's packages, and the reference's numpy.
+        """Make an environment with this interpreter's packages and the reference's numpy.
 
-        A model that imports what the notebook imports then runs in the reference too.
+        With it models that import the notebook's packages run in the reference.
 
         Returns
         -------
         Path or None
-            For `server`; None if the reference was made for another version of Python.
+            For `server`; None if the reference is for another version of Python.
         """
         site, _ = self._settings()
         if site.parent.name != f"python{sys.version_info[0]}.{sys.version_info[1]}":

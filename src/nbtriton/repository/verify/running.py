@@ -1,4 +1,4 @@
-"""A tritonserver process: started on free ports, waited for, stopped."""
+"""Start and stop of a tritonserver process on free ports."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ class RunningServer:
     Attributes
     ----------
     http_port, grpc_port, metrics_port : int
-        Its own ports on 127.0.0.1.
+        Ports on 127.0.0.1.
     log : Path
-        The server's output so far.
+        File with the server's output.
     """
 
     process: subprocess.Popen[bytes]
@@ -47,20 +47,20 @@ class RunningServer:
         return f"127.0.0.1:{self.http_port}"
 
     def logged_errors(self) -> str:
-        """Return the errors that the server logged, and its last line."""
+        """Return the logged errors and the last line of the log."""
         lines = self.log.read_text(errors="replace").splitlines()
         return "\n".join([*(line for line in lines if line.startswith("E")), *lines[-1:]])
 
     def wait_until_ready(self, timeout_s: float) -> None:
-        """Ask the health endpoint until the server is ready, and then wait for its metrics.
+        """Poll the health endpoint until the server is ready, then the metrics endpoint.
 
-        That endpoint is the last that it starts, and the server ends if it cannot (`StartEndpoints`
-        in Triton's ``main.cc``): one that is healthy before may still end.
+        The metrics endpoint starts last, and a server that cannot start it exits even though it was
+        healthy (`StartEndpoints` in Triton's ``main.cc``).
 
         Raises
         ------
         UnavailableError
-            It ended, or was not ready in time; with the errors that it logged.
+            The server exited, or was not ready in time; with its logged errors.
         """
         url = f"http://{self.http_url}/v2/health/ready"
         deadline = time.monotonic() + timeout_s
@@ -82,7 +82,7 @@ class RunningServer:
         )
 
     def stop(self) -> None:
-        """Ask the server to stop; after 15 s kill it with the processes of its models."""
+        """Terminate the server; after 15 s kill it with the processes of its models."""
         self.process.terminate()
         try:
             self.process.wait(15)
@@ -99,6 +99,7 @@ def launch(
     *,
     log: Path | None = None,
     timeout_s: float = 90.0,
+    starts: int = 1,
 ) -> Iterator[RunningServer]:
     """Run a tritonserver over a model repository until the block ends.
 
@@ -111,12 +112,14 @@ def launch(
     log : Path, optional
         File for the server's output; by default a temporary one.
     timeout_s : float
-        How long to wait for the server to be ready.
+        Timeout for the server to be ready, in seconds.
+    starts : int
+        How often a server is started that a signal ends before it is ready.
 
     Raises
     ------
     UnavailableError
-        The server ended, or was not ready in time.
+        The server exited, or was not ready in time.
     """
     with contextlib.ExitStack() as stack:
         http, grpc, metrics = stack.enter_context(reserved_ports(3))
@@ -129,26 +132,30 @@ def launch(
         ]  # fmt: skip
         if log is None:
             log = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "server.log"
-        with log.open("wb") as output:
-            process = subprocess.Popen(
-                full, env=dict(environment), stdin=subprocess.DEVNULL, stdout=output,
-                stderr=subprocess.STDOUT, start_new_session=True,
-            )  # fmt: skip
-        server = RunningServer(process, http, grpc, metrics, log)
-        try:
-            server.wait_until_ready(timeout_s)
-            yield server
-        finally:
-            server.stop()
+        for left in reversed(range(starts)):
+            with log.open("wb") as output:
+                process = subprocess.Popen(
+                    full, env=dict(environment), stdin=subprocess.DEVNULL, stdout=output,
+                    stderr=subprocess.STDOUT, start_new_session=True,
+                )  # fmt: skip
+            server = RunningServer(process, http, grpc, metrics, log)
+            stack.callback(server.stop)
+            try:
+                server.wait_until_ready(timeout_s)
+                break
+            except UnavailableError:
+                if not left or (process.returncode or 0) >= 0:
+                    raise
+        yield server
 
 
 @contextlib.contextmanager
 def reserved_ports(count: int) -> Iterator[list[int]]:
-    """Keep ports of 127.0.0.1 for a server until the block ends.
+    """Reserve free ports of 127.0.0.1 for a server until the block ends.
 
-    A port that was free a moment ago may be another process's when the server comes to bind it. One that
-    is bound with ``SO_REUSEADDR`` is given to no process that asks for any port, and as nothing listens there
-    yet, a server that sets the option too, as servers do, can.
+    A free port may be in use by another process before the server binds it. A port that is bound with
+    ``SO_REUSEADDR`` is not assigned to a process that binds port 0, but a server with the same option can
+    bind it while nothing listens there.
     """
     with contextlib.ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(count)]

@@ -1,4 +1,4 @@
-"""The requests of a verification, sent to a server of ours and to a real one."""
+"""Requests of a verification, sent to nbtriton and to the real server."""
 
 from __future__ import annotations
 
@@ -23,26 +23,26 @@ Inputs = Mapping[str, Any]
 # Keyword arguments of `Server.infer`.
 Options = Mapping[str, Any]
 
-# Sequences of three: a start, a request between, an end.
+# Length of sequences: a start, a request between, an end.
 _SEQUENCE = 3
 _BATCH_SIZES = (1, 2, 3, 1, 5, 8)
-# 2.51 knows string ids of this length only (docs/differences.md, string-correlation-ids).
+# The only length of string ids that works in 2.51 (docs/differences.md, string-correlation-ids).
 _STRING_ID = 128
-# The client waits as long for the other server.
+# Timeout of the client for the real server, too.
 _TIMEOUT_S = 120.0
 
 
 class Traffic:
-    """The requests to each model: recorded, or generated.
+    """Requests to each model, recorded or generated.
 
     Parameters
     ----------
     server : Server
-        With the models loaded.
+        Server with the models loaded.
     recorded : mapping of str to sequences of mappings
-        By model.
+        Recorded requests by model.
     count : int
-        Generated requests for a model.
+        Number of generated requests for a model.
     """
 
     def __init__(
@@ -53,10 +53,10 @@ class Traffic:
         self._count = count
 
     def of(self, name: str) -> Iterator[tuple[Inputs, Options]]:
-        """Yield a model's requests: inputs, and options of `Server.infer`."""
-        given = self._recorded.get(name)
-        if given is not None:
-            for inputs in given:
+        """Yield a model's requests: inputs and options of `Server.infer`."""
+        requests = self._recorded.get(name)
+        if requests is not None:
+            for inputs in requests:
                 yield inputs, {}
             return
         config = self._server.config(name)
@@ -71,7 +71,7 @@ class Traffic:
             yield sample_inputs(config, size=size, seed=index), options
 
     def _place(self, index: int, *, strings: bool) -> Options:
-        """Return the sequence of a request, one after the other, and the flags of its place."""
+        """Return the correlation id and the sequence flags of a request by its index."""
         sequence, place = 1 + index // _SEQUENCE, index % _SEQUENCE
         return {
             "correlation_id": f"{sequence:0{_STRING_ID}}" if strings else sequence,
@@ -80,7 +80,7 @@ class Traffic:
         }
 
     def _stateful(self, config: ModelConfig) -> bool | None:
-        """Return None for a model without sequences, else True if their ids are strings."""
+        """Return None for a model without sequences, else True if correlation ids are strings."""
         if config.HasField("sequence_batching"):
             return any(
                 enum_name(control, "kind") == "CONTROL_SEQUENCE_CORRID"
@@ -96,14 +96,14 @@ class Traffic:
 
 
 class BothServers:
-    """Our server and the other one; each request goes to both.
+    """nbtriton's server and the real one; each request is sent to both.
 
     Parameters
     ----------
     server : Server
-        Ours.
+        nbtriton's server.
     client : HttpClient
-        The other one's.
+        Client of the real server.
     grpc_url : str
         Its address for streams.
     """
@@ -120,7 +120,7 @@ class BothServers:
             self._grpc.close()
 
     def infer(self, name: str, inputs: Inputs, options: Options) -> tuple[Outcome, Outcome]:
-        """Return both outcomes of a request to a model that gives one response."""
+        """Return both outcomes of a request with one response."""
         ours: Outcome
         theirs: Outcome
         try:
@@ -139,12 +139,12 @@ class BothServers:
     def stream(
         self, name: str, inputs: Inputs, options: Options
     ) -> tuple[Sequence[StreamResponse], Sequence[StreamResponse]]:
-        """Return all responses of both to a request of a decoupled model.
+        """Return the responses of both to a request of a decoupled model.
 
         Raises
         ------
         UnsupportedError
-            Streams need the package ``grpcio``.
+            The package ``grpcio`` is missing.
         """
         if self._grpc is None:
             self._grpc = GrpcClient(self._grpc_url, _TIMEOUT_S)
@@ -155,7 +155,7 @@ class BothServers:
         responses: list[StreamResponse] = []
 
         def on_response(response: Response, final: bool) -> None:
-            # A copy, at once: the model may use its memory again.
+            # Copied at once: the model may reuse its memory.
             outputs = {key: to_numpy(value).copy() for key, value in response.outputs.items()}
             if response is BARE_FINAL or response.error is not None:
                 outputs = {}
@@ -170,7 +170,7 @@ class BothServers:
 
 
 def _parameters(options: Options) -> dict[str, bool | int | str]:
-    """Return the request parameters that stand for options of `Server.infer`."""
+    """Return the request parameters of `Server.infer`'s options."""
     return {
         "sequence_id" if key == "correlation_id" else key: value for key, value in options.items()
     }

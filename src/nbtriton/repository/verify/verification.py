@@ -1,4 +1,4 @@
-"""Verified export: the same requests to a server of ours and to the real tritonserver."""
+"""Verified export: the same requests to nbtriton and to the real tritonserver."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ if TYPE_CHECKING:
 
 __all__ = ["Checked", "Verification", "verify_repository"]
 
-# Models that the reference loads at a time: its own number.
+# Concurrent loads in the reference: its default.
 _LOADS = 4
 _NO_BACKEND = "unable to find backend library for backend"
 
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """The verdict on one model.
+    """Verdict on one model.
 
     Attributes
     ----------
@@ -51,11 +51,11 @@ class Checked:
     requests : int
         Requests compared.
     max_abs, max_rel : float or None
-        Largest differences among floating-point outputs; None where nothing was compared.
+        Largest differences of floating-point outputs; None without a comparison.
     note : str
-        The first difference, or why the model did not run.
+        The first difference, or the reason why the model did not run.
     responses : int or None
-        Responses here to the requests to a decoupled model; None for other models.
+        Number of nbtriton's responses, for a decoupled model.
     """
 
     name: str
@@ -69,7 +69,7 @@ class Checked:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Verification(TableView):
-    """The comparison of a repository; shows itself as a table.
+    """Result of the verification of a repository; displayed as a table.
 
     Attributes
     ----------
@@ -85,12 +85,12 @@ class Verification(TableView):
 
     @property
     def ok(self) -> bool:
-        """True if no model that ran is different, and none was refused."""
+        """True if no model is different and none failed."""
         return all(model.verdict in ("equal", "close", "not run") for model in self.models)
 
     @property
     def frame(self) -> pd.DataFrame:
-        """One row a model."""
+        """Table with one row per model."""
         import pandas as pd
 
         return pd.DataFrame(self._rows(), columns=list(_COLUMNS))
@@ -128,27 +128,27 @@ def verify_repository(
     reference: RealServer | Path | str | None = None,
     stand_in: bool = True,
 ) -> Verification:
-    """Compare the answers of a repository's models with those of the real tritonserver.
+    """Compare the responses of a repository's models with the real tritonserver's.
 
     Parameters
     ----------
     directory : path
         The repository.
     server : Server, optional
-        The server whose answers are compared; by default one of its own loads the directory.
+        The server to compare; by default a new one with the models of the directory.
     models : sequence of str, optional
         All by default.
     requests : mapping of str to sequences of mappings, optional
-        Recorded requests by model; generated ones for models without.
+        Recorded requests by model; other models get generated requests.
     count : int
-        Generated requests for a model.
+        Number of generated requests for a model.
     rtol, atol : float
-        Within these, floating-point outputs are ``"close"``.
+        Tolerances of floating-point outputs that are ``"close"``.
     reference : path, ``"install"`` or a server, optional
         The real server; see `nbtriton.repository.verify.find_server.find_server`.
     stand_in : bool
-        Run the TorchScript files of models whose backend the reference lacks in its python
-        backend, so that the rest of the repository can be compared. Their note says so.
+        If the reference lacks the backend of TorchScript files, run them in its python backend, so
+        that all models can be compared. Their notes say so.
 
     Raises
     ------
@@ -174,7 +174,7 @@ def verify_repository(
         stack.callback(both.close)
         traffic = Traffic(server, requests or {}, count)
         comparison = _Comparison(server, client, copied, both, traffic, rtol, atol, stand_in)
-        # All of them first: a model may call another one.
+        # All models first: a model may call another.
         loaded = comparison.load_all(names)
         checked = (
             comparison.compare(name, note) if isinstance(note, str) else note
@@ -185,7 +185,7 @@ def verify_repository(
 
 @dataclass(slots=True)
 class _Comparison:
-    """Compares model by model; may change the reference's repository, which is a copy."""
+    """Comparison model by model; may change the reference's repository, which is a copy."""
 
     server: Server
     client: HttpClient
@@ -198,7 +198,7 @@ class _Comparison:
     replaced: set[str] = field(default_factory=set)
 
     def load_all(self, names: Sequence[str]) -> dict[str, Checked | str]:
-        """Load models in the reference, several at a time, and then the ensembles of them."""
+        """Load models in the reference concurrently, then the ensembles."""
         loaded: dict[str, Checked | str] = {}
         ensembles = [
             name
@@ -216,7 +216,7 @@ class _Comparison:
         return loaded
 
     def load(self, name: str) -> Checked | str:
-        """Load a model in the reference; return a note about it, or the verdict without a comparison."""
+        """Load a model in the reference; return a note, or a verdict if there is nothing to compare."""
         if not self.server.is_ready(name):
             return Checked(name, "failed", note="it is not loaded in nbtriton")
         lacking = f"the reference has no {self._backend(name)} backend"
@@ -234,20 +234,20 @@ class _Comparison:
         return f"configurations differ: {difference}" if difference else ""
 
     def compare(self, name: str, note: str) -> Checked:
-        """Compare the responses of a model that both have."""
+        """Compare the responses of a model that both have loaded."""
         try:
             return self._compare(name, note)
         except UnsupportedError as error:  # no grpcio
             return Checked(name, "not run", note=f"it loads; {error.message}")
 
     def _backend(self, name: str) -> str:
-        """Return the backend of the file, or the one that completion found."""
+        """Return the backend of the configuration file, or of completion."""
         file = self.directory / name / "config.pbtxt"
         config = parse_pbtxt(file.read_bytes()) if file.exists() else ModelConfig()
         return str(config.backend or self.server.config(name).backend)
 
     def _prepare(self, name: str) -> None:
-        """Give an ensemble's composing models their stand-ins before it is loaded."""
+        """Replace an ensemble's composing models by stand-ins before it is loaded."""
         for step in self.server.config(name).ensemble_scheduling.step:
             member = str(step.model_name)
             self._prepare(member)
@@ -258,7 +258,7 @@ class _Comparison:
                     self._replace(member)
 
     def _replace(self, name: str) -> bool:
-        """Run a TorchScript file in the python backend; False if that is impossible."""
+        """Make the python backend run a TorchScript file; False if that is impossible."""
         folder = self.directory / name
         files = list(folder.glob("[0-9]*/model.pt"))
         if not (self.stand_in and files):
@@ -300,12 +300,12 @@ class _Comparison:
         )
 
 
-# Fields that every server decides for itself: where instances run, and paths.
+# Fields that depend on the server: placement of instances, and paths.
 _OWN = ("instance_group", "optimization", "default_model_filename", "cc_model_filenames")
 
 
 def _config_difference(ours: ModelConfig, theirs: ModelConfig) -> str:
-    """Name the fields in which the completed configurations differ."""
+    """Return the fields in which the completed configurations differ, as text."""
     mine, other = to_reported_dict(ours), to_reported_dict(theirs)
     return ", ".join(
         key

@@ -1,1 +1,1 @@
-"""The simulated server: plain typed code, compiled where the build compiles."""
+"""The simulated server: typed code that can be compiled."""

@@ -1,4 +1,4 @@
-"""The clients of one experiment: each sends when it is due, and some again when they have their answer."""
+"""The clients of one experiment: each sends at its due time, and some send again after their response."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ class Arrival(Event):
 
 
 class Clients(Sink):
-    """Clients with a thread each. The lane of a request is its number, from 0.
+    """Clients with one thread each; the lane of a request is its number, from 0.
 
     Parameters
     ----------
     world : World
     again : int
-        Number of requests, in all, that are sent by clients whose last one has ended.
+        Number of further requests, in all, sent by clients whose last request has ended.
     """
 
     __slots__ = ("_again", "_sent", "_waiting", "world")

@@ -2,42 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Final
+from nbtriton.scheduling.bookings import Bookings
 
-__all__ = ["OnDevice", "Stream", "Transfer", "Unit"]
-
-
-# Pieces of work of a unit that are remembered: what is added may have begun before some of them.
-_REMEMBERED: Final = 256
-
-
-class Unit:
-    """A part of a device that does one thing at a time: a copy engine, or the computing part."""
-
-    __slots__ = ("_busy",)
-
-    def __init__(self) -> None:
-        self._busy: list[tuple[int, int]] = []  # begins and ends, in order
-
-    def occupy(self, earliest: int, duration: int) -> int:
-        """Let it work where it is free next; return when it is done.
-
-        Work that waits keeps nothing else from it meanwhile.
-        """
-        if not duration:
-            return earliest
-        busy = self._busy
-        at = len(busy)
-        while at and busy[at - 1][1] > earliest:
-            at -= 1
-        start = earliest
-        while at < len(busy) and start + duration > busy[at][0]:
-            start = max(start, busy[at][1])
-            at += 1
-        busy.insert(at, (start, start + duration))
-        if len(busy) > _REMEMBERED:
-            del busy[: _REMEMBERED // 2]
-        return start + duration
+__all__ = ["OnDevice", "Stream", "Transfer"]
 
 
 class Transfer:
@@ -45,7 +12,8 @@ class Transfer:
 
     Parameters
     ----------
-    unit : Unit
+    unit : Bookings
+        Of the copy engine.
     rows : list of int
         Measured batch sizes, ascending; at least one.
     times_ns : list of float
@@ -60,7 +28,7 @@ class Transfer:
 
     def __init__(
         self,
-        unit: Unit,
+        unit: Bookings,
         rows: list[int],
         times_ns: list[float],
         *,
@@ -83,7 +51,7 @@ class Transfer:
                 at += 1
             share = (rows - sizes[at]) / (sizes[at + 1] - sizes[at])
             took = times[at] + (times[at + 1] - times[at]) * share
-        return self.unit.occupy(earliest, max(0, int(took)))
+        return self.unit.book(earliest, max(0, int(took)))
 
 
 class Stream:
@@ -108,7 +76,7 @@ class OnDevice:
 
     Parameters
     ----------
-    compute : Unit or None
+    compute : Bookings or None
         Of the device where it runs; None on the host.
     before : list of Transfer
         Of its inputs.
@@ -119,7 +87,7 @@ class OnDevice:
 
     __slots__ = ("before", "compute", "on_host")
 
-    def __init__(self, compute: Unit | None, before: list[Transfer], *, on_host: bool) -> None:
+    def __init__(self, compute: Bookings | None, before: list[Transfer], *, on_host: bool) -> None:
         self.compute = compute
         self.before = before
         self.on_host = on_host
@@ -156,4 +124,4 @@ class OnDevice:
         """
         if self.compute is not None:
             stream.written_before_ns = stream.written_ns
-            stream.written_ns = self.compute.occupy(stream.ready_ns, now - stream.began_ns)
+            stream.written_ns = self.compute.book(stream.ready_ns, now - stream.began_ns)

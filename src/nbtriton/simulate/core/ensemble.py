@@ -19,13 +19,13 @@ class Ensemble(Runtime):
     name : str
     plan : EnsemblePlan
     steps : list of Runtime
-        What serves each step.
+        The model or ensemble of each step.
     most_inflight : int
-        Requests in a step at a time (E21), 0 for no limit.
+        Concurrent requests in a step (E21); 0 for no limit.
     writers : list of list of int, optional
-        Of each step the steps whose outputs it reads, where devices may write these later than the steps end.
+        By step: the steps whose outputs it reads, where devices may write these after the steps end.
     on_host : list of bool, optional
-        Of each step, likewise, whether its inputs have to be written before it is started.
+        By step: whether its inputs have to be written before it starts.
     """
 
     __slots__ = ("_gates", "on_host", "outputs", "plan", "steps", "world", "writers")
@@ -55,7 +55,7 @@ class Ensemble(Runtime):
         execution.begin(thread)
 
     def enter(self, thread: Thread, step: Request) -> None:
-        """Submit a step: now, or once it has a place."""
+        """Submit a step as soon as the limit of concurrent requests allows (E21)."""
         if self._gates:
             gate = self._gates[step.step]
             if gate.inside >= gate.limit:
@@ -65,7 +65,7 @@ class Ensemble(Runtime):
         self._submit(thread, step)
 
     def left(self, thread: Thread, step: Request) -> None:
-        """Give the place of a step to the next request."""
+        """Pass the place of a step on to the next request."""
         if not self._gates:
             return
         gate = self._gates[step.step]
@@ -84,7 +84,7 @@ class Ensemble(Runtime):
 
 
 class _Gate:
-    """The places in one step; first come, first served."""
+    """The limit of concurrent requests in one step (E21): first come, first served."""
 
     __slots__ = ("inside", "limit", "waiting")
 
@@ -95,7 +95,7 @@ class _Gate:
 
 
 class _Execution(Sink):
-    """One request through an ensemble; it receives the responses of its steps."""
+    """One request through an ensemble; receives the responses of its steps."""
 
     __slots__ = ("_ensemble", "_failed", "_ready_ns", "_request", "_run")
 
@@ -132,7 +132,7 @@ class _Execution(Sink):
         self._ensemble.left(thread, request)
 
     def wait_for_devices(self, request: Request, ready_ns: int, until: int) -> int:
-        """Wait for the inputs of steps on the host that follow, and for all outputs with the last of them."""
+        """Wait for the inputs of the next steps on the host, and at the last step for all outputs."""
         ready = self._ready_ns
         if self._failed or not ready:
             return until
@@ -166,7 +166,7 @@ class _Execution(Sink):
         self._ensemble.left(thread, request)
 
     def _start(self, thread: Thread, starts: tuple[Start, ...]) -> None:
-        # All are made before one begins, as in the engine.
+        # All requests are made before one is submitted, as in the engine.
         steps: list[Request] = []
         request = self._request
         for start in starts:

@@ -1,4 +1,4 @@
-"""A simulated instance: it executes one batch at a time, faster or slower as others run beside it."""
+"""A simulated instance: it executes one batch at a time, at a pace that depends on the others."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ __all__ = ["Instance", "Start"]
 
 
 class Instance(Event):
-    """An instance of a model; it is the event of its execution's end.
+    """An instance of a model; also the event of its execution's end.
 
     Attributes
     ----------
     thread : Thread
-        Its own.
+        The instance's own thread.
     inline : Thread or None
-        The caller's, where that executes the batch.
+        The caller's thread, where that executes the batch.
     run : RunBatch or None
-        What it executes.
+        The current batch.
     start_ns, due, ended_ns : int
-        When that began, when it will end, and when the last one ended.
+        Begin and expected end of the current execution, and end of the last one.
     answering_until : int
-        Until when its response thread answers an earlier batch.
+        When its response thread will have answered an earlier batch.
     holds : bool
-        It has resources of the rate limiter.
+        It holds resources of the rate limiter.
     stream : Stream
         Its work on its device.
     """
@@ -56,11 +56,11 @@ class Instance(Event):
         self.stream = Stream()
         self._waiting = False  # for devices, before it answers
         self._queued = -1
-        self._pace = 1.0  # mean execution time now, relative to none beside it
+        self._pace = 1.0  # mean execution time now, relative to an execution alone
         self._since = 0
-        # What executions of the model had lost to other work, and to threads, when it last counted that.
+        # Cumulative losses of the model's executions to other work and to threads, as last applied here.
         self._lost = self._taken = 0
-        self._loses = 1.0  # how much of the first
+        self._loses = 1.0  # factor of the former
 
     def begin(self, now: int, run: RunBatch, inline: Thread | None) -> None:
         """Begin to execute a batch."""
@@ -71,10 +71,10 @@ class Instance(Event):
         self.start_ns = self._since = now
         level = world.enter(self)
         service = model.service
-        # One chance for all: what is added to the time was measured from quantile to quantile.
+        # One quantile for all: added times were measured from quantile to quantile.
         chance = world.random.random()
-        took = service.draw(run.size, len(run.tickets), level, chance)
-        took += service.after_idle(now - self.ended_ns, chance)
+        execution_ns = service.draw(run.size, len(run.tickets), level, chance)
+        execution_ns += service.after_idle(now - self.ended_ns, chance)
         if model.contends:
             self._pace = model.pace(run.size, level)
         model.highest_level = max(model.highest_level, level)
@@ -84,25 +84,25 @@ class Instance(Event):
             self._loses = uneven[int(chance * len(uneven))]
         device = model.device
         if device is None:
-            self.due = now + took
+            self.due = now + execution_ns
         else:
             ready = 0
             for ticket in run.tickets:
                 assert isinstance(ticket, Request)
                 ready = max(ready, ticket.ready_ns)
-            self.due = device.begin(self.stream, run.size, ready, now, took)
+            self.due = device.begin(self.stream, run.size, ready, now, execution_ns)
         self._queued = self.due
         world.calendar.at(self.due, self)
 
     def ends_at(self) -> int:
-        """Return when the execution will end: later by what other threads took from it."""
-        lost, taken = self.model.lost_ns, self.model.taken_ns
-        self.due += int(self._loses * (lost - self._lost)) + taken - self._taken
-        self._lost, self._taken = lost, taken
+        """Return when the execution will end, delayed by the work of other threads."""
+        lost_ns, taken_ns = self.model.lost_ns, self.model.taken_ns
+        self.due += int(self._loses * (lost_ns - self._lost)) + taken_ns - self._taken
+        self._lost, self._taken = lost_ns, taken_ns
         return self.due
 
     def set_pace(self, now: int) -> None:
-        """Go on faster or slower: others began or ended."""
+        """Adapt the expected end: other executions began or ended."""
         run = self.run
         if run is None or self.start_ns >= now:
             return
@@ -120,10 +120,10 @@ class Instance(Event):
 
     def fire(self, now: int) -> None:
         run = self.run
-        if run is None or now != self._queued:  # an end that was put forward
+        if run is None or now != self._queued:  # the end was moved forward
             return
-        if self.ends_at() > now:  # it was put off meanwhile
-            # It loses more than others once; in the time that this takes it does not again.
+        if self.ends_at() > now:  # the end was moved back
+            # The uneven factor does not apply to the added time again.
             self._loses = 1.0
             self._queued = self.due
             self.model.world.calendar.at(self.due, self)
@@ -149,7 +149,7 @@ class Instance(Event):
 
 
 class Start(Event):
-    """The thread of an instance wakes up with a batch."""
+    """Wake-up of an instance's thread with a batch."""
 
     __slots__ = ("_instance", "_run")
 

@@ -6,11 +6,11 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Any, Final
 
-from nbtriton.scheduling import SEQUENCE_END, SEQUENCE_START
+from nbtriton.scheduling import sequence_flags
 from nbtriton.simulate.core.model import continue_inline
 from nbtriton.simulate.core.world import Event, Request, Runtime, Sink, Thread, World
 
-__all__ = ["ClosedLoop", "Load", "OneCaller", "OpenLoop", "Recorder"]
+__all__ = ["ClosedLoop", "Load", "OneCaller", "OpenLoop", "Recorder", "request_of"]
 
 # As in `perf.driver`: beyond it the sender of an open loop waits.
 MAX_OUTSTANDING: Final = 4096
@@ -53,6 +53,18 @@ class Recorder:
         """Record a failure."""
         if not request.closing:
             self.errors.append((now, message))
+
+
+def request_of(sink: Sink, rows: int, key: int, call: Any) -> Request:
+    """Return the request of a `nbtriton.perf.traffic.Call` with its options."""
+    options = call.options
+    flags = sequence_flags(options.get("sequence_start"), options.get("sequence_end"))
+    request = Request(
+        sink, rows, key, options.get("priority", 0), options.get("timeout_us", 0) * 1000,
+        options.get("correlation_id", 0), flags,
+    )  # fmt: skip
+    request.ends = call.ends
+    return request
 
 
 class Load(Sink):
@@ -103,18 +115,10 @@ class Load(Sink):
         self.number = number + 1
         call = self._traffic.next(lane, number)
         key = self._keys.setdefault(id(call.inputs), len(self._keys))
-        options = call.options
-        if not options:
-            request = Request(self, self._rows, key)
+        if call.options:
+            request = request_of(self, self._rows, key, call)
         else:
-            flags = SEQUENCE_START if options.get("sequence_start") else 0
-            if options.get("sequence_end"):
-                flags |= SEQUENCE_END
-            request = Request(
-                self, self._rows, key, options.get("priority", 0),
-                options.get("timeout_us", 0) * 1000, options.get("correlation_id", 0), flags,
-            )  # fmt: skip
-            request.ends = call.ends
+            request = Request(self, self._rows, key)
         request.lane = lane
         return request
 

@@ -24,7 +24,7 @@ from nbtriton.simulate.core.world import Event, Request, Runtime, Thread, World
 
 __all__ = ["Cache", "Limiter", "Model"]
 
-# As in `engine/core/response_thread.py`: a shorter execution answers on its own thread.
+# As in `engine/core/response_thread.py`: shorter executions answer on their own thread.
 _LONG_NS: Final = 500_000
 
 
@@ -39,7 +39,7 @@ class Cache:
         self._entries: OrderedDict[tuple[str, int], int] = OrderedDict()
 
     def look_up(self, name: str, key: int) -> bool:
-        """Return whether a response is kept; it is then the most recent one."""
+        """Return whether a response is cached; a hit makes it the most recent one."""
         entry = (name, key)
         if entry not in self._entries:
             return False
@@ -47,7 +47,7 @@ class Cache:
         return True
 
     def insert(self, name: str, key: int, size_bytes: int) -> bool:
-        """Keep a response, evicting the least recent ones; false if it is kept already."""
+        """Cache a response, evicting the least recent ones; return false if it is cached already."""
         entry = (name, key)
         if entry in self._entries:
             return False
@@ -94,7 +94,7 @@ class Limiter:
 
 
 class _Answers(Event):
-    """The response thread of an instance answers a batch."""
+    """Responses of an instance's response thread to one batch."""
 
     __slots__ = ("_instance", "_model", "_requests")
 
@@ -118,34 +118,33 @@ class Model(Runtime):
     world : World
     name : str
     batcher : Batcher or SequenceBatcher
-        The very scheduler of the engine.
+        The engine's own scheduler.
     instances : int
     service : ServiceTimes
     demand, python : float
-        Cores that an execution keeps busy when it is alone, and the share of its time in which it
-        holds the interpreter.
+        Cores that an execution alone keeps busy, and the share of its time in which it holds the
+        interpreter.
     contends : bool
         Its executions slow each other down.
     gives_way : list of (float, float), optional
-        By how many executions share the machine, ascending: the share of other threads' work by
-        which each is put off.
+        By number of concurrent executions, ascending: the share of other threads' work that delays each.
     uneven : list of float, optional
-        Factors of what an execution loses so, by equal parts of the distribution of its time.
+        Factors of that delay, by equal parts of the distribution of execution times.
     threaded : bool
         Its instances are threads of the server's process.
     ordered : bool
         Responses leave in the order of their requests.
     device : OnDevice or None
-        How its executions use devices; None where all is on the host.
+        The use of devices by its executions; None where all is on the host.
 
     Attributes
     ----------
     yields : float
-        That share now.
+        The share of other threads' work that delays an execution now.
     lost_ns : int
-        What an execution that ran all the time would have lost to the work for requests.
+        Cumulative delay of a permanent execution by the work for requests.
     taken_ns : int
-        And to threads that woke up.
+        Cumulative delay by threads that woke up.
     """
 
     __slots__ = (
@@ -186,7 +185,7 @@ class Model(Runtime):
         self.lost_ns = 0
         self.taken_ns = 0
         self.device = device
-        # A model that keeps the interpreter is not helped by a second thread.
+        # A second thread does not help a model that keeps the interpreter.
         self.offloads = python < 0.5
         self.running = 0
         self.largest = 0
@@ -207,7 +206,7 @@ class Model(Runtime):
     # -- contention ------------------------------------------------------------------------------
 
     def level(self) -> float:
-        """Return how many executions like its own run at once; those of other models count by demand."""
+        """Return the number of concurrent executions; those of other models count by demand."""
         own = float(self.running)
         if self.demand < 0.05:
             return own
@@ -215,11 +214,11 @@ class Model(Runtime):
         return max(own, level)
 
     def pace(self, rows: int, level: float) -> float:
-        """Return how much longer an execution takes at a level than alone."""
+        """Return the mean execution time at a level of contention, relative to an execution alone."""
         return self.service.mean(rows, level) / self.service.mean(rows, 1.0)
 
     def yields_at(self, level: float) -> float:
-        """Return the share of other threads' work by which an execution is put off at a level."""
+        """Return the share of other threads' work that delays an execution at a level of contention."""
         if not self.gives_way:
             return 0.0
         below, found = 0.0, self.gives_way[0][1]
@@ -264,7 +263,7 @@ class Model(Runtime):
         self._carry_out(thread, batcher.submit_many(thread.now, requests))
 
     def granted(self, thread: Thread, instance: Instance) -> None:
-        """Run the batch of a staged instance: it has its resources."""
+        """Run the batch of a staged instance, which has its resources."""
         self._carry_out(thread, self.batcher.granted(thread.now, instance.index))
 
     def tick(self, thread: Thread) -> None:
@@ -279,7 +278,7 @@ class Model(Runtime):
         if wake is not None and (self._woken_at < 0 or wake < self._woken_at):
             self._woken_at = wake
             late = self.world.costs.timer_ns
-            # The scheduler's thread is woken to wait until then.
+            # The scheduler's thread is woken, and waits until then.
             self.world.disturb(self.world.costs.wait_ns)
             self.world.calendar.at((max(thread.now, wake)) + late, self._timer)
         for decision in decisions:
@@ -321,7 +320,7 @@ class Model(Runtime):
     def _reject(self, thread: Thread, decision: RejectTicket) -> None:
         request = decision.ticket
         assert isinstance(request, Request)
-        # Refused ones were not accepted, and do not count (Q4).
+        # Refused requests were not accepted, and do not count (Q4).
         if decision.reason not in ("queue_full", "sequence_rule"):
             self.failures += 1
         trace = self.world.trace
@@ -333,7 +332,7 @@ class Model(Runtime):
     # -- executions ------------------------------------------------------------------------------
 
     def ended(self, instance: Instance, run: RunBatch, now: int) -> None:
-        """Handle the end of an execution: answer, and be idle again."""
+        """Handle the end of an execution: respond, and become idle."""
         world = self.world
         inline = instance.inline
         thread = instance.thread if inline is None else inline
@@ -361,10 +360,10 @@ class Model(Runtime):
                 thread.after.fire(thread.now)
             return
         batcher = self.batcher
-        took = now - instance.start_ns
+        execution_ns = now - instance.start_ns
         if (
             len(requests) > 1
-            and took >= _LONG_NS
+            and execution_ns >= _LONG_NS
             and self.offloads
             and isinstance(batcher, Batcher)
             and batcher.has_next
@@ -385,13 +384,13 @@ class Model(Runtime):
     def answer_batch(
         self, thread: Thread, requests: list[Request], instance: Instance | None
     ) -> None:
-        """Answer several requests; then free the instance, if it is this thread's; then go on."""
+        """Answer requests, free the instance if this is its thread, and continue."""
         gathered: list[tuple[Runtime, Request]] = []
         thread.gathered = gathered
         self._answer(thread, requests)
         if instance is not None:
             self._free(thread, instance, requests)
-        # One model at a time, and what follows from that in turn.
+        # One model at a time, then the models that follow from its responses.
         while gathered:
             runtime = gathered[0][0]
             steps = [step for other, step in gathered if other is runtime]
@@ -444,7 +443,7 @@ class Model(Runtime):
     def _count_execution(self, instance: Instance, run: RunBatch, requests: list[Request]) -> None:
         start = instance.start_ns
         end = instance.ended_ns
-        took = end - start
+        execution_ns = end - start
         trace = self.world.trace
         if trace is not None:
             trace.executions.append((self.name, instance.index, run, start, end))
@@ -452,18 +451,18 @@ class Model(Runtime):
             self.successes += 1
             self.inferences += request.size
             self.queue_ns += start - request.enqueued_ns
-            self.compute_ns += took
+            self.compute_ns += execution_ns
             self.total_ns += end - request.accepted_ns
         self.executions += 1
         entry = self.sizes.get(run.size)
         if entry is None:
             entry = self.sizes[run.size] = [0, 0]
         entry[0] += 1
-        entry[1] += took
+        entry[1] += execution_ns
 
 
 class _Timer(Event):
-    """The scheduler thread wakes a batcher whose time has come."""
+    """Wake-up of a batcher by the scheduler thread."""
 
     __slots__ = ("_model", "_own")
 
@@ -479,7 +478,7 @@ class _Timer(Event):
 
 
 def continue_inline(world: World, thread: Thread) -> bool:
-    """Let a caller's thread execute the batch that it has accepted; false without one."""
+    """Execute the batch that a caller's thread has accepted; return false without one."""
     run = thread.accepted
     instance = thread.accepted_on
     if run is None or instance is None:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from nbtriton.scheduling import SEQUENCE_END, SEQUENCE_START
-from nbtriton.simulate.core.loads import Recorder
+from nbtriton.simulate.core.loads import Recorder, request_of
 from nbtriton.simulate.core.world import Event, Request, Runtime, Sink, Thread, World
 
 __all__ = ["Replay"]
@@ -65,15 +64,7 @@ class Replay(Sink):
         due, target, rows, key, call = self._requests[self.number]
         if self.number + 1 < len(self._requests):
             self.world.calendar.at(self._requests[self.number + 1][0], _Arrival(self))
-        options = call.options
-        flags = SEQUENCE_START if options.get("sequence_start") else 0
-        if options.get("sequence_end"):
-            flags |= SEQUENCE_END
-        request = Request(
-            self, rows, key, options.get("priority", 0), options.get("timeout_us", 0) * 1000,
-            options.get("correlation_id", 0), flags,
-        )  # fmt: skip
-        request.ends = call.ends
+        request = request_of(self, rows, key, call)
         # Its number: a replay is no load with lanes.
         request.lane = self.number
         self._targets[self.number] = target

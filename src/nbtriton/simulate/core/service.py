@@ -1,30 +1,30 @@
-"""Service times: drawn from what a profile measured, between and beyond the measured points."""
+"""Service times: drawn from a profile's measurements, interpolated and extrapolated."""
 
 from __future__ import annotations
 
 __all__ = ["ServiceTimes"]
 
-# Levels of contention are distinguished to a quarter of an execution.
+# Levels of contention are rounded to a quarter of an execution.
 _PARTS = 4
 
 
 class ServiceTimes:
-    """Execution times of a model by rows and by how many executions run at once.
+    """Execution times of a model by rows and by number of concurrent executions.
 
     Parameters
     ----------
     rows : list of int
         Measured batch sizes, ascending.
     levels : list of int
-        Measured numbers of executions at once, ascending, from 1.
+        Measured numbers of concurrent executions, ascending, from 1.
     quantiles : list of list of list of float
-        By level and size: equally likely execution times in nanoseconds, ascending, the same number
+        By level and size: equally likely execution times in nanoseconds, ascending, of equal number
         everywhere.
     gather_ns : float
-        What each further request of a batch adds, beside its rows.
+        Additional time of each further request of a batch, apart from its rows.
     idle_ns : list of (float, list of float)
-        Idle times of an instance, ascending, and what each adds to the execution after it: equally
-        likely, the same number everywhere.
+        Idle times of an instance, ascending, with the equally likely additions to the next execution, of
+        equal number everywhere.
     """
 
     __slots__ = ("_drawn", "_gather_ns", "_idle_ns", "_levels", "_means", "_quantiles", "_rows")
@@ -46,7 +46,7 @@ class ServiceTimes:
         self._means: dict[int, float] = {}
 
     def draw(self, rows: int, requests: int, level: float, chance: float) -> int:
-        """Return an execution time; ``chance`` in [0, 1) says which of the equally likely ones."""
+        """Return an execution time; ``chance`` in [0, 1) selects the quantile."""
         values = self._of(rows, int(level * _PARTS + 0.5))
         value = values[int(chance * len(values))]
         if requests > 1:
@@ -54,7 +54,7 @@ class ServiceTimes:
         return int(value)
 
     def after_idle(self, idle_ns: int, chance: float) -> int:
-        """Return what an execution takes longer after so long an idle time; ``chance`` as for `draw`."""
+        """Return the addition to an execution after an idle time; ``chance`` as for `draw`."""
         below, added = 0.0, 0.0
         for measured, values in self._idle_ns:
             adds = values[int(chance * len(values))]
@@ -82,30 +82,30 @@ class ServiceTimes:
 
     def _between_levels(self, rows: int, level: float) -> list[float]:
         levels = self._levels
-        at = _below([float(each) for each in levels], level)
-        low = self._between_rows(self._quantiles[at], rows)
-        if at + 1 == len(levels):
+        index = _below([float(each) for each in levels], level)
+        low = self._between_rows(self._quantiles[index], rows)
+        if index + 1 == len(levels):
             return low
-        high = self._between_rows(self._quantiles[at + 1], rows)
-        return _mixed(low, high, (level - levels[at]) / (levels[at + 1] - levels[at]))
+        high = self._between_rows(self._quantiles[index + 1], rows)
+        return _mixed(low, high, (level - levels[index]) / (levels[index + 1] - levels[index]))
 
     def _between_rows(self, quantiles: list[list[float]], rows: int) -> list[float]:
         sizes = self._rows
-        at = _below([float(each) for each in sizes], float(rows))
-        if at + 1 == len(sizes):
-            return quantiles[at]
-        share = (rows - sizes[at]) / (sizes[at + 1] - sizes[at])
-        return _mixed(quantiles[at], quantiles[at + 1], share)
+        index = _below([float(each) for each in sizes], float(rows))
+        if index + 1 == len(sizes):
+            return quantiles[index]
+        share = (rows - sizes[index]) / (sizes[index + 1] - sizes[index])
+        return _mixed(quantiles[index], quantiles[index + 1], share)
 
 
 def _below(points: list[float], value: float) -> int:
-    """Return the point at the lower end of the interval for a value; beyond the ends, the last one."""
-    at = 0
-    while at + 2 < len(points) and points[at + 1] <= value:
-        at += 1
-    return at
+    """Return the index of the interval's lower end; beyond the ends, of the last interval."""
+    index = 0
+    while index + 2 < len(points) and points[index + 1] <= value:
+        index += 1
+    return index
 
 
 def _mixed(low: list[float], high: list[float], share: float) -> list[float]:
-    """Mix two lists of quantiles; a share outside [0, 1] goes on in a straight line, above 0."""
+    """Interpolate between two lists of quantiles; extrapolate beyond shares of [0, 1], not below 0."""
     return [max(1.0, a + (b - a) * share) for a, b in zip(low, high, strict=False)]

@@ -1,4 +1,4 @@
-"""Virtual time: events in order, threads with a time of their own, the interpreter that they share."""
+"""Virtual time: ordered events, threads with a time of their own, the interpreter that they share."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ __all__ = [
 
 # A thread that waits for the interpreter gets it after this time (`sys.getswitchinterval`).
 SWITCH_NS: Final = 5_000_000
-# A model whose executions hold the interpreter for at least this share keeps other threads waiting.
+# Executions that hold the interpreter for at least this share of their time delay other threads.
 HOLDS_FROM: Final = 0.5
-# One that keeps a core busy for at least this share loses it to other threads where none is free,
+# Executions that keep a core busy for at least this share lose it to other threads where no core is free,
 COMPUTES_FROM: Final = 0.5
-# which is where less than this part of a core is.
+# that is, where less than this part of a core is free.
 FREE_FROM: Final = 0.5
 
 
@@ -33,12 +33,12 @@ class Event:
     __slots__ = ()
 
     def fire(self, now: int) -> None:
-        """Handle the event; its time has come."""
+        """Handle the event at its time."""
         raise NotImplementedError
 
 
 class Calendar:
-    """Events in the order of their times; those of one time in the order in which they were added."""
+    """Events in the order of their times; simultaneous events in the order in which they were added."""
 
     __slots__ = ("_count", "_heap")
 
@@ -47,12 +47,12 @@ class Calendar:
         self._heap: list[tuple[int, int, Event]] = []
 
     def at(self, when: int, event: Event) -> None:
-        """Let an event happen at a time."""
+        """Schedule an event."""
         self._count += 1
         heappush(self._heap, (when, self._count, event))
 
     def run(self, until: int, most: int) -> int:
-        """Fire events up to a time, at most ``most``; return how many were fired."""
+        """Fire events up to a time, at most ``most``; return their number."""
         heap = self._heap
         fired = 0
         while fired < most and heap and heap[0][0] <= until:
@@ -67,7 +67,7 @@ class Calendar:
 
 
 class Costs:
-    """Times of the engine and of the client in nanoseconds, as `EngineCosts` of a profile has them."""
+    """Times of the engine and of the client in nanoseconds: the `EngineCosts` of a profile."""
 
     __slots__ = (
         "answer_ns", "inline_ns", "loop_ns", "settle_ns", "start_ns", "step_ns", "submit_ns",
@@ -105,21 +105,21 @@ class Request(Ticket):
     Attributes
     ----------
     key : int
-        Requests with the same inputs have the same one; only the response cache looks at it.
+        Equal for requests with the same inputs; read by the response cache only.
     sent_ns : int
         When the client sent it.
     accepted_ns : int
-        When the server got it.
+        When the server received it.
     root : Request or None
         The client's request, of which this is a step.
     lane, step : int
         The client's lane; the step of the ensemble.
     late_ns : int
-        How long after its due time the client came to it.
+        Delay of the client after its due time.
     ready_ns : int
-        When a device has written its inputs; once it is answered, its outputs.
+        When a device has written its inputs; after the response, its outputs.
     ends, closing : bool
-        Of a sequence: its last request; one that ends it early and does not count.
+        Of a sequence: it is the last request; it ends the sequence early and does not count.
     """
 
     __slots__ = (
@@ -154,7 +154,7 @@ class Request(Ticket):
 
 
 class Sink:
-    """Receives the one response of a request, on the thread that delivers it."""
+    """Receiver of the one response of a request, on the thread that delivers it."""
 
     __slots__ = ()
 
@@ -167,7 +167,7 @@ class Sink:
         raise NotImplementedError
 
     def wait_for_devices(self, request: Request, ready_ns: int, until: int) -> int:  # noqa: ARG002
-        """Return when the thread that is about to deliver a response has done what it does on devices for it.
+        """Return when the delivering thread has finished its work on devices for a response.
 
         A caller gets outputs that are written.
 
@@ -177,13 +177,13 @@ class Sink:
         ready_ns : int
             When a device has written its outputs.
         until : int
-            Until when the thread is busy so far.
+            When the thread's work so far ends.
         """
         return max(until, ready_ns)
 
 
 class Runtime:
-    """A model or an ensemble that takes requests, and what it counts (T1 to T4)."""
+    """A model or an ensemble that accepts requests, with its statistics (T1 to T4)."""
 
     __slots__ = (
         "compute_ns", "executions", "failures", "hits", "inferences", "lookup_ns", "misses", "name",
@@ -202,7 +202,7 @@ class Runtime:
         self.queue_ns = 0
         self.compute_ns = 0
         self.total_ns = 0
-        # Executions and their nanoseconds, by batch size.
+        # Number of executions and their nanoseconds, by batch size.
         self.sizes: dict[int, list[int]] = {}
 
     def submit(self, thread: Thread, request: Request) -> None:
@@ -210,30 +210,30 @@ class Runtime:
         raise NotImplementedError
 
     def submit_many(self, thread: Thread, requests: list[Request]) -> None:
-        """Accept requests of the same moment."""
+        """Accept several simultaneous requests."""
         for request in requests:
             self.submit(thread, request)
 
 
 class Thread:
-    """A thread: how far it has come, and what it carries from one call to the next.
+    """A thread: its time, and its state between calls.
 
     Attributes
     ----------
     now : int
-        Its time. It runs ahead of the event in which it acts, by what it has done in it.
+        Its time. It runs ahead of the current event by the work done in that event.
     instance : Instance or None
         The instance whose own thread it is.
     next_run : RunBatch or None
         The batch that its instance executes next, without a hand-over.
     root : Request or None
-        It waits for this request, and may execute batches of it itself.
+        The request that it waits for; it may execute batches of that request itself.
     accepted, accepted_on
         The batch that it is going to execute, and the instance.
     executing : bool
         It executes a batch.
     after : Event or None
-        What it does when it has executed all that it accepted.
+        The event after the last batch that it accepted.
     gathered : list or None
         Steps that wait until a whole batch is answered.
     """
@@ -256,14 +256,14 @@ class Thread:
 
 
 class Trace:
-    """Everything that happened, for those who want to look at each request; times in nanoseconds.
+    """A record of every execution and response; times in nanoseconds.
 
     Attributes
     ----------
     executions : list of (str, int, RunBatch, int, int)
         Model, instance, batch, begin and end, in the order of their ends.
     answers : list of (str, Request, int, str, str)
-        Of models and ensembles: who answered, when, and with an error the reason and the message.
+        By model or ensemble: its name, the request, the time, and of an error the reason and the message.
     """
 
     __slots__ = ("answers", "executions")
@@ -274,12 +274,12 @@ class Trace:
 
 
 class World:
-    """The common state of all simulated models: time, the interpreter, and the cores of the machine.
+    """The common state of all simulated models: time, the interpreter, and the machine's cores.
 
     Attributes
     ----------
     trace : Trace or None
-        Where each execution and each answer is written down; None by default, as it only grows.
+        The record of each execution and response; None by default, as it only grows.
     shared_interpreter : bool
         One thread at a time runs Python (false in a free-threaded build).
     free_ns : int
@@ -287,11 +287,11 @@ class World:
     leaving : list of Transfer
         Copies of the outputs that callers fetch from devices.
     demand : float
-        Cores that the running executions of models that contend want, each if it were alone.
+        Cores wanted by the running executions of models that contend, each as if alone.
     busy : float
-        Cores that all running executions want.
+        Cores wanted by all running executions.
     cores : int
-        Of the machine; 0 for as many as are wanted.
+        The machine's cores; 0 for no limit.
     """
 
     __slots__ = (
@@ -315,7 +315,7 @@ class World:
         self._running = 0
         self._contending: list[Instance] = []
         self._holding: list[Instance] = []
-        # Models with executions that other work puts off.
+        # Models with executions that other work delays.
         self._beside: list[Model] = []
 
     def work(self, thread: Thread, cost_ns: int) -> None:
@@ -329,18 +329,18 @@ class World:
         thread.now = self.free_ns = start + cost_ns
 
     def serve(self, thread: Thread, cost_ns: int) -> None:
-        """Let a thread work for a request: executions beside it are put off by what was measured.
+        """Let a thread work for a request, which delays executions by their measured share.
 
-        (What a batch costs is in the times that executions take beside others.)
+        (The cost of a batch is part of the execution times under contention.)
         """
         for model in self._beside:
             model.lost_ns += int(model.yields * cost_ns)
         self.work(thread, cost_ns)
 
     def occupy(self, cost_ns: int) -> None:
-        """Occupy a core for a time on behalf of a thread that needs no interpreter meanwhile.
+        """Occupy a core for a thread that needs no interpreter.
 
-        Where no core is free, all executions that compute lose as much of theirs.
+        Where no core is free, all computing executions lose as much time.
         """
         self._put_off(cost_ns, interpreter=False)
 
@@ -352,7 +352,7 @@ class World:
         self._put_off(cost_ns, interpreter=self.shared_interpreter)
 
     def resume(self, thread: Thread, now: int) -> None:
-        """Let a thread that slept or computed without the interpreter go on at a time."""
+        """Continue a thread that slept or computed without the interpreter."""
         holding = self._holding
         if holding and self.shared_interpreter:
             left = min([instance.ends_at() for instance in holding]) - now
@@ -361,7 +361,7 @@ class World:
         thread.now = now
 
     def enter(self, instance: Instance) -> float:
-        """Count an execution that begins; return how many executions it shares the machine with."""
+        """Count an execution that begins; return the number of executions that share the machine."""
         model = instance.model
         model.running += 1
         self._running += 1
@@ -378,13 +378,13 @@ class World:
         return model.level()
 
     def leave(self, instance: Instance) -> None:
-        """Forget an execution that has ended."""
+        """Uncount an execution that has ended."""
         model = instance.model
         model.running -= 1
         self.busy -= model.demand
         self._running -= 1
         if not self._running:
-            self.busy = 0.0  # without the rounding errors of what came before
+            self.busy = 0.0  # without earlier rounding errors
         if model.python >= HOLDS_FROM:
             self._holding.remove(instance)
         if model.contends:
@@ -399,7 +399,7 @@ class World:
         self._share()
 
     def _put_off(self, cost_ns: int, *, interpreter: bool) -> None:
-        """Put off the executions that compute: a core is busy elsewhere, and the interpreter or not."""
+        """Delay the computing executions: a core is busy elsewhere, and perhaps the interpreter."""
         full = self.cores > 0 and self.busy > self.cores - FREE_FROM
         if not full and not interpreter:
             return
@@ -412,12 +412,12 @@ class World:
                 model.taken_ns += cost_ns // self.cores
 
     def _share(self) -> None:
-        """Update what each model's executions lose to other threads from here on."""
+        """Update the share of other threads' work that delays each model's executions."""
         for model in self._beside:
             model.yields = model.yields_at(model.level())
 
     def _stretch(self, cause: Instance) -> None:
-        """Let the running executions go on faster or slower, as one begins or ends."""
+        """Adapt the ends of running executions to one that begins or ends."""
         now = cause.start_ns if cause.run is not None else cause.ended_ns
         for instance in self._contending:
             instance.set_pace(now)

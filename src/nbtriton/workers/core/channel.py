@@ -1,8 +1,8 @@
 """Framed control messages over one end of a socket pair.
 
-A message is a tuple of plain values (marshal's version 2, which all versions of Python read) and bytes
-behind it. Multiprocessing's connections read a message in two system calls and pickle it; here it is one
-call, and descriptors can come along.
+A message is a tuple of plain values (marshal's version 2, which all versions of Python read) followed by
+bytes. Multiprocessing's connections read a message in two system calls and pickle it; here it is one call,
+and descriptors can be passed.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from nbtriton.workers.plain import plain
 
 __all__ = ["Channel", "ChannelClosed", "pair"]
 
-# Lengths of the message and of the bytes behind it.
+# Lengths of the message and of the bytes after it.
 _PREFIX: Final = struct.Struct("<II")
 _MARSHAL_VERSION: Final = 2
 # Room for most messages; grows with the largest one.
 _BUFFER_BYTES: Final = 1 << 16
 _MOST_DESCRIPTORS: Final = 16
-# To wake a thread that sleeps on an idle core takes 30 to 50 us, which is as long as it looks before.
+# Longest time of polling: waking a thread that sleeps on an idle core takes 30 to 50 us, too.
 _SPIN_NS: Final = 50_000
-# It looks where the last message has come within this time.
+# Polling only follows a message within this time.
 _SOON_NS: Final = 3 * _SPIN_NS
-# The most messages for which it does not look after looking in vain; the number doubles up to it: on a busy machine the
+# The most messages without polling after polls in vain; their number doubles up to this: on a busy machine the
 # other process may need this very core.
 _MOST_PAUSE: Final = 1024
 
@@ -41,7 +41,7 @@ _loads = marshal.loads
 
 
 class ChannelClosed(Exception):  # noqa: N818 - an event, as `EOFError` is
-    """The process at the other end has gone, or this end was closed."""
+    """The process at the other end has ended, or this end was closed."""
 
 
 def pair() -> tuple[socket.socket, socket.socket]:
@@ -56,12 +56,12 @@ class Channel:
     ----------
     sock : socket.socket
     descriptors : bool
-        Whether descriptors may come with messages.
+        Whether messages may pass descriptors.
 
     Attributes
     ----------
     sent : int
-        How many messages were sent.
+        Number of sent messages.
     """
 
     def __init__(self, sock: socket.socket, *, descriptors: bool = False) -> None:
@@ -70,7 +70,7 @@ class Channel:
         self._sending = threading.Lock()
         self._buffer = bytearray(_BUFFER_BYTES)
         self._view = memoryview(self._buffer)
-        # What has been read and not been returned yet.
+        # Bytes that were read and not returned yet.
         self._start = 0
         self._end = 0
         self._poll = select.poll()
@@ -82,12 +82,12 @@ class Channel:
         self.sent = 0
 
     def fileno(self) -> int:
-        """Return the descriptor, to be waited for."""
+        """Return the descriptor, to wait for."""
         return self._socket.fileno()
 
     @property
     def has_more(self) -> bool:
-        """True if a part of the next message has been read already."""
+        """Whether a part of the next message has been read already."""
         return self._end > self._start
 
     def send(
@@ -98,7 +98,7 @@ class Channel:
         Raises
         ------
         ChannelClosed
-            The reader has gone.
+            The reader has ended.
         """
         try:
             head = _dumps(message, _MARSHAL_VERSION)
@@ -116,10 +116,10 @@ class Channel:
             raise ChannelClosed(str(error)) from None
 
     def spin(self) -> bool:
-        """Look for the next message without sleeping, for a moment; True if there is something to read.
+        """Poll for the next message for a moment; return True if there is something to read.
 
-        Called before a wait. It saves time where messages follow each other closely, as requests that
-        come one after the other to a small model do; elsewhere it returns at once.
+        Called before a wait. Saves time if messages follow each other closely, such as consecutive requests
+        to a small model; otherwise it returns at once.
         """
         if self._end > self._start:
             return True
@@ -143,7 +143,7 @@ class Channel:
         -------
         message : tuple
         behind : memoryview
-            The bytes behind it; valid until the next call.
+            The bytes after it; valid until the next call.
 
         Raises
         ------
@@ -163,28 +163,28 @@ class Channel:
         middle = begin + head
         self._start = end = middle + behind
         message = _loads(self._view[begin:middle])
-        found = self._view[middle:end]
+        body = self._view[middle:end]
         if self._start == self._end:
             self._start = self._end = 0
-        return message, found
+        return message, body
 
     def pop_descriptor(self) -> int:
-        """Return the next descriptor that came with a message."""
+        """Return the next descriptor that a message passed."""
         assert self._descriptors is not None
         return self._descriptors.pop(0)
 
     def close(self) -> None:
-        """End both directions: threads that wait here or at the other end wake up."""
+        """Shut down both directions: threads that wait here or at the other end wake up."""
         with suppress(OSError):  # the other end was faster
             self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
 
-    def _fill(self, wanted: int) -> None:
-        """Read what is there, with room for a message of `wanted` bytes."""
-        if self._start + wanted > len(self._buffer):
+    def _fill(self, size: int) -> None:
+        """Read available bytes, with room for a message of `size` bytes."""
+        if self._start + size > len(self._buffer):
             rest = bytes(self._view[self._start : self._end])
-            if wanted > len(self._buffer):
-                self._buffer = bytearray(max(wanted, 2 * len(self._buffer)))
+            if size > len(self._buffer):
+                self._buffer = bytearray(max(size, 2 * len(self._buffer)))
                 self._view = memoryview(self._buffer)
             self._view[: len(rest)] = rest
             self._start, self._end = 0, len(rest)
@@ -199,7 +199,7 @@ class Channel:
             raise ChannelClosed("the other end is closed")
         self._end += count
 
-    def _receive_descriptors(self, found: list[int]) -> int:
+    def _receive_descriptors(self, fds_received: list[int]) -> int:
         fds = array.array("i")
         count, ancillary, _, _ = self._socket.recvmsg_into(
             [self._view[self._end :]], socket.CMSG_LEN(_MOST_DESCRIPTORS * fds.itemsize)
@@ -207,5 +207,5 @@ class Channel:
         for level, kind, data in ancillary:
             if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
                 fds.frombytes(data[: len(data) - len(data) % fds.itemsize])
-        found += fds
+        fds_received += fds
         return count

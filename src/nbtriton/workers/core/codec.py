@@ -1,4 +1,4 @@
-"""Requests and responses of a batch as plain values with packed tensors, and back."""
+"""Encoding of the requests and responses of a batch as plain values with packed tensors."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ __all__ = [
     "encode_tensors",
 ]
 
-# How the responses of a batch are written.
+# The encodings of a batch's responses.
 _JOINED: Final = 0  # each has the same outputs, whose rows are joined
 _LISTED: Final = 1
-_SCATTERED: Final = 2  # outputs of the whole batch, which are cut where they are used
-# One response of a list.
+_SCATTERED: Final = 2  # outputs of the whole batch, which are cut on access
+# The encoding of one response in a list.
 _PLAIN: Final = 0
 _ERROR: Final = 1
 
@@ -37,28 +37,28 @@ _ERROR: Final = 1
 def encode_requests(
     requests: Sequence[BackendRequest], all_outputs: frozenset[str], packer: Packer
 ) -> tuple[Any, ...]:
-    """Return the requests of a batch; their tensors are added to the packer.
+    """Encode the requests of a batch; their tensors are added to the packer.
 
     Parameters
     ----------
     requests : sequence of BackendRequest
     all_outputs : frozenset of str
-        What a request asks for that names no outputs; both processes know it.
+        The outputs of a request that names none; both processes know them.
     packer : Packer
     """
     sizes: list[int] = []
     extras: list[Any] | None = None
     outputs: list[Any] | None = None
     names: list[str] = list(requests[0].inputs)
-    for at, request in enumerate(requests):
+    for index, request in enumerate(requests):
         sizes.append(request.batch_size)
-        if at and len(request.inputs) != len(names):
+        if index and len(request.inputs) != len(names):
             names += [name for name in request.inputs if name not in names]
-        wanted = request.requested_outputs
-        if wanted is not all_outputs and wanted != all_outputs:
+        requested = request.requested_outputs
+        if requested is not all_outputs and requested != all_outputs:
             if outputs is None:
                 outputs = [None] * len(requests)
-            outputs[at] = plain(list(wanted))
+            outputs[index] = plain(list(requested))
         if (
             request.request_id
             or request.correlation_id
@@ -71,7 +71,7 @@ def encode_requests(
         ):
             if extras is None:
                 extras = [None] * len(requests)
-            extras[at] = plain((
+            extras[index] = plain((
                 request.request_id, request.correlation_id, request.flags, request.timeout_us,
                 request.priority, dict(request.parameters) if request.parameters else None,
                 _encode_trace(request.trace), request.is_cancelled(),
@@ -95,19 +95,19 @@ def decode_requests(
     all_outputs: frozenset[str],
     traced: Any,
 ) -> RequestBatch:
-    """Return the requests of a batch.
+    """Decode the requests of a batch.
 
     Parameters
     ----------
     body : tuple
         Of `encode_requests`.
     memory : buffer
-        What the packer wrote.
+        The packer's memory.
     link, batch
-        As `RemoteRequest` has them.
+        As in `RemoteRequest`.
     all_outputs : frozenset of str
     traced : callable
-        ``traced(batch, index, context)`` is the trace of a request that has one.
+        ``traced(batch, index, context)`` returns the trace of a traced request.
     """
     sizes, columns, outputs, extras = body
     inputs: list[dict[str, Array]] = [{} for _ in sizes]
@@ -118,17 +118,17 @@ def decode_requests(
         whole = joined_rows(column, memory)
         if whole is not None:
             requests.joined[name] = whole
-        for at, array in enumerate(read_column(column, sizes, memory)):
+        for index, array in enumerate(read_column(column, sizes, memory)):
             if array is not None:
-                inputs[at][name] = array
+                inputs[index][name] = array
     owned = frozenset(names)
-    for at in range(len(sizes)):
-        wanted = all_outputs
-        if outputs is not None and outputs[at] is not None:
-            wanted = frozenset(outputs[at])
-        request = RemoteRequest(link, batch, at, inputs[at], owned, wanted, sizes[at])
-        if extras is not None and extras[at] is not None:
-            extra = extras[at]
+    for index in range(len(sizes)):
+        requested = all_outputs
+        if outputs is not None and outputs[index] is not None:
+            requested = frozenset(outputs[index])
+        request = RemoteRequest(link, batch, index, inputs[index], owned, requested, sizes[index])
+        if extras is not None and extras[index] is not None:
+            extra = extras[index]
             request.request_id = extra[0]
             request.correlation_id = extra[1]
             request.flags = extra[2]
@@ -137,7 +137,7 @@ def decode_requests(
             if extra[5]:
                 request.parameters = extra[5]
             if extra[6]:
-                request.trace = traced(batch, at, extra[6][0])
+                request.trace = traced(batch, index, extra[6][0])
             request.cancelled = extra[7]
         requests.append(request)
     return requests
@@ -146,7 +146,7 @@ def decode_requests(
 def encode_responses(
     responses: Sequence[Response | None] | None, packer: Packer
 ) -> tuple[Any, ...] | None:
-    """Return the responses of a batch; their tensors are added to the packer."""
+    """Encode the responses of a batch; their tensors are added to the packer."""
     if responses is None:
         return None
     if isinstance(responses, ScatteredResponses):
@@ -167,21 +167,21 @@ def _encode_scattered(responses: ScatteredResponses, packer: Packer) -> tuple[An
         if isinstance(output, list):
             columns.append((_text(name), False, packer.column(output, sizes)))
         else:
-            # One array for all of them: its rows are cut where they are used.
+            # One array for all of them: its rows are cut on access.
             columns.append((_text(name), True, packer.column([output], [sum(sizes)])))
     first = wanted[0]
-    asked: list[list[str]] | None = None
+    requested: list[list[str]] | None = None
     for one in wanted:
         if one is not first and one != first:
-            asked = [plain(list(names)) for names in wanted]
+            requested = [plain(list(names)) for names in wanted]
             break
-    return _SCATTERED, sizes, columns, plain(list(first)), asked
+    return _SCATTERED, sizes, columns, plain(list(first)), requested
 
 
 def _encode_joined(
     responses: Sequence[Response | None], first: Response, packer: Packer
 ) -> tuple[Any, ...] | None:
-    """Return responses that all have the same outputs and nothing else; None if they have not."""
+    """Encode responses with equal outputs and nothing else; return None for others."""
     names = list(first.outputs)
     for response in responses:
         if response is None or response.error is not None or response.parameters:
@@ -202,39 +202,41 @@ def _encode_joined(
 
 
 def decode_responses(body: Sequence[Any] | None, memory: Any) -> Sequence[Response | None] | None:
-    """Return the responses of a batch."""
+    """Decode the responses of a batch."""
     if body is None:
         return None
     if body[0] == _LISTED:
         return [None if one is None else decode_response(one, memory) for one in body[1]]
     if body[0] == _JOINED:
         return _decode_joined(body[1], body[2], memory)
-    _, sizes, columns, names, asked = body
+    _, sizes, columns, names, requested = body
     outputs: dict[str, Any] = {}
     for name, whole, column in columns:
         if whole:
             outputs[name] = read_column(column, [sum(sizes)], memory)[0]
         else:
             outputs[name] = read_column(column, sizes, memory)
-    wanted = [frozenset(names)] * len(sizes) if asked is None else [frozenset(a) for a in asked]
+    wanted = (
+        [frozenset(names)] * len(sizes) if requested is None else [frozenset(a) for a in requested]
+    )
     return ScatteredResponses(outputs, sizes, wanted)
 
 
 def _decode_joined(
     sizes: Sequence[int], columns: Sequence[Any], memory: Any
 ) -> list[Response | None]:
-    if len(columns) == 1:  # in two thirds of the time
+    if len(columns) == 1:  # takes two thirds of the time
         only, column = columns[0]
         return [Response({only: array}) for array in read_column(column, sizes, memory)]
     outputs: list[dict[str, Array]] = [{} for _ in sizes]
     for name, column in columns:
-        for at, array in enumerate(read_column(column, sizes, memory)):
-            outputs[at][name] = array
+        for index, array in enumerate(read_column(column, sizes, memory)):
+            outputs[index][name] = array
     return [Response(output) for output in outputs]
 
 
 def encode_response(response: Response, packer: Packer) -> tuple[Any, ...]:
-    """Return one response."""
+    """Encode one response."""
     parameters = plain(dict(response.parameters)) if response.parameters else None
     if response.error is not None:
         return _ERROR, encode_error(response.error), parameters
@@ -242,22 +244,22 @@ def encode_response(response: Response, packer: Packer) -> tuple[Any, ...]:
 
 
 def decode_response(body: Sequence[Any], memory: Any) -> Response:
-    """Return one response."""
+    """Decode one response."""
     if body[0] == _ERROR:
         return Response(None, decode_error(body[1]), body[2])
     return Response(decode_tensors(body[1], memory), None, body[2])
 
 
 def encode_tensors(tensors: Mapping[str, Array], packer: Packer) -> list[Any]:
-    """Return tensors by name."""
+    """Encode tensors by name."""
     return [(_text(name), packer.tensor(array)) for name, array in tensors.items()]
 
 
 def _text(name: str) -> str:
-    """Return a name that a control message may hold."""
+    """Return a name as allowed in a control message."""
     return name if type(name) is str else str(name)
 
 
 def decode_tensors(body: Sequence[Any], memory: Any) -> dict[str, Array]:
-    """Return tensors by name."""
+    """Decode tensors by name."""
     return {name: read_tensor(column, memory) for name, column in body}

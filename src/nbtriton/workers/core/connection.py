@@ -1,4 +1,4 @@
-"""The engine's end of one worker's life: its two channels, its memory, what it executes."""
+"""The engine's end of a worker: its two channels, its memory, its executions."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ __all__ = ["Connection", "unhealthy"]
 
 _log = logging.getLogger("nbtriton.workers")
 
-# Longer than a model may take to say whether it is ready (`nbtriton.backends.python.readiness`).
+# Longer than a model's timeout for its readiness (`nbtriton.backends.python.readiness`).
 _READY_S = 6.0
-# For code that follows an interrupt: another one behind that ends its process.
+# Seconds for code after an interrupt: a second interrupt then ends its process.
 _PATIENCE_S = 1.0
-# For what the worker's other threads sent before the end of an execution.
+# Seconds for messages of the worker's other threads from before the end of an execution.
 _ORDER_S = 5.0
 
 
 def unhealthy(name: str, cause: str) -> InternalError:
-    """Return the error of a request whose worker has ended, in Triton's words (PB92)."""
+    """Return the error of a request whose worker has ended, with Triton's text (PB92)."""
     return InternalError(
         f"Stub process '{name}' is not healthy.", hint=f"its process has ended: {cause}"
     )
@@ -48,8 +48,8 @@ def unhealthy(name: str, cause: str) -> InternalError:
 class Connection:
     """One worker process, from its start to its end.
 
-    One thread at a time asks it something and waits for the reply. Another one, the connection's own,
-    reads what the worker sends meanwhile.
+    One thread at a time sends a question and waits for the reply. The connection's own thread reads the
+    worker's other messages.
 
     Parameters
     ----------
@@ -60,7 +60,7 @@ class Connection:
         For the model's code.
     waiting : Waiting
     model : str
-        Whose logger's level the worker follows, and the root's.
+        The worker follows the levels of this model's logger and of the root.
     timeout_s : float, optional
         For each execution: a worker that takes longer is killed.
     """
@@ -80,7 +80,7 @@ class Connection:
         self._timeout_s = timeout_s
         self._on_lost: Callable[[str], object] | None = None
         self._losing = threading.Lock()
-        self._cause = ""  # why it has ended, or why it is killed
+        self._cause = ""  # the reason of its end, or of its kill
         self._lane = Channel(process.execute)
         self._channel = Channel(process.calls, descriptors=True)
         self._poll = select.poll()
@@ -94,12 +94,12 @@ class Connection:
         self._server = server
         self._main = threading.main_thread().ident
         self._dialogues = itertools.count(1)
-        # What the worker executes; and what it may answer later, None for what it has answered.
+        # The requests of the worker's execution, and those it may answer later; None for answered ones.
         self._batches: dict[int, Sequence[BackendRequest]] = {}
         self._late: dict[int, list[BackendRequest | None]] = {}
         self._logger = logging.getLogger(f"nbtriton.model.{model}")
         self._levels = (-1, -1)
-        # Of an instance, once that is created; released with the process.
+        # Of an instance, after its creation; released with the process.
         self.limits: Limits | None = None
         self._threads = 0
         self._handled = 0  # messages on the channel of calls
@@ -107,7 +107,7 @@ class Connection:
         self._ready: dict[int, tuple[threading.Event, list[bool]]] = {}
         self._closing = False
         self._reported = False
-        self._calling = False  # the executing thread runs what the worker has called
+        self._calling = False  # the executing thread runs a call of the worker
         self._deadline: float | None = None
         self.alive = True
         self._reader = threading.Thread(
@@ -118,18 +118,18 @@ class Connection:
     # -- dialogues -------------------------------------------------------------------------------
 
     def adopt(self, name: str, server: ServerHandle | None) -> None:
-        """Go on as the connection of an instance, behind the completion of its configuration."""
+        """Become the connection of an instance, after the completion of its configuration."""
         self.name = name
         self._server = server
         self._calls.server = server
 
     def ask(self, kind: int, description: object) -> Any:
-        """Ask the worker to do something once, such as to create its instance; return the answer.
+        """Send a single question, such as to create the instance; return the answer.
 
         Raises
         ------
         TritonError
-            What the model's code raised there, or that the worker has died.
+            An error of the model's code, or the death of the worker.
         KeyboardInterrupt
             The interrupt has reached the model's code.
         """
@@ -161,18 +161,18 @@ class Connection:
                 responses = decode_responses(spec, self._open(place, behind_it))
                 for index in again:
                     requests[index].reschedule()
-                # (Those of scattered outputs are not made here, and none of them is missing.)
+                # (Responses of scattered outputs are not made here, and none of them is missing.)
                 if responses is None or (type(responses) is list and None in responses):
                     self._keep(number, requests, again)
                 return responses
-            except ChannelClosed:  # as the inputs were announced
+            except ChannelClosed:  # possible as soon as the inputs are announced
                 self._lost()
                 raise unhealthy(self.name, self._cause) from None
             finally:
                 del self._batches[number]
 
     def watch(self, on_lost: Callable[[str], object]) -> None:
-        """Call a function with the cause when the worker has ended without being asked to."""
+        """Set a function to call with the cause when the worker ends unasked."""
         with self._losing:
             self._on_lost = on_lost
             lost = self._reported
@@ -180,7 +180,7 @@ class Connection:
             on_lost(self._cause)
 
     def kill(self, cause: str) -> None:
-        """End the worker at once, also one that computes."""
+        """End the worker at once, even during a computation."""
         self._cause = self._cause or cause
         self.process.kill()
 
@@ -199,7 +199,7 @@ class Connection:
         self.process.end()
         if get_ident() != self._reader.ident:
             self._reader.join()
-        # Not before: it reads from a descriptor whose number could be another file's by then.
+        # Not before: it reads from a descriptor whose number could belong to another file.
         self.process.close()
         if self.limits is not None:
             self.limits.release()
@@ -214,7 +214,7 @@ class Connection:
                     return
 
     def ask_ready(self) -> bool:
-        """Ask the model whether it is ready; False also if it does not answer."""
+        """Ask the model whether it is ready; False also without an answer."""
         number = next(self._dialogues)
         event, answer = threading.Event(), [False]
         self._ready[number] = (event, answer)
@@ -234,7 +234,7 @@ class Connection:
         behind: bytes,
         timeout_s: float | None = None,
     ) -> tuple[tuple[Any, ...], memoryview]:
-        """Send a message, answer what the worker asks meanwhile, and return its reply."""
+        """Send a message, answer the worker's questions meanwhile, and return its reply."""
         lane = self._lane
         interrupted = False
         patience = 0.0
@@ -284,13 +284,13 @@ class Connection:
         return self._settled(reply, interrupted), behind_it
 
     def _settled(self, reply: tuple[Any, ...], interrupted: bool) -> tuple[Any, ...]:
-        """Handle what comes with every reply."""
+        """Handle the common part of every reply."""
         released, sent, metrics, seen = reply[-4:]
         if released:
             self._heap.release(released)
         if metrics:
             self._calls.forget_metrics(*metrics)
-        if sent > self._handled:  # by other threads of the worker, ahead of this reply
+        if sent > self._handled:  # by other threads of the worker, before this reply
             with self._progress:
                 self._progress.wait_for(lambda: self._handled >= sent, _ORDER_S)
         kind = reply[0]
@@ -301,7 +301,7 @@ class Connection:
         return reply
 
     def _wait_for_coroutine(self, number: int) -> bool:
-        """Wait until the worker has something to say; True if it was interrupted meanwhile."""
+        """Wait until the worker has sent something; return True after an interrupt."""
         if self._lane.has_more or self._server is None:
             return False
         try:
@@ -312,7 +312,7 @@ class Connection:
         return False
 
     def _readable(self, timeout_s: float) -> bool:
-        """Wait for a message; True also if the worker was killed, as its time was up."""
+        """Wait for a message; return True also if the worker was killed after its timeout."""
         deadline = self._deadline
         if deadline is not None:
             timeout_s = min(timeout_s, max(0.0, deadline - monotonic()))
@@ -325,7 +325,7 @@ class Connection:
         return True
 
     def _levels_now(self) -> tuple[int, int] | None:
-        """Return the levels of the model's logger and of the root if the worker does not know them yet."""
+        """Return the levels of the model's logger and of the root, if they changed for the worker."""
         levels = self._logger.getEffectiveLevel(), logging.root.level
         if levels == self._levels:
             return None
@@ -333,14 +333,14 @@ class Connection:
         return levels
 
     def _threads_now(self) -> int:
-        """Return the threads of the worker's libraries if it does not know them yet; else 0."""
+        """Return the threads of the worker's libraries if they changed for the worker; else 0."""
         limits = self.limits
         if limits is None or limits.share.threads == self._threads:
             return 0
         self._threads = limits.share.threads
         return self._threads
 
-    # -- what comes beside -----------------------------------------------------------------------
+    # -- the worker's other messages -----------------------------------------------------------------
 
     def _read(self) -> None:
         channel = self._channel
@@ -368,7 +368,7 @@ class Connection:
                     raise
                 except Exception:
                     _log.exception("a message of the worker of '%s'", self.name)
-                # Before the next message: its memory is used again.
+                # Before the next message, which reuses its memory.
                 del message, behind
                 released = self._incoming.pop_released()
                 if released:
@@ -394,13 +394,13 @@ class Connection:
         self._calls.close()
 
     def _lost(self) -> None:
-        """Handle the end of the worker; what it executed fails when this returns."""
+        """Handle the end of the worker; its requests have failed when this returns."""
         with self._losing:
             self.alive = False
             if self._closing or self._reported:
                 return
             self._reported = True
-            # It may go on without its connections: code that it runs at its exit.
+            # It may continue without its connections: code that it runs at its exit.
             self.process.end()
             self._cause = self._cause or str(self.process.exit or self.process.reason)
             if self._on_lost is not None:
@@ -429,7 +429,7 @@ class Connection:
             self._late.pop(number, None)
 
     def _fail_late(self) -> None:
-        """Answer what the model has kept to answer it later: it never will."""
+        """Fail the requests that the model would have answered later."""
         for number, requests in list(self._late.items()):
             self._fail(requests)
             self._late.pop(number, None)
@@ -447,7 +447,7 @@ class Connection:
     # -- memory ----------------------------------------------------------------------------------
 
     def _open(self, place: Place | None, behind: memoryview) -> Any:
-        """Return the memory of a message's tensors, which is the reader's own."""
+        """Return the memory of a message's tensors, owned by the reader."""
         return bytearray(behind) if place is None else self._incoming.view(place)
 
     def _announce(self, number: int, fd: int, size: int) -> None:

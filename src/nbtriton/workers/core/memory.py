@@ -1,8 +1,8 @@
 """Shared memory for tensors: one side of a connection writes, the other reads.
 
 Each direction has an `Outgoing` heap at its sender and an `Incoming` one at its receiver. Segments have no
-name (a memory file, or a file that is unlinked at once) and are passed on by descriptor: none outlives
-the two processes. Blocks are reused; the heap grows by segments and gives unused ones back.
+name (a memory file, or a file that is unlinked at once) and are passed by descriptor: none outlives the two
+processes. Blocks are reused; the heap grows by segments and releases unused ones.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ __all__ = ["Incoming", "Outgoing", "Place"]
 Place = tuple[int, int, int]
 
 _PAGE: Final = mmap.PAGESIZE
-# A cache line, and what SIMD instructions want.
+# A cache line, and the alignment for SIMD instructions.
 _ALIGNMENT: Final = 64
 _FIRST_BYTES: Final = 1 << 20
 _LARGEST_GROWTH: Final = 1 << 26
-# A segment without a block is dropped after this number of allocations elsewhere.
+# An empty segment is dropped after this number of allocations elsewhere.
 _UNUSED_FOR: Final = 64
 _SEGMENT_WAIT_S: Final = 60.0
 
@@ -36,7 +36,7 @@ _Bytes: TypeAlias = "np.ndarray[Any, np.dtype[np.uint8]]"
 
 
 class _Segment:
-    """Mapped memory, and which parts of it are free."""
+    """Mapped memory, with its free parts."""
 
     def __init__(self, fd: int, size: int) -> None:
         self.size = size
@@ -49,26 +49,26 @@ class _Segment:
         return self.free == [(0, self.size)]
 
     def allocate(self, size: int) -> int:
-        """Return the offset of a block of this size; -1 if there is no room."""
-        for at, (offset, room) in enumerate(self.free):
+        """Return the offset of a block of this size; -1 without room."""
+        for index, (offset, room) in enumerate(self.free):
             if room >= size:
                 if room == size:
-                    del self.free[at]
+                    del self.free[index]
                 else:
-                    self.free[at] = (offset + size, room - size)
+                    self.free[index] = (offset + size, room - size)
                 return offset
         return -1
 
     def release(self, offset: int, size: int) -> None:
-        """Free a block, joined with what is free beside it."""
+        """Free a block, and join it with free neighbours."""
         insort(self.free, (offset, size))
-        at = self.free.index((offset, size))
-        if at + 1 < len(self.free) and offset + size == self.free[at + 1][0]:
-            size += self.free.pop(at + 1)[1]
-            self.free[at] = (offset, size)
-        if at and sum(self.free[at - 1]) == offset:
-            before, room = self.free[at - 1]
-            self.free[at - 1 : at + 1] = [(before, room + size)]
+        index = self.free.index((offset, size))
+        if index + 1 < len(self.free) and offset + size == self.free[index + 1][0]:
+            size += self.free.pop(index + 1)[1]
+            self.free[index] = (offset, size)
+        if index and sum(self.free[index - 1]) == offset:
+            before, room = self.free[index - 1]
+            self.free[index - 1 : index + 1] = [(before, room + size)]
 
 
 class Outgoing:
@@ -80,7 +80,7 @@ class Outgoing:
         ``announce(number, fd, size)`` announces a new segment to the reader; the descriptor is closed
         afterwards.
     drop : callable
-        ``drop(number)`` announces that a segment is not used any more.
+        ``drop(number)`` announces that a segment is unused.
     """
 
     def __init__(
@@ -111,7 +111,7 @@ class Outgoing:
         Raises
         ------
         MemoryError
-            The system has no more.
+            The system has no more memory.
         """
         rounded = -(-size // _ALIGNMENT) * _ALIGNMENT
         with self._lock:
@@ -141,22 +141,22 @@ class Outgoing:
         return -1, -1
 
     def _grow(self, size: int) -> int:
-        wanted = max(size, _FIRST_BYTES, min(self.size, _LARGEST_GROWTH))
-        wanted = -(-wanted // _PAGE) * _PAGE
-        fd = _make_file(wanted)
+        segment_size = max(size, _FIRST_BYTES, min(self.size, _LARGEST_GROWTH))
+        segment_size = -(-segment_size // _PAGE) * _PAGE
+        fd = _make_file(segment_size)
         try:
-            segment = _Segment(fd, wanted)
+            segment = _Segment(fd, segment_size)
             number, self._next = self._next, self._next + 1
-            self._announce(number, fd, wanted)
+            self._announce(number, fd, segment_size)
         except OSError as error:
-            raise MemoryError(f"no shared memory of {wanted} bytes: {error}") from error
+            raise MemoryError(f"no shared memory of {segment_size} bytes: {error}") from error
         finally:
             os.close(fd)
         self._segments[number] = segment
         return number
 
     def _trim(self) -> None:
-        """Release segments that were not needed for long; the first one stays."""
+        """Release segments that were long unused; the first one stays."""
         for number, segment in list(self._segments.items())[1:]:
             if segment.empty and self._allocations - segment.used_at >= _UNUSED_FOR:
                 del self._segments[number]
@@ -166,8 +166,8 @@ class Outgoing:
 class Incoming:
     """The reader's side of a heap.
 
-    A block is read as an array; when the last view of it has gone, the block is noted as released,
-    and the next message to the writer says so.
+    A block is read as an array. After its last view is deleted the block counts as released, which the next
+    message tells the writer.
     """
 
     def __init__(self) -> None:
@@ -188,15 +188,15 @@ class Incoming:
             self._changed.notify_all()
 
     def drop(self, number: int) -> None:
-        """Forget a segment, all of whose blocks were released."""
+        """Remove a segment whose blocks are all released."""
         with self._changed:
             self._segments.pop(number, None)
 
     def view(self, place: Place) -> _Bytes:
-        """Return a block as bytes. Their memory, and that of all views of them, stays as it is."""
+        """Return a block as bytes. Its memory is not reused while views of it exist."""
         number, offset, size = place
         memory = self._segments.get(number)
-        if memory is None:  # it is announced on the other channel
+        if memory is None:  # its announcement is on the other channel
             with self._changed:
                 known = self._changed.wait_for(lambda: number in self._segments, _SEGMENT_WAIT_S)
                 if not known:
@@ -208,16 +208,16 @@ class Incoming:
         return block
 
     def pop_released(self) -> list[Place]:
-        """Return the blocks that were released since the last call."""
+        """Return the blocks released since the last call."""
         released = self._released
         if not released:
             return released
-        # Others may append at any time, so it is emptied item by item.
+        # Other threads may append at any time, so items are removed one by one.
         return [released.pop() for _ in range(len(released))]
 
     @property
     def in_use(self) -> int:
-        """How many blocks are in use."""
+        """Number of blocks in use."""
         return len(self._views)
 
     def _return(self, place: Place, _: object) -> None:

@@ -1,7 +1,7 @@
-"""Tensors in one piece of memory: behind a small message, or in a block of shared memory.
+"""Tensors in one piece of memory: after a small message, or in a block of shared memory.
 
 A column is a tensor of all requests or responses of a batch. Equal rows are joined along axis 0: they cost
-one copy and one view a batch. What a column's description holds says how it is read back.
+one copy and one view per batch. A column's description says how to read it.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ __all__ = ["Packer", "joined_rows", "read_column", "read_tensor"]
 _ndarray: Final = np.ndarray
 _dtype: Final = np.dtype
 
-# Tensors up to this many bytes together stand behind their message: two copies by the system are then
-# cheaper than the bookkeeping of a block.
+# Tensors up to this total of bytes follow their message: two copies by the system are then cheaper than the
+# bookkeeping of a block.
 INLINE_BYTES: Final = 1 << 15
-# Of each column, as numpy wants for every dtype.
+# Alignment of each column, for every dtype of numpy.
 _ALIGNMENT: Final = 16
 _PAD: Final = [bytes(count) for count in range(_ALIGNMENT)]
 
@@ -65,7 +65,7 @@ class Packer:
         ----------
         arrays : list of Array or None
         rows : list of int
-            The batch size of each request, which the reader knows.
+            The batch size of each request, known to the reader.
 
         Returns
         -------
@@ -112,7 +112,7 @@ class Packer:
         return self.column([array], _NO_ROWS)
 
     def finish(self, heap: Outgoing) -> tuple[Place | None, bytes]:
-        """Return where the tensors are: a place of shared memory, or the bytes behind the message."""
+        """Write the tensors; return their place in shared memory, or the bytes after the message."""
         size = self.size
         if size <= INLINE_BYTES:
             if not size:
@@ -141,7 +141,7 @@ class Packer:
         return place, b""
 
     def _add(self, arrays: list[Any], count: int) -> int:
-        """Add the memory of arrays, one behind the other; return its offset."""
+        """Add the memory of arrays, one after the other; return its offset."""
         offset = (self.size + _ALIGNMENT - 1) & -_ALIGNMENT
         self._arrays.append(arrays)
         self._offsets.append(offset)
@@ -173,7 +173,7 @@ class Packer:
 
 
 def read_column(column: Sequence[Any], rows: Sequence[int], memory: Any) -> list[Any]:
-    """Return a tensor of several requests from the memory that it was packed into."""
+    """Return a tensor of several requests from the packer's memory."""
     if column[0] == _ONE:
         return [_ndarray(column[3], _dtype_of(column[1]), memory, column[2])]
     if column[0] != _ROWS:
@@ -189,14 +189,14 @@ def read_column(column: Sequence[Any], rows: Sequence[int], memory: Any) -> list
 
 
 def joined_rows(column: Sequence[Any], memory: Any) -> Array | None:
-    """Return the rows of all requests as one array; None for a column that is written otherwise."""
+    """Return the rows of all requests as one array; None for a column in another form."""
     if column[0] != _ROWS:
         return None
     return _ndarray((column[3], *column[4]), _dtype_of(column[1]), memory, column[2])
 
 
 def read_tensor(column: Sequence[Any], memory: Any) -> Array:
-    """Return one tensor from the memory that it was packed into."""
+    """Return one tensor from the packer's memory."""
     if column[0] == _ONE:
         return _ndarray(column[3], _dtype_of(column[1]), memory, column[2])
     return _read(column[1][0], memory)
@@ -231,7 +231,7 @@ def _bits(array: Array) -> Any:
 
 
 def _from_bits(bits: Any) -> Array:
-    """Return the BF16 tensor of these bits: torch's, as the engine has them; else that of ml_dtypes."""
+    """Return the BF16 tensor of these bits: torch's, as in the engine; else that of ml_dtypes."""
     try:
         import torch
     except ImportError:

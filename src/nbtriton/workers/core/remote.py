@@ -1,4 +1,4 @@
-"""A request of the engine as a backend in a worker sees it."""
+"""A request of the engine in a worker, for a backend."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ NO_PARAMETERS: Final[Mapping[str, bool | int | str]] = MappingProxyType({})
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class RemoteRequest:
-    """One request of a batch; it fulfils `nbtriton.backends.base.BackendRequest`.
+    """One request of a batch; implements `nbtriton.backends.base.BackendRequest`.
 
     Attributes
     ----------
     batch, index : int
-        The execution that it belongs to, and its place in it: the engine knows it by them.
+        Its execution, and its index there, by which the engine identifies it.
     link : object
         The worker: ``link.send(request, response, final)``, ``link.iterative``.
     cancelled : bool
         Set by the thread that receives the cancellation.
     rescheduled : bool
-        The model wants to execute it once more.
+        The model wants to execute it again.
     """
 
     __slots__ = (
@@ -52,7 +52,7 @@ class RemoteRequest:
         self.batch = batch
         self.index = index
         self.inputs = inputs
-        # The memory is this process's alone.
+        # The memory belongs to this process alone.
         self.owned_inputs = owned_inputs
         self.requested_outputs = requested_outputs
         self.batch_size = batch_size
@@ -72,11 +72,11 @@ class RemoteRequest:
         self._unanswered = [None]
 
     def is_cancelled(self) -> bool:
-        """Return True once the request was cancelled."""
+        """Return True if the request was cancelled."""
         return self.cancelled
 
     def is_answered(self) -> bool:
-        """Return True once the final response was sent."""
+        """Return True if the final response was sent."""
         return not self._unanswered
 
     def try_finish(self) -> bool:
@@ -88,7 +88,7 @@ class RemoteRequest:
         return True
 
     def reschedule(self) -> None:
-        """Execute the request once more after this batch; see `BackendRequest`."""
+        """Execute the request again after this batch; see `BackendRequest`."""
         if not self.link.iterative:
             raise InternalError(
                 "Request is released with TRITONSERVER_REQUEST_RELEASE_RESCHEDULE, while the model "
@@ -97,7 +97,7 @@ class RemoteRequest:
         self.rescheduled = True
 
     def send(self, response: Response | None, *, final: bool) -> None:
-        """Send one response ahead of the end of the execution, from any thread."""
+        """Send one response before the end of the execution, from any thread."""
         if self.is_answered() or (final and not self.try_finish()):
             raise InternalError("Unable to send response. Response sender has been closed.")
         self.link.send(self, response, final)

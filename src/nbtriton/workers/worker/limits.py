@@ -17,7 +17,7 @@ __all__ = ["bind", "set_threads"]
 _MPOL_BIND: Final = 2
 # Numbers of the system call set_mempolicy, for which libc has no function.
 _SET_MEMPOLICY: Final = {"x86_64": 238, "aarch64": 237}
-# What the libraries read when they are imported.
+# Variables that the libraries read at their import.
 _VARIABLES: Final = (
     "OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "BLIS_NUM_THREADS",
     "VECLIB_MAXIMUM_THREADS", "NUMEXPR_NUM_THREADS",
@@ -25,7 +25,7 @@ _VARIABLES: Final = (
 
 
 def bind(cores: Collection[int], numa_node: int | None) -> None:
-    """Bind this process, and what it starts, to cores and to the memory of a node.
+    """Bind this process and its children to cores and to the memory of a node.
 
     Parameters
     ----------
@@ -62,9 +62,9 @@ def _bind_memory(node: int) -> None:
 
 
 def set_threads(count: int) -> None:
-    """Let the libraries of this process compute with this many threads each.
+    """Set the number of threads of this process's libraries.
 
-    Those that are imported later read it too. On the thread that executes: OpenMP keeps the number of
+    It also holds for libraries imported later. Called on the executing thread: OpenMP keeps the number for
     each thread that starts others.
     """
     for name in _VARIABLES:

@@ -20,28 +20,28 @@ from nbtriton.backends.python.model import PythonModel, install_pb_utils
 from nbtriton.workers import protocol
 from nbtriton.workers.worker.limits import bind, set_threads
 
-__all__ = ["Made", "Maker", "follow_levels"]
+__all__ = ["CreatedInstance", "InstanceFactory", "follow_levels"]
 
-# Of backends that have as many threads as there are cores unless a number is set.
+# For backends with as many threads as cores unless a number is set.
 _THREADS = {"onnxruntime": "intra_op_thread_count", "openvino": "INFERENCE_NUM_THREADS"}
 
 
 @dataclass(frozen=True, slots=True)
-class Made:
-    """An instance, and what the worker has to know of its model."""
+class CreatedInstance:
+    """An instance, with the worker's data about its model."""
 
     instance: BackendInstance
     all_outputs: frozenset[str]
     iterative: bool
 
 
-class Maker:
+class InstanceFactory:
     """Completes a configuration, creates an instance, or one after the other."""
 
     def __init__(self) -> None:
         self._backend: Backend | None = None
 
-    def create(self, description: Mapping[str, Any], server: ServerHandle) -> Made:
+    def create(self, description: Mapping[str, Any], server: ServerHandle) -> CreatedInstance:
         """Create an instance.
 
         Parameters
@@ -70,7 +70,9 @@ class Maker:
             instance = backend.create_instance(
                 InstanceContext(context, asked["name"], asked["kind"], asked["device_id"])
             )
-        return Made(instance, frozenset(description["outputs"]), description["iterative"])
+        return CreatedInstance(
+            instance, frozenset(description["outputs"]), description["iterative"]
+        )
 
     def complete(self, description: Mapping[str, Any]) -> Any:
         """Complete a configuration, or check it against the model.
@@ -78,7 +80,7 @@ class Maker:
         Returns
         -------
         dict or None
-            What `PythonModel.complete` returned.
+            The result of `PythonModel.complete`.
         bytes
             The configuration's message, of any other model.
         """
@@ -92,14 +94,14 @@ class Maker:
         return None
 
     def close(self) -> None:
-        """Release what the instances shared."""
+        """Release the shared resources of the instances."""
         if self._backend is not None:
             self._backend.close()
 
     def _open(
         self, description: Mapping[str, Any], server: ServerHandle | None
     ) -> tuple[Backend, ModelContext]:
-        # What an instance of a `TritonPythonModel` may not have: protobuf.
+        # Needs protobuf, which the environment of a `TritonPythonModel` may lack.
         from nbtriton.backends.registry import find_backend
         from nbtriton.config import ModelConfig
         from nbtriton.devices import DeviceSet
@@ -123,7 +125,7 @@ class Maker:
 
 
 def follow_levels(model: int, root: int) -> None:
-    """Take over the levels of the model's logger and of the root in the engine's process."""
+    """Set the levels of the model's logger and of the root in the engine's process."""
     logging.getLogger("nbtriton").setLevel(model)
     logging.root.setLevel(root)
 

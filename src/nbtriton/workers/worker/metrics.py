@@ -13,7 +13,7 @@ __all__ = ["RemoteFamily"]
 
 
 class RemoteFamily(Family):
-    """A family by the number that the engine's process knows it by."""
+    """A family, by its number in the engine's process."""
 
     def __init__(self, worker: Worker, name: str, description: str, kind: MetricKind) -> None:
         number, found = worker.ask("family", (name, description, int(kind)))

@@ -9,7 +9,7 @@ from typing import Any, TextIO
 
 __all__ = ["redirect"]
 
-# Its arguments are a note's: what it is, and the values.
+# Its arguments are a note's: its kind, and the values.
 Note = Callable[[str, tuple[Any, ...]], None]
 
 _FIELDS = (

@@ -1,4 +1,4 @@
-"""The server, as the model in a worker uses it (`nbtriton.backends.base.ServerHandle`)."""
+"""The server, for the model in a worker (`nbtriton.backends.base.ServerHandle`)."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ __all__ = ["RemoteFuture", "RemoteServer", "RemoteTrace"]
 
 @dataclass(frozen=True, slots=True)
 class RemoteTrace:
-    """The trace of a request of the engine, by the request; the engine's process has the trace itself."""
+    """The trace of a request, identified by the request; the engine's process has the trace itself."""
 
     batch: int
     index: int
     context: str | None = None
 
     def child(self) -> RemoteTrace:
-        """Return what opens a trace of its own when it is submitted."""
+        """Return a marker for a child trace, opened at its submission."""
         return self
 
 
@@ -49,7 +49,7 @@ class RemoteResult(dict[str, Array]):
 
 
 class RemoteFuture:
-    """The answer to a request that the model's code has sent, as the engine's own future has it."""
+    """The future of a request by the model's code, with the interface of the engine's future."""
 
     def __init__(
         self, worker: Worker, number: int, on_response: Callable[[Response, bool], None] | None
@@ -85,7 +85,7 @@ class RemoteFuture:
         callback(self)
 
     def ask_to_end(self) -> None:
-        """Ask the target to end, and still deliver what it sends."""
+        """Ask the target to end; further responses are still delivered."""
         self._worker.post((protocol.CANCEL, self.number))
 
     def wait_for(self, wait: Callable[[float], bool]) -> None:
@@ -94,7 +94,7 @@ class RemoteFuture:
             pass
 
     def receive(self, response: Response, final: bool) -> None:
-        """Handle one response of several."""
+        """Handle one of several responses."""
         if self._on_response is not None:
             self._on_response(response, final)
 
@@ -114,14 +114,14 @@ class RemoteFuture:
 
 
 class RemoteServer:
-    """Passes everything on to the engine's process."""
+    """Passes all calls on to the engine's process."""
 
     def __init__(self, worker: Worker) -> None:
         self._worker = worker
         self._noted: set[tuple[str, str]] = set()
 
     def note_call(self, caller: str, callee: str) -> None:
-        """Note that the code of a model calls another one."""
+        """Record that the code of a model calls another model."""
         if (caller, callee) not in self._noted:
             self._noted.add((caller, callee))
             self._worker.note("call", (caller, callee))
@@ -174,11 +174,11 @@ class RemoteServer:
         return Response(result, None, result.parameters)
 
     def awaits(self, future: RemoteFuture) -> None:
-        """Note that a coroutine of the model may await this answer."""
+        """Record that a coroutine of the model may await this future."""
         self._worker.post((protocol.AWAITS, future.number))
 
     def wait_for_coroutine(self, wait: Callable[[float], bool]) -> None:
-        """Wait for a coroutine; the engine's process looks for deadlocks meanwhile."""
+        """Wait for a coroutine; the engine's process detects deadlocks meanwhile."""
         if self._worker.inside:
             self._worker.post((protocol.WAIT,))
         while not wait(threading.TIMEOUT_MAX):
@@ -189,7 +189,7 @@ class RemoteServer:
         return RemoteFamily(self._worker, name, description, kind)
 
     def is_model_ready(self, name: str, version: int = -1) -> bool:
-        """Return True if the model takes requests; False also for an unknown one."""
+        """Return True if the model accepts requests; False also for an unknown one."""
         return bool(self._worker.ask("is_model_ready", (name, version)))
 
     def is_decoupled(self, name: str, version: int = -1) -> bool:

@@ -19,7 +19,7 @@ OUTPUT = "output__0"
 
 
 class ForestInstance(BatchInstance):
-    """Asks a forest, which other instances may share.
+    """Runs a forest, which other instances may share.
 
     Parameters
     ----------
@@ -28,7 +28,7 @@ class ForestInstance(BatchInstance):
     width : int
         Elements of a row's output; with 1 the output has the batch dimension alone (FL6).
     place : Place, optional
-        On a GPU, where the forest is one for it.
+        The GPU of a `GpuForest`.
     """
 
     def __init__(
@@ -46,17 +46,17 @@ class ForestInstance(BatchInstance):
             self._place.close()
 
     def run(self, requests: Sequence[BackendRequest], timer: BatchTimer) -> Sequence[Response]:
-        """Run requests of which a model that does not batch gets one."""
+        """Run one batch; without batching it has one request."""
         place = self._place
         if place is None:
-            found = self._predict(requests, timer)
+            outputs = self._predict(requests, timer)
         else:
             place.begin()
             with place.stream:
-                found = self._predict(requests, timer)
-                place.leave([(OUTPUT, found)], requests)
+                outputs = self._predict(requests, timer)
+                place.leave([(OUTPUT, outputs)], requests)
         timer.infer_done()
-        return self.scatter(requests, {OUTPUT: found})
+        return self.scatter(requests, {OUTPUT: outputs})
 
     def _predict(self, requests: Sequence[BackendRequest], timer: BatchTimer) -> Array:
         place = self._place
@@ -77,11 +77,11 @@ class ForestInstance(BatchInstance):
 
     def _answer(self, rows: Array) -> Array:
         given = to_numpy(rows) if self._place is None else to_torch(rows)
-        found: Array = self._forest.predict(given, self._width)
-        return found.reshape(-1) if self._width == 1 else found
+        results: Array = self._forest.predict(given, self._width)
+        return results.reshape(-1) if self._width == 1 else results
 
     def capturable(self) -> Callable[[Mapping[str, Array]], Mapping[str, Array]] | None:
-        """Return the forest as a function of rows: its kernel, and torch's operations behind it."""
+        """Return the forest as a function of rows: its kernel, followed by torch's operations."""
         return self._on_device
 
     def _on_device(self, inputs: Mapping[str, Array]) -> dict[str, Array]:

@@ -33,7 +33,7 @@ class OnnxInstance(BatchInstance):
     config : ModelConfig
     session : onnxruntime.InferenceSession
     model : Model
-        What the session says of itself.
+        The session's description.
     run_options : onnxruntime.RunOptions or None
     """
 
@@ -42,10 +42,10 @@ class OnnxInstance(BatchInstance):
         self._session = session
         self._options = run_options
         self._infos = {**model.inputs, **model.initializers}
-        made = batch_input_names(config)
-        self._inputs = [name for name in self._infos if name not in made]
+        added = batch_input_names(config)
+        self._inputs = [name for name in self._infos if name not in added]
         self._outputs = model.outputs
-        # Outputs that the model gives without dimensions get those of the configuration.
+        # Outputs without dimensions in the model get those of the configuration.
         self._scalars = {
             name: model_dims(spec)
             for name, spec in output_specs(config).items()
@@ -59,7 +59,7 @@ class OnnxInstance(BatchInstance):
         self._session = None
 
     def run(self, requests: Sequence[BackendRequest], timer: BatchTimer) -> Sequence[Response]:
-        """Run requests of which a model that does not batch gets one."""
+        """Run one batch; without batching it has one request."""
         # ONNX Runtime never writes into its inputs.
         gathered = gather_inputs(requests, self._inputs, self._layout, copy=False)
         feeds = {name: self._feed(name, array) for name, array in gathered.items()}
@@ -81,11 +81,11 @@ class OnnxInstance(BatchInstance):
         return self.scatter(requests, outputs)
 
     def _names(self, requests: Sequence[BackendRequest]) -> list[str]:
-        """Return the outputs that any of the requests wants, in the model's order."""
-        wanted = wanted_outputs(requests)
-        names = self._wanted.get(wanted)
+        """Return the outputs that any of the requests requested, in the model's order."""
+        requested = wanted_outputs(requests)
+        names = self._wanted.get(requested)
         if names is None:
-            names = self._wanted[wanted] = [name for name in self._outputs if name in wanted]
+            names = self._wanted[requested] = [name for name in self._outputs if name in requested]
         return names
 
     def _call(self, names: list[str], feeds: Mapping[str, Any]) -> list[Any]:
@@ -122,7 +122,7 @@ class OnnxInstance(BatchInstance):
 
 
 def _model_shape(array: Array, dims: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the shape that the model wants: none for one element where it takes a scalar."""
+    """Return the model's shape: none for one element where it expects a scalar."""
     shape = tuple(array.shape)
     return () if not dims and math.prod(shape) == 1 else shape
 
@@ -138,7 +138,7 @@ def _bits(array: Array) -> np.ndarray[Any, Any]:
 
 
 def _to_torch(value: Any) -> Array:
-    """Return a BF16 tensor of ONNX Runtime, copied: its own memory goes with it."""
+    """Return a copy of ONNX Runtime's BF16 tensor, whose memory is freed with it."""
     with needed("a BF16 tensor"):
         import torch
 
@@ -150,10 +150,10 @@ def _to_torch(value: Any) -> Array:
 
 
 def _to_text(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Return strings as ONNX Runtime's Python interface takes them.
+    """Return strings in the form of ONNX Runtime's Python interface.
 
-    Bytes that are no UTF-8 go by another way, which ends each string at its first zero byte, as
-    Triton's does for every string.
+    Bytes that are not UTF-8 are passed in another form, which ends each string at its first zero byte, as
+    Triton does for every string.
     """
     strings = as_bytes_array(array)
     text = np.empty(strings.shape, dtype=object)

@@ -18,15 +18,15 @@ __all__ = ["OpenVinoInstance"]
 
 
 class OpenVinoInstance(BatchInstance):
-    """Has an inference request of its own of a compiled model, which other instances may share.
+    """Runs its own inference request of a compiled model, which other instances may share.
 
     Parameters
     ----------
     config : ModelConfig
     compiled : openvino.CompiledModel
-        Of batches of ``max_batch_size`` rows, if the model batches.
+        For batches of ``max_batch_size`` rows, if the model batches.
     padding : bool
-        Whether smaller batches are filled up; else they are refused (OV4).
+        Whether smaller batches are padded; else they are refused (OV4).
     """
 
     def __init__(self, config: ModelConfig, compiled: Any, *, padding: bool) -> None:
@@ -42,17 +42,17 @@ class OpenVinoInstance(BatchInstance):
         self._request = None
 
     def run(self, requests: Sequence[BackendRequest], timer: BatchTimer) -> Sequence[Response]:
-        """Run requests of which a model that does not batch gets one."""
+        """Run one batch; without batching it has one request."""
         missing = self._missing_rows(requests)
         # OpenVINO never writes into its inputs.
         gathered = gather_inputs(requests, self._inputs, self._layout, copy=False)
         feeds = {name: _padded(to_numpy(array), missing) for name, array in gathered.items()}
         timer.inputs_ready()
         with runtime_errors("running inference"):
-            # Inputs are read where they lie; outputs are copied out of the request's own memory.
-            found = self._request.infer(feeds, share_inputs=True, share_outputs=False)
+            # Inputs are read in place; outputs are copied out of the inference request's own memory.
+            results = self._request.infer(feeds, share_inputs=True, share_outputs=False)
         timer.infer_done()
-        return self.scatter(requests, self._wanted(found, missing))
+        return self.scatter(requests, self._wanted(results, missing))
 
     def _missing_rows(self, requests: Sequence[BackendRequest]) -> int:
         if not self._batches:
@@ -66,10 +66,10 @@ class OpenVinoInstance(BatchInstance):
             )
         return self._rows - rows
 
-    def _wanted(self, found: Any, missing: int) -> Mapping[str, Array]:
+    def _wanted(self, results: Any, missing: int) -> Mapping[str, Array]:
         outputs = {}
         for name in self._outputs:
-            array = found[name]
+            array = results[name]
             outputs[name] = array[: self._rows - missing] if missing else array
         return outputs
 

@@ -39,7 +39,7 @@ _ONLY_DURING_EXECUTE = "BLS is only supported during the 'execute' function."
 
 
 class InferenceTrace:
-    """The trace that a request belongs to; give it to the requests that follow from it."""
+    """The trace of a request; pass it to the requests that the model sends."""
 
     __slots__ = ("_context", "_trace")
 
@@ -55,7 +55,7 @@ class InferenceTrace:
 
 
 class ModelCall:
-    """A call of a model: what `pb_utils.InferenceRequest` adds its methods to."""
+    """A call of a model: the base of `pb_utils.InferenceRequest`, without its methods."""
 
     __slots__ = (
         "_inputs", "_model_name", "_model_version", "_options", "_preferred_memory", "_trace",
@@ -74,8 +74,8 @@ class ResponseIterator:
 
     Notes
     -----
-    A decoupled target that ends with a bare final flag gives one last response without tensors.
-    A second loop gets the same responses again; after a loop that ended early the next one continues.
+    A decoupled target that ends with a bare final flag gives one last response without tensors. A second loop
+    gets the same responses again; after a loop that ended early the next one continues.
     """
 
     def __init__(
@@ -85,14 +85,14 @@ class ResponseIterator:
     ) -> None:
         self._preferred = preferred
         self._on_first = on_first  # called with the first response
-        # Responses and whether each is the last one; None for an end without one.
+        # Responses, each with whether it is the last one; None for an end without a response.
         self._queue: SimpleQueue[tuple[InferenceResponse, bool] | None] = SimpleQueue()
         self._future: Any = None
         self._cancelled = False
         self._ended = False  # the producer's side
         self._exhausted = False  # the consumer's side
         self._responses: list[InferenceResponse] = []
-        self._position = 0  # of the next one, once exhausted
+        self._position = 0  # of the next one, after the first pass
 
     def __iter__(self) -> Iterator[InferenceResponse]:
         if self._exhausted and self._position >= len(self._responses):
@@ -116,7 +116,7 @@ class ResponseIterator:
         return item[0]
 
     def _next(self) -> tuple[InferenceResponse, bool] | None:
-        if self._future is None:  # it was refused: its one response is in the queue
+        if self._future is None:  # refused: its one response is in the queue
             return self._queue.get()
         popped: list[tuple[InferenceResponse, bool] | None] = []
 
@@ -132,7 +132,7 @@ class ResponseIterator:
         return popped[0]
 
     def cancel(self) -> None:
-        """Ask the target to end; the iterator still ends by itself.
+        """Request the target's cancellation; the iterator still ends by itself.
 
         A target that honours it ends with an error of the code CANCELLED.
         """
@@ -151,7 +151,7 @@ class ResponseIterator:
             self._put((_respond(answer.outputs, answer.parameters, self._preferred), final))
 
     def _on_done(self, future: Any) -> None:
-        # Requests that failed before their model saw them may end without any response.
+        # Requests that failed before their model got them may end without any response.
         if self._ended:
             return
         error = future.exception()
@@ -184,7 +184,7 @@ def execute(request: ModelCall, decoupled: bool) -> InferenceResponse | Response
     if decoupled:
         return _iterate(server, request)
     if request._trace._trace is not None:
-        # A traced call goes the usual way: its speed does not matter.
+        # A traced call takes the general path: its speed does not matter.
         future = _submit(server, request)
         if isinstance(future, InferenceResponse):
             return future
@@ -208,11 +208,11 @@ def execute(request: ModelCall, decoupled: bool) -> InferenceResponse | Response
 
 
 def execute_async(request: ModelCall, decoupled: bool) -> asyncio.Future[Any]:
-    """Return an awaitable of what `execute` returns; needs a running event loop.
+    """Return an awaitable of the result of `execute`; needs a running event loop.
 
     An iterator is the result with its first response: nothing blocks the loop.
     """
-    import asyncio  # no earlier than a model needs it: it takes 30 ms of a worker's start
+    import asyncio  # deferred until a model needs it: it takes 30 ms of a worker's start
 
     loop = asyncio.get_running_loop()
     server = _server(request)
@@ -322,7 +322,7 @@ def _any_server() -> ServerHandle:
 
 
 def _submit(server: ServerHandle, request: ModelCall) -> Any | InferenceResponse:
-    """Return the engine's future, or the response of a request that was not accepted."""
+    """Return the engine's future, or the response of a refused request."""
     try:
         return server.submit(
             request._model_name,
@@ -368,7 +368,7 @@ def _trace(request: ModelCall) -> Any:
 
 
 def _refusal_text(server: ServerHandle, request: ModelCall, error: EngineError) -> str:
-    """Return what is said of a request for one answer that was not accepted."""
+    """Return the error text of a refused request with a single response."""
     name = request._model_name
     if server.is_decoupled(name, request._model_version):
         return (

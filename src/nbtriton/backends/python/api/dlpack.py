@@ -1,4 +1,4 @@
-"""Arrays of other libraries by DLPack: from capsules, and from what makes them."""
+"""Arrays of other libraries by DLPack: from capsules, and from objects with ``__dlpack__``."""
 
 from __future__ import annotations
 
@@ -19,8 +19,7 @@ CPU = 1  # kDLCPU
 def from_dlpack(source: Any) -> Array:
     """Return the array in a capsule or behind ``__dlpack__``, in the same memory.
 
-    A numpy array where the data is in host memory and numpy knows the datatype, else torch's or
-    the library's own.
+    A numpy array for data in host memory with a datatype of numpy's, else torch's or the library's own.
 
     Raises
     ------
@@ -43,7 +42,7 @@ def from_dlpack(source: Any) -> Array:
         _check_contiguous(bool(source.flags.c_contiguous))
         return source
     except InvalidArgumentError:
-        pass  # a library that nbtriton does not know: through the protocol itself
+        pass  # an unknown library: through the protocol itself
     device_type = int(source.__dlpack_device__()[0])
     if device_type == CPU:
         return np.from_dlpack(source)

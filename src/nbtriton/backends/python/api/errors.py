@@ -21,7 +21,7 @@ class TritonErrorCode(BoundEnum):
     CANCELLED = 7
 
 
-TritonErrorCode.__name__ = "__ErrorCode"  # as Triton's module calls it
+TritonErrorCode.__name__ = "__ErrorCode"  # its name in Triton's module
 
 
 class TritonModelException(Exception):  # noqa: N818 - Triton's name

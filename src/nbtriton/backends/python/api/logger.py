@@ -67,14 +67,14 @@ class Logger:
         _write(message, LogLevel.VERBOSE)
 
 
-# Set in the class's own body, the name would no longer be the type in its annotations.
+# Set in the class body, the name would hide the type in its annotations.
 Logger.LogLevel = LogLevel  # type: ignore[attr-defined]
 
 
 def _write(message: str, level: LogLevel) -> None:
     running = current()
     name = running.model_name if running is not None else "model"
-    # 3: this function and the method that called it are not the model.
+    # 3: this function and its caller are not the model.
     logging.getLogger(f"nbtriton.model.{name}").log(
         _LEVELS[level], "%s", as_text(message), stacklevel=3
     )

@@ -31,7 +31,7 @@ class PreferredMemory:
 
 
 def place(array: Array, preferred: PreferredMemory) -> Array:
-    """Return an array in the memory that is preferred."""
+    """Return an array in the preferred memory."""
     if preferred.memory_type is MemoryType.TRITONSERVER_MEMORY_CPU:
         return to_numpy(array) if is_on_device(array) else array
     # Without a GPU everything is in host memory, as in Triton's CPU builds.

@@ -1,4 +1,4 @@
-"""`pb_utils.MetricFamily`: a model's own metrics, kept per server until its objects go."""
+"""`pb_utils.MetricFamily`: a model's own metrics, kept per server while their objects exist."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class Family:
     )
 
     def sample(self, labels: tuple[tuple[str, str], ...], bounds: tuple[float, ...]) -> Sample:
-        """Return the value with these labels: a new one, or the one that a model holds."""
+        """Return the value with these labels: an existing one, or a new one."""
         with _lock():
             sample = self.samples.get(labels)
             if sample is None:
@@ -84,7 +84,7 @@ class Family:
             return sample
 
 
-# As prometheus-cpp has them, which Triton keeps its metrics in.
+# As in prometheus-cpp, which Triton uses.
 _METRIC_NAME: Final = re.compile(r"(?!__)[a-zA-Z_:][a-zA-Z0-9_:]*", re.ASCII)
 _LABEL_NAME: Final = re.compile(r"(?!__)[a-zA-Z_][a-zA-Z0-9_]*", re.ASCII)
 _lock = per_process(threading.Lock)
@@ -94,13 +94,13 @@ _without_server: _Families = WeakValueDictionary()
 
 
 def families_of(server: ServerHandle | None) -> list[Family]:
-    """Return the families that the models of a server hold now, by name."""
+    """Return the existing metric families of a server's models, by name."""
     with _lock():
         return sorted(_families(server).values(), key=lambda family: family.name)
 
 
 def family_of(server: ServerHandle | None, name: str, description: str, kind: MetricKind) -> Family:
-    """Return the family of this name on a server: a new one, or the one that a model holds."""
+    """Return the family of this name on a server: an existing one, or a new one."""
     remote = getattr(server, "family_of", None)
     if remote is not None:  # the server is in another process
         found: Family = remote(name, description, kind)
@@ -157,7 +157,7 @@ class MetricFamily:
 
 
 class Metric:
-    """One value, or one histogram; usable while the `MetricFamily` that made it exists."""
+    """One value, or one histogram; usable while its `MetricFamily` exists."""
 
     def __init__(
         self,

@@ -1,6 +1,6 @@
-"""The module that ``import triton_python_backend_utils as pb_utils`` gives to a model.
+"""The module `triton_python_backend_utils` for models.
 
-Only names of Triton's own module belong here; what they do stands beside it.
+Only names of Triton's own module belong here; other modules implement them.
 """
 
 # ruff: noqa: SLF001 - the public names of these classes are Triton's own, the others are ours
@@ -112,12 +112,12 @@ def using_decoupled_model_transaction_policy(model_config: Mapping[str, Any]) ->
 
 
 def triton_to_numpy_type(data_type: int) -> Any:
-    """Return the numpy type of a datatype number; None for those that numpy does not have."""
+    """Return the numpy type of a datatype number; None if numpy has none."""
     return _NUMBER_TO_NUMPY.get(data_type)
 
 
 def numpy_to_triton_type(data_type: Any) -> int | None:
-    """Return the datatype number of a numpy type or dtype; None for those Triton does not have."""
+    """Return the datatype number of a numpy type or dtype; None if Triton has none."""
     # Python's own types equal none of numpy's; a dtype equals its type.
     return next((number for kind, number in _NUMPY_TO_NUMBER.items() if data_type == kind), None)
 
@@ -128,7 +128,7 @@ def triton_string_to_numpy(triton_type_string: str) -> Any:
 
 
 def serialize_byte_tensor(input_tensor: np.ndarray[Any, Any]) -> bytes | tuple[()] | None:
-    """Serialize a BYTES tensor; ``()`` when it is empty, None for other dtypes."""
+    """Serialize a BYTES tensor; ``()`` for an empty one, None for other dtypes."""
     if input_tensor.size == 0:
         return ()
     if input_tensor.dtype.kind not in "OS":
@@ -145,7 +145,7 @@ def deserialize_bytes_tensor(encoded_tensor: bytes) -> np.ndarray[Any, Any]:
 
 
 def get_model_dir() -> str:
-    """Return the version directory of the model that runs; the working directory if it has none."""
+    """Return the version directory of the running model; the working directory if it has none."""
     running = current()
     if running is None or running.version_directory is None:
         return os.getcwd()  # noqa: PTH109 - a str, as in Triton
@@ -153,7 +153,7 @@ def get_model_dir() -> str:
 
 
 def _unpacked(encoded: bytes) -> np.ndarray[Any, Any]:
-    """Fail as Triton's own function does: a model may catch exactly that."""
+    """Raise the exceptions of Triton's own function, which a model may catch."""
     offset = 0
     while offset < len(encoded):
         (size,) = struct.unpack_from("<I", encoded, offset)
@@ -169,4 +169,6 @@ def _by_name(tensors: list[Tensor], name: str) -> Tensor | None:
 def _config_by_name(
     model_config: Mapping[str, Any], direction: str, name: str
 ) -> dict[str, Any] | None:
-    return next((found for found in model_config.get(direction, ()) if found["name"] == name), None)
+    return next(
+        (tensor for tensor in model_config.get(direction, ()) if tensor["name"] == name), None
+    )

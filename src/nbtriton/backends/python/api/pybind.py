@@ -1,4 +1,4 @@
-"""Arguments and enums as pybind11 makes them for Triton's module, and warnings of what it lacks."""
+"""Arguments and enums that behave as pybind11's in Triton's module, and warnings of its gaps."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class BoundEnum(Enum):
 
 
 def incompatible(function: str, expected: str, found: object) -> TypeError:
-    """Return the error of an argument of another type than expected; no function: a constructor."""
+    """Return the error for an argument of the wrong type; an empty function name means the constructor."""
     what = (
         f"{function}(): incompatible function"
         if function
@@ -43,17 +43,17 @@ def incompatible(function: str, expected: str, found: object) -> TypeError:
 
 
 def as_text(value: str | bytes | bytearray) -> str:
-    """Return text; a BYTES tensor's element, which is ``bytes``, may name a model.
+    """Return text; ``bytes``, such as a BYTES tensor's element, may name a model.
 
     Parameters
     ----------
     value : str, bytes or bytearray
-        Bytes that are no UTF-8 are replaced: such a name is not found, and reported readably.
+        Bytes that are not UTF-8 are replaced: such a name is not found, and reported readably.
 
     Raises
     ------
     TypeError
-        Something else.
+        Another type.
     """
     if isinstance(value, str):
         return value
@@ -70,12 +70,12 @@ def as_texts(values: Iterable[str | bytes | bytearray]) -> list[str]:
 
 
 def warn_newer(what: str) -> None:
-    """Warn of something that Triton 2.51 refuses, and newer versions have; once a line of the model.
+    """Warn of a feature that Triton 2.51 refuses and newer versions have, once per line of the model.
 
     Parameters
     ----------
     what : str
-        As the model writes it.
+        The model's code.
     """
     frame = sys._getframe(1)  # noqa: SLF001 - no other way leads to the caller's line
     while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("nbtriton."):

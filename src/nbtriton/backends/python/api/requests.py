@@ -1,4 +1,4 @@
-"""`pb_utils.InferenceRequest`: what ``execute`` receives, and what a model sends to others."""
+"""`pb_utils.InferenceRequest`: the argument of ``execute``, and a model's requests to others."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ __all__ = ["InferenceRequest", "ReceivedRequest"]
 
 _RELEASE_RESCHEDULE = 2
 _one_sender = per_process(threading.Lock)
-# Not `str | bytes`: to make that union takes 0.2 us.
+# Not `str | bytes`: making that union takes 0.2 us.
 _TEXT = (str, bytes)
-# Lists for pybind11: anything with a length and places, such as numpy's arrays.
+# Lists for pybind11: anything with a length and indices, such as numpy's arrays.
 _SEQUENCES = (Sequence, np.ndarray)
 _LARGEST_FLAGS = 2**32 - 1
 _END_OF_IDS = 2**64
 
 
 _UNTRACED = InferenceTrace()
-# Stands for no preference, which models cannot write otherwise: None is refused, as in Triton.
+# No preference. Models cannot pass it: None is refused, as in Triton.
 _ANYWHERE = PreferredMemory(MemoryType.TRITONSERVER_MEMORY_CPU)
 
 
@@ -79,8 +79,8 @@ def _correlation_id(value: int | str) -> int | str:
 class InferenceRequest(ModelCall):
     """A request to another model, made inside ``execute`` (business logic scripting).
 
-    Names may be ``bytes`` too, such as a BYTES tensor's element. The requests that ``execute``
-    receives are of this type.
+    Names may be ``bytes`` too, such as a BYTES tensor's element. The requests passed to ``execute`` are of
+    this type.
     """
 
     __slots__ = ("__weakref__", "_flags")
@@ -148,17 +148,17 @@ class InferenceRequest(ModelCall):
         self._trace = trace
 
     def inputs(self) -> list[Tensor]:
-        """Return the input tensors, in no promised order."""
+        """Return the input tensors, in unspecified order."""
         return self._inputs
 
     def request_id(self) -> str:
-        """Return the id that the client gave, or an empty string."""
+        """Return the client's request id, or an empty string."""
         return self._options.request_id
 
     def correlation_id(self) -> int | str:
-        """Return the id of the sequence that this belongs to; 0 without one."""
-        found = self._options.correlation_id
-        return found if isinstance(found, str) else index(found)
+        """Return the id of the request's sequence; 0 without one."""
+        value = self._options.correlation_id
+        return value if isinstance(value, str) else index(value)
 
     def flags(self) -> int:
         """Return TRITONSERVER_REQUEST_FLAG_SEQUENCE_START and _END, combined."""
@@ -167,7 +167,7 @@ class InferenceRequest(ModelCall):
     def set_flags(self, flags: int) -> None:
         """Replace the flags."""
         self._flags = _number("flags", flags, 0, _LARGEST_FLAGS)
-        self._options = self._options.copy()  # a call under way has the others
+        self._options = self._options.copy()  # a running call has the others
         self._options.flags = self._flags & SEQUENCE_FLAGS
 
     def timeout(self) -> int:
@@ -176,47 +176,47 @@ class InferenceRequest(ModelCall):
 
     def parameters(self) -> str:
         """Return the request parameters as JSON."""
-        # With blanks, as Triton's module writes those of a request that a model makes.
+        # With blanks, as in Triton's module for requests that a model makes.
         return json.dumps(self._options.parameters or {})
 
     def requested_output_names(self) -> set[str]:
-        """Return the names of the outputs that are wanted."""
+        """Return the names of the requested outputs."""
         return set(self._options.outputs)
 
     def trace(self) -> InferenceTrace:
-        """Return the trace that this request belongs to."""
+        """Return the request's trace."""
         return self._trace
 
     def is_cancelled(self) -> bool:
-        """Return True once the request was cancelled."""
+        """Return True if the request was cancelled."""
         return False
 
     def get_response_sender(self) -> InferenceResponseSender:
-        """Return the object that answers this request."""
+        """Return the sender of this request's responses."""
         raise TritonModelException(
             "get_response_sender is only available for requests received by 'execute'."
         )
 
     def set_release_flags(self, flags: int) -> None:  # noqa: ARG002 - received requests use it
-        """Say what happens to the request when ``execute`` returns."""
+        """Choose what happens to the request when ``execute`` returns."""
         raise TritonModelException(
             "set_release_flags is only available for requests received by 'execute'."
         )
 
     def exec(self, decoupled: bool = False) -> InferenceResponse | ResponseIterator:
-        """Run this request and wait for its response; failures come back as ``has_error()``.
+        """Run this request and wait for its response; a failure is a response with ``has_error()``.
 
         With ``decoupled=True`` return an iterator over the responses.
         """
         return execute(self, decoupled)
 
     def async_exec(self, decoupled: bool = False) -> Any:
-        """Return an awaitable of what `exec` returns."""
+        """Return an awaitable of the result of `exec`."""
         return execute_async(self, decoupled)
 
 
 class ReceivedRequest(InferenceRequest):
-    """A request as ``execute`` gets it: a thin view on the engine's own, read on demand."""
+    """A request as an argument of ``execute``: a thin view on the engine's own, read on demand."""
 
     __slots__ = (
         "_backend_request",
@@ -269,8 +269,8 @@ class ReceivedRequest(InferenceRequest):
 
     def get_response_sender(self) -> InferenceResponseSender:
         if self._sender is None:
-            # The instance's thread may ask at the same moment as the model's own: a second sender
-            # would answer the request when it is released.
+            # The instance's thread may ask concurrently with the model's own: a second sender would answer
+            # the request when it is released.
             with _one_sender():
                 if self._sender is None:
                     self._sender = InferenceResponseSender(

@@ -1,4 +1,4 @@
-"""`pb_utils.InferenceResponseSender`, and the answer to abandoned requests."""
+"""`pb_utils.InferenceResponseSender`, and the response to abandoned requests."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ class InferenceResponseSender:
 
     Notes
     -----
-    When the last reference to a sender is dropped before the final flag was sent, no code can answer
-    the request. Triton's client waits forever; here it is answered with an error, or, where
-    the one response of an ordinary model was sent, with the final flag.
+    If the last reference to a sender is dropped before the final flag was sent, no code can answer the
+    request. Triton's client then waits forever. Here the request gets an error, or the final flag if an
+    ordinary model's one response was sent.
     """
 
     __slots__ = ("_closed", "_count", "_decoupled", "_lock", "_request")
@@ -83,7 +83,7 @@ class InferenceResponseSender:
                 ) from error
 
     def close(self) -> None:
-        """Note that the request was answered in another way."""
+        """Record that the request was answered in another way."""
         self._closed = True
 
     def was_used(self) -> bool:
@@ -91,11 +91,11 @@ class InferenceResponseSender:
         return self._count > 0
 
     def is_closed(self) -> bool:
-        """Return True if nothing more can be sent."""
+        """Return True if no more responses can be sent."""
         return self._closed
 
     def is_cancelled(self) -> bool:
-        """Return True once the request was cancelled; the final flag is still needed."""
+        """Return True if the request was cancelled; the final flag is still needed."""
         return self._request.is_cancelled()
 
     def _check_and_count(self, response: InferenceResponse | None, final: bool) -> None:
@@ -139,7 +139,7 @@ class _Abandoned:
                 self._started = True
 
     def stop(self) -> None:
-        """End the thread once it has answered what is left; a new sender starts another one."""
+        """Stop the thread after it has answered the remaining requests; a new sender starts another one."""
         with self._lock:
             if self._started:
                 self._queue.put(None)
@@ -154,7 +154,7 @@ class _Abandoned:
             try:
                 if not request.is_answered():
                     request.send(None if error is None else Response(error=error), final=True)
-            except EngineError as late:  # answered in between, or the server is closed
+            except EngineError as late:  # already answered, or the server is closed
                 _log.debug("abandoned request: %s", late)
             except Exception:
                 _log.exception("answering an abandoned request")
@@ -166,7 +166,7 @@ _abandoned = per_process(_Abandoned)
 
 
 def stop_answering_abandoned() -> None:
-    """No model is left that could let a request go: end the thread that would answer it."""
+    """Stop the thread that answers abandoned requests: no model is left."""
     _abandoned().stop()
 
 

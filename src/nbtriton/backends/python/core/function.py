@@ -42,8 +42,7 @@ _OVER: Final = object()
 class FunctionInstance(BatchInstance):
     """Calls the function once per batch, with the inputs joined along axis 0, by keyword.
 
-    Arrays are NumPy's, or of the type that an annotation says. On a GPU they are torch tensors on
-    that device where nothing is said.
+    Arrays are NumPy's, or of an annotated type; on a GPU they are by default torch tensors on that device.
 
     Parameters
     ----------
@@ -55,7 +54,7 @@ class FunctionInstance(BatchInstance):
     device : str, optional
         Such as ``"cuda:0"``; None on the host.
     place : Place, optional
-        On a GPU. Of a simulated one, inputs are its own arrays where nothing is said.
+        On a GPU. On a simulated one, inputs are by default its own arrays.
     """
 
     def __init__(
@@ -74,11 +73,11 @@ class FunctionInstance(BatchInstance):
         default = "numpy" if device is None else "torch"
         if place is not None:
             default = "simulated" if place.device.simulated else "torch"
-        # What arrays of a simulated GPU compute it sees itself, operation by operation.
+        # The simulated GPU accounts operations on its own arrays itself.
         self._timed = place is not None and (
             not place.device.simulated or "torch" in model.inputs.values()
         )
-        # The inputs that are no NumPy arrays for the function.
+        # The inputs that the function does not get as NumPy arrays.
         self._kinds = {
             name: kind or default
             for name, kind in model.inputs.items()
@@ -103,7 +102,7 @@ class FunctionInstance(BatchInstance):
         return super().execute(requests, timer)
 
     def capturable(self) -> Callable[[Mapping[str, Array]], Mapping[str, Array]] | None:
-        """Return the function with arrays of its GPU; None for one that wants others, or yields responses."""
+        """Return the function for arrays of its GPU; None if it needs others, or yields responses."""
         kinds = {self._kinds.get(name, "numpy") for name in self._inputs}
         if (
             self._place is None
@@ -115,7 +114,7 @@ class FunctionInstance(BatchInstance):
         return self._on_device
 
     def _on_device(self, inputs: Mapping[str, Array]) -> Mapping[str, Array]:
-        """Return the outputs of one request; arrays that the function may go on with."""
+        """Return the outputs of one request; the function may reuse these arrays."""
         place = self._place
         assert place is not None
         if self._timed and place.device.simulated:
@@ -125,12 +124,12 @@ class FunctionInstance(BatchInstance):
     def _called(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         place = self._place
         assert place is not None
-        wanted = frozenset(self._outputs)
+        names = frozenset(self._outputs)
         seen = {name: place.seen_as(a, self._kinds[name]) for name, a in inputs.items()}
-        return self._checked(self._of_user(partial(self._model.call, seen), wanted), wanted)
+        return self._checked(self._of_user(partial(self._model.call, seen), names), names)
 
     def finalize(self) -> None:
-        """Forget that this instance runs."""
+        """Deregister the instance."""
         leave_live(self._running)
         if self._place is not None:
             self._place.close()
@@ -138,7 +137,7 @@ class FunctionInstance(BatchInstance):
             stop_answering_abandoned()
 
     def run(self, requests: Sequence[BackendRequest], timer: BatchTimer) -> Sequence[Response]:
-        """Run requests of which a model that does not batch gets one."""
+        """Run one batch; without batching it has one request."""
         place = self._place
         if place is None:
             return self._run(requests, timer)
@@ -150,14 +149,14 @@ class FunctionInstance(BatchInstance):
         inputs = self._gather(requests)
         versions = versions_of(inputs) if self._reads_only else {}
         timer.inputs_ready()
-        wanted = wanted_outputs(requests)
+        requested = wanted_outputs(requests)
         call = partial(self._model.call, inputs)
         if self._timed and self._place is not None:
             with self._place.computing():
-                found = self._of_user(call, wanted)
+                result = self._of_user(call, requested)
         else:
-            found = self._of_user(call, wanted)
-        outputs = self._named(found, wanted)
+            result = self._of_user(call, requested)
+        outputs = self._named(result, requested)
         timer.infer_done()
         if versions:
             check_unchanged(versions, self._name)
@@ -165,15 +164,15 @@ class FunctionInstance(BatchInstance):
 
     def _stream(self, request: BackendRequest) -> None:
         """Send a response for each value that the function yields."""
-        wanted = request.requested_outputs
+        requested = request.requested_outputs
         try:
-            # Not around `send`: what answers a request works on streams of its own.
+            # Not around `send`: receivers of a response use streams of their own.
             with self._current():
                 inputs = self._gather([request])
                 versions = versions_of(inputs) if self._reads_only else {}
-                values = self._of_user(partial(self._model.call, inputs), wanted)
+                values = self._of_user(partial(self._model.call, inputs), requested)
             while not request.is_cancelled():
-                response = self._yielded(values, request, wanted)
+                response = self._yielded(values, request, requested)
                 if response is None:
                     break
                 request.send(response, final=False)
@@ -187,22 +186,22 @@ class FunctionInstance(BatchInstance):
             request.send(None, final=True)
 
     def _yielded(
-        self, values: Any, request: BackendRequest, wanted: frozenset[str]
+        self, values: Any, request: BackendRequest, requested: frozenset[str]
     ) -> Response | None:
         """Return the next response of a function that yields, None at its end."""
         with self._current():
             value = self._of_user(_next, values)
             if value is _OVER:
                 return None
-            return self._responses([request], self._named(value, wanted))[0]
+            return self._responses([request], self._named(value, requested))[0]
 
     def _current(self) -> Any:
         """Return the context in which the instance's stream is this thread's."""
         return nullcontext() if self._place is None else self._place.stream
 
-    def _named(self, found: Any, wanted: frozenset[str]) -> dict[str, Any]:
-        """Return a result by output name; what is on the device is that of its stream."""
-        outputs = self._checked(found, wanted)
+    def _named(self, result: Any, requested: frozenset[str]) -> dict[str, Any]:
+        """Return a result by output name; arrays on the device belong to its stream."""
+        outputs = self._checked(result, requested)
         if self._place is None:
             return outputs
         return {name: self._place.adopted(array) for name, array in outputs.items()}
@@ -235,7 +234,7 @@ class FunctionInstance(BatchInstance):
         return inputs
 
     def _of_user(self, call: Callable[[Any], Any], argument: Any) -> Any:
-        """Run the user's code; what it raises names the user's line."""
+        """Run the user's code; its errors name the user's line."""
         try:
             return without_running_loop(call, argument)
         except KeyboardInterrupt:
@@ -246,14 +245,14 @@ class FunctionInstance(BatchInstance):
                 explain_write(failure, error)
             raise failure from error
 
-    def _checked(self, result: Any, wanted: frozenset[str]) -> dict[str, Any]:
+    def _checked(self, result: Any, requested: frozenset[str]) -> dict[str, Any]:
         """Return a result by output name, as arrays of the configured datatypes."""
         if isinstance(result, list):
-            # A list is a tensor written by hand; several outputs are a tuple or a dict.
+            # A list is a hand-written tensor; several outputs are a tuple or a dict.
             result = (result,)
         names = self._outputs
         if self._model.selective:
-            names = [name for name in names if name in wanted]
+            names = [name for name in names if name in requested]
         named = name_outputs(result, names, model=self._name)
         for name, value in named.items():
             datatype = self._model.outputs[name]
@@ -278,7 +277,7 @@ def _close(values: Any) -> None:
 
 
 def _as_kind(array: Array, kind: str, device: str | None, reader: str) -> Array:
-    """Return an array as the kind that the function wants, strings as NumPy's."""
+    """Return an array as the function's kind of array, strings as NumPy's."""
     if kind == "numpy" and is_on_device(array):
         return to_host(array, reader)
     if kind_of(array) == "numpy" and array.dtype == object:

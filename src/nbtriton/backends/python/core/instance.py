@@ -51,15 +51,15 @@ class PythonInstance(BackendInstance):
     Parameters
     ----------
     load : callable
-        Returns the model's class; what it or the constructor raises is a load error.
+        Returns the model's class; its errors and the constructor's are load errors.
     running : Running
-        What the model's code may know about this instance.
+        The instance, for the model's code.
     arguments : dict of str to str
         For ``initialize``.
     force_cpu : bool
-        Bring inputs from a GPU to the host before the model sees them.
+        Copy inputs from a GPU to the host for the model.
     reads_only : bool
-        The configuration says that inputs need not be copied for the model.
+        Pass inputs without a copy, as the configuration says.
     source_name : str
         File or class, for messages.
     release : callable
@@ -136,7 +136,7 @@ class PythonInstance(BackendInstance):
         return self._finish(batch, received, result)
 
     def finalize(self) -> None:
-        """Call the model's ``finalize``; what it raises is logged only, as in Triton."""
+        """Call the model's ``finalize``; its errors are only logged, as in Triton."""
         leave_live(self._running)
         finalize = getattr(self._model, "finalize", None)
         try:
@@ -163,14 +163,14 @@ class PythonInstance(BackendInstance):
             tensors = {}
             owned = request.owned_inputs
             for name, given in request.inputs.items():
-                # Tensor._wrap, in line: the models of an ensemble come by here with every step.
+                # Tensor._wrap, inlined: this is on the path of every step of an ensemble.
                 tensors[name] = tensor = _new(Tensor)
                 tensor._name = name
                 array, mine = given, name in owned
                 if type(given) is not _ndarray and (
                     is_on_device(given) if self._force_cpu else kind_of(given) == "simulated"
                 ):
-                    # No library reads what is on a simulated GPU, so a model on the host never gets it.
+                    # No library reads arrays of a simulated GPU: a model on the host gets copies.
                     array, mine = to_host(given, f"{self._model_name}.{name}"), True
                 elif type(given) is not _ndarray:
                     wait_for_outputs((given,))  # its code may use any stream
@@ -288,7 +288,7 @@ class PythonInstance(BackendInstance):
 
 
 def _answer_failed(instance: str, received: list[ReceivedRequest], future: Future[Outcome]) -> None:
-    """Answer what a decoupled ``async def execute`` left unanswered when it raised."""
+    """Answer the remaining requests of a decoupled ``async def execute`` that raised."""
     error = RuntimeError("the model was unloaded") if future.cancelled() else future.result().error
     if error is None:
         return
@@ -304,7 +304,7 @@ def _answer_failed(instance: str, received: list[ReceivedRequest], future: Futur
 
 
 def _read_only_input(array: Array) -> Array:
-    """Return an input for a model that only reads: read-only, as numpy if that can have it."""
+    """Return a read-only input for a model that only reads, as a numpy array if possible."""
     if type(array) is not _ndarray and not is_on_device(array) and datatype_of(array) != "BF16":
         array = to_numpy(array)
     return read_only(array)
@@ -313,10 +313,7 @@ def _read_only_input(array: Array) -> Array:
 def _all_plain(
     result: object, received: list[ReceivedRequest]
 ) -> TypeGuard[list[InferenceResponse]]:
-    """Return True in the usual case: each request has its response.
-
-    Then no sender was taken, and nothing is to be run again.
-    """
+    """Return True in the usual case: each request has its response, without senders or reschedules."""
     if type(result) is not list or len(result) != len(received):
         return False
     for item, view in zip(result, received):  # noqa: B905 - of one length; 0.1 us less
@@ -326,20 +323,20 @@ def _all_plain(
 
 
 def _leave_open(view: ReceivedRequest) -> None:
-    # The model may answer later, from any thread that has the request or its sender. The sender
-    # must exist now: when the last reference to it goes, it answers with an error.
+    # The model may answer later, from any thread that has the request or its sender. The sender must exist
+    # now: when its last reference is dropped, it answers with an error.
     if not view._backend_request.is_answered():
         view.get_response_sender()
 
 
 def _run_again(view: ReceivedRequest) -> Response | None:
-    """Hand the request back to its sequence; the error if that is not iterative."""
+    """Reschedule the request in its sequence; return the error if that is not iterative."""
     if view._sender is not None:
         view._sender.close()
     try:
         view._backend_request.reschedule()
     except EngineError as error:
-        # Triton logs this and leaves the client without an answer.
+        # Triton logs this, and its client gets no response.
         return Response(error=error)
     return None
 
@@ -347,13 +344,12 @@ def _run_again(view: ReceivedRequest) -> Response | None:
 def without_running_loop(call: Callable[[_Argument], _Result], argument: _Argument) -> _Result:
     """Call a function as on a thread without an event loop.
 
-    A model may call `asyncio.run`. In a notebook it may run on the kernel's own thread, where a
-    loop is running already and `asyncio.run` would refuse. (asyncio has no other way to set the
-    running loop.)
+    A model may call `asyncio.run`, which fails on a thread with a running loop, such as the notebook kernel's
+    own. (asyncio has no other way to set the running loop.)
     """
-    # Not imported here: that takes 30 ms of a worker's start, and who runs a loop has done so.
+    # Not imported here, which takes 30 ms of a worker's start: running loops have imported it already.
     asyncio = _modules.get("asyncio")
-    find_running = getattr(asyncio, "_get_running_loop", None)  # none while it is being imported
+    find_running = getattr(asyncio, "_get_running_loop", None)  # none during its import
     running = None if find_running is None else find_running()
     if asyncio is None or running is None:
         return call(argument)

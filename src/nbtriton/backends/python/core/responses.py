@@ -1,4 +1,4 @@
-"""`pb_utils.InferenceResponse`, and its way to the engine."""
+"""`pb_utils.InferenceResponse`, and its conversion to the engine's response."""
 
 # ruff: noqa: SLF001 - the public names of these classes are Triton's own, the others are ours
 from __future__ import annotations
@@ -28,13 +28,13 @@ __all__ = [
 _new_tensor: Final = Tensor.__new__
 _ndarray: Final = np.ndarray
 
-# As Triton writes parameters, for models that compare the text.
+# Triton's JSON form of parameters, for models that compare the text.
 COMPACT = (",", ":")
 
 
 @mypyc_attr(allow_interpreted_subclasses=True, serializable=True)
 class InferenceResponse:
-    """The answer to one request.
+    """The response to one request.
 
     Parameters
     ----------
@@ -92,10 +92,10 @@ class InferenceResponse:
 def answer_of(
     outputs: Mapping[str, Array], parameters: Mapping[str, bool | int | str]
 ) -> InferenceResponse:
-    """Return the answer of another model: arrays and parameters that are known to be good."""
+    """Return the response of another model from valid arrays and parameters."""
     tensors: list[Tensor] = []
     for name, array in outputs.items():
-        # Tensor._wrap, in line: models that call others come by here with every call.
+        # Tensor._wrap, inlined: this is on the path of every call of another model.
         tensor = _new_tensor(Tensor)
         tensor._name = name
         tensor._array = array
@@ -112,9 +112,8 @@ def to_engine_response(
 ) -> Response:
     """Return the engine's form of a response: copies of the requested outputs, or the error alone.
 
-    Where the receiver copies them, they are the model's own.
-
-    Outputs that are no numpy arrays are added to `foreign`: a GPU may still have to write them.
+    Outputs are not copied if the receiver copies them. Outputs that are no numpy arrays are added to
+    `foreign`: a GPU may still have to write them.
     """
     if response._error is not None:
         return Response(error=as_engine_error(response._error), parameters=response._parameters)
@@ -123,7 +122,7 @@ def to_engine_response(
     outputs: dict[str, Array] = {}
     for tensor in response._output_tensors:
         name = tensor._name
-        if name in requested and name not in outputs:  # the first of a name, as clients read it
+        if name in requested and name not in outputs:  # the first of a name, which clients read
             outputs[name] = array = tensor._array if copied else leaving(tensor._array)
             if type(array) is not _ndarray:
                 foreign.append(array)
@@ -131,7 +130,7 @@ def to_engine_response(
 
 
 def check_parameters(parameters: Any) -> dict[str, Any]:
-    """Return a copy of request or response parameters; TritonModelException with Triton's texts."""
+    """Return a copy of request or response parameters, or raise TritonModelException with Triton's texts."""
     if not isinstance(parameters, dict):
         raise TritonModelException(f"Expect N8pybind114dictE, got {type(parameters)}")
     for key, value in parameters.items():

@@ -1,4 +1,4 @@
-"""`pb_utils.Tensor`: a named array, as a model sees it."""
+"""`pb_utils.Tensor`: a named array in a model."""
 
 # ruff: noqa: SLF001 - the public names of these classes are Triton's own, the others are ours
 from __future__ import annotations
@@ -44,8 +44,7 @@ class Tensor:
     ----------
     name : str
     numpy_array : numpy.ndarray
-        Used as it is where it is contiguous in C order, else copied. For BYTES an object or ``S``
-        array.
+        Used without a copy if it is contiguous in C order, else copied. For BYTES an object or ``S`` array.
 
     Raises
     ------
@@ -57,8 +56,8 @@ class Tensor:
 
     __slots__ = ("_array", "_name")
 
-    # Triton's takes neither by keyword, under these names. The compiled core takes every parameter by
-    # its name, the "/" notwithstanding, hence those of pybind11.
+    # Triton accepts neither by keyword under these names. The compiled core accepts every parameter by its
+    # name despite the "/"; hence pybind11's names.
     def __init__(self, arg0: str | bytes, arg1: np.ndarray[Any, Any], /) -> None:
         name, numpy_array = arg0, arg1
         if not isinstance(numpy_array, _ndarray):
@@ -76,7 +75,7 @@ class Tensor:
 
     @classmethod
     def _wrap(cls, name: str, array: Array) -> Tensor:
-        """Make a tensor of any kind of array that is known to be good."""
+        """Make a tensor of any kind of array, without validation."""
         tensor = cls.__new__(cls)
         tensor._name = name
         tensor._array = array
@@ -101,7 +100,7 @@ class Tensor:
     def as_numpy(self) -> np.ndarray[Any, Any]:
         """Return the data as a numpy array: the tensor's own memory.
 
-        That of a model's input is the model's alone, contiguous and writable; read-only where the
+        The memory of an input belongs to the model, and is contiguous and writable; it is read-only if the
         configuration has the parameter READ_ONLY_INPUTS.
 
         Raises
@@ -127,7 +126,7 @@ class Tensor:
         return list(self._array.shape)
 
     def triton_dtype(self) -> int:
-        """Return the number of the datatype, as `triton_to_numpy_type` takes it."""
+        """Return the number of the datatype, an argument of `triton_to_numpy_type`."""
         return datatype_number(datatype_of(self._array))
 
     def is_cpu(self) -> bool:
@@ -135,7 +134,7 @@ class Tensor:
         return not is_on_device(self._array)
 
     def to_dlpack(self) -> Any:
-        """Return a DLPack capsule of the same memory; of a copy where that is read-only."""
+        """Return a DLPack capsule of the same memory; of a copy if that is read-only."""
         return self.__dlpack__()
 
     def __dlpack__(self, *, stream: Any = None, **options: Any) -> Any:
@@ -145,7 +144,7 @@ class Tensor:
                 raise TritonModelException(_NO_STRINGS)
             if array.dtype.kind == "V":
                 array = to_torch(array)
-            elif not array.flags.writeable:  # which a capsule cannot say
+            elif not array.flags.writeable:  # not expressible in a capsule
                 array = array.copy()
         return array.__dlpack__(stream=stream, **options)
 
@@ -169,7 +168,7 @@ def wire_array(array: Array) -> Array:
 
 
 def leaving(array: Array) -> Array:
-    """Return an output as it leaves its model: a copy, as the model may go on with its own memory.
+    """Return an output for its receiver: a copy, as the model may reuse its own memory.
 
     It may keep the array and send it again, send one as two outputs, or a part of its input.
     """

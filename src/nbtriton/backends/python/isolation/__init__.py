@@ -1,1 +1,1 @@
-"""Modules, event loops and environments of one model, apart from those of others."""
+"""Modules, event loops and environments of one model, separate from other models'."""

@@ -1,12 +1,12 @@
-"""Import ``model.py`` afresh for every instance, and the modules beside it once for all of them.
+"""Import ``model.py`` anew for every instance, and the modules beside it once for all of them.
 
-In Triton each instance is a process of its own. In a thread, modules are what they are in any program:
-those beside ``model.py`` are in `sys.modules` under their own names, and import statements, `importlib` and
-`pickle` find them there. A model's folders stand behind everything else on `sys.path` while it is loaded (PB1).
+In Triton each instance is a process of its own. In a thread, modules work as in any program: those beside
+``model.py`` are in `sys.modules` under their own names, where import statements, `importlib` and `pickle`
+find them. A model's folders are at the end of `sys.path` while it is loaded (PB1).
 
-One name means one module in a process. Of two models with a ``utils.py`` each, both import their own while
-they are loaded, which is when nearly all imports run; after that the name is the first one's. What needs its
-own module later on, such as an import in ``execute`` or a pickle, needs a process (`LocalModules.clashes`).
+One name means one module in a process. Of two models with a ``utils.py`` each, both import their own during
+their load, which is when nearly all imports run; afterwards the name is the first one's. Later imports, such
+as those in ``execute`` or of a pickle, need a process (`LocalModules.clashes`).
 """
 
 from __future__ import annotations
@@ -29,33 +29,33 @@ from nbtriton.backends.tracebacks import PRIVATE_PACKAGE
 __all__ = ["LocalModules", "model_folders"]
 
 # Every model has the first, which is imported by its path. A copy of Triton's own modules beside a model
-# would look for the process that it runs in.
+# would look for Triton's process.
 _NEVER = ("model", "triton_python_backend_utils", "c_python_backend_utils")
 _SUFFIXES = (".py", *EXTENSION_SUFFIXES)
 
 _numbers = itertools.count(1)
-# One load at a time: names change hands in it. It also keeps two threads out of a package whose modules
-# import each other, as torch's do: they would get half of it rather than wait for each other.
+# One load at a time, as names change their modules. It also keeps a second thread out of packages with
+# circular imports, such as torch, which would see partial modules instead of waiting.
 _loading = per_process(threading.RLock)
 _live: list[LocalModules] = []
 _claims: WeakSet[LocalModules] = WeakSet()
-_appended: set[str] = set()  # the folders that stand on `sys.path` for models
+_appended: set[str] = set()  # folders on `sys.path` for models
 
 
 class LocalModules:
-    """The modules in a model's folders, which the instances of one loaded version share.
+    """The modules in a model's folders, shared by the instances of one loaded version.
 
     Parameters
     ----------
     version : int
-        ``model.py`` is imported as ``<version>.model`` of a package that each instance has of its own.
+        ``model.py`` is imported as ``<version>.model`` of a package per instance.
     directories : sequence of Path
         The version directory, then the model directory.
     """
 
     def __init__(self, version: int, directories: Sequence[Path]) -> None:
         self._version = version
-        # As `__file__` has them: absolute, and symbolic links as they are.
+        # In the form of `__file__`: absolute, with symbolic links.
         self.directories = [str(directory.absolute()) for directory in directories]
         # Installed modules win over local ones.
         self.names = {name for name in _names_in(self.directories) if not _is_installed(name)}
@@ -63,12 +63,12 @@ class LocalModules:
         self._instances: set[str] = set()
 
     def load(self, path: Path) -> ModuleType:
-        """Import a file for one instance, which calls `release` with it, and what it imports.
+        """Import a file, and its own imports, for one instance, which later passes it to `release`.
 
         Raises
         ------
         Exception
-            What the file raises; `sys.modules` is as it was then.
+            An error of the file; `sys.modules` is restored.
         """
         package = f"{PRIVATE_PACKAGE}{next(_numbers)}"
         parent = f"{package}.{self._version}"
@@ -92,10 +92,10 @@ class LocalModules:
         return module
 
     def release(self, module: ModuleType) -> None:
-        """Forget the module of an instance, and those beside it with the last one; idempotent."""
+        """Remove the module of an instance, and with the last one those beside it; idempotent."""
         package = module.__name__.partition(".")[0]
         with _loading():
-            # A copy: another thread may import meanwhile.
+            # A copy: another thread may import concurrently.
             _replace([name for name in sys.modules.copy() if name.partition(".")[0] == package], {})
             if package not in self._instances:
                 return
@@ -104,7 +104,7 @@ class LocalModules:
                 return
             _live.remove(self)
             self._modules = {}
-            # A newer load of the same folders has these names by now.
+            # A newer load of the same folders may own these names now.
             left = [one for one in sys.modules.copy().items() if self.holds(one[1])]
             _replace([name for name, m in left if not any(o.holds(m) for o in _live)], {})
             used = {directory for other in _live for directory in other.directories}
@@ -119,32 +119,31 @@ class LocalModules:
         Returns
         -------
         dict of str to str
-            Names, with the other one's file.
+            Names, with the other module's file.
         """
         elsewhere = [entry for entry in sys.path if entry not in self.directories]
-        found = {}
+        clashes = {}
         for name in sorted(self.names):
             module, spec = sys.modules.get(name), PathFinder.find_spec(name, elsewhere)
             if module is not None and not self.holds(module):
-                found[name] = _place_of(module) or repr(module)
+                clashes[name] = _place_of(module) or repr(module)
             elif spec is not None and spec.origin and not self._is_inside(spec.origin):
-                found[name] = spec.origin
-        return found
+                clashes[name] = spec.origin
+        return clashes
 
     def claim(self) -> dict[str, str]:
-        """Return the clashes, those with models that are being loaded too.
+        """Return the clashes, including those with models that are being loaded.
 
-        Without any, the names are claimed for as long as this object lives: of two models that are
-        loaded at once one is the first.
+        Without any, the names are claimed while this object lives: of two concurrent loads one is the first.
         """
         with _loading():
-            found = self.clashes()
+            clashes = self.clashes()
             for other in _claims:
                 if other.directories[0] != self.directories[0]:
-                    found |= dict.fromkeys(self.names & other.names, other.directories[0])
-            if not found:
+                    clashes |= dict.fromkeys(self.names & other.names, other.directories[0])
+            if not clashes:
                 _claims.add(self)
-            return found
+            return clashes
 
     def _acquire(self, instance: str) -> None:
         if not self._instances:
@@ -154,12 +153,12 @@ class LocalModules:
             if directory not in sys.path:
                 sys.path.append(directory)
                 _appended.add(directory)
-            # The finder's list of a folder may lack a file that was written a moment ago.
+            # The finder's directory cache may lack a newly written file.
             sys.path_importer_cache.pop(directory, None)
 
     @contextmanager
     def _own_names(self) -> Iterator[None]:
-        """Let the names of these modules mean these modules on this thread."""
+        """Make the names of these modules refer to these modules on this thread."""
         before, clashes = self._present(), self.clashes()
         _replace(before, self._modules)
         finder = _Finder(self.names, self.directories)
@@ -172,14 +171,14 @@ class LocalModules:
         finally:
             sys.meta_path.remove(finder)
         self._modules = self._present()
-        # Those of an earlier load give way to these; another model's, and the notebook's, do not.
+        # Modules of an earlier load are replaced; another model's, and the notebook's, are not.
         _replace(
             [name for name in self._modules if name.partition(".")[0] in clashes],
             {n: module for n, module in before.items() if n.partition(".")[0] in clashes},
         )
 
     def _present(self) -> dict[str, ModuleType]:
-        """Return the modules of `sys.modules` that have a name of these, or lie in their folders."""
+        """Return the modules of `sys.modules` with a name of these, or in their folders."""
         return {
             name: module
             for name, module in sys.modules.copy().items()
@@ -187,7 +186,7 @@ class LocalModules:
         }
 
     def holds(self, module: object) -> bool:
-        """Return whether a module lies in the model's folders."""
+        """Return whether a module is in the model's folders."""
         return self._is_inside(_place_of(module))
 
     def _is_inside(self, place: str) -> bool:
@@ -195,7 +194,7 @@ class LocalModules:
 
 
 def model_folders() -> frozenset[str]:
-    """Return the entries of `sys.path` that stand there for models."""
+    """Return the entries of `sys.path` that were added for models."""
     return frozenset(_appended)
 
 
@@ -240,7 +239,7 @@ def _names_in(directories: Sequence[str]) -> set[str]:
 
 
 def _is_installed(name: str) -> bool:
-    """Return whether a name is one of the standard library's, or of an installed package."""
+    """Return whether a name belongs to the standard library or an installed package."""
     installed = [e for e in sys.path if Path(e).name in ("site-packages", "dist-packages")]
     return name in sys.stdlib_module_names or PathFinder.find_spec(name, installed) is not None
 

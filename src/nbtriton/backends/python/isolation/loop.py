@@ -1,4 +1,4 @@
-"""The event loop that an instance owns for ``async def execute``."""
+"""An instance's own event loop for ``async def execute``."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Outcome:
 
 
 def wait_for_outcome(future: Future[Outcome], timeout_s: float) -> bool:
-    """Wait for a coroutine that `LoopThread.start` runs; False if time ran out."""
+    """Wait for a coroutine of `LoopThread.start`; return False after the timeout."""
     try:
         future.exception(timeout_s)
     except CancelledError:
@@ -44,7 +44,7 @@ class LoopThread:
         return asyncio.run_coroutine_threadsafe(_outcome(coroutine), self._loop)
 
     def close(self) -> None:
-        """Cancel what still runs and end the thread."""
+        """Cancel running coroutines and stop the thread."""
         self._loop.call_soon_threadsafe(self._loop.stop)
         if threading.current_thread() is not self._thread:
             self._thread.join()

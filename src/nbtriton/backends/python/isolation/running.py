@@ -1,9 +1,9 @@
 """The running instance: the link from code inside a model to the instance that called it.
 
-`triton_python_backend_utils` is one module for the whole process, but several instances of several
-servers run at once. What executes is in a context variable around every call of the model
-(`nbtriton.backends.core.executing`). A thread that a model starts itself inherits nothing; in it the
-answer is taken if it cannot be wrong: all live instances have the same server.
+`triton_python_backend_utils` is one module for the whole process, but several instances of several servers
+run concurrently. A context variable around every call of the model has the running instance
+(`nbtriton.backends.core.executing`). A thread that a model starts does not inherit the variable; there the
+server is known only if all live instances have the same one.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ __all__ = [
 
 @dataclass(slots=True, eq=False)
 class Running:
-    """An instance, as the code inside its model may know it.
+    """An instance, for the code inside its model.
 
-    ``initialized`` is True between the end of ``initialize`` and the start of ``finalize``:
-    Triton allows business logic scripting in just that span.
+    ``initialized`` is True between the end of ``initialize`` and the start of ``finalize``: Triton allows
+    business logic scripting only then.
     """
 
     model_name: str
@@ -48,31 +48,31 @@ class Running:
 
 _live: set[Running] = set()
 _live_lock = per_process(threading.Lock)
-after_fork(_live.clear)  # instances are threads: none of them is in a forked child
+after_fork(_live.clear)  # instances are threads: a forked child has none
 
 
 def enter_live(running: Running) -> None:
-    """Note that an instance is initialized."""
+    """Register an instance as initialized."""
     running.initialized = True
     with _live_lock():
         _live.add(running)
 
 
 def leave_live(running: Running) -> None:
-    """Note that an instance is about to be finalized."""
+    """Deregister an instance before its ``finalize``."""
     running.initialized = False
     with _live_lock():
         _live.discard(running)
 
 
 def any_live() -> bool:
-    """Return True while an instance is initialized in this process."""
+    """Return True if an instance is initialized in this process."""
     with _live_lock():
         return bool(_live)
 
 
 def current() -> Running | None:
-    """Return the instance whose code calls, or None where that cannot be known."""
+    """Return the instance whose code calls, or None if unknown."""
     running = EXECUTING.get().running
     if isinstance(running, Running):
         return running
@@ -81,7 +81,7 @@ def current() -> Running | None:
 
 
 def current_server() -> ServerHandle | None:
-    """Return the server that calls to other models go to, or None outside of a running model."""
+    """Return the server for calls to other models, or None outside of a running model."""
     running = EXECUTING.get().running
     if isinstance(running, Running):
         return running.server if running.initialized else None
@@ -91,7 +91,7 @@ def current_server() -> ServerHandle | None:
 
 
 def with_instance(text: str) -> str:
-    """Return the message of a call that failed, with the name of the instance whose code calls."""
+    """Return the message of a failed call, with the name of the calling instance."""
     running = current()
     name = running.instance_name if running is not None else ""
     return f"Failed to process the request for model '{name}', message: {text}"

@@ -1,4 +1,4 @@
-"""One instance of a torch module: gather, ``forward``, scatter, on a stream of its own."""
+"""One instance of a torch module: gather, ``forward``, scatter, on its own stream."""
 
 from __future__ import annotations
 
@@ -46,14 +46,14 @@ class ModuleInstance(BatchInstance):
     module : torch.nn.Module
         On `device`; other instances may share it.
     device : torch.device or None
-        Where inputs go; None leaves them where they are (KIND_MODEL).
+        The device of inputs; None leaves them where they are (KIND_MODEL).
     config : ModelConfig
     order : InputOrder
     parameters : nbtriton.backends.pytorch.parameters.ModuleParameters
     place : Place, optional
         On a GPU.
     graphs : nbtriton.devices.Graphs, optional
-        Of its place, where batches run by CUDA graphs.
+        The place's graphs, if batches run by CUDA graphs.
     """
 
     def __init__(
@@ -98,7 +98,7 @@ class ModuleInstance(BatchInstance):
                 self._graphs.close()
 
     def run(self, requests: Sequence[BackendRequest], timer: BatchTimer) -> Sequence[Response]:
-        """Run requests of which a model that does not batch gets one."""
+        """Run one batch; without batching it has one request."""
         place = self._place
         if place is None:
             outputs = self._compute(requests, timer)
@@ -114,7 +114,7 @@ class ModuleInstance(BatchInstance):
         return self.scatter(requests, outputs)
 
     def _compute(self, requests: Sequence[BackendRequest], timer: BatchTimer) -> dict[str, Array]:
-        """Return the outputs by name: copies, as the module may go on with its own memory.
+        """Return the outputs by name: copies, as the module may reuse its own memory.
 
         It may keep a tensor and return it again, return one twice, or a weight, or its input.
         """
@@ -152,7 +152,7 @@ class ModuleInstance(BatchInstance):
     ) -> dict[str, Any]:
         """Return tensors for the module: its own memory, unless it only reads. Strings are a list."""
         device = self._device
-        # Several requests were joined, and that made new memory.
+        # Joining several requests made new memory.
         copies = len(requests) == 1 and not self._reads_only and self._place is None
         owned = requests[0].owned_inputs
         inputs: dict[str, Any] = {}
@@ -185,7 +185,7 @@ class ModuleInstance(BatchInstance):
         return self._order.call(self._module, inputs)
 
     def _replayed(self, inputs: Mapping[str, Array]) -> Any:
-        """Return what the module returns, by a graph where its shapes have one or can get one."""
+        """Return the module's result, by a graph if its shapes have one or can get one."""
         place = self._place
         assert place is not None
         for value in inputs.values():
@@ -199,19 +199,19 @@ class ModuleInstance(BatchInstance):
         return captured.result
 
     def capturable(self) -> Callable[[Mapping[str, Array]], Mapping[str, Array]] | None:
-        """Return the module as a function of tensors; None for one that is given strings or another layout."""
+        """Return the module as a function of tensors; None if it gets strings or another layout."""
         return self._on_device if self._layout == PLAIN else None
 
     def _on_device(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
-        """Return the outputs of one request; tensors that the module may go on with."""
+        """Return the outputs of one request; the module may reuse these tensors."""
         with self._guard:
             if self._before_batch is not None:
                 self._before_batch()
-            found = {name: to_torch(a, self._device).contiguous() for name, a in inputs.items()}
-            return self._name_outputs(self._called(found))
+            tensors = {name: to_torch(a, self._device).contiguous() for name, a in inputs.items()}
+            return self._name_outputs(self._called(tensors))
 
     def _name_outputs(self, result: Any) -> dict[str, Array]:
-        # (A tensor is not asked whether it is a mapping: that takes the machinery of abc.)
+        # (A tensor is not checked for a mapping, which is slow in abc.)
         single = isinstance(result, self._tensor) or _is_list_of_text(result)
         results = (result,) if single else result
         named = name_results(results, self._results, model=self._name)
@@ -226,19 +226,19 @@ class ModuleInstance(BatchInstance):
                     "Tensors or a Scalar",
                     hint=f"output '{name}' is of type {type(tensor).__name__}",
                 )
-            found = datatype_of(tensor)
-            if found != self._outputs[name]:
+            datatype = datatype_of(tensor)
+            if datatype != self._outputs[name]:
                 raise InvalidArgumentError(
                     f"configuration expects datatype {to_config(self._outputs[name])} for output "
-                    f"'{name}', model provides {to_config(found)}",
+                    f"'{name}', model provides {to_config(datatype)}",
                     hint="change data_type of the output, or cast in forward",
                 )
         return named
 
     def _as_numpy(self, tensor: Array, copied: bool) -> Array:
-        """Return a tensor on the host as numpy: cut and inspected in a tenth of the time.
+        """Return a tensor on the host as numpy, which cuts and inspects ten times as fast.
 
-        Its memory is the engine's own, unless the receiver copies it.
+        Its memory belongs to the engine, unless the receiver copies it.
         """
         if type(tensor) is _ndarray:  # strings
             return tensor
@@ -253,5 +253,5 @@ def _is_text(array: Array) -> bool:
 
 
 def _is_list_of_text(result: Any) -> bool:
-    """Return True for TorchScript's ``List[str]``; an empty list is one as well."""
+    """Return True for TorchScript's ``List[str]``; an empty list counts as one."""
     return type(result) is list and (not result or type(result[0]) is str)

@@ -1,10 +1,10 @@
 """The mapping of a configuration's tensors to arguments and results of ``forward``.
 
-The rules are those of Triton's PyTorch backend (``GetNamingConvention`` of libtorch.cc): inputs by
-the names of the arguments of ``forward``, else by ``NAME__index``, else in the order of the
-configuration; control tensors and states of sequences by ``NAME__index``; all of them by name where
-``forward`` takes one dictionary. Outputs by the keys of a dict, else by ``NAME__index``, else in the
-order of the configuration.
+The rules are those of Triton's PyTorch backend (``GetNamingConvention`` of libtorch.cc). Inputs are matched
+by the names of the arguments of ``forward``, else by ``NAME__index``, else in the order of the configuration;
+control tensors and states of sequences by ``NAME__index``; all of them by name if ``forward`` has one
+dictionary argument. Outputs are matched by the keys of a dict, else by ``NAME__index``, else in the order of
+the configuration.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ __all__ = [
     "name_results",
 ]
 
-# From the first "__" on, as Triton looks for it; nothing behind it counts as 0.
+# From the first "__" on, as in Triton; an empty index counts as 0.
 _INDEXED = re.compile(r"(?:(?!__).)*__(\d*)", re.DOTALL)
 
 
@@ -38,9 +38,9 @@ class Forward:
     Parameters
     ----------
     arguments : tuple of str or None
-        Their names; None if they cannot be known.
+        Their names; None if unknown.
     required : int
-        How many of them have no default.
+        Number of arguments without a default.
     variadic : bool
         Whether more of them are allowed (``*args``).
     dictionary : bool
@@ -55,7 +55,7 @@ class Forward:
 
 @dataclass(frozen=True, slots=True)
 class InputOrder:
-    """The way in which inputs are passed: by keyword, in one dictionary, or by position in the order of `names`."""
+    """The passing of inputs: by keyword, in one dictionary, or by position in the order of `names`."""
 
     names: tuple[str, ...]
     by_keyword: bool = False
@@ -81,12 +81,12 @@ def arrange_inputs(
         In the order of the configuration.
     forward : Forward
     indexed : sequence of str
-        Controls and states of sequences, which always go by their index.
+        Controls and states of sequences, which are always matched by their index.
 
     Raises
     ------
     ConfigError
-        ``NAME__index`` with an index twice, or one that leaves a gap.
+        A duplicate index of ``NAME__index``, or a gap between indices.
     """
     if forward.dictionary:
         return InputOrder((*names, *indexed), as_dictionary=True)
@@ -127,13 +127,13 @@ class OutputOrder:
 
 
 def arrange_outputs(names: Sequence[str]) -> OutputOrder:
-    """Return which results of ``forward`` the outputs of a configuration are."""
+    """Return the result of ``forward`` for each output of a configuration."""
     indices = tuple(index for index in map(index_of, names) if index is not None)
     return OutputOrder(tuple(names), indices if len(indices) == len(names) else ())
 
 
 def name_results(result: Any, order: OutputOrder, *, model: str) -> dict[str, Any]:
-    """Return what ``forward`` returned by output name.
+    """Return the results of ``forward`` by output name.
 
     Parameters
     ----------
@@ -147,18 +147,18 @@ def name_results(result: Any, order: OutputOrder, *, model: str) -> dict[str, An
     InvalidArgumentError
         ``NAME__index`` beyond the results, with Triton's text.
     InternalError
-        A name that the dict lacks, or a wrong number of results.
+        A name missing in the dict, or a wrong number of results.
     """
     values = result if isinstance(result, (tuple, list)) else (result,)
     by_name = values is not result and isinstance(result, Mapping)
     if by_name or not order.indices:
         return name_outputs(result if by_name else values, order.names, model=model, exact=False)
-    found = {}
+    results = {}
     for name, index in zip(order.names, order.indices):  # noqa: B905 - of one length
         if index >= len(values):
             raise InvalidArgumentError(
                 f"The output {name} in the model configuration refers to an output index "
                 f"which doesn't exist. This model has {len(values)} outputs"
             )
-        found[name] = values[index]
-    return found
+        results[name] = values[index]
+    return results

@@ -21,7 +21,7 @@ class SavedModelInstance(BatchInstance):
     ----------
     config : ModelConfig
     call : callable
-        Of tensors by name: tensors by name.
+        Maps tensors by name to tensors by name.
     constant : callable
         Makes a tensor of an array.
     """
@@ -38,7 +38,7 @@ class SavedModelInstance(BatchInstance):
         self._call = None
 
     def run(self, requests: Sequence[BackendRequest], timer: BatchTimer) -> Sequence[Response]:
-        """Run requests of which a model that does not batch gets one."""
+        """Run one batch; without batching it has one request."""
         # A constant is a copy, or is only read.
         gathered = gather_inputs(requests, self._inputs, self._layout, copy=False)
         feeds = {name: self._constant(to_numpy(array)) for name, array in gathered.items()}

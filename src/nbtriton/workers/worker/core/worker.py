@@ -33,7 +33,7 @@ from nbtriton.workers.core.remote import RemoteRequest
 from nbtriton.workers.errors import decode_error, encode_error, failure
 from nbtriton.workers.plain import plain
 from nbtriton.workers.worker.limits import set_threads
-from nbtriton.workers.worker.making import Maker, follow_levels
+from nbtriton.workers.worker.making import InstanceFactory, follow_levels
 from nbtriton.workers.worker.output import redirect
 from nbtriton.workers.worker.server import RemoteFuture, RemoteServer, RemoteTrace
 
@@ -63,14 +63,14 @@ class _Marks:
 
 
 class Worker:
-    """The main thread executes; another one reads what the engine's process sends meanwhile.
+    """The main thread executes; another one reads the engine's other messages.
 
     Attributes
     ----------
     heap : Outgoing
         For the tensors of responses and of calls.
     iterative : bool
-        The model may have its requests executed more than once.
+        The model may reschedule its requests.
     """
 
     def __init__(self, execute: socket.socket, calls: socket.socket) -> None:
@@ -83,13 +83,13 @@ class Worker:
         self._answers: dict[int, _Answer] = {}
         self._futures: dict[int, RemoteFuture] = {}
         self._open_requests: dict[int, list[RemoteRequest]] = {}
-        self._maker = Maker()
+        self._factory = InstanceFactory()
         self._instance: BackendInstance | None = None
         self._executing_context = Executing()
         self._all_outputs: frozenset[str] = frozenset()
         self.iterative = False
         self.server = RemoteServer(self)
-        # The dialogue under way, 0 for none; and the one that an interrupt is meant for.
+        # The current dialogue, 0 for none; and the one that an interrupt is meant for.
         self._dialogue = 0
         self._interrupted = 0
         self._guards = 0
@@ -115,20 +115,20 @@ class Worker:
         kind, number = message[0], message[1]
         self._seen = False
         self._dialogue = number
-        made = Packer()
+        packer = Packer()
         behind_it = b""
         try:
             self._interruptible = True
             if kind == protocol.EXECUTE:
-                reply = self._execute(message, behind, made)
+                reply = self._execute(message, behind, packer)
                 self._interruptible = False
-                place, behind_it = made.finish(self.heap)
+                place, behind_it = packer.finish(self.heap)
                 reply += (place,)
             else:
                 if message[3] is not None:
                     follow_levels(*message[3])
-                found = self._do(kind, message[2])
-                reply = (protocol.REPLY, number, found)
+                result = self._do(kind, message[2])
+                reply = (protocol.REPLY, number, result)
         except KeyboardInterrupt:
             reply = (protocol.INTERRUPTED, number)
         except BaseException as error:
@@ -141,7 +141,7 @@ class Worker:
             sys.stdout.flush()
             sys.stderr.flush()
         self._dialogue = 0
-        del made  # with the last views of the inputs
+        del packer  # with the last views of the inputs
         families, samples = self.dropped_metrics
         dropped = None
         if families or samples:
@@ -155,16 +155,16 @@ class Worker:
             self._ending = True
             if self._instance is not None:
                 self._instance.finalize()
-            self._maker.close()
+            self._factory.close()
             return None
         if kind == protocol.COMPLETE:
-            return self._maker.complete(description)
-        made = self._maker.create(description, self.server)
-        self._instance = made.instance
-        self._all_outputs = made.all_outputs
-        self.iterative = made.iterative
-        self._executing_context = Executing((), made.instance.running)
-        return {"ready": made.instance.readiness is not None}
+            return self._factory.complete(description)
+        created = self._factory.create(description, self.server)
+        self._instance = created.instance
+        self._all_outputs = created.all_outputs
+        self.iterative = created.iterative
+        self._executing_context = Executing((), created.instance.running)
+        return {"ready": created.instance.readiness is not None}
 
     def _execute(
         self, message: tuple[Any, ...], behind: memoryview, packer: Packer
@@ -191,7 +191,7 @@ class Worker:
                 EXECUTING.reset(token)
             encoded = encode_responses(responses, packer)
             again = []
-            # (Those of scattered outputs are not made here, and none of them is missing.)
+            # (Responses of scattered outputs are not made here, and none of them is missing.)
             listed = responses if isinstance(responses, list) else None
             for index, request in enumerate(requests):
                 if request.rescheduled and not request.is_answered():
@@ -204,7 +204,7 @@ class Worker:
                 protocol.REPLY, number, encoded, timer.inputs_ready_ns, timer.infer_done_ns, again,
             )  # fmt: skip
         except BaseException:
-            for request in requests:  # the engine answers what is not answered yet
+            for request in requests:  # the engine answers the remaining requests
                 request.try_finish()
             raise
         finally:
@@ -215,11 +215,11 @@ class Worker:
 
     @property
     def inside(self) -> bool:
-        """True on the main thread while the engine's process waits for its reply."""
+        """Whether this is the main thread while the engine's process waits for its reply."""
         return self._dialogue > 0 and get_ident() == self._main
 
     def post(self, message: tuple[Any, ...], behind: bytes = b"") -> None:
-        """Send a message that has no answer."""
+        """Send a message without an answer."""
         if self.inside:
             self._guarded_send(message, behind)
         else:
@@ -241,7 +241,7 @@ class Worker:
                 self._open_requests.pop(request.batch, None)
 
     def ask(self, what: str, arguments: tuple[Any, ...]) -> Any:
-        """Ask the server something and wait for the answer."""
+        """Send a question to the server and wait for the answer."""
         number = next(self._numbers)
         return self.request(number, (protocol.ASK, number, what, plain(arguments)))
 
@@ -260,7 +260,7 @@ class Worker:
         return self._ask_inside(message, behind)  # type: ignore[no-any-return]
 
     def request(self, number: int, message: tuple[Any, ...], behind: bytes = b"") -> Any:
-        """Send a message and wait for its answer: a value, or an error that is raised."""
+        """Send a message and wait for its answer: a value, or an error, which is raised."""
         if self.inside:
             return self._ask_inside(message, behind)
         answer = self._answers[number] = _Answer()
@@ -295,11 +295,11 @@ class Worker:
         return future
 
     def forget_future(self, number: int) -> None:
-        """Forget a request that was refused."""
+        """Forget a refused request."""
         self._futures.pop(number, None)
 
     def guarded(self, callback: Callable[..., object], *arguments: object) -> None:
-        """Call a function on the thread that reads, which must go on."""
+        """Call a function on the reading thread, which its errors must not end."""
         try:
             callback(*arguments)
         except Exception:
@@ -308,7 +308,7 @@ class Worker:
     # -- interrupts ------------------------------------------------------------------------------
 
     def _on_interrupt(self, _: int, __: FrameType | None) -> None:
-        """Raise an interrupt that is meant for what runs now, between two messages."""
+        """Raise an interrupt for the current execution, between two messages."""
         if self._interruptible and self._interrupted == self._dialogue and not self._guards:
             self._interrupted = 0
             self._seen = True
@@ -326,7 +326,7 @@ class Worker:
             self._guards -= 1
         self._flush_interrupt()
 
-    # -- what comes beside -----------------------------------------------------------------------
+    # -- the engine's other messages -----------------------------------------------------------------
 
     def _read(self) -> None:
         channel = self._channel
@@ -391,7 +391,7 @@ class Worker:
     # -- memory ----------------------------------------------------------------------------------
 
     def _open(self, place: Place | None, behind: memoryview) -> Any:
-        """Return the memory of a message's tensors, which is the reader's own."""
+        """Return the memory of a message's tensors, owned by the reader."""
         return bytearray(behind) if place is None else self._incoming.view(place)
 
     def _announce(self, number: int, fd: int, size: int) -> None:

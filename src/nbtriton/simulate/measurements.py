@@ -1,36 +1,39 @@
-"""The measurements of a model so far, in several turns, and the numbers that follow from them."""
+"""The measurements of a model in several turns, and the numbers that follow from them."""
 
 from __future__ import annotations
 
 import os
 import sys
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
+from nbtriton.engine.core.snapshot import BatchRecord
 from nbtriton.simulate.estimates import added_quantiles, upper_median
 
-__all__ = ["Seen"]
+__all__ = ["ModelMeasurements"]
 
 
 @dataclass(slots=True)
-class Seen:
-    """The measurements of one model so far; times in ns.
+class ModelMeasurements:
+    """The measurements of one model; times in ns.
 
     Parameters
     ----------
     alone : mapping of int to list of list of int
         Execution times of one request at a time, by rows and turn.
     busy : mapping of int to list of (float, float)
-        Seconds of those executions and of the processor for them, by rows.
+        Wall and processor seconds of those executions, by rows.
     gathered : list of float
-        What each further request of a batch adds, by turn.
+        Additional time of each further request of a batch, by turn.
     queued, idle, whole : mapping of int to list of int
-        Of executions after an idle time, by that time in us: in the queue, really idle, both together.
+        Of executions after an idle time, by that time in us: queue time, actual idle time, and queue time
+        plus execution time.
     plain, crowded, gaps : mapping of int to list of int
-        By executions at once: execution times of full batches of one request, and of many; between
-        those.
+        By concurrent executions: execution times of full batches of one request, those of full batches of
+        many requests, and the gaps between the latter.
     details : dict
         Further fields of the profile.
     """
@@ -46,9 +49,23 @@ class Seen:
     gaps: dict[int, list[int]] = field(default_factory=lambda: defaultdict(list))
     details: dict[str, Any] = field(default_factory=dict)
 
+    def add_after_idle(self, idle_us: int, executions: Sequence[BatchRecord], rows: int) -> None:
+        """Add executions of an instance, in the order of their begin, that were to follow this idle time.
+
+        Only those with these rows count whose requests arrived after the end of the execution before.
+        """
+        last_ns = 0
+        for record in executions:
+            arrival_ns = record.start_ns - record.queue_ns
+            if last_ns and arrival_ns > last_ns and record.batch_size == rows:
+                self.queued[idle_us].append(record.queue_ns)
+                self.idle[idle_us].append(record.start_ns - last_ns)
+                self.whole[idle_us].append(record.end_ns - arrival_ns)
+            last_ns = max(last_ns, record.end_ns)
+
     def all_alone(self, rows: int) -> list[int]:
         """Return the times of all turns."""
-        return [took for turn in self.alone.get(rows, ()) for took in turn]
+        return [time_ns for turn in self.alone.get(rows, ()) for time_ns in turn]
 
     @property
     def cores(self) -> float:
@@ -60,7 +77,7 @@ class Seen:
 
     @property
     def gather_ns(self) -> float:
-        """What each further request of a batch adds: no more than it takes alone."""
+        """Additional time of each further request of a batch, at most its time alone."""
         if not self.gathered:
             return 0.0
         return min(
@@ -69,18 +86,18 @@ class Seen:
 
     @property
     def wake_ns(self) -> float | None:
-        """Until a sleeping instance begins; the quicker ones, the others are in what idle times add."""
+        """Start latency of a sleeping instance: the lower ones; `idle_us` contains the others."""
         for queued in self.queued.values():
             return min(float(sorted(queued)[len(queued) // 4]), sys.getswitchinterval() * 1e9)
         return None
 
     def idle_us(self, rows: int) -> tuple[tuple[float, tuple[float, ...]], ...]:
-        """Return the additional time of executions with these rows after idle times."""
+        """Return the additional times of executions with these rows after idle times."""
         wake_ns = round(self.wake_ns or 0)
         plain = self.all_alone(rows)
-        found = []
+        additions = []
         for idle_us, whole in self.whole.items():
-            adds = added_quantiles([took - wake_ns for took in whole], plain)
+            adds = added_quantiles([time_ns - wake_ns for time_ns in whole], plain)
             really_us = upper_median(self.idle[idle_us]) / 1000
-            found.append((really_us, tuple(round(ns / 1000, 3) for ns in adds)))
-        return tuple(sorted(found))
+            additions.append((really_us, tuple(round(ns / 1000, 3) for ns in adds)))
+        return tuple(sorted(additions))

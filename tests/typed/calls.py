@@ -1,0 +1,135 @@
+"""A user's notebook with types throughout: what measures, explains, draws, predicts and teaches."""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+import nbtriton as nt
+from nbtriton.config import ModelConfig
+from nbtriton.pytriton import ModelConfig as PyTritonConfig
+from nbtriton.pytriton import Tensor, Triton, batch
+from nbtriton.teaching import Progress
+
+Rows = npt.NDArray[np.float32]
+Row = Annotated[Rows, "FP32[4]"]
+ONE: Rows = np.ones((1, 4), np.float32)
+CONFIG = "max_batch_size: 8  dynamic_batching { }"
+
+
+def double(IN: Row) -> Annotated[dict[str, Rows], {"OUT": "FP32[4]"}]:
+    return {"OUT": IN * np.float32(2)}
+
+
+@nt.exercise(solution="dynamic_batching { }", hint="A request waits for others.")
+def forms_batches(server: nt.Server) -> str:
+    """Let `double` form batches of several requests."""
+    assert server.config("double").HasField("dynamic_batching")
+    return "The dynamic batcher forms them."
+
+
+@nt.predict_batches
+def one_each() -> object:
+    """Which batches form?"""
+    return nt.scenario(CONFIG, [0, 1])
+
+
+@batch
+def negate(data: Rows) -> list[Rows]:
+    return [-data]
+
+
+def serve(server: nt.Server, folder: Path) -> None:
+    with server.serve(http_port=0, grpc_port=0, metrics_port=None) as endpoints:
+        ports = (endpoints.http_port, endpoints.grpc_port, endpoints.metrics_port)
+        print(None not in ports[:2], ports[2] is None, len(server.endpoints))
+    exported = server.export(folder / "models", ["double"], overwrite=True)
+    print(type(exported).__name__)
+    with nt.Server(gpus=nt.SimulatedGPUs(2), cache_bytes=1 << 20) as other:
+        control = other.load_repository(folder / "models", control_mode="explicit")
+        control.load("double")
+        config: ModelConfig = other.config("double")
+        print(config.max_batch_size, other.is_ready("double"), len(nt.copies(other)))
+        print(other.unload("double", timeout_s=None))
+
+
+def measure(server: nt.Server) -> nt.PerfReport:
+    report: nt.PerfReport = nt.perf(
+        server, "double", concurrency="1:2", instances=[1, 2], request_count=4, inputs={"IN": ONE}
+    )
+    best: float = report.best(p99_ms=60_000.0).infer_per_s
+    frame: pd.DataFrame = report.frame
+    run = nt.PerfRun(server, "double", concurrency=1, request_count=4)
+    print(len(frame), best > 0, len(run.result(timeout_s=60).points), bool(report.headline))
+    return report
+
+
+def explain(server: nt.Server, folder: Path) -> None:
+    tap: nt.TrafficTap
+    with nt.record(server, folder / "traffic.jsonl", inputs=True) as tap:
+        asyncio.run(server.infer_async("double", {"IN": ONE}, priority=1))
+    recording: nt.Recording = tap.stop()
+    again: nt.PerfReport = nt.replay(recording, server, speed=2.0)
+    why: nt.Explanation = nt.why(server, "double")
+    found: nt.Diagnosis = nt.doctor(server, "double")
+    seen: pd.DataFrame = nt.events(server, "double")
+    faults: nt.ChaosReport = nt.chaos(server, "double", faults=["raise"], count=4, seconds=5.0)
+    print(again.interrupted, bool(why.headline), found.ok, len(seen) > 0, faults.unanswered)
+    print(len(nt.status(server, "double")), len(nt.last_batches(server, "double", requests=1)))
+
+
+def draw(server: nt.Server, report: nt.PerfReport) -> None:
+    graph = nt.dag(server, "double")
+    lanes = nt.timeline(server, "double", span_ms=1000.0)
+    curves = nt.plot(before=report, after=report, target_ms=20.0)
+    steps = nt.figure(nt.scenario(CONFIG, [0, 1], execution_ms=5.0))
+    print(*(type(one).__name__ for one in (graph, lanes, curves, steps)))
+    shown = nt.watch(server, "double")
+    shown.stop()
+
+
+def predict(server: nt.Server, folder: Path) -> None:
+    profile: nt.Profile = nt.Profile.declared({"double": {1: 2.0, 8: 4.0}})
+    told: nt.PerfReport = nt.whatif(profile, "double", concurrency=[1, 8], instances=[1, 2])
+    run: nt.Trial = nt.trial(profile, config=CONFIG, request_rate=100.0, requests=20)
+    curve: nt.TrialCurve = nt.trial_curve(
+        profile,
+        {"one": CONFIG, "two": f"{CONFIG} instance_group {{ count: 2 }}"},
+        concurrency=[1, 2],
+    )
+    tuning: nt.Tuning = nt.tune(
+        server, "double", p99_ms=1000.0, concurrency=2, instances=[1, 2], max_batch_size=[8],
+        max_queue_delay_us=[0], profile=profile, finalists=1, seconds=2.0,
+    )  # fmt: skip
+    print(told.simulated, run.percentile_ms(99) > 0, len(curve.series), len(tuning.frontier) > 0)
+    mark = nt.check(server, forms_batches, progress=Progress(folder / "progress.json"))
+    print(mark.correct, forms_batches.hint, type(one_each).__name__)
+
+
+def bind() -> None:
+    triton = Triton()
+    data = Tensor(name="data", dtype=np.float32, shape=(-1,))
+    triton.bind("negate", negate, [data], [data], config=PyTritonConfig(max_batch_size=8))
+    print(triton.server.infer("negate", {"data": ONE})["data"].tolist(), triton.stop())
+
+
+def main() -> None:
+    with nt.Server(gpus=()) as server, tempfile.TemporaryDirectory() as folder:
+        server.load(CONFIG, double, name="double")
+        server.infer("double", {"IN": ONE})
+        serve(server, Path(folder))
+        report = measure(server)
+        explain(server, Path(folder))
+        draw(server, report)
+        predict(server, Path(folder))
+    bind()
+
+
+if __name__ == "__main__":
+    main()
