@@ -20,6 +20,7 @@ from nbtriton.errors import (
     UnsupportedError,
 )
 from nbtriton.explain.injection import FaultyInstance
+from nbtriton.explain.planned_faults import _Experiment
 from tests.until import PATIENCE_S, until
 
 ONES = {"IN": np.ones((1, 4), np.float32)}
@@ -217,6 +218,23 @@ def test_an_interrupt_restores_the_model_and_leaves_what_was_seen(server):
     assert backend_instances(server) == before
     assert not any(isinstance(each, FaultyInstance) for each in backend_instances(server))
     assert server.infer("double", ONES)["OUT"].tolist() == [[2, 2, 2, 2]]
+
+
+def test_a_second_interrupt_leaves_no_faults_and_no_clients(server, monkeypatch):
+    before = backend_instances(server)
+    end = _Experiment.end
+
+    def interrupted_end(experiment):
+        signal.raise_signal(signal.SIGINT)
+        end(experiment)
+
+    monkeypatch.setattr(_Experiment, "end", interrupted_end)
+    with pytest.raises(KeyboardInterrupt):
+        nt.chaos(server, "double", faults={"raise": 0.1}, seconds=0.05)
+    assert backend_instances(server) == before
+    answered = server.infer("double", ONES, request_id="after")
+    assert answered["OUT"].tolist() == [[2, 2, 2, 2]]
+    assert not [each for each in threading.enumerate() if each.name == "nbtriton-perf"]
 
 
 @pytest.mark.slow

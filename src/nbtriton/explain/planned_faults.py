@@ -257,13 +257,15 @@ def chaos(
         interrupted = True
     finally:
         # No new faults while running requests end; a second interrupt is raised after that.
-        with interrupts_deferred():
-            experiment.end()
         try:
-            if load is not None:
-                load.stop()
+            with interrupts_deferred():
+                experiment.end()
         finally:
-            experiment.wait_restored()
+            try:
+                if load is not None:
+                    load.stop()
+            finally:
+                experiment.wait_restored()
     seen += arrivals.pop_answered()
     found = [
         _ClientRequest("+".join(sorted(set(injected.requests.get(number, ())))) or "none", status, ns / 1e6, error)
