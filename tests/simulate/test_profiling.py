@@ -193,7 +193,7 @@ def test_processor_time_of_a_model_in_a_process_is_its_own(server, tmp_path):
 
     def spin(IN: "FP32[2]") -> {"OUT": "FP32[2]"}:
         start_s, used_s, total = time.perf_counter(), time.thread_time(), 0
-        for number in range(60_000):
+        for number in range(400_000):
             total += number * number % 7
         with path.open("a") as file:
             print(time.thread_time() - used_s, time.perf_counter() - start_s, file=file)
@@ -206,9 +206,10 @@ def test_processor_time_of_a_model_in_a_process_is_its_own(server, tmp_path):
     measured = nt.profile(server, "spins", seconds=0.1, at_once=1, batch_sizes=[1]).models["spins"]
     server.unload("spins", timeout_s=None)
     assert measured.place == "process"
-    # This process only waits for it. (A busy machine gives it a part of a core.)
-    used_s, took_s = np.loadtxt(path).sum(axis=0)
-    assert measured.cores > 0.5 * used_s / took_s
+    # This process only waits for it. (A busy machine gives an execution a part of a core, and wakes up
+    # this process milliseconds later: few beside 20 ms.)
+    used_s, took_s = np.loadtxt(path).T
+    assert measured.cores > 0.5 * (used_s / took_s).min()
     assert measured.interpreter_share == 0
 
 
