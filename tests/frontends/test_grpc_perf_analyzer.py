@@ -11,6 +11,7 @@ pytest.importorskip("grpc", reason="the gRPC endpoint needs the extra 'serve'")
 
 from nbtriton.engine import Server
 from nbtriton.frontends import serve
+from tests.frontends.measured import measured
 
 pytestmark = [pytest.mark.reference, pytest.mark.slow]
 
@@ -51,7 +52,7 @@ ensemble_scheduling {
 
 
 @pytest.fixture(scope="module")
-def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server, str]]:
     source: Path = tmp_path_factory.mktemp("model") / "model.py"
     source.write_text(MODEL)
     with Server(gpus=()) as server:
@@ -59,7 +60,7 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         server.load(CONFIG % ("follows", SEQUENCE), source)
         server.load(ENSEMBLE)
         with serve(server, http_port=None, metrics_port=None, grpc_port=0) as endpoints:
-            yield f"127.0.0.1:{endpoints.grpc_port}"
+            yield server, f"127.0.0.1:{endpoints.grpc_port}"
 
 
 @pytest.mark.parametrize(
@@ -78,11 +79,9 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     ids=["sync", "async", "streaming", "request rate", "shared memory", "compression",
          "sequences", "sequences in a stream", "ensemble"],
 )  # fmt: skip
-def test_perf_analyzer(reference, url: str, model: str, flags: str) -> None:
-    done = reference.perf_analyzer(
-        "-m", model, "-i", "grpc", "-u", url, "--request-count", "200",
-        *flags.split(), timeout_s=100,
-    )  # fmt: skip
+def test_perf_analyzer(reference, served: tuple[Server, str], model: str, flags: str) -> None:
+    server, url = served
+    done = measured(reference, server, model, "-i", "grpc", "-u", url, *flags.split())
     assert done.returncode == 0, done.stdout + done.stderr
     assert "throughput" in done.stdout
     # The breakdown comes from our statistics.

@@ -7,31 +7,32 @@ from pathlib import Path
 
 import pytest
 
+from nbtriton.engine import Server
+from tests.frontends.measured import measured
+
 pytestmark = [pytest.mark.reference, pytest.mark.slow]
 
 MODES = {
-    "async": ("-m", "one", "--async", "--concurrency-range", "4"),
-    "sync": ("-m", "one", "--sync", "--concurrency-range", "2"),
-    "json": ("-m", "one", "--input-tensor-format", "json", "--output-tensor-format", "json"),
-    "batch": ("-m", "one", "-b", "4"),
-    "request rate": ("-m", "one", "--request-rate-range", "50"),
-    "system shared memory": ("-m", "one", "--shared-memory", "system", "--output-shared-memory-size", "64"),
-    "strings": ("-m", "words", "--string-length", "12"),
-    "variable shape": ("-m", "flexible", "--shape", "IN:32"),
-    "sequences": ("-m", "sequence", "--concurrency-range", "2", "--sequence-length", "5"),
+    "async": ("one", "--async", "--concurrency-range", "4"),
+    "sync": ("one", "--sync", "--concurrency-range", "2"),
+    "json": ("one", "--input-tensor-format", "json", "--output-tensor-format", "json"),
+    "batch": ("one", "-b", "4"),
+    "request rate": ("one", "--request-rate-range", "50"),
+    "system shared memory": ("one", "--shared-memory", "system", "--output-shared-memory-size", "64"),
+    "strings": ("words", "--string-length", "12"),
+    "variable shape": ("flexible", "--shape", "IN:32"),
+    "sequences": ("sequence", "--concurrency-range", "2", "--sequence-length", "5"),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("mode", MODES)
 def test_perf_analyzer_measures_this_endpoint(
-    reference, port: int, mode: str, tmp_path: Path
+    reference, server: Server, port: int, mode: str, tmp_path: Path
 ) -> None:
     report = tmp_path / "report.csv"
-    done = reference.perf_analyzer(
-        *MODES[mode], "-i", "http", "-u", f"127.0.0.1:{port}", "--request-count", "200",
-        "-f", str(report),
-        timeout_s=100,
-    )  # fmt: skip
+    done = measured(
+        reference, server, *MODES[mode], "-i", "http", "-u", f"127.0.0.1:{port}", "-f", str(report)
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     (row,) = csv.DictReader(report.read_text().splitlines())
     assert float(row["Inferences/Second"]) > 0
