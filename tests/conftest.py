@@ -101,6 +101,17 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.skip(reason="torch finds no NVIDIA GPU here"))
 
 
+@pytest.fixture(autouse=True)
+def handlers_stay():
+    """A test leaves the handlers of SIGINT and SIGTERM as they were.
+
+    With one that only notes a SIGTERM, the children of a later test's `multiprocessing.Pool` never end.
+    """
+    before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
+    yield
+    assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == before
+
+
 @pytest.fixture
 def own_progress(monkeypatch, tmp_path):
     """A reader's progress is kept in the test's own folder."""

@@ -9,7 +9,8 @@ import signal
 import sys
 import threading
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from math import ceil
 from pathlib import Path
 from time import monotonic, sleep
@@ -86,8 +87,17 @@ def _run(
     options = server_options(arguments)
     _log_without_effect(options["backend_config"])
     ports = {**endpoint_options(arguments), "log": log}
-    ended = _on_signals()
-    server = make_server(**options)
+    with _ended_by_signals() as ended:
+        return _run_until(ended, make_server(**options), arguments, directories, ports)
+
+
+def _run_until(
+    ended: threading.Event,
+    server: Server,
+    arguments: SimpleNamespace,
+    directories: Sequence[str],
+    ports: dict[str, Any],
+) -> int:
     try:
         error = _set_up(server, arguments, directories)
         if error is not None:
@@ -213,8 +223,12 @@ def model_table(index: Sequence[dict[str, str]]) -> str:
     return "\n".join([line, lines[0], line, *lines[1:], line])
 
 
-def _on_signals() -> threading.Event:
-    """Return an event set by SIGTERM and SIGINT; a second signal ends the process at once."""
+@contextmanager
+def _ended_by_signals() -> Iterator[threading.Event]:
+    """Give an event set by SIGTERM and SIGINT; a second signal ends the process at once.
+
+    The earlier handlers are restored: `main` may have been called by a program that goes on.
+    """
     ended = threading.Event()
 
     def end(number: int, _: object) -> None:
@@ -222,9 +236,13 @@ def _on_signals() -> threading.Event:
             os._exit(128 + number)
         ended.set()
 
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, end)
-    return ended
+    earlier = {number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield ended
+    finally:
+        for number, handler in earlier.items():
+            # None: not installed from Python, so it cannot be restored.
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)
 
 
 def _log_without_effect(settings: Mapping[str, Mapping[str, str]]) -> None:
