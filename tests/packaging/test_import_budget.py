@@ -1,9 +1,8 @@
-"""`import nbtriton` is quick, and heavy libraries load when they are first used."""
+"""`import nbtriton` loads few modules, and heavy libraries load when they are first used."""
 
 from __future__ import annotations
 
 import json
-import os
 from typing import Any
 
 import pytest
@@ -15,13 +14,13 @@ HEAVY = [
     "IPython", "anywidget", "cupy", "grpc", "ipywidgets", "matplotlib", "pandas", "torch",
     "tritonclient.grpc",
 ]  # fmt: skip
-# Of the processor time that importing NumPy takes in the same minute: a busy machine slows both down.
-# It is 0.1 s where this was written, and all of `Server` took twice as long.
-MOST = {"import nbtriton": 0.5, "from nbtriton import Server": 3.0}
+# Modules that an import loads, NumPy's 140 included; `make bench-import` has the times. 30 and 350 where this was
+# written, with Python 3.11; another Python loads some 20 others.
+MOST = {"import nbtriton": 60, "from nbtriton import Server": 400}
 
 
 def run(code: str, **options) -> Any:
-    program = f"import json, sys, time\n{code}\nprint(json.dumps(answer))"
+    program = f"import json, sys\n{code}\nprint(json.dumps(answer))"
     done = run_python("-c", program, **options)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1])
@@ -59,18 +58,7 @@ def test_heavy_libraries_load_on_first_use(code: str) -> None:
     assert answer == []
 
 
-@pytest.mark.slow
-def test_import_is_quick(tmp_path) -> None:
-    # With bytecode, as pip installs it: the first run writes it.
-    env = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
-    env["PYTHONPYCACHEPREFIX"] = str(tmp_path)
-
-    def processor_s(code: str) -> float:
-        return run(
-            f"start = time.process_time()\n{code}\nanswer = time.process_time() - start", env=env
-        )
-
-    rounds = [{code: processor_s(code) for code in ("import numpy", *MOST)} for _ in range(4)]
-    least = {code: min(each[code] for each in rounds) for code in rounds[0]}
-    found = {code: least[code] / least["import numpy"] for code in MOST}
-    assert all(found[code] < MOST[code] for code in MOST), found
+@pytest.mark.parametrize("code", MOST)
+def test_an_import_loads_few_modules(code: str) -> None:
+    count = run(f"before = {{*sys.modules}}\n{code}\nanswer = len({{*sys.modules}} - before)")
+    assert 0 < count < MOST[code]
