@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 from nbtriton.engine import InferenceFuture, Server
+from nbtriton.engine.core.completion import BatchCompletion
 from nbtriton.errors import (
     CancelledError,
     InvalidArgumentError,
@@ -640,6 +641,39 @@ def test_an_answered_request_is_freed_without_the_garbage_collector(server):
         server.unload("m", timeout_s=WAIT_S)
         del tensor
         assert reference() is None
+    finally:
+        gc.enable()
+
+
+@pytest.mark.parametrize("name", ["m", "chain", "fails"])
+def test_an_answered_batch_leaves_nothing_to_the_garbage_collector(
+    server: Server, gate: Gate, name: str
+):
+    def failing(IN):
+        raise ValueError("no")
+
+    server.load(echo("dynamic_batching {}"), gated(gate), name="m")
+    server.load(
+        ensemble_text(
+            ("m", {"IN": "IN"}, {"OUT": "BETWEEN"}),
+            ("m", {"IN": "BETWEEN"}, {"OUT": "OUT"}),
+            inputs={"IN": "FP32[4]"}, outputs={"OUT": "FP32[4]"},
+        ),
+        name="chain",
+    )  # fmt: skip
+    server.load(echo("dynamic_batching {}"), failing, name="fails")
+    gc.collect()
+    gc.disable()
+    try:
+        first = server.submit("m", {"IN": ones()})
+        gate.wait_entered()
+        futures = [server.submit(name, {"IN": ones()}) for _ in range(4)]
+        gate.open()
+        for future in (first, *futures):
+            future.exception(WAIT_S)
+        for loaded in ("chain", "m", "fails"):
+            server.unload(loaded, timeout_s=WAIT_S)
+        assert not [each for each in gc.get_objects() if isinstance(each, BatchCompletion)]
     finally:
         gc.enable()
 

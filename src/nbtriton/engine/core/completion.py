@@ -62,13 +62,14 @@ class BatchCompletion(Completion):
     Attributes
     ----------
     answer_remaining : callable or None
-        Delivers the responses that are left.
+        ``answer_remaining(completion)`` delivers the responses that are left. It gets the completion,
+        as one that it held would be a cycle of references: only the garbage collector frees those.
     """
 
     __slots__ = ("_deferred", "_gathered", "_unblock_instance", "answer_remaining")
 
     def __init__(self, unblock_instance: Callable[[], object] | None = None) -> None:
-        self.answer_remaining: Callable[[], object] | None = None
+        self.answer_remaining: Callable[[Completion], object] | None = None
         self._unblock_instance = unblock_instance
         self._deferred: list[Callable[[], object]] = []
         self._gathered: dict[
@@ -104,7 +105,7 @@ class BatchCompletion(Completion):
     def flush_before_wait(self) -> None:
         """Deliver and flush all before a callback waits on this thread, perhaps for some of it."""
         if self.answer_remaining is not None:
-            self.answer_remaining()
+            self.answer_remaining(self)
         self.flush()
         if self._unblock_instance is not None:
             self._unblock_instance()

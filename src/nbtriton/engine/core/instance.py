@@ -407,14 +407,12 @@ class Instance(Executor):
         try:
             if error is not None:
                 if batch is not None:
-                    batch.answer_remaining = partial(_fail, requests, error, completion)
+                    batch.answer_remaining = partial(_fail, requests, error)
                 _fail(requests, error, completion)
             elif responses is not None:
                 left = requests if owner.sequences is None else requests.copy()
                 if batch is not None:
-                    batch.answer_remaining = partial(
-                        self._answer_remaining, left, responses, completion
-                    )
+                    batch.answer_remaining = partial(self._answer_remaining, left, responses)
                 self._answer(left, responses, completion)
             else:  # a decoupled model, which may send its own responses for long
                 for request in requests:
