@@ -8,6 +8,8 @@ from nbtriton.packages import on_first_use
 
 if TYPE_CHECKING:
     from nbtriton.engine.core.completion import Completion as Completion
+    from nbtriton.engine.core.dispatch import ArrivalListener as ArrivalListener
+    from nbtriton.engine.core.dispatch import Submission as Submission
     from nbtriton.engine.core.future import InferenceFuture as InferenceFuture
     from nbtriton.engine.core.model_signature import ModelSignature as ModelSignature
     from nbtriton.engine.core.request import BARE_FINAL as BARE_FINAL
@@ -29,8 +31,6 @@ if TYPE_CHECKING:
     from nbtriton.engine.diagnostics.tracing import TensorActivity as TensorActivity
     from nbtriton.engine.diagnostics.tracing import Trace as Trace
     from nbtriton.engine.diagnostics.tracing import TraceSample as TraceSample
-    from nbtriton.engine.dispatch import ArrivalListener as ArrivalListener
-    from nbtriton.engine.dispatch import Submission as Submission
     from nbtriton.engine.engine import Engine as Engine
     from nbtriton.engine.lifecycle.loading import CODE_TEXTS as CODE_TEXTS
     from nbtriton.engine.server import ModelHandle as ModelHandle
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 # Where each public name lives.
 _PLACES = {
     "Activity": "diagnostics.tracing",
-    "ArrivalListener": "dispatch",
+    "ArrivalListener": "core.dispatch",
     "BARE_FINAL": "core.request",
     "BatchRecord": "core.snapshot",
     "CODE_TEXTS": "lifecycle.loading",
@@ -62,7 +62,7 @@ _PLACES = {
     "ServerHistory": "core.snapshot",
     "ServerSnapshot": "core.snapshot",
     "SpanContext": "diagnostics.tracing",
-    "Submission": "dispatch",
+    "Submission": "core.dispatch",
     "TensorActivity": "diagnostics.tracing",
     "Trace": "diagnostics.tracing",
     "TraceSample": "diagnostics.tracing",

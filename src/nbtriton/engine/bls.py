@@ -10,9 +10,9 @@ import numpy as np
 
 from nbtriton.backends.base import RequestOptions, Response
 from nbtriton.backends.core.executing import EXECUTING
+from nbtriton.engine.core.dispatch import RequestDispatcher
 from nbtriton.engine.diagnostics.deadlocks import DEADLOCKS
 from nbtriton.engine.diagnostics.inspection import Inspection
-from nbtriton.engine.dispatch import RequestDispatcher
 from nbtriton.engine.lifecycle.model_lifecycle import ModelLifecycle
 from nbtriton.errors import EngineStoppedError, InternalError, TritonError
 from nbtriton.tensors import Array

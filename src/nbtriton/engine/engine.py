@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import NoReturn, cast
 
 from nbtriton.engine.bls import ModelRepository, ModelServer
+from nbtriton.engine.core.dispatch import RequestDispatcher
 from nbtriton.engine.core.registry import Registry
 from nbtriton.engine.diagnostics.inspection import Inspection
-from nbtriton.engine.dispatch import RequestDispatcher
 from nbtriton.engine.forks import elsewhere, keep_forever, notify_in_children
 from nbtriton.engine.lifecycle.model_lifecycle import ModelLifecycle
 from nbtriton.engine.lifecycle.options import ServerOptions

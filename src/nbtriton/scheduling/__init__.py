@@ -11,15 +11,12 @@ from nbtriton.scheduling.ensemble import Advance, EnsemblePlan, EnsembleRun, Sta
 from nbtriton.scheduling.ordering import ResponseOrder
 from nbtriton.scheduling.queueing import QueuePolicy, TimeoutAction
 from nbtriton.scheduling.rate_limiter import RateLimiter, ResourceNeed, ResourceShortage
-from nbtriton.scheduling.sequence import (
-    SEQUENCE_END,
-    SEQUENCE_START,
-    SequenceBatcher,
-    sequence_flags,
-)
+from nbtriton.scheduling.sequence import SequenceBatcher
 from nbtriton.scheduling.settings import BatcherSettings, SequenceSettings
 from nbtriton.scheduling.tickets import (
     REASONS,
+    SEQUENCE_END,
+    SEQUENCE_START,
     Decision,
     RejectTicket,
     RetireInstance,
@@ -29,6 +26,7 @@ from nbtriton.scheduling.tickets import (
     SuspendInstance,
     Ticket,
     TicketState,
+    sequence_flags,
 )
 
 __all__ = [

@@ -17,6 +17,8 @@ from nbtriton.scheduling.batcher import Batcher
 from nbtriton.scheduling.settings import SequenceSettings
 from nbtriton.scheduling.slots import FreeSlots
 from nbtriton.scheduling.tickets import (
+    SEQUENCE_END,
+    SEQUENCE_START,
     Decision,
     RejectTicket,
     RetireInstance,
@@ -29,15 +31,7 @@ from nbtriton.scheduling.tickets import (
 )
 from nbtriton.scheduling.timer_queue import TimerQueue
 
-__all__ = ["SEQUENCE_END", "SEQUENCE_START", "SequenceBatcher", "sequence_flags"]
-
-SEQUENCE_START = 1
-SEQUENCE_END = 2
-
-
-def sequence_flags(start: object, end: object) -> int:
-    """Return the flags of a request; what is true starts its sequence, or ends it."""
-    return (SEQUENCE_START if start else 0) | (SEQUENCE_END if end else 0)
+__all__ = ["SequenceBatcher"]
 
 
 class _Sequence:

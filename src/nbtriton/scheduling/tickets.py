@@ -8,6 +8,8 @@ from typing import Final, NamedTuple
 
 __all__ = [
     "REASONS",
+    "SEQUENCE_END",
+    "SEQUENCE_START",
     "Decision",
     "RejectTicket",
     "RetireInstance",
@@ -17,7 +19,17 @@ __all__ = [
     "SuspendInstance",
     "Ticket",
     "TicketState",
+    "sequence_flags",
 ]
+
+# Triton's flags of a request.
+SEQUENCE_START: Final = 1
+SEQUENCE_END: Final = 2
+
+
+def sequence_flags(start: object, end: object) -> int:
+    """Return the flags of a request; what is true starts its sequence, or ends it."""
+    return (SEQUENCE_START if start else 0) | (SEQUENCE_END if end else 0)
 
 
 class TicketState(IntEnum):

@@ -216,6 +216,7 @@ class ModelSignature:
             _check_parameters(parameters)
         if self._any_optional:  # G5
             key.append(frozenset(arrays))
+        priority = options.priority
         timeout_us = options.timeout_us
         correlation_id = options.correlation_id
         if (timeout_us or correlation_id) and parent is None:
@@ -227,7 +228,9 @@ class ModelSignature:
             batch_size,
             kind,
             tuple(sorted(key, key=str)) if key else None,
-            self._priority(_whole("priority", options.priority)) if self._priority_levels else 0,
+            self._priority(priority if isinstance(priority, int) else _whole("priority", priority))
+            if self._priority_levels
+            else 0,
             timeout_us if isinstance(timeout_us, int) else _whole("timeout_us", timeout_us),
             request_id,
             correlation_id

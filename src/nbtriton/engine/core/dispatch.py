@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from threading import Lock
-from typing import Any, NamedTuple, Protocol
+from threading import Lock, get_ident
+from typing import Any, Final, NamedTuple, Protocol
 
 from nbtriton.backends.base import RequestOptions, Response
 from nbtriton.engine.core.registry import Registry
@@ -16,12 +16,16 @@ from nbtriton.engine.core.request import (
     ResponseCallback,
 )
 from nbtriton.engine.core.runtime import Runtime
+from nbtriton.engine.core.stopping import refusal
 from nbtriton.engine.diagnostics.tracing import Trace
-from nbtriton.engine.interrupts import interrupts_deferred
-from nbtriton.engine.lifecycle.stopping import refusal
+from nbtriton.engine.interrupts import INTERRUPTS, interrupts_deferred
 from nbtriton.errors import TritonError
 
 __all__ = ["ArrivalListener", "RequestDispatcher", "Submission"]
+
+# Final: rule 13 of docs/compiled.md.
+_interrupts: Final = INTERRUPTS
+_thread_id: Final = get_ident
 
 
 class ArrivalListener(Protocol):
@@ -72,7 +76,7 @@ class RequestDispatcher:
     Parameters
     ----------
     registry : Registry
-        Of the server's models.
+        Of the server's models; it refuses what is no name or version of a model.
     """
 
     def __init__(self, registry: Registry) -> None:
@@ -101,7 +105,7 @@ class RequestDispatcher:
         for listener in self._listeners:
             listener.close()
 
-    def _is_refused(self, request: InferenceRequest, version: int, options: RequestOptions) -> bool:
+    def _is_refused(self, request: InferenceRequest, version: Any, options: RequestOptions) -> bool:
         """Pass a request to the listeners; True if one of them has refused it."""
         for listener in self._listeners:
             error = listener.arrived(request, version, options)
@@ -113,8 +117,8 @@ class RequestDispatcher:
 
     def call(
         self,
-        name: str,
-        version: int,
+        name: object,
+        version: Any,
         inputs: Mapping[str, Any],
         options: RequestOptions,
         caller: int = 0,
@@ -124,31 +128,43 @@ class RequestDispatcher:
         A request that was refused raises; one that failed has the error in its response. Where an
         instance is idle the request runs in this very thread. `caller` as in `InferenceRequest`.
         """
+        if _thread_id() != _interrupts.main:  # entering and leaving the block costs 3% of a request
+            return self._call(name, version, inputs, options, caller)
         with interrupts_deferred():
-            accepted = False
-            heard = caller != 0 or not self._listeners
-            while not accepted:  # replaced between the look-up and now: its successor takes it
-                runtime = self._registry.find(name, version, False)
-                request = runtime.signature.build_request(inputs, options)
-                request.caller = caller
-                if not heard:
-                    heard = True
-                    if self._is_refused(request, version, options):
-                        break
-                accepted = runtime.submit_inline(request)
-            if request.final_response is None:
-                try:
-                    request.expect().exception()
-                except BaseException:
-                    request.expect().cancel()  # after Ctrl-C no one waits for the answer any more
-                    raise
-            assert request.final_response is not None
-            return request, request.final_response
+            return self._call(name, version, inputs, options, caller)
+
+    def _call(
+        self,
+        name: object,
+        version: Any,
+        inputs: Mapping[str, Any],
+        options: RequestOptions,
+        caller: int,
+    ) -> tuple[InferenceRequest, Response]:
+        accepted = False
+        heard = caller != 0 or not self._listeners
+        while not accepted:  # replaced between the look-up and now: its successor takes it
+            runtime = self._registry.find(name, version, False)
+            request = runtime.signature.build_request(inputs, options)
+            request.caller = caller
+            if not heard:
+                heard = True
+                if self._is_refused(request, version, options):
+                    break
+            accepted = runtime.submit_inline(request)
+        if request.final_response is None:
+            try:
+                request.expect().exception()
+            except BaseException:
+                request.expect().cancel()  # after Ctrl-C no one waits for the answer any more
+                raise
+        assert request.final_response is not None
+        return request, request.final_response
 
     def submit(
         self,
-        name: str,
-        version: int,
+        name: object,
+        version: Any,
         inputs: Mapping[str, Any],
         options: RequestOptions,
         on_response: Callable[[Response, bool], None] | None = None,
@@ -156,31 +172,45 @@ class RequestDispatcher:
         caller: int = 0,
     ) -> InferenceRequest:
         """Send one request, which has a future, and return at once; see `nbtriton.Server.submit`."""
+        if _thread_id() != _interrupts.main:
+            return self._submit(name, version, inputs, options, on_response, trace, caller)
         with interrupts_deferred():
-            heard = caller != 0 or not self._listeners
-            try:
-                while True:
-                    runtime = self._registry.find(name, version, on_response is not None)
-                    request = runtime.signature.build_request(inputs, options)
-                    request.caller = caller
-                    if not runtime.signature.reads_only:
-                        request.copy_inputs()
-                    if trace is not None:
-                        trace.follow(request)
-                    request.expect()
-                    if on_response is not None:
-                        request.sink = CallbackSink(partial(_pass_on, on_response))
-                    if not heard:
-                        heard = True
-                        if self._is_refused(request, version, options):
-                            return request
-                    # False: replaced between the look-up and now; its successor takes the request.
-                    if runtime.submit(request):
-                        return request
-            except BaseException:
+            return self._submit(name, version, inputs, options, on_response, trace, caller)
+
+    def _submit(
+        self,
+        name: object,
+        version: Any,
+        inputs: Mapping[str, Any],
+        options: RequestOptions,
+        on_response: Callable[[Response, bool], None] | None,
+        trace: Trace | None,
+        caller: int,
+    ) -> InferenceRequest:
+        heard = caller != 0 or not self._listeners
+        try:
+            while True:
+                runtime = self._registry.find(name, version, on_response is not None)
+                request = runtime.signature.build_request(inputs, options)
+                request.caller = caller
+                if not runtime.signature.reads_only:
+                    request.copy_inputs()
                 if trace is not None:
-                    trace.refused()
-                raise
+                    trace.follow(request)
+                request.expect()
+                if on_response is not None:
+                    request.sink = CallbackSink(partial(_pass_on, on_response))
+                if not heard:
+                    heard = True
+                    if self._is_refused(request, version, options):
+                        return request
+                # False: replaced between the look-up and now; its successor takes the request.
+                if runtime.submit(request):
+                    return request
+        except BaseException:
+            if trace is not None:
+                trace.refused()
+            raise
 
     def submit_many(
         self,
