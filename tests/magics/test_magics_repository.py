@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import socket
 import ssl
 import urllib.request
 
@@ -173,6 +174,21 @@ def test_clients_are_answered_over_tls(doubled, tmp_path, mutual):
     with urllib.request.urlopen(url, timeout=60, context=context) as reply:
         assert reply.status == 200
     doubled.ok("%triton_serve --stop")
+
+
+def test_a_port_of_another_process_leaves_the_open_ones_open(doubled):
+    line = "endpoints = %triton_serve --http-port 0 --metrics-port none --grpc-port"
+    doubled.ok(f"{line} none")
+    port = doubled.names["endpoints"].http_port
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        taken = other.getsockname()[1]
+        ran = doubled(f"{line} {taken}")
+    assert str(taken) in str(ran.error)
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/v2", timeout=60) as reply:
+        assert json.load(reply)["name"] == "triton"
+    doubled.ok("%triton_serve --stop")
+    with pytest.raises(OSError):
+        urllib.request.urlopen(f"http://127.0.0.1:{port}/v2", timeout=60).read()
 
 
 def test_wrong_ports(notebook):

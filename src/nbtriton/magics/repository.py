@@ -7,6 +7,7 @@ import re
 import sys
 import warnings
 from argparse import SUPPRESS, ArgumentTypeError
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -35,6 +36,7 @@ def _tls(*files: str | None) -> Any:
 
 
 _HIGHEST_PORT = 65535
+_PORTS = ("http_port", "grpc_port", "metrics_port", "openai_port")
 
 
 def _port(text: str) -> int | None:
@@ -52,6 +54,8 @@ class RepositoryMagics(Magics):
 
     # Of the class: another instance comes with `%reload_ext`, and the ports stay open.
     _endpoints: ClassVar[Endpoints | None] = None
+    # With which they were opened.
+    _serve_options: ClassVar[Mapping[str, Any]] = {}
 
     @output_can_be_silenced
     @magic_arguments()
@@ -186,6 +190,7 @@ class RepositoryMagics(Magics):
     def triton_serve(self, line: str) -> Any:
         """Answer real clients: tritonclient, perf_analyzer, curl. Run again, the ports are opened anew.
 
+        If that fails, such as for a port that another process has, those that were open are opened again.
         The result closes the ports with ``close()``; unloading nbtriton does as well::
 
             %triton_serve
@@ -196,19 +201,22 @@ class RepositoryMagics(Magics):
         options = parse(self.triton_serve, line)
         tls = _tls(options.tls_cert, options.tls_key, options.tls_root)
         cls = type(self)
-        if cls._endpoints is not None:
-            cls._endpoints.close()
-            cls._endpoints = None
+        before, cls._endpoints = cls._endpoints, None
+        open_ports = {} if before is None else {name: getattr(before, name) for name in _PORTS}
+        if before is not None:
+            before.close()
         if options.stop:
             return None
-        given = {
-            name: getattr(options, name)
-            for name in ("http_port", "grpc_port", "metrics_port", "openai_port")
-            if hasattr(options, name)
-        }
+        given = {name: getattr(options, name) for name in _PORTS if hasattr(options, name)}
         if options.host is not None:
             given["host"] = options.host
         if tls is not None:
             given["http_tls"] = given["grpc_tls"] = tls
-        cls._endpoints = server().serve(**given)
+        try:
+            cls._endpoints = server().serve(**given)
+        except BaseException:
+            if any(port is not None for port in open_ports.values()):
+                cls._endpoints = server().serve(**{**cls._serve_options, **open_ports})
+            raise
+        cls._serve_options = given
         return keep(self.shell, options.out, cls._endpoints)
