@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from nbtriton.simulate.model_profile import ServicePoint as ServicePoint
     from nbtriton.simulate.prediction import whatif as whatif
     from nbtriton.simulate.profiling import profile as profile
-    from nbtriton.simulate.tuning import Tuning as Tuning
+    from nbtriton.simulate.tuned import Tuning as Tuning
     from nbtriton.simulate.tuning import tune as tune
 
 # The module of each public name.
@@ -30,7 +30,7 @@ _PLACES = {
     "ModelProfile": "model_profile",
     "Profile": "model_profile",
     "ServicePoint": "model_profile",
-    "Tuning": "tuning",
+    "Tuning": "tuned",
     "profile": "profiling",
     "tune": "tuning",
     "whatif": "prediction",

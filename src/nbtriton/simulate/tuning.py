@@ -5,9 +5,8 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from html import escape
-from typing import TYPE_CHECKING, Any, Self
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 from nbtriton.checks import (
     CALL,
@@ -23,15 +22,14 @@ from nbtriton.checks import (
     whole,
 )
 from nbtriton.config import ModelConfig
-from nbtriton.drawing import Column, compact_html, counted, in_units, measure, table_text
+from nbtriton.drawing import measure
 from nbtriton.errors import InvalidArgumentError, NotFoundError
-from nbtriton.packages import needed
 from nbtriton.perf.api import perf
 from nbtriton.perf.data import Inputs
 from nbtriton.perf.point import PerfPoint
 from nbtriton.perf.prepare import Data
 from nbtriton.perf.progress import Observer, PerfProgress
-from nbtriton.perf.source import AppliedConfiguration
+from nbtriton.perf.report import PerfReport
 from nbtriton.perf.sweep import Configurator, SweepPlan, model_tree
 from nbtriton.simulate.device_profiles import measure_devices
 from nbtriton.simulate.memory import INSTANCES, InstanceMemory, measure_memory
@@ -39,13 +37,12 @@ from nbtriton.simulate.model_profile import Profile
 from nbtriton.simulate.placing import PlacementSearch
 from nbtriton.simulate.profiling import profile as measure_profile
 from nbtriton.simulate.search import OBJECTIVES, Candidate, Goal, Search, Space
+from nbtriton.simulate.tuned import Finalist, Tuning, flat_options, simulated_text
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from nbtriton.api import Server
 
-__all__ = ["Finalist", "Tuning", "tune"]
+__all__ = ["tune"]
 
 _KINDS: Mapping[str, Kind] = {
     "batch_size": whole(1),
@@ -60,7 +57,6 @@ _KINDS: Mapping[str, Kind] = {
     "max_queue_delay_us": optional(listed(whole(0))),
 }
 _DELAYS_US = (0, 100, 500, 1000, 2000, 5000)
-_MEASURED = ("infer_per_s", "latency_p50_us", "latency_p99_us")
 # Seconds of its own profile: the search only ranks configurations, and the finalists are measured. With a
 # profile of four times that, tuning an ensemble took 16% of the time of measuring a whole grid; with this one
 # 7%.
@@ -70,202 +66,6 @@ _LOOK_S = 1.0
 # The load under which memory is measured: twice the concurrency that keeps all instances busy; its requests.
 _BUSY = 2 * INSTANCES
 _LOAD = 8 * INSTANCES
-
-
-@dataclass(frozen=True, slots=True)
-class Finalist:
-    """A configuration with its predicted and its measured point.
-
-    Parameters
-    ----------
-    options : mapping of str to mapping
-        By model.
-    predicted : PerfPoint
-    measured : PerfPoint or None
-        None if an interrupt came before.
-    memory_mb : float
-        Megabytes of all instances, by the measurement of one; 0 where not asked for.
-    """
-
-    options: Mapping[str, Mapping[str, Any]]
-    predicted: PerfPoint
-    measured: PerfPoint | None
-    memory_mb: float = 0.0
-
-    @property
-    def result(self) -> PerfPoint:
-        """The point that ranks it."""
-        return self.predicted if self.measured is None else self.measured
-
-    @property
-    def due(self) -> None:
-        """None: the number of requests due in the measured windows is unknown."""
-
-    @property
-    def instances(self) -> int:
-        """Instances of all models, where they are part of the search."""
-        return sum(each.get("instances", 0) for each in self.options.values())
-
-
-@dataclass(frozen=True, slots=True, repr=False)
-class Tuning:
-    """The result of `nbtriton.tune`: has a display in notebooks, and can be applied.
-
-    Parameters
-    ----------
-    model : str
-    finalists : tuple of Finalist
-        Measured, the best first.
-    candidates : tuple of Candidate
-        All predicted configurations, the best first.
-    configs : mapping of str to ModelConfig
-        The best configuration: of each model that it changes.
-    simulated : int
-        Number of simulated loads.
-    notes : tuple of str
-    elapsed_s : float
-    interrupted : bool
-
-    Examples
-    --------
-    >>> choices = {"instances": [1, 2], "max_batch_size": [8], "max_queue_delay_us": [0]}
-    >>> profile = nt.Profile.declared({"double": {1: 2, 8: 4}})
-    >>> best = nt.tune(server, "double", **choices, profile=profile, finalists=1, seconds=20)
-    >>> len(best.candidates), best.interrupted
-    (2, False)
-    >>> applied = best.apply()
-    >>> server.config("double").instance_group[0].count == best.models["double"]["instances"]
-    True
-    """
-
-    model: str
-    finalists: tuple[Finalist, ...]
-    candidates: tuple[Candidate, ...]
-    configs: Mapping[str, ModelConfig]
-    simulated: int = 0
-    notes: tuple[str, ...] = ()
-    elapsed_s: float = 0.0
-    interrupted: bool = False
-    server: Server | None = field(default=None, compare=False)
-
-    @property
-    def best(self) -> PerfPoint:
-        """The best point: measured, or predicted if an interrupt came before."""
-        return self.finalists[0].result
-
-    @property
-    def models(self) -> Mapping[str, Mapping[str, Any]]:
-        """The options of the best configuration, by model."""
-        return self.finalists[0].options
-
-    @property
-    def configuration(self) -> dict[str, Any]:
-        """The best configuration and its load, as options of `nbtriton.perf`.
-
-        Of an ensemble whose models have options of their own only the load: `apply` sets the rest.
-        """
-        options = list(self.models.values())
-        if all("placement" in each for each in options):
-            devices = {name: each["placement"] for name, each in self.models.items()}
-            return {"placement": devices, str(self.best.mode): self.best.value}
-        same = all(each == options[0] for each in options)
-        return {**(options[0] if same else {}), str(self.best.mode): self.best.value}
-
-    @property
-    def config_pbtxt(self) -> str:
-        """The text of ``config.pbtxt`` of each model, under a comment with its path."""
-        return AppliedConfiguration(self.configs).config_pbtxt
-
-    @property
-    def frontier(self) -> pd.DataFrame:
-        """The predicted candidates that none beats in both throughput and p99 latency."""
-        with needed("a frontier"):
-            import pandas as pd
-
-        best, lowest = [], float("inf")
-        for one in sorted(self.candidates, key=lambda each: -each.point.infer_per_s):
-            if one.point.latency_p99_us < lowest:
-                lowest = one.point.latency_p99_us
-                best.append(one)
-        return pd.DataFrame([_row(one, one.point) for one in reversed(best)])
-
-    def apply(self, server: Server | None = None) -> AppliedConfiguration:
-        """Load the models with the best configuration.
-
-        Returns
-        -------
-        AppliedConfiguration
-            Displayed as their ``config.pbtxt``.
-        """
-        target = server or self.server
-        if target is None:
-            raise InvalidArgumentError("no server", hint="give one: tuning.apply(server)")
-        configurator = Configurator(target, self.model, [])
-        configurator.apply_each(self.models)
-        return AppliedConfiguration({name: target.config(name) for name in configurator.models})
-
-    def __copy__(self) -> Self:
-        return replace(self)
-
-    # A deep copy, or one from a pickle, is plain data: without the server.
-    def __reduce__(self) -> tuple[Any, ...]:
-        given = (
-            self.model, self.finalists, self.candidates, dict(self.configs), self.simulated, self.notes,
-            self.elapsed_s, self.interrupted,
-        )  # fmt: skip
-        return type(self), given
-
-    @property
-    def headline(self) -> str:
-        """A one-line summary of the search."""
-        words = (
-            f"{self.model}: {_simulated(len(self.candidates))}, "
-            f"{sum(one.measured is not None for one in self.finalists)} measured in {measure(self.elapsed_s)} s"
-        )
-        return words + (", interrupted" if self.interrupted else "")
-
-    def __repr__(self) -> str:
-        return f"<Tuning {self.headline}>"
-
-    def _repr_mimebundle_(self, **_options: object) -> dict[str, str]:
-        rows = [
-            {
-                **_row(one, one.result),
-                **({} if one.measured else dict.fromkeys(_MEASURED)),
-                "predicted": one.predicted.infer_per_s,
-                "predicted_p99_us": one.predicted.latency_p99_us,
-            }
-            for one in self.finalists
-        ]
-        titles = {
-            "memory_mb": Column("memory", "MB"),
-            "infer_per_s": Column("measured", "infer/s"),
-            "latency_p50_us": Column("p50", "µs"),
-            "latency_p99_us": Column("p99", "µs"),
-            "predicted": Column("predicted", "infer/s"),
-            "predicted_p99_us": Column("predicted p99", "µs"),
-        }
-        names = list(rows[0])
-        columns = [titles.get(name) or Column.of(name) for name in names]
-        columns, cells = in_units(columns, [[row[name] for name in names] for row in rows])
-        text = [self.headline, table_text(columns, cells)]
-        text += [*(f"note: {note}" for note in self.notes), self.config_pbtxt]
-        items = "".join(f"<li>{escape(note)}</li>" for note in self.notes)
-        # The options that differ between the finalists, and their results.
-        differ = [name for name in names if any(row[name] != rows[0][name] for row in rows)]
-        important = [
-            *(name for name in differ if name not in titles),
-            "infer_per_s",
-            "latency_p99_us",
-            "predicted",
-            "predicted_p99_us",
-        ]
-        first = [names.index(name) for name in important if name in names]
-        html = (
-            f'<div class="nbt-perf"><p>{escape(self.headline)}</p>{compact_html(columns, cells, first)}'
-            f'<ul>{items}</ul><pre style="font-family:monospace">{escape(self.config_pbtxt)}</pre></div>'
-        )
-        return {"text/plain": "\n".join(text), "text/html": html}
 
 
 def tune(
@@ -382,34 +182,19 @@ def tune(
         },
         _KINDS,
     )  # fmt: skip
-    if maximize not in (None, "throughput") or (maximize is not None and minimize is not None):
-        raise InvalidArgumentError(
-            "maximize is throughput; minimize is latency, instances, memory or cost; give one of them"
-        )
-    if not isinstance(minimize, str | None):
-        raise InvalidArgumentError(f"unknown objective {minimize!r}: it is {', '.join(OBJECTIVES)}")
-    data = Data(inputs, shapes, seed=seed)
     if placement is not None:
-        _check_placement(
-            placement, minimize, instances, max_batch_size, max_queue_delay_us, profile
-        )
-        objective = maximize or minimize or "cost"
-    elif minimize == "cost":
-        raise InvalidArgumentError("cost is that of a placement", hint='placement="auto"')
+        others = (instances, max_batch_size, max_queue_delay_us, profile)
+        objective = _objective(maximize, minimize, "cost")
+        _check_placement(placement, minimize, *others)
     else:
-        objective = "throughput" if minimize is None else minimize
+        objective = _objective(maximize, minimize, "throughput")
+        if objective == "cost":
+            raise InvalidArgumentError("cost is that of a placement", hint='placement="auto"')
+    data = Data(inputs, shapes, seed=seed)
     goal = Goal(objective, p99_ms, min_throughput, concurrency, request_rate)
     check({"server": server, "model": model}, {"server": SERVER, "model": NAME})
-    started_s = time.monotonic()
-    ensembles, others = model_tree(server, model)
-    plan = SweepPlan(ensembles, others)
-    notes: list[str] = []
-
-    def report(what: str, points: Sequence[PerfPoint]) -> None:
-        if observer is not None:
-            elapsed_s = time.monotonic() - started_s
-            observer(PerfProgress(1, None, what, 0, 0, 0, 0, elapsed_s, None, 0.0, tuple(points)))
-
+    subject = _Subject(server, model, data, batch_size, observer, time.monotonic())
+    plan = SweepPlan(*model_tree(server, model))
     search: Search | PlacementSearch
     interrupted = False
     if placement is not None:
@@ -419,58 +204,29 @@ def tune(
         search = PlacementSearch(measured_devices, plan, goal, batch_size=batch_size, seed=seed)
     else:
         choices = (instances, max_batch_size, max_queue_delay_us)
-        spaces = {name: _space(config, *choices) for name, config in others.items()}
+        spaces = {name: _space(config, *choices) for name, config in plan.swept.items()}
         if profile is None:
-            most = max(space["instances"][-1] for space in spaces.values())
-            profile = measure_profile(
-                server, model, inputs=inputs, shapes=shapes, at_once=most, observer=observer, seed=seed,
-                seconds=_PROFILE_S,
-            )  # fmt: skip
+            profile = subject.profile(max(space["instances"][-1] for space in spaces.values()))
             interrupted = profile.interrupted
-        memory = None
-        if objective == "memory":
-
-            def load() -> None:
-                if perf(
-                    server, model, concurrency=_BUSY, request_count=_LOAD, batch_size=batch_size,
-                    inputs=inputs, shapes=shapes, seed=seed,
-                ).interrupted:  # fmt: skip
-                    raise KeyboardInterrupt
-
-            memory = measure_memory(server, model, others, load, lambda what: report(what, []))
-            notes += _memory_notes(memory)
+        memory = subject.memory(plan.swept) if objective == "memory" else None
+        notes = _memory_notes(memory or {})
         search = Search(
             profile, plan, spaces, goal, batch_size=batch_size, seed=seed, memory=memory
         )
-    try:
-        search.run(
-            min(seconds, _LOOK_S) if interrupted else seconds,
-            lambda best: report(_simulated(len(search.found)), [best.point]),
-            enough=finalists,
-        )
-    except KeyboardInterrupt:
-        interrupted = True
+    interrupted |= subject.search(
+        search, min(seconds, _LOOK_S) if interrupted else seconds, finalists
+    )
     candidates = search.best()
     if not candidates and interrupted:
         raise KeyboardInterrupt
     if not candidates:
         raise NotFoundError(f"no configuration of '{model}' could be simulated")
-    measured: list[Finalist] = []
-    configurator = Configurator(server, model, [])
-    try:
-        for index, candidate in enumerate([] if interrupted else candidates[:finalists]):
-            report(f"finalist {index + 1} of {min(finalists, len(candidates))}", [])
-            measured.append(_measure(server, model, configurator, candidate, batch_size, data))
-    except KeyboardInterrupt:
-        interrupted = True
-    finally:
-        configurator.restore()
+    chosen = candidates[:finalists]
+    measured = [] if interrupted else subject.measure(chosen)
+    interrupted = len(measured) < len(chosen)
     if not measured:
         notes.append("interrupted before a configuration was measured: the figures are predicted")
-        measured = [
-            Finalist(each.options, each.point, None, each.memory_mb)
-            for each in candidates[:finalists]
-        ]
+        measured = [Finalist(each.options, each.point, None, each.memory_mb) for each in chosen]
     measured = search.ordered(measured)
     best = measured[0]
     if best.result.simulated_gpus:
@@ -482,14 +238,104 @@ def tune(
         configs=plan.target_of(best.options),
         simulated=search.simulated,
         notes=(*notes, *_notes(goal, best, best.predicted)),
-        elapsed_s=time.monotonic() - started_s,
+        elapsed_s=time.monotonic() - subject.started_s,
         interrupted=interrupted,
         server=server,
     )
 
 
-def _simulated(count: int) -> str:
-    return f"{counted(count, 'configuration')} simulated"
+@dataclass(frozen=True, slots=True)
+class _Subject:
+    """What is tuned, the requests that measure it, and who is told of the progress."""
+
+    server: Server
+    model: str
+    data: Data
+    batch_size: int
+    observer: Observer | None
+    started_s: float
+
+    def report(self, what: str, points: Sequence[PerfPoint] = ()) -> None:
+        """Report what is done next, and the best points so far."""
+        if self.observer is not None:
+            elapsed_s = time.monotonic() - self.started_s
+            self.observer(
+                PerfProgress(1, None, what, 0, 0, 0, 0, elapsed_s, None, 0.0, tuple(points))
+            )
+
+    def profile(self, most: int) -> Profile:
+        """Measure a short profile with up to so many instances of each model."""
+        data = self.data
+        return measure_profile(
+            self.server, self.model, inputs=data.inputs, shapes=data.shapes, at_once=most,
+            observer=self.observer, seed=data.seed, seconds=_PROFILE_S,
+        )  # fmt: skip
+
+    def perf(self, **load: Any) -> PerfReport:
+        """Measure a load; an interrupt of the measurement is raised."""
+        data = self.data
+        report = perf(
+            self.server, self.model, batch_size=self.batch_size, inputs=data.inputs, shapes=data.shapes,
+            seed=data.seed, **load,
+        )  # fmt: skip
+        if report.interrupted or not report.points:
+            raise KeyboardInterrupt
+        return report
+
+    def memory(self, configs: Mapping[str, ModelConfig]) -> Mapping[str, InstanceMemory]:
+        """Measure the memory of an instance of each model."""
+
+        def load() -> None:
+            self.perf(concurrency=_BUSY, request_count=_LOAD)
+
+        return measure_memory(self.server, self.model, configs, load, self.report)
+
+    def search(self, search: Search | PlacementSearch, seconds: float, finalists: int) -> bool:
+        """Search for configurations; return whether a Ctrl-C has ended it."""
+
+        def report(best: Candidate) -> None:
+            self.report(simulated_text(len(search.found)), [best.point])
+
+        try:
+            search.run(seconds, report, enough=finalists)
+        except KeyboardInterrupt:
+            return True
+        return False
+
+    def measure(self, candidates: Sequence[Candidate]) -> list[Finalist]:
+        """Measure configurations, until a Ctrl-C; the models have their own again at the end."""
+        measured: list[Finalist] = []
+        configurator = Configurator(self.server, self.model, [])
+        try:
+            for index, candidate in enumerate(candidates):
+                self.report(f"finalist {index + 1} of {len(candidates)}")
+                configurator.apply_each(candidate.options)
+                measured.append(self._finalist(candidate))
+        except KeyboardInterrupt:
+            return measured
+        finally:
+            configurator.restore()
+        return measured
+
+    def _finalist(self, candidate: Candidate) -> Finalist:
+        point = candidate.point
+        load: dict[str, Any] = {"concurrency": int(point.value)}
+        if point.mode != "concurrency":
+            load = {"request_rate": point.value, "request_distribution": "poisson"}
+        (result,) = self.perf(**load).points
+        result = replace(result, configuration=flat_options(candidate.options))
+        return Finalist(candidate.options, point, result, candidate.memory_mb)
+
+
+def _objective(maximize: str | None, minimize: str | None, default: str) -> str:
+    """Return the objective, which is not known to exist yet."""
+    if maximize not in (None, "throughput") or (maximize is not None and minimize is not None):
+        raise InvalidArgumentError(
+            "maximize is throughput; minimize is latency, instances, memory or cost; give one of them"
+        )
+    if not isinstance(minimize, str | None):
+        raise InvalidArgumentError(f"unknown objective {minimize!r}: it is {', '.join(OBJECTIVES)}")
+    return maximize or minimize or default
 
 
 def _check_placement(placement: str, minimize: str | None, *others: object) -> None:
@@ -524,32 +370,6 @@ def _space(
     return space
 
 
-def _measure(
-    server: Server,
-    model: str,
-    configurator: Configurator,
-    candidate: Candidate,
-    batch_size: int,
-    data: Data,
-) -> Finalist:
-    configurator.apply_each(candidate.options)
-    point = candidate.point
-    load: dict[str, Any] = {"concurrency": int(point.value)}
-    if point.mode != "concurrency":
-        load = {"request_rate": point.value, "request_distribution": "poisson"}
-    report = perf(
-        server, model, batch_size=batch_size, inputs=data.inputs, shapes=data.shapes, seed=data.seed, **load
-    )  # fmt: skip
-    if not report.points or report.interrupted:
-        raise KeyboardInterrupt
-    return Finalist(
-        candidate.options,
-        point,
-        replace(report.points[0], configuration=_flat(candidate.options)),
-        candidate.memory_mb,
-    )
-
-
 def _memory_notes(memory: Mapping[str, InstanceMemory]) -> list[str]:
     return [
         f"{name}: an instance takes "
@@ -568,23 +388,3 @@ def _notes(goal: Goal, best: Finalist, predicted: PerfPoint) -> tuple[str, ...]:
             "infer/s"
         )
     return tuple(notes)
-
-
-def _flat(options: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the options of one model as they are, of several with the model's name as prefix."""
-    if len(options) == 1:
-        return dict(next(iter(options.values())))
-    return {
-        f"{model}.{name}": value for model, each in options.items() for name, value in each.items()
-    }
-
-
-def _row(one: Candidate | Finalist, point: PerfPoint) -> dict[str, Any]:
-    return {
-        **_flat(one.options),
-        **({"memory_mb": one.memory_mb} if one.memory_mb else {}),
-        point.mode: point.value,
-        "infer_per_s": point.infer_per_s,
-        "latency_p50_us": point.latency_p50_us,
-        "latency_p99_us": point.latency_p99_us,
-    }
