@@ -15,7 +15,8 @@ import weakref
 import numpy as np
 import pytest
 
-from nbtriton.engine import InferenceFuture, Server
+from nbtriton.backends.base import RequestOptions
+from nbtriton.engine import InferenceFuture, Server, Submission
 from nbtriton.engine.core.completion import BatchCompletion
 from nbtriton.errors import (
     CancelledError,
@@ -641,6 +642,76 @@ def test_an_answered_request_is_freed_without_the_garbage_collector(server):
         server.unload("m", timeout_s=WAIT_S)
         del tensor
         assert reference() is None
+    finally:
+        gc.enable()
+
+
+@pytest.mark.parametrize("model", ["fails", "chain", "caller"])
+@pytest.mark.parametrize("way", ["infer", "submit", "stream", "endpoint"])
+def test_a_failed_request_is_freed_without_the_garbage_collector(
+    server: Server, model: str, way: str
+):
+    """Its error has the frames of the model's code, which hold the request and its tensors."""
+    import triton_python_backend_utils as pb_utils
+
+    tensors = []
+
+    class Failing:
+        def execute(self, requests):
+            array = pb_utils.get_input_tensor_by_name(requests[0], "IN").as_numpy().copy()
+            tensors.append(weakref.ref(array))
+            raise ValueError("no")
+
+    class Calling:
+        def execute(self, requests):
+            call = pb_utils.InferenceRequest(
+                model_name="fails", requested_output_names=["OUT"], inputs=requests[0].inputs()
+            )
+            error = call.exec().error()
+            raise pb_utils.TritonModelException(error.message())
+
+    server.load(echo(), Failing, name="fails")
+    server.load(echo(), Calling, name="caller")
+    server.load(
+        ensemble_text(
+            ("fails", {"IN": "IN"}, {"OUT": "OUT"}),
+            inputs={"IN": "FP32[4]"}, outputs={"OUT": "FP32[4]"},
+        ),
+        name="chain",
+    )  # fmt: skip
+
+    def send() -> str:
+        try:
+            if way == "submit":
+                server.submit(model, {"IN": ones()}).result(WAIT_S)
+            elif way == "stream":
+                list(server.stream(model, {"IN": ones()}))
+            elif way == "infer":
+                server.infer(model, {"IN": ones()})
+            else:
+                answered, texts = threading.Event(), []
+
+                def on_response(request, response, final):
+                    texts.append(response.error.message)
+                    answered.set()
+
+                options = RequestOptions()
+                call = Submission(model, -1, {"IN": ones()}, options, on_response)
+                server.engine.dispatcher.submit_many([call])
+                waited(answered)
+                return texts[0]
+        except ModelError as error:
+            return error.message
+        return ""
+
+    gc.collect()
+    gc.disable()
+    try:
+        assert "no" in send()
+        for loaded in ("chain", "caller", "fails"):  # its threads have ended
+            server.unload(loaded, timeout_s=WAIT_S)
+        assert len(tensors) == 1
+        assert tensors[0]() is None
     finally:
         gc.enable()
 

@@ -146,7 +146,7 @@ def test_nan_is_in_floating_point_outputs_alone(server):
         """Keeps what clients of the model get."""
 
         def arrived(self, request, version, options):
-            seen.append(request)
+            seen.append(request.expect())
 
         def close(self):
             pass
@@ -158,8 +158,8 @@ def test_nan_is_in_floating_point_outputs_alone(server):
     finally:
         server.engine.dispatcher.stop_listening(listener)
     assert len(seen) == 5
-    for request in seen:
-        outputs = request.final_response.outputs
+    for future in seen:
+        outputs = future.result()
         assert np.isnan(outputs["OUT"]).all()
         assert outputs["OUT"].dtype == np.float32
         assert outputs["N"].dtype == np.int32

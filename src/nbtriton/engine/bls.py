@@ -83,9 +83,10 @@ class ModelServer:
         trace: Trace | None = None,
     ) -> InferenceFuture:
         """Send a request through normal scheduling (B1)."""
-        return self._engine.dispatcher.submit(
+        _, future = self._engine.dispatcher.submit(
             model_name, version, inputs, options, on_response, trace, _caller()
-        ).expect()
+        )
+        return future
 
     def call(
         self, model_name: str, version: int, inputs: Mapping[str, Array], options: RequestOptions
@@ -94,6 +95,10 @@ class ModelServer:
         request, response = self._engine.dispatcher.call(
             model_name, version, inputs, options, _caller()
         )
+        if response.error is not None:
+            # Its text is all that the caller gets. The frames of the model's code, which its cause has, hold
+            # this frame, and so the error.
+            response.error.__cause__ = response.error.__context__ = None
         for array in response.outputs.values():
             if type(array) is not np.ndarray or request.kind != "numpy":
                 # Of the kind of the inputs, as `Server.infer` gives them.

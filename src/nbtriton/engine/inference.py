@@ -133,9 +133,10 @@ class InferenceCalls:
             outputs, request_id, priority, timeout_us, correlation_id,
             sequence_flags(sequence_start, sequence_end), parameters,
         )  # fmt: skip
-        return self.engine.dispatcher.submit(
+        _, future = self.engine.dispatcher.submit(
             name, version, inputs, options, on_response, trace
-        ).expect()
+        )
+        return future
 
     async def infer_async(
         self, name: str, inputs: Mapping[str, Any], **options: Any

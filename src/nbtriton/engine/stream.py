@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Self
 
 from nbtriton.backends.base import Response
 from nbtriton.closing import Closing
+from nbtriton.engine.core.future import InferenceFuture
 from nbtriton.engine.core.request import BARE_FINAL, InferenceRequest
 from nbtriton.engine.core.result import InferenceResult
 
@@ -33,10 +34,14 @@ class ResponseStream(Closing):
     """
 
     def __init__(
-        self, send: Callable[[Callable[[Response, bool], None]], InferenceRequest]
+        self,
+        send: Callable[
+            [Callable[[Response, bool], None]], tuple[InferenceRequest, InferenceFuture]
+        ],
     ) -> None:
         self._send = send
         self._request: InferenceRequest | None = None
+        self._future: InferenceFuture | None = None
         self._cancelling: Generator[None, None, None] | None = None
         self._ended = False
         # One of the two: the first way of iterating decides.
@@ -60,7 +65,7 @@ class ResponseStream(Closing):
             arrived = self._arrived = queue.SimpleQueue()
             put = arrived.put
             self._begin(lambda response, final: put((response, final)))
-        assert self._request is not None
+        assert self._future is not None
         received: list[_Arrived] = []
 
         def receive(timeout_s: float) -> bool:
@@ -73,7 +78,7 @@ class ResponseStream(Closing):
         try:
             # Most arrived while the caller used the one before: no wait.
             if arrived.empty() or not receive(0):
-                self._request.expect().wait_for(receive)
+                self._future.wait_for(receive)
         except BaseException:
             self.close()  # Ctrl-C: the caller no longer waits
             raise
@@ -111,8 +116,8 @@ class ResponseStream(Closing):
             raise
 
     def _begin(self, on_response: Callable[[Response, bool], None]) -> None:
-        self._request = self._send(on_response)
-        self._cancelling = _until_closed(self._request)
+        self._request, self._future = self._send(on_response)
+        self._cancelling = _until_closed(self._future)
         next(self._cancelling)
 
     def _check_unused(self) -> None:
@@ -134,6 +139,7 @@ class ResponseStream(Closing):
     def close(self) -> None:
         """End the iteration; an unfinished request is cancelled."""
         self._ended = True
+        self._future = None  # it has the error, whose frames hold this stream
         if self._cancelling is not None:
             self._cancelling.close()
 
@@ -142,7 +148,7 @@ class ResponseStream(Closing):
         self.close()
 
 
-def _until_closed(request: InferenceRequest) -> Generator[None, None, None]:
+def _until_closed(future: InferenceFuture) -> Generator[None, None, None]:
     """Wait to be closed, or dropped, and cancel the request if it has not ended.
 
     A generator, as one that is closed already runs no code when it is dropped: Python loses a Ctrl-C
@@ -151,5 +157,5 @@ def _until_closed(request: InferenceRequest) -> Generator[None, None, None]:
     try:
         yield
     finally:
-        if not request.is_answered():
-            request.expect().cancel()
+        if not future.done():
+            future.cancel()

@@ -227,18 +227,12 @@ class Arrivals:
         with self._lock:
             waiting = []
             for request in self.requests:
-                response = request.final_response
-                if response is None:
+                if not request.answered_ns:
                     waiting.append(request)
                     continue
-                error = response.error
-                answered.append(
-                    (
-                        request.number, request.answered_ns - request.start_ns,
-                        "OK" if error is None else error.status,
-                        "" if error is None else error.message,
-                    )
-                )  # fmt: skip
+                status, text = request.failure or ("OK", "")
+                latency_ns = request.answered_ns - request.start_ns
+                answered.append((request.number, latency_ns, status, text))
             self.requests = waiting
         return answered
 

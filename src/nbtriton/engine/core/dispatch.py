@@ -8,6 +8,7 @@ from threading import Lock, get_ident
 from typing import Any, Final, NamedTuple, Protocol
 
 from nbtriton.backends.base import RequestOptions, Response
+from nbtriton.engine.core.future import InferenceFuture
 from nbtriton.engine.core.registry import Registry
 from nbtriton.engine.core.request import (
     CallbackSink,
@@ -147,6 +148,7 @@ class RequestDispatcher:
             runtime = self._registry.find(name, version, False)
             request = runtime.signature.build_request(inputs, options)
             request.caller = caller
+            request.keeps_response = True
             if not heard:
                 heard = True
                 if self._is_refused(request, version, options):
@@ -158,8 +160,7 @@ class RequestDispatcher:
             except BaseException:
                 request.expect().cancel()  # after Ctrl-C no one waits for the answer any more
                 raise
-        assert request.final_response is not None
-        return request, request.final_response
+        return request, request.pop_final_response()
 
     def submit(
         self,
@@ -170,8 +171,8 @@ class RequestDispatcher:
         on_response: Callable[[Response, bool], None] | None = None,
         trace: Trace | None = None,
         caller: int = 0,
-    ) -> InferenceRequest:
-        """Send one request, which has a future, and return at once; see `nbtriton.Server.submit`."""
+    ) -> tuple[InferenceRequest, InferenceFuture]:
+        """Send one request and return it with its future at once; see `nbtriton.Server.submit`."""
         if _thread_id() != _interrupts.main:
             return self._submit(name, version, inputs, options, on_response, trace, caller)
         with interrupts_deferred():
@@ -186,7 +187,7 @@ class RequestDispatcher:
         on_response: Callable[[Response, bool], None] | None,
         trace: Trace | None,
         caller: int,
-    ) -> InferenceRequest:
+    ) -> tuple[InferenceRequest, InferenceFuture]:
         heard = caller != 0 or not self._listeners
         try:
             while True:
@@ -197,16 +198,16 @@ class RequestDispatcher:
                     request.copy_inputs()
                 if trace is not None:
                     trace.follow(request)
-                request.expect()
+                future = request.expect()
                 if on_response is not None:
                     request.sink = CallbackSink(partial(_pass_on, on_response))
                 if not heard:
                     heard = True
                     if self._is_refused(request, version, options):
-                        return request
+                        return request, future
                 # False: replaced between the look-up and now; its successor takes the request.
                 if runtime.submit(request):
-                    return request
+                    return request, future
         except BaseException:
             if trace is not None:
                 trace.refused()

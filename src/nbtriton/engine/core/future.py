@@ -108,8 +108,12 @@ class InferenceFuture:
         """
         if not self._done:
             self._wait(timeout_s)
-        if self._error is not None:
-            raise self._error.with_traceback(None)  # without the frames of an earlier call
+        error = self._error
+        if error is not None:
+            try:
+                raise error.with_traceback(None)  # without the frames of an earlier call
+            finally:  # else the error holds this frame, which holds the error
+                del self, error
         assert self._result is not None
         return self._result
 

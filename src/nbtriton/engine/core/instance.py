@@ -263,6 +263,7 @@ class Instance(Executor):
                 raise
         finally:
             self._settle(requests, responses, error, execution, inline)
+            error = None  # else it holds this frame, behind the model's, which holds it
             if execution.end_ns >= self._probe_due_ns:
                 self._probe_due_ns = owner.probe_interpreter(self)
 

@@ -170,8 +170,8 @@ class InferenceRequest(Ticket):
     """A request from admission to its final response.
 
     It fulfils `nbtriton.backends.base.BackendRequest`. Every response goes to the ``sink``, if
-    any. The final response is kept and resolves the future, if any; of a step of an ensemble nothing
-    is kept.
+    any. The final response resolves the future, if any. An answered request does not lead to its
+    error: that holds the frames of the model's code, which hold the request and its tensors.
 
     Attributes
     ----------
@@ -193,6 +193,10 @@ class InferenceRequest(Ticket):
         When the recorder took note of its final response, 0 before and without a recorder.
     first_ns, responses : int
         The time of its first response before the final one, and how many of these it had.
+    keeps_response : bool
+        Keep the final response for `expect`: its sender may ask for the future after the answer.
+    failure : (str, str) or None
+        Status and text of its error, where the recorder took note of it.
     buffered_response : Response or None
         Sent before the final flag, to a caller that expects one answer.
     execution : Execution or None
@@ -203,8 +207,8 @@ class InferenceRequest(Ticket):
 
     __slots__ = (
         "_unanswered", "answered_ns", "batch_size", "buffered_response", "cache_key", "caller", "cancelled",
-        "execution", "final_response", "first_ns", "future", "inputs", "iteration", "kind",
-        "lookup_ns", "number", "outcome", "owned_inputs", "parameters", "parent", "request_id",
+        "execution", "failure", "final_response", "first_ns", "future", "inputs", "iteration",
+        "keeps_response", "kind", "lookup_ns", "number", "outcome", "owned_inputs", "parameters", "parent", "request_id",
         "requested_outputs", "rescheduled", "responses", "runtime", "sink", "start_ns", "step",
         "step_times", "timeout_us", "trace",
     )  # fmt: skip
@@ -250,6 +254,8 @@ class InferenceRequest(Ticket):
         self.first_ns = 0
         self.responses = 0
         self.future: InferenceFuture | None = None
+        self.keeps_response = False
+        self.failure: tuple[str, str] | None = None
         self.final_response: Response | None = None
         self.buffered_response: Response | None = None
         self.cancelled = False
@@ -266,9 +272,9 @@ class InferenceRequest(Ticket):
         self.trace: Trace | None = None
 
     def expect(self) -> InferenceFuture:
-        """Return the future of this request, made at the sender's first call.
+        """Return the future of this request.
 
-        Only the sender may call it.
+        Only the sender may call it: before it submits the request, or where this `keeps_response`.
         """
         future = self.future
         if future is None:
@@ -278,6 +284,12 @@ class InferenceRequest(Ticket):
             if response is not None:
                 self._resolve(future, response)
         return future
+
+    def pop_final_response(self) -> Response:
+        """Return the final response, and keep it no longer."""
+        response, self.final_response = self.final_response, None
+        assert response is not None
+        return response
 
     def copy_inputs(self) -> None:
         """Copy the inputs: their sender may reuse the memory while the request waits."""
@@ -408,9 +420,13 @@ class InferenceRequest(Ticket):
             self.buffered_response = response
         # Of a step nothing is kept: the execution of the ensemble has the responses.
         if final and self.parent is None:
-            self.final_response = kept = BARE_FINAL if response is None else response
-            if self.future is not None:
-                self._resolve(self.future, kept)
+            last = BARE_FINAL if response is None else response
+            if self.keeps_response:
+                self.final_response = last
+            future = self.future
+            if future is not None:
+                self.future = None  # it has the error
+                self._resolve(future, last)
         if final and trace is not None:
             trace.delivered(self)
 
@@ -430,6 +446,7 @@ class InferenceRequest(Ticket):
             status = text = ""
             if response is not None and response.error is not None:
                 status, text = response.error.status, response.error.message
+                self.failure = status, text
             detail = RequestDetail(
                 self.outcome, status, text, self.first_ns, self.responses, self.correlation_id,
                 bool(self.flags & SEQUENCE_START),

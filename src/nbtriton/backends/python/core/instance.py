@@ -127,7 +127,10 @@ class PythonInstance(BackendInstance):
             if all(request.is_answered() for request in batch):
                 _log.error("%s", failure.message)
                 return [None] * len(batch)
-            raise failure from error
+            try:
+                raise failure from error
+            finally:  # else it holds this frame, behind the model's, which holds it
+                del failure
         finally:
             timer.infer_done()
         if self._decoupled:
