@@ -646,7 +646,7 @@ def test_an_answered_request_is_freed_without_the_garbage_collector(server):
         gc.enable()
 
 
-@pytest.mark.parametrize("model", ["fails", "chain", "caller"])
+@pytest.mark.parametrize("model", ["fails", "function", "chain", "caller"])
 @pytest.mark.parametrize("way", ["infer", "submit", "stream", "endpoint"])
 def test_a_failed_request_is_freed_without_the_garbage_collector(
     server: Server, model: str, way: str
@@ -662,6 +662,11 @@ def test_a_failed_request_is_freed_without_the_garbage_collector(
             tensors.append(weakref.ref(array))
             raise ValueError("no")
 
+    def function(IN):
+        array = IN.copy()
+        tensors.append(weakref.ref(array))
+        raise ValueError("no")
+
     class Calling:
         def execute(self, requests):
             call = pb_utils.InferenceRequest(
@@ -671,6 +676,7 @@ def test_a_failed_request_is_freed_without_the_garbage_collector(
             raise pb_utils.TritonModelException(error.message())
 
     server.load(echo(), Failing, name="fails")
+    server.load(echo(), function, name="function")
     server.load(echo(), Calling, name="caller")
     server.load(
         ensemble_text(
@@ -708,7 +714,7 @@ def test_a_failed_request_is_freed_without_the_garbage_collector(
     gc.disable()
     try:
         assert "no" in send()
-        for loaded in ("chain", "caller", "fails"):  # its threads have ended
+        for loaded in ("chain", "caller", "function", "fails"):  # its threads have ended
             server.unload(loaded, timeout_s=WAIT_S)
         assert len(tensors) == 1
         assert tensors[0]() is None

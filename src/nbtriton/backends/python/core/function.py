@@ -27,8 +27,8 @@ from nbtriton.backends.ragged import PLAIN
 from nbtriton.backends.read_only import check_unchanged, explain_write, versions_of
 from nbtriton.backends.tracebacks import execute_error
 from nbtriton.config import ModelConfig, reads_only
+from nbtriton.errors import ModelError, UnsupportedError
 from nbtriton.errors import TritonError as EngineError
-from nbtriton.errors import UnsupportedError
 from nbtriton.tensors import Array, as_array, is_on_device, kind_of, read_only, to_kind, to_torch
 
 __all__ = ["FunctionInstance"]
@@ -240,10 +240,14 @@ class FunctionInstance(BatchInstance):
         except KeyboardInterrupt:
             raise
         except BaseException as error:
-            failure = execute_error(self._running.instance_name, error)
-            if self._reads_only:
-                explain_write(failure, error)
-            raise failure from error
+            # The new error has no name: it would hold this frame, behind the user's, which holds it.
+            raise self._failure(error) from error
+
+    def _failure(self, error: BaseException) -> ModelError:
+        failure = execute_error(self._running.instance_name, error)
+        if self._reads_only:
+            explain_write(failure, error)
+        return failure
 
     def _checked(self, result: Any, requested: frozenset[str]) -> dict[str, Any]:
         """Return a result by output name, as arrays of the configured datatypes."""

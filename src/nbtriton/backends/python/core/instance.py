@@ -121,16 +121,11 @@ class PythonInstance(BackendInstance):
         except KeyboardInterrupt:
             raise
         except BaseException as error:
-            failure = execute_error(self._running.instance_name, error)
-            if self._reads_only:
-                explain_write(failure, error)
             if all(request.is_answered() for request in batch):
-                _log.error("%s", failure.message)
+                _log.error("%s", self._failure(error).message)
                 return [None] * len(batch)
-            try:
-                raise failure from error
-            finally:  # else it holds this frame, behind the model's, which holds it
-                del failure
+            # The new error has no name: it would hold this frame, behind the model's, which holds it.
+            raise self._failure(error) from error
         finally:
             timer.infer_done()
         if self._decoupled:
@@ -288,6 +283,12 @@ class PythonInstance(BackendInstance):
 
     def _error(self, text: str) -> ModelError:
         return ModelError(self._prefix + text)
+
+    def _failure(self, error: BaseException) -> ModelError:
+        failure = execute_error(self._running.instance_name, error)
+        if self._reads_only:
+            explain_write(failure, error)
+        return failure
 
 
 def _answer_failed(instance: str, received: list[ReceivedRequest], future: Future[Outcome]) -> None:
