@@ -80,6 +80,25 @@ def test_no_attribute_is_a_word_of_c(path: Path):
     assert not found & words
 
 
+@pytest.mark.parametrize("path", COMPILED, ids=module)
+def test_no_argument_is_deleted(path: Path):
+    """Mypyc would release a reference that is the caller's."""
+    for function in ast.walk(ast.parse(path.read_text())):
+        if not isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
+            continue
+        arguments = {
+            argument.arg for argument in ast.walk(function.args) if isinstance(argument, ast.arg)
+        }
+        deleted = {
+            target.id
+            for node in ast.walk(function)
+            if isinstance(node, ast.Delete)
+            for target in node.targets
+            if isinstance(target, ast.Name)
+        }
+        assert not deleted & arguments, f"{function.name} deletes {deleted & arguments}"
+
+
 def test_no_interpreted_class_inherits_from_a_compiled_one():
     compiled = {module(path): path for path in COMPILED}
     homes = {

@@ -108,12 +108,9 @@ class InferenceFuture:
         """
         if not self._done:
             self._wait(timeout_s)
-        error = self._error
-        if error is not None:
-            try:
-                raise error.with_traceback(None)  # without the frames of an earlier call
-            finally:  # else the error holds this frame, which holds the error
-                del self, error
+        if self._error is not None:
+            # A copy: the error would get this frame, which holds the error.
+            raise self._error.again()
         assert self._result is not None
         return self._result
 
