@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 SOURCES = Path(__file__).parents[2] / "src"
-ROOMS = sorted(path.name for path in (SOURCES / "nbtriton").iterdir() if path.is_dir())
+ROOMS = sorted(path.parent.name for path in (SOURCES / "nbtriton").glob("*/__init__.py"))
 MOST = 3
 
 
