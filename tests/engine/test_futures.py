@@ -646,6 +646,34 @@ def test_an_answered_request_is_freed_without_the_garbage_collector(server):
         gc.enable()
 
 
+@pytest.mark.parametrize("way", ["infer", "submit", "stream"])
+def test_an_awaited_result_is_freed_without_the_garbage_collector(server: Server, way: str):
+    freed = []
+
+    async def ask() -> None:
+        if way == "infer":
+            result = await server.infer_async("m", {"IN": ones()})
+        elif way == "submit":
+            result = await server.submit("m", {"IN": ones()})
+        else:
+            (result,) = [one async for one in server.stream("m", {"IN": ones()})]
+        assert result["OUT"] is result["OUT"]  # the result's own
+        freed.append(weakref.ref(result["OUT"]))
+
+    server.load(echo(), lambda IN: IN * 2, name="m")
+    with asyncio.Runner() as runner:
+        runner.run(ask())
+        gc.collect()
+        freed.clear()
+        gc.disable()
+        try:
+            runner.run(ask())
+            server.unload("m", timeout_s=WAIT_S)
+            assert [reference() for reference in freed] == [None]
+        finally:
+            gc.enable()
+
+
 @pytest.mark.parametrize("model", ["fails", "function", "chain", "caller"])
 @pytest.mark.parametrize("way", ["infer", "submit", "stream", "endpoint"])
 def test_a_failed_request_is_freed_without_the_garbage_collector(

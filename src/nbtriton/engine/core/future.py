@@ -213,22 +213,8 @@ class InferenceFuture:
         loop = asyncio.get_running_loop()
         future: asyncio.Future[InferenceResult] = loop.create_future()
 
-        def settle() -> None:
-            if future.cancelled():
-                return
-            if self._error is not None:
-                future.set_exception(self._error.with_traceback(None))
-            else:
-                assert self._result is not None
-                future.set_result(self._result)
-
-        def hand_over(_: InferenceFuture) -> None:
-            # The loop may have been closed while the request ran.
-            if not loop.is_closed():
-                loop.call_soon_threadsafe(settle)
-
-        self.add_done_callback(hand_over)
-        future.add_done_callback(lambda f: self.cancel() if f.cancelled() else None)
+        self.add_done_callback(partial(_hand_over, loop, future))
+        future.add_done_callback(partial(_cancel_too, self))
         return future
 
     def _wait(self, timeout_s: float | None) -> None:
@@ -304,6 +290,33 @@ class _WaiterGroup:
                     waiter.add_exception(future)
                 else:
                     waiter.add_result(future)
+
+
+def _hand_over(
+    loop: asyncio.AbstractEventLoop,
+    awaited: asyncio.Future[InferenceResult],
+    future: InferenceFuture,
+) -> None:
+    """Answer an awaiting task, on its loop."""
+    # The loop may have been closed while the request ran.
+    if not loop.is_closed():
+        loop.call_soon_threadsafe(_settle, awaited, future)
+
+
+def _settle(awaited: asyncio.Future[InferenceResult], future: InferenceFuture) -> None:
+    if awaited.cancelled():
+        return
+    error = future.exception()
+    if error is None:
+        awaited.set_result(future.result())
+    else:
+        awaited.set_exception(error.again())  # a copy, as in `InferenceFuture.result`
+
+
+def _cancel_too(future: InferenceFuture, awaited: asyncio.Future[InferenceResult]) -> None:
+    """Cancel the request whose awaiting task was cancelled."""
+    if awaited.cancelled():
+        future.cancel()
 
 
 def _answer(_: InferenceFuture) -> None:
