@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from nbtriton.backends.tracebacks import execute_error
 from nbtriton.errors import ModelError
 from nbtriton.tensors import Array, kind_of
 
-__all__ = ["check_unchanged", "explain_write", "versions_of"]
+__all__ = ["check_unchanged", "explained_error", "versions_of"]
 
 # In the message, as a hint does not reach clients.
 _ADVICE = (
@@ -23,11 +24,14 @@ _ERRORS = (ValueError, TypeError, BufferError)
 _WORDS = ("read-only", "readonly")
 
 
-def explain_write(failure: ModelError, raised: BaseException) -> None:
-    """Add advice to the error of such a model if its exception looks like a refused write."""
-    text = str(raised)
-    if isinstance(raised, _ERRORS) and any(word in text for word in _WORDS):
-        failure.args = (f"{failure.message.rstrip()}\n\n{_ADVICE}",)
+def explained_error(instance: str, raised: BaseException, *, reads_only: bool) -> ModelError:
+    """Return `execute_error`, with advice if the exception of such a model looks like a refused write."""
+    failure = execute_error(instance, raised)
+    if reads_only and isinstance(raised, _ERRORS):
+        text = str(raised)
+        if any(word in text for word in _WORDS):
+            failure.args = (f"{failure.message.rstrip()}\n\n{_ADVICE}",)
+    return failure
 
 
 def versions_of(inputs: Mapping[str, Array]) -> dict[str, tuple[Array, int]]:

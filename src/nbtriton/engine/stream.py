@@ -129,17 +129,14 @@ class ResponseStream(Closing):
         if final or response.error is not None:
             self.close()
         if response.error is not None:
-            try:
-                raise response.error.with_traceback(None)
-            finally:  # else the error holds this frame, which holds the error and the server
-                del response
+            # A copy: the error would get this frame, which holds the error and the server.
+            raise response.error.again()
         assert self._request is not None
         return None if response is BARE_FINAL else self._request.result_of(response)
 
     def close(self) -> None:
         """End the iteration; an unfinished request is cancelled."""
         self._ended = True
-        self._future = None  # it has the error, whose frames hold this stream
         if self._cancelling is not None:
             self._cancelling.close()
 

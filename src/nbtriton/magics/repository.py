@@ -202,8 +202,9 @@ class RepositoryMagics(Magics):
         tls = _tls(options.tls_cert, options.tls_key, options.tls_root)
         cls = type(self)
         before, cls._endpoints = cls._endpoints, None
-        open_ports = {} if before is None else {name: getattr(before, name) for name in _PORTS}
+        open_ports: dict[str, int | None] = {}
         if before is not None:
+            open_ports = {name: getattr(before, name) for name in _PORTS}
             before.close()
         if options.stop:
             return None

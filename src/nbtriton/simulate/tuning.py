@@ -182,14 +182,13 @@ def tune(
         },
         _KINDS,
     )  # fmt: skip
+    objective = _objective(maximize, minimize, "throughput" if placement is None else "cost")
     if placement is not None:
-        others = (instances, max_batch_size, max_queue_delay_us, profile)
-        objective = _objective(maximize, minimize, "cost")
-        _check_placement(placement, minimize, *others)
-    else:
-        objective = _objective(maximize, minimize, "throughput")
-        if objective == "cost":
-            raise InvalidArgumentError("cost is that of a placement", hint='placement="auto"')
+        _check_placement(
+            placement, minimize, instances, max_batch_size, max_queue_delay_us, profile
+        )
+    elif objective == "cost":
+        raise InvalidArgumentError("cost is that of a placement", hint='placement="auto"')
     data = Data(inputs, shapes, seed=seed)
     goal = Goal(objective, p99_ms, min_throughput, concurrency, request_rate)
     check({"server": server, "model": model}, {"server": SERVER, "model": NAME})

@@ -24,11 +24,10 @@ from nbtriton.backends.python.core.instance import without_running_loop
 from nbtriton.backends.python.core.tensor import leaving
 from nbtriton.backends.python.isolation.running import Running, any_live, enter_live, leave_live
 from nbtriton.backends.ragged import PLAIN
-from nbtriton.backends.read_only import check_unchanged, explain_write, versions_of
-from nbtriton.backends.tracebacks import execute_error
+from nbtriton.backends.read_only import check_unchanged, explained_error, versions_of
 from nbtriton.config import ModelConfig, reads_only
-from nbtriton.errors import ModelError, UnsupportedError
 from nbtriton.errors import TritonError as EngineError
+from nbtriton.errors import UnsupportedError
 from nbtriton.tensors import Array, as_array, is_on_device, kind_of, read_only, to_kind, to_torch
 
 __all__ = ["FunctionInstance"]
@@ -241,13 +240,9 @@ class FunctionInstance(BatchInstance):
             raise
         except BaseException as error:
             # The new error has no name: it would hold this frame, behind the user's, which holds it.
-            raise self._failure(error) from error
-
-    def _failure(self, error: BaseException) -> ModelError:
-        failure = execute_error(self._running.instance_name, error)
-        if self._reads_only:
-            explain_write(failure, error)
-        return failure
+            raise explained_error(
+                self._running.instance_name, error, reads_only=self._reads_only
+            ) from error
 
     def _checked(self, result: Any, requested: frozenset[str]) -> dict[str, Any]:
         """Return a result by output name, as arrays of the configured datatypes."""

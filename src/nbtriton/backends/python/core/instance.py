@@ -22,7 +22,7 @@ from nbtriton.backends.python.core.responses import InferenceResponse, to_engine
 from nbtriton.backends.python.core.tensor import Tensor
 from nbtriton.backends.python.isolation.running import Running, any_live, enter_live, leave_live
 from nbtriton.backends.python.readiness import Readiness
-from nbtriton.backends.read_only import explain_write
+from nbtriton.backends.read_only import explained_error
 from nbtriton.backends.tracebacks import describe, execute_error, user_code
 from nbtriton.errors import ModelError
 from nbtriton.errors import TritonError as EngineError
@@ -121,11 +121,12 @@ class PythonInstance(BackendInstance):
         except KeyboardInterrupt:
             raise
         except BaseException as error:
+            name, reads_only = self._running.instance_name, self._reads_only
             if all(request.is_answered() for request in batch):
-                _log.error("%s", self._failure(error).message)
+                _log.error("%s", explained_error(name, error, reads_only=reads_only).message)
                 return [None] * len(batch)
             # The new error has no name: it would hold this frame, behind the model's, which holds it.
-            raise self._failure(error) from error
+            raise explained_error(name, error, reads_only=reads_only) from error
         finally:
             timer.infer_done()
         if self._decoupled:
@@ -283,12 +284,6 @@ class PythonInstance(BackendInstance):
 
     def _error(self, text: str) -> ModelError:
         return ModelError(self._prefix + text)
-
-    def _failure(self, error: BaseException) -> ModelError:
-        failure = execute_error(self._running.instance_name, error)
-        if self._reads_only:
-            explain_write(failure, error)
-        return failure
 
 
 def _answer_failed(instance: str, received: list[ReceivedRequest], future: Future[Outcome]) -> None:
