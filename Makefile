@@ -16,7 +16,7 @@ export PYTHONUNBUFFERED := 1
 export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: gpu help demo lab binder test-fast test-compiled test-fil-gpu test-free-threaded test bench $(BENCHES:%=bench-%) bench-stages bench-history bench-page docs lite lite-check hosts types scripts test-lowest test-newest compiled examples fmt pin clean python
+.PHONY: gpu help demo lab binder test-fast test-compiled test-collector test-fil-gpu test-free-threaded test bench $(BENCHES:%=bench-%) bench-stages bench-history bench-page docs lite lite-check hosts types scripts test-lowest test-newest compiled examples fmt pin clean python
 
 help:
 	@echo "make demo    run the notebook about ensembles, print its table, leave build/04_ensembles.html"
@@ -38,6 +38,8 @@ help:
 	@echo "make gpu     checks and measures the path to a GPU, and writes bench/results/"
 	@echo "make compiled"
 	@echo "             the hot core as C extensions in build/compiled: its tests (make test-compiled) and figures"
+	@echo "make test-collector"
+	@echo "             its tests with a garbage collection for each new object, and 105,000 loads, unloads and looks"
 	@echo "make examples"
 	@echo "             Triton's client and python backend examples against nbtriton serve, a line each"
 	@echo "             (EXAMPLES_FLAGS=\"--client-source DIR --python-backend-source DIR\" or --real)"
@@ -135,6 +137,12 @@ COUNTS_CALLS := tests/scheduling/test_queue_policy.py::test_a_batch_costs_the_sa
 test-compiled: build/compiled
 	@PYTHONPATH=$< $(BIN)/python -m pytest -q -n auto --dist loadfile tests/engine tests/scheduling tests/backends tests/workers \
 		-m "not reference" --deselect $(COUNTS_CALLS) $(PYTEST_FLAGS)
+
+# Half an hour of a processor: nightly.
+test-collector: build/compiled
+	@$(MAKE) --no-print-directory test-compiled PYTEST_FLAGS="--gc-threshold=1 $(PYTEST_FLAGS)"
+	@PYTHONPATH=$< $(BIN)/python -X faulthandler -m tests.engine.storm --operations 5000 --thresholds 1 1 1
+	@PYTHONPATH=$< $(BIN)/python -X faulthandler -m tests.engine.storm --operations 100000 --thresholds 50 2 2
 
 # The Triton language is 1 GB, in a folder of its own: its interpreter needs no GPU.
 TRITON_LANGUAGE := build/triton-language

@@ -99,6 +99,108 @@ def test_no_argument_is_deleted(path: Path):
         assert not deleted & arguments, f"{function.name} deletes {deleted & arguments}"
 
 
+def annotated(node: ast.AST) -> str:
+    """Return the attribute that a statement declares with a type, in a class or by ``self``; empty for none."""
+    if not isinstance(node, ast.AnnAssign) or "ClassVar" in ast.unparse(node.annotation):
+        return ""
+    if isinstance(node.target, ast.Name):
+        return node.target.id
+    is_own = isinstance(node.target, ast.Attribute) and ast.unparse(node.target.value) == "self"
+    return node.target.attr if is_own else ""
+
+
+def declared(node: ast.ClassDef) -> tuple[set[str], set[str]]:
+    """Return the attributes that a class declares whatever its bases have, and all that it sets."""
+    anew = {annotated(child) for child in node.body} | {
+        target.id
+        for child in node.body
+        if isinstance(child, ast.Assign)
+        for target in child.targets
+        if isinstance(target, ast.Name) and not target.id.startswith("__")
+    }
+    anew |= {
+        annotated(child)
+        for method in node.body
+        if isinstance(method, ast.FunctionDef)
+        for child in ast.walk(method)
+        if isinstance(child, ast.AnnAssign) and isinstance(child.target, ast.Attribute)
+    }
+    sets = {
+        child.attr
+        for child in ast.walk(node)
+        if isinstance(child, ast.Attribute)
+        and isinstance(child.ctx, ast.Store)
+        and ast.unparse(child.value) == "self"
+    }
+    return anew - {""}, anew | sets
+
+
+def redeclared(trees: dict[str, ast.Module]) -> set[tuple[str, str, str]]:
+    """Return (class, base, attribute) of the attributes that two classes of a line declare."""
+    classes: dict[tuple[str, str], ast.ClassDef] = {}
+    bases: dict[tuple[str, str], list[tuple[str, str]]] = {}
+    for name, tree in trees.items():
+        known = {
+            alias.asname or alias.name: (node.module or "", alias.name)
+            for node in ast.walk(tree)
+            if isinstance(node, ast.ImportFrom)
+            for alias in node.names
+        }
+        for node in tree.body:
+            if isinstance(node, ast.ClassDef):
+                known[node.name] = (name, node.name)
+                found = [
+                    base.value if isinstance(base, ast.Subscript) else base for base in node.bases
+                ]
+                # A class may be imported from its module or from its package.
+                for home in (name, name.rpartition(".")[0]):
+                    classes[home, node.name] = node
+                    bases[home, node.name] = [
+                        known[base.id]
+                        for base in found
+                        if isinstance(base, ast.Name) and base.id in known
+                    ]
+
+    def line(key: tuple[str, str]) -> Iterator[tuple[str, str]]:
+        for base in bases.get(key, ()):
+            yield base
+            yield from line(base)
+
+    return {
+        (node.name, classes[base].name, attribute)
+        for key, node in classes.items()
+        for base in line(key)
+        if base in classes
+        for attribute in declared(node)[0] & declared(classes[base])[1]
+    }
+
+
+@pytest.mark.parametrize(
+    ("derived", "found"),
+    [
+        ("x: str", {"x"}),
+        ("x = 'a class has it'", {"x"}),
+        ("def __init__(self) -> None: self.x: str = 'a'", {"x"}),
+        ("def __init__(self) -> None: self.y: str = 'a'", {"y"}),
+        ("def __init__(self) -> None: self.x = self.y = 'a'", set()),
+        ("z: ClassVar[str] = 'a'", set()),
+    ],
+)
+def test_a_second_declaration_is_found(derived: str, found: set[str]):
+    base = "class Base:\n    x: str\n    z: ClassVar[str]\n    def set(self) -> None: self.y = ''"
+    trees = {
+        "p.one": ast.parse(base),
+        "p.two": ast.parse(f"from p import Base\nclass Derived(Base):\n    {derived}"),
+    }
+    assert redeclared(trees) == {("Derived", "Base", name) for name in found}
+
+
+def test_no_attribute_is_declared_in_a_class_and_in_its_base():
+    """The garbage collector would see it twice, and clear what is alive: rule 4 of docs/compiled.md."""
+    trees = {module(path): ast.parse(path.read_text()) for path in COMPILED}
+    assert not redeclared(trees)
+
+
 def test_no_interpreted_class_inherits_from_a_compiled_one():
     compiled = {module(path): path for path in COMPILED}
     homes = {

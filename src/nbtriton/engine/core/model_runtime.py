@@ -105,7 +105,7 @@ class ModelRuntime(UpdatableRuntime):
         self.isolation_asked = "thread"
         self.interpreter = InterpreterProbe()
         self._instances = InstanceSet(self, backend, context, plans, limiter)
-        self.sequences: SequenceTensors | None = None
+        self.sequences = None
         self._batcher: Batcher | SequenceBatcher
         active, gated = len(self._instances.active), limiter is not None
         if config.HasField("sequence_batching"):

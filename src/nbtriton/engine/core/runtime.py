@@ -44,7 +44,7 @@ class Runtime(RequestOwner):
 
     def __init__(self, config: ModelConfig, version: int) -> None:
         self.config = config
-        self.name: str = config.name
+        self.name = config.name
         self.process = os.getpid()
         self.version = version
         # The model's own, in a repository; None for a model of a notebook.
@@ -52,7 +52,7 @@ class Runtime(RequestOwner):
         self.signature = ModelSignature(config, version, self)
         self.statistics = Statistics()
         # Set by the server before the first request if its recorder is on.
-        self.history: ModelHistory | None = None
+        self.history = None
         # Set by the server before the first request if it has a cache and the model wants it (K1).
         self.cache: ResponseCache | None = None
         # Whether each answer that was not in the cache before its request counts as a miss.
