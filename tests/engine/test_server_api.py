@@ -14,7 +14,7 @@ from nbtriton.engine.core.model_signature import ModelSignature
 
 VERBS = {
     "batches", "close", "config", "control_of", "devices", "endpoints", "engine", "export", "history", "ignored",
-    "infer", "infer_async", "is_ready", "load", "load_repository", "metadata", "models", "options", "requests",
+    "in_flight", "infer", "infer_async", "is_ready", "load", "load_repository", "metadata", "models", "options", "requests",
     "serve", "set_options", "snapshot", "statistics", "stream", "submit", "unload",
 }  # fmt: skip
 

@@ -252,6 +252,7 @@ class BatcherPair:
             seen.append(("run", decision.instance, *numbers))
         assert seen == expected
         assert self.batcher.waiting == len(self.waiting) == self.oracle.waiting
+        assert {self.number[one] for one in self.batcher.tickets()} == self.waiting.keys()
         wake = self.batcher.wake_at()
         assert wake == self.oracle.wake_at()
         queued = len(self.waiting) - sum(len(p.requests) for p in self.oracle.staged.values())

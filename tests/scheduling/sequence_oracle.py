@@ -487,6 +487,7 @@ class SequencePair:
         assert self.batcher.slots() == list(rows.values())
         running = sum(len(numbers) for numbers in self.busy.values())
         assert self.batcher.waiting == len(self.open) - running
+        assert len(set(self.batcher.tickets())) == self.batcher.waiting
         places = {(k, slot) for slot in range(self.settings.slots) for k in self.staying}
         usable = {place for place in places if place[0] not in self.lost | self.suspended}
         assert set(self.free.places) == usable - self.rows.keys()

@@ -45,7 +45,10 @@ class Engine:
         self.lifecycle = ModelLifecycle(self.registry, options, self.model_server)
         lifecycle = self.lifecycle
         self.inspection: Inspection = Inspection(
-            self.registry, lambda: lifecycle.builder.recorder, lambda: lifecycle.builder.limiter
+            self.registry,
+            lifecycle.runtimes,
+            lambda: lifecycle.builder.recorder,
+            lambda: lifecycle.builder.limiter,
         )
         self.model_control: ModelRepository | None = None
         self.in_parent = False

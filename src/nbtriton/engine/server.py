@@ -395,6 +395,32 @@ class Server(InferenceCalls, Closing):
         """
         return self.engine.inspection.requests(name, version, since_ns=since_ns, most=most)
 
+    def in_flight(self, name: str = "", version: int = -1) -> tuple[RequestRecord, ...]:
+        """Return the requests that are accepted and not answered yet, oldest first; also without a recorder.
+
+        One with a ``batch`` runs, any other waits, or is that of an ensemble: then the requests with its
+        number as ``caller`` are its steps. What is still to come is 0: ``answered_ns``, and the
+        ``end_ns`` of the batch.
+
+        Parameters
+        ----------
+        name : str
+            All models by default.
+        version : int
+            All versions by default, those that finish their last requests among them.
+
+        Raises
+        ------
+        NotFoundError
+            No such model.
+
+        Examples
+        --------
+        >>> server.in_flight()
+        ()
+        """
+        return self.engine.inspection.in_flight(name, version)
+
     def history(self) -> ServerHistory:
         """Return what all models did over the last minutes of activity, as counted by the recorder.
 

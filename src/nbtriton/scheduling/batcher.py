@@ -287,6 +287,11 @@ class Batcher:
         """Number of accepted requests that do not run yet."""
         return self._queue.count + self._in_payloads
 
+    def tickets(self) -> list[Ticket]:
+        """Return the accepted requests that do not run yet."""
+        formed = [one for batch in (*self._ready, *self._staged.values()) for one in batch.tickets]
+        return [*formed, *self._pending, *self._queue.tickets()]
+
     @property
     def forms_ahead(self) -> bool:
         """Whether a batch may be formed while no instance is idle (Q10)."""

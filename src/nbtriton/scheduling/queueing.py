@@ -216,6 +216,14 @@ class PriorityQueue:
         """Reject a ticket whose timeout has expired (Q7)."""
         return self.reject(ticket, *_TIMED_OUT)
 
+    def tickets(self) -> list[Ticket]:
+        """Return the tickets that wait, but for those that are pending."""
+        levels = [self._levels[number] for number in sorted(self._levels)]
+        return [
+            *[one for level in levels for one in level.fifo if one.state is TicketState.QUEUED],
+            *[one for level in levels for one in level.delayed if one.state is TicketState.DELAYED],
+        ]
+
     def next_deadline(self) -> int | None:
         """Return when the next waiting ticket expires, None without one."""
         deadlines = self._deadlines

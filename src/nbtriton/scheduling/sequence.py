@@ -289,6 +289,11 @@ class SequenceBatcher:
         staged = sum(len(run.tickets) for run in self._staged.values())
         return self._waiting + staged + sum(b.waiting for b in self._batchers.values())
 
+    def tickets(self) -> list[Ticket]:
+        """Return the accepted requests that do not run yet."""
+        staged = [one for run in self._staged.values() for one in run.tickets]
+        return [*staged, *[one for one in self._owner if one.state is not TicketState.RUNNING]]
+
     @property
     def live(self) -> int:
         """Number of sequences that accept further requests."""

@@ -228,6 +228,12 @@ class EnsembleRuntime(EnsembleOwner):
     def in_flight(self) -> int:
         return len(self._executions)
 
+    def requests_inside(self) -> list[InferenceRequest]:
+        """Return the accepted requests that are not answered yet."""
+        with self._lock:
+            inside = list(self._executions)
+        return [request for request in inside if not request.is_answered()]
+
     def snapshot(self, state: str, reason: str) -> ModelSnapshot:
         """Return the state of this version now."""
         return self._snapshot(state, reason, "ensemble", 0, len(self._executions))

@@ -29,3 +29,4 @@ class EventKind:
     SUSPEND: Final = 12
     RESUME: Final = 13
     GIVE_UP: Final = 14
+    LOOK: Final = 15

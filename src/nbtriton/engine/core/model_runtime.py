@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 from nbtriton.backends.base import Backend, ModelContext, Response
 from nbtriton.config import InstancePlan, ModelConfig
@@ -46,13 +47,25 @@ from nbtriton.scheduling import (
     SequenceBatcher,
     StageInstance,
     SuspendInstance,
+    Ticket,
 )
 from nbtriton.tensors import read_only
 
 __all__ = ["ModelRuntime"]
 
+# A custom batching strategy may keep the batcher for longer; what waits is then not seen.
+_LOOK_S: Final = 0.2
+
 # Why a request that no instance executed counts as failed (T8).
 _FAILURES = {"timeout": "REJECTED", "cancelled": "CANCELED"}
+
+
+class _Look:
+    """A question to the thread that owns the batcher: which requests wait."""
+
+    def __init__(self) -> None:
+        self.waiting: list[Ticket] = []
+        self.done = threading.Event()
 
 
 class ModelRuntime(UpdatableRuntime):
@@ -460,6 +473,10 @@ class ModelRuntime(UpdatableRuntime):
             return batcher.resume(now, payload)
         if kind == EventKind.GIVE_UP:
             return self._give_up()
+        if kind == EventKind.LOOK:
+            payload.waiting = batcher.tickets()
+            payload.done.set()
+            return []
         if kind == EventKind.FAIL_PENDING:
             return [*batcher.clear("UNAVAILABLE", payload)]
         # EventKind.DRAIN, or EventKind.ENDED after it
@@ -594,6 +611,16 @@ class ModelRuntime(UpdatableRuntime):
         found = self._in_flight.count()
         batcher = self._batcher
         return max(found, batcher.live) if isinstance(batcher, SequenceBatcher) else found
+
+    def requests_inside(self) -> list[InferenceRequest]:
+        """Return the accepted requests that are not answered yet, as they move on: each is seen once."""
+        look = _Look()
+        with interrupts_deferred():
+            self._post(EventKind.LOOK, look)
+        look.done.wait(_LOOK_S)
+        waiting: list[InferenceRequest] = look.waiting  # type: ignore[assignment]
+        found = dict.fromkeys([*waiting, *self._instances.running(), *self._in_flight.late])
+        return [request for request in found if not request.is_answered()]
 
     def instances(self) -> list[Instance]:
         """Return the instances that execute batches now."""

@@ -253,6 +253,10 @@ class Runtime(RequestOwner):
         """Return the number of accepted requests that have not ended, or of open sequences."""
 
     @abstractmethod
+    def requests_inside(self) -> list[InferenceRequest]:
+        """Return the accepted requests that are not answered yet."""
+
+    @abstractmethod
     def snapshot(self, state: str, reason: str) -> ModelSnapshot:
         """Return the state of this version now."""
 

@@ -62,7 +62,9 @@ class BatchRecord(NamedTuple):
 
 
 class RequestRecord(NamedTuple):
-    """One answered request, as the recorder keeps it. Times are `time.monotonic_ns` values.
+    """One request, as the recorder keeps it. Times are `time.monotonic_ns` values.
+
+    Of a request in flight the times that are still to come are 0, also those of its batch.
 
     Attributes
     ----------
@@ -82,7 +84,7 @@ class RequestRecord(NamedTuple):
     first_response_ns, responses : int
         Of its first response, and how many it had.
     batch : BatchRecord or None
-        None if it never ran, and for an ensemble.
+        None if it never ran, while it waits, and for an ensemble.
     outcome : str
         Why it never ran: a key of `nbtriton.scheduling.REASONS`, or ``"cache_hit"``.
     status, error : str
@@ -219,11 +221,15 @@ class ModelSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class ModelHistorySnapshot:
-    """A model version now, and its last moments, oldest first; none without a recorder."""
+    """A model version now, and its last moments, oldest first; none without a recorder.
+
+    ``inside_since_ns`` is the arrival of its oldest request in flight; 0 without one.
+    """
 
     model: ModelSnapshot
     moments: tuple[Moment, ...]
     changes: tuple[Change, ...]
+    inside_since_ns: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,7 +33,7 @@ from nbtriton.engine.core.snapshot import (
 )
 from nbtriton.engine.core.statistics import Statistics
 from nbtriton.engine.core.summaries import LatencySummaries
-from nbtriton.engine.diagnostics.records import read_records
+from nbtriton.engine.diagnostics.records import read_records, records_of
 from nbtriton.errors import NotFoundError, TritonError, UnavailableError, nearest
 
 __all__ = ["Inspection"]
@@ -46,6 +46,8 @@ class Inspection:
     ----------
     registry : Registry
         Of the server's models.
+    runtimes : callable
+        Returns every version that has requests, or may get some.
     recorder : callable
         Returns the recorder, None where it is off.
     limiter : callable
@@ -55,10 +57,12 @@ class Inspection:
     def __init__(
         self,
         registry: Registry,
+        runtimes: Callable[[], list[Runtime]],
         recorder: Callable[[], Recorder | None],
         limiter: Callable[[], Limiter | None],
     ) -> None:
         self._registry = registry
+        self._runtimes = runtimes
         self._recorder = recorder
         self._limiter = limiter
 
@@ -229,6 +233,19 @@ class Inspection:
         requests = [request for _, of_version in found for request in of_version]
         return tuple(sorted(requests, key=attrgetter("answered_ns")))
 
+    def in_flight(self, name: str = "", version: int = -1) -> tuple[RequestRecord, ...]:
+        """Return the requests that are accepted and not answered; see `nbtriton.Server.in_flight`."""
+        name, version = checked_name(name), checked_version(version)
+        if name and not self.is_known(name):
+            self._registry.entry(name)  # which says so
+        found = [
+            record
+            for one in self._runtimes()
+            if name in ("", one.name) and version in (-1, one.version)
+            for record in records_of(one)
+        ]
+        return tuple(sorted(found, key=attrgetter("arrival_ns")))
+
     def _records(
         self, name: str, version: int, since_ns: int, most: int | None
     ) -> list[tuple[list[BatchRecord], list[RequestRecord]]]:
@@ -280,11 +297,14 @@ class Inspection:
         models = []
         for model in self.models():
             history = recorder.history(model.name, model.version) if recorder is not None else None
+            busy = model.queued + model.executing > 0
+            inside = self.in_flight(model.name, model.version) if busy else ()
             models.append(
                 ModelHistorySnapshot(
                     model,
                     history.moments() if history is not None else (),
                     history.changes() if history is not None else (),
+                    inside[0].arrival_ns if inside else 0,
                 )
             )
         return ServerHistory(monotonic_ns(), tuple(models))

@@ -1,4 +1,4 @@
-"""The recorder's rings as records that anyone may keep."""
+"""The recorder's rings, and what is in flight, as records that anyone may keep."""
 
 from __future__ import annotations
 
@@ -7,9 +7,12 @@ from typing import TypeVar
 
 from nbtriton.engine.core.execution import Execution, RequestDetail
 from nbtriton.engine.core.history import ModelHistory, RequestEntry
+from nbtriton.engine.core.request import InferenceRequest
+from nbtriton.engine.core.runtime import Runtime
 from nbtriton.engine.core.snapshot import BatchRecord, RequestRecord
+from nbtriton.scheduling import SEQUENCE_START
 
-__all__ = ["read_records"]
+__all__ = ["read_records", "records_of"]
 
 _Ended = TypeVar("_Ended")
 
@@ -50,6 +53,35 @@ def read_records(
         for entry in entries
     ]
     return [known[execution] for execution in executions], requests
+
+
+def records_of(runtime: Runtime) -> list[RequestRecord]:
+    """Return the requests of a version that are accepted and not answered; times to come are 0."""
+    together: dict[Execution, list[InferenceRequest]] = {}
+    inside = [(request, _batch_of(request)) for request in runtime.requests_inside()]
+    for request, execution in inside:
+        if execution is not None:
+            together.setdefault(execution, []).append(request)
+    batches = {
+        execution: execution.record(
+            runtime.name, runtime.version, tuple(request.number for request in requests)
+        )._replace(queue_ns=execution.start_ns - min(one.enqueued_ns for one in requests))
+        for execution, requests in together.items()
+    }
+    return [
+        RequestRecord(
+            runtime.name, runtime.version, request.number, _readable(request.request_id), request.caller,
+            request.step, request.size, request.start_ns, request.enqueued_ns, 0, request.first_ns,
+            request.responses, batches[execution] if execution is not None else None,
+            request.outcome, "", "", request.correlation_id, bool(request.flags & SEQUENCE_START),
+        )
+        for request, execution in inside
+    ]  # fmt: skip
+
+
+def _batch_of(request: InferenceRequest) -> Execution | None:
+    """Return the execution of a request; none while it waits, also to be executed once more."""
+    return request.execution if request.executes else None
 
 
 def _readable(text: str) -> str:

@@ -345,7 +345,8 @@ class ModelLifecycle:
         draining = list(self._draining)  # others unload meanwhile
         return {(old.name, old.version) for old in draining if not old.wait_drained(0)}
 
-    def _runtimes(self) -> list[Runtime]:
+    def runtimes(self) -> list[Runtime]:
+        """Return every version of every model, those that finish their last requests among them."""
         return [*self._registry.runtimes(), *self._draining]
 
     def record_no_versions(self, name: str) -> None:
@@ -366,12 +367,12 @@ class ModelLifecycle:
 
     def in_flight(self) -> list[tuple[str, int, int]]:
         """Return name, version and number of the requests, or sequences, that versions have."""
-        found = [(one.name, one.version, one.in_flight()) for one in self._runtimes()]
+        found = [(one.name, one.version, one.in_flight()) for one in self.runtimes()]
         return [one for one in found if one[2]]
 
     def fail_all(self) -> None:
         """Answer all that clients wait for with UNAVAILABLE; models may go on, unheard."""
-        for runtime in self._runtimes():
+        for runtime in self.runtimes():
             runtime.fail_pending(STOPPING)
             runtime.fail_running(STOPPING)
 
@@ -380,7 +381,7 @@ class ModelLifecycle:
         with self._lock, interrupts_deferred():
             self._registry.closed = _closed
             self.detach()
-            runtimes = self._runtimes()
+            runtimes = self.runtimes()
             self._registry.entries.clear()
             self._draining.clear()
         end(runtimes, self._thread, timeout_s)
