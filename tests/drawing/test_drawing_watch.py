@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import html
 import itertools
 import xml.etree.ElementTree as ET
 from dataclasses import replace
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -14,6 +16,7 @@ from nbtriton.drawing import (
     ModelActivity,
     batch_bins,
     bin_counts,
+    leading,
     watch_finding,
     watch_html,
     watch_svg,
@@ -35,6 +38,7 @@ ACTIVE = ModelActivity(
     compute_ms=1.5,
     inference_count=1200,
     execution_count=300,
+    quiet_s=0.1,
 )
 
 
@@ -94,28 +98,66 @@ def test_many_instances_are_counted_beyond_eight():
 
 
 def test_html_holds_the_numbers_as_a_table_too():
-    html = watch_html([ACTIVE])
-    assert '<table class="nbt-watch-table"' in html
-    assert "1\u202f200" in html
-    assert "<script" not in html
+    page = watch_html([ACTIVE])
+    assert '<table class="nbt-watch-table"' in page
+    assert "1\u202f200" in page
+    assert "<script" not in page
 
 
 def test_text(golden):
-    golden("watch.txt", watch_text([ACTIVE, ModelActivity("idle", state="UNAVAILABLE")]))
+    models = [ACTIVE, ModelActivity("idle", state="UNAVAILABLE")]
+    golden("watch.txt", watch_text(models, "digits: 80% of a request's time is queue"))
 
 
-def test_it_begins_with_where_requests_wait():
-    waits = replace(ACTIVE, name="slow", queue_ms=20.0, compute_ms=4.0)
-    ensemble = replace(waits, name="all", platform="ensemble", queue_ms=99.0)
-    found = watch_finding([ensemble, ACTIVE, waits])
-    assert found.startswith("requests wait for slow: 20.0 ms for 4.00 ms of work")
-    assert "%triton_why slow says" in found
-    assert "%triton_why 'so slow' says" in watch_finding([replace(waits, name="so slow")])
-    for form in (watch_text([ACTIVE, waits]), watch_html([ACTIVE, waits])):
-        assert found in form
-    quick = replace(ACTIVE, queue_ms=0.1)
-    assert "wait less than they are worked on; digits is the busiest" in watch_finding([quick])
-    assert watch_finding([replace(ACTIVE, infer_per_s=0.0)]) == "no request in this time"
+STEP = replace(ACTIVE, name="step", infer_per_s=1e6, quiet_s=0.1)
+WHOLE = replace(ACTIVE, name="all", platform="ensemble", shares=(("step", 1.0),), quiet_s=0.1)
+HUNG = replace(ACTIVE, name="hung", infer_per_s=0.0, stalled_s=28.3, queued=4, executing=1)
+RESTED = replace(
+    ACTIVE, quiet_s=10.2, queued=0, executing=0, drawn_inferences=52007, peak_per_s=9250.0
+)
+
+SAYS = {
+    "traffic": ([ACTIVE], "digits: 80% of a request's time is queue"),
+    "nothing comes out": ([ACTIVE, HUNG], "hung: nothing has ended for 28 s; 1 running, 4 waiting"),
+    "nothing came out of the whole": (
+        [replace(HUNG, name="all", platform="ensemble"), HUNG],
+        "hung: nothing has ended for 28 s; 1 running, 4 waiting",
+    ),
+    "it has just begun": ([replace(HUNG, stalled_s=0.9)], "hung: 1 running, 4 waiting"),
+    "at rest": (
+        [RESTED],
+        (
+            "nothing for 10 s; in the 24 s before now digits had 52\u202f007 inferences, up to 9\u202f250/s. "
+            "digits: 80% of a request's time is queue"
+        ),
+    ),
+    "never": ([ModelActivity("m")], "no request in the last 24 s"),
+    "no model": ([], ""),
+}
+
+
+@pytest.mark.parametrize("situation", SAYS)
+def test_the_sentence_is_of_what_is_drawn(situation):
+    models, said = SAYS[situation]
+    traffic = "digits: 80% of a request's time is queue"
+    assert watch_finding(models, traffic, span_s=24.0) == said
+    for form in (
+        watch_text(models, traffic, span_s=24.0),
+        watch_html(models, traffic, span_s=24.0),
+    ):
+        assert said in html.unescape(form)
+
+
+def test_the_leading_model_is_the_one_whose_requests_take_the_most_time_and_no_step():
+    assert leading([STEP, WHOLE]) is WHOLE
+    assert leading([ACTIVE, STEP]) is STEP
+    assert leading([replace(ACTIVE, infer_per_s=0.0)]) is None
+
+
+def test_what_no_request_had_is_a_dash():
+    drawn = watch_svg([ModelActivity("m")])
+    assert "wait \u2013 ms" in drawn
+    assert "compute \u2013 ms" in drawn
 
 
 def test_no_models():

@@ -112,7 +112,9 @@ def test_a_strategy_that_keeps_the_batcher_keeps_no_view(server: Server):
         def model_batcher_finalize(self, batcher):
             pass
 
-    server.load(echo("dynamic_batching {}"), gated(Gate(is_open=True)), name="m", batching=Strategy())
+    server.load(
+        echo("dynamic_batching {}"), gated(Gate(is_open=True)), name="m", batching=Strategy()
+    )
     sender = threading.Thread(target=server.infer, args=("m", {"IN": ones()}))
     sender.start()
     waited(entered)

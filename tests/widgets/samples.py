@@ -87,8 +87,24 @@ class FakeServer:
     def models(self):
         return tuple(self.shown)
 
+    def requests(self, _name):
+        return ()
+
+    def in_flight(self):
+        return ()
+
     def snapshot(self):
         return ServerSnapshot(self.now_ns, tuple(self.shown))
+
+    def drain(self):
+        """Let what is inside end."""
+        self.shown = tuple(
+            replace(
+                one, queued=0, executing=0,
+                instances=tuple(replace(each, batch_size=0) for each in one.instances),
+            )
+            for one in self.shown
+        )  # fmt: skip
 
     def history(self):
         """As seen whenever it was asked: the engine's recorder would keep more moments."""

@@ -134,9 +134,9 @@ def test_a_frame_holds_what_its_layout_says():
     samples, lanes, bins = len(activity.ages_s), len(activity.lanes), len(activity.bins)
     assert numbers[:3] == (7, 30, 1)
     assert numbers[3:5] == (3, 4)
-    assert numbers[12:17] == (samples, lanes, bins, 0, 0)
-    assert len(numbers) == 17 + 2 * samples + lanes * (2 + samples) + bins
-    assert numbers[17 : 17 + samples] == activity.ages_s
+    assert numbers[11:18] == (1, 0, samples, lanes, bins, 0, 0)
+    assert len(numbers) == 18 + 2 * samples + lanes * (2 + samples) + bins
+    assert numbers[18 : 18 + samples] == activity.ages_s
     assert numbers[-bins:] == tuple(n for _, n in activity.bins)
 
 

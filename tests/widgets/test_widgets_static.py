@@ -119,6 +119,7 @@ def watched():
     """A server, its clock and hub, and a view of it."""
     clock, hub = Clock(), Hub(threaded=False)
     server = FakeServer(loaded("digits", 1))
+    server.drain()
     return server, clock, hub, WatchView(server, clock=clock, on_hub=hub)
 
 
@@ -171,6 +172,7 @@ def test_a_view_that_rests_leaves_its_last_picture(notebook, watched):
     shown = show_live(view)
     server.now_ns += SECOND
     server.shown = (loaded("digits", 3, rate=500),)
+    server.drain()
     for _ in range(40):
         clock.pass_(0.5)
         hub.tick()

@@ -9,8 +9,10 @@ import numpy as np
 import pytest
 
 import nbtriton as nt
+from nbtriton.backends.python import install_pb_utils
 from nbtriton.widgets import Hub, LiveTimeline
 from nbtriton.widgets.timeline import live_timeline
+from tests.engine.support import WAIT_S, Gate, echo, gated
 from tests.widgets.samples import Clock
 
 ROW = np.ones((1, 4), np.float32)
@@ -26,6 +28,37 @@ def server():
         server.load("max_batch_size: 8", model=double, name="double")
         server.infer("double", {"IN": ROW})
         yield server
+
+
+def test_what_is_in_flight_is_in_every_frame_with_an_end_now():
+    install_pb_utils()
+    gate = Gate()
+    with nt.Server(gpus=()) as server:
+        server.load(echo(), gated(gate), name="slow")
+        futures = [server.submit("slow", {"IN": ROW}) for _ in range(3)]
+        gate.wait_entered()
+        clock, hub = Clock(), Hub(threaded=False)
+        view = live_timeline(server, "slow", clock=clock, on_hub=hub)
+        view.handle_message({"kind": "open", "view": "page"})
+        for _ in range(2):
+            clock.pass_(0.5)
+            hub.tick()
+            view.handle_message({"kind": "ack", "view": "page"})
+            numbers = struct.unpack(f"<{len(view.frame) // 8}d", view.frame)
+            _, batches, requests, _, now, running, inside = numbers[1:8]
+            assert (batches, requests, running, inside) == (1, 3, 1, 3)
+            batch, *waits = numbers[8:18], numbers[18:26], numbers[26:34], numbers[34:42]
+            assert batch[3] == now
+            assert [(wait[1], wait[4]) for wait in waits] == [(0, now), (-1, now), (-1, now)]
+            assert waits[0][3] == batch[2]
+        assert not view.resting
+        gate.open()
+        for future in futures:
+            future.result(WAIT_S)
+        clock.pass_(0.5)
+        hub.tick()
+        assert struct.unpack_from("<8d", view.frame)[6:] == (0, 0)
+        view.close()
 
 
 @pytest.fixture

@@ -122,6 +122,7 @@ def test_a_page_silent_for_half_a_minute_is_gone(watch, hub, clock, server):
 
 
 def test_a_resting_page_that_is_there_is_kept(watch, hub, clock, server):
+    server.drain()
     say(watch, "open")
     for _ in range(10):
         run(hub, clock, server, 10)
@@ -136,6 +137,9 @@ def test_a_view_rests_after_ten_seconds_and_wakes_with_the_next_request(watch, h
     watch.handle_displayed(lambda: looks.append(watch.resting))
     say(watch, "open")
     moving(hub, clock, server, 3, watch, ack=True)
+    run(hub, clock, server, 60, ack=watch)
+    assert not watch.resting  # three requests wait and four run: it says for how long
+    server.drain()
     run(hub, clock, server, 9, ack=watch)
     assert not watch.resting
     run(hub, clock, server, 2, ack=watch)

@@ -39,7 +39,14 @@ from nbtriton.drawing.timeline import (
     timeline_scenes,
     timeline_text,
 )
-from nbtriton.drawing.watch import watch_finding, watch_html, watch_svg, watch_table, watch_text
+from nbtriton.drawing.watch import (
+    leading,
+    watch_finding,
+    watch_html,
+    watch_svg,
+    watch_table,
+    watch_text,
+)
 
 __all__ = [
     "Bar",
@@ -82,6 +89,7 @@ __all__ = [
     "highest",
     "in_units",
     "layout",
+    "leading",
     "measure",
     "sparkline",
     "table_html",

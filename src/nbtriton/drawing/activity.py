@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -40,7 +41,15 @@ class ModelActivity:
     bins_since : str
         The span of those executions, in words.
     infer_per_s, queue_ms, compute_ms : float
-        Over the span; the latter two are means per request.
+        Over the span; the latter two are means per request, NaN without one.
+    rate_over : str
+        What `infer_per_s` is the mean of, in words.
+    drawn_inferences : int
+        Within the samples, and ``peak_per_s`` the most of them within a second.
+    quiet_s : float
+        Since the newest inference within the samples; infinite without one.
+    stalled_s : float
+        For how long requests have been inside while none ended; 0 if that is not so.
     changes : tuple of (float, str)
         How many seconds ago its configuration changed, and to what.
     shares : tuple of (str, float)
@@ -60,8 +69,13 @@ class ModelActivity:
     bins: tuple[tuple[str, int], ...] = ()
     bins_since: str = "since load"
     infer_per_s: float = 0.0
-    queue_ms: float = 0.0
-    compute_ms: float = 0.0
+    queue_ms: float = math.nan
+    compute_ms: float = math.nan
+    rate_over: str = "inferences per second"
+    drawn_inferences: int = 0
+    peak_per_s: float = 0.0
+    quiet_s: float = math.inf
+    stalled_s: float = 0.0
     inference_count: int = 0
     execution_count: int = 0
     fail_count: int = 0

@@ -232,7 +232,7 @@ def _counters(model: ModelActivity, y: float, at: _Layout) -> list[Shape]:
         shape("circle", cx=28.5, cy=y + 38, r=4.5, **ink(role)),
         text(39, y + 42, f"{model.state} · version {model.version}", 11, "muted"),
         text(24, y + 72, measure(model.infer_per_s), 22, "fg", bold=True, data_role="rate"),
-        text(24, y + 87, "inferences per second", 11, "muted"),
+        text(24, y + 87, model.rate_over, 11, "muted", data_role="rate-over"),
         text(24, y + 104, _waited(model), 11, "muted", data_role="wait"),
         text(
             24, y + 118, f"compute {measure(model.compute_ms)} ms", 11, "muted", data_role="compute"

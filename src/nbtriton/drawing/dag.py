@@ -112,14 +112,24 @@ def _finding_lines(graph: Graph, width: float) -> list[str]:
 
 
 def traffic_line(traffic: Traffic) -> str:
-    """Write a model's traffic in a few words: ``62% · 412/s · batch 3.2``."""
-    if not traffic.inferences and not traffic.share:
+    """Write a model's traffic in a few words: ``62% · 412/s · batch 3.2``.
+
+    Its failures stand in place of the batches, and what is inside where nothing comes out.
+    """
+    inside = []
+    if traffic.running:
+        inside.append(f"{count(traffic.running)} running")
+    if traffic.waiting:
+        inside.append(f"{count(traffic.waiting)} waiting")
+    if inside and not traffic.infer_per_s:
+        return " · ".join(inside)
+    if not traffic.inferences and not traffic.share and not traffic.failed:
         return "idle"
     words = [f"{traffic.share:.0%}", f"{measure(traffic.infer_per_s)}/s"]
-    if traffic.executions:
-        words.append(f"batch {measure(traffic.mean_batch, 2)}")
     if traffic.failed:
         words.append(f"{count(traffic.failed)} failed")
+    elif traffic.executions:
+        words.append(f"batch {measure(traffic.mean_batch, 2)}")
     return " · ".join(words)
 
 

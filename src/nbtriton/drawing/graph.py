@@ -41,6 +41,8 @@ class Traffic:
         Executions by the number of rows.
     errors : tuple of str
         The texts of the latest ones, newest first.
+    running, waiting : int
+        Requests that are inside now.
     """
 
     share: float = 0.0
@@ -50,6 +52,8 @@ class Traffic:
     failed: int = 0
     batch_sizes: tuple[tuple[int, int], ...] = ()
     errors: tuple[str, ...] = ()
+    running: int = 0
+    waiting: int = 0
 
     @property
     def mean_batch(self) -> float:

@@ -28,7 +28,7 @@ _ROW_GAP = 36.0
 HEADER = 26.0
 CHAIN_ROW = 24.0
 # The widest of the lines about traffic.
-_TRAFFIC_WIDTH = text_width("100% · 12\u202f300/s · batch 12.3", 11)
+_TRAFFIC_WIDTH = text_width("100% · 12\u202f300/s · 99\u202f999 failed", 11)
 
 
 @dataclass(frozen=True, slots=True)

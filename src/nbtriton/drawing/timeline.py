@@ -49,7 +49,10 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """One batch on one instance; times in milliseconds since the picture's origin."""
+    """One batch on one instance; times in milliseconds since the picture's origin.
+
+    One that is ``open`` runs still: its end is the moment of the picture.
+    """
 
     lane: int
     begin_ms: float
@@ -59,17 +62,22 @@ class Bar:
     mark: Mark
     wait_ms: float = 0.0
     failed: bool = False
+    open: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """One request that waited from its arrival until its batch left, on a lane; -1 for none."""
+    """One request that waited from its arrival until its batch left, on a lane; -1 for none.
+
+    One that is ``open`` waits still.
+    """
 
     begin_ms: float
     end_ms: float
     lane: int
     title: str = ""
     failed: bool = False
+    open: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,6 +219,8 @@ def _wait(wait: Wait, y: float, lanes_top: float, axis: _Axis) -> list[Shape]:
             data_role="wait", **ink(role),
         )
     ]  # fmt: skip
+    if wait.open:
+        found.append(_ragged(begin + width, y, 3.5, role))
     if wait.lane >= 0 and 0 <= wait.end_ms <= axis.span_ms:
         drop = lanes_top + wait.lane * (_LANE_H + 4)
         found.append(
@@ -228,8 +238,8 @@ def _bar(bar: Bar, top: float, axis: _Axis) -> list[Shape]:
     title = (
         f"{bar.mark.letter}: {bar.mark.words}. {counted(bar.rows, 'row')} of "
         f"{counted(bar.requests, 'request')}, "
-        f"{measure(bar.end_ms - bar.begin_ms)} ms, the oldest waited {measure(bar.wait_ms)} ms"
-        + (", failed" if bar.failed else "")
+        f"{'running for ' if bar.open else ''}{measure(bar.end_ms - bar.begin_ms)} ms, "
+        f"the oldest waited {measure(bar.wait_ms)} ms" + (", failed" if bar.failed else "")
     )
     found = [
         shape(
@@ -238,12 +248,28 @@ def _bar(bar: Bar, top: float, axis: _Axis) -> list[Shape]:
             **ink(bar.mark.role, "s1" if bar.failed else bar.mark.role),
         )
     ]  # fmt: skip
-    for words in (f"{bar.mark.letter} {bar.rows}", bar.mark.letter):
+    texts = [f"{bar.mark.letter} {bar.rows}", bar.mark.letter]
+    if bar.open:
+        found.append(_ragged(begin + width, top + 2, _LANE_H - 4, bar.mark.role))
+        texts.insert(0, f"{texts[0]} · running {_seconds(bar.end_ms - bar.begin_ms)}")
+    for words in texts:
         if text_width(words, 11, bold=True) + 4 <= width:
             middle = begin + width / 2
             found.append(text(middle, top + 16, words, 11, "fg", "middle", bold=True))
             break
     return found
+
+
+def _ragged(x: float, y: float, tall: float, role: str) -> Shape:
+    """Return the right edge of what goes on: teeth, which need no colour."""
+    teeth = max(1, round(tall / 4))
+    step = tall / teeth
+    points = "".join(f"l3 {step / 2:.2f}l-3 {step / 2:.2f}" for _ in range(teeth))
+    return shape("path", d=f"M{x:.1f} {y:.1f}{points}z", data_role="open", **ink(role))
+
+
+def _seconds(ms: float) -> str:
+    return f"{measure(ms / 1e3, 2)} s" if ms >= 1000 else f"{measure(ms, 2)} ms"
 
 
 def _strip(strip: Strip, top: float, axis: _Axis) -> list[Shape]:
@@ -333,6 +359,8 @@ def timeline_text(models: Sequence[TimelineLanes], *, span_ms: float, finding: s
                     last = min(_COLUMNS - 1, max(first, int(bar.end_ms / span_ms * _COLUMNS - 0.5)))
                     cells[first] = bar.mark.letter
                     cells[first + 1 : last + 1] = "─" * (last - first)
+                    if bar.open and last > first:
+                        cells[last] = ">"
             lines.append(f"{lane:<{width}} |{''.join(cells)}|")
         for strip in model.strips:
             cells = [" "] * _COLUMNS
@@ -348,8 +376,8 @@ def timeline_text(models: Sequence[TimelineLanes], *, span_ms: float, finding: s
         key=lambda pair: pair[0].begin_ms,
     )[-_MOST_SLOTS:]
     rows = [
-        [bar.begin_ms, lane, bar.rows, bar.requests, bar.wait_ms, bar.end_ms - bar.begin_ms,
-         bar.mark.letter, bar.mark.words]
+        [bar.begin_ms, lane, bar.rows, bar.requests, bar.wait_ms,
+         None if bar.open else bar.end_ms - bar.begin_ms, bar.mark.letter, bar.mark.words]
         for bar, lane in bars
     ]  # fmt: skip
     columns = ("at_ms", "instance", "rows", "requests", "waited_ms", "took_ms", "left", "why")

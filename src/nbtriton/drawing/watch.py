@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from html import escape
 
 from nbtriton.drawing.activity import ModelActivity
 from nbtriton.drawing.cards import watch_scenes
-from nbtriton.drawing.numbers import measure, sparkline
+from nbtriton.drawing.numbers import count, counted, measure, sparkline
 from nbtriton.drawing.pages import fitting
 from nbtriton.drawing.scene import to_svg
 from nbtriton.drawing.table import table_html, table_text
-from nbtriton.quoting import quoted
 
-__all__ = ["watch_finding", "watch_html", "watch_svg", "watch_table", "watch_text"]
+__all__ = ["leading", "watch_finding", "watch_html", "watch_svg", "watch_table", "watch_text"]
+
+# A model whose requests take longer than that is looked at, and not its rate.
+_STALLED_S = 1.0
+# Rates are those of the last two seconds.
+_MOVING_S = 2.0
 
 
 def watch_svg(models: Sequence[ModelActivity], *, span_s: float = 30.0) -> str:
@@ -21,37 +26,67 @@ def watch_svg(models: Sequence[ModelActivity], *, span_s: float = 30.0) -> str:
     return to_svg(watch_scenes(models, span_s=span_s)[-1])
 
 
-def watch_finding(models: Sequence[ModelActivity]) -> str:
-    """Return one sentence on what stands out: where requests wait, or that they hardly do."""
-    moving = [one for one in models if one.platform != "ensemble" and one.infer_per_s > 0]
-    if not moving:
-        return "no request in this time" if models else ""
-    # As many requests wait on average, by Little's law.
-    worst = max(moving, key=lambda one: one.queue_ms * one.infer_per_s)
-    if worst.queue_ms > worst.compute_ms:
-        return (
-            f"requests wait for {worst.name}: {measure(worst.queue_ms)} ms for {measure(worst.compute_ms)} ms of work, "
-            f"while its instances are busy {worst.busy:.0%} of the time; %triton_why {quoted(worst.name)} says what to change"
-        )
-    busiest = max(moving, key=lambda one: one.busy)
-    return (
-        f"requests wait less than they are worked on; {busiest.name} is the busiest, "
-        f"{busiest.busy:.0%} of the time"
+def leading(models: Sequence[ModelActivity]) -> ModelActivity | None:
+    """Return the model whose requests spent the most time; one that is no step, if there is one."""
+    steps = {name for model in models for name, _ in model.shares}
+    worked = [one for one in models if one.infer_per_s > 0]
+    # As many requests are inside on average, by Little's law.
+    return max(
+        worked,
+        key=lambda one: (one.name not in steps, one.infer_per_s * (one.queue_ms + one.compute_ms)),
+        default=None,
     )
 
 
-def watch_html(models: Sequence[ModelActivity], *, span_s: float = 30.0) -> str:
-    """Return the picture of `watch_svg` with the same numbers as a table beneath it."""
+def watch_finding(
+    models: Sequence[ModelActivity], traffic: str = "", *, span_s: float = 30.0
+) -> str:
+    """Return what stands out: a model from which nothing comes, else where the time goes.
+
+    Parameters
+    ----------
+    models : sequence of ModelActivity
+    traffic : str, optional
+        The sentence on the recorded requests of the `leading` one, as all views have it.
+    span_s : float, optional
+        What is drawn.
+    """
+    if not models:
+        return ""
+    top = leading(models)
+    busy = [one for one in models if one.platform != "ensemble" and one.queued + one.executing]
+    stalled = [one for one in busy if one.stalled_s >= _STALLED_S]
+    if stalled or (busy and top is None):
+        worst = max(stalled or busy, key=lambda one: (one.queued + one.executing, one.stalled_s))
+        ended = f"nothing has ended for {count(worst.stalled_s)} s; " if stalled else ""
+        return (
+            f"{worst.name}: {ended}{count(worst.executing)} running, {count(worst.queued)} waiting"
+        )
+    quiet_s = min(one.quiet_s for one in models)
+    if top is None or math.isinf(quiet_s):
+        return f"no request in the last {span_s:.0f} s"
+    if quiet_s < _MOVING_S:
+        return traffic or f"{top.name}: {measure(top.infer_per_s)} infer/s"
+    whole = (
+        f"nothing for {count(quiet_s)} s; in the {span_s:.0f} s before now {top.name} had "
+        f"{counted(top.drawn_inferences, 'inference')}, up to {measure(top.peak_per_s)}/s"
+    )
+    return f"{whole}. {traffic}" if traffic else whole
+
+
+def watch_html(models: Sequence[ModelActivity], traffic: str = "", *, span_s: float = 30.0) -> str:
+    """Return the finding, the picture of `watch_svg`, and the same numbers as a table beneath it."""
     columns, rows = watch_table(models)
     table = f'<div style="overflow-x:auto">{table_html(columns, rows, cls="nbt-watch-table")}</div>'
-    finding = f'<p style="margin:2px 0 6px">{escape(watch_finding(models))}</p>' if models else ""
+    said = watch_finding(models, traffic, span_s=span_s)
+    finding = f'<p style="margin:2px 0 6px">{escape(said)}</p>' if said else ""
     return (
         f'<div class="nbt-watch nbt-static">{finding}{fitting(watch_scenes(models, span_s=span_s))}'
         f"<details><summary>the numbers as a table</summary>{table}</details></div>"
     )
 
 
-def watch_text(models: Sequence[ModelActivity]) -> str:
+def watch_text(models: Sequence[ModelActivity], traffic: str = "", *, span_s: float = 30.0) -> str:
     """Write the finding, and the counters as an aligned table with a sparkline of each queue."""
     columns, rows = watch_table(models)
     if not rows:
@@ -60,7 +95,7 @@ def watch_text(models: Sequence[ModelActivity]) -> str:
     table = table_text(
         [*columns, "queue"], [[*row, spark] for row, spark in zip(rows, sparks, strict=True)]
     )
-    return f"{watch_finding(models)}\n{table}"
+    return f"{watch_finding(models, traffic, span_s=span_s)}\n{table}"
 
 
 def watch_table(models: Sequence[ModelActivity]) -> tuple[list[str], list[list[object]]]:

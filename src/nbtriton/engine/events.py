@@ -20,7 +20,7 @@ _KINDS = ("event", "request", "batch")
 
 
 def events(server: Server, name: str = "", *, by: str = "event") -> pd.DataFrame:
-    """Return what the recorder keeps of the last requests and batches.
+    """Return what the recorder keeps of the last requests and batches, and those that are in flight.
 
     Parameters
     ----------
@@ -28,8 +28,8 @@ def events(server: Server, name: str = "", *, by: str = "event") -> pd.DataFrame
     name : str
         All models by default.
     by : {"event", "request", "batch"}
-        One row for each event, in the order in which they happened; or for each answered request;
-        or for each batch.
+        One row for each event, in the order in which they happened; or for each request; or for each
+        batch.
 
     Returns
     -------
@@ -37,7 +37,8 @@ def events(server: Server, name: str = "", *, by: str = "event") -> pd.DataFrame
         Times of events are in milliseconds since the first one (``at_ms``), durations in
         microseconds. An event is ``arrival``, ``batch`` (formed, with the reason for its size and
         how many requests it left ``waiting``), ``start``, ``end``, ``answer`` or ``refusal`` (of a
-        request that never ran). ``batch`` is the number of its first request, ``caller`` that of the
+        request that never ran). One that is in flight has no ``end`` and no ``answer``, and NaN for the
+        durations that have not ended. ``batch`` is the number of its first request, ``caller`` that of the
         request which led to a step of an ensemble or to a call of a model (BLS), else 0.
 
     Raises
@@ -63,6 +64,11 @@ def events(server: Server, name: str = "", *, by: str = "event") -> pd.DataFrame
 
     batches: Sequence[BatchRecord] = server.batches(name)
     requests: Sequence[RequestRecord] = server.requests(name)
+    in_flight = server.in_flight(name)
+    numbers = {request.number for request in requests}
+    requests = [*requests, *(one for one in in_flight if one.number not in numbers)]
+    running = dict.fromkeys(one.batch for one in in_flight if one.batch is not None)
+    batches = [*batches, *(batch for batch in running if not batch.end_ns)]
     since = min(
         [*(request.arrival_ns for request in requests), *(batch.formed_ns for batch in batches)],
         default=0,
@@ -98,19 +104,18 @@ def _request_events(request: RequestRecord) -> list[tuple[Any, ...]]:
     who = (request.model, request.version, request.number, request.caller, number, instance)
     what = (request.size, request.outcome, None, request.status)
     end = "refusal" if request.status and request.outcome else "answer"
-    return [
-        (request.arrival_ns, "arrival", *who, request.size, "", None, ""),
-        (request.answered_ns, end, *who, *what),
-    ]
+    arrival = (request.arrival_ns, "arrival", *who, request.size, "", None, "")
+    return [arrival, (request.answered_ns, end, *who, *what)] if request.answered_ns else [arrival]
 
 
 def _batch_events(batch: BatchRecord) -> list[tuple[Any, ...]]:
     who = (batch.model, batch.version, None, 0, batch.requests[0], batch.instance, batch.batch_size)
-    return [
+    begun = [
         (batch.formed_ns, "batch", *who, batch.reason, batch.waiting, ""),
         (batch.start_ns, "start", *who, "", None, ""),
-        (batch.end_ns, "end", *who, "", None, "FAILED" if batch.failed else ""),
     ]
+    end = (batch.end_ns, "end", *who, "", None, "FAILED" if batch.failed else "")
+    return [*begun, end] if batch.end_ns else begun
 
 
 _REQUEST = (
@@ -120,10 +125,15 @@ _REQUEST = (
 )  # fmt: skip
 
 
+def _us(begin_ns: int, end_ns: int) -> float:
+    """Return the time between two moments; NaN if one has not come."""
+    return (end_ns - begin_ns) / 1e3 if begin_ns and end_ns else float("nan")
+
+
 def _request_row(request: RequestRecord, at_ms: Callable[[int], float]) -> tuple[Any, ...]:
     batch = request.batch
     arrival = request.arrival_ns
-    nan = float("nan")
+    formed, start, end = (batch.formed_ns, batch.start_ns, batch.end_ns) if batch else (0, 0, 0)
     return (
         at_ms(arrival), request.model, request.version, request.number, request.request_id,
         request.caller, request.step, request.size,
@@ -131,12 +141,9 @@ def _request_row(request: RequestRecord, at_ms: Callable[[int], float]) -> tuple
         batch.batch_size if batch is not None else 0,
         batch.instance if batch is not None else "",
         batch.reason if batch is not None else "",
-        (batch.formed_ns - arrival) / 1e3 if batch is not None else nan,
-        (batch.start_ns - batch.formed_ns) / 1e3 if batch is not None else nan,
-        (batch.end_ns - batch.start_ns) / 1e3 if batch is not None else nan,
-        max(0, request.answered_ns - batch.end_ns) / 1e3 if batch is not None else nan,
-        (request.answered_ns - arrival) / 1e3,
-        request.responses, (request.first_response_ns - arrival) / 1e3,
+        _us(arrival, formed), _us(formed, start), _us(start, end),
+        _us(min(end, request.answered_ns), request.answered_ns), _us(arrival, request.answered_ns),
+        request.responses, _us(arrival, request.first_response_ns),
         request.outcome, request.status, request.error,
     )  # fmt: skip
 
@@ -152,8 +159,6 @@ def _batch_row(batch: BatchRecord, at_ms: Callable[[int], float]) -> tuple[Any, 
     return (
         at_ms(batch.formed_ns), batch.model, batch.version, batch.requests[0], len(batch.requests),
         batch.batch_size, batch.instance, batch.reason, batch.waiting, batch.queue_ns / 1e3,
-        (batch.start_ns - batch.formed_ns) / 1e3,
-        (batch.infer_start_ns - batch.start_ns) / 1e3,
-        (batch.infer_end_ns - batch.infer_start_ns) / 1e3,
-        (batch.end_ns - batch.infer_end_ns) / 1e3, batch.failed,
+        _us(batch.formed_ns, batch.start_ns), _us(batch.start_ns, batch.infer_start_ns),
+        _us(batch.infer_start_ns, batch.infer_end_ns), _us(batch.infer_end_ns, batch.end_ns), batch.failed,
     )  # fmt: skip

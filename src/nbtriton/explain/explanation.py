@@ -7,16 +7,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from html import escape
 from statistics import fmean
+from time import monotonic_ns
 from typing import TYPE_CHECKING
 
 from nbtriton.checks import NAME, SERVER, Kind, check
 from nbtriton.drawing import Column, measure, table_html, table_text
 from nbtriton.engine import RequestRecord
 from nbtriton.explain.findings import Proposal, batch_findings, proposal, refusal_findings
+from nbtriton.explain.inside import inside_sentence
 from nbtriton.explain.parts import PARTS, BusyTimes, parts_of, path_parts
 from nbtriton.explain.record import ModelRecord, Settings
 from nbtriton.explain.slow import SlowRequests, compare_slowest
-from nbtriton.explain.traffic import bottleneck_sentence
+from nbtriton.explain.traffic import find_bottleneck
 from nbtriton.scheduling import REASONS
 
 if TYPE_CHECKING:
@@ -75,6 +77,8 @@ class Explanation:
     @property
     def headline(self) -> str:
         """The basis of the explanation: numbers of requests and batches, and their time span."""
+        if not self.requests:
+            return f"{self.name}: none of its requests has been answered since its configuration changed last"
         batches = f" in {self.batches} batches" if self.batches else ""
         return f"{self.name}: {self.requests} requests{batches} within {measure(self.span_s)} s"
 
@@ -208,6 +212,7 @@ def _record(
         [b for b in server.batches(settings.name) if b.start_ns >= since],
         children,
         advice(settings.name, latest.model.interpreter),
+        inside_sentence(settings.name, server.in_flight(), monotonic_ns()),
     )
 
 
@@ -215,8 +220,6 @@ def explain(record: ModelRecord, members: Mapping[str, ModelRecord] | None = Non
     """Explain one model by its record; explain an ensemble also by the records of its steps' models."""
     members = members or {}
     findings = [*batch_findings(record), *refusal_findings(record)]
-    if not record.requests:
-        findings.append("nothing is recorded yet since its configuration changed last")
     bottleneck = ""
     change = proposal(record)
     if record.settings.ensemble:
@@ -224,9 +227,10 @@ def explain(record: ModelRecord, members: Mapping[str, ModelRecord] | None = Non
         slow = compare_slowest(
             record.answered, lambda request: path_parts(request, record.children, busy)
         )
-        bottleneck, sentence = _bottleneck(record, busy)
-        if bottleneck:
-            findings.insert(0, sentence)
+        found = find_bottleneck(record.answered, record.children)
+        if found is not None:
+            bottleneck = found.model
+            findings.insert(0, found.sentence)
             if bottleneck in members:
                 findings += [f"{bottleneck}: {one}" for one in batch_findings(members[bottleneck])]
                 change = proposal(members[bottleneck])
@@ -239,6 +243,8 @@ def explain(record: ModelRecord, members: Mapping[str, ModelRecord] | None = Non
         findings.append(slow.sentence)
     if record.interpreter:
         findings.append(record.interpreter)
+    if record.inside:
+        findings.insert(0, record.inside)
     reasons = Counter(batch.reason for batch in record.batches)
     return Explanation(
         record.name,
@@ -260,24 +266,6 @@ def explain(record: ModelRecord, members: Mapping[str, ModelRecord] | None = Non
 def _busy(record: ModelRecord) -> tuple[BusyTimes, bool]:
     settings = record.settings
     return BusyTimes(record.batches, settings.instances), settings.delay_ns > 0
-
-
-def _bottleneck(record: ModelRecord, busy: Mapping[str, tuple[BusyTimes, bool]]) -> tuple[str, str]:
-    """Return the step with the largest share of the requests' time, and a sentence about it."""
-    shares: Counter[str] = Counter()
-    parts: Counter[str] = Counter()
-    for request in record.answered:
-        for part, ns in path_parts(request, record.children, busy).items():
-            shares[part.rpartition(": ")[0]] += ns
-            parts[part] += ns
-    total = sum(shares.values())
-    steps = [(step, ns) for step, ns in shares.most_common() if step]
-    if not steps or not total:
-        return "", ""
-    step, ns = steps[0]
-    largest = max((p for p in parts if p.startswith(f"{step}: ")), key=lambda p: parts[p])
-    part = largest.rpartition(": ")[2]
-    return step, bottleneck_sentence(step, ns / total, part, parts[largest] / total)
 
 
 def _parts_table(slow: SlowRequests) -> tuple[Sequence[str | Column], _Rows]:

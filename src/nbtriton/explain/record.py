@@ -58,6 +58,8 @@ class ModelRecord:
         The requests, to any model, that a request led to, by its number.
     interpreter : str
         A sentence if its instances wait for each other's Python code, else empty.
+    inside : str
+        A sentence on the requests that are not answered yet; empty without any.
     """
 
     settings: Settings
@@ -65,6 +67,7 @@ class ModelRecord:
     batches: Sequence[BatchRecord]
     children: Mapping[int, Sequence[RequestRecord]] = field(default_factory=dict)
     interpreter: str = ""
+    inside: str = ""
 
     @property
     def name(self) -> str:

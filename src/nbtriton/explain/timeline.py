@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from time import monotonic_ns
 from typing import TYPE_CHECKING, Any
 
 from nbtriton.checks import NAME, SERVER, check, is_number
@@ -12,6 +13,7 @@ from nbtriton.drawing import Bar, Mark, TimelineLanes, Wait, counted, measure
 from nbtriton.engine import BatchRecord, RequestRecord
 from nbtriton.errors import InvalidArgumentError
 from nbtriton.explain.findings import had_idle_instance
+from nbtriton.explain.inside import inside_sentence
 from nbtriton.explain.strips import resource_strips, sequence_strips, slots_per_instance
 from nbtriton.explain.trace import ModelRecords, chrome_trace
 from nbtriton.scheduling import REASONS
@@ -94,12 +96,16 @@ def read_timeline(server: Server, name: str, span_ms: float | None = None) -> Ti
     """
     check({"server": server, "name": name}, {"server": SERVER, "name": NAME})
     check_span(span_ms)
+    in_flight = server.in_flight()
     records = tuple(
-        ModelRecords(model, server.requests(model), server.batches(model), instances)
+        ModelRecords(
+            model, server.requests(model), server.batches(model), instances,
+            [request for request in in_flight if request.model == model],
+        )
         for model, instances in _pipeline(server, name).items()
-    )
+    )  # fmt: skip
     configs = {model.name: server.config(model.name) for model in server.models()}
-    found = timeline_of(name, records, configs, span_ms)
+    found = timeline_of(name, records, configs, span_ms, monotonic_ns())
     resources = resource_strips(server, found.begin_ns)
     if not resources:
         return found
@@ -118,9 +124,13 @@ def timeline_of(
     records: tuple[ModelRecords, ...],
     configs: Mapping[str, ModelConfig],
     span_ms: float | None = None,
+    now_ns: int = 0,
 ) -> Timeline:
-    """Make a timeline of records; configurations may be missing. See `read_timeline`."""
-    begin, end = _stretch(records, span_ms)
+    """Make a timeline of records; configurations may be missing. See `read_timeline`.
+
+    With requests in flight it reaches until ``now_ns``.
+    """
+    begin, end = _stretch(records, span_ms, now_ns)
     models = tuple(
         _lanes(one, begin, end, slots_per_instance(configs[one.name]) if one.name in configs else 0)
         for one in records
@@ -147,42 +157,52 @@ def _pipeline(server: Server, name: str) -> dict[str, tuple[str, ...]]:
     return pipeline
 
 
-def _stretch(records: Sequence[ModelRecords], span_ms: float | None) -> tuple[int, int]:
+def _stretch(
+    records: Sequence[ModelRecords], span_ms: float | None, now_ns: int
+) -> tuple[int, int]:
     batches = sorted(
         (batch for one in records for batch in one.batches), key=lambda batch: batch.end_ns
     )
+    inside = [request.arrival_ns for one in records for request in one.in_flight]
     ends = [batch.end_ns for batch in batches]
     ends += [request.answered_ns for one in records for request in one.requests]
-    end = max(ends, default=0)
+    end = now_ns if inside else max(ends, default=0)
     if span_ms is not None:
         return end - int(span_ms * 1e6), end
     newest = batches[-_BATCHES:]
     begins = [batch.start_ns - batch.queue_ns for batch in newest]
+    # What came long before the newest batches reaches in from the left.
+    if inside and not (newest and min(inside) < min(begins)):
+        begins.append(min(inside))
     if not newest:
-        begins = [request.arrival_ns for one in records for request in one.requests[-_BATCHES:]]
+        begins += [request.arrival_ns for one in records for request in one.requests[-_BATCHES:]]
     return min(begins, default=0), end
 
 
 def _lanes(model: ModelRecords, begin: int, end: int, slots: int) -> TimelineLanes:
     batches = [batch for batch in model.batches if batch.end_ns > begin and batch.start_ns < end]
+    batches += model.running
     lanes = tuple(dict.fromkeys([*model.instances, *(batch.instance for batch in batches)]))
     bars = tuple(
         Bar(
             lanes.index(batch.instance),
             (batch.start_ns - begin) / 1e6,
-            (batch.end_ns - begin) / 1e6,
+            ((batch.end_ns or end) - begin) / 1e6,
             batch.batch_size,
             len(batch.requests),
             mark_of(batch),
             batch.queue_ns / 1e6,
             batch.failed,
+            not batch.end_ns,
         )
         for batch in batches
     )
     waits = tuple(
-        _wait(request, lanes, begin)
-        for request in model.requests
-        if request.answered_ns > begin and request.arrival_ns < end and _left(request) > begin
+        _wait(request, lanes, begin, end)
+        for request in (*model.requests, *model.in_flight)
+        if (request.answered_ns or end) > begin
+        and request.arrival_ns < end
+        and _left(request, end) > begin
     )
     strips = sequence_strips(model.requests, begin, slots)
     return TimelineLanes(model.name, lanes, bars, waits, strips)
@@ -201,17 +221,21 @@ def mark_of(batch: BatchRecord) -> Mark:
     return _MARKS.get(batch.reason) or Mark("C", "s5", REASONS.get(batch.reason, batch.reason))
 
 
-def _left(request: RequestRecord) -> int:
-    """Return when a request stopped waiting; its end if it was in no batch."""
-    return request.batch.start_ns if request.batch is not None else request.answered_ns
+def _left(request: RequestRecord, now: int) -> int:
+    """Return when a request stopped waiting; its end if it was in no batch, or now."""
+    if request.batch is not None:
+        return request.batch.start_ns
+    return request.answered_ns or now
 
 
-def _wait(request: RequestRecord, lanes: Sequence[str], begin: int) -> Wait:
+def _wait(request: RequestRecord, lanes: Sequence[str], begin: int, end: int) -> Wait:
     batch = request.batch
-    left = _left(request)
+    left = _left(request, end)
     waited = measure((left - request.arrival_ns) / 1e6)
     title = f"request {request.number} {request.request_id}".rstrip()
     title += f": waited {waited} ms" if batch is not None else f": {waited} ms in flight"
+    if not request.answered_ns:
+        title += ", not answered yet"
     if request.status:
         title += f", {request.outcome or request.status}"
     return Wait(
@@ -220,10 +244,13 @@ def _wait(request: RequestRecord, lanes: Sequence[str], begin: int) -> Wait:
         lanes.index(batch.instance) if batch is not None and batch.instance in lanes else -1,
         title,
         bool(request.status),
+        batch is None and not request.answered_ns,
     )
 
 
 def _finding(name: str, records: Sequence[ModelRecords], begin: int, end: int) -> str:
+    in_flight = [request for one in records for request in one.in_flight]
+    inside = inside_sentence(name, in_flight, end)
     seen = [
         batch
         for one in records
@@ -231,12 +258,12 @@ def _finding(name: str, records: Sequence[ModelRecords], begin: int, end: int) -
         if batch.end_ns > begin and batch.start_ns < end
     ]
     if not seen:
-        return f"{name}: no batch is recorded"
+        return f"{name}: {inside or 'no batch is recorded'}"
     reasons: Mapping[str, int] = Counter(mark_of(batch).words for batch in seen)
     words, count = max(reasons.items(), key=lambda item: item[1])
     rows = sum(batch.batch_size for batch in seen)
     return (
         f"{name}: {counted(len(seen), 'batch', 'batches')} with {counted(rows, 'row')} within "
         f"{measure((end - begin) / 1e6)} ms; "
-        f"of {count} the reason is: {words}"
+        f"of {count} the reason is: {words}" + (f". {inside}" if inside else "")
     )

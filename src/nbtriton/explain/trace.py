@@ -19,16 +19,25 @@ __all__ = ["ModelRecords", "chrome_trace"]
 
 # Threads of requests come after those of instances, in this order.
 _FIRST_SLOT = 1000
+# The end of what has not ended.
+_NEVER_NS = 2**63
 
 
 @dataclass(frozen=True, slots=True)
 class ModelRecords:
-    """The records of one model, with the names of its instances."""
+    """The records of one model, with the names of its instances, and its requests in flight."""
 
     name: str
     requests: Sequence[RequestRecord]
     batches: Sequence[BatchRecord]
     instances: tuple[str, ...] = ()
+    in_flight: Sequence[RequestRecord] = ()
+
+    @property
+    def running(self) -> list[BatchRecord]:
+        """The batches that run."""
+        batches = [one.batch for one in self.in_flight if one.batch is not None]
+        return list(dict.fromkeys(batch for batch in batches if not batch.end_ns))
 
 
 def chrome_trace(models: Sequence[ModelRecords]) -> dict[str, Any]:
@@ -39,7 +48,9 @@ def chrome_trace(models: Sequence[ModelRecords]) -> dict[str, Any]:
     models : sequence of ModelRecords
         Each is a process, numbered from 1.
     """
-    begins = [request.arrival_ns for model in models for request in model.requests]
+    begins = [
+        request.arrival_ns for model in models for request in (*model.requests, *model.in_flight)
+    ]
     begins += [batch.formed_ns for model in models for batch in model.batches]
     since = min(begins, default=0)
     events: list[dict[str, Any]] = []
@@ -54,16 +65,16 @@ def chrome_trace(models: Sequence[ModelRecords]) -> dict[str, Any]:
 def _model_events(
     model: ModelRecords, pid: int, since: int, places: dict[int, tuple[int, int]]
 ) -> Iterable[dict[str, Any]]:
-    lanes = dict.fromkeys([*model.instances, *(batch.instance for batch in model.batches)])
+    batches = [*model.batches, *model.running]
+    lanes = dict.fromkeys([*model.instances, *(batch.instance for batch in batches)])
     tids = {lane: tid for tid, lane in enumerate(lanes, 1)}
     yield _named("process_name", model.name, pid, 0)
     for lane, tid in tids.items():
         yield _named("thread_name", lane, pid, tid)
-    for batch in model.batches:
+    for batch in batches:
         yield {
-            "ph": "X", "name": f"batch of {batch.batch_size}", "cat": "batch", "pid": pid,
-            "tid": tids[batch.instance], "ts": _us(batch.start_ns - since),
-            "dur": _us(batch.end_ns - batch.start_ns),
+            **_slice(batch.start_ns - since, batch.end_ns - since if batch.end_ns else None),
+            "name": f"batch of {batch.batch_size}", "cat": "batch", "pid": pid, "tid": tids[batch.instance],
             "args": {
                 "batch": batch.requests[0], "rows": batch.batch_size,
                 "requests": list(batch.requests), "reason": batch.reason,
@@ -72,7 +83,7 @@ def _model_events(
             },
         }  # fmt: skip
     slots = 0
-    for request, slot in _placed(model.requests):
+    for request, slot in _placed([*model.requests, *model.in_flight]):
         tid = _FIRST_SLOT + slot
         if slot == slots:
             yield _named("thread_name", f"requests {slot + 1}", pid, tid)
@@ -91,10 +102,10 @@ def _model_events(
 
 
 def _request_event(request: RequestRecord, pid: int, tid: int, since: int) -> dict[str, Any]:
+    end_ns = request.answered_ns - since if request.answered_ns else None
     return {
-        "ph": "X", "name": f"request {request.request_id or request.number}", "cat": "request",
-        "pid": pid, "tid": tid, "ts": _us(request.arrival_ns - since),
-        "dur": _us(request.answered_ns - request.arrival_ns),
+        **_slice(request.arrival_ns - since, end_ns),
+        "name": f"request {request.request_id or request.number}", "cat": "request", "pid": pid, "tid": tid,
         "args": {
             "request": request.number, "request_id": request.request_id, "rows": request.size,
             "caller": request.caller, "step": request.step, "status": request.status,
@@ -103,11 +114,18 @@ def _request_event(request: RequestRecord, pid: int, tid: int, since: int) -> di
     }  # fmt: skip
 
 
+def _slice(begin_ns: int, end_ns: int | None) -> dict[str, Any]:
+    """Return what a slice is timed by: one that has not ended has a begin only."""
+    if end_ns is None:
+        return {"ph": "B", "ts": _us(begin_ns)}
+    return {"ph": "X", "ts": _us(begin_ns), "dur": _us(end_ns - begin_ns)}
+
+
 def _step_flows(
     models: Sequence[ModelRecords], since: int, places: dict[int, tuple[int, int]]
 ) -> Iterable[dict[str, Any]]:
     for model in models:
-        for request in model.requests:
+        for request in (*model.requests, *model.in_flight):
             if request.caller in places:
                 at = request.arrival_ns - since
                 yield from _flow("step", request.number, places[request.caller],
@@ -117,7 +135,9 @@ def _step_flows(
 def _queue(model: ModelRecords, pid: int, since: int) -> Iterable[dict[str, Any]]:
     """Yield the number of waiting requests at each change."""
     changes: dict[int, int] = {}
-    for request in model.requests:
+    for request in (*model.requests, *model.in_flight):
+        if request.batch is None and not request.answered_ns and request.enqueued_ns:
+            changes[request.enqueued_ns] = changes.get(request.enqueued_ns, 0) + 1
         if request.batch is not None:
             for time_ns, by in ((request.enqueued_ns, 1), (request.batch.start_ns, -1)):
                 changes[time_ns] = changes.get(time_ns, 0) + by
@@ -157,7 +177,7 @@ def _placed(requests: Sequence[RequestRecord]) -> list[tuple[RequestRecord, int]
         while busy and busy[0][0] <= request.arrival_ns:
             heappush(free, heappop(busy)[1])
         slot = heappop(free) if free else len(busy)
-        heappush(busy, (request.answered_ns, slot))
+        heappush(busy, (request.answered_ns or _NEVER_NS, slot))
         placed.append((request, slot))
     return placed
 

@@ -6,21 +6,81 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from time import monotonic_ns
 from typing import TYPE_CHECKING
 
 from nbtriton.drawing import count, measure
 from nbtriton.engine import RequestRecord
 from nbtriton.errors import NotFoundError, UnavailableError
+from nbtriton.explain.inside import inside_sentence, is_long
 from nbtriton.explain.parts import critical_path, parts_of
 
 if TYPE_CHECKING:
     from nbtriton.engine import Server
 
-__all__ = ["PipelineTraffic", "bottleneck_sentence", "read_traffic"]
+__all__ = ["Bottleneck", "PipelineTraffic", "find_bottleneck", "read_traffic"]
 
 # The newest requests that shares are computed from: a view asks once a second.
 _REQUESTS = 500
 _ERRORS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Bottleneck:
+    """The model with the largest share of the time of an ensemble's requests: the same in all views.
+
+    Attributes
+    ----------
+    model : str
+    share : float
+        Of the requests' time, 0 to 1, in the steps that they waited for.
+    part : str
+        The largest part of that, a key of `PARTS`.
+    part_share : float
+        Its share of the requests' time.
+    """
+
+    model: str
+    share: float
+    part: str
+    part_share: float
+
+    @property
+    def sentence(self) -> str:
+        """What to read."""
+        return (
+            f"{self.model} is the bottleneck: {self.share:.0%} of the requests' time, most of it "
+            f"{self.part} ({self.part_share:.0%})"
+        )
+
+
+def find_bottleneck(
+    requests: Sequence[RequestRecord], children: Mapping[int, Sequence[RequestRecord]]
+) -> Bottleneck | None:
+    """Find the bottleneck of the newest 500 requests to an ensemble; None if no step is recorded.
+
+    Parameters
+    ----------
+    requests : sequence of RequestRecord
+        Without failed ones, oldest first.
+    children : mapping of int to sequence of RequestRecord
+        The requests that each one led to, by its number.
+    """
+    newest = requests[-_REQUESTS:]
+    total = sum(request.answered_ns - request.arrival_ns for request in newest)
+    parts: Counter[tuple[str, str]] = Counter()
+    for request in newest:
+        for step in critical_path(request, children):
+            for part, ns in parts_of(step, None, delays=False).items():
+                parts[step.model, part] += ns * (part != "elsewhere")
+    shares: Counter[str] = Counter()
+    for (model, _), ns in parts.items():
+        shares[model] += ns
+    if not shares or not total:
+        return None
+    model, ns = shares.most_common(1)[0]
+    part, part_ns = Counter({p: n for (m, p), n in parts.items() if m == model}).most_common(1)[0]
+    return Bottleneck(model, ns / total, part, part_ns / total)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +101,10 @@ class PipelineTraffic:
         Number of calls of a model by another one (BLS), by caller and callee.
     errors : mapping of str to tuple of str
         The latest texts by model, newest first.
+    bottleneck : Bottleneck or None
+        Of an ensemble.
+    waits_for : str
+        The model for which its requests wait longer than it works on them; empty without one.
     """
 
     finding: str
@@ -48,6 +112,8 @@ class PipelineTraffic:
     called: Mapping[str, float] = field(default_factory=dict)
     calls: Mapping[tuple[str, str], int] = field(default_factory=dict)
     errors: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    bottleneck: Bottleneck | None = None
+    waits_for: str = ""
 
 
 def read_traffic(server: Server, name: str) -> PipelineTraffic:
@@ -59,21 +125,32 @@ def read_traffic(server: Server, name: str) -> PipelineTraffic:
     top = [request for request in records.get(name, ()) if not request.status][-_REQUESTS:]
     errors = {model: _errors(requests) for model, requests in records.items()}
     calls = _calls(records)
+    in_flight, now_ns = server.in_flight(), monotonic_ns()
+    inside = inside_sentence(name, in_flight, now_ns)
     if not top:
         failed = (
             f"{count(len(records[name]))} requests, and all failed" if records.get(name) else ""
         )
-        return PipelineTraffic(failed or "no request yet", calls=_counts(calls), errors=errors)
+        finding = ". ".join(filter(None, (inside, failed))) or "no request yet"
+        return PipelineTraffic(finding, calls=_counts(calls), errors=errors)
     total = sum(request.answered_ns - request.arrival_ns for request in top) or 1
     parts: Counter[tuple[str, str]] = Counter()
+    bottleneck = None
     if any(request.batch is not None for request in top):
         for request in top:
             for part, ns in parts_of(request, None, delays=False).items():
                 parts["0", part] += ns
-        finding = _of_model(top, parts, total)
+        part, ns = max(parts.items(), key=lambda item: item[1])
+        finding = f"{ns / total:.0%} of a request's time is {part[1]}; {_mean(top, total)}"
+        waits_for = name if part[1] == "queue" else ""
     else:
-        parts, names = _of_steps(top, records)
-        finding = _of_pipeline(top, parts, names, total)
+        children = _children(records)
+        parts = _of_steps(top, records, children)
+        bottleneck = find_bottleneck(top, children)
+        finding = _of_pipeline(top, bottleneck, total)
+        waits_for = bottleneck.model if bottleneck and bottleneck.part == "queue" else ""
+    if is_long(name, in_flight, top, now_ns):
+        finding = f"{inside}. Before: {finding}"
     shares: Counter[str] = Counter()
     for (step, part), ns in parts.items():
         shares[step] += ns * (part != "elsewhere")
@@ -87,14 +164,8 @@ def read_traffic(server: Server, name: str) -> PipelineTraffic:
         {model: min(1.0, ns / total) for model, ns in called.items()},
         _counts(calls),
         errors,
-    )
-
-
-def bottleneck_sentence(step: str, share: float, part: str, part_share: float) -> str:
-    """Name the step with the largest share of the requests' time, and its largest part."""
-    return (
-        f"{step} is the bottleneck: {share:.0%} of the requests' time, most of it {part} "
-        f"({part_share:.0%})"
+        bottleneck,
+        waits_for,
     )
 
 
@@ -137,54 +208,45 @@ def _counts(calls: Mapping[tuple[str, str], _CallTimes]) -> dict[tuple[str, str]
     return {names: len(seen) for names, seen in calls.items()}
 
 
-def _of_steps(
-    top: Iterable[RequestRecord], records: Mapping[str, Sequence[RequestRecord]]
-) -> tuple[Counter[tuple[str, str]], dict[str, str]]:
-    """Return the time by step and part, and the models of the steps."""
+def _children(
+    records: Mapping[str, Sequence[RequestRecord]],
+) -> dict[int, list[RequestRecord]]:
+    """Return the requests that each request led to, by its number."""
     children: dict[int, list[RequestRecord]] = {}
-    ensembles: dict[int, RequestRecord] = {}
     for requests in records.values():
         for request in requests:
             if request.caller:
                 children.setdefault(request.caller, []).append(request)
-            if request.batch is None:
-                ensembles[request.number] = request
+    return children
+
+
+def _of_steps(
+    top: Iterable[RequestRecord],
+    records: Mapping[str, Sequence[RequestRecord]],
+    children: Mapping[int, Sequence[RequestRecord]],
+) -> Counter[tuple[str, str]]:
+    """Return the time by step and part."""
+    ensembles = {
+        request.number: request
+        for requests in records.values()
+        for request in requests
+        if request.batch is None
+    }
     parts: Counter[tuple[str, str]] = Counter()
-    names: dict[str, str] = {}
     for request in top:
         for step in critical_path(request, children):
             key, around = str(step.step), ensembles.get(step.caller)
             while around is not None and around.number != request.number:
                 key, around = f"{around.step}.{key}", ensembles.get(around.caller)
-            names[key] = step.model
             for part, ns in parts_of(step, None, delays=False).items():
                 parts[key, part] += ns
-    return parts, names
+    return parts
 
 
-def _of_model(
-    top: Sequence[RequestRecord], parts: Mapping[tuple[str, str], int], total: int
-) -> str:
-    (_, part), ns = max(parts.items(), key=lambda item: item[1])
-    return f"{ns / total:.0%} of a request's time is {part}; {_mean(top, total)}"
-
-
-def _of_pipeline(
-    top: Sequence[RequestRecord], parts: Mapping[tuple[str, str], int], names: Mapping[str, str],
-    total: int,
-) -> str:  # fmt: skip
-    shares: Counter[str] = Counter()
-    for (step, part), ns in parts.items():
-        shares[step] += ns * (part != "elsewhere")
-    if not shares:
+def _of_pipeline(top: Sequence[RequestRecord], bottleneck: Bottleneck | None, total: int) -> str:
+    if bottleneck is None:
         return f"no step of these requests is recorded any more; {_mean(top, total)}"
-    step, ns = shares.most_common(1)[0]
-    own = {
-        part: spent for (key, part), spent in parts.items() if key == step and part != "elsewhere"
-    }
-    part = max(own, key=lambda one: own[one])
-    text = bottleneck_sentence(names[step], ns / total, part, own[part] / total)
-    return f"{text}; {_mean(top, total)}"
+    return f"{bottleneck.sentence}; {_mean(top, total)}"
 
 
 def _mean(top: Sequence[RequestRecord], total: int) -> str:

@@ -127,12 +127,14 @@ def _activity(one: ModelHistorySnapshot, now_ns: int, span_ns: int, whole: bool)
     model = one.model
     moments = _within(one.moments, now_ns - span_ns)
     depths: tuple[float, ...] = ()
-    rate = queue_ms = compute_ms = 0.0
+    rate, queue_ms, compute_ms, over = 0.0, math.nan, math.nan, "inferences per second"
     within: dict[int, int] = {}
     if moments:
         # The first one is where the counts begin; the deepest queue before it is not in the span.
         depths = (*(float(moment.deepest) for moment in moments[:-1]), float(_depth(model)))
         old, new = _stretch(moments) if whole else _recent(moments)
+        if whole and new.at_ns < moments[-1].at_ns - _RATE_OVER_NS:
+            over = "infer/s while it worked"
         seconds = (new.at_ns - old.at_ns) / _NS
         requests = new.requests - old.requests
         rate = (new.inferences - old.inferences) / seconds if seconds else 0.0
@@ -167,6 +169,11 @@ def _activity(one: ModelHistorySnapshot, now_ns: int, span_ns: int, whole: bool)
         infer_per_s=rate,
         queue_ms=queue_ms,
         compute_ms=compute_ms,
+        rate_over=over,
+        drawn_inferences=moments[-1].inferences - moments[0].inferences if moments else 0,
+        peak_per_s=_peak(moments),
+        quiet_s=(now_ns - _last_end(moments, "inferences")) / _NS,
+        stalled_s=_stalled_s(one, now_ns),
         inference_count=last.inferences if last else model.inference_count,
         execution_count=last.executions if last else model.execution_count,
         fail_count=last.failed if last else model.fail_count,
@@ -222,6 +229,35 @@ def _stretch(moments: Sequence[Moment]) -> tuple[Moment, Moment]:
     return moments[start], moments[max(start, end)]
 
 
+def _peak(moments: Sequence[Moment]) -> float:
+    """Return the most inferences per second, over at least a second or all that there is."""
+    most, first = 0.0, 0
+    for at in range(1, len(moments)):
+        new = moments[at]
+        while moments[first + 1].at_ns <= new.at_ns - _NS and first + 1 < at:
+            first += 1
+        seconds = (new.at_ns - moments[first].at_ns) / _NS
+        if seconds and (seconds >= 1 or not first):
+            most = max(most, (new.inferences - moments[first].inferences) / max(1.0, seconds))
+    return most
+
+
+def _last_end(moments: Sequence[Moment], what: str) -> float:
+    """Return when a count grew last; minus infinity if it did not."""
+    for old, new in zip(reversed(moments[:-1]), reversed(moments), strict=False):
+        if getattr(new, what) > getattr(old, what):
+            return new.at_ns
+    return -math.inf
+
+
+def _stalled_s(one: ModelHistorySnapshot, now_ns: int) -> float:
+    """Return for how long requests have been inside while none ended."""
+    if not one.inside_since_ns:
+        return 0.0
+    ended = max(_last_end(one.moments, "requests"), _last_end(one.moments, "failed"))
+    return max(0.0, (now_ns - max(one.inside_since_ns, ended)) / _NS)
+
+
 def _depth(model: ModelSnapshot) -> int:
     """Return what its strip shows: an ensemble has no queue, but requests in flight."""
     return model.executing if model.platform == "ensemble" else model.queued
@@ -234,7 +270,7 @@ def encode(sequence: int, models: Sequence[ModelActivity], span_s: float = 30.0)
 
         sequence, seconds that are shown, number of models; then for each model
             queued now, executing, infer/s, queue ms, compute ms, inferences, executions, failed,
-            1 if the batch sizes are recent, S samples, L lanes, B bins, C changes, H shares,
+            1 if the batch sizes are recent, 1 if rates are means of the time in which it worked, S samples, L lanes, B bins, C changes, H shares,
             ages[S], depths[S], L x (share, batch size, busy[S]), executions per bin[B],
             ages of changes[C], shares[H]
     """
@@ -251,6 +287,7 @@ def encode(sequence: int, models: Sequence[ModelActivity], span_s: float = 30.0)
                 model.execution_count,
                 model.fail_count,
                 float(model.bins_since != "since load"),
+                float(model.rate_over != "inferences per second"),
                 len(model.ages_s),
                 len(model.lanes),
                 len(model.bins),

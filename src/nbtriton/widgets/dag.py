@@ -123,7 +123,7 @@ class DagView(LiveView):
         """Return what changes with every request of one of its models; it rests without a server."""
         if self._server is None:
             return ()
-        return movement_of(self._server, {node.label for node in self._models})
+        return movement_of(self._server, self._clock(), {node.label for node in self._models})
 
     def _observe(self) -> bytes | None:
         if self._server is None:

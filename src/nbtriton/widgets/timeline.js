@@ -1,7 +1,7 @@
 /** @typedef {{model: number, lane: number, begin: number, end: number, rows: number, requests: number,
- *   mark: number, wait: number, failed: boolean, number: number}} Batch */
+ *   mark: number, wait: number, failed: boolean, number: number, open: boolean}} Batch */
 /** @typedef {{model: number, lane: number, begin: number, left: number, end: number, rows: number,
- *   failed: boolean, number: number}} Wait */
+ *   failed: boolean, number: number, open: boolean}} Wait */
 /** @typedef {{name: string, lanes: string[], records: boolean}} Lanes */
 /** @typedef {[number, string, [number, number, string, number][]]} Strip */
 /** @typedef {{x: number, y: number, width: number, height: number, batch?: Batch, wait?: Wait}} Hit */
@@ -29,6 +29,12 @@ function rounded(value) {
 /** @param {number} number @param {string} thing */
 function some(number, thing) {
   return `${count(number)} ${thing}${number === 1 ? "" : "s"}`;
+}
+
+/** A time in a unit that fits it. @param {number} ms */
+function lasting(ms) {
+  if (ms < 1000) return `${measure(ms)} ms`;
+  return `${ms < 10000 ? measure(ms / 1000) : count(ms / 1000)} s`;
 }
 
 /** @param {{model: Model, el: HTMLElement}} context */
@@ -63,6 +69,7 @@ function render({ model, el }) {
   /** @type {Wait[]} */
   let waits = [];
   let left_out = 0;
+  let latest = -Infinity; // when the newest frame was sent, while something is in flight
   /** @type {{begin: number, end: number} | null} */
   let range = null; // null while it follows the newest
   /** @type {Hit[]} */
@@ -92,35 +99,46 @@ function render({ model, el }) {
     if (!next.left()) return;
     const frame = next();
     const whole = next();
-    const [many_batches, many_waits, more] = [next(), next(), next()];
+    const [many_batches, many_waits, more, now, open_batches, open_waits] = Array.from({ length: 6 }, next);
     if (frame === last_frame) return;
     last_frame = frame;
     if (whole) {
       batches = [];
       waits = [];
     }
+    // What is in flight is sent anew in each frame.
+    batches = batches.filter((b) => !b.open);
+    waits = waits.filter((w) => !w.open);
     left_out = more;
+    latest = open_batches + open_waits ? now : -Infinity;
     for (let i = 0; i < many_batches; i++) {
       batches.push({
         model: next(), lane: next(), begin: next(), end: next(), rows: next(), requests: next(),
-        mark: next(), wait: next(), failed: next() > 0, number: next(),
+        mark: next(), wait: next(), failed: next() > 0, number: next(), open: i >= many_batches - open_batches,
       });
     }
     for (let i = 0; i < many_waits; i++) {
       waits.push({
         model: next(), lane: next(), begin: next(), left: next(), end: next(), rows: next(),
-        failed: next() > 0, number: next(),
+        failed: next() > 0, number: next(), open: i >= many_waits - open_waits,
       });
     }
     batches.sort((a, b) => a.begin - b.begin);
     waits.sort((a, b) => a.begin - b.begin);
     batches = batches.slice(-MOST_BATCHES);
     waits = waits.slice(-MOST_WAITS);
+    if (chosen?.open || chosen_batch?.open) {
+      const [wait, batch] = [chosen, chosen_batch];
+      choose(
+        waits.find((w) => w.number === wait?.number && w.model === wait?.model) ?? null,
+        batches.find((b) => b.number === batch?.number && b.model === batch?.model) ?? null,
+      );
+    }
   };
 
   const extent = () => {
     let begin = Infinity;
-    let end = -Infinity;
+    let end = latest;
     for (const one of batches) {
       begin = Math.min(begin, one.begin - one.wait);
       end = Math.max(end, one.end);
@@ -182,6 +200,20 @@ function render({ model, el }) {
       pen.lineWidth = 1;
       pen.strokeRect(x + 0.5, y + 0.5, Math.max(0, width - 1), height - 1);
     }
+  };
+
+  /** The right edge of what goes on: teeth, which need no colour.
+   * @param {number} x @param {number} y @param {number} height @param {string} role */
+  const ragged = (x, y, height, role) => {
+    const teeth = Math.max(1, Math.round(height / 4));
+    pen.fillStyle = colours[role];
+    pen.beginPath();
+    pen.moveTo(x, y);
+    for (let i = 0; i < teeth; i++) {
+      pen.lineTo(x + 3, y + ((i + 0.5) * height) / teeth);
+      pen.lineTo(x, y + ((i + 1) * height) / teeth);
+    }
+    pen.fill();
   };
 
   /** Give each request of a model the first free row. @param {Wait[]} those */
@@ -253,6 +285,7 @@ function render({ model, el }) {
         const top = y + 20 + row * SLOT;
         const is_chosen = chosen === wait;
         box(from, top, width, is_chosen ? 5 : 4, wait.failed ? "s1" : "s0");
+        if (wait.open && wait.left >= wait.end && wait.end <= end) ragged(from + width, top, 4, "s0");
         if (wait.lane >= 0 && wait.left <= end) {
           const lane = lanes_top + wait.lane * (LANE + GAP);
           box(from + width - 1, top + 2, is_chosen ? 2 : 1, lane - top - 2, wait.failed ? "s1" : "s0",
@@ -275,7 +308,13 @@ function render({ model, el }) {
         const is_chosen = chosen_batch === batch;
         box(from, top + 2, width, LANE - 4, role, is_chosen ? 0.7 : 0.4, true);
         if (batch.failed) box(from, top + LANE - 4, width, 3, "s1");
-        const words = width > 34 ? `${letter} ${batch.rows}` : letter;
+        let words = width > 34 ? `${letter} ${batch.rows}` : letter;
+        if (batch.open && batch.end <= end) {
+          ragged(from + width, top + 2, LANE - 4, role);
+          const running = `${letter} ${batch.rows} · running ${lasting(batch.end - batch.begin)}`;
+          pen.font = `600 ${FONT}px ${getComputedStyle(root).fontFamily}`;
+          if (pen.measureText(running).width + 8 < width) words = running;
+        }
         if (width > 12) letters(words, from + width / 2, top + 16, "fg", "center", true);
         hits.push({ x: from, y: top, width, height: LANE, batch });
       }
@@ -302,25 +341,35 @@ function render({ model, el }) {
       const from = Math.min(brush.from, brush.to);
       box(from, 4, Math.abs(brush.to - brush.from), plot.bottom - 4, "s0", 0.2, true);
     }
-    tell(inside, marks, begin, end);
+    tell(inside, waiting, marks, begin, end);
     follows.setAttribute("aria-pressed", String(!range));
   };
 
-  /** The sentence and the legend. @param {Batch[]} inside @param {[string, string, string][]} marks
-   * @param {number} begin @param {number} end */
-  const tell = (inside, marks, begin, end) => {
+  /** The sentence and the legend. @param {Batch[]} inside @param {Wait[]} waiting
+   * @param {[string, string, string][]} marks @param {number} begin @param {number} end */
+  const tell = (inside, waiting, marks, begin, end) => {
+    const ended = inside.filter((b) => !b.open);
+    const running = inside.filter((b) => b.open);
     const counts = new Map();
     let sum = 0;
-    for (const batch of inside) {
+    for (const batch of ended) {
       counts.set(batch.mark, (counts.get(batch.mark) ?? 0) + 1);
       sum += batch.rows;
     }
     const most = [...counts].sort((a, b) => b[1] - a[1])[0];
-    let sentence = `${model.get("title")}: no batch in this stretch`;
+    let sentence = `${model.get("title")}: no batch ended in this stretch`;
     if (most) {
-      const batches = counted(inside.length, "batch", "batches");
+      const batches = counted(ended.length, "batch", "batches");
       sentence = `${model.get("title")}: ${batches} with ${counted(sum, "row")} within `
         + `${measure(end - begin)} ms; of ${count(most[1])} the reason is: ${marks[most[0]][2]}`;
+    }
+    if (latest > -Infinity) {
+      const longest = Math.max(0, ...running.map((b) => b.end - b.begin));
+      const runs = running.length ? `${counted(running.length, "batch", "batches")} running, for up to ${lasting(longest)}` : "";
+      const held = waiting.filter((w) => w.open && w.left >= w.end).length;
+      const waits = held ? `${counted(held, "request")} waiting` : "";
+      const words = [runs, waits].filter(Boolean).join(", ");
+      if (words) sentence = most ? `${sentence}. ${words}` : `${model.get("title")}: ${words}`;
     }
     if (left_out) sentence += `. ${count(left_out)} that came too fast are not drawn`;
     write(finding, sentence);
@@ -329,7 +378,7 @@ function render({ model, el }) {
       spoken = now;
       write(said, sentence);
     }
-    const seen = [...counts.keys()].sort((a, b) => a - b);
+    const seen = [...new Set(inside.map((b) => b.mark))].sort((a, b) => a - b);
     if (seen.join() === legend_text) return;
     legend_text = seen.join();
     legend.replaceChildren(
@@ -387,8 +436,9 @@ function render({ model, el }) {
       words.push(`Request ${wait.number} of ${some(wait.rows, "row")}: arrived at ${measure(wait.begin)} ms`);
       if (wait.lane >= 0) {
         words.push(`waited ${measure(wait.left - wait.begin)} ms`);
-        words.push(`answered after ${measure(wait.end - wait.begin)} ms`);
-      } else words.push(`${measure(wait.end - wait.begin)} ms in flight, without a batch of its own`);
+        words.push(wait.open ? "not answered yet" : `answered after ${measure(wait.end - wait.begin)} ms`);
+      } else if (wait.open) words.push(`inside for ${lasting(wait.end - wait.begin)}, not answered yet`);
+      else words.push(`${measure(wait.end - wait.begin)} ms in flight, without a batch of its own`);
       if (wait.failed) words.push("failed");
     }
     if (chosen_batch) {
@@ -397,7 +447,7 @@ function render({ model, el }) {
       words.push(
         `${wait ? "it rode in a" : "A"} batch of ${some(chosen_batch.rows, "row")} from `
           + `${some(chosen_batch.requests, "request")} `
-          + `that ran ${measure(chosen_batch.end - chosen_batch.begin)} ms on ${name} and left because of `
+          + `that ${chosen_batch.open ? "has run" : "ran"} ${measure(chosen_batch.end - chosen_batch.begin)} ms on ${name} and left because of `
           + `${letter}: ${reason}`,
       );
       if (!wait) words.push(`its oldest request waited ${measure(chosen_batch.wait)} ms`);

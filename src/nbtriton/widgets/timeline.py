@@ -122,7 +122,7 @@ class LiveTimeline(LiveView):
         """Return what changes with every request to one of its models."""
         if self._server is None:
             return ()
-        return movement_of(self._server, {model["name"] for model in self.models})
+        return movement_of(self._server, self._clock(), {model["name"] for model in self.models})
 
     def refresh(self) -> None:
         """Send everything: a page that opens later reads the last frame only."""
@@ -158,10 +158,13 @@ class LiveTimeline(LiveView):
         ::
 
             sequence, 1 if it replaces all before, batches, requests,
-            batches since then that were not sent; then for each batch
+            batches since then that were not sent, now, of these batches and requests those in flight;
+            then for each batch
                 model, lane, begin, end, rows, requests, mark, longest wait, failed, number
             and for each request
                 model, lane or -1, arrival, left, answered, rows, failed, number
+
+        What is in flight comes last, in every frame, and ends now.
         """
         whole, self._whole = self._whole, False
         since = 0 if whole else max(0, self._newest_ns - _LATE_NS)
@@ -180,6 +183,20 @@ class LiveTimeline(LiveView):
             for request in self._unsent("request", one.requests, most):
                 requests += self._request(at, lanes, request)
                 counts[1] += 1
+        timeline = self._timeline
+        now_ns = monotonic_ns()
+        if self._read is None:  # as it was
+            now_ns = timeline.begin_ns + int(timeline.span_ms * 1e6)
+        inside = [0, 0]
+        for at, one in enumerate(self._inside()):
+            lanes = {name: lane for lane, name in enumerate(self.models[at]["lanes"])}
+            for batch in one.running[-most:]:
+                batches += self._batch(at, lanes, batch._replace(end_ns=now_ns))
+                inside[0] += 1
+            for request in one.in_flight[-most:]:
+                requests += self._request(at, lanes, request._replace(answered_ns=now_ns))
+                inside[1] += 1
+        counts = [counts[0] + inside[0], counts[1] + inside[1]]
         self._sent = {
             key: end for key, end in self._sent.items() if end > self._newest_ns - 2 * _LATE_NS
         }
@@ -187,11 +204,27 @@ class LiveTimeline(LiveView):
         if whole:
             self._counted = executed
         else:
-            self._counted += counts[0]
+            self._counted += counts[0] - inside[0]
         missed = max(0, executed - self._counted)
         return little_endian(
-            array("d", (self.frames_sent, whole, *counts, missed, *batches, *requests))
-        )
+            array(
+                "d",
+                (self.frames_sent, whole, *counts, missed, self._ms(now_ns), *inside, *batches, *requests),
+            )
+        )  # fmt: skip
+
+    def _inside(self) -> Sequence[ModelRecords]:
+        """Return what is in flight, of each model that has records."""
+        if self._server is None or self._read is None:
+            return self._timeline.records
+        in_flight = self._server.in_flight()
+        return [
+            ModelRecords(
+                model["name"], (), (), (), [one for one in in_flight if one.model == model["name"]]
+            )
+            for model in self.models
+            if model["records"]
+        ]
 
     def _executed(self) -> int:
         """Return how many batches its models have executed, as the server counts them."""

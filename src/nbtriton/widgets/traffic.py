@@ -57,7 +57,7 @@ def _traffic(
         return Traffic(share=share, errors=errors)
     return Traffic(
         share, done.infer_per_s, done.inference_count, done.execution_count, done.fail_count,
-        tuple(sorted(sizes.items())), errors,
+        tuple(sorted(sizes.items())), errors, done.executing, done.queued,
     )  # fmt: skip
 
 

@@ -45,8 +45,11 @@ def marked(place: str, html: str) -> str:
     return f'<div class="nbt-place {place}">{html}</div>'
 
 
-def movement_of(server: Any, names: Collection[str] = ()) -> Hashable:
-    """Return what changes with every request to some models of a server, or to all, and with every load."""
+def movement_of(server: Any, now_s: float, names: Collection[str] = ()) -> Hashable:
+    """Return what changes with every request to some models of a server, or to all, and with every load.
+
+    While a request is inside it changes once a second: for how long it is there is shown.
+    """
     return tuple(
         (
             one.name,
@@ -56,6 +59,7 @@ def movement_of(server: Any, names: Collection[str] = ()) -> Hashable:
             one.executing,
             one.success_count,
             one.fail_count,
+            int(now_s) if one.queued or one.executing else 0,
         )
         for one in server.models()
         if not names or one.name in names
@@ -201,8 +205,8 @@ class LiveView(anywidget.AnyWidget):
             self._moved_s = now
         rests = now - self._moved_s >= _REST_S
         if rests != self.resting:
-            self.refresh()
             self.resting = rests
+            self.refresh()
         if self._on_look is not None:
             self._on_look()
 

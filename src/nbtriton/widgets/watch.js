@@ -23,8 +23,8 @@ function ceiling(value) {
 
 /** @param {() => number} next */
 function readModel(next) {
-  const [queued, executing, rate, queueMs, computeMs, inferences, executions, failed, recent] =
-    Array.from({ length: 9 }, next);
+  const [queued, executing, rate, queueMs, computeMs, inferences, executions, failed, recent, worked] =
+    Array.from({ length: 10 }, next);
   const samples = next();
   const lanes = next();
   const bins = next();
@@ -32,7 +32,7 @@ function readModel(next) {
   const shares = next();
   const many = () => Array.from({ length: samples }, next);
   return {
-    queued, executing, rate, queueMs, computeMs, inferences, executions, failed, recent,
+    queued, executing, rate, queueMs, computeMs, inferences, executions, failed, recent, worked,
     ages: many(),
     depths: many(),
     lanes: Array.from({ length: lanes }, () => ({ share: next(), batch: next(), busy: many() })),
@@ -178,6 +178,7 @@ function render({ model, el }) {
   const draw_card = (card, data) => {
     const part = (/** @type {string} */ role) => card.querySelector(`[data-role="${role}"]`);
     write(part("rate"), measure(data.rate));
+    write(part("rate-over"), data.worked ? "infer/s while it worked" : "inferences per second");
     // An ensemble has no queue: its steps have.
     if (!data.shares.length) write(part("wait"), `wait ${measure(data.queueMs)} ms`);
     write(part("compute"), `compute ${measure(data.computeMs)} ms`);

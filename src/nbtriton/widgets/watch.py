@@ -9,6 +9,7 @@ import traitlets
 
 from nbtriton.drawing import (
     ModelActivity,
+    leading,
     to_json,
     watch_finding,
     watch_html,
@@ -19,12 +20,17 @@ from nbtriton.drawing import (
 )
 from nbtriton.engine import ServerHistory
 from nbtriton.errors import TritonError
+from nbtriton.explain import read_traffic
 from nbtriton.packages import needed
+from nbtriton.quoting import quoted
 from nbtriton.widgets.activity import Pipeline, activities, covered_s, encode, pipelines
 from nbtriton.widgets.static import StaticView
 from nbtriton.widgets.view import LiveView, asset, movement_of
 
 __all__ = ["WatchView"]
+
+# Reading the requests that are recorded costs more than counters.
+_TRAFFIC_S = 1.0
 
 
 class WatchView(LiveView):
@@ -56,19 +62,22 @@ class WatchView(LiveView):
         self._structure: object = None
         self._known: object = None
         self._order: Pipeline = ()
+        self._traffic = ""
+        self._traffic_s = -float("inf")
         super().__init__(span_s=span_s, **options)
         self.refresh()
 
     def movement(self) -> Hashable:
         """Return what changes with every request, and with every load."""
-        return movement_of(self._server, self._names)
+        return movement_of(self._server, self._clock(), self._names)
 
     def _observe(self) -> ServerHistory:
         history: ServerHistory = self._server.history()
         return history
 
     def _send_state(self, state: ServerHistory) -> None:
-        models = activities(state, self._names, pipeline=self._pipeline(state), span_s=self.span_s)
+        # At rest the numbers are of all that is drawn, as in the file.
+        models = self._activities(state, whole=self.resting)
         covered = covered_s(state, self._names, span_s=self.span_s)
         structure = [_structure(model) for model in models]
         self.frames_sent += 1
@@ -77,8 +86,27 @@ class WatchView(LiveView):
                 self._structure = structure
                 self.scenes = [to_json(one) for one in watch_scenes(models, span_s=covered)]
                 self.models = structure
-            self.finding = watch_finding(models)
+            self.finding = watch_finding(models, self._sentence(models), span_s=covered)
             self.frame = encode(self.frames_sent, models, covered)
+
+    def _activities(self, state: ServerHistory, *, whole: bool) -> tuple[ModelActivity, ...]:
+        return activities(
+            state, self._names, pipeline=self._pipeline(state), span_s=self.span_s, whole=whole
+        )
+
+    def _sentence(self, models: Sequence[ModelActivity]) -> str:
+        """Return where the time of the recorded requests goes, read once a second at most."""
+        top = leading(models)
+        if top is None:
+            return ""
+        now = self._clock()
+        if self.resting or now - self._traffic_s >= _TRAFFIC_S:
+            self._traffic_s = now
+            found = read_traffic(self._server, top.name)
+            said = found.finding if found.bottleneck else f"{top.name}: {found.finding}"
+            advice = f"; %triton_why {quoted(found.waits_for)} says what to change"
+            self._traffic = said + (advice if found.waits_for else "")
+        return self._traffic
 
     def _pipeline(self, history: ServerHistory) -> Pipeline:
         """Return the order of the models; configurations are read only as models come and go."""
@@ -101,20 +129,19 @@ class WatchView(LiveView):
             import pandas as pd
 
         history = self._observe()
-        columns, rows = watch_table(
-            activities(history, self._names, pipeline=self._pipeline(history), span_s=self.span_s)
-        )
+        columns, rows = watch_table(self._activities(history, whole=False))
         return pd.DataFrame(rows, columns=columns)
 
     def static(self) -> StaticView:
         """Return at most the last half minute; rates are means over the time with requests."""
         history = self._observe()
-        models = activities(
-            history, self._names, pipeline=self._pipeline(history), span_s=self.span_s, whole=True
-        )
+        models = self._activities(history, whole=True)
         span = covered_s(history, self._names, span_s=self.span_s)
+        said = self._sentence(models)
         return StaticView(
-            watch_html(models, span_s=span), watch_text(models), watch_svg(models, span_s=span)
+            watch_html(models, said, span_s=span),
+            watch_text(models, said, span_s=span),
+            watch_svg(models, span_s=span),
         )
 
 
