@@ -140,9 +140,9 @@ def read_traffic(server: Server, name: str) -> PipelineTraffic:
         for request in top:
             for part, ns in parts_of(request, None, delays=False).items():
                 parts["0", part] += ns
-        part, ns = max(parts.items(), key=lambda item: item[1])
-        finding = f"{ns / total:.0%} of a request's time is {part[1]}; {_mean(top, total)}"
-        waits_for = name if part[1] == "queue" else ""
+        (_, most), ns = max(parts.items(), key=lambda item: item[1])
+        finding = f"{ns / total:.0%} of a request's time is {most}; {_mean(top, total)}"
+        waits_for = name if most == "queue" else ""
     else:
         children = _children(records)
         parts = _of_steps(top, records, children)
