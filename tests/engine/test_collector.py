@@ -13,7 +13,7 @@ from nbtriton.engine import Server
 from tests.children import run_python
 from tests.engine.heap import overcounted
 from tests.engine.sequence_models import config, looking
-from tests.engine.storm import BASE, KINDS, WHOLE, plus_one
+from tests.engine.storm import BASE, KINDS, plus_one
 from tests.engine.support import WAIT_S, Gate, echo, gated, row
 
 pytestmark = pytest.mark.skipif(not compiled, reason="the classes are Python's own")
