@@ -240,6 +240,28 @@ def test_close_ends_a_finalize_that_hangs_within_its_timeout():
     assert until(lambda: not is_alive(process))
 
 
+def test_close_ends_a_restart_that_hangs_within_its_timeout(tmp_path: Path):
+    install_pb_utils()
+    running = Server(gpus=())
+    marker, fragile = tmp_path / "second", tmp_path / "model.py"
+    fragile.write_text(
+        MODEL.read_text().replace(
+            "self.hangs = False",
+            f"os.path.exists({str(marker)!r}) and (print('restarts', flush=True), time.sleep(1000))",
+        )
+    )
+    before, others = {thread.name for thread in threading.enumerate()}, {*workers()}
+    running.load(CONFIG, model=fragile, name="m")
+    marker.touch()
+    with redirect_stdout(Heard()) as heard:
+        assert isinstance(submit(running, "leave").exception(WAIT_S), InternalError)
+        waited(heard.something)
+        (process,) = {*workers()} - others
+        running.close(timeout_s=0.1)
+    assert until(lambda: not is_alive(process))
+    assert until(lambda: {thread.name for thread in threading.enumerate()} <= before)
+
+
 def test_an_execution_longer_than_its_time_is_ended(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(supervisor, "DEFAULT", RestartPolicy(first_ns=0))
     install_pb_utils()
@@ -292,6 +314,33 @@ def test_ctrl_c_ends_the_execution_and_of_a_deaf_one_the_process(
         sender.join()
     assert interrupted
     assert (pid(server) == before) is same
+
+
+def test_one_ctrl_c_ends_the_process_of_a_deaf_execution(server: Server):
+    load(server)
+    before = pid(server)
+    with redirect_stdout(Heard()) as heard:
+
+        def send() -> None:
+            waited(heard.something)
+            signal.raise_signal(signal.SIGINT)
+
+        sender = threading.Thread(target=send)
+        sender.start()
+        with pytest.raises(KeyboardInterrupt):
+            server.infer("m", {"IN": IN}, parameters={"how": "deaf"})
+        sender.join()
+    assert pid(server) != before
+    assert state(server).cause == "it was interrupted, and went on"
+
+
+def test_a_child_that_a_model_forks_answers_no_request(server: Server):
+    load(server)
+    before = pid(server)
+    for number in range(4):
+        request = server.submit("m", {"IN": IN + number}, parameters={"how": "fork"})
+        assert (request.result(WAIT_S)["OUT"] == 2 * (IN + number)).all()
+    assert pid(server) == before
 
 
 def test_a_forked_child_of_the_kernel_leaves_the_workers_alone(server: Server):

@@ -311,7 +311,7 @@ class BackendInstance(ABC):
         """
 
     def abandon(self) -> None:
-        """End `execute`, whose requests have been answered, or `finalize`; called on any thread."""
+        """End `execute`, whose requests have been answered, `restart` or `finalize`; called on any thread."""
 
     def finalize(self) -> None:
         """Release the resources of the instance; nothing is executed afterwards."""

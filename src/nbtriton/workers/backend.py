@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -122,12 +122,18 @@ class WorkerBackend(Backend):
         self._instances.append(instance)
         return instance
 
-    def _start(self, context: InstanceContext, model: dict[str, Any]) -> tuple[Connection, bool]:
+    def _start(
+        self,
+        context: InstanceContext,
+        model: dict[str, Any],
+        connected: Callable[[Connection], None],
+    ) -> bool:
         connection = self._prepared.pop()
         if connection is None:
             connection = self._connect(context.name, context.model)
         else:
             connection.adopt(context.name, context.model.server)
+        connected(connection)
         try:
             limits = connection.limits = Limits.of(context, self._options)
             created: dict[str, Any] = connection.ask(
@@ -136,7 +142,8 @@ class WorkerBackend(Backend):
         except BaseException:
             connection.close()
             raise
-        return connection, created["ready"]
+        ready: bool = created["ready"]
+        return ready
 
     def cancelled(self, request: BackendRequest) -> None:
         """Pass a cancellation on to the worker that has the request."""

@@ -16,20 +16,20 @@ class WorkerInstance(BackendInstance):
     Parameters
     ----------
     start : callable
-        Starts a worker and creates the instance in it; returns its connection and whether the model can be
-        asked for its readiness.
+        ``start(connected)`` starts a worker, calls ``connected`` with its connection, creates the instance in
+        it, and returns whether the model can be asked for its readiness.
     all_outputs : frozenset of str
         The outputs of the model.
     """
 
     def __init__(
-        self, start: Callable[[], tuple[Connection, bool]], all_outputs: frozenset[str]
+        self, start: Callable[[Callable[[Connection], None]], bool], all_outputs: frozenset[str]
     ) -> None:
         self._start = start
         self._all_outputs = all_outputs
         self._on_lost: Callable[[str], None] | None = None
-        self._connection, ready = start()
-        if ready:
+        self._abandoned = False
+        if start(self._connected):
             self.readiness = self._ask_ready
 
     def execute(
@@ -50,13 +50,19 @@ class WorkerInstance(BackendInstance):
     def restart(self) -> None:
         """Create the instance in a new process; see `BackendInstance.restart`."""
         self._connection.close()
-        self._connection, _ = self._start()
+        self._start(self._connected)
         if self._on_lost is not None:
             self._connection.watch(self._on_lost)
 
     def abandon(self) -> None:
-        """End the process; see `BackendInstance.abandon`."""
+        """End the process, also one that is being restarted; see `BackendInstance.abandon`."""
+        self._abandoned = True
         self._connection.kill("the server did not wait for it")
+
+    def _connected(self, connection: Connection) -> None:
+        self._connection = connection
+        if self._abandoned:
+            self.abandon()
 
     def _ask_ready(self) -> bool:
         return self._connection.ask_ready()

@@ -181,10 +181,10 @@ class Instance(Executor):
         return self._model is not self._made
 
     def abandon(self) -> None:
-        """End what the model executes now, whose requests have been answered, or its finalize."""
+        """End what the model does now: a batch whose requests have been answered, its restart or its finalize."""
         self.recovery.stop()
         model = self._model
-        if model is not None and (self.running or self._finalizing):
+        if model is not None and (self.running or self.recovery.restarting or self._finalizing):
             model.abandon()
 
     def join(self, timeout_s: float | None = None) -> bool:

@@ -32,6 +32,8 @@ class Recovery:
     ----------
     wanted : bool
         It is lost and will be restarted.
+    restarting : bool
+        It is created once more, which may take the time of its model's ``initialize``.
     down : bool
         It is lost and will not be restarted.
     """
@@ -42,6 +44,7 @@ class Recovery:
         self._cause = ""
         self._stopped = threading.Event()
         self.wanted = False
+        self.restarting = False
         self.down = False
 
     @property
@@ -68,6 +71,8 @@ class Recovery:
         Takes as long as the waits between the restarts.
         """
         while self.wanted and not self.down:
+            if self._stopped.is_set():
+                return False
             due = self._supervisor.ended(now_ns(), self._cause)
             if due is None:
                 self.down, self.wanted = True, False
@@ -77,6 +82,7 @@ class Recovery:
             if self._stopped.wait(max(0, due - now_ns()) / 1e9):
                 return False
             self.wanted = False
+            self.restarting = True
             try:
                 restart()
             except TritonError as error:
@@ -85,4 +91,6 @@ class Recovery:
                 self.lost(f"{type(error).__name__}: {error}")
             else:
                 self._supervisor.started(now_ns())
+            finally:
+                self.restarting = False
         return not self.down

@@ -179,6 +179,11 @@ class Channel:
             self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
 
+    def leave(self) -> None:
+        """Close the copy of this end in a forked child; the connection belongs to the parent."""
+        self._sending = threading.Lock()  # another thread of the parent may have held it
+        self._socket.close()
+
     def _fill(self, size: int) -> None:
         """Read available bytes, with room for a message of `size` bytes."""
         if self._start + size > len(self._buffer):

@@ -32,8 +32,10 @@ _log = logging.getLogger("nbtriton.workers")
 
 # Longer than a model's timeout for its readiness (`nbtriton.backends.python.readiness`).
 _READY_S = 6.0
-# Seconds for code after an interrupt: a second interrupt then ends its process.
+# Seconds for code after an interrupt before its process is ended: by a second interrupt, and without one.
 _PATIENCE_S = 1.0
+_LONGEST_PATIENCE_S = 5.0
+_WENT_ON = "it was interrupted, and went on"
 # Seconds for messages of the worker's other threads from before the end of an execution.
 _ORDER_S = 5.0
 
@@ -109,6 +111,7 @@ class Connection:
         self._reported = False
         self._calling = False  # the executing thread runs a call of the worker
         self._deadline: float | None = None
+        self._interrupt_deadline = 0.0
         self.alive = True
         self._reader = threading.Thread(
             target=self._read, name=f"nbtriton-{name}-calls", daemon=True
@@ -250,11 +253,11 @@ class Connection:
                             self._readable(threading.TIMEOUT_MAX)
                     except KeyboardInterrupt:
                         if interrupted and monotonic() > patience:
-                            self.kill("it was interrupted, and went on")
+                            self.kill(_WENT_ON)
                         elif not interrupted:
                             patience = monotonic() + _PATIENCE_S
                         interrupted = True
-                        self._channel.send((protocol.INTERRUPT, number))
+                        self._interrupt(number)
                         continue
                 reply, behind_it = lane.receive()
                 kind = reply[0]
@@ -307,9 +310,16 @@ class Connection:
         try:
             self._server.wait_for_coroutine(self._readable)
         except KeyboardInterrupt:
-            self._channel.send((protocol.INTERRUPT, number))
+            self._interrupt(number)
             return True
         return False
+
+    def _interrupt(self, number: int) -> None:
+        """Pass an interrupt on; a worker that goes on nevertheless will be ended."""
+        self._channel.send((protocol.INTERRUPT, number))
+        due = monotonic() + _LONGEST_PATIENCE_S
+        if self._deadline is None or self._deadline > due:
+            self._deadline = self._interrupt_deadline = due
 
     def _readable(self, timeout_s: float) -> bool:
         """Wait for a message; return True also if the worker was killed after its timeout."""
@@ -321,7 +331,8 @@ class Connection:
         if deadline is None or monotonic() < deadline:
             return False
         self._deadline = None
-        self.kill(f"an execution took longer than {self._timeout_s:g} s")
+        went_on = deadline == self._interrupt_deadline
+        self.kill(_WENT_ON if went_on else f"an execution took longer than {self._timeout_s:g} s")
         return True
 
     def _levels_now(self) -> tuple[int, int] | None:

@@ -18,6 +18,7 @@ from typing import Any
 
 from nbtriton.backends.base import BackendInstance, Response
 from nbtriton.backends.core.executing import EXECUTING, Executing
+from nbtriton.backends.forking import after_fork
 from nbtriton.errors import TritonError
 from nbtriton.workers import protocol
 from nbtriton.workers.core.channel import Channel, ChannelClosed
@@ -102,12 +103,22 @@ class Worker:
         """Serve until the engine's process ends the worker, or ends itself."""
         signal.signal(signal.SIGINT, self._on_interrupt)
         redirect(self.note)
+        after_fork(self._leave)
         threading.Thread(target=self._read, name="nbtriton-calls", daemon=True).start()
         with suppress(ChannelClosed):
             while not self._ending:
                 self._lane.spin()
                 message, behind = self._lane.receive()
                 self._converse(message, behind)
+
+    def _leave(self) -> None:
+        """Leave the engine to the parent, in a child that the model's code has forked.
+
+        One that returns from ``execute`` as its parent does would answer a second time, which the next request
+        would take for its own answer.
+        """
+        self._lane.leave()
+        self._channel.leave()
 
     # -- dialogues -------------------------------------------------------------------------------
 

@@ -102,6 +102,9 @@ class TritonPythonModel:
         while True:
             sys.stdout.write("x" * 1000 + "\n")
 
+    def fork(self, request):
+        os.fork()
+
     def sleep(self, request):
         print("sleeps", flush=True)
         time.sleep(1000)
