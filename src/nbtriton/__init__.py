@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from nbtriton.engine.events import events as events
     from nbtriton.engine.status import status as status
     from nbtriton.errors import ConfigWarning as ConfigWarning
+    from nbtriton.errors import LoadWarning as LoadWarning
     from nbtriton.errors import TritonError as TritonError
     from nbtriton.explain import ChaosReport as ChaosReport
     from nbtriton.explain import Diagnosis as Diagnosis
@@ -81,6 +82,7 @@ _PUBLIC = {
     "Explanation": "nbtriton.explain",
     "InferenceFuture": "nbtriton.engine",
     "InferenceResult": "nbtriton.engine",
+    "LoadWarning": "nbtriton.errors",
     "ModelHandle": "nbtriton.engine",
     "PageFigure": "nbtriton.drawing.page_figure",
     "PerfReport": "nbtriton.perf",

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from nbtriton.backends.forking import per_process
 from nbtriton.engine import Server as EngineServer
 from nbtriton.engine.lifecycle.options import ServerOptions
+from nbtriton.errors import LoadWarning
 
 if TYPE_CHECKING:
     from nbtriton.frontends import Endpoints
@@ -83,13 +84,18 @@ class Server(EngineServer):  # noqa: D101 - the docstring of what it extends
         NotFoundError
             The directory does not exist.
 
+        Warns
+        -----
+        LoadWarning
+            For each model that failed while another load of it serves: that goes on.
+
         Examples
         --------
         >>> import tempfile
         >>> server.load_repository(tempfile.mkdtemp()).errors
         {}
         """
-        from nbtriton.repository.control import ModelControl
+        from nbtriton.repository.control import ModelControl, kept_reason
 
         self.engine.check_open()
         control = ModelControl(
@@ -110,6 +116,9 @@ class Server(EngineServer):  # noqa: D101 - the docstring of what it extends
                 old.close()
         self._controls.append(control)
         self.engine.model_control = control
+        for name, error in control.kept.items():
+            text = kept_reason(name, error).strip()
+            warnings.warn(f"model '{name}': {text}", LoadWarning, stacklevel=2)
         return control
 
     def control_of(self, name: str) -> ModelControl | None:

@@ -43,6 +43,7 @@ __all__ = [
     "InternalError",
     "InvalidArgumentError",
     "LoadError",
+    "LoadWarning",
     "ModelError",
     "NotFoundError",
     "TritonError",
@@ -167,6 +168,10 @@ class ConfigWarning(UserWarning):
     >>> seen[0].category.__name__
     'ConfigWarning'
     """
+
+
+class LoadWarning(UserWarning):
+    """A model of a repository could not be loaded, and serves as it was loaded before."""
 
 
 class LoadError(InvalidArgumentError):

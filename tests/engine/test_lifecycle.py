@@ -781,3 +781,61 @@ def test_a_sample_without_a_needed_input_is_refused_in_tritons_words(server: Ser
     )
     with pytest.raises(LoadError, match="expected 1 inputs but got 0 inputs for model 'm'"):
         server.load(warm(sample), watching([]), name="m")
+
+
+class Slow:
+    """A model that stands at its gate while it is created."""
+
+    gate: Gate
+
+    def initialize(self, args):
+        self.gate.stand([])
+
+    def execute(self, requests):
+        raise AssertionError("never asked")
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["first", "again"])
+def test_L18_an_unload_ends_the_loads_that_have_begun(server: Server, gate: Gate, again: bool):
+    """In Triton's words for a load that another call was faster than."""
+    if again:
+        server.load(echo(), plus(1), name="m")
+    model = type("Model", (Slow,), {"gate": gate})
+    raised: list[Exception] = []
+
+    def load():
+        try:
+            server.load(echo(), model, name="m")
+        except LoadError as error:
+            raised.append(error)
+
+    thread = threading.Thread(target=load)
+    thread.start()
+    gate.wait_entered()
+    server.unload("m")
+    gate.open()
+    thread.join(WAIT_S)
+    assert "Newer operation has been applied to the model lifecycle" in str(raised[0])
+    assert not server.is_ready("m")
+    assert server.engine.registry.absent["m"] == {1: "unloaded"}
+    server.load(echo(), plus(1), name="m")
+    assert server.infer("m", {"IN": row(3)})["OUT"][0, 0] == 4
+
+
+def test_options_bring_no_model_back_that_was_unloaded_meanwhile(server: Server, gate: Gate):
+    first = Gate(is_open=True)
+    model = type("Model", (Slow,), {"gate": first})
+    server.load(echo(), model, name="m")
+    server.load(echo(), plus(1), name="n")
+    model.gate = gate
+    changed: list[tuple[str, ...]] = []
+    thread = threading.Thread(target=lambda: changed.append(server.set_options(cache_bytes=1000)))
+    thread.start()
+    gate.wait_entered()
+    server.unload("m")
+    server.load(echo(), plus(2), name="n")
+    gate.open()
+    thread.join(WAIT_S)
+    assert [model.name for model in server.models()] == ["n"]
+    assert server.infer("n", {"IN": row(3)})["OUT"][0, 0] == 5
+    assert "m" not in changed[0]

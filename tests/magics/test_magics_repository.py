@@ -49,6 +49,15 @@ def test_the_table_is_about_the_repository_alone(doubled, root):
     assert "no luck" not in text
 
 
+def test_a_reload_that_fails_is_said_under_the_cell(notebook, root):
+    notebook.ok(f"%triton_load {root}")
+    (root / "good" / "1" / "model.py").write_text("def")
+    ran = notebook.ok(f"control = %triton_load {root}")
+    assert ran.err.startswith("model 'good': what was loaded before serves, as this load failed: ")
+    assert "invalid syntax" in ran.err
+    assert "Warning" not in ran.err
+
+
 def test_it_is_the_same_as_in_python(notebook, root):
     ran = notebook.ok(f"%triton_load {root} --control explicit --load-model good -o kept")
     assert ran.value is notebook.names["kept"]

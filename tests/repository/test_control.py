@@ -615,6 +615,57 @@ def test_L14_a_failing_reload_keeps_the_old_version(server, explicit, root):
     assert "no luck" in explicit.errors["m"].message
 
 
+BREAKS = {
+    "code": ("1/model.py", "def", "invalid syntax"),
+    "configuration": ("config.pbtxt", "input { data_type: TYPE_FLOAT }", "TYPE_FLOAT"),
+}
+
+
+@pytest.mark.parametrize("before", ["repository", "notebook"])
+@pytest.mark.parametrize("what", BREAKS)
+def test_L14_what_serves_on_is_not_shown_as_loaded(server, root, what, before):
+    """By a control for each load, as `%triton_load` makes one."""
+    file, text, reason = BREAKS[what]
+    folder = add(root, "m")
+    add(root, "good")
+    if before == "repository":
+        server.load_repository(root)
+    else:
+        server.load(ECHO, lambda IN: {"OUT": IN}, name="m")  # noqa: N803
+    good = (folder / file).read_text() if (folder / file).exists() else ""
+    (folder / file).write_text(text)
+    with pytest.warns(nt.LoadWarning, match=f"'m': what was loaded before serves.*{reason}"):
+        control = server.load_repository(root)
+    assert answer(server, "m") == 1.0
+    assert states(control) == {"good:1": "READY", "m:1": "READY"}  # as Triton has it
+    (row,) = [row for row in control._table()[1] if row[3]]
+    assert row[0] == "m"
+    assert row[3].startswith("what was loaded before serves, as this load failed: ")
+    assert reason in row[3]
+    assert set(control.kept) == {"m"}
+    # The table is about what serves now.
+    server.load(ECHO, lambda IN: {"OUT": IN}, name="m")  # noqa: N803
+    assert not control.kept
+    assert not any(row[3] for row in control._table()[1])
+    (folder / file).write_text(good)
+    mended = server.load_repository(root)  # and no warning, which would be an error
+    assert not mended.kept
+    assert not any(row[3] for row in mended._table()[1])
+
+
+def test_L14_a_poll_that_fails_shows_what_serves_on(server, root):
+    file = add(root, "m") / "1" / "model.py"
+    control = server.load_repository(root, control_mode="poll", poll_s=0)
+    file.write_text(BROKEN)
+    touch(file, 10)
+    control.poll_now()
+    (row,) = control._table()[1]
+    why = "version 1 is at UNAVAILABLE state: Internal: ValueError: no luck"
+    assert row[2:] == ("READY", f"what was loaded before serves, as this load failed: {why}")
+    server.set_options(gpus=[])  # the same code, loaded again
+    assert set(control.kept) == {"m"}
+
+
 def test_L15_a_reload_loses_no_request(server, explicit, root):
     file = add(root, "m", config="dynamic_batching {}", source=times(1)) / "1" / "model.py"
     explicit.load("m")
@@ -833,6 +884,81 @@ def test_L18_a_failed_version_keeps_its_reason_through_an_unload(explicit, root)
     assert states(explicit) == before
 
 
+GATED = "from tests.repository import gate\n" + MODEL.replace(
+    "self.factor =", "gate.entered.set(); gate.opened.wait(60)\n        self.factor ="
+)
+
+
+@pytest.fixture
+def gate():
+    from tests.repository import gate
+
+    gate.entered.clear()
+    gate.opened.clear()
+    yield gate
+    gate.opened.set()
+
+
+@pytest.mark.parametrize(
+    ("loaded", "unloaded", "left"),
+    [
+        ("m", "m", set()),
+        ("e", "e", {"m"}),
+        ("e", "m", set()),
+    ],
+)
+@pytest.mark.parametrize("again", [False, True], ids=["first", "again"])
+def test_L18_an_unload_comes_after_the_loads_that_have_begun(
+    server, explicit, root, gate, loaded, unloaded, left, again
+):
+    file = add(root, "m") / "1" / "model.py"
+    add(root, "e", config=ensemble("m"), source=None)
+    if again:
+        explicit.load(loaded)
+    file.write_text(GATED)
+    touch(file, 10)
+    load = threading.Thread(target=explicit.load, args=(loaded,))
+    load.start()
+    assert gate.entered.wait(60)
+    unload = threading.Thread(target=explicit.unload, args=(unloaded,))
+    unload.start()
+    assert until(lambda: explicit._loader._unloading[unloaded])
+    assert server.is_ready(unloaded) is again  # what served before goes on meanwhile
+    gate.opened.set()
+    for thread in (load, unload):
+        thread.join(60)
+    assert not explicit.errors
+    assert {model.name for model in server.models() if model.state == "READY"} == left
+    assert until(lambda: states(explicit)[f"{unloaded}:1"] == "UNAVAILABLE unloaded")
+
+
+def test_L18_a_load_comes_after_the_unloads_that_wait(server, explicit, root, gate):
+    add(root, "m", source=GATED)
+    threads = [
+        threading.Thread(target=call, args=("m",))
+        for call in (explicit.load, explicit.unload, explicit.load)
+    ]
+    threads[0].start()
+    assert gate.entered.wait(60)
+    threads[1].start()
+    assert until(lambda: explicit._loader._unloading["m"])
+    threads[2].start()
+    gate.opened.set()
+    for thread in threads:
+        thread.join(60)
+    assert server.is_ready("m")
+
+
+@pytest.mark.parametrize("isolation", ["thread", "process"])
+def test_a_model_cannot_load_itself_while_it_is_loaded(server, explicit, root, isolation):
+    """tritonserver never comes back."""
+    source = MODEL.replace("self.factor =", 'pb_utils.load_model("m")\n        self.factor =')
+    group = f'parameters {{ key: "INSTANCE_ISOLATION" value {{ string_value: "{isolation}" }} }}'
+    add(root, "m", source=source, config=group)
+    assert "model 'm' is being loaded, by this very call" in refused(explicit, "m").message
+    assert not server.is_ready("m")
+
+
 @pytest.mark.parametrize(
     ("explicitly", "dependents", "ready"),
     [(False, False, True), (False, True, False), (True, True, True)],
@@ -985,6 +1111,45 @@ def test_models_load_others_by_name(server, explicit, root):
     explicit.load("loader")
     assert answer(server, "other") == 8.0
     assert not server.is_ready("unloaded")
+
+
+LABELLED = 'output { name: "OUT" data_type: TYPE_FP32 dims: 4 label_filename: "labels.txt" }'
+ANEW = {
+    "without a file": None,
+    "instances": "instance_group { count: 2 }",
+    "versions": "version_policy { specific { versions: [ 1, 3 ] } }",
+    "labels": f'max_batch_size: 8 input {{ name: "IN" data_type: TYPE_FP32 dims: 4 }} {LABELLED}',
+}
+
+
+@pytest.mark.parametrize("case", ANEW)
+def test_models_are_loaded_anew_as_their_repository_has_them(server, explicit, root, case):
+    """A configuration in a repository needs neither a name nor a backend."""
+    folder = add(root, "m", config=ANEW[case], versions=("1", "3"))
+    on_m = ensemble("m").replace(
+        'output { name: "OUT" data_type: TYPE_FP32 dims: 4 }', LABELLED
+    )  # fmt: skip
+    for where in (folder, add(root, "e", config=on_m, source=None)):
+        (where / "labels.txt").write_text("cat\ndog\n")
+    explicit.load("e")
+    explicit.load("m")
+    shapes = [(m.name, m.version, len(m.instances)) for m in server.models()]
+    configs = {name: server.config(name) for name in ("m", "e")}
+    assert set(server.set_options(cache_bytes=1000)) == {"m", "e"}
+    for name in ("m", "e"):
+        server.load(name=name)  # and no warning, which would be an error
+        assert server.engine.registry.resolve(name).directory == root / name
+    assert [(m.name, m.version, len(m.instances)) for m in server.models()] == shapes
+    assert {name: server.config(name) for name in ("m", "e")} == configs
+    assert answer(server, "e") == 3.0
+
+
+def test_instances_of_an_override_come_again_with_other_options(server, explicit, root):
+    add(root, "m")
+    explicit.load("m")
+    explicit.load("m", {"config": '{"instance_group": [{"count": 3}]}'})
+    server.set_options(cache_bytes=1000)
+    assert [len(model.instances) for model in server.models()] == [3]
 
 
 def test_the_given_configuration_is_kept_as_written(server, root):

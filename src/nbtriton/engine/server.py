@@ -210,7 +210,7 @@ class Server(InferenceCalls, Closing):
         """Unload all versions of a model.
 
         New requests are refused at once; those that were accepted are finished (L18). Unloading
-        what is not loaded succeeds, as in Triton.
+        what is not loaded succeeds, as in Triton; a load that has begun in another thread raises.
 
         Parameters
         ----------

@@ -7,7 +7,8 @@ import re
 import sys
 import warnings
 from argparse import SUPPRESS, ArgumentTypeError
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -15,6 +16,7 @@ from IPython.core.magic import Magics, line_magic, magics_class, output_can_be_s
 from IPython.core.magic_arguments import argument, magic_arguments
 
 from nbtriton.api import server
+from nbtriton.errors import LoadWarning
 from nbtriton.magics.common import evaluate, keep, keep_option, name_list, parse, unquoted
 
 if TYPE_CHECKING:
@@ -33,6 +35,17 @@ def _tls(*files: str | None) -> Any:
         str(Path(unquoted(file)).expanduser()) if file else "" for file in files
     )
     return Tls(certificate, key, root, mutual=bool(root))
+
+
+@contextmanager
+def _said(category: type[Warning]) -> Iterator[None]:
+    """Print warnings under the cell, without a place in our code."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        yield
+    for warning in caught:
+        if issubclass(warning.category, category):
+            print(warning.message, file=sys.stderr)  # noqa: T201 - a cell's own stderr
 
 
 _HIGHEST_PORT = 65535
@@ -89,14 +102,15 @@ class RepositoryMagics(Magics):
             control.load("other")
         """
         options = parse(self.triton_load, line)
-        control = server().load_repository(
-            [os.path.expanduser(unquoted(text)) for text in options.directory],  # noqa: PTH111 - "" stays
-            control_mode=options.control,
-            load_models=options.load_model,
-            poll_s=options.poll_s,
-            auto_complete=not options.disable_auto_complete_config,
-            config_name=options.model_config_name,
-        )
+        with _said(LoadWarning):
+            control = server().load_repository(
+                [os.path.expanduser(unquoted(text)) for text in options.directory],  # noqa: PTH111 - "" stays
+                control_mode=options.control,
+                load_models=options.load_model,
+                poll_s=options.poll_s,
+                auto_complete=not options.disable_auto_complete_config,
+                config_name=options.model_config_name,
+            )
         return keep(self.shell, options.out, control)
 
     @output_can_be_silenced
@@ -144,12 +158,13 @@ class RepositoryMagics(Magics):
             %triton_export models/ double --carry SCALE,TABLE
             %triton_export models/ --carry-all --verify
         """
+        from nbtriton.repository.export.writer import ExportWarning
+
         options = parse(self.triton_export, line)
         requests = None
         if options.requests is not None:
             requests = evaluate(self.shell, unquoted(options.requests), "--requests ")
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
+        with _said(ExportWarning):
             result = server().export(
                 Path(unquoted(options.directory)).expanduser(),
                 options.names or None,
@@ -162,9 +177,6 @@ class RepositoryMagics(Magics):
                 requests=requests,
                 reference=options.reference and unquoted(options.reference),
             )
-        for warning in caught:
-            if warning.category.__name__ == "ExportWarning":
-                print(warning.message, file=sys.stderr)  # noqa: T201 - a cell's own stderr
         return keep(self.shell, options.out, result)
 
     @output_can_be_silenced

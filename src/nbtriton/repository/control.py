@@ -35,7 +35,7 @@ from nbtriton.repository.poll_thread import start_polling
 from nbtriton.repository.polling import DUPLICATE, directories_of
 from nbtriton.repository.records import UNLOADED, ModelRecord, VersionState
 
-__all__ = ["MODES", "ModelControl"]
+__all__ = ["MODES", "ModelControl", "kept_reason"]
 
 MODES = ("none", "explicit", "poll")
 
@@ -147,7 +147,7 @@ class ModelControl(Closing, TableView):
         if mode == "explicit" and not everything:
             names = sorted(set(load_models))
         for name, error in self._loader.load(names).items():
-            self._loader.record(name).error = error
+            self._loader.failed(name, error)
         self.startup_error = self._startup_error(names, named=bool(load_models) and not everything)
         if exit_on_error and self.startup_error is not None:
             raise self.startup_error
@@ -236,6 +236,8 @@ class ModelControl(Closing, TableView):
     def unload(self, name: str, parameters: Mapping[str, Any] | None = None) -> None:
         """Unload a model after its accepted requests; an unknown model is ignored.
 
+        Loads of it that have begun are waited for.
+
         Parameters
         ----------
         name : str
@@ -299,6 +301,17 @@ class ModelControl(Closing, TableView):
             name: record.error
             for name, record in sorted(self._records.items())
             if record.error is not None
+        }
+
+    @property
+    def kept(self) -> dict[str, TritonError]:
+        """Those of `errors` whose model serves as it was loaded before, from here or elsewhere."""
+        entries = self.server.engine.registry.entries
+        return {
+            name: error
+            for name, error in self.errors.items()
+            if (entry := entries.get(name)) is not None
+            and entry.user_config is self._records[name].kept
         }
 
     def poll_now(self) -> None:
@@ -365,7 +378,7 @@ class ModelControl(Closing, TableView):
         return places
 
     def _table(self) -> tuple[Sequence[str], Sequence[Sequence[object]], str]:
-        errors = self.errors
+        errors, kept = self.errors, self.kept
         # Not models of these repositories: others that the notebook has loaded.
         own = {*self._places(), *self._records}
         rows = []
@@ -374,14 +387,11 @@ class ModelControl(Closing, TableView):
             if name not in own:
                 continue
             error = errors.get(name)
-            record = self._records.get(name)
-            if entry.get("state") == "READY" and (record is None or record.loaded is None):
-                error = None  # loaded by the notebook
-            if error is not None and (not reason or entry.get("state") == "READY"):
-                polled = isinstance(error, InternalError)
-                reason = error.hint if polled else error.message
-                reason = reason.removeprefix(f"load failed for model '{name}': ")
             state = entry.get("state", "not loaded")
+            if name in kept:
+                reason = kept_reason(name, kept[name])
+            elif error is not None and not reason and state != "READY":
+                reason = _reason(name, error)
             rows.append((name, entry.get("version", ""), state, reason.partition("\n")[0]))
         shown = {row[0] for row in rows}
         for name, error in errors.items():  # requested models that are in no repository
@@ -389,3 +399,14 @@ class ModelControl(Closing, TableView):
                 reason = (error.hint or error.message).partition("\n")[0]
                 rows.append((name, "", "not loaded", reason))
         return _COLUMNS, rows, f"{', '.join(map(str, self.directories))} ({self.mode})"
+
+
+def kept_reason(name: str, error: TritonError) -> str:
+    """Return why a model serves as it was loaded before."""
+    return f"what was loaded before serves, as this load failed: {_reason(name, error)}"
+
+
+def _reason(name: str, error: TritonError) -> str:
+    # The text of a poll failure says only that it failed.
+    text = error.hint if isinstance(error, InternalError) else error.message
+    return text.removeprefix(f"load failed for model '{name}': ")

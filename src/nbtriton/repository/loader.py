@@ -7,12 +7,21 @@ import os
 import shutil
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
 from nbtriton.engine import Server
-from nbtriton.errors import EngineStoppedError, InternalError, NotFoundError, TritonError
+from nbtriton.engine.core.threads import starting_here
+from nbtriton.errors import (
+    EngineStoppedError,
+    InternalError,
+    InvalidArgumentError,
+    NotFoundError,
+    TritonError,
+)
 from nbtriton.repository.building import build_versions, check
 from nbtriton.repository.dependencies import by_dependency
 from nbtriton.repository.override import Override
@@ -63,6 +72,10 @@ class ModelLoader:
         self._threads = threads
         self._retries = retries
         self._lock = threading.Lock()
+        self._ended = threading.Condition()
+        # Models of loads that have not ended, and of unloads that wait for them.
+        self._loading: Counter[str] = Counter()
+        self._unloading: Counter[str] = Counter()
         # Finalizers that remove the directories of overrides.
         self._scratch: list[Callable[[], object]] = []
 
@@ -80,9 +93,43 @@ class ModelLoader:
     def load(
         self, names: Iterable[str], overrides: Mapping[str, Override] | None = None
     ) -> dict[str, TritonError]:
-        """Load models and their composing models; return the errors of failed models."""
+        """Load models and their composing models; return the errors of failed models.
+
+        Raises
+        ------
+        InvalidArgumentError
+            A model asks for it, and is one of them, while it is loaded itself.
+        """
         requested = list(dict.fromkeys(names))
         polled, errors = self._poll(requested, overrides or {})
+        if starting_here() in polled:  # it would wait for itself
+            raise InvalidArgumentError(
+                f"model '{starting_here()}' is being loaded, by this very call"
+            )
+        with self._in_progress([*polled]):
+            self._load_polled(requested, polled, errors)
+        return errors
+
+    @contextmanager
+    def _in_progress(self, names: Sequence[str]) -> Iterator[None]:
+        """Let unloads of these models wait, behind those that wait already."""
+        with self._ended:
+            if not starting_here():  # an unload may wait for the load that waits here
+                self._ended.wait_for(lambda: not any(self._unloading[name] for name in names))
+            self._loading.update(names)
+        try:
+            yield
+        finally:
+            with self._ended:
+                self._loading -= Counter(names)  # without those that are 0
+                self._ended.notify_all()
+
+    def _load_polled(
+        self,
+        requested: Sequence[str],
+        polled: Mapping[str, PolledModel],
+        errors: dict[str, TritonError],
+    ) -> None:
         for name in requested:
             if name in polled:
                 self.record(name).explicit = True
@@ -94,25 +141,41 @@ class ModelLoader:
         ensembles = {name: model for name, model in polled.items() if model.is_ensemble}
         ordered, cyclic = by_dependency({n: model.config for n, model in ensembles.items()})
         for name, cycle in cyclic.items():
-            errors[name] = self.record(name).error = load_error(name, cycle)
+            errors[name] = load_error(name, cycle)
+            self.failed(name, errors[name])
             _loads.error("failed to load '%s': %s", name, with_hint(errors[name]))
         for name in ordered:
             # A changed composing model requires a rebuild of the ensemble (L11).
             load(ensembles[name], force=not changed.isdisjoint(ensembles[name].members))
         self._load_dependents(changed, set(polled))
-        return errors
+
+    def failed(self, name: str, error: TritonError) -> None:
+        """Record the error of a load, and what serves on."""
+        record, entry = self.record(name), self._server.engine.registry.entries.get(name)
+        record.error, record.kept = error, None if entry is None else entry.user_config
 
     def unload(self, name: str, *, dependents: bool = False) -> None:
-        """Unload a model; with `dependents` also composing models that no other model uses."""
-        record = self.records.get(name)
-        serving = [model.version for model in self._server.models() if model.name == name]
-        self._server.unload(name)
-        if record is None:
-            return
-        record.explicit = False
-        record.waiting = None
-        record.set_unloaded(serving)
-        unloaded, record.loaded = record.loaded, None
+        """Unload a model, once its loads that have begun have ended.
+
+        With `dependents` also composing models that no other model uses.
+        """
+        with self._ended:
+            if not starting_here():
+                self._unloading[name] += 1
+                try:
+                    self._ended.wait_for(lambda: not self._loading[name])
+                finally:
+                    self._unloading -= Counter([name])
+                    self._ended.notify_all()
+            record = self.records.get(name)
+            serving = [model.version for model in self._server.models() if model.name == name]
+            self._server.unload(name)
+            if record is None:
+                return
+            record.explicit = False
+            record.waiting = None
+            record.set_unloaded(serving)
+            unloaded, record.loaded = record.loaded, None
         if unloaded is None or not dependents:
             return
         used = {
@@ -164,7 +227,8 @@ class ModelLoader:
             else:
                 _loads.error("Poll failed for model directory '%s': %s", name, text)
         if record is not None:
-            record.error, record.polled_error = reported, text
+            record.polled_error = text
+            self.failed(name, reported)
         return reported
 
     def _load_one(
@@ -188,7 +252,8 @@ class ModelLoader:
             except TritonError as error:
                 if model.is_ensemble or not model.versions:  # otherwise logged for each version
                     _loads.error("failed to load '%s': %s", name, with_hint(error))
-                record.error = errors[name] = error
+                errors[name] = error
+                self.failed(name, error)
                 record.waiting = model if model.is_ensemble else None
                 return
             before = () if record.loaded is None else record.loaded.versions
@@ -201,6 +266,7 @@ class ModelLoader:
             changed.add(name)
 
     def _install(self, record: ModelRecord, model: PolledModel) -> None:
+        lifecycle = self._server.engine.lifecycle
         check(self._server, self.records, model)
         keep: set[int] = set()
         if record.loaded is not None:
@@ -208,13 +274,15 @@ class ModelLoader:
             keep = {
                 version
                 for version in model.unchanged_since(record.loaded)
-                if self._server.engine.lifecycle.can_update(model.name, version, model.config)
+                if lifecycle.can_update(model.name, version, model.config)
             }
-        runtimes, updates = build_versions(
-            self._server, record, model, keep=keep,
-            auto_complete=self._auto_complete, retries=self._retries,
-        )  # fmt: skip
-        self._server.engine.lifecycle.install(model.name, model.given, runtimes, updates=updates)
+        with lifecycle.loading(model.name) as begun:
+            runtimes, updates = build_versions(
+                self._server, record, model, keep=keep,
+                auto_complete=self._auto_complete, retries=self._retries,
+            )  # fmt: skip
+            record.set_unloaded([runtime.version for runtime in runtimes])  # until it is installed
+            lifecycle.install(model.name, model.given, runtimes, begun, updates=updates)
 
     def _is_current(self, record: ModelRecord, model: PolledModel) -> bool:
         return (

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
+from nbtriton.config import ModelConfig
 from nbtriton.engine.lifecycle.loading import CODE_TEXTS
 from nbtriton.engine.lifecycle.model_lifecycle import UNLOADED
 from nbtriton.errors import LoadError, TritonError
@@ -42,6 +43,7 @@ class ModelRecord:
     # States of versions that do not serve; READY with a reason for versions left by a failed update.
     states: dict[int, VersionState] = field(default_factory=dict)
     error: TritonError | None = None  # error of the last load
+    kept: ModelConfig | None = None  # as given, of what served when that failed, and serves on
     polled_error: str = ""  # the poll failure that was logged last
     busy: threading.RLock = field(default_factory=threading.RLock)
 

@@ -195,6 +195,11 @@ class Instance(Executor):
         return not self._worker.is_alive()
 
     @property
+    def starting(self) -> str:
+        """The model, until the instance is created; then empty."""
+        return "" if self._created.is_set() else self._context.model.name
+
+    @property
     def executing(self) -> bool:
         """True while the model's code runs."""
         return self._batch_size > 0
@@ -474,6 +479,23 @@ class Instance(Executor):
 
     def _live(self) -> None:
         self._own_thread = get_ident()
+        with engine_thread(self._engine_thread):
+            self._create()
+            if self._error is None:
+                self._serve()
+        self._response_thread.stop()
+        self.readiness = None
+        if self._model is not None:
+            self._finalizing = True
+            try:
+                self._model.finalize()
+            except Exception:
+                _log.exception("finalize of %s raised", self.name)
+            # Weights are freed now and not by the garbage collector, which does not see their size.
+            self._model = self._made = None
+            self._executing = Executing((self,))
+
+    def _create(self) -> None:
         try:
             self._model = self._made = create_instance(self._backend, self._context)
             self.any_thread = self._model.any_thread
@@ -486,19 +508,6 @@ class Instance(Executor):
             self._error = error
         finally:
             self._created.set()
-        if self._error is None:
-            self._serve()
-        self._response_thread.stop()
-        self.readiness = None
-        if self._model is not None:
-            self._finalizing = True
-            try:
-                self._model.finalize()
-            except Exception:
-                _log.exception("finalize of %s raised", self.name)
-            # Weights are freed now and not by the garbage collector, which does not see their size.
-            self._model = self._made = None
-            self._executing = Executing((self,))
 
     def lost(self, cause: str) -> None:
         """Handle a loss, on any thread: also on one that must not run callbacks of requests."""
@@ -536,17 +545,16 @@ class Instance(Executor):
             self._owner.give_up(self._index)
 
     def _serve(self) -> None:
-        with engine_thread(self._engine_thread):
-            while (run := self._batches.get()) is not None:
-                try:
-                    if isinstance(run, Recovery):
-                        self._recover()
-                    else:
-                        self.execute(run)
-                except BaseException:
-                    # The requests are answered; the instance goes on.
-                    _log.exception("an execution of %s ended abnormally", self.name)
-                del run  # its requests hold tensors and connections: not until the next batch
+        while (run := self._batches.get()) is not None:
+            try:
+                if isinstance(run, Recovery):
+                    self._recover()
+                else:
+                    self.execute(run)
+            except BaseException:
+                # The requests are answered; the instance goes on.
+                _log.exception("an execution of %s ended abnormally", self.name)
+            del run  # its requests hold tensors and connections: not until the next batch
 
 
 def _fail(

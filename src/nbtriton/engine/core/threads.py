@@ -11,7 +11,7 @@ from nbtriton.backends.core.executing import EXECUTING
 from nbtriton.backends.forking import after_fork
 from nbtriton.engine.core.completion import BatchCompletion
 
-__all__ = ["EngineThread", "blocked_here", "engine_thread", "this_thread"]
+__all__ = ["EngineThread", "blocked_here", "engine_thread", "starting_here", "this_thread"]
 
 
 class EngineThread:
@@ -49,6 +49,13 @@ def engine_thread(thread: EngineThread) -> Iterator[None]:
 def this_thread() -> EngineThread | None:
     """Return the engine's record of this thread, if it is one of its own."""
     return _THREADS.get(get_ident())
+
+
+def starting_here() -> str:
+    """Return the model of which an instance is created in this thread; empty elsewhere."""
+    thread = this_thread()
+    home = None if thread is None else thread.instance
+    return "" if home is None else str(home.starting)
 
 
 def blocked_here() -> tuple[Any, ...]:

@@ -85,9 +85,12 @@ class LoadRequest:
                     hint="give the custom batching to one of its models",
                     field="batching",
                 )
-            return builder.build(config, None, self.version)
+            directory = None if self.latest is None else self.latest.directory  # with its labels
+            return builder.build(config, None, self.version, directory=directory)
+        auto_complete = True
         if model is None and isinstance(self.latest, ModelRuntime):
             model = self.latest.source
+            auto_complete = self.latest.auto_complete
             example = self.latest.example if example is None else example
             if batching is None and config.HasField("dynamic_batching"):
                 batching = self.latest.batching
@@ -104,7 +107,10 @@ class LoadRequest:
             )
         if isinstance(model, str):
             model = Path(model)
-        return builder.build(config, model, self.version, example=example, batching=batching)
+        return builder.build(
+            config, model, self.version,
+            example=example, batching=batching, auto_complete=auto_complete,
+        )  # fmt: skip
 
 
 def model_name(config: ModelConfig, name: str | None) -> str:

@@ -24,7 +24,6 @@ from nbtriton.engine.core.scheduler_thread import SchedulerThread
 from nbtriton.engine.core.summaries import LatencySummaries
 from nbtriton.engine.lifecycle.isolation import choose_isolation, start_early
 from nbtriton.engine.lifecycle.loading import (
-    changes_only_instances,
     check_ensemble,
     complete_model,
     load_failure,
@@ -38,7 +37,16 @@ from nbtriton.errors import LoadError, TritonError
 from nbtriton.workers.environment import Environments
 from nbtriton.workers.options import WorkerOptions
 
-__all__ = ["ModelBuilder"]
+__all__ = ["ModelBuilder", "take_instances"]
+
+
+def take_instances(config: ModelConfig, of: ModelConfig) -> None:
+    """Give a configuration the instances and the version policy of another one (L16)."""
+    for field in ("instance_group", "version_policy"):
+        config.ClearField(field)
+    config.instance_group.extend(of.instance_group)
+    if of.HasField("version_policy"):
+        config.version_policy.CopyFrom(of.version_policy)
 
 
 @dataclass(slots=True, frozen=True)
@@ -236,9 +244,8 @@ class ModelBuilder:
 
     def rebuild(self, runtime: ModelRuntime) -> Runtime:
         """Make a version anew, with the instances that it was updated to (L16)."""
-        latest = self.registry.entries[runtime.name].user_config
         return self.build(
-            latest if changes_only_instances(runtime, latest) else runtime.given,
+            runtime.given,
             runtime.source,
             runtime.version,
             example=runtime.example,
@@ -257,9 +264,7 @@ class ModelBuilder:
         wanted = normalize(config, name=runtime.name)
         changed = ModelConfig()
         changed.CopyFrom(runtime.config)
-        changed.ClearField("instance_group")
-        changed.instance_group.extend(wanted.instance_group)
-        changed.version_policy.CopyFrom(wanted.version_policy)
+        take_instances(changed, wanted)
         validate(changed)
         return resolve_instances(changed, runtime.backend, self.gpus)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import weakref
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from time import monotonic
 from typing import Any, TypeVar
 
@@ -28,7 +28,7 @@ from nbtriton.engine.interrupts import interrupts_deferred
 from nbtriton.engine.lifecycle.closing import STOPPING, drop, end
 from nbtriton.engine.lifecycle.load_request import LoadRequest, model_name
 from nbtriton.engine.lifecycle.loading import changes_only_instances
-from nbtriton.engine.lifecycle.model_builder import ModelBuilder
+from nbtriton.engine.lifecycle.model_builder import ModelBuilder, take_instances
 from nbtriton.engine.lifecycle.options import ServerOptions
 from nbtriton.errors import ConfigError, EngineStoppedError, LoadError, TritonError
 
@@ -64,6 +64,8 @@ class ModelLifecycle:
         self._lock = threading.RLock()
         self._thread = SchedulerThread()
         self._draining: list[Runtime] = []
+        # Loads that have begun, by model; an unload ends them (L18).
+        self._begun: dict[str, set[object]] = {}
         self.builder = ModelBuilder.of(registry, server, self._thread, options)
         self._dropped = weakref.finalize(self, drop, registry, self._draining, self._thread)
         self._dropped.atexit = False
@@ -114,10 +116,26 @@ class ModelLifecycle:
                 serving = slots[number].runtime if number in slots else None
                 requests = [LoadRequest(wanted, model, number, example, batching, serving, latest)]
         # Not under the lock: the model's own code may load others, or close the server.
-        runtimes, updates = self._make(requests)
-        with self._lock, interrupts_deferred():  # all of it or nothing
-            self._put(name, user_config, runtimes, updates)
-            return name, self._registry.entries[name].ignored
+        with self.loading(name) as begun:
+            runtimes, updates = self._make(requests)
+            with self._lock, interrupts_deferred():  # all of it or nothing
+                self._put(name, user_config, runtimes, updates, begun)
+                return name, self._registry.entries[name].ignored
+
+    @contextlib.contextmanager
+    def loading(self, name: str) -> Iterator[object]:
+        """Begin a load of a model; what is yielded is for `install`, which an unload refuses then."""
+        begun = object()
+        with self._lock:
+            self._begun.setdefault(name, set()).add(begun)
+        try:
+            yield begun
+        finally:
+            with self._lock:
+                loads = self._begun.get(name, set())
+                loads.discard(begun)
+                if not loads:
+                    self._begun.pop(name, None)
 
     def _make(self, requests: Sequence[LoadRequest]) -> tuple[list[Runtime], list[InstanceUpdate]]:
         """Make new versions, or the instances of those that go on; all of them or none."""
@@ -146,42 +164,46 @@ class ModelLifecycle:
                 return ()
             self.builder = before.changed(options)
         # Not under the lock: the models' own code may load others, or close the server.
-        made: dict[str, list[Runtime]] = {}
+        made: list[tuple[Runtime, Runtime]] = []
         try:
-            for name, model in self._models_of(ModelRuntime):
-                made.setdefault(name, []).append(self.builder.rebuild(model))
+            for model in self._serving(ModelRuntime):
+                made.append((model, self.builder.rebuild(model)))  # noqa: PERF401 - drained on an error
         except BaseException:
             with self._lock:
                 self.builder = before
-            for runtimes in made.values():
-                for runtime in runtimes:
-                    runtime.drain()
+            for _, runtime in made:
+                runtime.drain()
             raise
-        with self._lock:
-            self._install_all(made)
-            ensembles: dict[str, list[Runtime]] = {}
-            for name, ensemble in self._models_of(EnsembleRuntime):
+        with self._lock, interrupts_deferred():
+            models = self._exchange(made)
+            renewed: list[tuple[Runtime, Runtime]] = []
+            for ensemble in self._serving(EnsembleRuntime):
                 # One that no longer fits its members stays, out of service and with the reason.
                 with contextlib.suppress(ConfigError):
-                    ensembles.setdefault(name, []).append(
-                        self.builder.build(
-                            ensemble.config, None, ensemble.version, directory=ensemble.directory
-                        )
+                    made_anew = self.builder.build(
+                        ensemble.config, None, ensemble.version, directory=ensemble.directory
                     )
-            self._install_all(ensembles)
-        return (*made, *ensembles)
+                    renewed.append((ensemble, made_anew))
+            return (*models, *self._exchange(renewed))
 
-    def _models_of(self, kind: type[_R]) -> list[tuple[str, _R]]:
-        return [
-            (name, slot.runtime)
-            for name, entry in list(self._registry.entries.items())
-            for slot in entry.slots.values()
-            if isinstance(slot.runtime, kind)
-        ]
+    def _serving(self, kind: type[_R]) -> list[_R]:
+        return [runtime for runtime in self._registry.runtimes() if isinstance(runtime, kind)]
 
-    def _install_all(self, made: Mapping[str, Sequence[Runtime]]) -> None:
-        for name, runtimes in made.items():
-            self.install(name, self._registry.entries[name].user_config, runtimes)
+    def _exchange(self, made: Iterable[tuple[Runtime, Runtime]]) -> dict[str, list[Runtime]]:
+        """Let versions take the place of others; not of those that were replaced or unloaded meanwhile."""
+        found: dict[str, list[Runtime]] = {}
+        for old, new in made:
+            slot = self._slots(old.name).get(old.version)
+            if slot is not None and slot.runtime is old:
+                found.setdefault(old.name, []).append(new)
+            else:
+                new.drain()
+        self._registry.check_open()
+        for name, runtimes in found.items():
+            slots = {**self._slots(name), **{one.version: Slot(one) for one in runtimes}}
+            entry = self._registry.entries[name]
+            self._publish(name, entry.user_config, slots, runtimes, (), agents=True)
+        return found
 
     def prepare_update(self, name: str, version: int, config: ModelConfig) -> InstanceUpdate:
         """Make the instances by which a version that goes on must grow: for `install` (L16).
@@ -210,22 +232,24 @@ class ModelLifecycle:
         name: str,
         user_config: ModelConfig,
         runtimes: Sequence[Runtime],
+        begun: object,
         *,
         updates: Sequence[InstanceUpdate] = (),
     ) -> None:
         """Let exactly these versions serve a model; those that did so before are unloaded (L17).
 
         Versions that are updated go on, with what they counted and what their code holds (L16).
+        `begun` is of `loading`.
 
         Raises
         ------
         EngineStoppedError
             The server is closed; what was made is released.
         LoadError
-            One of the updated versions was replaced or unloaded meanwhile; likewise.
+            The model was unloaded meanwhile, or one of the updated versions replaced; likewise.
         """
         with self._lock, interrupts_deferred():
-            kept = self._check_updates(name, runtimes, updates)
+            kept = self._check_current(name, runtimes, updates, begun)
             slots = kept | {runtime.version: Slot(runtime) for runtime in runtimes}
             self._publish(name, user_config, slots, runtimes, updates, agents=True)
 
@@ -235,9 +259,10 @@ class ModelLifecycle:
         user_config: ModelConfig,
         runtimes: Sequence[Runtime],
         updates: Sequence[InstanceUpdate],
+        begun: object,
     ) -> None:
         """Let versions serve, or go on with other instances, as the version policy allows."""
-        self._check_updates(name, runtimes, updates)
+        self._check_current(name, runtimes, updates, begun)
         slots = {
             **self._slots(name),
             **{made.version: Slot(made) for made in (*runtimes, *(u.runtime for u in updates))},
@@ -258,13 +283,20 @@ class ModelLifecycle:
         entry = self._registry.entries.get(name)
         return entry.slots if entry is not None else {}
 
-    def _check_updates(
-        self, name: str, runtimes: Sequence[Runtime], updates: Sequence[InstanceUpdate]
+    def _check_current(
+        self,
+        name: str,
+        runtimes: Sequence[Runtime],
+        updates: Sequence[InstanceUpdate],
+        begun: object,
     ) -> dict[int, Slot]:
         """Return the slots of the updated versions; on an error release what was made."""
         before = self._slots(name)
         try:
             self._registry.check_open()
+            if begun not in self._begun.get(name, ()):
+                self._registry.record_absent(name, {one.version: UNLOADED for one in runtimes})
+                raise _outdated(name)
             return {update.runtime.version: _updated(before, update) for update in updates}
         except TritonError:  # another load was faster, perhaps the model's own
             _discard(runtimes, updates)
@@ -284,6 +316,8 @@ class ModelLifecycle:
         before = self._slots(name)
         for update in updates:
             update.runtime.apply_update(update)
+            assert isinstance(update.runtime, ModelRuntime)
+            take_instances(update.runtime.given, user_config)  # as it is to be made anew
         made = [*runtimes, *(update.runtime for update in updates)]
         ignored = self.builder.ignored_fields(user_config, made, agents=agents)
         self._registry.entries[name] = Entry(slots, user_config, ignored)
@@ -324,6 +358,7 @@ class ModelLifecycle:
         """Unload all versions of a model; see `nbtriton.Server.unload`."""
         with self._lock, interrupts_deferred():
             entry = self._registry.entries.pop(checked_name(name), None)
+            self._begun.pop(name, None)
             if entry is None:
                 return True
             runtimes = [slot.runtime for slot in entry.slots.values()]
@@ -401,12 +436,16 @@ def _updated(slots: Mapping[int, Slot], update: InstanceUpdate) -> Slot:
     runtime = update.runtime
     slot = slots.get(runtime.version)
     if slot is None or slot.runtime is not runtime or not runtime.is_current(update):
-        raise LoadError(
-            f"load failed for model '{runtime.name}': Newer operation has been applied to the model "
-            "lifecycle, current load operation is out-dated.",
-            hint="another caller loaded or unloaded the model meanwhile",
-        )
+        raise _outdated(runtime.name)
     return slot
+
+
+def _outdated(name: str) -> LoadError:
+    return LoadError(
+        f"load failed for model '{name}': Newer operation has been applied to the model "
+        "lifecycle, current load operation is out-dated.",
+        hint="another caller loaded or unloaded the model meanwhile",
+    )
 
 
 def _discard(runtimes: Iterable[Runtime], updates: Iterable[InstanceUpdate]) -> None:
