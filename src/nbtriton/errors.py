@@ -171,7 +171,13 @@ class ConfigWarning(UserWarning):
 
 
 class LoadWarning(UserWarning):
-    """A model of a repository could not be loaded, and serves as it was loaded before."""
+    """A model of a repository could not be loaded, and serves as it was loaded before.
+
+    >>> import tempfile, warnings
+    >>> with warnings.catch_warnings():
+    ...     warnings.simplefilter("error", nt.LoadWarning)  # rather end than serve old code
+    ...     _ = server.load_repository(tempfile.mkdtemp())
+    """
 
 
 class LoadError(InvalidArgumentError):
