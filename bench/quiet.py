@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import time
 from dataclasses import dataclass
-from pathlib import Path
 from statistics import median
 
 import numpy as np
 
-from bench.processes import cpu_s
+from nbtriton.perf.sample import others_s
 
-__all__ = ["Condition", "Watch", "others_s", "speed_us"]
+__all__ = ["Condition", "Watch", "speed_us"]
 
 _ROUNDS = 15
 
@@ -45,18 +43,6 @@ class Watch:
         took_s = time.monotonic() - self._start_s
         others = max(0.0, (others_s() - self._others_s) / took_s)
         return Condition(others, (self._speed_us + speed_us()) / 2)
-
-
-def others_s() -> float:
-    """Return the processor seconds used by others so far; 0 if the system does not report them."""
-    try:
-        first = Path("/proc/stat").read_text(encoding="utf-8").partition("\n")[0]
-    except OSError:
-        return 0.0
-    # user, nice, system, idle, iowait, irq, softirq, steal
-    fields = [int(field) for field in first.split()[1:9]]
-    busy = sum(fields) - fields[3] - fields[4]
-    return busy / os.sysconf("SC_CLK_TCK") - cpu_s(os.getpid())
 
 
 def speed_us() -> float:

@@ -54,6 +54,7 @@ def profile(
     interpreter_share: float = 0.0,
     lookup_us: float = 0.0,
     output_bytes: int = 4,
+    drift: tuple[float, float] = (1.0, 1.0),
     **options,
 ) -> Profile:
     """Return a profile of the model ``m``: 1 ms for one row, 2 ms for eight, where nothing is given."""
@@ -67,6 +68,7 @@ def profile(
         interpreter_share=interpreter_share,
         lookup_us=lookup_us,
         output_bytes=output_bytes,
+        drift=drift,
     )
     return Profile("m", {"m": measured}, costs=costs or EngineCosts(), server=server or {})
 

@@ -8,7 +8,13 @@ import numpy as np
 import pytest
 
 from nbtriton.simulate import ServicePoint
-from nbtriton.simulate.estimates import added_quantiles, fitted_line, relative_losses, trimmed
+from nbtriton.simulate.estimates import (
+    added_quantiles,
+    fitted_line,
+    relative_losses,
+    trimmed,
+    without_stalls,
+)
 from nbtriton.simulate.executions import merged
 
 
@@ -44,10 +50,36 @@ def test_the_highest_hundredth_is_left_out():
     assert trimmed([*range(199), 10_000]) == list(range(198))
 
 
+@pytest.mark.parametrize(
+    ("times", "stalls"),
+    [
+        ([5] * 23 + [45], [45]),  # one stall among few executions adds a third to their mean
+        ([5] * 18 + [45] * 3, [45] * 2),  # a tenth at most: so many are the model's own
+        ([5] * 20 + [9] * 4, []),  # not twice the median
+        ([5], []),
+    ],
+)
+def test_stalls_are_few_and_long(times, stalls):
+    kept, left_out = without_stalls(times)
+    assert sorted(kept + left_out) == sorted(times)
+    assert left_out == stalls
+
+
+def test_a_disturbed_machine_leaves_out_its_stalls():
+    points = [ServicePoint(4, 1, (5.0,) * 23 + (45.0,), 24)]
+    (point,) = merged(points, disturbed=True)
+    assert (point.mean_us, point.stalls_us, point.executions) == (5.0, (45.0,), 24)
+    (point,) = merged(points, disturbed=False)
+    assert (max(point.times_us), point.stalls_us) == (45.0, ())
+
+
 def test_turns_are_one_point_in_which_each_execution_has_the_same_weight():
     slow, fast = ServicePoint(4, 1, (30.0,) * 2, 2), ServicePoint(4, 1, (10.0,) * 6, 6)
     few = [ServicePoint(4, 2, (50.0,), 3)]
-    (point,) = merged([fast, slow, *few])
+    (point,) = merged([fast, slow, *few], disturbed=False)
     assert point == ServicePoint(4, 1, (10.0,) * 6 + (30.0,) * 2, 8)
     # Of several at once a few executions say nothing, and those of all turns are enough.
-    assert [(p.rows, p.at_once) for p in merged([fast, *few * 3])] == [(4, 1), (4, 2)]
+    assert [(p.rows, p.at_once) for p in merged([fast, *few * 3], disturbed=False)] == [
+        (4, 1),
+        (4, 2),
+    ]

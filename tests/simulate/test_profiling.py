@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -34,7 +35,7 @@ def halve(IN: "FP32[2]") -> {"OUT": "FP32[1]"}:
 
 @pytest.fixture(scope="module")
 def server():
-    with nt.Server() as server:
+    with nt.Server(cache_bytes=1_000_000) as server:
         server.load(SLEEPS)
         server.load("max_batch_size: 4 dynamic_batching {}", model=halve, name="halve")
         server.load(
@@ -123,6 +124,67 @@ def test_an_interrupt_later_keeps_what_was_measured(server):
     found = nt.profile(server, "sleeps", seconds=0.2, observer=stop)
     assert found.interrupted
     assert found.models["sleeps"].rows == (1, 2)
+
+
+def test_executions_are_measured_where_answers_are_cached_and_requests_refused(server):
+    """A profile sends the same request again and again, many at a time."""
+    more = "dynamic_batching { default_queue_policy { max_queue_size: 1 } } response_cache { enable: true }"
+    server.load(SLEEPS.replace("sleeps", "keeps").replace("dynamic_batching {}", more))
+    found = nt.profile(server, "keeps", seconds=0.2, at_once=1)
+    assert found.models["keeps"].rows[-1] == 4
+    assert found.models["keeps"].points[0].times_us[0] >= 3000
+    # The predictions, and the model itself, have the cache and the limit.
+    for config in (found.config("keeps"), server.config("keeps")):
+        assert config.response_cache.enable
+        assert config.dynamic_batching.default_queue_policy.max_queue_size == 1
+    server.unload("keeps", timeout_s=None)
+
+
+def test_a_remote_model_that_answers_from_its_cache_is_refused(server):
+    more = "dynamic_batching {} response_cache { enable: true }"
+    server.load(SLEEPS.replace("sleeps", "keeps").replace("dynamic_batching {}", more))
+    with server.serve(http_port=0, grpc_port=None, metrics_port=None) as opened:
+        url = f"127.0.0.1:{opened.http_port}"
+        with pytest.raises(UnsupportedError, match="answers from its response cache"):
+            nt.profile(None, "keeps", url=url, seconds=0.1)
+    server.unload("keeps", timeout_s=None)
+
+
+def test_a_time_that_is_too_short_gives_one_turn_of_few_executions(server):
+    server.load(SLEEPS.replace("sleeps", "slow").replace('"3"', '"40"'))
+    seen = []
+    found = nt.profile(server, "slow", seconds=0.1, at_once=2, observer=seen.append)
+    # 3 sizes, 5 steps around them, the interpreter; then 2 sizes at once, and the work of many requests.
+    assert [progress.levels for progress in seen[-3:]] == [seen[-1].levels] * 3
+    assert len({progress.what for progress in seen}) == len(seen)
+    assert all(point.executions < 30 for point in found.models["slow"].points)
+    assert seen[0].eta_s <= 0.1
+    # Then it knows better: each step takes longer than was planned.
+    assert seen[5].eta_s > 0.1
+    server.unload("slow", timeout_s=None)
+
+
+def test_what_others_do_meanwhile_is_counted(server):
+    with ThreadPoolExecutor() as pool:
+        going = threading.Event()
+        rows = {"INPUT0": np.ones((4, 2), np.float32)}
+
+        def send():
+            while not going.is_set():
+                server.infer("sleeps", rows)
+
+        sending = pool.submit(send)
+        try:
+            found = nt.profile(server, "sleeps", seconds=0.3, at_once=1, batch_sizes=[4])
+        finally:
+            going.set()
+        sending.result()
+    assert found.foreign > 0
+    assert not found.is_usable
+    assert f"the models got {found.foreign} requests of others" in found.disturbance
+    (point,) = nt.whatif(found, concurrency=4).points
+    assert point.outcome == "beyond the profile"
+    assert any(note.startswith("not to be trusted: while it was measured") for note in point.notes)
 
 
 def test_sequences_are_profiled_and_predicted(server):

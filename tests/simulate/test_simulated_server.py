@@ -26,7 +26,7 @@ def test_one_caller_waits_for_each_execution():
     point = only(whatif(profile(), concurrency=1))
     assert (point.latency_p50_us, point.latency_p99_us) == (1000, 1000)
     assert point.infer_per_s == pytest.approx(1000)
-    assert point.outcome == "stable"
+    assert point.outcome == "predicted"
 
 
 def test_a_full_closed_loop_runs_full_batches():
@@ -162,6 +162,80 @@ def test_the_cache_answers_what_it_has():
     inputs = [{"IN": [[float(k)]]} for k in range(3)]
     point = only(whatif(larger, concurrency=1, request_count=30, inputs=inputs))
     assert point.server.execution_count == 30
+
+
+CACHED = {"more": "dynamic_batching {} response_cache { enable: true }"}
+FULL = {"more": "dynamic_batching { default_queue_policy { max_queue_size: 1 } }", "rows": 1}
+
+
+@pytest.mark.parametrize("costs", [EngineCosts(), EngineCosts(submit_us=2, loop_us=3)])
+@pytest.mark.parametrize(
+    ("given", "server", "concurrency", "executed"),
+    [
+        (CACHED, {"cache_bytes": 1000}, 1, 1),
+        (CACHED, {"cache_bytes": 1000}, 4, 4),  # none of the first four finds an answer
+        (FULL, {}, 8, 10),
+    ],
+)
+def test_instances_go_on_beside_clients_that_are_answered_at_once(
+    given, server, concurrency, executed, costs
+):
+    """From the cache, or as the queue is full: the client sends again before an execution has ended."""
+    one = profile({(1, 1): 1.0}, costs=costs, server=server, **given)
+    windows = {"measurement_interval_ms": 10 / 1.2, "max_trials": 1, "stability_percentage": 999}
+    point = only(whatif(one, concurrency=concurrency, **windows))
+    assert point.window_s == pytest.approx(0.010)
+    assert point.server.execution_count <= executed
+    assert (point.error_count > 0) == (given is FULL)
+    if given is FULL:  # an execution takes 1 ms, and one more waits
+        assert point.infer_per_s == pytest.approx(1000, rel=0.1)
+
+
+def test_a_prediction_has_the_range_of_what_its_measurements_allow():
+    found = profile({(1, 1): 1.0, (8, 1): 2.0, (8, 2): 2.0}, drift=(0.8, 1.25))
+    point = only(whatif(found, concurrency=16))
+    low, high = point.infer_per_s_range
+    # 5% on top of the slowest and the fastest turn.
+    assert point.infer_per_s == pytest.approx(4000, rel=0.01)
+    assert (low, high) == pytest.approx((4000 / 1.25 / 1.05, 4000 / 0.8 / 0.95), rel=0.01)
+    low_us, high_us = point.latency_p99_range_us
+    assert low_us < 4000 * 0.8 < point.latency_p99_us < 4000 * 1.25 < high_us
+    # The busier the machine was, the wider; and stalls that were left out may come again.
+    busy = replace(found, others=1.0, environment={"cpus": 4})
+    assert only(whatif(busy, concurrency=16)).infer_per_s_range[0] < low
+    (model,) = found.models.values()
+    stalls = tuple(replace(each, stalls_us=(9000.0,)) for each in model.points)
+    stalled = replace(found, models={"m": replace(model, points=stalls)})
+    (point_with,) = whatif(stalled, concurrency=16).points
+    assert point_with.infer_per_s == pytest.approx(point.infer_per_s)
+    assert point_with.latency_p99_range_us[1] > 9000
+    assert "at least" in repr(whatif(found, concurrency=16)._repr_mimebundle_()["text/plain"])
+
+
+@pytest.mark.parametrize(
+    ("others", "foreign", "outcome"),
+    [
+        (None, 0, "predicted"),
+        (0.05, 0, "predicted"),
+        (1.0, 1, "predicted"),
+        (1.1, 0, "beyond the profile"),
+        (0.0, 50, "beyond the profile"),
+    ],
+)
+def test_what_others_took_is_said_and_too_much_is_refused(others, foreign, outcome):
+    # 300 executions on two cores.
+    found = replace(profile(), others=others, foreign=foreign, environment={"cpus": 2})
+    report = whatif(found, concurrency=16)
+    assert only(report).outcome == outcome
+    assert bool(report.notes) == (foreign > 0 or (others or 0) > 0.1)
+    assert all("while it was measured" in note for note in report.notes)
+
+
+def test_a_poisson_load_is_judged_over_a_thousand_requests():
+    for seed in range(4):
+        point = only(whatif(profile(), request_rate=40, request_distribution="poisson", seed=seed))
+        assert point.request_count >= 1000
+        assert point.infer_per_s == pytest.approx(40, rel=0.1)
 
 
 def test_the_rate_limiter_lets_one_run_at_a_time():

@@ -61,7 +61,7 @@ class Point:
     @property
     def stable(self) -> bool:
         """False for a point that is drawn hollow."""
-        return self.outcome == "stable"
+        return self.outcome in ("stable", "predicted")
 
     @property
     def low_ms(self) -> float:

@@ -419,5 +419,5 @@ def _tooltip(one: Series, point: Point) -> str:
         low, high = min(point.throughputs), max(point.throughputs)
         rows.append(f"range of its windows: {measure(low)} to {measure(high)} infer/s")
     rows += [f"p{p}: {measure(ms * per_ms)} {unit}" for p, ms in sorted(point.latency_ms.items())]
-    rows.append(f"outcome: {'predicted' if one.predicted else point.outcome}")
+    rows.append(f"outcome: {'predicted' if one.predicted and point.stable else point.outcome}")
     return "\n".join(rows)

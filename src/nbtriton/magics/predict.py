@@ -62,14 +62,14 @@ class PredictMagics(Magics):
         help="executions at once: up to one number, or those of a list; 1, 2, 4 by default",
     )  # fmt: skip
     @argument("--batch-sizes", type=int_list, metavar="LIST", help="rows of the batches to measure")
-    @argument("--seconds", type=float, default=4.0, metavar="S", help="how long to measure (4)")
+    @argument("--seconds", type=float, default=10.0, metavar="S", help="how long to measure (10)")
     @arguments(
         only(DATA, "--inputs", "--shape", "--input-data"), only(PLACE, "--url", "--protocol")
     )
     @keep_option
     @line_magic
     def triton_profile(self, line: str) -> Any:
-        """Measure a model once, in a few seconds, so that ``%triton_whatif`` can predict it.
+        """Measure a model once, in ten seconds, so that ``%triton_whatif`` can predict it.
 
         Execution times by batch size and by how many instances execute at once, the engine's own
         time, and of an ensemble every step. While it runs, the model has as many instances as are to

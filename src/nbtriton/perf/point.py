@@ -53,7 +53,8 @@ class PerfPoint:
         Real length of the merged windows in seconds.
     outcome : str
         ``"stable"``, ``"unstable"``, ``"failed"`` (only errors), ``"empty"`` (no request
-        ended in time) or ``"interrupted"``.
+        ended in time) or ``"interrupted"``. Of a simulated level that became stable: ``"predicted"``, or
+        ``"beyond the profile"`` where the profile does not say what was simulated.
     delayed_fraction, lateness_avg_us : float
         Open loop: the share of requests sent over 1 ms later than due, and the mean delay (PA14).
     server : ServerBreakdown or None
@@ -78,6 +79,8 @@ class PerfPoint:
         The simulated GPUs on which models ran; the times are then simulated, too. Empty without.
     throughputs : tuple of float
         Inferences per second in each of the final windows.
+    infer_per_s_range, latency_p99_range_us : (float, float) or None
+        Of a prediction: where a measurement should lie.
     source : PointSource or None
         The measured server, for `apply`; None for a point that was made by hand.
     """
@@ -112,6 +115,8 @@ class PerfPoint:
     notes: tuple[str, ...] = ()
     simulated_gpus: str = ""
     throughputs: tuple[float, ...] = ()
+    infer_per_s_range: tuple[float, float] | None = None
+    latency_p99_range_us: tuple[float, float] | None = None
     source: PointSource | None = field(default=None, compare=False)
 
     def apply(self, server: Server | None = None) -> AppliedConfiguration:
@@ -140,8 +145,8 @@ class PerfPoint:
 
     @property
     def stable(self) -> bool:
-        """Whether the last three windows agreed (PA5)."""
-        return self.outcome == "stable"
+        """Whether the last three windows agreed (PA5), in virtual time too."""
+        return self.outcome in ("stable", "predicted")
 
     @property
     def sequences_per_s(self) -> float:
@@ -197,6 +202,12 @@ def row_of(point: PerfPoint) -> dict[str, Any]:
         "latency_p95_us": point.latency_p95_us,
         "latency_p99_us": point.latency_p99_us,
     }
+    for name, ends in (
+        ("infer_per_s_{}", point.infer_per_s_range),
+        ("latency_p99_{}_us", point.latency_p99_range_us),
+    ):
+        if ends is not None:
+            row |= {name.format("low"): ends[0], name.format("high"): ends[1]}
     if point.percentile is not None:
         row[f"latency_p{point.percentile:g}_us"] = point.percentile_us
     if point.sequence_count is not None:

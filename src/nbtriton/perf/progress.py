@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TextIO
 
@@ -65,6 +65,21 @@ class PerfProgress:
     loads: tuple[float, ...] = ()
     target_ms: float | None = None
 
+    @classmethod
+    def step(
+        cls,
+        done: int,
+        total: int | None,
+        what: str,
+        elapsed_s: float,
+        eta_s: float | None,
+        points: Sequence[PerfPoint] = (),
+    ) -> PerfProgress:
+        """Return the progress of work whose steps have no windows: so many of them are done."""
+        level = done + 1 if total is None else min(done + 1, total)
+        eta_s = None if eta_s is None else max(0.0, eta_s)
+        return cls(level, total, what, 0, 0, 0, 0, elapsed_s, eta_s, 0.0, tuple(points))
+
 
 Observer = Callable[[PerfProgress], None]
 
@@ -73,7 +88,8 @@ def progress_line(progress: PerfProgress) -> tuple[str, float | None]:
     """Return the text beside the progress bar, and the completed share if known."""
     words = [progress.what]
     if progress.levels:
-        words[0] += f" (level {progress.level} of {progress.levels})"
+        noun = "level" if progress.max_windows or progress.max_requests else "step"
+        words[0] += f" ({noun} {progress.level} of {progress.levels})"
     if progress.max_requests:
         words.append(f"{count(progress.requests)} of {count(progress.max_requests)} requests")
     elif progress.max_windows:

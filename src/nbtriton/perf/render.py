@@ -62,6 +62,8 @@ _TABLE: Mapping[str, Column] = {
     "times": Column("times"),
     "batch_size": Column("batch size"),
     "infer_per_s": Column("throughput", "infer/s"),
+    "infer_per_s_low": Column("at least", "infer/s"),
+    "infer_per_s_high": Column("at most", "infer/s"),
     "sequences_per_s": Column("sequences", "1/s"),
     "responses_per_s": Column("responses", "1/s"),
     "first_response_p50_us": Column("first p50", "µs"),
@@ -71,6 +73,8 @@ _TABLE: Mapping[str, Column] = {
     "latency_p50_us": Column("p50", "µs"),
     "latency_p90_us": Column("p90", "µs"),
     "latency_p99_us": Column("p99", "µs"),
+    "latency_p99_low_us": Column("p99 at least", "µs"),
+    "latency_p99_high_us": Column("p99 at most", "µs"),
     "server_queue_us": Column("queue", "µs"),
     "server_compute_us": Column("compute", "µs"),
     "server_mean_batch_size": Column("mean batch"),
@@ -82,7 +86,8 @@ _TABLE: Mapping[str, Column] = {
 # Columns with room on a narrow page: the differences between the levels, and the main results.
 _CHOICES = tuple(_TABLE)[: tuple(_TABLE).index("infer_per_s")]
 _FIGURES = (
-    "infer_per_s", "latency_p50_us", "latency_p99_us", "errors", "outcome", "server_mean_batch_size",
+    "infer_per_s", "infer_per_s_low", "infer_per_s_high", "latency_p50_us", "latency_p99_us",
+    "latency_p99_low_us", "latency_p99_high_us", "errors", "outcome", "server_mean_batch_size",
     "responses_per_s", "first_response_p50_us", "sequences_per_s", "delayed_percent",
 )  # fmt: skip
 # More of them are one figure: their names make a head of a line each.

@@ -17,8 +17,10 @@ import numpy.typing as npt
 from nbtriton.engine.interrupts import wait_in_slices
 from nbtriton.perf.breakdown import ServerBreakdown, breakdown
 from nbtriton.perf.driver import LoadSpec, make_load
+from nbtriton.perf.remote import Target
+from nbtriton.perf.traffic import Sequences
 
-__all__ = ["Sample", "descendants_s", "measure_sample"]
+__all__ = ["Sample", "descendants_s", "measure_sample", "others_s"]
 
 _POLL_S = 0.01
 _PROC = Path("/proc")
@@ -42,6 +44,8 @@ class Sample:
         Processor seconds of processes that this one started; nan if unknown.
     sender_s : float
         Processor seconds of the load's own thread; nan if unknown.
+    foreign : int
+        Requests of other clients that the models got while the load ran.
     servers : tuple of ServerBreakdown or None
         The server's statistics of each requested model, between the two times.
     """
@@ -54,6 +58,7 @@ class Sample:
     cpu_s: float
     workers_s: float
     sender_s: float
+    foreign: int
     servers: tuple[ServerBreakdown | None, ...]
 
     @property
@@ -86,7 +91,7 @@ def measure_sample(
     seconds : float
         Shortest measured time.
     least, longest_s : int, float
-        Continue until this number of requests has ended, for at most this number of seconds.
+        Continue until this number of requests has ended, for at most this number of seconds, and until one has.
     warm_up : int
         Requests at the beginning that do not count.
 
@@ -97,6 +102,7 @@ def measure_sample(
     """
     target = spec.target
     run = make_load(spec)
+    requests = _requests(target, models[0])
     run.start()
     try:
         limit_ns = monotonic_ns() + round(max(seconds, longest_s) * 1e9)
@@ -106,7 +112,9 @@ def measure_sample(
         workers_s, sender_s = descendants_s(), run.sender_s()
         start_ns, cpu_s, first = monotonic_ns(), time.process_time(), run.completed()
         wait_in_slices(run.finished.wait, seconds)
-        while run.completed() - first < least and monotonic_ns() < limit_ns:
+        while (ended := run.completed() - first) < least and (
+            not ended or monotonic_ns() < limit_ns
+        ):
             wait_in_slices(run.finished.wait, _POLL_S)
         end_ns, cpu_s = monotonic_ns(), time.process_time() - cpu_s
         sender_s = run.sender_s() - sender_s
@@ -117,6 +125,9 @@ def measure_sample(
         run.stop()
     # It takes milliseconds, in which further load would push the sample's executions out of the recorder.
     workers_s = descendants_s() - workers_s
+    foreign = _requests(target, models[0]) - requests - run.completed()
+    if isinstance(spec.traffic, Sequences):  # whose last requests it does not count
+        foreign = 0
     return Sample(
         start_ns,
         end_ns,
@@ -126,8 +137,34 @@ def measure_sample(
         cpu_s,
         workers_s,
         sender_s,
+        max(0, foreign),
         tuple(breakdown(before[name], after[name], name) for name in models),
     )
+
+
+def _requests(target: Target, model: str) -> int:
+    """Return the number of requests that a model has answered, in all its versions."""
+    return sum(
+        entry["inference_stats"][end]["count"]
+        for entry in target.statistics(model)["model_stats"]
+        for end in ("success", "fail")
+    )
+
+
+def others_s() -> float:
+    """Return the processor seconds that others used so far; nan where the system does not say.
+
+    Others are the programs that are not this process or its descendants, and the other guests of a virtual
+    machine's host.
+    """
+    try:
+        first = (_PROC / "stat").read_text(encoding="utf-8").partition("\n")[0]
+    except OSError:
+        return math.nan
+    # user, nice, system, idle, iowait, irq, softirq, steal
+    fields = [int(field) for field in first.split()[1:9]]
+    busy = sum(fields) - fields[3] - fields[4]
+    return busy / os.sysconf("SC_CLK_TCK") - time.process_time() - descendants_s()
 
 
 def descendants_s() -> float:

@@ -147,6 +147,8 @@ def with_options(config: ModelConfig, options: Configuration) -> ModelConfig:
     """
     chosen = {name: value for name, value in options.items() if name not in SERVER_OPTIONS}
     placement = chosen.pop("placement", None)
+    if chosen.pop("executes_all", False):
+        config = _executing_all(config)
     if "cache" in chosen:
         chosen["response_cache"] = chosen.pop("cache")
     if chosen.get("kind") is not None and "gpu" not in chosen["kind"].lower():
@@ -161,6 +163,17 @@ def with_options(config: ModelConfig, options: Configuration) -> ModelConfig:
         fitting = [n for n in now if n <= size]
         chosen["preferred"] = fitting if fitting and now != [config.max_batch_size] else [size]
     return apply_options(config, **chosen)
+
+
+def _executing_all(config: ModelConfig) -> ModelConfig:
+    """Return a configuration under which each request is executed: none is refused, late or cached."""
+    done = ModelConfig()
+    done.CopyFrom(config)
+    done.ClearField("response_cache")
+    if done.HasField("dynamic_batching"):
+        done.dynamic_batching.ClearField("default_queue_policy")
+        done.dynamic_batching.ClearField("priority_queue_policy")
+    return done
 
 
 class Configured(Protocol):

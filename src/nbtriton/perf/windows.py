@@ -37,7 +37,10 @@ STABLE_WINDOWS = 3
 DELAYED_FROM_NS = 1_000_000
 DELAY_WARNING = 0.01
 
-Outcome = Literal["stable", "unstable", "over_limit", "failed", "empty", "interrupted"]
+# The last two are those of a simulated level.
+Outcome = Literal[
+    "stable", "unstable", "over_limit", "failed", "empty", "interrupted", "predicted", "beyond the profile"
+]  # fmt: skip
 _NO_LATENCIES: npt.NDArray[np.int64] = np.empty(0, np.int64)
 
 

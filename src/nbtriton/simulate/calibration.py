@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from statistics import median
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any, Self
@@ -32,7 +33,13 @@ from nbtriton.simulate.estimates import (
 )
 from nbtriton.simulate.executions import executions_of, gaps_of, merged, thinned, times_of
 from nbtriton.simulate.measurements import ModelMeasurements
-from nbtriton.simulate.model_profile import EngineCosts, ModelProfile, Profile, ServicePoint
+from nbtriton.simulate.model_profile import (
+    QUIET_CORES,
+    EngineCosts,
+    ModelProfile,
+    Profile,
+    ServicePoint,
+)
 from nbtriton.tensors import nbytes_of
 
 if TYPE_CHECKING:
@@ -45,12 +52,11 @@ __all__ = ["Calibration"]
 TURNS = 4
 _LEAST = 30 // TURNS
 _FEWEST = 8
-_LONGEST_S = 1.0
 # Idle times in seconds before measured executions: caches and the processor cool down meanwhile.
 _IDLE_US = (1000, 4000, 16000)
 _IDLE_COUNT = 100 // TURNS
 # Longest wait for idle instances, as a multiple of the time of the other measurements.
-_IDLE_SHARES = 5
+_IDLE_SHARES = 2
 # Cache look-ups in one measurement of their mean time.
 _LOOK_UPS = 20
 # Load of the open-loop sender: a share of the model's capacity, and the highest rate in requests per second.
@@ -77,13 +83,14 @@ class Calibration:
     Attributes
     ----------
     shared_interpreter : bool
-    notes : list of str
+    foreign : int
+        Requests of other clients that the models got meanwhile.
     """
 
     def __init__(
         self, target: Target, server: Server | None, configs: Mapping[str, ModelConfig]
     ) -> None:
-        self.notes: list[str] = []
+        self.foreign = 0
         enabled: Callable[[], bool] = getattr(sys, "_is_gil_enabled", lambda: True)
         self.shared_interpreter = server is not None and enabled()
         self._target = target
@@ -145,10 +152,11 @@ class Calibration:
 
     def loads(
         self, name: str, sizes: Sequence[int], requests: Mapping[int, Request], *, first: bool
-    ) -> Iterator[tuple[str, Callable[[float], None]]]:
-        """Yield the other measurements of a model: a description, and a function of the seconds to spend.
+    ) -> Iterator[tuple[str, Callable[[float, float], None]]]:
+        """Yield the other measurements of a model: a description, and a function that makes one.
 
-        The first turn includes the measurements that are made only once.
+        Its arguments are the seconds to spend, and the most for as many requests as are wanted. The first turn
+        includes the measurements that are made only once.
         """
         if self._server is None:
             return
@@ -158,14 +166,18 @@ class Calibration:
         largest = sizes[-1] // sizes[0] if at_once else 2
         yield (
             f"{largest} requests at a time",
-            lambda s: self._together(name, least, sizes[0], largest, s),
+            lambda s, most: self._together(name, least, sizes[0], largest, s, most),
         )
         full = requests[sizes[-1]]
         rows = self._idle_rows(name, sizes)
-        yield "an idle instance", lambda s: self._idle(name, requests[rows], rows, s)
+        for idle_us in _IDLE_US:
+            yield (
+                f"an instance that was idle for {idle_us // 1000} ms",
+                partial(self._idle, name, requests[rows], rows, idle_us),
+            )
         if first:
             self._caching(name, full, sizes[-1])
-            yield "the interpreter", lambda s: self._holding(name, full, sizes[-1], s * TURNS)
+            yield "the interpreter", lambda _, most: self._holding(name, full, sizes[-1], most)
 
     def _idle_rows(self, name: str, sizes: Sequence[int]) -> int:
         """Return the rows of the batches that are measured after an idle time."""
@@ -230,14 +242,23 @@ class Calibration:
         )
 
     def model_profile(
-        self, name: str, config: str, points: Sequence[ServicePoint], sizes: Sequence[int]
+        self,
+        name: str,
+        config: str,
+        points: Sequence[ServicePoint],
+        sizes: Sequence[int],
+        others: float | None,
     ) -> ModelProfile:
-        """Return the profile of one model."""
+        """Return the profile of one model, measured beside other programs that used so many cores."""
         measured = self._measurements[name]
+        disturbed = (others or 0.0) >= QUIET_CORES
+        if disturbed:
+            measured.clean()
         return ModelProfile(
             config,
             self._place(name),
-            merged(points),
+            merged(points, disturbed=disturbed),
+            drift=measured.drift,
             gather_us=measured.gather_ns / 1000,
             idle_us=measured.idle_us(self._idle_rows(name, sizes)),
             cores=measured.cores,
@@ -296,10 +317,16 @@ class Calibration:
     # -- loads -----------------------------------------------------------------------------------
 
     def _together(
-        self, name: str, request: Request, rows: int, concurrency: int, seconds: float
+        self,
+        name: str,
+        request: Request,
+        rows: int,
+        concurrency: int,
+        seconds: float,
+        longest_s: float,
     ) -> None:
         """Record the times between batches of several requests, and the time to gather such a batch."""
-        sample = self._sample(name, request, Concurrency(concurrency), seconds)
+        sample = self._sample(name, request, Concurrency(concurrency), seconds / 2, longest_s / 2)
         assert self._server is not None
         executions = executions_of(self._server, name, sample)
         # By rows: the recorder may have forgotten the requests of older batches.
@@ -318,12 +345,18 @@ class Calibration:
             measured.gathered.append(max(0.0, upper_median(gathered)))
         # Include the smallest batches: a line needs two points.
         if concurrency > 2:
-            sample = self._sample(name, request, Concurrency(2), seconds / 2)
+            sample = self._sample(name, request, Concurrency(2), seconds / 2, longest_s / 2)
             for size, gaps in gaps_of(executions_of(self._server, name, sample)).items():
                 self._gaps.setdefault(max(1, size // rows), []).extend(gaps)
 
     def contention(
-        self, name: str, rows: int, requests: Mapping[int, Request], level: int, seconds: float
+        self,
+        name: str,
+        rows: int,
+        requests: Mapping[int, Request],
+        level: int,
+        seconds: float,
+        longest_s: float,
     ) -> None:
         """Record how much the engine's work beside executions delays them.
 
@@ -338,43 +371,57 @@ class Calibration:
             A request of one row, and one of a full batch.
         level : int
             Concurrent executions: all instances.
+        seconds, longest_s : float
+            Of each of the three loads: the least and, for as many requests as are wanted, the most.
         """
         batches = rows > 1 and self._configs[name].HasField("dynamic_batching")
         if self._server is None or not batches or 1 not in requests:
             return
         measured = self._measurements[name]
         # One more batch is ready for each instance.
-        sample = self._sample(name, requests[rows], Concurrency(2 * level), seconds)
+        load = Concurrency(2 * level)
+        sample = self._sample(name, requests[rows], load, seconds, longest_s)
         measured.plain[level] += times_of(executions_of(self._server, name, sample), rows)
-        sample = self._sample(name, requests[1], Concurrency(2 * level * rows), seconds)
+        load = Concurrency(2 * level * rows)
+        sample = self._sample(name, requests[1], load, seconds, longest_s)
         executions = executions_of(self._server, name, sample)
         crowded = times_of(executions, rows)
         measured.crowded[level] += crowded
         measured.gaps[level] += gaps_of(executions).get(rows, [])
         if crowded:
             rate = _SENT * level * rows * 1e9 / mean(crowded)
-            self._waiting(name, requests[1], min(rate, _MOST_SENT), seconds)
+            self._waiting(name, requests[1], min(rate, _MOST_SENT), seconds, longest_s)
 
-    def _waiting(self, name: str, request: Request, rate: float, seconds: float) -> None:
+    def _waiting(
+        self, name: str, request: Request, rate: float, seconds: float, longest_s: float
+    ) -> None:
         """Record the processor time of an open-loop sender for each wait, on a busy machine."""
-        sample = self._sample(name, request, RequestRate(rate), seconds)
+        sample = self._sample(name, request, RequestRate(rate), seconds, longest_s)
         if len(sample.latencies_ns) and not math.isnan(sample.sender_s):
             self._sending.append(sample.sender_s * 1e9 / len(sample.latencies_ns))
 
-    def _idle(self, name: str, request: Request, rows: int, seconds: float) -> None:
-        """Record the start latency of an idle instance, and the longer execution after it."""
+    def _idle(
+        self,
+        name: str,
+        request: Request,
+        rows: int,
+        idle_us: int,
+        seconds: float,
+        longest_s: float,
+    ) -> None:
+        """Record the start latency of an instance that was idle for a time, and the longer execution after it."""
         assert self._server is not None
         measured = self._measurements[name]
         plain_ns = measured.all_alone(rows)
         if not plain_ns:
             return
         execution_ns = upper_median(plain_ns)
-        for idle_us in _IDLE_US:
-            rate = 1e9 / (execution_ns + idle_us * 1000)
-            # In all turns together enough for a 99th percentile, where the time allows.
-            enough_s = min(_IDLE_COUNT / rate, _IDLE_SHARES * seconds)
-            sample = self._sample(name, request, RequestRate(rate), max(seconds / 2, enough_s))
-            measured.add_after_idle(idle_us, executions_of(self._server, name, sample), rows)
+        rate = 1e9 / (execution_ns + idle_us * 1000)
+        # In all turns together enough for a 99th percentile, where the time allows.
+        enough_s = min(_IDLE_COUNT / rate, max(_IDLE_SHARES * seconds, longest_s))
+        load = RequestRate(rate)
+        sample = self._sample(name, request, load, max(seconds / 2, enough_s), longest_s)
+        measured.add_after_idle(idle_us, executions_of(self._server, name, sample), rows)
 
     def _holding(self, name: str, request: Request, rows: int, seconds: float) -> None:
         """Record whether executions keep the interpreter from other threads."""
@@ -386,7 +433,7 @@ class Calibration:
             return
         idle_ns = _lateness_ns(max(0.05, seconds / 3))
         with _WakeUpDelays(seconds) as delays:
-            self._sample(name, request, Concurrency(1), seconds)
+            self._sample(name, request, Concurrency(1), seconds, seconds)
         late_ns = delays.lateness_ns - idle_ns
         longest_ns = min(sys.getswitchinterval() * 1e9, execution_ns)
         measured.details["interpreter_share"] = round(min(1.0, max(0.0, late_ns / longest_ns)), 3)
@@ -415,10 +462,17 @@ class Calibration:
         details["insert_us"] = took_ns / _LOOK_UPS / 1000
 
     def _sample(
-        self, name: str, request: Request, load: Concurrency | RequestRate, seconds: float
+        self,
+        name: str,
+        request: Request,
+        load: Concurrency | RequestRate,
+        seconds: float,
+        longest_s: float,
     ) -> Sample:
         spec = LoadSpec(self._target, name, load, Repeated([request]))
-        return measure_sample(spec, (name,), seconds=seconds, least=_LEAST, longest_s=_LONGEST_S)
+        sample = measure_sample(spec, (name,), seconds=seconds, least=_LEAST, longest_s=longest_s)
+        self.foreign += sample.foreign
+        return sample
 
 
 class _WakeUpDelays:

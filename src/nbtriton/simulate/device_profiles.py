@@ -21,7 +21,7 @@ from nbtriton.perf.progress import Observer, PerfProgress
 from nbtriton.perf.sample import measure_sample
 from nbtriton.perf.sweep import Configurator, model_tree
 from nbtriton.perf.traffic import Repeated
-from nbtriton.simulate.executions import executions_of, points_of
+from nbtriton.simulate.executions import executions_of, points_of, without_executions
 from nbtriton.simulate.model_profile import ModelProfile, ServicePoint
 from nbtriton.simulate.placing import HOST, Copies, Edge, Measured, edges_of
 from nbtriton.simulate.profiling import profile
@@ -145,7 +145,7 @@ def _times_alone(
             raise TritonError(f"every request to '{model}' failed: {sample.first_error}")
         points += points_of(executions_of(server, model, sample), rows, 1)
     if not points:
-        raise KeyboardInterrupt
+        raise without_executions(model)
     return points
 
 

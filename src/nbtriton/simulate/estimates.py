@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from statistics import fmean, stdev
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -17,8 +19,10 @@ __all__ = [
     "standard_error",
     "trimmed",
     "upper_median",
+    "without_stalls",
 ]
 
+Time = TypeVar("Time", int, float)
 Numbers = Sequence[int] | npt.NDArray[np.float64]
 
 # Number of quantiles that describe a distribution of times.
@@ -39,6 +43,18 @@ def trimmed(values: Sequence[float]) -> list[float]:
     """Return the values without the highest hundredth, the effect of other programs."""
     ordered = sorted(values)
     return ordered[: max(1, len(ordered) - len(ordered) // 100)]
+
+
+def without_stalls(values: Sequence[Time]) -> tuple[list[Time], list[Time]]:
+    """Return the values, and those that were left out: the highest tenth, where they exceed twice the median.
+
+    A thread that has lost its core to another program waits for it for milliseconds, which adds to the few
+    executions of a profile what it does not add to the thousands of a load.
+    """
+    ordered = sorted(values)
+    limit = 2 * upper_median(ordered)
+    keep = max(bisect_right(ordered, limit), len(ordered) - max(1, len(ordered) // 10))
+    return ordered[:keep], ordered[keep:]
 
 
 def standard_error(values: Sequence[int]) -> float:

@@ -8,13 +8,23 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from nbtriton.engine.core.snapshot import BatchRecord
+from nbtriton.errors import UnavailableError
 from nbtriton.perf.sample import Sample
+from nbtriton.simulate.estimates import without_stalls
 from nbtriton.simulate.model_profile import ServicePoint
 
 if TYPE_CHECKING:
     from nbtriton.api import Server
 
-__all__ = ["executions_of", "gaps_of", "merged", "points_of", "thinned", "times_of"]
+__all__ = [
+    "executions_of",
+    "gaps_of",
+    "merged",
+    "points_of",
+    "thinned",
+    "times_of",
+    "without_executions",
+]
 
 # Times kept of a point: its 99th percentile is then that of the executions.
 _TIMES = 200
@@ -59,20 +69,21 @@ def times_of(executions: Sequence[BatchRecord], rows: int) -> list[int]:
     ]
 
 
-def thinned(times_ns: Sequence[int]) -> tuple[float, ...]:
-    """Return equally likely times in microseconds, ascending; at most 200."""
+def thinned(times_ns: Sequence[float], most: int = _TIMES) -> tuple[float, ...]:
+    """Return equally likely times in microseconds, ascending; at most a number of them."""
     ordered = sorted(times_ns)
     count = len(ordered)
-    if count > _TIMES:
-        ordered = [ordered[int((k + 0.5) / _TIMES * count)] for k in range(_TIMES)]
+    if count > most:
+        ordered = [ordered[int((k + 0.5) / most * count)] for k in range(most)]
     return tuple(round(ns / 1000, 3) for ns in ordered)
 
 
-def merged(points: Sequence[ServicePoint]) -> tuple[ServicePoint, ...]:
+def merged(points: Sequence[ServicePoint], *, disturbed: bool) -> tuple[ServicePoint, ...]:
     """Merge the points of several turns: one for each batch size and concurrency, ascending.
 
     Every execution has the same weight, so that a slow second of one turn is part of the times. Points of
-    several concurrent executions with few measurements are dropped.
+    several concurrent executions with few measurements are dropped. Of a machine that other programs disturbed
+    the stalls are kept apart.
     """
     by_key: dict[tuple[int, int], list[ServicePoint]] = defaultdict(list)
     for point in points:
@@ -83,8 +94,19 @@ def merged(points: Sequence[ServicePoint]) -> tuple[ServicePoint, ...]:
         count = sum(turn.executions for turn in turns)
         if at_once > 1 and count < _FEWEST:
             continue
-        result.append(ServicePoint(rows, at_once, thinned(times_ns), count))
+        kept_ns, stalls_ns = without_stalls(times_ns) if disturbed else (times_ns, [])
+        # Of both the same part, as all are equally likely together.
+        stalls_us = thinned(stalls_ns, max(1, len(stalls_ns) * _TIMES // max(_TIMES, len(kept_ns))))
+        result.append(ServicePoint(rows, at_once, thinned(kept_ns), count, stalls_us))
     return tuple(result)
+
+
+def without_executions(model: str) -> UnavailableError:
+    """Return the error of a model of which no execution was measured."""
+    return UnavailableError(
+        f"no execution of '{model}' could be measured: its batches held requests of others",
+        hint="profile it while nothing else is sent to it",
+    )
 
 
 def gaps_of(executions: Sequence[BatchRecord]) -> dict[int, list[int]]:

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from nbtriton.config import ModelConfig
 from nbtriton.perf.breakdown import StatisticsDocument
 from nbtriton.perf.loads import Concurrency, PeriodicConcurrency, send_times_ns
-from nbtriton.perf.measure import Level, point_of, rule_of, traffic_of
+from nbtriton.perf.measure import Level, WindowPlan, point_of, rule_of, traffic_of
 from nbtriton.perf.point import PerfPoint
 from nbtriton.perf.progress import LevelProgress
 from nbtriton.perf.windows import LevelMeter, Verdict, Window
@@ -71,7 +71,7 @@ def simulate_level(
             statistics[start_ns] = server.statistics()
             before = run.load.recorder.completed()
             while verdict is None:
-                run.advance(plan.wake_ns(start_ns, run.now_ns))
+                run.advance(run.wake_ns(plan, start_ns))
                 completed = run.load.recorder.completed()
                 ended = plan.has_ended(start_ns, run.now_ns, completed - before)
                 if not ended and not run.is_over:
@@ -134,6 +134,11 @@ class _Run:
             self.now_ns = max(self.now_ns, min(until_ns, self._calendar.next()))
         self.now_ns = max(self.now_ns, until_ns)
         self.is_over = self._calendar.next() < 0
+
+    def wake_ns(self, plan: WindowPlan, start_ns: int) -> int:
+        """Return when to look whether a window has ended; of a number of requests not before anything happens."""
+        wake_ns = plan.wake_ns(start_ns, self.now_ns)
+        return max(wake_ns, self._calendar.next()) if plan.mode == "count_windows" else wake_ns
 
     def finish(self, count: int) -> None:
         """Fire events until this number of requests has ended."""

@@ -11,7 +11,7 @@ from statistics import median
 from typing import Any
 
 from nbtriton.engine.core.snapshot import BatchRecord
-from nbtriton.simulate.estimates import added_quantiles, upper_median
+from nbtriton.simulate.estimates import added_quantiles, mean, upper_median, without_stalls
 
 __all__ = ["ModelMeasurements"]
 
@@ -66,6 +66,28 @@ class ModelMeasurements:
     def all_alone(self, rows: int) -> list[int]:
         """Return the times of all turns."""
         return [time_ns for turn in self.alone.get(rows, ()) for time_ns in turn]
+
+    def clean(self) -> None:
+        """Leave out the stalls of executions that other programs caused."""
+        for turns in self.alone.values():
+            turns[:] = [without_stalls(times_ns)[0] for times_ns in turns]
+        for found in (self.plain, self.crowded):
+            for level, times_ns in found.items():
+                found[level] = without_stalls(times_ns)[0]
+
+    @property
+    def drift(self) -> tuple[float, float]:
+        """The fastest and the slowest turn's execution times, as factors of the mean of all turns.
+
+        Turns of a few executions each differ by chance, too, which is as uncertain.
+        """
+        ratios: dict[int, list[float]] = defaultdict(list)
+        for rows, turns in self.alone.items():
+            usual = mean(self.all_alone(rows))
+            for turn, times_ns in enumerate(turns):
+                ratios[turn].append(mean(times_ns) / usual)
+        means = [mean(each) for each in ratios.values()] or [1.0]
+        return min(1.0, *means), max(1.0, *means)
 
     @property
     def cores(self) -> float:

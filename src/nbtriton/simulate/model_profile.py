@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,14 +19,20 @@ from nbtriton.config import (
     parse_pbtxt,
     validate,
 )
-from nbtriton.drawing import Column, compact_html, in_units, measure, table_text
+from nbtriton.drawing import Column, compact_html, counted, in_units, measure, table_text
 from nbtriton.errors import InvalidArgumentError, NotFoundError, nearest
 from nbtriton.packages import needed
 
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["EngineCosts", "ModelProfile", "Profile", "ServicePoint"]
+__all__ = ["QUIET_CORES", "EngineCosts", "ModelProfile", "Profile", "ServicePoint"]
+
+# Cores of other programs from which a machine is not quiet; shares of its cores, and of the executions as many
+# requests of others, beyond which nothing is predicted.
+QUIET_CORES = 0.1
+_MOST_BUSY = 0.5
+_MOST_FOREIGN = 0.02
 
 # Format number of a file; other numbers are refused. 2: losses of executions to the work beside them, and the
 # cost of waiting; files of format 1 have wrong request times. 3: additions after idle times are
@@ -49,12 +56,15 @@ class ServicePoint:
         Equally likely execution times in microseconds, ascending.
     executions : int
         Number of measured executions.
+    stalls_us : tuple of float
+        Times that are left out: other programs had taken the cores.
     """
 
     rows: int
     at_once: int
     times_us: tuple[float, ...]
     executions: int
+    stalls_us: tuple[float, ...] = ()
 
     @property
     def mean_us(self) -> float:
@@ -142,6 +152,8 @@ class ModelProfile:
         Size of a response's tensors per row.
     lookup_us, insert_us : float
         Response cache times of a request and of its response.
+    drift : (float, float)
+        The execution times of the fastest and of the slowest turn of the profile, as factors of all.
     """
 
     config: str
@@ -158,6 +170,7 @@ class ModelProfile:
     output_bytes: int = 0
     lookup_us: float = 0.0
     insert_us: float = 0.0
+    drift: tuple[float, float] = (1.0, 1.0)
 
     @property
     def rows(self) -> tuple[int, ...]:
@@ -192,6 +205,10 @@ class Profile:
     elapsed_s : float
     interrupted : bool
         The user stopped it; it has the measurements until then.
+    others : float or None
+        Cores that other programs used while it was measured; None if unknown.
+    foreign : int
+        Requests of others that the models got meanwhile.
 
     Examples
     --------
@@ -210,6 +227,8 @@ class Profile:
     notes: tuple[str, ...] = ()
     elapsed_s: float = 0.0
     interrupted: bool = False
+    others: float | None = None
+    foreign: int = 0
 
     @classmethod
     def declared(
@@ -362,10 +381,65 @@ class Profile:
             raise _unreadable(path, error) from None
 
     @property
+    def disturbance(self) -> str:
+        """What else the machine and the models did while it was measured, in a sentence; else empty."""
+        parts = []
+        if self.foreign:
+            parts.append(f"the models got {counted(self.foreign, 'request')} of others")
+        if self.others is not None and self.others >= QUIET_CORES:
+            parts.append(f"other programs used {self.others:.1f} of {self._cpus} cores")
+            stalls = sum(len(p.stalls_us) for one in self.models.values() for p in one.points)
+            if stalls:
+                parts[-1] += f" ({counted(stalls, 'execution')} that waited for one left out)"
+        if not parts:
+            return ""
+        return f"while it was measured, {' and '.join(parts)}: profile again when it is quiet"
+
+    @property
+    def is_usable(self) -> bool:
+        """False where most of what was measured is of others: more than half of the cores, or other requests."""
+        own = sum(point.executions for one in self.models.values() for point in one.points)
+        few = self.foreign <= _MOST_FOREIGN * own
+        return few and self.busy <= _MOST_BUSY
+
+    @property
+    def busy(self) -> float:
+        """The share of the cores, 0 to 1, that other programs used while it was measured; 0 if unknown."""
+        return min(1.0, (self.others or 0.0) / self._cpus)
+
+    def slower(self, margin: float) -> Profile:
+        """Return the profile as slow as its slowest turn, with its stalls, and by a share on top."""
+        return self._changed(lambda one: one.drift[1] * (1 + margin), stalls=True)
+
+    def faster(self, margin: float) -> Profile:
+        """Return the profile as fast as its fastest turn, without stalls, and by a share on top."""
+        return self._changed(lambda one: one.drift[0] * (1 - margin), stalls=False)
+
+    def _changed(self, factor: Callable[[ModelProfile], float], *, stalls: bool) -> Profile:
+        models = {}
+        for name, one in self.models.items():
+            by = factor(one)
+            points = tuple(
+                replace(
+                    each,
+                    times_us=tuple(
+                        us * by for us in each.times_us + (each.stalls_us if stalls else ())
+                    ),
+                )
+                for each in one.points
+            )
+            models[name] = replace(one, points=points)
+        return replace(self, models=models)
+
+    @property
+    def _cpus(self) -> int:
+        return int(self.environment.get("cpus") or os.cpu_count() or 1)
+
+    @property
     def headline(self) -> str:
         """A one-line summary of the measurement."""
         count = sum(len(model.points) for model in self.models.values())
-        if self._is_declared:
+        if self.is_declared:
             return f"{self.model}: {count} points, declared"
         words = f"{self.model}: {count} points measured in {measure(self.elapsed_s)} s"
         return words + (", interrupted" if self.interrupted else "")
@@ -392,11 +466,12 @@ class Profile:
         ]
 
     @property
-    def _is_declared(self) -> bool:
+    def is_declared(self) -> bool:
+        """Whether no time of it was measured."""
         return not any(point.executions for one in self.models.values() for point in one.points)
 
     def _remarks(self) -> list[str]:
-        if self._is_declared:
+        if self.is_declared:
             return [*self.notes]
         costs = self.costs
         first = (
@@ -412,7 +487,7 @@ class Profile:
                 f"{name}: an execution keeps {model.cores:.2f} cores busy and holds the interpreter "
                 f"for {model.interpreter_share:.0%} of its time"
             )
-        return [*remarks, *self.notes]
+        return [*remarks, *filter(None, (self.disturbance,)), *self.notes]
 
     def _table(self) -> tuple[list[Column], list[list[Any]]]:
         rows = self._rows()
@@ -479,7 +554,14 @@ def _declared(
 
 def _model(entry: dict[str, Any]) -> ModelProfile:
     points = tuple(
-        ServicePoint(**{**point, "times_us": tuple(point["times_us"])}) for point in entry["points"]
+        ServicePoint(
+            **{
+                **point,
+                "times_us": tuple(point["times_us"]),
+                "stalls_us": tuple(point.get("stalls_us", ())),
+            }
+        )
+        for point in entry["points"]
     )
     known = {each.name for each in fields(ModelProfile)}
     if not points or not set(entry) <= known:
@@ -487,5 +569,12 @@ def _model(entry: dict[str, Any]) -> ModelProfile:
     idle_us = tuple((float(us), tuple(map(float, adds))) for us, adds in entry.get("idle_us", ()))
     gives_way = tuple((int(level), float(share)) for level, share in entry.get("gives_way", ()))
     uneven = tuple(map(float, entry.get("uneven", (1.0,)))) or (1.0,)
-    more = {"points": points, "idle_us": idle_us, "gives_way": gives_way, "uneven": uneven}
+    low, high = entry.get("drift", (1.0, 1.0))
+    more = {
+        "points": points,
+        "idle_us": idle_us,
+        "gives_way": gives_way,
+        "uneven": uneven,
+        "drift": (low, high),
+    }
     return ModelProfile(**{**entry, **more})

@@ -324,8 +324,9 @@ class PlacementSearch:
         point, interrupted = simulate_level(
             profile, configs, models, level, lambda _: None, devices
         )
-        if interrupted or point is None:
+        if interrupted:
             raise KeyboardInterrupt
+        assert point is not None
         return Candidate(options, point, rank_of(goal, point, cost_us))
 
 

@@ -25,6 +25,7 @@ from nbtriton.perf.sweep import SERVER_OPTIONS, Configuration, SweepPlan, model_
 from nbtriton.perf.traffic import SequenceData, SequencePlan
 from nbtriton.simulate.level import simulate_level
 from nbtriton.simulate.model_profile import Profile
+from nbtriton.simulate.server import DOUBTFUL
 
 __all__ = ["profile_under", "whatif"]
 
@@ -32,6 +33,11 @@ __all__ = ["profile_under", "whatif"]
 _PLACE = (
     "server", "url", "protocol", "shared_memory", "output_shared_memory_size", "placement", "kind",
 )  # fmt: skip
+# Requests of a window.
+_REQUESTS = 1000
+# A measurement on a quiet machine is within these shares of a prediction, of throughput and of the 99th percentile;
+# other programs that use all cores add so much.
+_MARGIN, _TAIL_MARGIN, _BUSY_MARGIN = 0.05, 0.15, 0.25
 _DEFAULTS = {
     name: parameter.default
     for name, parameter in inspect.signature(perf).parameters.items()
@@ -59,8 +65,14 @@ def whatif(profile: Profile, model: str | None = None, **options: Any) -> PerfRe
     Returns
     -------
     PerfReport
-        The same report, marked as simulated. Where the simulation went beyond the measurements (larger
-        batches, more concurrent executions), a note of the point says so with the range.
+        The same report, marked as simulated. The outcome of a level is ``"predicted"``, with the range in which
+        a measurement should lie. It is ``"beyond the profile"``, and a note says why, where the simulation went
+        beyond the measurements (larger batches, more concurrent executions), or where these were of a machine that
+        was busy with something else.
+
+    Notes
+    -----
+    Without `measurement_interval_ms` and `measurement_mode` a window has 1,000 requests.
 
     Raises
     ------
@@ -94,6 +106,9 @@ def whatif(profile: Profile, model: str | None = None, **options: Any) -> PerfRe
     found, notes = _workloads(profile, perf_options, plan, configurations)
     total = levels.count and levels.count * len(configurations) * len(found)
     windows = perf_options.window_plan(total)
+    if perf_options.measurement_interval_ms is None and windows.mode == "time_windows":
+        # Virtual time costs nothing: with a hundred requests, the gaps of a Poisson process vary by a tenth.
+        windows = replace(windows, mode="count_windows", request_count=_REQUESTS)
     models = (perf_options.model, *others) if ensembles else (perf_options.model,)
     in_force = dict(sweep.originals)
 
@@ -101,7 +116,18 @@ def whatif(profile: Profile, model: str | None = None, **options: Any) -> PerfRe
         level: Level, on_progress: Callable[[LevelProgress], None]
     ) -> tuple[PerfPoint | None, bool]:
         under = profile_under(profile, level.configuration)
-        return simulate_level(under, in_force, models, level, on_progress)
+        point, interrupted = simulate_level(under, in_force, models, level, on_progress)
+        if point is None or interrupted or profile.is_declared:
+            return point, interrupted
+        # The same load on the slowest and on the fastest server that the measurements allow.
+        margin = _MARGIN + _BUSY_MARGIN * profile.busy
+        others = [point]
+        for changed in (under.slower(margin), under.faster(margin)):
+            other, interrupted = simulate_level(changed, in_force, models, level, _no_progress)
+            if other is None or interrupted:
+                return point, interrupted
+            others.append(other)
+        return _with_ranges(point, others, 1 + _TAIL_MARGIN + _BUSY_MARGIN * profile.busy), False
 
     source = PointSource(perf_options.model, tuple(perf_options.sweep_models))
     session = Session(measure, total, perf_options.observer)
@@ -127,15 +153,43 @@ def whatif(profile: Profile, model: str | None = None, **options: Any) -> PerfRe
         interrupted = True
     return PerfReport(
         model=perf_options.model,
-        points=tuple(replace(point, source=source) for point in session.points),
+        points=tuple(
+            replace(point, source=source, **_judged(point, profile)) for point in session.points
+        ),
         settings=settings_of(perf_options, plan, windows),
         environment=profile.environment,
-        notes=(*notes, *session.notes),
+        notes=(*filter(None, (profile.disturbance,)), *notes, *session.notes),
         elapsed_s=time.monotonic() - started_s,
         interrupted=interrupted,
         quick=perf_options.quick,
         simulated=True,
     )
+
+
+def _no_progress(_: LevelProgress) -> None:
+    pass
+
+
+def _with_ranges(point: PerfPoint, others: Sequence[PerfPoint], tail: float) -> PerfPoint:
+    """Return a point with the ranges of throughput and p99 latency that several simulations span."""
+    rates = [each.infer_per_s for each in others]
+    tails_us = [each.latency_p99_us for each in others]
+    return replace(
+        point,
+        infer_per_s_range=(min(rates), max(rates)),
+        latency_p99_range_us=(min(tails_us) / tail, max(tails_us) * tail),
+    )
+
+
+def _judged(point: PerfPoint, profile: Profile) -> dict[str, Any]:
+    """Return the outcome of a simulated level, and its notes."""
+    notes = point.notes
+    if not profile.is_usable:
+        notes = (*notes, f"{DOUBTFUL}: {profile.disturbance}")
+    if not point.stable:
+        return {"notes": notes}
+    doubtful = any(note.startswith(DOUBTFUL) for note in notes)
+    return {"notes": notes, "outcome": "beyond the profile" if doubtful else "predicted"}
 
 
 def profile_under(profile: Profile, configuration: Configuration) -> Profile:

@@ -1,7 +1,8 @@
-"""``nbtriton.profile``: a measurement of a model in a few seconds."""
+"""``nbtriton.profile``: a measurement of a model in some seconds."""
 
 from __future__ import annotations
 
+import math
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -26,7 +27,7 @@ from nbtriton.checks import (
     whole,
 )
 from nbtriton.config import format_pbtxt
-from nbtriton.errors import InvalidArgumentError, TritonError
+from nbtriton.errors import InvalidArgumentError, TritonError, UnsupportedError
 from nbtriton.perf.data import Inputs, Request
 from nbtriton.perf.driver import LoadSpec
 from nbtriton.perf.loads import Concurrency
@@ -35,11 +36,11 @@ from nbtriton.perf.prepare import Data
 from nbtriton.perf.progress import Observer, PerfProgress
 from nbtriton.perf.remote import Target, remote_server
 from nbtriton.perf.run import environment_of
-from nbtriton.perf.sample import Sample, measure_sample
+from nbtriton.perf.sample import Sample, measure_sample, others_s
 from nbtriton.perf.sweep import Configurator
 from nbtriton.perf.traffic import Repeated, SequenceData, Sequences, Traffic
 from nbtriton.simulate.calibration import TURNS, Calibration
-from nbtriton.simulate.executions import executions_of, points_of
+from nbtriton.simulate.executions import executions_of, points_of, without_executions
 from nbtriton.simulate.model_profile import Profile, ServicePoint
 from nbtriton.simulate.profile_plan import ProfilePlan, profile_plan
 
@@ -53,12 +54,10 @@ __all__ = ["profile"]
 # number of sizes: matrix products take longer for sizes that do not fill a block.
 _OFF_LINE = 0.08
 _MOST_POINTS = 20
-# Least number of executions of a point in each turn, unless they take too long.
+# Number of executions of a point that a sample of the first turn waits for, within the time that all turns have
+# for it; shortest time of a sample.
 _LEAST = 8
-_LONGEST_S = 1.0
-_SHORTEST_S = 0.06
-# No further turn begins after this multiple of the requested seconds: slow models get one turn.
-_MOST_SECONDS = 3
+_SHORTEST_S = 0.01
 
 
 def profile(
@@ -70,7 +69,7 @@ def profile(
     input_data: str | Path = "random",
     at_once: int | Sequence[int] | None = None,
     batch_sizes: Sequence[int] | None = None,
-    seconds: float = 4.0,
+    seconds: float = 10.0,
     seed: int = 0,
     observer: Observer | None = None,
     url: str | None = None,
@@ -81,7 +80,8 @@ def profile(
     A profile has execution times by batch size and by number of concurrent executions, in the place where the
     instances run, and the times of the engine and the client per request and per batch. Each composing model
     of an ensemble is measured with its tensors in the ensemble. During the measurement the models have one
-    instance for each concurrent execution; at the end they have their own again.
+    instance for each concurrent execution, no response cache and no limits of their queues, so that each request is
+    executed; at the end they have their own configuration again.
 
     Parameters
     ----------
@@ -98,11 +98,12 @@ def profile(
         Rows of the batches to measure; by default 1, 2, 4 and so on up to ``max_batch_size``, at most 8
         sizes, and more between them where the times are not linear.
     seconds : float
-        Approximate time of the whole measurement; more where executions are slow.
+        Time of the whole measurement, beside loading the models. It takes longer only where an execution of each
+        batch size, alone and beside others, takes longer: the progress says so.
     seed : int
         Of generated data.
     observer : callable, optional
-        Called with a `PerfProgress` before each point.
+        Called with a `PerfProgress` before each point, with the time that is left.
     url, protocol : str, optional
         A remote server with Triton's protocol, as for `nbtriton.perf`. Its instances stay as they are, and
         its statistics give the execution times.
@@ -119,7 +120,9 @@ def profile(
     NotFoundError
         No such model.
     UnsupportedError
-        A decoupled model.
+        A decoupled model, or a remote one that answers from its response cache.
+    UnavailableError
+        A model has no execution of its own: others sent so many requests meanwhile that no batch was without them.
     KeyboardInterrupt
         Before each model has one point.
 
@@ -150,7 +153,7 @@ def profile(
         },
     )  # fmt: skip
     check_choice("protocol", protocol, (None, *PROTOCOLS))
-    started_s = time.monotonic()
+    started_s, used_s = time.monotonic(), others_s()
     with ExitStack() as stack:
         target: Target = (
             server
@@ -165,12 +168,19 @@ def profile(
             work.run()
         except KeyboardInterrupt:
             interrupted = True
-        if not all(work.points.values()):
-            raise KeyboardInterrupt
+        for name, points in work.points.items():
+            if not points and interrupted:
+                raise KeyboardInterrupt
+            if not points:
+                raise without_executions(name)
+        elapsed_s = time.monotonic() - started_s
+        # A server elsewhere, even on this machine, is one of the others.
+        others = (others_s() - used_s) / elapsed_s
+        known = server is not None and not math.isnan(others)
         return replace(
-            work.result(),
+            work.result(max(0.0, others) if known else None),
             environment=environment_of(target),
-            elapsed_s=time.monotonic() - started_s,
+            elapsed_s=elapsed_s,
             interrupted=interrupted,
         )
 
@@ -192,17 +202,22 @@ class _Work:
         self._plan = plan
         self._observer = observer
         self._started_s = time.monotonic()
-        higher = sum(
+        self._until_s = self._started_s + seconds
+        # Steps of a turn: points alone and the calibration of each model (several requests at a time, three idle
+        # times, the work of many requests), then points of concurrent executions and, beside them, the work of
+        # many requests again. The interpreter is measured once.
+        count = len(plan.others) - len(plan.sequences) if server is not None else 0
+        self._first = sum(map(len, plan.sizes.values())) + 5 * count + bool(plan.ensembles)
+        self._second = sum(
             2 if len(plan.sizes[name]) > 1 else 1 for name in plan.others for _ in plan.levels[1:]
         )
-        # Units of progress: points alone, points of concurrent executions, and the calibration of each model
-        # (several requests at a time, an idle instance, the interpreter, and twice the work of many
-        # requests).
-        total = sum(map(len, plan.sizes.values())) + higher + 5 * len(plan.others) + 1
-        self._total = TURNS * total
+        self._second += count * (len(plan.levels) > 1)
+        self._total = TURNS * (self._first + self._second) + count
         self._done = 0
+        self._turn = 0
+        # Steps that are certainly done: up to this number, and so many later.
+        self._turn_ends = self._later = 0
         self._seconds = seconds
-        self._share_s = max(_SHORTEST_S, seconds / total) / TURNS
         # By model: the requests of all sizes that are measured alone, by rows.
         self._alone_of = {name: dict(plan.requests[name]) for name in plan.others}
         self._calibration = Calibration(target, server, plan.others)
@@ -212,29 +227,31 @@ class _Work:
         plan = self._plan
         server = self._server
         if server is None:
-            for turn in self._turns():
+            for turn in self._turns(self._first + self._second, 0):
                 for name in plan.others:
                     self._alone(name, turn)
                     self._concurrent(name)
             return
-        steps: list[dict[str, Any]] = [{"instances": 1}, {"instances": plan.levels[-1]}]
+        steps: list[dict[str, Any]] = [
+            {"instances": count, "executes_all": True} for count in (1, plan.levels[-1])
+        ]
         configurator = Configurator(server, plan.model, steps)
         try:
             configurator.apply(steps[0])
-            for turn in self._turns():
+            for turn in self._turns(self._first, self._second):
                 for name in plan.others:
                     self._alone(name, turn)
                 self._calibrate(first=turn == 0)
             if plan.levels[-1] > 1:
                 configurator.apply(steps[1])
-                for _ in self._turns():
+                for _ in self._turns(self._second, 0):
                     for name in plan.others:
                         self._concurrent(name)
         finally:
             configurator.restore()
 
-    def result(self) -> Profile:
-        """Return the profile."""
+    def result(self, others: float | None) -> Profile:
+        """Return the profile, where other programs used so many cores meanwhile, None if unknown."""
         plan = self._plan
         server = self._server
         calibration = self._calibration
@@ -250,7 +267,7 @@ class _Work:
             model=plan.model,
             models={
                 name: calibration.model_profile(
-                    name, format_pbtxt(config), self.points[name], plan.sizes[name]
+                    name, format_pbtxt(config), self.points[name], plan.sizes[name], others
                 )
                 for name, config in plan.others.items()
             },
@@ -258,16 +275,39 @@ class _Work:
             costs=calibration.costs(),
             shared_interpreter=calibration.shared_interpreter,
             server=options,
-            notes=tuple(calibration.notes),
+            others=others,
+            foreign=calibration.foreign,
         )
         return calibration.fitted(profile)
 
-    def _turns(self) -> Iterator[int]:
-        """Yield the numbers of turns, as many as the time allows."""
-        until_s = time.monotonic() + _MOST_SECONDS * self._seconds
+    def _turns(self, steps: int, later: int) -> Iterator[int]:
+        """Yield the numbers of turns, as many as the time allows; the first one is always made.
+
+        Parameters
+        ----------
+        steps, later : int
+            Steps of such a turn, and of a turn that follows after all of these.
+        """
+        took_s = 0.0
         for turn in range(TURNS):
-            if turn == 0 or time.monotonic() < until_s:
-                yield turn
+            began_s = time.monotonic()
+            if turn and began_s + took_s * (1 + later / steps) > self._until_s:
+                self._total -= (TURNS - turn) * steps
+                return
+            self._turn, self._later, self._turn_ends = turn, later, self._done + steps
+            yield turn
+            took_s = time.monotonic() - began_s
+
+    @property
+    def _share_s(self) -> float:
+        """Time of a step: what is left, for all steps that are left."""
+        left = max(1, self._total - self._done + 1)
+        return max(_SHORTEST_S, (self._until_s - time.monotonic()) / left)
+
+    @property
+    def _longest_s(self) -> float:
+        """Time of a step that waits for executions: in the first turn that of all turns."""
+        return self._share_s * (TURNS if self._turn == 0 else 1)
 
     def _alone(self, name: str, turn: int) -> None:
         for rows, request in sorted(self._alone_of[name].items()):
@@ -286,6 +326,7 @@ class _Work:
             rows = (low + high) // 2
             if rows == low:
                 continue
+            self._first += 1
             self._total += TURNS
             requests[rows] = request_of(rows)
             self._measure_alone(name, rows, requests[rows])
@@ -300,6 +341,15 @@ class _Work:
     def _measure_alone(self, name: str, rows: int, request: Request) -> None:
         self._step(f"{name}: {_rows(rows)}")
         sample = self._sample(name, request, rows if name in self._plan.sequences else 1)
+        served = sample.servers[0]
+        # (The configuration of a remote server may enable a cache that the server does not have.)
+        if self._server is None and (
+            served is None or 2 * served.execution_count < served.success_count
+        ):
+            raise UnsupportedError(
+                f"model '{name}' answers from its response cache: its executions cannot be measured",
+                hint="profile it on a server without the cache",
+            )
         self._keep(name, sample, rows, 1)
         self._calibration.alone(name, rows, sample)
 
@@ -323,7 +373,10 @@ class _Work:
             return
         rows = plan.sizes[name][-1]
         self._step(f"{name}: {_rows(rows)} of as many requests, {level} at once")
-        self._calibration.contention(name, rows, plan.requests[name], level, self._share_s)
+        calibration = self._calibration
+        calibration.contention(
+            name, rows, plan.requests[name], level, self._share_s / 3, self._longest_s / 3
+        )
 
     def _calibrate(self, *, first: bool) -> None:
         """Measure the times around executions; in the first turn also those that are measured only once."""
@@ -335,15 +388,16 @@ class _Work:
                 name, plan.sizes[name], plan.requests[name], first=first
             ):
                 self._step(f"{name}: {what}")
-                measure(self._share_s)
+                measure(self._share_s, self._longest_s)
             self._crowd(name, 1)
         if plan.ensembles:
             self._step(f"{plan.model}: the whole ensemble")
             rows = min(plan.roots)
             load = LoadSpec(self._target, plan.model, Concurrency(1), Repeated([plan.roots[rows]]))
             sample = measure_sample(
-                load, (plan.model,), seconds=self._share_s, least=_LEAST, longest_s=_LONGEST_S
+                load, (plan.model,), seconds=self._share_s, least=_LEAST, longest_s=self._longest_s
             )
+            self._calibration.foreign += sample.foreign
             self._calibration.whole(plan.model, rows, sample)
 
     def _sample(self, name: str, request: Request, concurrency: int) -> Sample:
@@ -354,8 +408,9 @@ class _Work:
             traffic = Sequences(data, lanes=concurrency, seed=0)
         load = LoadSpec(self._target, name, Concurrency(concurrency), traffic, lanes=concurrency)
         sample = measure_sample(
-            load, (name,), seconds=self._share_s, least=_LEAST, longest_s=_LONGEST_S, warm_up=2
+            load, (name,), seconds=self._share_s, least=_LEAST, longest_s=self._longest_s, warm_up=2
         )
+        self._calibration.foreign += sample.foreign
         if sample.errors and not len(sample.latencies_ns):
             raise TritonError(f"every request to '{name}' failed: {sample.first_error}")
         return sample
@@ -371,21 +426,11 @@ class _Work:
     def _step(self, what: str) -> None:
         if self._observer is not None:
             elapsed_s = time.monotonic() - self._started_s
-            self._observer(
-                PerfProgress(
-                    level=min(self._done + 1, self._total),
-                    levels=self._total,
-                    what=what,
-                    window=0,
-                    max_windows=0,
-                    requests=0,
-                    max_requests=0,
-                    elapsed_s=elapsed_s,
-                    eta_s=max(0.0, (self._total - self._done) * self._share_s),
-                    infer_per_s=0.0,
-                    points=(),
-                )
-            )
+            left_s = self._until_s - time.monotonic()
+            if self._done:  # slow executions take more than their share
+                certain = max(0, self._turn_ends - self._done) + self._later * (self._turn == 0)
+                left_s = max(left_s, elapsed_s / self._done * certain)
+            self._observer(PerfProgress.step(self._done, self._total, what, elapsed_s, left_s))
         self._done += 1
 
 

@@ -441,6 +441,7 @@ class Search:
         model = self._profile.model
         models = (model, *self._plan.swept) if self._plan.ensembles else (model,)
         point, interrupted = simulate_level(self._profile, configs, models, level, lambda _: None)
-        if interrupted or point is None:
+        if interrupted:
             raise KeyboardInterrupt
+        assert point is not None
         return point

@@ -32,7 +32,10 @@ from nbtriton.simulate.core.world import Costs, Runtime, World
 from nbtriton.simulate.device_use import Copied, DeviceUse
 from nbtriton.simulate.model_profile import ModelProfile, Profile
 
-__all__ = ["SimulatedServer"]
+__all__ = ["DOUBTFUL", "SimulatedServer"]
+
+# Begins a note that says why a prediction does not follow from the profile.
+DOUBTFUL = "not to be trusted"
 
 # Executions that slow each other down by less than this factor count as independent.
 _CONTENDS_FROM = 1.03
@@ -326,12 +329,12 @@ def _beyond(name: str, model: Model, measured: ModelProfile) -> list[str]:
     rows, levels = measured.rows, measured.levels
     if model.largest > rows[-1]:
         sentences.append(
-            f"not to be trusted: batches of up to {model.largest} rows were formed for '{name}', and "
+            f"{DOUBTFUL}: batches of up to {model.largest} rows were formed for '{name}', and "
             f"the profile measured {rows[0]} to {rows[-1]}"
         )
     if model.highest_level > levels[-1] + 0.5 and (model.contends or levels[-1] == 1):
         sentences.append(
-            f"not to be trusted: up to {model.highest_level:.0f} executions of '{name}' shared the "
+            f"{DOUBTFUL}: up to {model.highest_level:.0f} executions of '{name}' shared the "
             f"machine, and the profile measured {levels[0]} to {levels[-1]} at once"
         )
     return sentences

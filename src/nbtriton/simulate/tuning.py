@@ -37,6 +37,7 @@ from nbtriton.simulate.model_profile import Profile
 from nbtriton.simulate.placing import PlacementSearch
 from nbtriton.simulate.profiling import profile as measure_profile
 from nbtriton.simulate.search import OBJECTIVES, Candidate, Goal, Search, Space
+from nbtriton.simulate.server import DOUBTFUL
 from nbtriton.simulate.tuned import Finalist, Tuning, flat_options, simulated_text
 
 if TYPE_CHECKING:
@@ -57,10 +58,8 @@ _KINDS: Mapping[str, Kind] = {
     "max_queue_delay_us": optional(listed(whole(0))),
 }
 _DELAYS_US = (0, 100, 500, 1000, 2000, 5000)
-# Seconds of its own profile: the search only ranks configurations, and the finalists are measured. With a
-# profile of four times that, tuning an ensemble took 16% of the time of measuring a whole grid; with this one
-# 7%.
-_PROFILE_S = 1.0
+# Seconds of its own profile: the search only ranks configurations, and the finalists are measured.
+_PROFILE_S = 4.0
 # Seconds of search after an interrupt of the profile: enough for a first look at the configurations.
 _LOOK_S = 1.0
 # The load under which memory is measured: twice the concurrency that keeps all instances busy; its requests.
@@ -208,7 +207,7 @@ def tune(
             profile = subject.profile(max(space["instances"][-1] for space in spaces.values()))
             interrupted = profile.interrupted
         memory = subject.memory(plan.swept) if objective == "memory" else None
-        notes = _memory_notes(memory or {})
+        notes = [*filter(None, (profile.disturbance,)), *_memory_notes(memory or {})]
         search = Search(
             profile, plan, spaces, goal, batch_size=batch_size, seed=seed, memory=memory
         )
@@ -277,7 +276,7 @@ class _Subject:
             self.server, self.model, batch_size=self.batch_size, inputs=data.inputs, shapes=data.shapes,
             seed=data.seed, **load,
         )  # fmt: skip
-        if report.interrupted or not report.points:
+        if report.interrupted:
             raise KeyboardInterrupt
         return report
 
@@ -379,7 +378,7 @@ def _memory_notes(memory: Mapping[str, InstanceMemory]) -> list[str]:
 
 
 def _notes(goal: Goal, best: Finalist, predicted: PerfPoint) -> tuple[str, ...]:
-    notes = [note for note in predicted.notes if note.startswith("not to be trusted")]
+    notes = [note for note in predicted.notes if note.startswith(DOUBTFUL)]
     if best.measured is not None and goal.misses(best.measured) > 0:
         notes.append(
             f"no configuration was measured within the limits; the closest has a p99 latency of "

@@ -14,6 +14,9 @@ __all__ = ["ClosedLoop", "Load", "OneCaller", "OpenLoop", "Recorder", "request_o
 
 # As in `perf.driver`: beyond it the sender of an open loop waits.
 MAX_OUTSTANDING: Final = 4096
+# Least time between two requests of a client that is answered at once (refused, or from the cache): where
+# nothing costs time, virtual time would stand still.
+SHORTEST_NS: Final = 1000
 
 
 class Recorder:
@@ -169,26 +172,28 @@ class OneCaller(Load):
         self.go_on(root)
 
     def go_on(self, root: Request | None) -> None:
-        """Record a request that has ended, and send the next ones until one has to be waited for."""
+        """Record a request that has ended, and send the next one."""
         own = self._own
         world = self.world
-        while True:
-            if root is not None:
-                if self._message:
-                    self.recorder.error(own.now, root, self._message)
-                else:
-                    self.recorder.success(own.now, root)
-                world.serve(own, world.costs.loop_ns)
-                own.root = None
-            request = self._next(0)
-            if request is None:
-                return
-            self._done = False
-            own.root = root = request
-            self._send(own, request)
-            # What it executes, or another thread, comes back here.
-            if continue_inline(world, own) or not self._done:
-                return
+        if root is not None:
+            if self._message:
+                self.recorder.error(own.now, root, self._message)
+            else:
+                self.recorder.success(own.now, root)
+            world.serve(own, world.costs.loop_ns)
+            own.root = None
+        request = self._next(0)
+        if request is None:
+            return
+        self._done = False
+        own.root = request
+        self._send(own, request)
+        # What it executes, or another thread, comes back here.
+        if continue_inline(world, own) or not self._done:
+            return
+        # Answered at once: what happens meanwhile comes before the next request.
+        when = max(own.now, request.sent_ns + SHORTEST_NS)
+        world.calendar.at(when, _Woken(self, request))
 
 
 class _Woken(Event):
@@ -225,7 +230,7 @@ class _Submitting(Load):
 class ClosedLoop(_Submitting):
     """Exactly N requests outstanding: the thread that ends one sends the next."""
 
-    __slots__ = ("_concurrency", "_inbox", "_own", "_sending")
+    __slots__ = ("_concurrency", "_inbox", "_own", "_sender", "_sending")
 
     def __init__(
         self,
@@ -239,32 +244,37 @@ class ClosedLoop(_Submitting):
         super().__init__(world, target, traffic, rows, limit)
         self._concurrency = concurrency
         self._own = Thread()
-        # Lanes whose request ended while it was sent: the loop's own thread goes on with them.
+        # Lanes whose request ended while it was sent: the loop's own thread goes on with them, one an event,
+        # as instances go on meanwhile.
         self._inbox: deque[int] = deque()
         self._sending: Request | None = None
+        self._sender = _Resender(self)
 
     def start(self) -> None:
         for lane in range(self._concurrency):
             self._advance(self._own, lane)
-        self._empty_inbox(self._own)
+
+    def send_again(self, now: int) -> None:
+        """Send the next request of a lane that was answered at once."""
+        lane = self._inbox.popleft()
+        own, world = self._own, self.world
+        world.resume(own, max(now, world.free_ns))
+        world.serve(own, world.costs.loop_ns)
+        if self._inbox:
+            world.calendar.at(max(own.now, now + SHORTEST_NS), self._sender)
+        self._advance(own, lane)
 
     def _ended(self, thread: Thread, request: Request) -> None:
         if request is self._sending:
+            if not self._inbox:
+                when = max(thread.now, request.sent_ns + SHORTEST_NS)
+                self.world.calendar.at(when, self._sender)
             self._inbox.append(request.lane)
             return
         self.world.serve(thread, self.world.costs.loop_ns)
         outer = self._sending
         self._advance(thread, request.lane)
         self._sending = outer
-        if self._inbox and outer is None:
-            self._empty_inbox(self._own)
-
-    def _empty_inbox(self, thread: Thread) -> None:
-        while self._inbox:
-            lane = self._inbox.popleft()
-            self.world.resume(thread, self.world.free_ns)
-            self.world.serve(thread, self.world.costs.loop_ns)
-            self._advance(thread, lane)
 
     def _advance(self, thread: Thread, lane: int) -> None:
         request = self._next(lane)
@@ -272,6 +282,18 @@ class ClosedLoop(_Submitting):
             self._sending = request
             self._send(thread, request)
             self._sending = None
+
+
+class _Resender(Event):
+    """The thread of a closed loop goes on with what was answered at once."""
+
+    __slots__ = ("_load",)
+
+    def __init__(self, load: ClosedLoop) -> None:
+        self._load = load
+
+    def fire(self, now: int) -> None:
+        self._load.send_again(now)
 
 
 class OpenLoop(_Submitting):
