@@ -493,3 +493,13 @@ def test_a_profile_is_kept_in_a_file(tmp_path):
     path.write_text("[]")
     with pytest.raises(InvalidArgumentError, match="is not a profile that this version"):
         Profile.load(path)
+
+
+def test_only_the_next_steps_of_a_batch_are_gathered():
+    """What a callback sends meanwhile reaches its models at once, as in the engine."""
+    branches = chain({"fast": 1.0, "slow": 3.0, "join": 0.01}, branches=True)
+    point = only(whatif(branches, concurrency=4, request_count=400))
+    fast, slow, _ = (dict(each.batch_sizes) for each in point.composing)
+    # The answers to a batch of three send three requests: an idle instance takes the first of them alone.
+    assert slow == {1: 100, 3: 100}
+    assert fast == {1: 199, 2: 99, 3: 1}

@@ -128,7 +128,10 @@ class Load(Sink):
     def _send(self, thread: Thread, request: Request) -> None:
         request.sent_ns = thread.now
         self.world.serve(thread, self.world.costs.submit_ns)
+        # Only the next steps of the requests of a batch are gathered, not what a callback sends meanwhile.
+        gathered, thread.gathered = thread.gathered, None
         self.target.submit(thread, request)
+        thread.gathered = gathered
 
 
 class OneCaller(Load):
