@@ -218,6 +218,37 @@ def test_calls_of_models_and_steps_of_ensembles_are_finished(pipelines: Path) ->
         assert "failed to stop server" not in rest
 
 
+# The server sets its thresholds of the garbage collector, then waits for a signal.
+SIGNALLED = """
+import gc, signal, sys
+from nbtriton.cli import main
+
+def run(lines):
+    def trace(frame, event, _):
+        nonlocal lines
+        waits = gc.get_threshold()[0] == 50_000
+        if waits and event == "line":
+            lines -= 1
+            if not lines:
+                signal.raise_signal(signal.SIGTERM)
+        return trace if waits or frame.f_code.co_name == "_serve" else None
+
+    gc.set_threshold(700)
+    sys.settrace(trace)
+    try:
+        return main(["serve", "--model-repository", sys.argv[1], *sys.argv[2:]])
+    finally:
+        sys.settrace(None)
+
+print([run(lines) for lines in range(1, 13)])
+"""
+
+
+def test_a_signal_ends_the_server_before_any_line_that_it_waits_in(tmp_path: Path) -> None:
+    done = run_python("-c", SIGNALLED, tmp_path, *PORTS, check=True)
+    assert done.stdout == f"{[0] * 12}\n"
+
+
 def test_a_request_beyond_the_timeout_gets_an_error(repository: Path) -> None:
     grpc = pytest.importorskip("grpc", reason="the gRPC endpoint needs the extra 'serve'")
     flags = ("--model-repository", str(repository), "--exit-timeout-secs=1", *GRPC)

@@ -7,7 +7,6 @@ import logging
 import os
 import signal
 import sys
-import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -33,9 +32,8 @@ __all__ = ["model_table", "serve_command"]
 
 _log = logging.getLogger("nbtriton.serve")
 
-# Longest delay of a signal that arrives just before the main thread waits, as such a signal does not interrupt
-# the wait. One in 50 did on a busy machine.
-_SLICE_S = 0.2
+# Longest delay of a signal.
+_SLICE_S = 0.1
 # Interval of the checks for requests in flight.
 _POLL_S = 0.02
 # Time for the last responses, which report that the server is stopping.
@@ -92,7 +90,7 @@ def _run(
 
 
 def _run_until(
-    ended: threading.Event,
+    ended: Sequence[int],
     server: Server,
     arguments: SimpleNamespace,
     directories: Sequence[str],
@@ -108,7 +106,7 @@ def _run_until(
             _log.error("%s", what)
         if server.engine.model_control is None:
             ports["control"] = FailedControl(server)
-        return 0 if ended.is_set() else _serve(server, arguments, ports, ended)
+        return 0 if ended else _serve(server, arguments, ports, ended)
     finally:
         server.close(timeout_s=max(0, arguments.exit_timeout_secs))
         _log.info("server stopped")
@@ -139,7 +137,7 @@ def _set_up(
 
 
 def _serve(
-    server: Server, arguments: SimpleNamespace, options: dict[str, Any], ended: threading.Event
+    server: Server, arguments: SimpleNamespace, options: dict[str, Any], ended: Sequence[int]
 ) -> int:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -158,8 +156,8 @@ def _serve(
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 20, 50)
-    while not ended.wait(_SLICE_S):
-        pass
+    while not ended:
+        sleep(_SLICE_S)
     return _stop(server, endpoints, max(0, arguments.exit_timeout_secs))
 
 
@@ -224,17 +222,19 @@ def model_table(index: Sequence[dict[str, str]]) -> str:
 
 
 @contextmanager
-def _ended_by_signals() -> Iterator[threading.Event]:
-    """Give an event set by SIGTERM and SIGINT; a second signal ends the process at once.
+def _ended_by_signals() -> Iterator[list[int]]:
+    """Give a list that gets the number of SIGTERM or SIGINT; a second signal ends the process at once.
 
-    The earlier handlers are restored: `main` may have been called by a program that goes on.
+    A list, not an event: a handler runs between two bytecodes of the main thread, and waits for ever if the main
+    thread holds the event's lock there. The earlier handlers are restored: `main` may have been called by a
+    program that goes on.
     """
-    ended = threading.Event()
+    ended: list[int] = []
 
     def end(number: int, _: object) -> None:
-        if ended.is_set():
+        if ended:
             os._exit(128 + number)
-        ended.set()
+        ended.append(number)
 
     earlier = {number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
