@@ -38,6 +38,10 @@ NAMES = {
         "tests/frontends/test_connections.py::test_a_compressed_body_that_cannot_be_read_is_refused"
     ),
     "decompressed-size": "tests/frontends/test_starving.py::test_tensors_of_a_bomb",
+    "parts-of-a-request": (
+        "tests/frontends/test_grpc_codec.py::"
+        "test_a_message_with_too_many_fields_is_refused_before_it_is_built"
+    ),
     "calls-at-a-time": (
         "tests/frontends/test_starving.py::test_the_limit_of_open_calls_is_advertised_and_enforced"
     ),

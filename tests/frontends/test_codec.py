@@ -21,12 +21,20 @@ from nbtriton.errors import InternalError, InvalidArgumentError, TritonError
 from nbtriton.frontends.http1.inference import best_encoding
 from nbtriton.frontends.kserve.call import InferCall, OutputRequest
 from nbtriton.frontends.kserve.classification import classify
-from nbtriton.frontends.kserve.json_codec import decode_infer
+from nbtriton.frontends.kserve.json_codec import decode_infer, read_json_data
 from nbtriton.frontends.kserve.json_responses import encode_infer, json_elements
 from nbtriton.frontends.kserve.json_templates import JsonTemplates
-from nbtriton.frontends.kserve.jsontext import dumps, format_double, parse, write_array
+from nbtriton.frontends.kserve.jsontext import (
+    MOST_LISTS,
+    MOST_MEMBERS,
+    dumps,
+    format_double,
+    parse,
+    parse_members,
+    write_array,
+)
 from nbtriton.frontends.kserve.shared_memory import SharedMemory
-from nbtriton.frontends.kserve.wire import wire_bytes
+from nbtriton.frontends.kserve.wire import MOST_STRINGS, element_count, wire_bytes
 from nbtriton.tensors import serialize_bytes
 
 MEMORY = SharedMemory()
@@ -196,7 +204,7 @@ def test_bytes_that_are_not_utf8_come_back(text: bytes) -> None:
     assert dumps(parse(text)) == text
 
 
-@pytest.mark.parametrize("text", [b"[" * 100_000, b'{"a":' * 100_000, b"[" * 100_000 + b"\xff"])
+@pytest.mark.parametrize("text", [b"[" * 100_000, b'{"a":' * 60_000, b"[" * 100_000 + b"\xff"])
 def test_deep_texts_are_refused(text: bytes) -> None:
     with pytest.raises(TritonError, match="failed to parse the request JSON buffer"):
         parse(text)
@@ -280,3 +288,60 @@ def test_long_texts_are_read_as_short_ones(text: bytes, junk: bytes, place: int)
         r"at (\d+)$", lambda end: f"at {max(int(end[1]) - lead, 0)}", read(b" " * lead + text)
     )
     assert found == read(text)
+
+
+STRING = json.dumps('{"a": [1, \\', ensure_ascii=False).encode()  # marks, quotes and backslashes
+MANY = {
+    "members of objects": (b"{" + b'"a":1,' * MOST_MEMBERS, b'"a":1}'),
+    "objects": (b"[" + b"{}," * MOST_MEMBERS, b"{}]"),
+    "lists": (b"[" + b"[]," * (MOST_LISTS - 1), b"[]]"),
+}
+
+
+@pytest.mark.parametrize("read", [parse, parse_members])
+@pytest.mark.parametrize("what", MANY)
+def test_a_text_with_too_many_parts_is_refused_before_it_is_built(what: str, read: Any) -> None:
+    beginning, end = MANY[what]
+    with pytest.raises(InvalidArgumentError, match=f"more than [0-9]+ {what}$"):
+        read(b" " * (256 << 10) + beginning + end)
+    with pytest.raises(InvalidArgumentError, match=f"more than [0-9]+ {what}$"):
+        read(b"[" + (STRING + b",") * 40_000 + beginning + end + b"]")
+
+
+@pytest.mark.parametrize("lead", range(9))
+def test_what_strings_contain_is_not_counted(lead: int) -> None:
+    text = b" " * lead + b"[" + (STRING + b",") * (MOST_LISTS + 1) + b"1]"
+    assert len(parse(text)) == MOST_LISTS + 2
+
+
+@pytest.mark.parametrize("shape", [(200_000,), (1, 200_000), (2, 100_000), (70_000, 3), (1, 1, 70_000, 1)])  # fmt: skip
+def test_long_lists_are_read_as_short_ones(shape: tuple[int, ...]) -> None:
+    values = np.arange(math.prod(shape)).reshape(shape)
+    for datatype in ("BOOL", "INT8", "UINT64", "FP32"):
+        elements = values % 2 == 1 if datatype == "BOOL" else values.astype(DTYPES[datatype])
+        found = read_json_data(elements.astype(object).tolist(), "IN", datatype, values.size)
+        np.testing.assert_array_equal(found, elements.reshape(-1))
+
+
+def test_a_wrong_element_of_a_long_list_is_found() -> None:
+    good = [1.0] * 200_000
+    for data, count, text in [
+        ([*good, True], 200_001, "non-number as double"),
+        ([*good, True], 200_000, "does not match true shape"),
+        ([good, [good[:7], "x"]], 200_008, "non-number as double"),
+        ([*good, 1e300 * 1e300], 199_999, "does not match true shape"),
+    ]:
+        with pytest.raises(InternalError, match=text):
+            read_json_data(data, "IN", "FP32", count)
+
+
+def test_a_BYTES_tensor_has_a_limit_of_elements() -> None:
+    with pytest.raises(InvalidArgumentError, match=f"more than {MOST_STRINGS} elements"):
+        read_json_data([""] * (MOST_STRINGS + 1), "IN", "BYTES", MOST_STRINGS + 1)
+
+
+def test_the_elements_of_a_million_dimensions_are_counted_at_once() -> None:
+    assert element_count([2] * 1_000_000) == 1 << 64
+    assert element_count([2] * 1_000_000 + [0]) == 0
+    assert element_count([1] * 100 + [3, 4]) == 12
+    assert element_count([]) == 0

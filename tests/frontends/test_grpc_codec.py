@@ -9,6 +9,7 @@ import pytest
 pytest.importorskip("tritonclient.grpc", reason="Triton's stubs need grpcio")
 
 import numpy as np
+from google.protobuf.message import DecodeError
 from hypothesis import example, given
 from hypothesis import strategies as st
 from tritonclient.grpc import service_pb2 as pb
@@ -16,9 +17,17 @@ from tritonclient.grpc import service_pb2 as pb
 from nbtriton.backends import RequestOptions
 from nbtriton.config import parse_pbtxt
 from nbtriton.engine import ModelSignature
-from nbtriton.errors import TritonError
+from nbtriton.errors import InvalidArgumentError, TritonError
 from nbtriton.frontends.kserve.call import InferCall, OutputRequest
-from nbtriton.frontends.kserve.proto_codec import parse_infer, read_request, read_version
+from nbtriton.frontends.kserve.messages import messages, varint
+from nbtriton.frontends.kserve.proto_codec import (
+    parse,
+    parse_at_once,
+    read_request,
+    read_request_id,
+    read_version,
+)
+from nbtriton.frontends.kserve.proto_parts import MOST_FIELDS, read_long
 from nbtriton.frontends.kserve.proto_responses import (
     encode_response,
     encode_stream_error,
@@ -26,6 +35,8 @@ from nbtriton.frontends.kserve.proto_responses import (
 )
 from nbtriton.frontends.kserve.proto_templates import ProtoTemplates
 from nbtriton.frontends.kserve.shared_memory import SharedMemory
+from nbtriton.frontends.kserve.wire import MOST_STRINGS
+from nbtriton.tensors import DATATYPES
 from tests.frontends.grpc_support import infer, tensor
 
 SIGNATURE = ModelSignature(
@@ -44,14 +55,19 @@ MEMORY = SharedMemory()
 
 def _slow(data: bytes) -> Any:
     """What protobuf and the checks say of a request."""
-    request = parse_infer(data)
+    request, _ = parse_at_once(messages.ModelInferRequest, data)
     version = read_version(request.model_version)
     return request, version, read_request(request, SIGNATURE, MEMORY)
 
 
 def _contents(call: Any) -> Any:
     arrays = {
-        name: (array.dtype, array.shape, array.tobytes()) for name, array in call.arrays.items()
+        name: (
+            array.dtype,
+            array.shape,
+            array.tolist() if array.dtype == object else array.tobytes(),
+        )
+        for name, array in call.arrays.items()
     }
     outputs = {name: (wanted.kind, wanted.classes) for name, wanted in call.outputs.items()}
     return arrays, outputs, repr(call.options), call.default.kind, call.empty_final
@@ -98,9 +114,9 @@ def requests(draw: Any) -> Any:
 
 
 @given(st.lists(requests(), min_size=1, max_size=4), st.lists(ids, min_size=1, max_size=3))
-def test_templates_read_requests_as_protobuf_does(messages: list[Any], names: list[str]) -> None:
+def test_templates_read_requests_as_protobuf_does(wanted: list[Any], names: list[str]) -> None:
     templates = ProtoTemplates()
-    for message in messages:
+    for message in wanted:
         for name in ["", *names]:
             message.id = name
             data = message.SerializeToString()
@@ -119,6 +135,130 @@ def test_fields_in_any_order_and_any_bytes(message: Any, data: Any) -> None:
     cut = whole[:at] + data.draw(st.binary(max_size=3)) + whole[at:]
     for variant in (whole + other, other + whole, cut, whole[:at]):
         assert _read(templates, variant)[:3] == _read(ProtoTemplates(), variant)[:3]
+
+
+typed = st.one_of(
+    st.tuples(st.just("FP32"), st.just("fp32_contents"), st.lists(st.floats(width=32))),
+    st.tuples(st.just("INT8"), st.just("int_contents"), st.lists(st.integers(-(1 << 31), (1 << 31) - 1))),
+    st.tuples(st.just("INT64"), st.just("int64_contents"), st.lists(st.integers(-(1 << 63), (1 << 63) - 1))),
+    st.tuples(st.just("UINT64"), st.just("uint64_contents"), st.lists(st.integers(0, (1 << 64) - 1))),
+    st.tuples(st.just("BOOL"), st.just("bool_contents"), st.lists(st.booleans())),
+    st.tuples(st.just("BYTES"), st.just("bytes_contents"), st.lists(st.binary(max_size=5))),
+)  # fmt: skip
+ANY = {
+    datatype: ModelSignature(parse_pbtxt(
+        f'name: "m" backend: "python" input {{ name: "A" data_type: TYPE_{kind} dims: -1 }} '
+        'output { name: "X" data_type: TYPE_FP32 dims: 1 }'
+    ))
+    for datatype, kind in {**{n: n for n in DATATYPES}, "BYTES": "STRING"}.items()
+}  # fmt: skip
+
+
+def _whole(data: bytes, signature: ModelSignature, parsed_by: Any) -> Any:
+    try:
+        request, *contents = parsed_by(messages.ModelInferRequest, data)
+        return _contents(read_request(request, signature, MEMORY, *contents))
+    except (TritonError, DecodeError):
+        return "refused"
+
+
+@given(requests(), requests(), st.integers(0, 500))
+def test_a_long_message_is_read_as_a_short_one(message: Any, other: Any, at: int) -> None:
+    data = message.SerializeToString()
+    for variant in (data, data + other.SerializeToString(), data[:at]):
+        found = _whole(variant, SIGNATURE, read_long)
+        assert found == _whole(variant, SIGNATURE, parse_at_once)
+
+
+@given(typed, typed)
+def test_typed_contents_of_a_long_message_are_read_as_those_of_a_short_one(
+    first: Any, second: Any
+) -> None:
+    datatype, field, values = first
+    one = tensor("A", datatype, [len(values)], **{field: values})
+    getattr(one.contents, second[1]).extend(second[2])  # perhaps of another datatype
+    data = infer("m", [one], []).SerializeToString()
+    found = _whole(data, ANY[datatype], read_long)
+    assert found == _whole(data, ANY[datatype], parse_at_once)
+    assert _whole(data[:-1], ANY[datatype], read_long) == "refused"
+
+
+def _field(number: int, content: bytes) -> bytes:
+    return varint(number << 3 | 2) + varint(len(content)) + content
+
+
+def test_elements_that_are_not_packed_and_those_of_several_messages_are_one_tensor() -> None:
+    about = _field(1, b"A") + _field(2, b"FP32") + _field(3, b"\x03")
+    values = [np.float32(n).tobytes() for n in (1, 2, 3)]
+    contents = _field(5, _field(6, values[0])) + _field(
+        5, b"\x35" + values[1] + b"\x35" + values[2]
+    )
+    data = _field(1, b"m") + _field(5, about + contents)
+    assert _whole(data, ANY["FP32"], read_long) == _whole(data, ANY["FP32"], parse_at_once)
+
+
+INPUT = _field(1, b"A") + _field(2, b"FP32") + _field(3, b"\x01")
+TOO_MANY = MOST_FIELDS + 1
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"\x2a\x00" * TOO_MANY,
+        b"\x32\x00" * TOO_MANY,
+        b"\x3a\x00" * TOO_MANY,
+        b"\x22\x00" * TOO_MANY,
+        b"\x78\x01" * TOO_MANY,
+        _field(5, b"\x0a\x00" * TOO_MANY),
+        _field(5, b"\x22\x00" * TOO_MANY),
+        _field(5, _field(4, b"\x0a\x00" * TOO_MANY)),
+        _field(5, _field(3, b"\x02" * TOO_MANY)),
+        _field(5, INPUT + _field(5, b"\x10\x01" * TOO_MANY)),
+        _field(5, INPUT + _field(5, b"\x78\x01" * TOO_MANY)),
+    ],
+    ids=[
+        "inputs", "outputs", "raw", "parameters", "unknown", "names", "input parameters", "keys", "dimensions",
+        "not packed", "unknown in contents",
+    ],
+)  # fmt: skip
+def test_a_message_with_too_many_fields_is_refused_before_it_is_built(data: bytes) -> None:
+    with pytest.raises(InvalidArgumentError, match=f"more than {MOST_FIELDS} fields"):
+        parse(messages.ModelInferRequest, data)
+
+
+def test_every_method_counts_the_fields_of_its_request() -> None:
+    data = _field(3, _field(1, b"k") + _field(2, _field(1, b"v") * TOO_MANY))
+    for kind in (messages.RepositoryModelLoadRequest, messages.TraceSettingRequest):
+        with pytest.raises(InvalidArgumentError, match="more than"):
+            parse(kind, data.replace(b"\x1a", b"\x0a", 1) if "Trace" in kind.__name__ else data)
+
+
+def test_a_tensor_with_too_many_strings_is_refused() -> None:
+    about = _field(1, b"A") + _field(2, b"BYTES") + _field(3, varint(MOST_STRINGS + 1))
+    data = _field(5, about) + _field(7, bytes(4))
+    with pytest.raises(InvalidArgumentError, match=f"more than {MOST_STRINGS} elements"):
+        read_request(*parse_at_once(messages.ModelInferRequest, data)[:1], ANY["BYTES"], MEMORY)
+
+
+def test_tensors_of_any_size_are_read() -> None:
+    values = np.arange(3_000_000, dtype=np.float32)
+    numbers = np.arange(-(1 << 20), 1 << 20, dtype=np.int64) * 1_000_003
+    for datatype, field, given_ in (
+        ("FP32", "fp32_contents", values),
+        ("INT64", "int64_contents", numbers),
+    ):
+        data = infer(
+            "m", [tensor("A", datatype, [len(given_)], **{field: given_})], []
+        ).SerializeToString()
+        request, contents = parse(messages.ModelInferRequest, data)
+        read = read_request(request, ANY[datatype], MEMORY, contents)
+        np.testing.assert_array_equal(read.arrays["A"], given_)
+
+
+def test_the_id_of_a_request_with_an_error_is_found() -> None:
+    data = infer("m", request_id="i").SerializeToString()
+    assert read_request_id(data + b"\x2a\x00" * TOO_MANY) == "i"
+    assert read_request_id(data + b"\x2a") == read_request_id(b"\x1a\x01\xff") == ""
 
 
 def test_the_second_request_is_read_by_its_template() -> None:

@@ -17,7 +17,7 @@ pytest.importorskip("tritonclient.grpc", reason="Triton's stubs need grpcio")
 from nbtriton.engine import Server
 from nbtriton.frontends import Endpoints, Limits, serve
 from tests.engine.support import Gate, gated, waited
-from tests.frontends.grpc_support import infer
+from tests.frontends.grpc_support import infer, tensor
 from tests.frontends.http2_raw import (
     ACK,
     DATA,
@@ -194,6 +194,59 @@ def test_a_long_decompression_blocks_no_other_client(
         over.set()
         assert bomber.receive().status == 400
         assert other.answer().status == (0, "")
+
+
+LONG = " " * ((64 << 10) + 1)
+
+
+@HONEST
+def test_what_is_long_to_read_is_not_read_on_the_loop(
+    server: Server, honest: Callable[..., Callable[[], None]]
+) -> None:
+    begun, over = threading.Semaphore(0), threading.Event()
+
+    def occupy() -> None:
+        begun.release()
+        waited(over)
+
+    texts = {
+        "/v2/models/m/infer": LONG + json.dumps({"inputs": []}),
+        "/v2/models/m/generate": LONG + json.dumps({"IN": [1.0] * 4}),
+        "/v2/trace/setting": LONG + "{}",
+        "/v2/logging": LONG + "{}",
+    }
+    head = fields({b":path": b"/inference.GRPCInferenceService/ServerLive"})
+    typed = tensor(parameters={"p": LONG}, fp32_contents=[1.0] * 4)
+    messages = [(HEAD, infer("m", [typed], []).SerializeToString()), (head, LONG.encode())]
+    messages.append(
+        (HEAD, infer("m", [tensor("IN", "BYTES")], [LONG.encode()]).SerializeToString())
+    )
+    with opened(server) as endpoints, contextlib.ExitStack() as stack:
+        stack.callback(over.set)
+        for _ in range(4):
+            endpoints._thread.run_on_worker(occupy)
+            assert begun.acquire(timeout=30)
+        clients = [stack.enter_context(Client(endpoints.http_port or 0)) for _ in texts]
+        for client, (path, text) in zip(clients, texts.items(), strict=True):
+            client.send(post(path, text.encode()))
+        other = stack.enter_context(GrpcClient(endpoints.grpc_port or 0))
+        for stream, (fields_, message) in zip((1, 3, 5), messages, strict=True):
+            other.send(
+                frame(HEADERS, END_HEADERS, stream, fields_)
+                + frame(DATA, END_STREAM, stream, prefixed(message))
+            )
+        other.send(frame(PING, 0, 0, bytes(8)))
+        other.until(lambda: other.of(PING))
+        honest(endpoints)()
+        assert not other.of(HEADERS)
+        for client in clients:
+            client.socket.setblocking(False)
+            with pytest.raises(BlockingIOError):
+                client.socket.recv(1)
+            client.socket.settimeout(30)
+        over.set()
+        assert [client.receive().status for client in clients] == [400, 200, 200, 200]
+        assert [other.answer(stream).status[0] for stream in (1, 3, 5)] == [0, 13, 3]
 
 
 def test_packed_messages_of_a_stream_keep_their_order(endpoints: Endpoints, gate: Gate) -> None:

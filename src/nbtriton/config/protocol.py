@@ -5,9 +5,9 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from nbtriton.config._proto import message_classes
+from nbtriton.config._proto import is_repeated, message_classes
 
-__all__ = ["messages"]
+__all__ = ["is_repeated", "messages"]
 
 # By name, such as `messages.ModelInferRequest`; the classes are made at run time.
 messages: Any = SimpleNamespace(**message_classes("grpc_service.proto"))

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Generic, TypeVar
 
-__all__ = ["TemplateCache"]
+__all__ = ["LONGEST", "TemplateCache"]
 
 # Longer texts are rare and would displace many others.
-_LONGEST = 4096
+LONGEST = 4096
 _MOST = 256
 
 T = TypeVar("T")
@@ -25,7 +25,7 @@ class TemplateCache(Generic[T]):
 
     def remember(self, text: bytes, template: T) -> None:
         """Store the template of a text unless the text is long; a full cache is cleared first."""
-        if len(text) > _LONGEST:
+        if len(text) > LONGEST:
             return
         if len(self._templates) >= _MOST:
             self._templates.clear()

@@ -14,6 +14,8 @@ __all__ = ["as_bytes_array", "deserialize_bytes", "serialize_bytes"]
 _LENGTH = struct.Struct("<I")
 # Below this walking is faster than numpy.
 _FEW_BYTES = 512
+# Above this too: numpy would let no other thread run for more than 50 ms.
+_MANY_BYTES = 16 << 20
 # An item of a numpy dtype.
 _LARGEST_ITEM = 2**31 - 1
 # Above this times the data, padding short elements to the longest one costs more than it saves.
@@ -59,12 +61,16 @@ def serialize_bytes(array: np.ndarray[Any, Any]) -> bytes:
     return b"".join(parts)
 
 
-def deserialize_bytes(buffer: bytes | bytearray | memoryview) -> np.ndarray[Any, Any]:
+def deserialize_bytes(
+    buffer: bytes | bytearray | memoryview, most: int | None = None
+) -> np.ndarray[Any, Any]:
     """Return the elements of a serialized BYTES tensor.
 
     Parameters
     ----------
     buffer : bytes-like
+    most : int, optional
+        Elements after which the reader may stop; then one more is returned.
 
     Returns
     -------
@@ -77,13 +83,13 @@ def deserialize_bytes(buffer: bytes | bytearray | memoryview) -> np.ndarray[Any,
         A length or an element is cut off.
     """
     raw = bytes(buffer)
-    if len(raw) > _FEW_BYTES:
+    if _FEW_BYTES < len(raw) <= _MANY_BYTES:
         found = _of_one_length(raw)
         if found is None and _begins_short(raw):
             found = _at_zeros(raw)
         if found is not None:
             return found
-    return _as_array(_walk(raw))
+    return _as_array(_walk(raw, len(raw) if most is None else most))
 
 
 def _as_array(items: list[bytes]) -> np.ndarray[Any, Any]:
@@ -92,12 +98,12 @@ def _as_array(items: list[bytes]) -> np.ndarray[Any, Any]:
     return out
 
 
-def _walk(raw: bytes) -> list[bytes]:
-    """Walk from length to length."""
+def _walk(raw: bytes, most: int) -> list[bytes]:
+    """Walk from length to length, to the end or to one element too many."""
     total = len(raw)
     items: list[bytes] = []
     offset = 0
-    while offset < total:
+    while offset < total and len(items) <= most:
         start = offset + _LENGTH.size
         if start > total:
             raise InvalidArgumentError(

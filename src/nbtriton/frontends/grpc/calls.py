@@ -41,8 +41,8 @@ _log = logging.getLogger("nbtriton.frontends")
 _PREFIX_SIZE: Final = PREFIX.size
 _unpack_prefix: Final = PREFIX.unpack_from
 _pack_prefix: Final = PREFIX.pack
-# Largest compressed message that is decompressed on the loop.
-_SHORT = 64 << 10
+# Largest message that is decompressed on the loop: one turn reads 40 that hold a thousand times their size.
+_SHORT = 16 << 10
 # Requests in progress at which a stream is no longer read.
 _MAX_IN_FLIGHT = 4096
 

@@ -14,6 +14,7 @@ from nbtriton.frontends.grpc.inference import GrpcInference, InferStream
 from nbtriton.frontends.grpc.keepalive import ChannelArguments
 from nbtriton.frontends.grpc.methods import Method, grpc_methods
 from nbtriton.frontends.kserve.messages import SERVICE
+from nbtriton.frontends.kserve.proto_parts import LONG
 from nbtriton.frontends.loop import LoopThread
 
 if TYPE_CHECKING:
@@ -99,16 +100,13 @@ class GrpcEndpoint:
     def _unary(
         self, method: Method | Callable[[bytes], bytes]
     ) -> Callable[[bytes, UnaryCall], None]:
-        if not isinstance(method, Method):
-            return lambda data, rpc: _answer(method, data, rpc)
-
         def answer(data: bytes, rpc: UnaryCall) -> None:
-            if method.slow():
+            if len(data) > LONG or (isinstance(method, Method) and method.slow()):
                 self._thread.run_on_worker(partial(_answer, method, data, rpc))
             else:
                 _answer(method, data, rpc)
 
-        return self._guarded(method.category, answer)
+        return self._guarded(method.category, answer) if isinstance(method, Method) else answer
 
     def _guarded(
         self, category: str, answer: Callable[[bytes, UnaryCall], None]

@@ -13,13 +13,21 @@ from typing import TYPE_CHECKING, Any
 from nbtriton.engine import BARE_FINAL
 from nbtriton.errors import CancelledError, InternalError, TritonError, UnsupportedError
 from nbtriton.frontends.kserve.call import InferCall
-from nbtriton.frontends.kserve.proto_codec import parse_infer, read_request, read_version
+from nbtriton.frontends.kserve.messages import messages
+from nbtriton.frontends.kserve.proto_codec import (
+    parse,
+    parse_at_once,
+    read_request,
+    read_request_id,
+    read_version,
+)
+from nbtriton.frontends.kserve.proto_parts import LONG
 from nbtriton.frontends.kserve.proto_responses import (
     encode_response,
     encode_stream_error,
     encode_stream_response,
 )
-from nbtriton.frontends.kserve.proto_templates import ProtoTemplates
+from nbtriton.frontends.kserve.proto_templates import ProtoTemplates, is_plain
 from nbtriton.frontends.kserve.responder import Responder
 from nbtriton.frontends.kserve.shared_memory import READ_AT_ONCE, LongReadError, ShortReads
 
@@ -29,6 +37,7 @@ if TYPE_CHECKING:
     from nbtriton.backends.base import Response
     from nbtriton.engine import InferenceRequest, JoinBatch, ModelSignature
     from nbtriton.frontends.grpc.calls import StreamCall, UnaryCall
+    from nbtriton.frontends.kserve.proto_parts import Contents
     from nbtriton.frontends.kserve.shared_memory import SharedMemory
     from nbtriton.frontends.service import Service
 
@@ -96,7 +105,10 @@ class GrpcInference:
             if self.service.grpc_forwards is not None:
                 self._forward(metadata, call)
             return found
-        request, found = self._read_new(data, self._short, unary)
+        if len(data) > LONG and not is_plain(data):
+            raise LongReadError
+        parsed = parse_at_once(messages.ModelInferRequest, data)
+        request, found = self._read_new(parsed, self._short, unary)
         self._templates.remember(data, request, found[1], found[2])
         self._forward(metadata, found[2])
         return found
@@ -112,7 +124,8 @@ class GrpcInference:
         """Read a long request on a worker; return the function to call on the loop."""
         found: _Read | TritonError
         try:
-            _, found = self._read_new(data, self.service.shared_memory, unary)
+            parsed = parse(messages.ModelInferRequest, data)
+            _, found = self._read_new(parsed, self.service.shared_memory, unary)
             self._forward(metadata, found[2])
         except TritonError as error:
             found = error
@@ -127,12 +140,15 @@ class GrpcInference:
         return put
 
     def _read_new(
-        self, data: bytes, memory: SharedMemory | ShortReads, unary: bool
+        self,
+        parsed: tuple[Any, Sequence[Contents]],
+        memory: SharedMemory | ShortReads,
+        unary: bool,
     ) -> tuple[Any, _Read]:
-        request = parse_infer(data)
+        request, contents = parsed
         version = read_version(request.model_version)
         signature = self._signature(request.model_name, version, unary)
-        return request, (signature, version, read_request(request, signature, memory))
+        return request, (signature, version, read_request(request, signature, memory, contents))
 
     def _forward(self, metadata: Sequence[tuple[str, Any]], call: InferCall) -> None:
         forwards = self.service.grpc_forwards
@@ -344,7 +360,7 @@ class InferStream:
     def _put(self, data: bytes, times: tuple[int, int], found: _Read | TritonError) -> None:
         rpc = self._rpc
         if isinstance(found, TritonError):
-            rpc.send(encode_stream_error(found.message, _request_id(data)))
+            rpc.send(encode_stream_error(found.message, read_request_id(data)))
             rpc.message_done()
             return
         request = _Streamed(self._inference, found, self, rpc)
@@ -463,10 +479,3 @@ class _Streamed(_Waiting):
 
 def _text(value: bytes) -> str:
     return value.decode("utf-8", "surrogateescape")
-
-
-def _request_id(data: bytes) -> str:
-    try:
-        return str(parse_infer(data).id)
-    except TritonError:
-        return ""

@@ -6,22 +6,19 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from google.protobuf import json_format
-from google.protobuf.message import DecodeError
 
 from nbtriton.errors import (
-    InternalError,
     InvalidArgumentError,
     UnsupportedError,
 )
 from nbtriton.frontends.kserve.messages import (
     HEALTH,
     SERVICE,
-    UNPARSABLE,
     HealthCheckRequest,
     health_response,
     messages,
 )
-from nbtriton.frontends.kserve.proto_codec import read_version
+from nbtriton.frontends.kserve.proto_codec import parse, read_version
 from nbtriton.frontends.kserve.settings import log_changes, trace_changes
 
 if TYPE_CHECKING:
@@ -56,10 +53,7 @@ class Method:
         self._request = request
 
     def __call__(self, data: bytes) -> bytes:
-        try:
-            request = self._request.FromString(data)
-        except DecodeError:
-            raise InternalError(UNPARSABLE) from None
+        request, _ = parse(self._request, data)
         response: bytes = self._answer(request).SerializeToString()
         return response
 
@@ -113,10 +107,7 @@ class _Methods:
     # -- server and models -----------------------------------------------------------------------
 
     def health(self, data: bytes) -> bytes:
-        try:
-            HealthCheckRequest.FromString(data)
-        except DecodeError:
-            raise InternalError(UNPARSABLE) from None
+        parse(HealthCheckRequest, data)
         return health_response(self._service.is_ready())
 
     def server_live(self, _: Any) -> Any:

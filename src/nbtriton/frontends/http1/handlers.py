@@ -18,7 +18,13 @@ from nbtriton.errors import (
     UnsupportedError,
 )
 from nbtriton.frontends.http1.cycle import RequestHead, RequestResponseCycle
-from nbtriton.frontends.http1.inference import HttpResponder, Inference, RouteHandler, read_version
+from nbtriton.frontends.http1.inference import (
+    LONG_JSON,
+    HttpResponder,
+    Inference,
+    RouteHandler,
+    read_version,
+)
 from nbtriton.frontends.http1.response import (
     JSON,
     TEXT,
@@ -112,14 +118,13 @@ class Handlers:
             return _always(HttpResponse(405, _kind_of_errors(route), (body,)))
         if route.category == "inference":
             return self._infer[route.handler](head, **route.arguments)
-        if route.handler in self._slow:
-            return lambda cycle: cycle.work(lambda: self._answer(cycle, route))
-        if route.handler == "model_ready":
-            return lambda cycle: self._ask_model(cycle, route)
-        return lambda cycle: self._answer(cycle, route)
+        return lambda cycle: self._answer_in_time(cycle, route)
 
-    def _ask_model(self, cycle: RequestResponseCycle, route: Route) -> None:
-        if self._service.server.engine.inspection.has_own_checks():
+    def _answer_in_time(self, cycle: RequestResponseCycle, route: Route) -> None:
+        """Answer at once, or on a worker if that may take long."""
+        checks = self._service.server.engine.inspection.has_own_checks
+        is_slow = route.handler in self._slow or (route.handler == "model_ready" and checks())
+        if is_slow or len(cycle.body) > LONG_JSON:
             cycle.work(lambda: self._answer(cycle, route))
         else:
             self._answer(cycle, route)

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from nbtriton.frontends.kserve.shared_memory import SharedMemory
     from nbtriton.frontends.service import Service
 
-__all__ = ["HttpResponder", "Inference", "RouteHandler", "read_version"]
+__all__ = ["LONG_JSON", "HttpResponder", "Inference", "RouteHandler", "read_version"]
 
 # Handler of the requests with one head: answers a request, or returns its responder for the engine.
 RouteHandler = Callable[[RequestResponseCycle], HttpResponder | None]
@@ -39,7 +39,7 @@ RouteHandler = Callable[[RequestResponseCycle], HttpResponder | None]
 _log = logging.getLogger("nbtriton.frontends")
 
 # JSON of this size takes about a millisecond to read; longer texts are read on a worker.
-_LONG_JSON = 64 << 10
+LONG_JSON = 64 << 10
 _DECOUPLED = "HTTP end point doesn't support models with decoupled transaction policy"
 _HEADER_LENGTH = b"inference-header-content-length"
 _ATOI = re.compile(rb"\s*([+-]?\d{1,18})")
@@ -134,11 +134,31 @@ class Inference:
                 raise InvalidArgumentError(
                     "Unsupported content-encoding, only 'identity' is supported."
                 )
-            call = decode_generate(cycle.body, signature)
+            if len(cycle.body) <= LONG_JSON:
+                return kind(cycle, signature, number, decode_generate(cycle.body, signature))
         except TritonError as error:
             cycle.respond(error_response(error))
             return None
-        return kind(cycle, signature, number, call)
+        cycle.work(partial(self._generate_long, kind, cycle, signature, number))
+        return None
+
+    def _generate_long(
+        self,
+        kind: type[GenerateResponder],
+        cycle: RequestResponseCycle,
+        signature: ModelSignature,
+        version: int,
+    ) -> None:
+        """Read a long request on a worker."""
+        try:
+            responder = kind(cycle, signature, version, decode_generate(cycle.body, signature))
+        except TritonError as error:
+            cycle.respond(error_response(error))
+        except Exception as error:
+            _log.exception("a request to %s could not be read", signature.name)
+            cycle.respond(unexpected_error(error))
+        else:
+            self.submit((responder,))
 
 
 class _Infer:
@@ -168,7 +188,7 @@ class _Infer:
             if self._given == _PLAIN:
                 data, start = cycle.data, cycle.start
                 length = self._header_length(len(data) - start)
-                if length <= _LONG_JSON:
+                if length <= LONG_JSON:
                     memory = self._inference.short
                     try:
                         return self._decode(cycle, signature, number, data, start, length, memory)

@@ -85,12 +85,13 @@ def _map(
         parameters[name] = read_parameter(name, value)
         return
     elements = value if type(value) is list else [value]
+    count = len(elements)
     # Triton reads the strings of a BYTES input before it checks the shape, but numbers after it.
     strings = spec.datatype == "BYTES"
     data: Any = read_json_data(elements, name, "BYTES", 0) if strings else None
-    shape = _deduced(spec, signature.max_batch_size > 0, len(elements))
+    shape = _deduced(spec, signature.max_batch_size > 0, count)
     if not strings:
-        data = read_json_data(elements, name, spec.datatype, len(elements))
+        data = read_json_data(elements, name, spec.datatype, count)
     if name in inputs:
         raise duplicate_input(name, request_id)
     inputs[name] = WireInput(name, spec.datatype, shape, data)

@@ -7,8 +7,8 @@ an `InferCall` out.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Mapping
-from itertools import chain
+from collections.abc import Iterator, Mapping
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -27,6 +27,7 @@ from nbtriton.frontends.kserve.jsontext import (
 from nbtriton.frontends.kserve.wire import (
     DTYPES,
     WireInput,
+    check_strings,
     duplicate_input,
     element_count,
     log_prefix,
@@ -43,6 +44,8 @@ __all__ = ["decode_infer", "read_json_data", "read_parameter"]
 _NO_JSON = ("FP16", "BF16")  # KS24
 _INT64 = range(-(1 << 63), 1 << 63)
 _UINT64 = range(1 << 64)
+# Elements that are handled at once, in a millisecond in which no other thread runs.
+_AT_ONCE = 1 << 16
 # Triton counts the elements of JSON data in 32 bits, and crashes on more.
 _MOST_ELEMENTS = (1 << 31) - 1
 _RESERVED = "parameter keys starting with 'triton_' are reserved for Triton usage and should not be specified."  # fmt: skip
@@ -268,7 +271,7 @@ def read_json_data(
     Parameters
     ----------
     data : list
-        Nested to any depth.
+        Nested to any depth; not to be used afterwards.
     name, datatype : str
         Of the input.
     count : int
@@ -280,7 +283,17 @@ def read_json_data(
         One-dimensional. The number of strings is not checked here: the engine has another text for it.
     """
     flat, kinds = _flatten(data)
+    try:
+        return _elements(flat, kinds, name, datatype, count)
+    finally:
+        _clear(flat)
+
+
+def _elements(
+    flat: list[Any], kinds: set[type], name: str, datatype: str, count: int
+) -> np.ndarray[Any, Any] | list[bytes]:
     if datatype == "BYTES":
+        check_strings(len(flat))
         if kinds <= {str}:
             return [item.encode("utf-8", "surrogateescape") for item in flat]
         raise InternalError(
@@ -297,15 +310,8 @@ def read_json_data(
     wanted, message = _KINDS[dtype.kind]
     if len(flat) != count or not kinds <= wanted:
         _refuse_elements(flat, wanted, message, count)
-    if not flat:
-        return np.empty(0, dtype)
-    if dtype.kind == "b":
-        return np.array(flat, np.bool_)
-    # `array` casts as C does. numpy would warn, and suppressing the warning costs 4 us.
-    kind = "f" if dtype == np.float32 else {"f": "d", "i": "q", "u": "Q"}[dtype.kind]
     try:
-        # Narrow types keep the low bits, as in C.
-        return np.frombuffer(array(kind, flat), kind).astype(dtype, copy=False)
+        return _cast(flat, dtype)
     except OverflowError:
         if dtype.kind != "f":
             raise InternalError(f"Unable to parse 'data': {message}") from None
@@ -322,21 +328,58 @@ _KINDS = {
 }
 
 
+def _cast(flat: list[Any], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
+    if len(flat) > _AT_ONCE:
+        return np.concatenate([_cast(part, dtype) for part in _parts(flat)])
+    if not flat:
+        return np.empty(0, dtype)
+    # `array` casts as C does. numpy would warn, and suppressing the warning costs 4 us.
+    kind = "f" if dtype == np.float32 else {"f": "d", "i": "q", "u": "Q", "b": "b"}[dtype.kind]
+    # Narrow types keep the low bits, as in C.
+    return np.frombuffer(array(kind, flat), kind).astype(dtype, copy=False)
+
+
+def _parts(data: list[Any]) -> Iterator[list[Any]]:
+    for at in range(0, len(data), _AT_ONCE):
+        yield data[at : at + _AT_ONCE]
+
+
 def _flatten(data: list[Any]) -> tuple[list[Any], set[type]]:
-    """Return the leaves in order, and the set of their types."""
-    kinds = set(map(type, data))
+    """Return the leaves in order, and the set of their types; long lists are emptied for it."""
+    kinds = _kinds(data)
     while list in kinds:
-        if len(kinds) > 1:  # lists beside other values
-            data = [item if type(item) is list else [item] for item in data]
-        data = list(chain.from_iterable(data))
-        kinds = set(map(type, data))
+        if len(data) == 1:
+            data = data[0]
+        else:
+            rows, data = data, []
+            for row in rows:
+                if type(row) is not list:  # beside lists
+                    data.append(row)
+                    continue
+                data += row
+                if len(row) > _AT_ONCE:
+                    row.clear()
+        kinds = _kinds(data)
     return data, kinds
+
+
+def _kinds(data: list[Any]) -> set[type]:
+    if len(data) <= _AT_ONCE:
+        return set(map(type, data))
+    return set().union(*(set(map(type, part)) for part in _parts(data)))
+
+
+def _clear(flat: list[Any]) -> None:
+    """Free the elements part by part."""
+    while len(flat) > _AT_ONCE:
+        del flat[-_AT_ONCE:]
 
 
 def _refuse_elements(flat: list[Any], wanted: frozenset[type], message: str, count: int) -> None:
     """Raise Triton's first error: a wrong element, or one too many."""
     unsigned = message == _KINDS["u"][1]
-    if any(type(item) not in wanted or (unsigned and item < 0) for item in flat[:count]):
+    read = islice(flat, count)
+    if any(type(item) not in wanted or (unsigned and item < 0) for item in read):
         raise InternalError(f"Unable to parse 'data': {message}")
     raise InternalError(_SHAPE)
 

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import rapidjson
 
-from nbtriton.errors import InternalError
+from nbtriton.errors import InternalError, InvalidArgumentError
 
 __all__ = [
     "Members",
@@ -22,6 +22,7 @@ __all__ = [
     "as_bool",
     "as_string",
     "as_uint",
+    "check_parts",
     "dumps",
     "format_double",
     "member",
@@ -64,6 +65,15 @@ _FAST = _FirstCounts(number_mode=rapidjson.NM_NAN | rapidjson.NM_NATIVE)
 _MEMBERS = _AllMembers(number_mode=rapidjson.NM_NAN)
 # Longer texts are read piece by piece: at once they would block other threads for more than about 10 ms.
 _LONG = 256 << 10
+# Limits of one text. To free an object of a million members takes 100 ms, in which no other thread runs; and the
+# garbage collector visits all lists in one go.
+MOST_MEMBERS = 1 << 16
+MOST_LISTS = 1 << 20
+_LIMITS = {
+    b":": (MOST_MEMBERS, "members of objects"),
+    b"{": (MOST_MEMBERS, "objects"),
+    b"[": (MOST_LISTS, "lists"),
+}
 _NOT_ASCII = re.compile(rb"[\x80-\xff]")
 _OFFSET = re.compile(r"Parse error at offset (\d+): (.*)", re.DOTALL)
 
@@ -89,6 +99,8 @@ def parse(text: bytes | memoryview, *, exact: bool = True) -> Any:
     ------
     InternalError
         With RapidJSON's reason and the offset.
+    InvalidArgumentError
+        A long text has too many members or lists.
     """
     return _parse(bytes(text), _EXACT if exact else _FAST, _first_counts)
 
@@ -98,15 +110,39 @@ def parse_members(text: bytes | memoryview) -> Any:
 
     Raises
     ------
-    InternalError
-        With RapidJSON's reason and the offset.
+    TritonError
+        As `parse`.
     """
     return _parse(bytes(text), _MEMBERS, tuple)
+
+
+def check_parts(text: bytes) -> None:
+    """Check how many members, objects and lists a text has; raises InvalidArgumentError."""
+    for mark, (most, what) in _LIMITS.items():
+        found = sum(text.count(mark, at, at + _LONG) for at in range(0, len(text), _LONG))
+        if found > most and sum(piece.count(mark) for piece in _outside_strings(text)) > most:
+            raise InvalidArgumentError(f"the JSON of the request has more than {most} {what}")
+
+
+def _outside_strings(text: bytes) -> Iterator[bytes]:
+    """Yield the text without its strings, in pieces."""
+    is_inside, escape = False, b""
+    for at in range(0, len(text), _LONG):
+        piece = escape + text[at : at + _LONG]
+        # A backslash at the end belongs to the next piece.
+        backslashes = len(piece) - len(piece.rstrip(b"\\"))
+        escape = piece[len(piece) - backslashes % 2 :]
+        piece = piece[: len(piece) - len(escape)].replace(b"\\\\", b"").replace(b'\\"', b"")
+        parts = piece.split(b'"')
+        yield b"".join(parts[is_inside::2])
+        is_inside ^= len(parts) % 2 == 0
 
 
 def _parse(
     text: bytes, decoder: Callable[[Any], Any], make: Callable[[list[tuple[str, Any]]], Any]
 ) -> Any:
+    if len(text) >= _LONG:
+        check_parts(text)
     try:
         return decoder(text if len(text) < _LONG else _Pieces(text))
     except UnicodeDecodeError:

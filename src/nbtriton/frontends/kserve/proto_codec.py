@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -10,7 +12,8 @@ from google.protobuf.message import DecodeError
 
 from nbtriton.errors import InternalError, InvalidArgumentError
 from nbtriton.frontends.kserve.call import SEQUENCE_FLAGS, InferCall, OutputRequest
-from nbtriton.frontends.kserve.messages import UNPARSABLE, messages, parameter_value
+from nbtriton.frontends.kserve.messages import UNPARSABLE, parameter_value
+from nbtriton.frontends.kserve.proto_parts import LONG, MOST_FIELDS, Contents, read_long, top_fields
 from nbtriton.frontends.kserve.wire import WireInput, duplicate_input
 from nbtriton.tensors import DATATYPES, numpy_dtype
 
@@ -18,7 +21,7 @@ if TYPE_CHECKING:
     from nbtriton.engine import ModelSignature
     from nbtriton.frontends.kserve.shared_memory import Lease, SharedMemory, ShortReads
 
-__all__ = ["parse_infer", "read_request", "read_version"]
+__all__ = ["parse", "parse_at_once", "read_request", "read_request_id", "read_version"]
 
 _UINT64 = (1 << 64) - 1
 _EMPTY_FINAL = "triton_enable_empty_final_response"
@@ -29,17 +32,18 @@ _RESERVED = (
 _STOL = re.compile(r"\s*([+-]?\d+)")
 _INT64_MAX = (1 << 63) - 1
 
-# The datatypes of each field of typed contents.
+# The datatypes of each field of typed contents, by its number.
 _CONTENTS = {
-    "bool_contents": ("BOOL",),
-    "int_contents": ("INT32", "INT16", "INT8"),
-    "int64_contents": ("INT64",),
-    "uint_contents": ("UINT32", "UINT16", "UINT8"),
-    "uint64_contents": ("UINT64",),
-    "fp32_contents": ("FP32",),
-    "fp64_contents": ("FP64",),
-    "bytes_contents": ("BYTES",),
+    1: ("BOOL",),
+    2: ("INT32", "INT16", "INT8"),
+    3: ("INT64",),
+    4: ("UINT32", "UINT16", "UINT8"),
+    5: ("UINT64",),
+    6: ("FP32",),
+    7: ("FP64",),
+    8: ("BYTES",),
 }
+_ID = 3
 
 
 def read_version(text: str) -> int:
@@ -67,8 +71,8 @@ def read_version(text: str) -> int:
     return version
 
 
-def parse_infer(data: bytes) -> Any:
-    """Parse a ModelInferRequest.
+def parse_at_once(kind: Any, data: bytes) -> tuple[Any, Sequence[Contents]]:
+    """Parse a message of a class of protobuf's that is known to be read soon.
 
     Raises
     ------
@@ -76,16 +80,54 @@ def parse_infer(data: bytes) -> Any:
         The bytes are not such a message.
     """
     try:
-        return messages.ModelInferRequest.FromString(data)
+        return kind.FromString(data), ()
     except DecodeError:
         raise InternalError(UNPARSABLE) from None
+
+
+def parse(kind: Any, data: bytes) -> tuple[Any, Sequence[Contents]]:
+    """Parse a message; one longer than `LONG` should be parsed on a worker.
+
+    Returns
+    -------
+    message, contents
+        As `read_long`; of a short message the tensors have their contents, and the second is empty.
+
+    Raises
+    ------
+    InternalError
+        The bytes are not such a message.
+    InvalidArgumentError
+        The message has too many fields, or strings.
+    """
+    if len(data) <= LONG:
+        return parse_at_once(kind, data)
+    try:
+        return read_long(kind, data)
+    except DecodeError:
+        raise InternalError(UNPARSABLE) from None
+
+
+def read_request_id(data: bytes) -> str:
+    """Return the id of a request that may have an error; empty for none."""
+    found = b""
+    try:
+        for number, start, end in islice(top_fields(data), MOST_FIELDS):
+            if number == _ID:
+                found = data[start:end]
+        return found.decode()
+    except (InternalError, UnicodeDecodeError):
+        return ""
 
 
 # -- requests ----------------------------------------------------------------------------------------
 
 
 def read_request(
-    request: Any, signature: ModelSignature, shared_memory: SharedMemory | ShortReads
+    request: Any,
+    signature: ModelSignature,
+    shared_memory: SharedMemory | ShortReads,
+    contents: Sequence[Contents] = (),
 ) -> InferCall:
     """Read a request of a known model.
 
@@ -96,6 +138,8 @@ def read_request(
         Signature of the model.
     shared_memory : SharedMemory
         The registered regions.
+    contents : sequence of Contents
+        Of each input, if they are not in the message.
 
     Returns
     -------
@@ -113,7 +157,7 @@ def read_request(
     try:
         _read_parameters(request.parameters, call)
         _check_names(request, call)
-        inputs = _read_inputs(request, shared_memory, call)
+        inputs = _read_inputs(request, contents, shared_memory, call)
         _read_outputs(request, shared_memory, call)
         call.set_inputs(signature, inputs)
     except BaseException:
@@ -178,13 +222,16 @@ def _check_names(request: Any, call: InferCall) -> None:
 
 
 def _read_inputs(
-    request: Any, shared_memory: SharedMemory | ShortReads, call: InferCall
+    request: Any,
+    contents: Sequence[Contents],
+    shared_memory: SharedMemory | ShortReads,
+    call: InferCall,
 ) -> list[WireInput]:
     inputs: list[WireInput] = []
     raw = request.raw_input_contents
     index = 0
     model = request.model_name
-    for tensor in request.inputs:
+    for position, tensor in enumerate(request.inputs):
         name = tensor.name
         named = tensor.parameters and "shared_memory_region" in tensor.parameters
         if named and tensor.HasField("contents"):
@@ -203,7 +250,7 @@ def _read_inputs(
                     "contents field must not be specified when using raw_input_contents for "
                     f"'{name}' for model '{model}'"
                 )
-            data = _typed(tensor, model)
+            data = _typed(tensor, contents[position] if contents else None, model)
         elif index < len(raw):
             data = raw[index]
             index += 1
@@ -215,22 +262,25 @@ def _read_inputs(
     return inputs
 
 
-def _typed(tensor: Any, model: str) -> np.ndarray[Any, Any] | list[bytes] | bytes:
-    """Return the elements of ``contents``."""
-    contents = tensor.contents
+def _typed(
+    tensor: Any, taken: Contents | None, model: str
+) -> np.ndarray[Any, Any] | list[bytes] | bytes:
+    """Return the elements of ``contents``; `taken` are those that are not in the message."""
     datatype = tensor.datatype
-    for field, _ in contents.ListFields():
-        kinds = _CONTENTS[field.name]
+    given: Any = tensor.contents.ListFields() if taken is None else taken.items()
+    for field, values in given:
+        kinds = _CONTENTS[field.number if taken is None else field]
         if datatype not in kinds:
             expected = datatype if datatype in DATATYPES else "<invalid>"
             raise InvalidArgumentError(
                 f"unexpected explicit tensor data for input tensor '{tensor.name}' for model "
                 f"'{model}' of type '{kinds[0]}', expected datatype '{expected}'"
             )
-        values = getattr(contents, field.name)
         if datatype == "BYTES":
             return list(values)
         dtype = numpy_dtype(datatype)
+        if isinstance(values, np.ndarray):
+            return values.astype(dtype, copy=False)
         if dtype.kind in "iu" and dtype.itemsize < 4:  # keep the low bits, as C++ does
             wide = np.fromiter(values, np.int64, len(values))
             return wide.astype(dtype)

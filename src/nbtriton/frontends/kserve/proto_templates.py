@@ -9,11 +9,15 @@ from typing import Any, NamedTuple
 
 from nbtriton.frontends.kserve.call import InferCall, InferTemplate
 from nbtriton.frontends.kserve.messages import varint
-from nbtriton.frontends.templates import TemplateCache
+from nbtriton.frontends.templates import LONGEST, TemplateCache
 
-__all__ = ["ProtoTemplates"]
+__all__ = ["ProtoTemplates", "is_plain"]
 
 _ID, _RAW = 0x1A, 0x3A
+# Where the tensors of a message with a template begin at the latest, behind a long id.
+_FARTHEST = 2 * LONGEST
+# Most tensors of a long message that is read on the loop.
+_FEW = 64
 # Fields before the tensors: model_name, model_version, id, parameters, inputs and outputs.
 _BEFORE_RAW = frozenset({0x0A, 0x12, _ID, 0x22, 0x2A, 0x32})
 
@@ -74,6 +78,25 @@ class ProtoTemplates:
             self._cache.remember(found[0], _ProtoTemplate(request.model_name, version, template))
 
 
+def is_plain(data: bytes) -> bool:
+    """Return whether a message is short but for a few tensors, which need not be looked at to read it."""
+    found = _split(data)
+    if found is None or b"BYTES" in found[0]:
+        return False
+    position, end = found[-1], len(data)
+    try:
+        for _ in range(_FEW):
+            if position >= end:
+                return True
+            if data[position] != _RAW:
+                return False
+            length, position = _read_varint(data, position + 1)
+            position += length
+    except IndexError:
+        pass
+    return False
+
+
 def _split(data: bytes) -> tuple[bytes, int, int, int] | None:
     """Find the request id and the start of the tensors.
 
@@ -81,7 +104,7 @@ def _split(data: bytes) -> tuple[bytes, int, int, int] | None:
     -------
     key, id_at, id_end, raw_at
         The key is everything before the tensors without the id; `id_end` is 0 without an id.
-        None for a message that protobuf has to read.
+        None for a message that protobuf has to read, or that is long even without its tensors.
     """
     position = field_at = id_at = id_end = id_field = 0
     end = len(data)
@@ -90,7 +113,7 @@ def _split(data: bytes) -> tuple[bytes, int, int, int] | None:
             tag = data[position]
             if tag == _RAW:
                 break
-            if tag not in _BEFORE_RAW:
+            if tag not in _BEFORE_RAW or position > _FARTHEST:
                 return None
             field_at = position
             length = data[position + 1]
@@ -104,7 +127,7 @@ def _split(data: bytes) -> tuple[bytes, int, int, int] | None:
             position += length
     except IndexError:
         return None
-    if position > end:
+    if position > min(end, _FARTHEST):
         return None
     if id_end:
         return data[:id_field] + data[id_end:position], id_at, id_end, position

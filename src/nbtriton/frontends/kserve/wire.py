@@ -33,9 +33,11 @@ if TYPE_CHECKING:
 
 __all__ = [
     "DTYPES",
+    "MOST_STRINGS",
     "BrokenStringError",
     "WireInput",
     "arrays_of",
+    "check_strings",
     "duplicate_input",
     "element_count",
     "log_prefix",
@@ -50,6 +52,11 @@ DTYPES = {name: numpy_dtype(name) for name in DATATYPES if name not in ("BYTES",
 Data = bytes | memoryview | np.ndarray[Any, Any] | Any
 
 _LENGTH_SIZE = 4
+# Limit of the elements of a BYTES tensor: to free as many objects takes 80 ms, in which no other thread runs.
+MOST_STRINGS = 1 << 22
+# An array of numpy has no more.
+_MOST_DIMENSIONS = 64
+_HUGE = 1 << 64
 
 
 class BrokenStringError(InvalidArgumentError):
@@ -93,7 +100,23 @@ def duplicate_input(name: str, request_id: str) -> InvalidArgumentError:
 
 def element_count(shape: Sequence[int]) -> int:
     """Return Triton's number of elements of a shape: 0 for no dimensions."""
-    return math.prod(shape) if shape else 0
+    return _product(shape) if shape else 0
+
+
+def _product(shape: Sequence[int]) -> int:
+    """Return the product of dimensions; of a million of them 2^64 stands for all that is larger."""
+    if len(shape) <= _MOST_DIMENSIONS:
+        return math.prod(shape)
+    found = 0 if 0 in shape else 1
+    for dim in shape:
+        found = min(found * dim, _HUGE)
+    return found
+
+
+def check_strings(count: int) -> None:
+    """Check the number of elements of a BYTES tensor; raises InvalidArgumentError."""
+    if count > MOST_STRINGS:
+        raise InvalidArgumentError(f"a BYTES tensor has more than {MOST_STRINGS} elements")
 
 
 def arrays_of(
@@ -127,7 +150,7 @@ def arrays_of(
         data = tensor.data
         if dtype is not None and not isinstance(data, list):
             size = len(data) if isinstance(data, bytes) else data.nbytes
-            if math.prod(tensor.shape) * dtype.itemsize == size:
+            if _product(tensor.shape) * dtype.itemsize == size:
                 arrays[tensor.name] = _view(tensor.shape, dtype, data)
                 continue
         try:
@@ -173,7 +196,7 @@ def _device_view(shape: tuple[int, ...], dtype: np.dtype[Any], data: Any) -> Arr
 
 def _rare(tensor: WireInput) -> Array | None:
     """Return an array of BYTES or BF16; None if the bytes do not fit the shape."""
-    count = math.prod(tensor.shape)
+    count = _product(tensor.shape)
     if _is_device(tensor.data):
         data: Any = tensor.data
         if tensor.datatype == "BF16" and data.nbytes == count * 2:
@@ -198,6 +221,7 @@ def _rare(tensor: WireInput) -> Array | None:
 
 
 def _bytes_array(tensor: WireInput, count: int) -> np.ndarray[Any, Any] | None:
+    check_strings(count)
     if isinstance(tensor.data, list):
         if len(tensor.data) != count:
             return None
@@ -205,7 +229,7 @@ def _bytes_array(tensor: WireInput, count: int) -> np.ndarray[Any, Any] | None:
         array[:] = tensor.data
     else:
         try:
-            array = deserialize_bytes(_view_of(tensor.data))
+            array = deserialize_bytes(_view_of(tensor.data), count)
         except InvalidArgumentError:
             return None
         if len(array) != count:

@@ -7,12 +7,14 @@ import time
 from codecs import getincrementaldecoder
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
 from nbtriton.engine import BARE_FINAL
 from nbtriton.errors import NotFoundError, TritonError
 from nbtriton.frontends.http1.cycle import RequestResponseCycle
+from nbtriton.frontends.http1.inference import LONG_JSON
 from nbtriton.frontends.http1.responders import HttpResponder
 from nbtriton.frontends.http1.response import JSON, HttpResponse
 from nbtriton.frontends.kserve.call import InferCall
@@ -100,15 +102,21 @@ class OpenAiHandlers:
     def handle(self, cycles: Sequence[RequestResponseCycle]) -> None:
         """Answer requests that arrived together, each now or later; never raises."""
         for cycle in cycles:
-            try:
-                self._handle(cycle)
-            except ApiError as error:
-                cycle.respond(_failure(error))
-            except TritonError as error:
-                cycle.respond(_failure(_api_error(error)))
-            except Exception as error:
-                _log.exception("a request to %s failed", cycle.head.path)
-                cycle.respond(_failure(ApiError(500, f"{type(error).__name__}: {error}")))
+            if len(cycle.body) > LONG_JSON:
+                cycle.work(partial(self._answer, cycle))
+            else:
+                self._answer(cycle)
+
+    def _answer(self, cycle: RequestResponseCycle) -> None:
+        try:
+            self._handle(cycle)
+        except ApiError as error:
+            cycle.respond(_failure(error))
+        except TritonError as error:
+            cycle.respond(_failure(_api_error(error)))
+        except Exception as error:
+            _log.exception("a request to %s failed", cycle.head.path)
+            cycle.respond(_failure(ApiError(500, f"{type(error).__name__}: {error}")))
 
     def _handle(self, cycle: RequestResponseCycle) -> None:
         path, method = cycle.head.path, cycle.head.method

@@ -12,6 +12,8 @@ __all__ = ["ApiError", "ChatTemplate", "TextRequest", "plain_chat", "read_chat",
 # Makes the prompt of a conversation.
 ChatTemplate = Callable[[Sequence[Mapping[str, Any]]], str]
 
+# Limit of a body: Python reads it in one call, in which no other thread runs. It holds a million tokens.
+_LARGEST = 4 << 20
 # Sampling options; passed on if the model has inputs for them.
 _SAMPLING = ("temperature", "top_p", "top_k", "frequency_penalty", "presence_penalty", "seed")
 # Fields that are never sampling options.
@@ -152,6 +154,8 @@ class _Body:
     """Type-checked access to the members of a body."""
 
     def __init__(self, body: bytes | memoryview) -> None:
+        if len(body) > _LARGEST:
+            raise ApiError(413, f"the body is larger than the limit of {_LARGEST} bytes")
         try:
             given = json.loads(bytes(body))
         except json.JSONDecodeError as error:
