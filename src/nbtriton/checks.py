@@ -7,12 +7,13 @@ import os
 import reprlib
 from collections.abc import Callable, Collection, Mapping
 from numbers import Integral, Real
+from pathlib import Path
 from typing import Any, NamedTuple
 
-from nbtriton.errors import InvalidArgumentError
+from nbtriton.errors import InvalidArgumentError, NotFoundError
 
 __all__ = [
-    "CALL", "DIRECTORY", "MAPPING", "NAME", "NAMES", "PATH", "SEED", "SERVER", "SWITCH", "Kind", "check",
+    "CALL", "DIRECTORY", "MAPPING", "NAME", "NAMES", "PATH", "SEED", "SERVER", "SWITCH", "Kind", "absolute", "check",
     "is_number", "is_whole", "listed", "number", "optional", "whole",
 ]  # fmt: skip
 
@@ -108,3 +109,20 @@ def check(given: Mapping[str, object], kinds: Mapping[str, Kind]) -> None:
             raise InvalidArgumentError(
                 f"{name} must be {kind.words}; found {reprlib.repr(given[name])}"
             )
+
+
+def absolute(path: str | os.PathLike[str]) -> Path:
+    """Return an absolute path.
+
+    Raises
+    ------
+    NotFoundError
+        It is relative to a working directory that was deleted.
+    """
+    try:
+        return Path(path).absolute()
+    except FileNotFoundError:
+        raise NotFoundError(
+            f"failed to open '{os.fspath(path)}': the working directory was deleted",
+            hint="change to another one (os.chdir, %cd), or give the whole path",
+        ) from None

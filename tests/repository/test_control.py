@@ -7,6 +7,7 @@ import json
 import logging
 import os
 import shutil
+import signal
 import threading
 import weakref
 
@@ -22,6 +23,7 @@ from nbtriton.errors import (
     TritonError,
     UnavailableError,
 )
+from tests.children import run_python
 from tests.forked import in_child
 from tests.repository.models import BROKEN, MODEL, UNKNOWN, add, ensemble, times
 from tests.until import until
@@ -856,8 +858,44 @@ def test_files_of_overrides_are_removed_with_the_server(root, tmp_path, monkeypa
     with nt.Server(gpus=()) as server:
         control = server.load_repository(root, control_mode="explicit")
         control.load("m", {"config": PYTHON, "file:1/model.py": MODEL.encode()})
-        assert list(tmp_path.glob("nbtriton-model-*"))
+        (folder,) = tmp_path.glob("nbtriton-model-*")
+        kept = len([*folder.iterdir()])
+        with pytest.raises(TritonError):
+            control.load("m", {"config": PYTHON, "file:" + "A" * 256: b"x"})
+        assert len([*folder.iterdir()]) == kept  # a refused load leaves nothing
     assert not list(tmp_path.glob("nbtriton-model-*"))
+
+
+def test_files_of_a_killed_server_are_removed_by_the_next(root, tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    root.mkdir()
+    program = f"""
+import os, signal, tempfile
+tempfile.tempdir = {str(tmp_path)!r}
+import nbtriton as nt
+control = nt.Server(gpus=()).load_repository({str(root)!r}, control_mode="explicit")
+control.load("m", {{"config": {PYTHON!r}, "file:1/model.py": {MODEL.encode()!r}}})
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+    assert run_python("-c", program).returncode == -signal.SIGKILL
+    (left,) = tmp_path.glob("nbtriton-model-*")
+    with nt.Server(gpus=()) as one, nt.Server(gpus=()) as other:
+        for server in (one, other):
+            control = server.load_repository(root, control_mode="explicit")
+            control.load("m", {"config": PYTHON, "file:1/model.py": MODEL.encode()})
+        assert not left.exists()
+        assert len([*tmp_path.glob("nbtriton-model-*")]) == 2  # those that live keep theirs
+
+
+def test_a_deleted_working_directory_is_named(tmp_path, monkeypatch):
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    with nt.Server(gpus=()) as server:
+        for call in (server.load_repository, server.export):
+            with pytest.raises(NotFoundError, match="the working directory was deleted"):
+                call("models")
 
 
 # -- unloading -----------------------------------------------------------------------------------

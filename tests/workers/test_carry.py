@@ -86,6 +86,16 @@ def test_a_cell_s_function_takes_what_it_uses_of_the_notebook(notebook, tmp_path
     cells["unused"].close()
 
 
+def test_a_notebook_whose_folder_was_deleted_has_workers_too(notebook, tmp_path, monkeypatch):
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    cells = notebook("def model(x):\n    return 2 * x")
+    told, errors = elsewhere(carry.pack(cells["model"]), "model(1)", tmp_path)
+    assert told == "2", errors
+
+
 def test_an_error_in_a_cell_s_code_shows_the_line_of_the_cell(notebook, tmp_path):
     cells = notebook("""
         class Model:

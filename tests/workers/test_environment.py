@@ -147,6 +147,7 @@ def _dangling(env):
 
 
 def _without_python(env):
+    (env / "bin" / "activate").write_text(f"touch {env}/activated\n")
     for path in (env / "bin").glob("python*"):
         path.unlink()
 
@@ -208,6 +209,7 @@ def test_PB91_a_folder_that_is_no_environment(fault, find, folder, tmp_path):
     with pytest.raises(InternalError) as caught:
         find(env)
     assert caught.value.message == text.format(env=env)
+    assert not (env / "activated").exists()  # no script of an environment without Python is run
     if "NumPy" in fault:
         assert caught.value.hint == f"{env}/bin/python -m pip install numpy"
 

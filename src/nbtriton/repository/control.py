@@ -14,7 +14,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from nbtriton.checks import DIRECTORY, Kind, check, listed
+from nbtriton.checks import DIRECTORY, Kind, absolute, check, listed
 from nbtriton.closing import Closing
 from nbtriton.config import ModelConfig, to_json
 from nbtriton.drawing import TableView
@@ -130,7 +130,7 @@ class ModelControl(Closing, TableView):
             # Such as of a variable of the shell that is not set: it is not the current directory.
             raise NotFoundError("failed to open model repository '': no such directory")
         self.server = server
-        self.directories = tuple(Path(directory).absolute() for directory in directories)
+        self.directories = tuple(map(absolute, directories))
         self.mode = mode
         self.strict_readiness = strict_readiness
         self._loader = ModelLoader(

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import logging
-import os
-import shutil
 import threading
-import weakref
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -29,6 +26,7 @@ from nbtriton.repository.parallel import in_parallel
 from nbtriton.repository.polling import PolledModel, poll_model
 from nbtriton.repository.reader import is_folder_name
 from nbtriton.repository.records import LOADS, ModelRecord, load_error, with_hint
+from nbtriton.scratch import ScratchFolder
 
 __all__ = ["ModelLoader"]
 
@@ -76,14 +74,21 @@ class ModelLoader:
         # Models of loads that have not ended, and of unloads that wait for them.
         self._loading: Counter[str] = Counter()
         self._unloading: Counter[str] = Counter()
-        # Finalizers that remove the directories of overrides.
-        self._scratch: list[Callable[[], object]] = []
+        # The files that came with load requests.
+        self._scratch: ScratchFolder | None = None
 
     def clean_up(self) -> None:
         """Remove the files that came with load requests."""
-        for remove in self._scratch:
-            remove()
-        self._scratch.clear()
+        with self._lock:
+            scratch, self._scratch = self._scratch, None
+        if scratch is not None:
+            scratch.close()
+
+    def _scratch_folder(self) -> Path:
+        with self._lock:
+            if self._scratch is None:
+                self._scratch = ScratchFolder("nbtriton-model-")
+            return self._scratch.path
 
     def record(self, name: str) -> ModelRecord:
         """Return the record of a model, created on first use."""
@@ -200,13 +205,13 @@ class ModelLoader:
         while waiting:
             name = waiting.pop(0)
             try:
-                model = self._poll_model(name, override=overrides.get(name))
+                model = self._poll_model(
+                    name, override=overrides.get(name), scratch=self._scratch_folder
+                )
             except (TritonError, OSError) as error:
                 if name in names:
                     errors[name] = self._poll_failed(name, error)
                 continue  # a composing model: reported by the check of the ensemble
-            if model.is_override:
-                self._scratch.append(weakref.finalize(self, _remove, model.directory, os.getpid()))
             polled[name] = model
             waiting += [member for member in model.members if member not in polled_names]
             polled_names.update(model.members)
@@ -306,9 +311,3 @@ class ModelLoader:
         for name in ordered:
             if not changed.isdisjoint(ensembles[name].members):
                 self._load_one({}, changed, ensembles[name], force=True)
-
-
-def _remove(directory: Path, process: int) -> None:
-    """Remove a directory of this process; a forked child does not remove its parent's."""
-    if os.getpid() == process:
-        shutil.rmtree(directory, ignore_errors=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import binascii
 import re
-import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
@@ -89,8 +88,8 @@ class Override:
                 )
         return config
 
-    def write_files(self) -> Path:
-        """Write the files into a new directory.
+    def write_files(self, directory: Path) -> None:
+        """Write the files into an empty directory.
 
         Raises
         ------
@@ -106,7 +105,6 @@ class Override:
                 raise InvalidArgumentError(
                     f"Invalid file parameter '{_FILE}{path}' must stay within model directory."
                 )
-        directory = Path(tempfile.mkdtemp(prefix="nbtriton-model-"))
         for path, content in self.files.items():
             target = directory / path
             try:
@@ -116,7 +114,6 @@ class Override:
                 raise InvalidArgumentError(
                     f"Invalid file parameter '{_FILE}{path}': {error.strerror}"
                 ) from None
-        return directory
 
 
 def _stays_inside(path: str) -> bool:

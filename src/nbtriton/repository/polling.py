@@ -5,8 +5,11 @@ Every error here is a *poll failure* of Triton's: the reason is logged, and not 
 
 from __future__ import annotations
 
+import contextlib
+import shutil
+import tempfile
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -121,6 +124,7 @@ def poll_model(
     name: str,
     *,
     override: Override | None = None,
+    scratch: Callable[[], Path],
     config_name: str = "",
     auto_complete: bool = True,
 ) -> PolledModel:
@@ -132,7 +136,9 @@ def poll_model(
         The repositories.
     name : str
     override : Override, optional
-        Its files are written into a new directory, which the caller removes.
+        Its files are written into a new directory.
+    scratch : callable
+        Returns the folder for such directories.
     config_name : str
         ``--model-config-name``.
     auto_complete : bool
@@ -144,21 +150,25 @@ def poll_model(
         The reason of the poll failure, as Triton logs it.
     """
     is_override = override is not None and bool(override.files)
-    if override is not None and is_override:
-        directory = override.write_files()
-    else:
-        directory = _find(roots, name)
-    mtime_ns = latest_mtime_ns(directory)
-    model = read_model(directory, name, config_name=config_name)
-    if override is not None and override.config is not None:
-        # An override of files is older than any other files: the next load without one undoes it.
-        mtime_ns = 0 if is_override else time.time_ns()
-        given = override.parse_config()
-    else:
-        given = parse_config(model, auto_complete=auto_complete)
-    config = check_config(model, given, auto_complete=auto_complete)
-    selected = versions_to_keep(config, model.versions)
-    shared = _newest_beside(model)
+    with contextlib.ExitStack() as on_failure:
+        if override is not None and is_override:
+            directory = Path(tempfile.mkdtemp(dir=scratch()))
+            on_failure.callback(shutil.rmtree, directory, ignore_errors=True)
+            override.write_files(directory)
+        else:
+            directory = _find(roots, name)
+        mtime_ns = latest_mtime_ns(directory)
+        model = read_model(directory, name, config_name=config_name)
+        if override is not None and override.config is not None:
+            # An override of files is older than any other files: the next load without one undoes it.
+            mtime_ns = 0 if is_override else time.time_ns()
+            given = override.parse_config()
+        else:
+            given = parse_config(model, auto_complete=auto_complete)
+        config = check_config(model, given, auto_complete=auto_complete)
+        selected = versions_to_keep(config, model.versions)
+        shared = _newest_beside(model)
+        on_failure.pop_all()
     return PolledModel(
         name, directory, given, config, tuple(sorted(selected)), mtime_ns,
         is_override=is_override,

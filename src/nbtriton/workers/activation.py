@@ -11,7 +11,7 @@ from typing import Final
 
 from nbtriton.errors import InternalError, UnsupportedError
 
-__all__ = ["activated", "describe"]
+__all__ = ["activated", "describe", "interpreter_of"]
 
 # The oldest Python of the worker's side: that of Triton 2.51's own image.
 OLDEST_PYTHON: Final = (3, 10)
@@ -61,15 +61,14 @@ def activated(folder: Path, activate: Path) -> dict[str, str]:
     }
 
 
-def describe(folder: Path, variables: dict[str, str]) -> tuple[Path, str, str]:
-    """Return the interpreter of an environment, its version and that of its NumPy.
+def describe(folder: Path, python: Path, variables: dict[str, str]) -> tuple[str, str]:
+    """Return the version of an environment's interpreter and that of its NumPy.
 
     Raises
     ------
     InternalError
         No worker can run in it.
     """
-    python = _python_of(folder)
     description = json.loads(_run([str(python), "-c", _DESCRIBE], _inherited() | variables, folder))
     version = ".".join(map(str, description["python"]))
     if tuple(description["python"]) < OLDEST_PYTHON:
@@ -87,11 +86,17 @@ def describe(folder: Path, variables: dict[str, str]) -> tuple[Path, str, str]:
             f"The environment '{folder}' has no NumPy{why or ', which holds the tensors of a model'}.",
             hint=f"{python} -m pip install numpy",
         )
-    return python, version, description["numpy"]
+    return version, description["numpy"]
 
 
-def _python_of(folder: Path) -> Path:
-    """Return the interpreter of an environment."""
+def interpreter_of(folder: Path) -> Path:
+    """Return the interpreter of an environment.
+
+    Raises
+    ------
+    InternalError
+        It has none.
+    """
     names = [folder / "bin" / name for name in ("python", "python3")]
     for path in names:
         if path.is_file() and os.access(path, os.X_OK):

@@ -78,12 +78,20 @@ def pack(source: object) -> bytes:
         raise _refused(source, error) from None
     parcel = (
         sys.version_info[:2],
-        os.getcwd(),  # noqa: PTH109 - only a text is needed
+        _folder(),
         [*sys.path],
         {name: text for name in sorted(files) if (text := _cell(name))},
         data,
     )
     return pickle.dumps(parcel, protocol=5)
+
+
+def _folder() -> str:
+    """Return the folder of the notebook; empty if it was deleted."""
+    try:
+        return os.getcwd()  # noqa: PTH109 - only a text is needed
+    except FileNotFoundError:
+        return ""
 
 
 def unpack(data: bytes) -> Any:

@@ -7,17 +7,17 @@ used in place. ``bin/activate`` gives its variables, as in Triton (PB91).
 from __future__ import annotations
 
 import logging
-import os
 import threading
-import weakref
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import nbtriton
 from nbtriton.backends.parameters import text_parameter
+from nbtriton.checks import absolute
 from nbtriton.config import EXECUTION_ENV_PATH, ModelConfig
 from nbtriton.errors import InternalError
+from nbtriton.scratch import ScratchFolder
 
 if TYPE_CHECKING:
     from nbtriton.workers.launching import Interpreter
@@ -28,7 +28,6 @@ _log = logging.getLogger("nbtriton.workers")
 
 MODEL_DIRECTORY: Final = "$$TRITON_MODEL_DIRECTORY"
 _PREFIX = "nbtriton_env_"
-_LOCK = ".lock"
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +59,7 @@ class Environments:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._unpacked: dict[Path, tuple[int, Path]] = {}  # by archive: its last change, its folder
-        self._base: Path | None = None
-        self._remove: weakref.finalize | None = None  # type: ignore[type-arg]
+        self._base: ScratchFolder | None = None
 
     def find(self, config: ModelConfig, directory: Path | None) -> Environment | None:
         """Return the environment that a configuration names; None if it names none.
@@ -91,11 +89,12 @@ class Environments:
                 hint=_inner_folder(folder, path),
             )
         # On first use: most servers never need it.
-        from nbtriton.workers.activation import activated, describe
+        from nbtriton.workers.activation import activated, describe, interpreter_of
         from nbtriton.workers.launching import Interpreter
 
+        python = interpreter_of(folder)  # no script is run of an environment that has none
         variables = activated(folder, activate)
-        python, version, numpy = describe(folder, variables)
+        version, numpy = describe(folder, python, variables)
         interpreter = Interpreter(str(python), (str(sources),), tuple(sorted(variables.items())))
         libraries = variables["LD_LIBRARY_PATH"].partition(":")[2]
         return Environment(folder, interpreter, libraries, version, numpy)
@@ -109,9 +108,8 @@ class Environments:
 
             end_idle_servers()  # run in the removed folders
             self._unpacked.clear()
+            self._base.close()
             self._base = None
-            if self._remove is not None:
-                self._remove()
 
     def _unpack(self, archive: Path) -> Path:
         """Return the folder of an archive, unpacked in its current form."""
@@ -148,15 +146,8 @@ class Environments:
 
     def _folder(self) -> Path:
         if self._base is None:
-            import fcntl  # POSIX only, as are environments
-            import tempfile
-
-            _remove_abandoned()
-            self._base = Path(tempfile.mkdtemp(prefix=_PREFIX))
-            lock = os.open(self._base / _LOCK, os.O_CREAT | os.O_RDWR, 0o600)
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            self._remove = weakref.finalize(self, _remove_folder, self._base, lock, os.getpid())
-        return self._base
+            self._base = ScratchFolder(_PREFIX)
+        return self._base.path
 
 
 def environment_path(config: ModelConfig, directory: Path | None) -> Path | None:
@@ -177,7 +168,7 @@ def environment_path(config: ModelConfig, directory: Path | None) -> Path | None
     if path_text.startswith(MODEL_DIRECTORY) and directory is None:
         hint = f"a model without a directory has no {MODEL_DIRECTORY}: give the path"
     elif not path.is_absolute():
-        hint = f"{path} is looked for in {Path.cwd()}; {MODEL_DIRECTORY}/{path.name} is in the model's directory"
+        hint = f"there is no {absolute(path)}; {MODEL_DIRECTORY}/{path.name} is in the model's directory"
     raise InternalError(f"Failed to get the canonical path for {path}.", hint=hint)
 
 
@@ -188,31 +179,3 @@ def _inner_folder(folder: Path, archive: Path) -> str:
         return ""
     name = inner.parents[1].name
     return f"{archive} has it in the folder '{name}': pack what is in that folder, by tar -C {name} -czf {archive.name} ."
-
-
-def _remove_folder(folder: Path, lock: int, owner: int) -> None:
-    import shutil
-
-    if os.getpid() == owner:  # not in a forked child
-        shutil.rmtree(folder, ignore_errors=True)
-        os.close(lock)
-
-
-def _remove_abandoned() -> None:
-    """Remove folders of killed processes."""
-    import fcntl
-    import shutil
-    import tempfile
-
-    for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
-        try:
-            lock = os.open(folder / _LOCK, os.O_RDWR)
-        except OSError:  # another user's, or being made
-            continue
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            shutil.rmtree(folder, ignore_errors=True)
-        except OSError:  # in use
-            continue
-        finally:
-            os.close(lock)

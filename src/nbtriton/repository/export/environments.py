@@ -12,7 +12,7 @@ from pathlib import Path
 from nbtriton.config import EXECUTION_ENV_PATH, ModelConfig
 from nbtriton.errors import UnsupportedError
 from nbtriton.packages import needed
-from nbtriton.workers.activation import describe
+from nbtriton.workers.activation import describe, interpreter_of
 from nbtriton.workers.environment import MODEL_DIRECTORY, environment_path
 from nbtriton.workers.virtual_environment import run_step
 
@@ -103,7 +103,8 @@ def _pack(folder: Path, archive: Path, python_prefix: str | None) -> None:
 
 
 def _notes(model: str, folder: Path, archive: Path, python_prefix: str | None) -> list[str]:
-    python, version, numpy = describe(folder, {})
+    python = interpreter_of(folder)
+    version, numpy = describe(folder, python, {})
     minor = ".".join(version.split(".")[:2])
     notes = [
         (

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from nbtriton.checks import DIRECTORY, MAPPING, NAMES, SWITCH, Kind, check, optional
+from nbtriton.checks import DIRECTORY, MAPPING, NAMES, SWITCH, Kind, absolute, check, optional
 from nbtriton.drawing import TableView
 from nbtriton.engine import Server
 from nbtriton.errors import (
@@ -140,7 +140,7 @@ def export_repository(
         # A repository is read without its hidden folders.
         if name.startswith(".") or not is_folder_name(name):
             raise InvalidArgumentError(f"model '{name}': its name cannot be that of a folder")
-    root = Path(directory).absolute()
+    root = absolute(directory)
     ours = _ours(root)
     if root.exists() and not root.is_dir():
         raise AlreadyExistsError(f"'{root}' is a file")

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from nbtriton.checks import absolute
 from nbtriton.clients.http import HttpClient
 from nbtriton.config import (
     ModelConfig,
@@ -155,7 +156,7 @@ def verify_repository(
     UnsupportedError, UnavailableError
         The reference cannot run here, or did not start.
     """
-    root = Path(directory).absolute()
+    root = absolute(directory)
     found = find_server(reference)
     with contextlib.ExitStack() as stack:
         if server is None:

@@ -1,0 +1,85 @@
+"""Temporary folders that end with their process, or with the next one if it was killed."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import weakref
+from pathlib import Path
+
+try:
+    import fcntl
+except ImportError:  # not on Windows, where what a killed process has left stays
+    fcntl = None  # type: ignore[assignment]
+
+__all__ = ["ScratchFolder"]
+
+_LOCK = ".lock"
+
+
+class ScratchFolder:
+    """A folder for temporary files, removed by `close`, with this object, or at the end of the process.
+
+    It holds a lock while the process lives. What killed processes have left is removed before it is made: folders
+    of the same prefix whose lock nobody holds.
+
+    Parameters
+    ----------
+    prefix : str
+        Of its name.
+
+    Attributes
+    ----------
+    path : Path
+    """
+
+    def __init__(self, prefix: str) -> None:
+        _remove_left(prefix)
+        lock = None
+        while lock is None:
+            self.path = Path(tempfile.mkdtemp(prefix=prefix))
+            lock = _locked(self.path)
+        self._remove = weakref.finalize(self, _remove, self.path, lock, os.getpid())
+
+    def close(self) -> None:
+        """Remove the folder; idempotent."""
+        self._remove()
+
+
+def _locked(folder: Path) -> int | None:
+    """Return the descriptor of a folder's lock; None if another process has removed the folder before."""
+    try:
+        lock = os.open(folder / _LOCK, os.O_CREAT | os.O_RDWR, 0o600)
+    except FileNotFoundError:
+        return None
+    if fcntl is not None:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+    if (folder / _LOCK).exists():
+        return lock
+    os.close(lock)
+    return None
+
+
+def _remove_left(prefix: str) -> None:
+    if fcntl is None:
+        return
+    for folder in Path(tempfile.gettempdir()).glob(f"{prefix}*"):
+        try:
+            lock = os.open(folder / _LOCK, os.O_RDWR | os.O_NOFOLLOW)
+        except OSError:  # another user's, being made, or not such a folder
+            continue
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(folder, ignore_errors=True)
+        except OSError:  # in use
+            continue
+        finally:
+            os.close(lock)
+
+
+def _remove(folder: Path, lock: int, process: int) -> None:
+    """Remove a folder of this process; a forked child does not remove its parent's."""
+    if os.getpid() == process:
+        shutil.rmtree(folder, ignore_errors=True)
+        os.close(lock)
