@@ -5,18 +5,19 @@ from __future__ import annotations
 import xml.etree.ElementTree as ET
 from dataclasses import replace
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nbtriton.drawing import (
     Point,
     Series,
-    best_of,
     curve_finding,
     curve_limits,
     curve_scene,
     curve_text,
     to_svg,
+    top_of,
 )
 from nbtriton.widgets import curve_view
 from tests.widgets.samples import sweep
@@ -79,26 +80,90 @@ def hollow():
     return Series("m", points)
 
 
-def test_what_is_not_stable_is_hollow_and_never_the_best():
+def test_what_is_not_stable_is_hollow_and_so_is_its_ring_where_it_is_the_highest():
     svg = drawn([hollow()])
     assert [g.get("data-load") for g in groups(svg, "nbt-hollow")] == ["2", "4"] * 2
     assert "range of its windows: 150 to 230 infer/s" in svg
     assert "hollow: unstable or interrupted, with the range of its windows" in texts(svg)[-1]
-    assert best_of([hollow()])[1].load == 1
+    assert "nbt-best" not in svg
+    (ring,) = {node.get("stroke-dasharray") for node in rings(svg)}
+    assert ring
+    assert "dashed ring: highest, interrupted" in texts(svg)[-1]
     assert "2 of 3 levels not stable" in curve_finding([hollow()])
+    first, second, _ = hollow().points
+    low = replace(hollow(), points=(first, replace(second, load=8), replace(first, load=64)))
+    assert "highest, not stable: 190 (150 to 230)" in texts(drawn([low]))
 
 
-def test_of_equal_throughputs_the_winner_has_the_lowest_latency():
+def rings(svg):
+    return [
+        node
+        for node in ET.fromstring(svg).iter(f"{SVG}circle")
+        if {"nbt-best", "nbt-highest"} & set(node.get("class", "").split())
+    ]
+
+
+def level(load, throughput, spread=0.01, **changes):
+    windows = (throughput * (1 - spread), throughput, throughput * (1 + spread))
+    made = Point(load, throughput, {50: 1.0, 99: load * 1.0}, "stable", windows)
+    return replace(made, **changes)
+
+
+ONE = Series("one", (level(1, 50), level(2, 57)))
+# Of two configurations: what is said of them, and the ring.
+CLAIMS = {
+    "best": (Series("two", (level(1, 90),)), "two is best: up to 90.0 infer/s at concurrency 1", "nbt-best"),
+    "ranges overlap": (
+        Series("two", (level(1, 60, 0.2),)),
+        "no difference to be seen between two and one (48.0 to 72.0 and 56.4 to 57.6 infer/s); up to 60.0",
+        "",
+    ),
+    "not stable": (
+        Series("two", (level(1, 90, outcome="unstable"),)),
+        ("two is the highest: up to 90.0 infer/s at concurrency 1, unstable (89.1 to 90.9), p99 1.00 ms; no winner "
+        "is named, as it is unstable; 1 of 3 levels not stable"),
+        "nbt-highest",
+    ),
+    "one window": (
+        Series("two", (level(1, 90, outcome="not judged", throughputs=(90.0,)),)),
+        ("two is the highest: up to 90.0 infer/s at concurrency 1, not judged, p99 1.00 ms; no winner is named, as it "
+        "is one window"),
+        "nbt-highest",
+    ),
+    "quick": (
+        Series("two", (level(1, 90), level(2, 80, outcome="unstable")), quick=True),
+        ("two is the highest: up to 90.0 infer/s at concurrency 1, p99 1.00 ms; no winner is named, as it is a quick "
+        "measurement"),
+        "",
+    ),
+    "another load does as well": (
+        Series("two", (level(1, 90), level(2, 90.5))),
+        ("two is best: up to 90.0 infer/s at concurrency 1, p99 1.00 ms; 1.6 times the throughput of one; no difference "
+        "to be seen to concurrency 2"),
+        "",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("situation", CLAIMS)
+def test_a_winner_is_named_only_where_the_ranges_of_the_windows_do_not_overlap(situation):
+    two, said, ring = CLAIMS[situation]
+    assert curve_finding([ONE, two]).startswith(said)
+    drawn_rings = {name for node in rings(drawn([ONE, two])) for name in node.get("class").split()}
+    assert ({ring} if ring else set()) == drawn_rings & {"nbt-best", "nbt-highest"}
+
+
+def test_of_equal_throughputs_the_highest_has_the_lowest_latency():
     quick = Series("quick", (Point(500, 498, {50: 2.0, 99: 3.0}),))
     slow = Series("slow", (Point(500, 500, {50: 2.0, 99: 9.0}),))
-    assert best_of([slow, quick])[0] is quick
+    assert top_of([slow, quick]).series is quick
 
 
 def test_the_target_is_a_line_and_the_winner_keeps_it():
     slow, fast = sweep()
-    assert best_of(sweep(), 20.0) == (fast, fast.points[-1])
-    assert best_of(sweep(), 8.0) == (fast, fast.points[2])
-    assert best_of(sweep(), 5.0) is None
+    assert top_of(sweep(), 20.0).point == fast.points[-1]
+    assert top_of(sweep(), 8.0).point == fast.points[2]
+    assert top_of(sweep(), 5.0) is None
     assert "no level keeps p99 within 5.00 ms: the lowest is 5.50 ms" in curve_finding(sweep(), 5.0)
     svg = drawn(sweep(), target_ms=20.0)
     assert "nbt-target" in svg
@@ -152,21 +217,6 @@ def test_the_finding_names_the_best_load_and_its_cost():
     both = curve_finding(sweep())
     assert both.startswith("2 instances + dynamic batching is best")
     assert "4.9 times the throughput of 1 instance, no batching" in both
-
-
-def test_the_finding_says_that_a_faster_level_was_not_stable():
-    slow, fast = sweep()
-    assert "of the stable levels" not in curve_finding((slow, fast))
-    shaky = replace(fast, points=tuple(replace(p, outcome="unstable") for p in fast.points))
-    said = curve_finding((slow, shaky))
-    assert said.startswith("1 instance, no batching is best of the stable levels: up to ")
-    assert f"{len(fast.points)} of " in said
-    # One configuration has no name; a level that misses the target is no rival.
-    first, *rest = fast.points
-    alone = replace(fast, points=(first, *(replace(p, outcome="unstable") for p in rest)))
-    assert curve_finding((alone,)).startswith("stable up to ")
-    top = max(first.latency_ms)
-    assert curve_finding((alone,), first.latency_ms[top]).startswith("up to ")
 
 
 def test_nothing_measured_yet_is_a_sentence():

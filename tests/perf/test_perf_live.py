@@ -94,7 +94,7 @@ def test_closed_loop_keeps_exactly_n_outstanding(server):
     (point,) = report.points
     assert server.most == 4
     assert server.outstanding == 0
-    assert (point.request_count, point.error_count, point.outcome) == (200, 0, "stable")
+    assert (point.request_count, point.error_count, point.outcome) == (200, 0, "not judged")
     assert point.server.success_count == point.server.inference_count == 200
     assert max(point.server.batch_sizes) <= 4
 

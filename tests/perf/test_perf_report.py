@@ -39,6 +39,11 @@ def point(value=1, rate=100.0, p99=1000.0, **more) -> PerfPoint:
     return PerfPoint(**(given | more))
 
 
+def steady(value=1, rate=100.0) -> PerfPoint:
+    """A point whose windows are alike."""
+    return point(value, rate, throughputs=(rate - 1, rate, rate + 1))
+
+
 def failed() -> PerfPoint:
     nan = math.nan
     return point(
@@ -243,8 +248,8 @@ def test_options_are_written_as_they_are_typed_and_only_those_that_differ_name_a
 
 
 def test_several_reports_in_one_picture(tmp_path):
-    one = report(point(1), point(2, 190))
-    other = replace(one, points=(point(1, 150), point(2, 300)))
+    one = report(steady(1), steady(2, 190))
+    other = replace(one, points=(steady(1, 150), steady(2, 300)))
     figure = nt.plot(before=one, after=other)
     assert [series.name for series in figure.series] == ["before", "after"]
     assert "after is best: up to 300 infer/s" in figure.text.splitlines()[0]

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nbtriton.perf.measure import measured_point
 from nbtriton.perf.windows import (
     LevelMeter,
     StabilityRule,
@@ -233,9 +234,39 @@ def test_only_errors_end_the_level_at_once_and_say_so():
     assert "no such model" in verdict.message
 
 
-def test_request_count_is_one_window_and_stable():
+NEVER = {"model_stats": []}
+
+
+def notes_of(latencies_ms, seconds, *, late_ms=0.0, rate=400.0, rule=StabilityRule(single=True)):  # noqa: B008
+    """What is said of one window of requests, sent at a rate, that end within some seconds."""
+    window = Window(
+        0, round(seconds * SECOND), np.array(latencies_ms) * 1_000_000,
+        lateness_ns=np.full(len(latencies_ms), round(late_ms * 1e6)),
+    )  # fmt: skip
+    verdict = LevelMeter(rule, f"request rate {rate:g}").add(window)
+    point = measured_point(
+        "request_rate", rate, rule, verdict, {0: NEVER, window.end_ns: NEVER}, ("m",),
+        configuration={}, batch_size=1, sequences=False,
+    )  # fmt: skip
+    return " ".join(point.notes)
+
+
+def test_a_rate_that_the_server_cannot_follow_is_not_the_senders_fault():
+    grows = np.linspace(5, 500, 200)
+    said = notes_of(grows, 1.0, late_ms=2.0)
+    assert "throughput 50% of the rate asked for (400/s): the queue grew" in said
+    assert "sender" not in said
+    # The sender is: it was late by as much as is missing.
+    said = notes_of([5] * 200, 1.0, late_ms=250.0)
+    assert "The sender was not able to keep up" in said
+    assert "queue grew" not in said
+    # Neither: the last requests are answered a second after the last one was sent.
+    assert notes_of([1000] * 40, 1.1, rate=400.0).startswith("one window")
+
+
+def test_request_count_is_one_window_which_says_nothing_about_stability():
     meter = LevelMeter(StabilityRule(single=True), "concurrency 1")
-    assert meter.add(Clock().window(5)).outcome == "stable"
+    assert meter.add(Clock().window(5)).outcome == "not judged"
 
 
 def test_PA15_cut_keeps_the_last_three_windows_with_the_unfinished_one():

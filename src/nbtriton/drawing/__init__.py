@@ -9,11 +9,11 @@ from nbtriton.drawing.curve import (
     Limits,
     Point,
     Series,
-    best_of,
     curve_finding,
     curve_limits,
     curve_text,
     highest,
+    top_of,
 )
 from nbtriton.drawing.dag import (
     dag_scene,
@@ -69,7 +69,6 @@ __all__ = [
     "Traffic",
     "Wait",
     "batch_bins",
-    "best_of",
     "bin_counts",
     "compact_html",
     "compact_text",
@@ -98,6 +97,7 @@ __all__ = [
     "timeline_text",
     "to_json",
     "to_svg",
+    "top_of",
     "topological",
     "traffic_line",
     "watch_finding",

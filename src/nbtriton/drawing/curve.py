@@ -13,11 +13,12 @@ __all__ = [
     "Limits",
     "Point",
     "Series",
-    "best_of",
+    "Top",
     "curve_finding",
     "curve_limits",
     "curve_text",
     "highest",
+    "top_of",
 ]
 
 NOTHING = "nothing measured yet"
@@ -44,7 +45,7 @@ class Point:
     latency_ms : mapping of int to float
         Percentile to milliseconds: ``{50: 3.1, 90: 4.0, 99: 8.2}``.
     outcome : str
-        ``"stable"``, or why the figures may not hold: ``"unstable"``, ``"interrupted"``, …
+        ``"stable"``, or why the figures may not hold: ``"unstable"``, ``"not judged"``, ``"interrupted"``, …
     throughputs : tuple of float
         Of the windows that count.
     details : tuple of (str, str)
@@ -76,12 +77,13 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """The loads of one configuration, measured or predicted."""
+    """The loads of one configuration, measured or predicted; ``quick`` in windows too short to judge by."""
 
     name: str
     points: tuple[Point, ...] = ()
     load_name: str = "concurrency"
     predicted: bool = False
+    quick: bool = False
 
     @property
     def label(self) -> str:
@@ -108,87 +110,166 @@ def highest(
     return min((each for each in known if throughput(each) >= least), key=latency)
 
 
-def best_of(
-    series: Sequence[Series], target_ms: float | None = None
-) -> tuple[Series, Point] | None:
+# A point and the configuration that it is of.
+_Pair = tuple[Series, Point]
+
+
+@dataclass(frozen=True, slots=True)
+class Top:
+    """The point of the highest throughput, and what can be said of it.
+
+    Attributes
+    ----------
+    series : Series
+    point : Point
+    rivals : tuple of (Series, Point)
+        Of other configurations and no measurably lower throughput: the ranges of the windows overlap, or are
+        not known. The highest of each.
+    peers : tuple of Point
+        The same, of its own configuration at other loads.
+    """
+
+    series: Series
+    point: Point
+    rivals: tuple[_Pair, ...] = ()
+    peers: tuple[Point, ...] = ()
+
+    @property
+    def judged(self) -> bool:
+        """Whether its own figure holds."""
+        return self.point.stable and not self.series.quick
+
+    @property
+    def best(self) -> bool:
+        """Whether it is the best of all: its range overlaps with no other one."""
+        return self.judged and not self.rivals and not self.peers
+
+
+def top_of(series: Sequence[Series], target_ms: float | None = None) -> Top | None:
     """Return the point of the highest throughput whose highest percentile keeps the target, by `highest`.
 
-    An unstable one wins only where no stable one qualifies, a predicted one where none was measured.
+    A predicted one is the highest where none was measured.
     """
     fit = _within([(one, point) for one in series for point in one.drawn], target_ms)
-    for wanted in (
-        [pair for pair in fit if not pair[0].predicted and pair[1].stable],
-        [pair for pair in fit if not pair[0].predicted],
-        fit,
-    ):
-        if wanted:
-            return highest(wanted, lambda pair: pair[1].throughput, lambda pair: pair[1].high_ms)
-    return None
+    pairs = [pair for pair in fit if not pair[0].predicted] or fit
+    if not pairs:
+        return None
+    one, point = highest(pairs, lambda pair: pair[1].throughput, lambda pair: pair[1].high_ms)
+    alike = [pair for pair in pairs if pair[1] is not point and not _differs(pair, (one, point))]
+    others = [
+        max((pair for pair in alike if pair[0] is other), key=lambda pair: pair[1].throughput)
+        for other in series
+        if other is not one and any(pair[0] is other for pair in alike)
+    ]
+    return Top(one, point, tuple(others), tuple(p for each, p in alike if each is one))
 
 
-def _within(
-    pairs: Sequence[tuple[Series, Point]], target_ms: float | None
-) -> list[tuple[Series, Point]]:
+def _differs(lower: _Pair, higher: _Pair) -> bool:
+    """Return whether the windows of two points have no throughput in common."""
+    low, high = _range(*lower), _range(*higher)
+    return low is not None and high is not None and low[1] < high[0]
+
+
+def _range(series: Series, point: Point) -> tuple[float, float] | None:
+    """Return the range of a point's windows: exact if it is predicted, None of a single window."""
+    if len(point.throughputs) > 1:
+        return min(point.throughputs), max(point.throughputs)
+    return (point.throughput, point.throughput) if series.predicted else None
+
+
+def _within(pairs: Sequence[_Pair], target_ms: float | None) -> list[_Pair]:
     """Return those whose highest percentile keeps the target."""
     return [(one, point) for one, point in pairs if target_ms is None or point.high_ms <= target_ms]
 
 
 def curve_finding(series: Sequence[Series], target_ms: float | None = None) -> str:
-    """Return what the figures say: the best point, what it costs, and what it is compared with."""
+    """Return what the figures say: the highest point, what it costs, and what it is compared with.
+
+    A configuration is called the best only where the ranges of the windows do not overlap.
+    """
     everything = [(one, point) for one in series for point in one.drawn]
     if not everything:
         return NOTHING
-    best = best_of(series, target_ms)
-    if best is None:
+    top = top_of(series, target_ms)
+    if top is None:
         one, low = min(everything, key=lambda pair: pair[1].high_ms)
         return (
             f"no level keeps p{max(low.latency_ms)} within {_ms(target_ms or 0.0)}: the lowest is "
             f"{_ms(low.high_ms)} at {one.load_name} {plain(low.load)}"
         )
-    one, point = best
-    top = max(point.latency_ms)
-    names = {each.label for each in series if each.drawn}
-    unstable = [
-        pair for pair in everything
-        if not pair[1].stable and pair[1].throughput * (1 - _SAME) > point.throughput
-    ]  # fmt: skip
-    among = " of the stable levels" if point.stable and _within(unstable, target_ms) else ""
-    sentence = f"{one.label} is best{among}: " if len(names) > 1 else ""
-    sentence += "stable " if among and not sentence else ""
-    sentence += (
-        f"up to {measure(point.throughput)} infer/s at {one.load_name} {plain(point.load)}, "
-        f"p{top} {_ms(point.high_ms)}"
-    )
+    one, point = top.series, top.point
+    several = len({each.label for each in series if each.drawn}) > 1
+    sentence = f"up to {measure(point.throughput)} infer/s at {one.load_name} {plain(point.load)}"
+    if not point.stable:
+        sentence += f", {point.outcome}" + _range_text(one, point)
+    sentence += f", p{max(point.latency_ms)} {_ms(point.high_ms)}"
     if target_ms is not None:
         sentence += f", within the target of {_ms(target_ms)}"
-    sentence += _compared(series, one, point, top)
-    others = sum(not point.stable for _, point in everything)
-    if others:
-        sentence += f"; {others} of {len(everything)} levels not stable"
+    if several and top.judged and not top.rivals:
+        sentence = f"{one.label} is best: {sentence}" + _times(series, top)
+    elif several and top.judged:
+        sentence = f"{_no_difference(top)}; {sentence} with {one.label}"
+    elif several:
+        sentence = (
+            f"{one.label} is the highest: {sentence}; no winner is named, as it is {_unjudged(top)}"
+        )
+    else:
+        sentence += _cost(top)
+    if top.peers and top.judged and not top.rivals:
+        loads = " and ".join(plain(peer.load) for peer in top.peers[:2])
+        sentence += f"; no difference to be seen to {one.load_name} {loads}"
+    unstable = sum(
+        not each.quick and not p.stable and p.outcome != "not judged" for each, p in everything
+    )
+    if unstable:
+        sentence += f"; {unstable} of {len(everything)} levels not stable"
     return sentence
 
 
-def _compared(series: Sequence[Series], one: Series, best: Point, top: int) -> str:
-    """Compare the best point with the best of the weakest configuration, or with the lowest load."""
+def _unjudged(top: Top) -> str:
+    if not top.point.stable:
+        return "one window" if top.point.outcome == "not judged" else top.point.outcome
+    return "a quick measurement"
+
+
+def _range_text(one: Series, point: Point) -> str:
+    ends = _range(one, point)
+    return f" ({measure(ends[0])} to {measure(ends[1])})" if ends else ""
+
+
+def _no_difference(top: Top) -> str:
+    """Name the configurations that cannot be told apart, with what their windows reached."""
+    pairs = [(top.series, top.point), *top.rivals[:2]]
+    names = " and ".join(one.label for one, _ in pairs)
+    ranges = [_range(one, point) for one, point in pairs]
+    if None in ranges:
+        return f"no difference to be seen between {names}"
+    words = " and ".join(f"{measure(ends[0])} to {measure(ends[1])}" for ends in ranges if ends)
+    return f"no difference to be seen between {names} ({words} infer/s)"
+
+
+def _times(series: Sequence[Series], top: Top) -> str:
+    """Compare the best point with the best of the weakest configuration."""
     others = [
-        max(each.drawn, key=lambda p: p.throughput)
+        (each, max(each.drawn, key=lambda p: p.throughput))
         for each in series
-        if each.drawn and each is not one and not each.predicted
+        if each.drawn and each is not top.series and not each.predicted
     ]
-    weakest = min(others, key=lambda p: p.throughput, default=None)
-    if weakest is not None:
-        if not weakest.throughput or best.throughput <= weakest.throughput:
-            return ""
-        name = next(each.label for each in series if weakest in each.points)
-        return (
-            f"; {measure(best.throughput / weakest.throughput, 2)} times the throughput of {name}"
-        )
-    first = one.drawn[0]
-    if first is best or top not in first.latency_ms:
+    weakest, low = min(others, key=lambda pair: pair[1].throughput, default=(None, None))
+    if weakest is None or low is None or not 0 < low.throughput < top.point.throughput:
+        return ""
+    ratio = measure(top.point.throughput / low.throughput, 2)
+    return f"; {ratio} times the throughput of {weakest.label}"
+
+
+def _cost(top: Top) -> str:
+    """Compare the highest point with the lowest load."""
+    first, highest_percentile = top.series.drawn[0], max(top.point.latency_ms)
+    if first is top.point or highest_percentile not in first.latency_ms:
         return ""
     return (
         f" (at {plain(first.load)}: {measure(first.throughput)} infer/s, "
-        f"{_ms(first.latency_ms[top])})"
+        f"{_ms(first.latency_ms[highest_percentile])})"
     )
 
 

@@ -12,10 +12,11 @@ from nbtriton.drawing.curve import (
     Limits,
     Point,
     Series,
-    best_of,
+    Top,
     curve_finding,
     curve_limits,
     latency_unit,
+    top_of,
 )
 from nbtriton.drawing.numbers import measure, nice_ticks, plain
 from nbtriton.drawing.scene import (
@@ -89,7 +90,7 @@ def curve_scene(
         limits = limits or curve_limits(shown, target_ms=target_ms)
         roles = _roles(series)
         groups = _groups(shown)
-        picture = _Picture(limits, roles, target_ms, best_of(shown, target_ms), latency_unit(shown))
+        picture = _Picture(limits, roles, target_ms, top_of(shown, target_ms), latency_unit(shown))
         if len(groups) == 1 and len(shown) > 1:
             legend, y = _legend(shown, roles, y, width)
             parts += legend
@@ -191,7 +192,7 @@ class _Picture:
     limits: Limits
     roles: dict[str, int]
     target_ms: float | None
-    best: tuple[Series, Point] | None
+    top: Top | None
     unit: tuple[str, float]
     # The height of the titles of panels.
     titles: float = 0.0
@@ -353,10 +354,18 @@ class _Picture:
             marks.append(shape("g", *parts, class_=cls, data_load=plain(point.load)))
         return shape("g", line, *marks, class_="nbt-series", data_series=one.label)
 
+    @property
+    def ring(self) -> str:
+        """What the highest point is, if it stands out; else empty."""
+        if self.top is None or not (self.top.best or not self.top.point.stable):
+            return ""
+        return "best" if self.top.best else f"highest, {_unlike_stable(self.top.point)}"
+
     def _winner(self, panel: _Panel) -> list[Shape]:
-        if self.best is None or not any(one is self.best[0] for one in panel.group):
+        top = self.top
+        if top is None or not self.ring or not any(one is top.series for one in panel.group):
             return []
-        one, point = self.best
+        one, point = top.series, top.point
         x, y = self._place(panel, one, point)
         parts = [
             shape(
@@ -365,17 +374,24 @@ class _Picture:
                 cy=round(y, 1),
                 r=9,
                 stroke_width=1.6,
-                **ink(None, "fg", "nbt-best"),
+                stroke_dasharray=None if top.best else "3 3",
+                **ink(None, "fg", "nbt-best" if top.best else "nbt-highest"),
             )
         ]
         if not panel.latency:
-            words = f"best: {measure(point.throughput)}"
+            words = f"{self.ring}: {measure(point.throughput)}"
+            above = y - 13
+            if not point.stable and len(point.throughputs) > 1:
+                low, high = min(point.throughputs), max(point.throughputs)
+                words += f" ({measure(low)} to {measure(high)})"
+                above = min(above, self._y(high, panel) - 10)  # the whisker's end
             wide = text_width(words, _SMALL)
             for place in (
                 (x - wide - 13, y + 4),
                 (x + 13, y + 4),
                 (x - wide / 2, y + 24),
-                (x - wide / 2, y - 13),
+                (x - wide / 2, above),
+                (x - wide + 12, above),
             ):
                 box = (place[0] - 2, place[1] - 11, place[0] + wide + 2, place[1] + 3)
                 across = panel.left < box[0] and box[2] < panel.right
@@ -390,7 +406,8 @@ def _key(series: Sequence[Series], picture: _Picture, y: float, width: float) ->
     """Say what the marks mean, those that are there."""
     words = [f"against {series[0].load_name}"] if len(_groups(series)) > 1 else []
     words += ["latency on a log scale"] if words and picture.limits.log else []
-    words += ["ring: best"] if picture.best is not None else []
+    dashed = picture.top is not None and not picture.top.best
+    words += [f"{'dashed ' if dashed else ''}ring: {picture.ring}"] if picture.ring else []
     outcomes = dict.fromkeys(p.outcome for one in series for p in one.drawn if not p.stable)
     if outcomes:
         words.append(f"hollow: {' or '.join(outcomes)}, with the range of its windows")
@@ -398,6 +415,10 @@ def _key(series: Sequence[Series], picture: _Picture, y: float, width: float) ->
         words.append("dashed and hollow: predicted")
     lines = wrapped(" · ".join(words), width - 40, _SMALL, bold=False)
     return [text(20, y + 14 * at, line, _SMALL, "muted") for at, line in enumerate(lines)]
+
+
+def _unlike_stable(point: Point) -> str:
+    return "not stable" if point.outcome == "unstable" else point.outcome
 
 
 def _marker(number: int, x: float, y: float, role: str, *, hollow: bool) -> Shape:

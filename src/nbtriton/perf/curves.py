@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -30,6 +31,8 @@ class Curves(Protocol):
     def settings(self) -> Mapping[str, Any]: ...
     @property
     def simulated(self) -> bool: ...
+    @property
+    def quick(self) -> bool: ...
 
 
 def series_of(report: Curves) -> tuple[Series, ...]:
@@ -56,6 +59,7 @@ def series_of(report: Curves) -> tuple[Series, ...]:
             points=tuple(map(_point, points)),
             load_name=COLUMNS.get(points[0].mode, "requests/s").replace("_", " "),
             predicted=report.simulated,
+            quick=report.quick,
         )
         for name, points in groups.items()
     )
@@ -85,7 +89,7 @@ def overlay(reports: Sequence[tuple[str, Curves]]) -> tuple[Series, ...]:
             if (label, one.predicted) in names:
                 label = f"{label} [{index}]"
             names.add((label, one.predicted))
-            curves.append(Series(label, one.points, one.load_name, one.predicted))
+            curves.append(replace(one, name=label))
     return tuple(curves)
 
 

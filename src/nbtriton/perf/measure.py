@@ -22,6 +22,7 @@ from nbtriton.perf.loads import (
     PeriodicConcurrency,
     RecordedArrivals,
     RequestIntervals,
+    RequestRate,
 )
 from nbtriton.perf.point import LoadMode, PerfPoint
 from nbtriton.perf.prepare import Workload
@@ -59,6 +60,9 @@ MeasurementMode = Literal["time_windows", "count_windows"]
 _SLEEP_FACTOR = 1.2
 # A rate counts as reached from this share.
 _REACHED = 0.95
+# Requests that may be due in a window at its edges, and end in another one.
+_EDGES = 2
+_ONE_WINDOW = "one window: whether the level is stable is not judged"
 # Interval at which ended requests are counted (perf_analyzer: 1 s, for requests across a network; here 50 of
 # them can end in 5 ms).
 _COUNT_POLL_NS = 10_000_000
@@ -380,6 +384,7 @@ def point_of(
         configuration=level.configuration,
         batch_size=level.workload.batch_size,
         sequences=level.workload.sequences is not None,
+        varies=isinstance(level.load, RequestRate) and level.load.distribution == "poisson",
     )  # fmt: skip
 
 
@@ -394,8 +399,9 @@ def measured_point(
     configuration: Mapping[str, Any],
     batch_size: int,
     sequences: bool,
+    varies: bool = False,
 ) -> PerfPoint:
-    """Return the point of a verdict; see `point_of`."""
+    """Return the point of a verdict; see `point_of`. The rate of a schedule by chance ``varies``."""
     before = statistics[verdict.windows[0].start_ns]
     after = statistics[verdict.windows[-1].end_ns]
     server, steps = _server_side(models[0], models[1:], before, after)
@@ -427,28 +433,59 @@ def measured_point(
         composing=steps,
         sequence_count=measured.sequence_count if sequences else None,
         stream=measured.stream,
-        notes=(
-            *_notes(measured, rate, verdict, server, steps),
-            *_missed_rate(mode, value, measured),
+        notes=_notes(
+            measured,
+            rate,
+            verdict,
+            server,
+            steps,
+            _missed_rate(
+                mode,
+                value,
+                measured,
+                varies=varies,
+                before_s=_shortest_s(verdict) if verdict.outcome == "not judged" else 0.0,
+            ),
         ),
         throughputs=tuple(w.requests_per_s * batch_size for w in verdict.windows),
     )
 
 
-def _missed_rate(mode: LoadMode, value: float, measured: Measurement) -> tuple[str, ...]:
-    """Return a note if the server ended clearly fewer requests per second than were due."""
-    if mode not in ("request_rate", "intervals") or not measured.window_s:
-        return ()
-    due = value * measured.window_s
-    ended = measured.request_count + measured.error_count
-    # Larger than the variation of a poisson schedule.
-    if ended >= _REACHED * due - 3 * math.sqrt(due):
-        return ()
-    text = (
-        f"The request rate of {value:g}/s was not reached: {ended / measured.window_s:.0f} requests ended "
-        "in a second, and the others waited. More instances, larger batches or a lower rate would help."
+def _shortest_s(verdict: Verdict) -> float:
+    """Return the shortest latency in seconds."""
+    return min(
+        (float(w.latencies_ns.min()) / 1e9 for w in verdict.windows if len(w.latencies_ns)),
+        default=0.0,
     )
-    return (text,)
+
+
+def _missed_rate(
+    mode: LoadMode, value: float, measured: Measurement, *, varies: bool, before_s: float
+) -> str:
+    """Return a note if the server ended clearly fewer requests per second than were due.
+
+    Parameters
+    ----------
+    mode, value, measured
+        As of the point.
+    varies : bool
+        The number that is due varies by chance, as that of a poisson schedule.
+    before_s : float
+        Time in the window in which no request can have ended.
+    """
+    due = value * (measured.window_s - before_s)
+    if mode not in ("request_rate", "intervals") or due <= 0:
+        return ""
+    ended = measured.request_count + measured.error_count
+    if ended >= _REACHED * due - (3 * math.sqrt(due) if varies else _EDGES):
+        return ""
+    # Sent that much later than due, they ended later too.
+    if measured.lateness_avg_us / 1e6 > (due - ended) / value / 4:
+        return ""
+    return (
+        f"throughput {ended / due:.0%} of the rate asked for ({value:g}/s): the queue grew. More "
+        "instances, larger batches or a lower rate would help."
+    )
 
 
 def _notes(
@@ -457,15 +494,20 @@ def _notes(
     verdict: Verdict,
     server: ServerBreakdown | None,
     steps: Sequence[ServerBreakdown],
+    missed: str,
 ) -> tuple[str, ...]:
     notes = [verdict.message] if verdict.message else []
+    if verdict.outcome == "not judged":
+        notes.append(_ONE_WINDOW)
     if measured.error_count and verdict.outcome != "failed":
         total = measured.error_count + measured.request_count
         notes.append(
             f"{measured.error_count} of {total} requests failed, the first with: "
             f"{measured.first_error}"
         )
-    if measured.delayed_fraction > DELAY_WARNING:
+    if missed:
+        notes.append(missed)
+    elif measured.delayed_fraction > DELAY_WARNING:
         notes.append(
             f"Avg send request rate: {rate:.2f} requests/s. The sender was not able to keep up "
             f"with the desired request rate. {measured.delayed_fraction:.1%} of the requests "

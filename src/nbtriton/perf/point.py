@@ -52,8 +52,8 @@ class PerfPoint:
     window_s : float
         Real length of the merged windows in seconds.
     outcome : str
-        ``"stable"``, ``"unstable"``, ``"failed"`` (only errors), ``"empty"`` (no request
-        ended in time) or ``"interrupted"``. Of a simulated level that became stable: ``"predicted"``, or
+        ``"stable"``, ``"unstable"``, ``"not judged"`` (one window), ``"failed"`` (only errors), ``"empty"`` (no
+        request ended in time) or ``"interrupted"``. Of a simulated level that became stable: ``"predicted"``, or
         ``"beyond the profile"`` where the profile does not say what was simulated.
     delayed_fraction, lateness_avg_us : float
         Open loop: the share of requests sent over 1 ms later than due, and the mean delay (PA14).

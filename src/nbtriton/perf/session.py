@@ -94,7 +94,7 @@ class Session:
         if interrupted:
             raise KeyboardInterrupt
         # More load would not help a level without a single response.
-        return point is not None and point.outcome in ("stable", "unstable")
+        return point is not None and point.outcome in ("stable", "unstable", "not judged")
 
     def report_loading(self, configuration: Configuration) -> None:
         """Report that models are loaded with the options of a sweep."""

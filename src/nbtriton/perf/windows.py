@@ -39,7 +39,8 @@ DELAY_WARNING = 0.01
 
 # The last two are those of a simulated level.
 Outcome = Literal[
-    "stable", "unstable", "over_limit", "failed", "empty", "interrupted", "predicted", "beyond the profile"
+    "stable", "unstable", "not judged", "over_limit", "failed", "empty", "interrupted", "predicted",
+    "beyond the profile",
 ]  # fmt: skip
 _NO_LATENCIES: npt.NDArray[np.int64] = np.empty(0, np.int64)
 
@@ -281,7 +282,7 @@ class LevelMeter:
         if self.rule.single:
             if not len(window.latencies_ns):
                 return Verdict("empty", last, _EMPTY)
-            return self._within_limit("stable", last)
+            return self._within_limit("not judged", last)
         if len(last) == STABLE_WINDOWS:
             if all(self.rule.over_limit(pool) for pool in pools):
                 return Verdict("over_limit", last, self._limit_message())
