@@ -178,9 +178,9 @@ def test_the_last_of_two_counts_where_there_is_one() -> None:
     ("flags", "size"),
     [
         ([], None),
-        (["--cache-config=local,size=5"], 5),
-        (["--cache-config=local,size=5", "--cache-config=local,other=1"], 5),
-        (["--response-cache-byte-size=7"], 7),
+        (["--cache-config=local,size=192"], 192),
+        (["--cache-config=local,size=500", "--cache-config=local,other=1"], 500),
+        (["--response-cache-byte-size=700"], 700),
     ],
 )
 def test_the_size_of_the_cache(flags: list[str], size: int | None) -> None:
@@ -192,9 +192,9 @@ def test_the_size_of_the_cache(flags: list[str], size: int | None) -> None:
     [
         (["--cache-config=local,sze=5"],
          "Failed to initialize LocalCache: config didn't contain a valid 'size' field."),
-        (["--cache-config=local,size=much"], "'much' is not a number of bytes above 0"),
-        (["--response-cache-byte-size=-5"], "'-5' is not a number of bytes above 0"),
-        (["--response-cache-byte-size=0"], "'0' is not a number of bytes above 0"),
+        (["--cache-config=local,size=much"], "'much' is not a number of bytes from 192 on"),
+        (["--response-cache-byte-size=-5"], "'-5' is not a number of bytes from 192 on"),
+        (["--response-cache-byte-size=191"], "'191' is not a number of bytes from 192 on"),
         (["--cache-config=redis,host=x"], "unable to find 'libtritoncache_redis.so' for cache"),
     ],
 )  # fmt: skip

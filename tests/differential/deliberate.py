@@ -162,6 +162,7 @@ NAMES = {
     # Response cache
     "cache-key": CASE,
     "cache-errors": CASE,
+    "cache-gaps": "tests/scheduling/test_cache_space.py::test_K7_K11_entries_of_any_sizes_leave_no_gaps",
     "cache-with-order": "tests/engine/test_cache.py::test_D12_hits_take_part_in_the_order",
     # Where instances live, further backends, OpenAI
     "instances-in-threads": "tests/engine/test_interpreter_wait.py::test_python_code_waits_for_the_interpreter",

@@ -1,4 +1,4 @@
-"""The response cache: rules K1 to K10 and E19, with the deliberate differences."""
+"""The response cache: rules K1 to K11 and E19, with the deliberate differences."""
 
 # ruff: noqa: N803 - a model function names its tensors
 from __future__ import annotations
@@ -123,7 +123,7 @@ def test_K4_twins_in_flight_both_execute(cached: Server):
 
 def test_K4_what_the_cache_cannot_keep_is_a_miss_each_time():
     """An answer larger than the cache, and an error: seen on the server, also through an ensemble."""
-    with Server(gpus=(), cache_bytes=100) as small:
+    with Server(gpus=(), cache_bytes=300) as small:
         small.load(echo(CACHED, max_batch_size=32), counting([]), name="m")
         for rows in (30, 30, 1, 1):
             small.infer("m", {"IN": row(*[0.0] * rows)})
@@ -163,16 +163,33 @@ def test_K4_of_an_ensemble_every_twin_is_a_miss(cached: Server):
 
 
 def test_K7_the_least_recently_used_answers_are_evicted():
-    with Server(gpus=(), cache_bytes=48) as server:  # room for three answers of 16 bytes
+    with Server(gpus=(), cache_bytes=400) as server:  # room for three answers of 16 bytes (K11)
         calls: list = []
-        server.load(echo(CACHED), counting(calls), name="m")
+        server.load(echo(CACHED, max_batch_size=32), counting(calls), name="m")
         for value in (1, 2, 3, 1, 4, 1, 2):
             server.infer("m", {"IN": row(value)})
         assert calls == [1, 2, 3, 4, 2]
         assert server.engine.lifecycle.builder.cache.statistics().evictions == 2
-        server.infer("m", {"IN": row(*range(8))})  # larger than the cache: not kept, and no harm
-        server.infer("m", {"IN": row(*range(8))})
+        for _ in range(2):  # larger than the cache: not kept, and no harm
+            server.infer("m", {"IN": row(*range(30))})
         assert calls[5:] == [0, 0]
+
+
+def test_K11_an_answer_with_an_empty_tensor_is_not_kept(cached: Server):
+    """Seen on the server, which logs an error for it."""
+    calls: list = []
+
+    def model(IN):
+        calls.append(1)
+        return {"OUT": IN, "NONE": np.zeros((1, 0), np.float32)}
+
+    cached.load(
+        echo(CACHED) + 'output { name: "NONE" data_type: TYPE_FP32 dims: [ -1 ] }', model, name="m"
+    )
+    for _ in range(2):
+        cached.infer("m", {"IN": row(1)})
+    assert len(calls) == 2
+    assert fields(cached.statistics(), "m")["cache_miss"] == 2
 
 
 def test_K8_answers_survive_a_reload_of_the_same_version(cached: Server):
@@ -244,8 +261,8 @@ def test_K10_decoupled_and_sequence_models_cannot_cache(cached: Server):
 
 
 def test_a_cache_needs_a_size():
-    with pytest.raises(InvalidArgumentError, match="must be positive"):
-        Server(gpus=(), cache_bytes=0)
+    with pytest.raises(InvalidArgumentError, match="needs 192 bytes or more, found 191"):
+        Server(gpus=(), cache_bytes=191)
 
 
 def test_many_threads_share_the_cache(cached: Server):

@@ -158,7 +158,7 @@ def test_the_cache_answers_what_it_has():
     assert point.latency_p50_us == 5
     assert point.server.execution_count == 1
     # 2 of 3 different responses of 400 bytes fit: each is gone before it is asked for again.
-    larger = profile(more=more, server={"cache_bytes": 1000}, lookup_us=5, output_bytes=400)
+    larger = profile(more=more, server={"cache_bytes": 1200}, lookup_us=5, output_bytes=400)
     inputs = [{"IN": [[float(k)]]} for k in range(3)]
     point = only(whatif(larger, concurrency=1, request_count=30, inputs=inputs))
     assert point.server.execution_count == 30

@@ -6,6 +6,7 @@ tests' simulator drive the same code.
 """
 
 from nbtriton.scheduling.batcher import Batcher
+from nbtriton.scheduling.cache_space import MIN_CACHE_BYTES, CacheSpace, header_bytes
 from nbtriton.scheduling.custom import BatchStrategy
 from nbtriton.scheduling.ensemble import Advance, EnsemblePlan, EnsembleRun, Start, Step
 from nbtriton.scheduling.ordering import ResponseOrder
@@ -30,6 +31,7 @@ from nbtriton.scheduling.tickets import (
 )
 
 __all__ = [
+    "MIN_CACHE_BYTES",
     "REASONS",
     "SEQUENCE_END",
     "SEQUENCE_START",
@@ -37,6 +39,7 @@ __all__ = [
     "BatchStrategy",
     "Batcher",
     "BatcherSettings",
+    "CacheSpace",
     "Decision",
     "EnsemblePlan",
     "EnsembleRun",
@@ -58,5 +61,6 @@ __all__ = [
     "Ticket",
     "TicketState",
     "TimeoutAction",
+    "header_bytes",
     "sequence_flags",
 ]

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Mapping
 from typing import Any
 
-from nbtriton.config import ModelConfig, is_ensemble, plan_instances
+from nbtriton.config import ModelConfig, is_ensemble, output_specs, plan_instances
 from nbtriton.engine.core.scheduler_settings import (
     batcher_settings,
     ensemble_plan,
@@ -17,16 +17,18 @@ from nbtriton.engine.core.scheduler_settings import (
 from nbtriton.errors import InvalidArgumentError, UnsupportedError
 from nbtriton.scheduling import (
     Batcher,
+    CacheSpace,
     EnsemblePlan,
     RateLimiter,
     ResourceNeed,
     ResourceShortage,
     SequenceBatcher,
+    header_bytes,
 )
 from nbtriton.scheduling.bookings import Bookings
 from nbtriton.simulate.core.device import OnDevice, Transfer
 from nbtriton.simulate.core.ensemble import Ensemble
-from nbtriton.simulate.core.model import Cache, Limiter, Model
+from nbtriton.simulate.core.model import Limiter, Model
 from nbtriton.simulate.core.service import ServiceTimes
 from nbtriton.simulate.core.world import Costs, Runtime, World
 from nbtriton.simulate.device_use import Copied, DeviceUse
@@ -82,7 +84,7 @@ class SimulatedServer:
         self._configs = configs
         options = profile.server
         size_bytes = options.get("cache_bytes")
-        self._cache = Cache(size_bytes) if size_bytes else None
+        self._cache = CacheSpace(size_bytes) if size_bytes else None
         self._limiter: Limiter | None = None
         if options.get("rate_limit") == "execution_count":
             limits = parse_resources(options.get("rate_limit_resources", ()))
@@ -155,7 +157,13 @@ class SimulatedServer:
             model.cache = self._cache
             model.lookup_cost_ns = round(measured.lookup_us * 1000)
             model.insert_ns = round(measured.insert_us * 1000)
-            model.entry_bytes = measured.output_bytes
+            model.header_bytes = header_bytes(
+                [
+                    (spec.name, spec.datatype, len(spec.dims) + bool(config.max_batch_size))
+                    for spec in output_specs(config).values()
+                ]
+            )
+            model.row_bytes = measured.output_bytes
         if self._limiter is not None:
             model.limiter = self._limiter
             self._limit(self._limiter, config, model)

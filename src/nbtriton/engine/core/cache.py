@@ -1,4 +1,4 @@
-"""The response cache: responses to requests that were answered before (K1 to K10).
+"""The response cache: responses to requests that were answered before (K1 to K11).
 
 Differences from the reference, all deliberate: the key also holds datatypes, shapes and the
 requested outputs, and errors are never kept. Both what is kept and what is returned are copies.
@@ -7,8 +7,7 @@ requested outputs, and errors are never kept. Both what is kept and what is retu
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from time import monotonic_ns
 
@@ -16,6 +15,7 @@ import numpy as np
 
 from nbtriton.backends.core.synchronize import copies_of
 from nbtriton.errors import InvalidArgumentError
+from nbtriton.scheduling import MIN_CACHE_BYTES, CacheSpace, header_bytes
 from nbtriton.tensors import (
     Array,
     datatype_of,
@@ -52,14 +52,13 @@ class ResponseCache:
     """
 
     def __init__(self, size_bytes: int) -> None:
-        if size_bytes <= 0:
+        if size_bytes < MIN_CACHE_BYTES:
             raise InvalidArgumentError(
-                f"the size of the response cache must be positive, found {size_bytes}"
+                f"the response cache needs {MIN_CACHE_BYTES} bytes or more, found {size_bytes}"
             )
-        self._size = size_bytes
         self._lock = threading.Lock()
-        self._entries: OrderedDict[bytes, tuple[dict[str, Array], int]] = OrderedDict()
-        self._used = 0
+        self._space = CacheSpace(size_bytes)
+        self._contents: dict[Hashable, dict[str, Array]] = {}
         self._hits = self._misses = self._evictions = 0
         self._lookup_ns = self._insertion_ns = 0
 
@@ -87,41 +86,44 @@ class ResponseCache:
         """Return the outputs kept under a key, and make them the most recent; None for a miss."""
         start_ns = monotonic_ns()
         with self._lock:
-            found = self._entries.get(key)
+            found = self._contents.get(key)
             if found is None:
                 self._misses += 1
             else:
-                self._entries.move_to_end(key)
+                self._space.use(key)
                 self._hits += 1
             self._lookup_ns += monotonic_ns() - start_ns
-        return None if found is None else copies_of(found[0])
+        return None if found is None else copies_of(found)
 
     def insert(self, key: bytes, outputs: Mapping[str, Array]) -> bool:
-        """Keep outputs, evicting the least recent ones, unless they are too large for that.
+        """Keep outputs, evicting the least recent ones, if they fit and none is empty.
 
         False if the key has outputs already: then nothing was missing.
         """
         start_ns = monotonic_ns()
         kept = copies_of(outputs)
-        size = sum(nbytes_of(array) for array in kept.values())
+        sizes = [nbytes_of(array) for array in kept.values()]
+        header = header_bytes(
+            [(name, datatype_of(array), len(shape_of(array))) for name, array in kept.items()]
+        )
+        space = self._space
         with self._lock:
-            if key in self._entries:
+            if space.holds(key):
                 return False
-            if size > self._size:
+            if 0 in sizes:
                 return True
-            while self._used + size > self._size:
-                _, (_, freed) = self._entries.popitem(last=False)
-                self._used -= freed
+            for gone in space.insert(key, header + sum(sizes)):
+                del self._contents[gone]
                 self._evictions += 1
-            self._entries[key] = (kept, size)
-            self._used += size
-            self._insertion_ns += monotonic_ns() - start_ns
+            if space.holds(key):
+                self._contents[key] = kept
+                self._insertion_ns += monotonic_ns() - start_ns
             return True
 
     def statistics(self) -> CacheStatistics:
         """Return the counts and what is held."""
         with self._lock:
             return CacheStatistics(
-                self._hits, self._misses, self._evictions, len(self._entries), self._used,
-                self._size, self._lookup_ns, self._insertion_ns,
+                self._hits, self._misses, self._evictions, len(self._space),
+                self._space.used_bytes, self._space.size_bytes, self._lookup_ns, self._insertion_ns,
             )  # fmt: skip

@@ -14,6 +14,7 @@ from nbtriton.errors import InvalidArgumentError, nearest
 from nbtriton.frontends.metrics import MetricsConfig, parse_quantiles
 from nbtriton.frontends.spans import SPAN_NUMBERS, OpenTelemetry
 from nbtriton.frontends.tracing import TraceValues, check_values
+from nbtriton.scheduling import MIN_CACHE_BYTES
 
 __all__ = [
     "backend_config",
@@ -58,9 +59,9 @@ def cache_bytes(arguments: SimpleNamespace) -> int | None:
 
 
 def _cache_size(text: str) -> int:
-    if not text.isdecimal() or int(text) == 0:
+    if not text.isdecimal() or int(text) < MIN_CACHE_BYTES:
         raise InvalidArgumentError(
-            f"Failed to initialize LocalCache: '{text}' is not a number of bytes above 0"
+            f"Failed to initialize LocalCache: '{text}' is not a number of bytes from {MIN_CACHE_BYTES} on"
         )
     return int(text)
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from typing import Final
 
 from nbtriton.scheduling import (
     Batcher,
+    CacheSpace,
     Decision,
     RateLimiter,
     RejectTicket,
@@ -22,43 +22,10 @@ from nbtriton.simulate.core.instance import Instance, Start
 from nbtriton.simulate.core.service import ServiceTimes
 from nbtriton.simulate.core.world import Event, Request, Runtime, Thread, World
 
-__all__ = ["Cache", "Limiter", "Model"]
+__all__ = ["Limiter", "Model"]
 
 # As in `engine/core/response_thread.py`: shorter executions answer on their own thread.
 _LONG_NS: Final = 500_000
-
-
-class Cache:
-    """The response cache of a server: keys, sizes and order of use, without contents (K1 to K10)."""
-
-    __slots__ = ("_entries", "_size", "_used")
-
-    def __init__(self, size_bytes: int) -> None:
-        self._size = size_bytes
-        self._used = 0
-        self._entries: OrderedDict[tuple[str, int], int] = OrderedDict()
-
-    def look_up(self, name: str, key: int) -> bool:
-        """Return whether a response is cached; a hit makes it the most recent one."""
-        entry = (name, key)
-        if entry not in self._entries:
-            return False
-        self._entries.move_to_end(entry)
-        return True
-
-    def insert(self, name: str, key: int, size_bytes: int) -> bool:
-        """Cache a response, evicting the least recent ones; return false if it is cached already."""
-        entry = (name, key)
-        if entry in self._entries:
-            return False
-        if size_bytes > self._size:
-            return True
-        while self._used + size_bytes > self._size:
-            _, freed = self._entries.popitem(last=False)
-            self._used -= freed
-        self._entries[entry] = size_bytes
-        self._used += size_bytes
-        return True
 
 
 class Limiter:
@@ -149,8 +116,8 @@ class Model(Runtime):
 
     __slots__ = (
         "_count", "_order", "_sequences", "_timer", "_woken_at", "batcher", "cache",
-        "contends", "demand", "device", "entry_bytes", "gives_way", "highest_level", "insert_ns", "instances",
-        "largest", "limiter", "lookup_cost_ns", "lost_ns", "offloads", "python", "reasons", "running",
+        "contends", "demand", "device", "gives_way", "header_bytes", "highest_level", "insert_ns", "instances",
+        "largest", "limiter", "lookup_cost_ns", "lost_ns", "offloads", "python", "reasons", "row_bytes", "running",
         "service", "taken_ns", "threaded", "uneven", "world", "yields",
     )  # fmt: skip
 
@@ -191,10 +158,12 @@ class Model(Runtime):
         self.largest = 0
         self.highest_level = 0.0
         self.reasons: dict[str, int] = {}
-        self.cache: Cache | None = None
+        self.cache: CacheSpace | None = None
         self.lookup_cost_ns = 0
         self.insert_ns = 0
-        self.entry_bytes = 0
+        # Of an entry in the cache.
+        self.header_bytes = 0
+        self.row_bytes = 0
         self.limiter: Limiter | None = None
         self.instances = [Instance(self, index) for index in range(instances)]
         self._sequences = isinstance(batcher, SequenceBatcher)
@@ -238,7 +207,9 @@ class Model(Runtime):
         if cache is not None:
             looked_up = thread.now
             self.world.serve(thread, self.lookup_cost_ns)
-            if cache.look_up(self.name, request.key):
+            entry = (self.name, request.key)
+            if cache.holds(entry):
+                cache.use(entry)
                 self.hits += 1
                 self.successes += 1
                 self.lookup_ns += thread.now - looked_up
@@ -406,7 +377,9 @@ class Model(Runtime):
             cache = self.cache
             if cache is not None and request.missed:
                 world.serve(thread, self.insert_ns)
-                if cache.insert(self.name, request.key, self.entry_bytes * request.size):
+                entry = (self.name, request.key)
+                if not cache.holds(entry):
+                    cache.insert(entry, self.header_bytes + self.row_bytes * request.size)
                     self.misses += 1
             self._deliver(thread, request)
 
