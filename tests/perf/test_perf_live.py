@@ -618,7 +618,7 @@ def test_PA15_requests_that_never_end_are_cancelled(server):
             return {"OUT": IN}
         raise RuntimeError("it was never released")
 
-    load(server, stuck, "max_batch_size: 1")
+    load(server, stuck, "max_batch_size: 1 dynamic_batching {}")
 
     once = threading.Lock()  # a second interrupt would be raised
 
@@ -633,6 +633,12 @@ def test_PA15_requests_that_never_end_are_cancelled(server):
     assert report.interrupted
     assert report.points == ()
     assert len(server.infer("stuck", {"IN": np.ones((1, 4), np.float32)})) == 1
+    # It is not a caller who gave them up.
+    dropped = [one for one in server.requests("stuck") if one.batch is None]
+    assert {(one.outcome, one.status) for one in dropped} == {("load_ended", "CANCELLED")}
+    assert any(
+        "nbtriton.perf cancels what still waits" in one for one in nt.why(server, "stuck").findings
+    )
 
 
 def test_PA15_an_interrupt_while_the_last_requests_end_keeps_the_level(server):

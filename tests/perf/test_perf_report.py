@@ -57,6 +57,18 @@ def report(*points, **more) -> PerfReport:
     return PerfReport(model="m", points=points, elapsed_s=1.5, **more)
 
 
+@pytest.mark.parametrize(
+    ("cores", "said"),
+    [(0.0, ""), (0.19, ""), (1.6, "other programs used 1.6 of 2 cores: measure again")],
+)
+def test_a_busy_machine_is_told_as_such(cores, said):
+    shown = report(point(1), environment={"cpus": 2, "other_programs_cores": cores})
+    for text in shown._repr_mimebundle_().values():
+        if "<svg" not in text[:10]:
+            assert ("other programs" in text) == bool(said)
+            assert said in text
+
+
 def test_frame_has_a_row_a_point_and_units_in_its_names():
     frame = report(point(), point(2, configuration={"instances": 2})).frame
     assert frame["concurrency"].tolist() == [1, 2]

@@ -19,6 +19,7 @@ from queue import Empty, SimpleQueue
 from time import monotonic_ns
 from typing import TYPE_CHECKING, Any
 
+from nbtriton.engine.core.future import InferenceFuture
 from nbtriton.engine.interrupts import wait_in_slices
 from nbtriton.perf.loads import (
     Concurrency,
@@ -166,7 +167,7 @@ class LoadRun(ABC):
         self._cancelled = True
         for slot in list(self._slots):
             if slot.pending is not None:
-                slot.pending.cancel()
+                _end(slot.pending)
 
     @abstractmethod
     def _run(self) -> None: ...
@@ -182,6 +183,14 @@ class LoadRun(ABC):
     def _closing(self, lane: int) -> Call | None:
         """Return the request that ends a lane's sequence, None once requests are cancelled."""
         return None if self._cancelled else self._spec.traffic.closing(lane)
+
+
+def _end(pending: Pending) -> None:
+    """Cancel a request at the end of its load, which no caller has done."""
+    if isinstance(pending, InferenceFuture):
+        pending.cancel("load_ended")
+    else:
+        pending.cancel()
 
 
 def _fetch(result: Any) -> None:
@@ -238,7 +247,7 @@ class Submitting(LoadRun):
             assert on_done is not None
             pending.add_done_callback(on_done)
             if self._cancelled:  # too late to be cancelled with the others
-                pending.cancel()
+                _end(pending)
         finally:
             self._local.sending = False
 

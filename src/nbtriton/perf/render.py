@@ -40,6 +40,8 @@ class Report(Curves, Protocol):
     def notes(self) -> tuple[str, ...]: ...
     @property
     def headline(self) -> str: ...
+    @property
+    def environment(self) -> Mapping[str, Any]: ...
 
 
 # The columns to compare; `PerfReport.frame` has all of them.
@@ -90,6 +92,8 @@ _FIGURES = (
     "latency_p99_low_us", "latency_p99_high_us", "errors", "outcome", "server_mean_batch_size",
     "responses_per_s", "first_response_p50_us", "sequences_per_s", "delayed_percent",
 )  # fmt: skip
+# The share of the cores that other programs may use on a quiet machine: a page that shows views needs as much.
+_QUIET = 0.1
 # More of them are one figure: their names make a head of a line each.
 _MOST_STEPS = 4
 # Columns that are left out where every row has this value.
@@ -309,7 +313,17 @@ def _notes(report: Report) -> list[str]:
             f"{unstable} of {len(report.points)} levels did not become stable; longer windows "
             "(--measurement-interval) or more of them (--max-trials) may help",
         )
-    return notes + list(report.notes)
+    return [*notes, *report.notes, *_disturbance(report.environment)]
+
+
+def _disturbance(environment: Mapping[str, Any]) -> list[str]:
+    """Return what other programs did while it was measured, if it was much."""
+    cores, cpus = environment.get("other_programs_cores") or 0.0, environment.get("cpus") or 1
+    if cores < _QUIET * cpus:
+        return []
+    return [
+        f"while it was measured, other programs used {cores:.1f} of {cpus} cores: measure again when it is quiet"
+    ]
 
 
 def _page(report: Report) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import platform
 import sys
@@ -34,6 +35,7 @@ from nbtriton.perf.prepare import (
 from nbtriton.perf.recording import Recording
 from nbtriton.perf.remote import RemoteServer, Target, remote_server
 from nbtriton.perf.report import PerfReport
+from nbtriton.perf.sample import others_s
 from nbtriton.perf.search import LevelPlan
 from nbtriton.perf.session import Measure, Session
 from nbtriton.perf.source import PointSource
@@ -82,9 +84,15 @@ def run(options: PerfOptions) -> PerfReport:
             target_ms=options.latency_threshold_ms or None,
         )  # fmt: skip
         source = PointSource(options.model, tuple(options.sweep_models), options.server)
-        started_s = time.monotonic()
+        started_s, used_s = time.monotonic(), others_s()
         interrupted = _measure(session, options, levels, configurations, plan, windows)
         observed = [each.notes() for each in (swept, waits) if each is not None]
+        elapsed_s = time.monotonic() - started_s
+        environment = dict(environment_of(target))
+        # A server elsewhere, even on this machine, is one of the others.
+        others = (others_s() - used_s) / elapsed_s
+        if options.server is not None and not math.isnan(others):
+            environment["other_programs_cores"] = round(max(0.0, others), 2)
         return PerfReport(
             model=options.model,
             points=tuple(
@@ -94,9 +102,9 @@ def run(options: PerfOptions) -> PerfReport:
                 for point in session.points
             ),
             settings={**settings_of(options, plan.sequences, windows), **place_of(target)},
-            environment=environment_of(target),
+            environment=environment,
             notes=(*plan.notes, *session.notes, *chain.from_iterable(observed)),
-            elapsed_s=time.monotonic() - started_s,
+            elapsed_s=elapsed_s,
             interrupted=interrupted,
             quick=options.quick,
         )

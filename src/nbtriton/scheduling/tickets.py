@@ -106,6 +106,7 @@ REASONS: Final = {
     "timeout": "the request waited longer than its queue timeout",
     "queue_full": "max_queue_size requests of its priority level were already waiting",
     "cancelled": "the caller cancelled the request while it waited",
+    "load_ended": "the load of a measurement had ended: nbtriton.perf cancels what still waits",
     "stopped": "the server stopped while the request waited",
     "sequence_ready": "a request of a sequence was ready; no delay is configured to wait for more",
     "minimum_slot_utilization": "enough slots of the instance had a request",

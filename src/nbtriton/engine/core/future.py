@@ -32,7 +32,7 @@ class PendingRequest(Call, Protocol):
 
     @property
     def runtime(self) -> RunsIn | None: ...
-    def cancel(self) -> None: ...
+    def cancel(self, reason: str = "cancelled") -> None: ...
 
 
 class RunsIn(Protocol):
@@ -145,11 +145,16 @@ class InferenceFuture:
         if self._done:
             self._call_back()
 
-    def cancel(self) -> bool:
+    def cancel(self, reason: str = "cancelled") -> bool:
         """Cancel the request; True if it had no answer yet.
 
         A request that still waits is dropped. One that is already part of a batch runs on, as in
         Triton (X3, X6); its answer is thrown away.
+
+        Parameters
+        ----------
+        reason : str
+            What the recorder says of one that is dropped: a key of `nbtriton.scheduling.REASONS`.
 
         Examples
         --------
@@ -163,7 +168,7 @@ class InferenceFuture:
             if not self.resolve(None, CancelledError("the request was cancelled by the caller")):
                 return False
             if request is not None:
-                request.cancel()
+                request.cancel(reason)
             return True
 
     def ask_to_end(self) -> None:

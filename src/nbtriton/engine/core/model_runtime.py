@@ -555,6 +555,8 @@ class ModelRuntime(UpdatableRuntime):
     def _reject(self, decision: RejectTicket, completion: Completion | None) -> None:
         request: InferenceRequest = decision.ticket  # type: ignore[assignment]
         request.outcome = decision.reason
+        if decision.reason == "cancelled":
+            request.outcome = request.root.cancelled or request.cancelled or decision.reason
         error: TritonError
         if decision.reason == "stopped":
             error = EngineStoppedError(decision.message)

@@ -187,6 +187,8 @@ class InferenceRequest(Ticket):
         model called; 0 for a caller's own.
     step, iteration : int
         Which step of the ensemble it is, and in which iteration.
+    cancelled : str
+        Why it is cancelled, a key of `REASONS`; empty while it is not.
     outcome : str
         Why no instance executed it, a key of `REASONS` or ``"cache_hit"``; empty otherwise.
     answered_ns : int
@@ -258,7 +260,7 @@ class InferenceRequest(Ticket):
         self.failure: tuple[str, str] | None = None
         self.final_response: Response | None = None
         self.buffered_response: Response | None = None
-        self.cancelled = False
+        self.cancelled = ""
         self.rescheduled = False
         self.cache_key = b""
         self.lookup_ns = 0
@@ -309,7 +311,7 @@ class InferenceRequest(Ticket):
 
     def is_cancelled(self) -> bool:
         """True after the caller has cancelled."""
-        return self.cancelled or (self.parent is not None and self.parent.cancelled)
+        return bool(self.cancelled or self.root.cancelled)
 
     @property
     def log_prefix(self) -> str:
@@ -341,9 +343,12 @@ class InferenceRequest(Ticket):
         """True once the final response was sent."""
         return not self._unanswered
 
-    def cancel(self) -> None:
-        """Cancel: a request that waits is dropped; an executing model sees `is_cancelled`."""
-        self.cancelled = True
+    def cancel(self, reason: str = "cancelled") -> None:
+        """Cancel: a request that waits is dropped; an executing model sees `is_cancelled`.
+
+        The reason is a key of `REASONS`.
+        """
+        self.cancelled = reason
         if self.runtime is not None:
             self.runtime.cancel(self)
 
