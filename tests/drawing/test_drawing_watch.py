@@ -109,7 +109,7 @@ def test_text(golden):
     golden("watch.txt", watch_text(models, "digits: 80% of a request's time is queue"))
 
 
-STEP = replace(ACTIVE, name="step", infer_per_s=1e6, quiet_s=0.1)
+STEP = replace(ACTIVE, name="step", drawn_inferences=10**6)
 WHOLE = replace(ACTIVE, name="all", platform="ensemble", shares=(("step", 1.0),), quiet_s=0.1)
 HUNG = replace(ACTIVE, name="hung", infer_per_s=0.0, stalled_s=28.3, queued=4, executing=1)
 RESTED = replace(
@@ -151,6 +151,9 @@ def test_the_sentence_is_of_what_is_drawn(situation):
 def test_the_leading_model_is_the_one_whose_requests_take_the_most_time_and_no_step():
     assert leading([STEP, WHOLE]) is WHOLE
     assert leading([ACTIVE, STEP]) is STEP
+    # The queues of its steps are the time of an ensemble.
+    other = replace(ACTIVE, name="other", drawn_inferences=10)
+    assert leading([WHOLE, STEP, other]) is WHOLE
     assert leading([replace(ACTIVE, infer_per_s=0.0)]) is None
 
 

@@ -40,11 +40,32 @@ def test_rates_and_means_are_over_the_last_two_seconds():
 
 
 def test_the_whole_stretch_leaves_out_idle_time_before_and_after():
-    found = history(seconds(20), lambda at: loaded("m", min(max(at - 5, 0), 8), rate=100))
+    found = history(seconds(20), lambda at: loaded("m", min(max(at - 5, 0), 8), rate=100, queued=0))
     (activity,) = activities(found, whole=True)
     assert activity.infer_per_s == pytest.approx(100)
     (activity,) = activities(found)
     assert activity.infer_per_s == 0
+
+
+def test_a_request_of_seconds_counts_from_its_arrival():
+    def at(second):
+        runs = instance("m_0_0", busy_ns=min(max(second - 4, 0), 4) * SECOND)
+        return replace(model("m"), instances=(runs,), inference_count=int(second >= 8), success_count=int(second >= 8))
+
+    (activity,) = activities(history(seconds(12), at), whole=True)
+    assert activity.infer_per_s == pytest.approx(0.25)
+    assert activity.peak_per_s == pytest.approx(1.0)
+    assert activity.rate_over == "infer/s while it worked"
+
+
+def test_a_model_from_which_nothing_comes_says_for_how_long():
+    found = history(seconds(10), lambda at: loaded("m", min(at, 2)))
+    for since, stalled_s in ((0, 0.0), (101, 8.0), (106, 4.0)):
+        (one,) = found.models
+        inside = replace(one, inside_since_ns=since * SECOND)
+        (activity,) = activities(replace(found, models=(inside,)))
+        assert activity.stalled_s == pytest.approx(stalled_s)
+        assert activity.quiet_s == pytest.approx(8.0)
 
 
 def test_busy_shares_come_from_busy_time():

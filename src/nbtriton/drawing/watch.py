@@ -28,14 +28,16 @@ def watch_svg(models: Sequence[ModelActivity], *, span_s: float = 30.0) -> str:
 
 def leading(models: Sequence[ModelActivity]) -> ModelActivity | None:
     """Return the model whose requests spent the most time; one that is no step, if there is one."""
+    by_name = {one.name: one for one in models}
     steps = {name for model in models for name, _ in model.shares}
+
+    def spent_ms(one: ModelActivity) -> float:
+        # The statistics of an ensemble know nothing of the queues of its steps.
+        inside = [spent_ms(by_name[name]) for name, _ in one.shares if name in by_name]
+        return sum(inside) or one.drawn_inferences * (one.queue_ms + one.compute_ms)
+
     worked = [one for one in models if one.infer_per_s > 0]
-    # As many requests are inside on average, by Little's law.
-    return max(
-        worked,
-        key=lambda one: (one.name not in steps, one.infer_per_s * (one.queue_ms + one.compute_ms)),
-        default=None,
-    )
+    return max(worked, key=lambda one: (one.name not in steps, spent_ms(one)), default=None)
 
 
 def watch_finding(

@@ -133,11 +133,11 @@ def _activity(one: ModelHistorySnapshot, now_ns: int, span_ns: int, whole: bool)
         # The first one is where the counts begin; the deepest queue before it is not in the span.
         depths = (*(float(moment.deepest) for moment in moments[:-1]), float(_depth(model)))
         old, new = _stretch(moments) if whole else _recent(moments)
-        if whole and new.at_ns < moments[-1].at_ns - _RATE_OVER_NS:
-            over = "infer/s while it worked"
         seconds = (new.at_ns - old.at_ns) / _NS
         requests = new.requests - old.requests
         rate = (new.inferences - old.inferences) / seconds if seconds else 0.0
+        if whole and rate and new.at_ns < moments[-1].at_ns - _RATE_OVER_NS:
+            over = "infer/s while it worked"
         if requests:
             queue_ms = (new.queue_ns - old.queue_ns) / requests / 1e6
             compute_ms = (new.compute_ns - old.compute_ns) / requests / 1e6
@@ -222,11 +222,19 @@ def _recent(moments: Sequence[Moment]) -> tuple[Moment, Moment]:
 
 
 def _stretch(moments: Sequence[Moment]) -> tuple[Moment, Moment]:
-    """Return the last moment before the first inference and the first after the last one."""
-    counts = [moment.inferences for moment in moments]
-    start = next((i for i, n in enumerate(counts) if n > counts[0]), 1) - 1
-    end = next(i for i, n in enumerate(counts) if n == counts[-1])
+    """Return the last moment before the model worked, and the first one after its last inference."""
+    last = moments[-1].inferences
+    worked = (
+        at for at in range(1, len(moments)) if not _is_idle(moments[at - 1], moments[at])
+    )
+    start = next(worked, 1) - 1
+    end = next(at for at, moment in enumerate(moments) if moment.inferences == last)
     return moments[start], moments[max(start, end)]
+
+
+def _is_idle(old: Moment, new: Moment) -> bool:
+    """Return whether nothing was inside between two moments: nothing waited, ran or ended."""
+    return not new.deepest and (old.inferences, old.busy) == (new.inferences, new.busy)
 
 
 def _peak(moments: Sequence[Moment]) -> float:
