@@ -50,7 +50,12 @@ def test_the_whole_stretch_leaves_out_idle_time_before_and_after():
 def test_a_request_of_seconds_counts_from_its_arrival():
     def at(second):
         runs = instance("m_0_0", busy_ns=min(max(second - 4, 0), 4) * SECOND)
-        return replace(model("m"), instances=(runs,), inference_count=int(second >= 8), success_count=int(second >= 8))
+        return replace(
+            model("m"),
+            instances=(runs,),
+            inference_count=int(second >= 8),
+            success_count=int(second >= 8),
+        )
 
     (activity,) = activities(history(seconds(12), at), whole=True)
     assert activity.infer_per_s == pytest.approx(0.25)

@@ -121,8 +121,10 @@ def test_an_edit_is_one_small_message():
 
 def test_the_oldest_of_many_figures_stay_as_pictures():
     figures = [nt.figure("one_instance") for _ in range(18)]
-    assert all(isinstance(one.widget, FigureWidget) for one in figures)
-    assert figures[0].widget.comm is None
+    shown = [one.widget for one in figures]
+    assert all(isinstance(one, FigureWidget) for one in shown)
+    assert shown[0].comm is None
+    assert figures[0].widget is not shown[0]  # put up once more, it has another one
     figures[0].change(instances=2)
     assert "2 instances" in figures[0].finding
 

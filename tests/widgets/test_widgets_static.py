@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import sys
 
+import numpy as np
 import pandas as pd
 import pytest
+from ipywidgets.widgets import widget
 
+import nbtriton as nt
+from nbtriton.magics.views import views
 from nbtriton.widgets import (
     CurveView,
+    DagView,
     Hub,
     LiveTable,
     StaticView,
@@ -278,3 +283,45 @@ def test_drawing_imports_nothing_heavy():
     )
     done = run_python("-c", code, check=True)
     assert done.stdout.strip() == "[]"
+
+
+@pytest.fixture(scope="module")
+def served():
+    with nt.Server(gpus=()) as server:
+        server.load("max_batch_size: 8", model=double, name="double")
+        server.infer("double", {"IN": np.ones((1, 4), np.float32)})
+        yield server
+
+
+def double(IN: "FP32[4]") -> {"OUT": "FP32[4]"}:  # noqa: F821, N803, UP037
+    return {"OUT": IN * 2}
+
+
+CELLS = {
+    "%triton_watch": lambda server: views.show(WatchView(server, on_hub=Hub(threaded=False))),
+    "%triton_dag --live": lambda server: views.show(DagView.of(server, "double", on_hub=Hub(threaded=False))),
+    "%triton_timeline": lambda server: nt.timeline(server, "double")._repr_mimebundle_(),
+    "%triton_figure": lambda _: nt.figure("one_instance")._ipython_display_(),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("cell", CELLS)
+def test_a_cell_that_runs_again_leaves_one_view_with_its_layout(notebook, served, cell):
+    notebook.parent_header = {"metadata": {"cellId": cell}}
+    before = set(open_widgets())
+    for count in range(12):
+        notebook.execution_count = count
+        CELLS[cell](served)
+    try:
+        assert len(set(open_widgets()) - before) <= 2
+        # Another cell has its own.
+        notebook.parent_header = {"metadata": {"cellId": f"{cell} again"}}
+        CELLS[cell](served)
+        assert 2 < len(set(open_widgets()) - before) <= 4
+    finally:
+        views.stop()
+
+
+def open_widgets():
+    """The ids of all widgets that have a comm."""
+    return list(widget._instances)

@@ -138,7 +138,7 @@ class AskMagics(Magics):
         if options.name is not None:
             check_known(options.name)
         if options.live:
-            table = views.show_table(self.shell, partial(status_table, server(), options.name))
+            table = views.show_table(partial(status_table, server(), options.name))
             return keep(self.shell, options.out, table)
         for model in server().models():
             text = advice(model.name, model.interpreter)
@@ -173,9 +173,7 @@ class AskMagics(Magics):
         options = parse(self.triton_dag, line)
         check_known(options.name)
         if options.live:
-            return keep(
-                self.shell, options.out, views.show(self.shell, DagView.of(server(), options.name))
-            )
+            return keep(self.shell, options.out, views.show(DagView.of(server(), options.name)))
         return keep(self.shell, options.out, dag(server(), options.name))
 
     @magic_arguments()
@@ -197,9 +195,7 @@ class AskMagics(Magics):
         options = parse(self.triton_watch, line)
         for name in options.names:
             check_known(name)
-        return keep(
-            self.shell, options.out, views.show(self.shell, WatchView(server(), options.names))
-        )
+        return keep(self.shell, options.out, views.show(WatchView(server(), options.names)))
 
 
 def _counted_before(history: ServerHistory, name: str | None) -> str:

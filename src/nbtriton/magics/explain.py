@@ -122,7 +122,7 @@ class ExplainMagics(Magics):
             if options.save is not None:
                 raise UsageError("--save writes what is recorded now: leave out --live")
             stream = live_timeline(server(), options.name, span_ms=options.span_ms)
-            return keep(self.shell, options.out, views.show(self.shell, stream))
+            return keep(self.shell, options.out, views.show(stream))
         view: Any = timeline(server(), options.name, span_ms=options.span_ms)
         if options.save is not None:
             view.save(options.save)

@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING, Any
 from nbtriton.packages import needed
 
 if TYPE_CHECKING:
-    from IPython.core.interactiveshell import InteractiveShell
-
     from nbtriton.widgets import LiveTable, LiveView, Shown
 
 __all__ = ["Views", "views"]
@@ -21,24 +19,25 @@ class Views:
     def __init__(self) -> None:
         self._ends: dict[object, Callable[[], None]] = {}
 
-    def show(self, shell: InteractiveShell, view: LiveView) -> Shown:
+    def show(self, view: LiveView) -> Shown:
         """Show a view in place of the one that the same cell showed when it ran before."""
         with needed("a live view"):
-            from nbtriton.widgets import show_live
+            from nbtriton.widgets.show import cell_id, show_live
 
-        self._end_previous(shell)
+        self._end_previous(cell_id())
         shown = show_live(view)
-        self._ends[_cell_id(shell)] = shown.stop
+        self._ends[cell_id()] = shown.stop
         return shown
 
-    def show_table(self, shell: InteractiveShell, source: Callable[[], Any]) -> LiveTable:
+    def show_table(self, source: Callable[[], Any]) -> LiveTable:
         """Show a table that stays up to date, likewise."""
         with needed("a live view"):
             from nbtriton.widgets import LiveTable
+            from nbtriton.widgets.show import cell_id
 
-        self._end_previous(shell)
+        self._end_previous(cell_id())
         table = LiveTable(source)
-        self._ends[_cell_id(shell)] = table.stop
+        self._ends[cell_id()] = table.stop
         return table.show()
 
     def stop(self) -> None:
@@ -46,16 +45,10 @@ class Views:
         while self._ends:
             self._ends.popitem()[1]()
 
-    def _end_previous(self, shell: InteractiveShell) -> None:
-        end = self._ends.pop(_cell_id(shell), None)
+    def _end_previous(self, cell: object) -> None:
+        end = self._ends.pop(cell, None)
         if end is not None:
             end()
-
-
-def _cell_id(shell: InteractiveShell) -> object:
-    """Return what stays the same when a cell runs again, where the front end says it."""
-    parent: Any = getattr(shell, "parent_header", None) or {}
-    return (parent.get("metadata") or {}).get("cellId") or object()
 
 
 views = Views()

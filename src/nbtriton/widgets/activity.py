@@ -224,9 +224,7 @@ def _recent(moments: Sequence[Moment]) -> tuple[Moment, Moment]:
 def _stretch(moments: Sequence[Moment]) -> tuple[Moment, Moment]:
     """Return the last moment before the model worked, and the first one after its last inference."""
     last = moments[-1].inferences
-    worked = (
-        at for at in range(1, len(moments)) if not _is_idle(moments[at - 1], moments[at])
-    )
+    worked = (at for at in range(1, len(moments)) if not _is_idle(moments[at - 1], moments[at]))
     start = next(worked, 1) - 1
     end = next(at for at, moment in enumerate(moments) if moment.inferences == last)
     return moments[start], moments[max(start, end)]

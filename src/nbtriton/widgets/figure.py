@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import threading
-from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -30,7 +29,7 @@ from nbtriton.teaching import SCENARIOS, Exercise, Mark, Progress, Scenario, che
 from nbtriton.teaching.figures import batch_frame, batch_rows, picture_of
 from nbtriton.teaching.running import ScenarioRun, run, traced
 from nbtriton.teaching.scenarios import preferred_of
-from nbtriton.widgets.show import display, has_kernel, live_wanted, makes_views_only
+from nbtriton.widgets.show import KeptViews, display, has_kernel, live_wanted, makes_views_only
 from nbtriton.widgets.static import StaticView
 from nbtriton.widgets.view import LiveView, asset, marked
 
@@ -206,12 +205,10 @@ class Figure:
     def widget(self) -> FigureWidget:
         """What a page shows instead of the picture."""
         with self._lock:
-            if self._widget is None:
+            if self._widget is None or self._widget.comm is None:  # never shown, or closed
                 self._widget = FigureWidget(self._handle_command)
                 self._send()
-                _widgets.append(self._widget)
-                if len(_widgets) > _WIDGETS:
-                    _widgets.popleft().close()
+                _widgets.keep(self._widget)
             return self._widget
 
     def _send(self) -> None:
@@ -287,7 +284,7 @@ class Figure:
 
 
 # A page asks them for nothing, but sends what the reader changes, so they live on.
-_widgets: deque[FigureWidget] = deque()
+_widgets = KeptViews(_WIDGETS)
 
 
 def figure(

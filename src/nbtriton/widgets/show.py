@@ -11,6 +11,7 @@ import os
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any, Self
@@ -19,7 +20,7 @@ from nbtriton.closing import Stopping
 from nbtriton.widgets.static import StaticView
 from nbtriton.widgets.view import LiveView, marked
 
-__all__ = ["Shown", "display", "live_wanted", "notebook_shell", "show_live"]
+__all__ = ["KeptViews", "Shown", "cell_id", "display", "live_wanted", "notebook_shell", "show_live"]
 
 # How old a picture may be in a notebook that is saved while something moves.
 _RENEW_S = 5.0
@@ -52,6 +53,37 @@ def live_wanted() -> bool:
 def makes_views_only() -> bool:
     """Whether this host makes widgets only where it displays one, as VS Code and Colab do."""
     return "VSCODE_PID" in os.environ or "google.colab" in sys.modules
+
+
+def cell_id() -> object:
+    """Return what stays the same when the running cell runs again, where the front end says it."""
+    parent: Any = getattr(notebook_shell(), "parent_header", None) or {}
+    return (parent.get("metadata") or {}).get("cellId") or object()
+
+
+class KeptViews:
+    """Views that pages ask for as long as their outputs stand.
+
+    None of an earlier run of the same cell is kept, and of all the newest only; of an older one the picture stays.
+
+    Parameters
+    ----------
+    most : int
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._views: deque[tuple[object, int, LiveView]] = deque()
+
+    def keep(self, view: LiveView) -> None:
+        """Keep a view that the running cell shows."""
+        cell, run = cell_id(), int(getattr(notebook_shell(), "execution_count", 0))
+        left = [one for one in self._views if one[0] != cell or one[1] == run]
+        closed = [one for one in self._views if one not in left]
+        closed += left[: max(0, len(left) + 1 - self._most)]
+        self._views = deque((*[one for one in left if one not in closed], (cell, run, view)))
+        for _, _, one in closed:
+            one.close()
 
 
 def show_live(view: LiveView, static: Callable[[], object] | None = None) -> Shown:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from array import array
-from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +18,7 @@ from nbtriton.explain import Timeline, read_timeline
 from nbtriton.explain.timeline import mark_of, marks
 from nbtriton.explain.trace import ModelRecords
 from nbtriton.widgets.activity import little_endian
-from nbtriton.widgets.show import live_wanted, makes_views_only
+from nbtriton.widgets.show import KeptViews, live_wanted, makes_views_only
 from nbtriton.widgets.static import StaticView
 from nbtriton.widgets.view import LiveView, asset, marked, movement_of
 
@@ -354,15 +353,13 @@ class TimelineView(StaticView):
         if self.timeline is None or not live_wanted():
             return bundle
         widget = LiveTimeline(self.timeline)
-        _snapshots.append(widget)
-        if len(_snapshots) > _SNAPSHOTS:
-            _snapshots.popleft().close()
+        _snapshots.keep(widget)
         bundle["text/html"] = marked(widget.place, self.html)
         return {**bundle, **(widget.widget_data() if makes_views_only() else {})}
 
 
 # A page asks them for what they show when it puts them up, so they live on.
-_snapshots: deque[LiveTimeline] = deque()
+_snapshots = KeptViews(_SNAPSHOTS)
 
 
 def timeline_view(timeline: Timeline) -> TimelineView:

@@ -269,7 +269,9 @@ class LiveView(anywidget.AnyWidget):
         # on one that has the hub's lock.
         if self.comm is not None:
             self._hub.close(self)
+            layout = self.layout  # a widget with a comm, too
             super().close()
+            layout.close()
 
     def static(self) -> StaticView:
         """Return what it shows now as something that needs no script."""
