@@ -3,12 +3,13 @@
 ::
 
     TritonError                   every one of them; carries Triton's status and message
-    ├── InvalidArgumentError      INVALID_ARG: the request or the call is wrong
+    ├── InvalidArgumentError      INVALID_ARG: the request or the call is wrong; a ValueError
     │   ├── ConfigError           the model configuration is wrong; knows field, line and column
     │   └── LoadError             a model could not be loaded; what was loaded before is untouched
-    ├── NotFoundError             NOT_FOUND: no such model, version, tensor
-    ├── UnavailableError          UNAVAILABLE: not ready, queue full, timed out
-    │   └── EngineStoppedError    the server was closed while the request waited
+    ├── NotFoundError             NOT_FOUND: no such model, version, tensor; a LookupError
+    ├── UnavailableError          UNAVAILABLE: not ready, queue full
+    │   ├── EngineStoppedError    the server was closed while the request waited
+    │   └── RequestTimeoutError   the request's time was up; a TimeoutError
     ├── UnsupportedError          UNSUPPORTED: understood, but cannot be done here
     ├── AlreadyExistsError        ALREADY_EXISTS
     ├── CancelledError            CANCELLED: by the caller
@@ -46,6 +47,7 @@ __all__ = [
     "LoadWarning",
     "ModelError",
     "NotFoundError",
+    "RequestTimeoutError",
     "TritonError",
     "UnavailableError",
     "UnknownError",
@@ -115,7 +117,7 @@ class TritonError(Exception):
         return lines
 
 
-class InvalidArgumentError(TritonError):
+class InvalidArgumentError(TritonError, ValueError):
     """The request or the call is wrong (INVALID_ARG).
 
     Examples
@@ -210,7 +212,7 @@ class LoadError(InvalidArgumentError):
         return [*frames, *_with_traceback(self.user_traceback, self._sentence())]
 
 
-class NotFoundError(TritonError):
+class NotFoundError(TritonError, LookupError):
     """No such model, version or tensor (NOT_FOUND).
 
     Examples
@@ -226,7 +228,7 @@ class NotFoundError(TritonError):
 
 
 class UnavailableError(TritonError):
-    """Not ready, queue full, or timed out (UNAVAILABLE).
+    """Not ready, or queue full (UNAVAILABLE).
 
     Examples
     --------
@@ -249,6 +251,16 @@ class EngineStoppedError(UnavailableError):
     ... except EngineStoppedError as error:
     ...     print(error.status)
     UNAVAILABLE
+    """
+
+
+class RequestTimeoutError(UnavailableError, TimeoutError):
+    """The request's time was up: in the queue, or at the client.
+
+    Examples
+    --------
+    >>> RequestTimeoutError("Request timeout expired").status
+    'UNAVAILABLE'
     """
 
 

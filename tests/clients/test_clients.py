@@ -168,3 +168,13 @@ def test_close_ends_requests_at_a_server_that_never_answers(kind):
             assert connection.recv(1)
             client.close()
             assert isinstance(pending.exception(30), UnavailableError | CancelledError)
+
+
+@pytest.mark.parametrize("kind", [HttpClient, GrpcClient])
+def test_a_server_that_does_not_answer_in_time_is_a_timeout(kind):
+    with (
+        socket.create_server(("127.0.0.1", 0)) as silent,
+        kind(f"127.0.0.1:{silent.getsockname()[1]}", timeout_s=0.2) as client,
+        pytest.raises(TimeoutError),
+    ):
+        client.infer("double", ROWS)

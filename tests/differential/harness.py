@@ -534,7 +534,7 @@ class OurSide(_Side):
                 assert done.wait(ANSWER_S)
                 return Answer(responses=responses, took_s=took[0])
             try:
-                result = future.result(timeout_s=send.patience_s)
+                result = future.result(timeout=send.patience_s)
             except TimeoutError:
                 future.cancel()
                 return Answer(status=UNANSWERED)

@@ -311,6 +311,7 @@ def test_Q7_a_timed_out_request_is_rejected_and_counted(server: Server, gate: Ga
     late = server.submit("m", {"IN": ones()}, timeout_us=1000)
     error = late.exception(WAIT_S)
     assert isinstance(error, UnavailableError)
+    assert isinstance(error, TimeoutError)
     assert error.message == "Request timeout expired"
     gate.open()
     first.result(WAIT_S)

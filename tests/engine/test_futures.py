@@ -813,6 +813,47 @@ def test_concurrent_futures_wait_and_as_completed(server: Server, gate: Gate):
     assert concurrent.futures.wait(futures, WAIT_S).done == set(futures)
 
 
+@pytest.mark.parametrize("wait", ["result", "exception"])
+def test_the_wait_of_a_future_has_the_name_that_it_has_elsewhere(server: Server, wait: str):
+    assert list(inspect.signature(getattr(InferenceFuture, wait)).parameters)[1] == "timeout"
+    server.load(echo(), lambda IN: {"OUT": IN}, name="m")
+    getattr(server.submit("m", {"IN": ones()}), wait)(timeout=WAIT_S)
+
+
+def test_asyncio_wraps_a_future(server: Server, gate: Gate):
+    def failing(IN):
+        raise ValueError("no")
+
+    server.load(echo(), gated(gate), name="m")
+    server.load(echo(), failing, name="fails")
+
+    async def main() -> float:
+        wrapped = asyncio.wrap_future(server.submit("m", {"IN": row(7)}))
+        late = server.submit("m", {"IN": ones()})
+        given_up = asyncio.wrap_future(late)
+        await asyncio.to_thread(gate.wait_entered)
+        given_up.cancel()
+        with pytest.raises(CancelledError):
+            await asyncio.to_thread(late.result, WAIT_S)
+        gate.open()
+        with pytest.raises(ModelError, match="ValueError: no"):
+            await asyncio.wrap_future(server.submit("fails", {"IN": ones()}))
+        return float((await wrapped)["OUT"][0, 0])
+
+    assert asyncio.run(main()) == 7
+
+
+def test_what_asyncio_of_python_3_14_asks_of_a_future(server: Server, gate: Gate):
+    server.load(echo(), gated(gate), name="m")
+    running, cancelled = (server.submit("m", {"IN": ones()}) for _ in range(2))
+    assert running._get_snapshot() == (False, False, None, None)
+    cancelled.cancel()
+    assert cancelled._get_snapshot() == (True, True, None, None)
+    gate.open()
+    result = running.result(WAIT_S)
+    assert running._get_snapshot() == (True, False, result, None)
+
+
 def test_many_futures_are_waited_for_while_they_are_answered(server: Server):
     server.load(echo("dynamic_batching {}"), lambda IN: {"OUT": IN}, name="m")
     for _ in range(50):

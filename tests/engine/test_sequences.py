@@ -198,7 +198,7 @@ def test_DI2_DI3_DI4_rows_keep_their_slots_and_padding_is_zeros(server, gate, da
     gate.wait_entered()
     futures.append(send(11, "a2"))
     gate.open()
-    results = [future.result(timeout_s=WAIT_S) for future in futures]
+    results = [future.result(timeout=WAIT_S) for future in futures]
     assert gate.batches == [["a1"], ["", "b1", "c1"], ["", "", "c2"], ["a2", "", "c3"]]
     assert all(result["OUT"].tolist() == value.tolist() for result in results)
     padding = [
@@ -240,7 +240,7 @@ def test_DI4_T7_a_model_may_leave_padding_unanswered(server, gate):
     futures.append(bob.send(name="b1"))
     gate.open()
     for future in futures:
-        assert future.result(timeout_s=WAIT_S)["OUT"].item() == 1
+        assert future.result(timeout=WAIT_S)["OUT"].item() == 1
     assert gate.batches == [["a1"], ["", "b1"]]
     server.unload("m")  # which waits until nothing is under way
 
@@ -269,7 +269,7 @@ def test_DI4_padding_of_a_decoupled_model_may_be_answered_or_not(server, gate):
         )
     gate.open()
     for future in futures:
-        future.result(timeout_s=WAIT_S)
+        future.result(timeout=WAIT_S)
     assert gate.batches == [["a1"], ["", "b1", "c1"]]
     assert set(arrived) == {"a1", "b1", "c1"}
     server.unload("m")  # which waits until nothing is under way
@@ -290,7 +290,7 @@ def test_OL1_OL2_requests_of_several_sequences_share_batches_without_padding(ser
     futures.append(users[0].send(name="a2"))
     gate.open()
     for future in futures:
-        future.result(timeout_s=WAIT_S)
+        future.result(timeout=WAIT_S)
     assert gate.batches == [["a1"], ["b1", "c1", "a2"], ["b2", "c2"]]
     assert all(row["READY"].item() == 1 for batch in seen for row in batch)
     assert fields(server.statistics("m"), "m")["batches"] == {1: 1, 2: 1, 3: 1}
@@ -304,12 +304,12 @@ def test_OL3_more_sequences_than_candidates_wait_for_an_end(server, gate):
     gate.let()
     gate.wait_entered()
     gate.let()
-    futures[1].result(timeout_s=WAIT_S)
+    futures[1].result(timeout=WAIT_S)
     assert not futures[2].done()
     futures.append(users[0].send(name="a2", end=True))
     gate.open()
     for future in futures:
-        future.result(timeout_s=WAIT_S)
+        future.result(timeout=WAIT_S)
     assert gate.batches == [["a1"], ["b1"], ["a2"], ["c1"]]
 
 
@@ -342,7 +342,7 @@ def test_SQ9_an_idle_sequence_frees_its_slot(server):
     first, second = User(server, 1), User(server, 2)
     first.say()
     # No slot is free: this is answered only because the first one is silent.
-    second.send().result(timeout_s=WAIT_S)
+    second.send().result(timeout=WAIT_S)
     with pytest.raises(InvalidArgumentError, match="must specify the START flag"):
         first.say()
 
@@ -357,10 +357,10 @@ def test_SQ11_a_backlog_that_times_out_fails_as_a_whole(server, gate):
     late = [bob.send(timeout_us=0), bob.send(timeout_us=1_000_000), bob.send()]
     for future in late:
         with pytest.raises(UnavailableError) as caught:
-            future.result(timeout_s=WAIT_S)
+            future.result(timeout=WAIT_S)
         assert caught.value.message == "timeout of the corresponding sequence has been expired"
     gate.open()
-    held.result(timeout_s=WAIT_S)
+    held.result(timeout=WAIT_S)
     ann.say(end=True)
     assert fields(server.statistics("m"), "m")["fail"] == 3
 
@@ -374,13 +374,13 @@ def test_X5_a_cancelled_request_takes_those_behind_it_along(server, gate):
     futures[2].cancel()
     for future in futures[2:]:
         with pytest.raises(TritonError) as caught:
-            future.result(timeout_s=WAIT_S)
+            future.result(timeout=WAIT_S)
         assert caught.value.status == "CANCELLED"
     with pytest.raises(InvalidArgumentError, match="must specify the START flag"):
         ann.say()
     gate.open()
     for future in futures[:2]:
-        future.result(timeout_s=WAIT_S)
+        future.result(timeout=WAIT_S)
     assert gate.batches == [["a1"], ["a2"]]
 
 
@@ -395,9 +395,9 @@ def test_SQ12_closing_the_server_answers_every_waiting_request(gate):
         closing.start()
         for future in waiting:
             with pytest.raises(EngineStoppedError):
-                future.result(timeout_s=WAIT_S)
+                future.result(timeout=WAIT_S)
         gate.open()
-        running.result(timeout_s=WAIT_S)
+        running.result(timeout=WAIT_S)
         closing.join(WAIT_S)
         assert not closing.is_alive()
         with pytest.raises(TritonError):
@@ -417,7 +417,7 @@ def test_unloading_waits_for_sequences_in_the_backlog(server, gate):
     server.unload("m")
     gate.open()
     for future in futures:  # bob's turn comes when ann's sequence, never ended, is idle
-        future.result(timeout_s=WAIT_S)
+        future.result(timeout=WAIT_S)
 
 
 # -- implicit state ------------------------------------------------------------------------------
@@ -659,7 +659,7 @@ def test_I7_padding_does_not_touch_the_state_of_its_row(server, gate):
     gate.wait_entered()
     futures += [bob.send(name="b1"), bob.send(name="b2"), bob.send(name="b3")]
     gate.open()
-    said = [future.result(timeout_s=WAIT_S)["OUT"].item() for future in futures]
+    said = [future.result(timeout=WAIT_S)["OUT"].item() for future in futures]
     assert gate.batches == [["a1"], ["", "b1"], ["", "b2"], ["", "b3"]]
     assert said == [1, 1, 2, 3]
     assert ann.say() == 2
@@ -718,7 +718,7 @@ def test_many_users_at_once_each_get_their_own_sums(strategy, rate_limit):
         def burst(correlation_id: int) -> None:
             user = User(server, correlation_id)
             futures = [user.send(1, end=number == 19) for number in range(20)]
-            said = [future.result(timeout_s=WAIT_S)["OUT"].item() for future in futures]
+            said = [future.result(timeout=WAIT_S)["OUT"].item() for future in futures]
             assert said == list(range(1, 21))
 
         with ThreadPoolExecutor(24) as pool:

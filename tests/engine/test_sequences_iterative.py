@@ -32,7 +32,7 @@ def test_IT2_many_requests_at_once(server, strategy):
     server.load(pieces(f"iterative_sequence: true {strategy}"), passing(), name="m")
     futures = [server.submit("m", wanting(1 + number % 5)) for number in range(40)]
     for number, future in enumerate(futures):
-        assert future.result(timeout_s=WAIT_S)["OUT"].shape == (1, 1 + number % 5)
+        assert future.result(timeout=WAIT_S)["OUT"].shape == (1, 1 + number % 5)
     assert fields(server.statistics("m"), "m")["success"] == 40 * 3
 
 
@@ -66,7 +66,7 @@ def test_IT5_passes_share_batches(server, gate, strategy):
     futures.append(server.submit("m", wanting(2), request_id="b"))
     gate.open()
     for future in futures:
-        future.result(timeout_s=WAIT_S)
+        future.result(timeout=WAIT_S)
     if strategy:
         assert gate.batches == [["a"], ["b", "a"], ["b"]]
     else:
@@ -139,7 +139,7 @@ def test_a_cancelled_request_has_no_further_pass(server, gate, strategy):
     future.cancel()
     gate.open()
     with pytest.raises(TritonError) as caught:
-        future.result(timeout_s=WAIT_S)
+        future.result(timeout=WAIT_S)
     assert caught.value.status == "CANCELLED"
     assert len(gate.batches) == 2
 
@@ -225,4 +225,4 @@ def test_unloading_lets_the_passes_go_on(server):
     gate.wait_entered()
     server.unload("m")
     gate.open()
-    assert future.result(timeout_s=WAIT_S)["OUT"].shape == (1, 4)
+    assert future.result(timeout=WAIT_S)["OUT"].shape == (1, 4)

@@ -1,8 +1,12 @@
 """The public interface of a server: the verbs of a user, and their options."""
 
+# ruff: noqa: N803 - a model function names its tensors
 from __future__ import annotations
 
+import asyncio
+import copy
 import inspect
+import pickle
 
 import numpy as np
 import pytest
@@ -11,6 +15,7 @@ import nbtriton as nt
 from nbtriton.backends import RequestOptions
 from nbtriton.config import as_config, normalize
 from nbtriton.engine.core.model_signature import ModelSignature
+from nbtriton.errors import InvalidArgumentError, NotFoundError, RequestTimeoutError, TritonError
 
 VERBS = {
     "batches", "close", "config", "control_of", "devices", "endpoints", "engine", "export", "history", "ignored",
@@ -87,3 +92,52 @@ def test_options_that_are_read_are_a_copy():
         server.options.backend_config["python"]["a"] = "2"
         assert server.options.backend_config == {"python": {"a": "1"}}
         assert server.set_options(backend_config={"python": {"a": "1"}}) == ()
+
+
+DOUBLE = """max_batch_size: 8
+    input { name: "IN" data_type: TYPE_FP32 dims: [4] }
+    output { name: "OUT" data_type: TYPE_FP32 dims: [4] }"""
+
+
+def test_a_server_is_asked_for_its_models_as_a_mapping_is():
+    with nt.Server(gpus=()) as server:
+        for name in ("second", "first"):
+            server.load(DOUBLE, lambda IN: {"OUT": IN * 2}, name=name)
+        ones = np.ones((1, 4), np.float32)
+        assert server["first"](IN=ones)["OUT"].tolist() == [[2.0] * 4]
+        assert sorted(server) == server._ipython_key_completions_() == ["first", "second"]
+        assert ("first" in server, "third" in server, 1 in server) == (True, False, False)
+        server.unload("first", timeout_s=None)
+        assert list(server) == ["second"]
+        with pytest.raises(NotFoundError, match="'first'"):
+            server["first"]
+        assert server.infer("second", {"IN": ones})._ipython_key_completions_() == ["OUT"]
+
+
+def test_an_asynchronous_block_closes_its_server():
+    async def main() -> tuple[list, nt.Server]:
+        async with nt.Server(gpus=()) as server:
+            server.load(DOUBLE, lambda IN: {"OUT": IN * 2}, name="double")
+            result = await server.infer_async("double", {"IN": np.ones((1, 4), np.float32)})
+            return result["OUT"].tolist(), server
+
+    answer, server = asyncio.run(main())
+    assert answer == [[2.0] * 4]
+    assert not server.is_ready("double")
+
+
+@pytest.mark.parametrize(
+    ("ours", "pythons"),
+    [
+        (InvalidArgumentError, ValueError),
+        (NotFoundError, LookupError),
+        (RequestTimeoutError, TimeoutError),
+    ],
+)
+def test_an_error_is_python_s_too(ours, pythons):
+    error = ours("what was wrong", hint="the right way")
+    assert isinstance(error, pythons)
+    assert isinstance(error, TritonError)
+    for again in (pickle.loads(pickle.dumps(error)), copy.copy(error), error.again()):
+        assert type(again) is ours
+        assert (again.message, again.hint, str(again)) == (error.message, error.hint, str(error))

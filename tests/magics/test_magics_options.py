@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
+
 import numpy as np
 import pytest
 
 import nbtriton as nt
+from nbtriton import api
 from nbtriton.api import server
+from nbtriton.engine.lifecycle.options import ServerOptions
 from nbtriton.errors import InvalidArgumentError
+from nbtriton.magics.configurable import NBTriton
 from tests.magics.cells import DOUBLE
 
 CACHED = f"""\
@@ -170,3 +175,50 @@ def test_a_repositorys_models_keep_what_they_were_loaded_with(notebook, tmp_path
     assert "anew with these options: m" in notebook.ok("%triton_server --cache-bytes 1000").out
     assert server().config("m") == before
     assert notebook.names["control"].index()[0]["state"] == "READY"
+
+
+# -- a profile's configuration -----------------------------------------------------------------------
+
+
+def test_a_profile_has_the_options_of_the_server(plain_shell):
+    plain_shell.config.NBTriton.isolation = "process"
+    plain_shell.config.NBTriton.cache_bytes = 1_000_000
+    plain_shell.extension_manager.load_extension("nbtriton")
+    try:
+        options = server().options
+        assert (options.isolation, options.cache_bytes) == ("process", 1_000_000)
+        server().set_options(isolation="thread")
+        plain_shell.extension_manager.reload_extension("nbtriton")
+        assert server().options.isolation == "thread"  # the profile's are those of the start
+    finally:
+        plain_shell.extension_manager.unload_extension("nbtriton")
+    assert not [one for one in plain_shell.configurables if type(one).__name__ == "NBTriton"]
+
+
+def test_config_shows_and_sets_the_options_of_the_server(notebook, caplog):
+    assert "NBTriton" in notebook.ok("%config").out
+    notebook.ok("%config NBTriton.cache_bytes = 1_000_000")
+    assert server().options.cache_bytes == 1_000_000
+    notebook.ok("%triton_server --cache-bytes none")
+    assert notebook.ok("%config NBTriton.cache_bytes").value is None
+    described = notebook.ok("%config NBTriton").out
+    for option in fields(ServerOptions):
+        assert f"NBTriton.{option.name}" in described
+    notebook("%config NBTriton.rate_limit = 'some'")
+    assert "unknown rate limit 'some'" in caplog.text
+    assert server().options.rate_limit == "off"
+
+
+def test_loading_the_extension_without_options_makes_no_server(plain_shell):
+    plain_shell.extension_manager.load_extension("nbtriton")
+    try:
+        assert api._server is None
+    finally:
+        plain_shell.extension_manager.unload_extension("nbtriton")
+
+
+@pytest.mark.parametrize(
+    ("typed", "value"), [("1000", 1000), ("process", "process"), ("True", True)]
+)
+def test_a_command_line_gives_values(typed, value):
+    assert NBTriton.class_traits()["isolation"].from_string(typed) == value

@@ -755,7 +755,7 @@ def test_a_run_in_the_background_is_stopped_and_keeps_what_was_measured(server):
     server.load("max_batch_size: 0", model=gate.model(), name="gated")
     run = nt.PerfRun(server, "gated", concurrency="1:9", request_count=10)
     with pytest.raises(TimeoutError, match="still being measured"):
-        run.result(timeout_s=0.01)
+        run.result(timeout=0.01)
     assert until(lambda: run.progress is not None and run.progress.level == 2)
     assert "level 2 of 9" in repr(run)
     gate.open.set()

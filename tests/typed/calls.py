@@ -66,7 +66,7 @@ def measure(server: nt.Server) -> nt.PerfReport:
     best: float = report.best(p99_ms=60_000.0).infer_per_s
     frame: pd.DataFrame = report.frame
     run = nt.PerfRun(server, "double", concurrency=1, request_count=4)
-    print(len(frame), best > 0, len(run.result(timeout_s=60).points), bool(report.headline))
+    print(len(frame), best > 0, len(run.result(timeout=60).points), bool(report.headline))
     return report
 
 

@@ -48,7 +48,7 @@ def main() -> None:
             print(name, server.infer(name, {"IN": ONE})["OUT"].tolist())
         print(handle(IN=ONE)["SUM"].item())
         future: nt.InferenceFuture = server.submit("double", {"IN": ONE})
-        print(future.result(timeout_s=60)["OUT"].sum(), asyncio.run(later(server))["SUM"].sum())
+        print(future.result(timeout=60)["OUT"].sum(), asyncio.run(later(server))["SUM"].sum())
         print([one["SUM"].item() for one in server.stream("twice", {"IN": ONE[0]})])
         server.load(None, Path(__file__).with_name("caller.py"), name="caller")
         print([one["OUT"].sum().item() for one in server.stream("caller", {"IN": ONE})])

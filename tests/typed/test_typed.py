@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import nbtriton
+from nbtriton.packages import EXTRAS
 from tests.children import run_python
 
 FOLDER = Path(__file__).parent
@@ -82,3 +83,18 @@ def test_every_public_name_is_exported_for_type_checkers() -> None:
     assert exported == nbtriton._PUBLIC
     for name, module in exported.items():
         assert name in importlib.import_module(str(module)).__all__
+
+
+@pytest.mark.slow
+def test_the_typed_program_runs_with_the_core_alone() -> None:
+    """As the test of the release's wheels runs it: with no package of an extra."""
+    code = (
+        "import re, runpy, sys\n"
+        "class Missing:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        f"        if name.partition('.')[0] in {set(EXTRAS) | {'ml_dtypes', 'sklearn'}!r}:\n"
+        "            raise ModuleNotFoundError(f'No module named {name!r}', name=name)\n"
+        "sys.meta_path.insert(0, Missing())\n"
+        f"runpy.run_path({str(FOLDER / 'program.py')!r}, run_name='__main__')\n"
+    )
+    assert len(run_python("-c", code, check=True).stdout.splitlines()) == 9

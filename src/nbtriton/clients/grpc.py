@@ -29,6 +29,7 @@ from nbtriton.errors import (
     InternalError,
     InvalidArgumentError,
     NotFoundError,
+    RequestTimeoutError,
     TritonError,
     UnavailableError,
     UnsupportedError,
@@ -45,6 +46,7 @@ _BY_CODE: dict[str, type[TritonError]] = {
     "UNIMPLEMENTED": UnsupportedError,
     "UNAVAILABLE": UnavailableError,
     "CANCELLED": CancelledError,
+    "DEADLINE_EXCEEDED": RequestTimeoutError,
 }
 _SERVICE = "/inference.GRPCInferenceService/"
 _OPTIONS = (("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1))

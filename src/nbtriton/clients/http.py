@@ -31,6 +31,7 @@ from nbtriton.errors import (
     InternalError,
     InvalidArgumentError,
     NotFoundError,
+    RequestTimeoutError,
     TritonError,
     UnavailableError,
     UnsupportedError,
@@ -270,7 +271,8 @@ class _Connection:
             content = response.read()
         except (OSError, http.client.HTTPException) as error:
             self._connection.close()  # the next request opens it again
-            raise UnavailableError(f"the server at {self._url} does not answer: {error}") from None
+            kind = RequestTimeoutError if isinstance(error, TimeoutError) else UnavailableError
+            raise kind(f"the server at {self._url} does not answer: {error}") from None
         if response.status != 200:
             raise _BY_STATUS.get(response.status, InternalError)(_message(content))
         return content, response.headers.get(_HEADER_LENGTH, "")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NoReturn
 
 from nbtriton.closing import Closing
@@ -131,6 +131,22 @@ class Server(InferenceCalls, Closing):
         return self.engine.lifecycle.builder.devices
 
     # -- models ----------------------------------------------------------------------------------
+
+    def __getitem__(self, name: str) -> ModelHandle:
+        """Return a model that is loaded, as `load` does; `NotFoundError` for another name."""
+        self.engine.inspection.config(name)
+        return ModelHandle(self, name)
+
+    def __contains__(self, name: object) -> bool:
+        return isinstance(name, str) and self.is_ready(name)
+
+    def __iter__(self) -> Iterator[str]:
+        """Iterate over the names of the models that accept requests."""
+        names = dict.fromkeys(model.name for model in self.models())
+        return iter([name for name in names if name in self])
+
+    def _ipython_key_completions_(self) -> list[str]:
+        return list(self)
 
     def load(
         self,

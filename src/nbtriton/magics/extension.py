@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from nbtriton.api import close_server
 from nbtriton.backends.python import install_pb_utils
-from nbtriton.magics import completion, display
+from nbtriton.magics import completion, configurable, display
 from nbtriton.magics.ask import AskMagics
 from nbtriton.magics.chaos import ChaosMagics
 from nbtriton.magics.define import DefineMagics
@@ -48,6 +48,7 @@ def load_ipython_extension(shell: InteractiveShell) -> None:
     install_pb_utils()
     completion.register(shell, magic_methods())
     display.register(shell)
+    configurable.register(shell)
 
 
 def unload_ipython_extension(shell: InteractiveShell) -> None:
@@ -58,6 +59,7 @@ def unload_ipython_extension(shell: InteractiveShell) -> None:
     if not _reloads(shell):
         views.stop()
         close_server()
+        configurable.unregister(shell)
     completion.unregister(shell, magic_methods())
     display.unregister(shell)
     # IPython has no call that takes magics away.

@@ -66,7 +66,7 @@ class PerfRun:
         Examples
         --------
         >>> run = nt.PerfRun(server, "double", concurrency=1, request_count=4)
-        >>> report = run.result(timeout_s=60)
+        >>> report = run.result(timeout=60)
         >>> run.done()
         True
         """
@@ -94,20 +94,20 @@ class PerfRun:
         self._stopping = True
         return self.result()
 
-    def result(self, timeout_s: float | None = None) -> PerfReport:
+    def result(self, timeout: float | None = None) -> PerfReport:
         """Wait for the end of the run, and return the report.
 
         Raises
         ------
         TimeoutError
-            The run has not ended after `timeout_s` seconds.
+            The run has not ended after `timeout` seconds.
         TritonError
             The run failed, as `nbtriton.perf` does.
         """
         ended = threading.Event()
         self._future.add_done_callback(lambda _: ended.set())
-        if not wait_in_slices(ended.wait, timeout_s):
-            raise TimeoutError(f"'{self.model}' is still being measured after {timeout_s:g} s")
+        if not wait_in_slices(ended.wait, timeout):
+            raise TimeoutError(f"'{self.model}' is still being measured after {timeout:g} s")
         return self._future.result()
 
     def add_done_callback(self, call: Callable[[PerfRun], None]) -> None:
@@ -118,7 +118,7 @@ class PerfRun:
         >>> ended = []
         >>> run = nt.PerfRun(server, "double", concurrency=1, request_count=4)
         >>> run.add_done_callback(ended.append)
-        >>> report = run.result(timeout_s=60)
+        >>> report = run.result(timeout=60)
         """
         self._future.add_done_callback(lambda _: call(self))
 

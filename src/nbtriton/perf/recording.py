@@ -147,6 +147,8 @@ class Recording:
                     inputs.append(_inputs_of(found["inputs"]))
                 elif "duration_ns" in found:
                     duration_ns, complete = int(found["duration_ns"]), True
+            except InvalidArgumentError:
+                raise
             except (ValueError, TypeError, KeyError, AttributeError):
                 if header is None:
                     raise _no_recording(place) from None

@@ -56,7 +56,7 @@ class InferenceFuture:
     Examples
     --------
     >>> future = server.submit("double", {"IN": ones})
-    >>> float(future.result(timeout_s=60)["OUT"].sum())
+    >>> float(future.result(timeout=60)["OUT"].sum())
     8.0
     >>> future.done()
     True
@@ -91,12 +91,12 @@ class InferenceFuture:
         """Return True if the request was cancelled."""
         return isinstance(self._error, CancelledError)
 
-    def result(self, timeout_s: float | None = None) -> InferenceResult:
+    def result(self, timeout: float | None = None) -> InferenceResult:
         """Wait for the answer.
 
         Parameters
         ----------
-        timeout_s : float, optional
+        timeout : float, optional
             Seconds to wait; forever by default. The request goes on after a timeout.
 
         Raises
@@ -107,14 +107,14 @@ class InferenceFuture:
             No answer yet.
         """
         if not self._done:
-            self._wait(timeout_s)
+            self._wait(timeout)
         if self._error is not None:
             # A copy: the error would get this frame, which holds the error.
             raise self._error.again()
         assert self._result is not None
         return self._result
 
-    def exception(self, timeout_s: float | None = None) -> TritonError | None:
+    def exception(self, timeout: float | None = None) -> TritonError | None:
         """Wait, and return the error instead of raising it; None if the request succeeded.
 
         Examples
@@ -123,7 +123,7 @@ class InferenceFuture:
         True
         """
         if not self._done:
-            self._wait(timeout_s)
+            self._wait(timeout)
         return self._error
 
     def add_done_callback(self, callback: Callable[[InferenceFuture], object]) -> None:
@@ -182,7 +182,20 @@ class InferenceFuture:
             if request is not None:
                 request.cancel()
 
-    # What `concurrent.futures.wait` and `as_completed` ask of a future, under these very names.
+    # What `concurrent.futures.wait`, `as_completed` and `asyncio.wrap_future` ask of a future, under
+    # these very names.
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> Any:
+        # `wrap_future` takes instances of this class alone; the type stays `InferenceFuture`.
+        from concurrent.futures import Future  # 5 ms, only for callers that ask
+
+        return Future
+
+    def _get_snapshot(self) -> tuple[bool, bool, InferenceResult | None, TritonError | None]:
+        # From Python 3.14 on.
+        cancelled = self.cancelled()
+        return self._done, cancelled, self._result, None if cancelled else self._error
 
     @property
     def _condition(self) -> threading.RLock:
@@ -222,16 +235,16 @@ class InferenceFuture:
         future.add_done_callback(partial(_cancel_too, self))
         return future
 
-    def _wait(self, timeout_s: float | None) -> None:
+    def _wait(self, timeout: float | None) -> None:
         lock = allocate_lock()
         lock.acquire()
         # Waiters come before callbacks, which may take their time.
         self._then.insert(1, lambda _: lock.release())
         if self._done:  # in between
             return
-        timeout = None if timeout_s is None else max(0.0, timeout_s)
-        if not self.wait_for(partial(lock.acquire, True), timeout):
-            raise TimeoutError(f"no answer within {timeout_s} s")
+        limit_s = None if timeout is None else max(0.0, timeout)
+        if not self.wait_for(partial(lock.acquire, True), limit_s):
+            raise TimeoutError(f"no answer within {timeout} s")
 
     def wait_for(self, wait: Callable[[float], bool], timeout_s: float | None = None) -> bool:
         """Call ``wait(seconds)`` until it returns True, which depends on this request.

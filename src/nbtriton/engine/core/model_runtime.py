@@ -36,7 +36,12 @@ from nbtriton.engine.core.snapshot import ModelSnapshot
 from nbtriton.engine.diagnostics.deadlocks import Blockers
 from nbtriton.engine.diagnostics.interpreter import InterpreterProbe
 from nbtriton.engine.interrupts import interrupts_deferred
-from nbtriton.errors import EngineStoppedError, TritonError, error_from_status
+from nbtriton.errors import (
+    EngineStoppedError,
+    RequestTimeoutError,
+    TritonError,
+    error_from_status,
+)
 from nbtriton.scheduling import (
     Batcher,
     Decision,
@@ -564,7 +569,10 @@ class ModelRuntime(UpdatableRuntime):
             message = decision.message
             if decision.reason in ("queue_full", "custom_batching_refused"):
                 message = request.log_prefix + message
-            error = error_from_status(decision.status, message)
+            if decision.reason == "timeout":
+                error = RequestTimeoutError(message)
+            else:
+                error = error_from_status(decision.status, message)
             # Refused, not accepted: neither counts. The others failed (Q4, Q7, X2).
             if decision.reason in ("queue_full", "sequence_rule"):
                 error.accepted = request.parent is not None

@@ -119,6 +119,9 @@ class InferenceResult(Mapping[str, Array]):
     def __contains__(self, name: object) -> bool:
         return name in self._outputs
 
+    def _ipython_key_completions_(self) -> list[str]:
+        return list(self._outputs)
+
     def _unknown(self, name: object) -> str:
         present = ", ".join(self._outputs) or "none"
         close = nearest(str(name), self._outputs)

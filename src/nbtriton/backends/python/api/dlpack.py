@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from nbtriton.tensors import Array, datatype_of, is_on_device, kind_of
 __all__ = ["CPU", "from_dlpack"]
 
 CPU = 1  # kDLCPU
+_OF_NUMPY = (0, 1, 2, 5, 6)  # kDLInt, kDLUInt, kDLFloat, kDLComplex, kDLBool
 
 
 def from_dlpack(source: Any) -> Array:
@@ -29,6 +31,11 @@ def from_dlpack(source: Any) -> Array:
         Torch is needed and not installed.
     """
     if type(source).__name__ == "PyCapsule":
+        capsule = _Capsule(source)
+        if capsule.on_host and capsule.type_code in _OF_NUMPY:
+            array = np.from_dlpack(capsule)
+            _check_contiguous(bool(array.flags.c_contiguous))
+            return np.asarray(_Writable(array))
         return _from_torch(source)
     if not hasattr(source, "__dlpack__"):
         raise TritonModelException(
@@ -49,6 +56,47 @@ def from_dlpack(source: Any) -> Array:
     return _from_torch(source)
 
 
+class _Capsule:
+    """A capsule as an object of DLPack's protocol, for NumPy."""
+
+    def __init__(self, capsule: Any) -> None:
+        self._capsule = capsule
+        try:
+            address = _pointer(capsule, b"dltensor")
+        except ValueError:
+            raise TritonModelException(_USED) from None
+        # DLTensor: void *data, int32 device_type, int32 device_id, int32 ndim, uint8 code, uint8 bits, …
+        self._device = tuple((ctypes.c_int32 * 2).from_address(address + _POINTER))
+        self.type_code = ctypes.c_uint8.from_address(address + _POINTER + 12).value
+
+    @property
+    def on_host(self) -> bool:
+        return bool(self._device[0] == CPU)
+
+    def __dlpack__(self, **_options: object) -> Any:
+        return self._capsule
+
+    def __dlpack_device__(self) -> tuple[int, ...]:
+        return self._device
+
+
+class _Writable:
+    """The memory of an array that NumPy shows as read-only since the capsule does not say."""
+
+    def __init__(self, array: np.ndarray[Any, Any]) -> None:
+        self._array = array
+        self.__array_interface__ = {
+            **array.__array_interface__, "data": (array.ctypes.data, False),
+        }  # fmt: skip
+
+
+_POINTER = ctypes.sizeof(ctypes.c_void_p)
+_pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)(
+    ("PyCapsule_GetPointer", ctypes.pythonapi)
+)
+_USED = "from_dlpack needs an unused capsule named 'dltensor'."
+
+
 def _from_torch(source: Any) -> Array:
     """Import by torch, which reads capsules of all devices and datatypes."""
     with needed("from_dlpack of a capsule, or of a tensor on a GPU,"):
@@ -56,9 +104,7 @@ def _from_torch(source: Any) -> Array:
     try:
         tensor = from_dlpack(source)
     except RuntimeError:
-        raise TritonModelException(
-            "from_dlpack needs an unused capsule named 'dltensor'."
-        ) from None
+        raise TritonModelException(_USED) from None
     _check_contiguous(tensor.is_contiguous())
     on_host = not is_on_device(tensor) and datatype_of(tensor) != "BF16"
     return tensor.numpy() if on_host else tensor

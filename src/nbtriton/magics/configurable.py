@@ -1,0 +1,69 @@
+"""The server's options as traits: in a profile's ``ipython_config.py``, and for ``%config NBTriton``.
+
+::
+
+    c.InteractiveShellApp.extensions = ["nbtriton"]
+    c.NBTriton.isolation = "process"
+"""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any
+
+from traitlets import Any as AnyTrait
+from traitlets.config import Configurable
+
+from nbtriton.api import server
+from nbtriton.engine.lifecycle.options import ServerOptions
+
+if TYPE_CHECKING:
+    from IPython.core.interactiveshell import InteractiveShell
+
+__all__ = ["NBTriton", "register", "unregister"]
+
+
+class _Option(AnyTrait):
+    """An option of the server that the magics use, which alone holds the value."""
+
+    def get(self, obj: Any, cls: Any = None) -> Any:  # noqa: ARG002 - as traitlets calls it
+        return getattr(server().options, str(self.name))
+
+    def set(self, obj: Any, value: Any) -> None:  # noqa: ARG002
+        server().set_options(**{str(self.name): value})
+
+    def from_string(self, s: str) -> Any:
+        """Read a value of the command line: Python's, or a word as it is."""
+        try:
+            return ast.literal_eval(s)
+        except (SyntaxError, ValueError):
+            return s
+
+
+_OPTIONS = {
+    option.name: _Option(option.default, help="As of nbtriton.Server.").tag(config=True)
+    for option in fields(ServerOptions)
+}
+NBTriton: type[Configurable] = type(
+    "NBTriton",
+    (Configurable,),
+    {"__doc__": "Options of nbtriton's server in this kernel.", "__module__": __name__, **_OPTIONS},
+)
+
+
+def register(shell: InteractiveShell) -> None:
+    """Apply what the shell's configuration says of `NBTriton`; a reloaded extension has applied it."""
+    if not _registered(shell):
+        configurables: list[Any] = shell.configurables  # its type names shells alone
+        configurables.append(NBTriton(parent=shell))
+
+
+def unregister(shell: InteractiveShell) -> None:
+    """Forget the options; the server has been closed."""
+    for one in _registered(shell):
+        shell.configurables.remove(one)
+
+
+def _registered(shell: InteractiveShell) -> list[Any]:
+    return [one for one in shell.configurables if isinstance(one, NBTriton)]
