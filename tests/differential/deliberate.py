@@ -122,6 +122,12 @@ NAMES = {
     "reschedule-refused": (
         "tests/engine/test_sequences_iterative.py::test_IT6_elsewhere_only_the_request_itself_fails"
     ),
+    "iterative-end": (
+        "tests/engine/test_sequences_iterative.py::test_IT8_a_request_that_ends_its_sequence_runs_on_with_a_warning"
+    ),
+    "iterative-failures": (
+        "tests/engine/test_sequences_iterative.py::test_IT1_IT3_IT4_passes_of_one_request"
+    ),
     # Ensembles and calls
     "refused-branches": (
         "tests/engine/test_ensembles.py::test_E13_a_refused_step_fails_the_ensemble_while_others_run"

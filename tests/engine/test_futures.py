@@ -257,6 +257,56 @@ def test_X6_cancelling_an_ensemble_drops_its_waiting_step(server: Server, gate: 
     assert server.models()[0].executing == 0
 
 
+@pytest.mark.parametrize(
+    ("extra", "executed"),
+    [
+        ("", ["dropped", "kept"]),
+        ("response_cache { enable: true }", ["dropped", "kept"]),
+        ("dynamic_batching {}", ["kept"]),
+        ("dynamic_batching { preserve_ordering: true }", ["kept"]),
+        ("dynamic_batching { priority_levels: 2 default_priority_level: 1 }", ["kept"]),
+        ("dynamic_batching {} response_cache { enable: true }", ["kept"]),
+        ("sequence_batching {}", ["kept"]),
+        ("sequence_batching { oldest {} }", ["kept"]),
+    ],
+)
+def test_X6_a_step_that_begins_after_the_cancellation_does_as_its_scheduler(
+    gate: Gate, extra: str, executed: list[str]
+):
+    """Also where an instance is idle: seen on the server for each of these."""
+    later = Gate(is_open=True)
+    with Server(gpus=(), cache_bytes=10_000) as server:
+        server.load(echo("dynamic_batching {}"), gated(gate), name="first")
+        server.load(echo(extra), gated(later), name="next")
+        chain = ensemble_text(
+            ("first", {"IN": "X"}, {"OUT": "between"}),
+            ("next", {"IN": "between"}, {"OUT": "Y"}),
+            inputs={"X": "FP32[4]"},
+            outputs={"Y": "FP32[4]"},
+        )
+        server.load(chain, name="e")
+        server.submit("first", {"IN": ones(8)})
+        gate.wait_entered()
+        dropped, kept = (
+            server.submit("e", {"X": row(number)}, request_id=name, correlation_id=number, sequence_start=True)
+            for number, name in enumerate(("dropped", "kept"), start=1)
+        )  # fmt: skip
+        gate.let()
+        gate.wait_entered()
+        assert gate.batches[1] == ["dropped", "kept"]
+        dropped.cancel()
+        gate.open()
+        assert kept.result(WAIT_S)["Y"][0, 0] == 2
+        server.unload("e", timeout_s=WAIT_S)
+        assert sorted(name for batch in later.batches for name in batch if name) == executed
+        counts = fields(server.statistics(), "next")
+        assert (counts["success"], counts["fail"]) == (len(executed), 2 - len(executed))
+        assert counts["cache_miss"] == ("cache" in extra) * len(executed)
+        if "sequence" in extra:  # its sequence has ended with it
+            with pytest.raises(InvalidArgumentError, match="START flag"):
+                server.infer("next", {"IN": ones()}, correlation_id=1)
+
+
 def test_cancel_and_answer_at_once_give_one_answer(server: Server):
     server.load(echo("dynamic_batching {}"), lambda IN: {"OUT": IN}, name="m")
     outcomes = {"answered": 0, "cancelled": 0}

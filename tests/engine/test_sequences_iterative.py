@@ -17,7 +17,7 @@ def wanting(passes: int) -> dict[str, np.ndarray]:
 
 
 @BOTH
-def test_IT1_IT4_passes_of_one_request(server, strategy):
+def test_IT1_IT3_IT4_passes_of_one_request(server, strategy):
     server.load(pieces(f"iterative_sequence: true {strategy}"), passing(), name="m")
     for passes in (3, 1, 5):
         result = server.infer("m", wanting(passes))
@@ -25,6 +25,7 @@ def test_IT1_IT4_passes_of_one_request(server, strategy):
     counts = fields(server.statistics("m"), "m")
     # Every pass counts.
     assert counts["success"] == counts["inference_count"] == counts["execution_count"] == 9
+    assert counts["fail"] == 0
 
 
 @BOTH
@@ -34,6 +35,25 @@ def test_IT2_many_requests_at_once(server, strategy):
     for number, future in enumerate(futures):
         assert future.result(timeout=WAIT_S)["OUT"].shape == (1, 1 + number % 5)
     assert fields(server.statistics("m"), "m")["success"] == 40 * 3
+
+
+@BOTH
+def test_IT8_a_request_that_ends_its_sequence_runs_on_with_a_warning(server, strategy, caplog):
+    server.load(pieces(f"iterative_sequence: true {strategy}"), passing(), name="m")
+
+    def warnings(passes: int, **flags: bool) -> list[str]:
+        caplog.clear()
+        found = server.infer("m", wanting(passes), correlation_id=passes, **flags)
+        assert found["OUT"].shape == (1, passes)
+        return [
+            each.getMessage() for each in caplog.records if "iterative-end" in each.getMessage()
+        ]
+
+    # Triton answers these two.
+    assert warnings(4, sequence_start=True) == []
+    assert warnings(1, sequence_start=True, sequence_end=True) == []
+    assert len(warnings(3, sequence_start=True, sequence_end=True)) == 1
+    assert warnings(2, sequence_start=True, sequence_end=True) == []
 
 
 def test_IT3_slots_are_free_again(server):

@@ -158,6 +158,15 @@ class Batcher:
             return out
         return self._advance(now, out)
 
+    def submit_cancelled(self, now: int, ticket: Ticket) -> list[Decision]:
+        """Handle the arrival of a request that is cancelled already: the next scan drops it (X2, X3)."""
+        if not self._settings.dynamic:
+            return self._submit_unbatched(now, ticket)
+        out: list[Decision] = []
+        self._expire(now, out)
+        self._push(now, ticket, out)
+        return out + self.cancel(now, ticket)
+
     def submit_many(self, now: int, tickets: Sequence[Ticket]) -> list[Decision]:
         """Handle requests that arrive together: all are queued before a batch is formed."""
         if not self._settings.dynamic or len(tickets) == 1:

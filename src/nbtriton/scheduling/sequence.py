@@ -98,28 +98,27 @@ class SequenceBatcher:
 
     def submit(self, now: int, ticket: Ticket) -> list[Decision]:
         """Handle the arrival of a request."""
-        if ticket.size > 1:
-            rule = "specify batch-size 1 due to requirements of sequence batcher"
-            return self._invalid(ticket, rule)  # SQ1
-        if self._settings.iterative and not ticket.correlation_id:
-            ticket.correlation_id = self._new_id()
-            ticket.flags = SEQUENCE_START
-        if not ticket.correlation_id:
-            return self._invalid(ticket, "specify a non-zero or non-empty correlation ID")  # SQ2
-        sequence = self._live.get(ticket.correlation_id)
+        found = self._admit(now, ticket)
+        if isinstance(found, RejectTicket):
+            return [found]
         out: list[Decision] = []
-        if sequence is None:
-            if not ticket.flags & SEQUENCE_START:
-                rule = "specify the START flag on the first request of the sequence"
-                return self._invalid(ticket, rule, f"for sequence {ticket.correlation_id} ")  # SQ3
-            sequence = self._start(now, ticket.correlation_id)
-        self._enqueue(now, sequence, ticket)
+        self._enqueue(now, found, ticket)
         if ticket.flags & SEQUENCE_END:  # SQ6
-            self._end(sequence)
-        if sequence.place is None:
-            self._record_timeout(now, sequence, ticket)
+            self._end(found)
+        if found.place is None:
+            self._record_timeout(now, found, ticket)
         else:
-            self._issue(now, sequence.place, out)
+            self._issue(now, found.place, out)
+        return self._advance(now, out)
+
+    def submit_cancelled(self, now: int, ticket: Ticket) -> list[Decision]:
+        """Handle the arrival of a request that is cancelled already: it ends its sequence (X5)."""
+        found = self._admit(now, ticket)
+        if isinstance(found, RejectTicket):
+            return [found]
+        self._enqueue(now, found, ticket)
+        out: list[Decision] = [*self._end_cancelled(found, ticket)]
+        self._free_if_done(found)
         return self._advance(now, out)
 
     def finish(
@@ -353,6 +352,24 @@ class SequenceBatcher:
             self._next_id += 1
         return self._next_id
 
+    def _admit(self, now: int, ticket: Ticket) -> _Sequence | RejectTicket:
+        """Return the sequence of a request, or why the request breaks a rule of sequences."""
+        if ticket.size > 1:
+            rule = "specify batch-size 1 due to requirements of sequence batcher"
+            return self._invalid(ticket, rule)  # SQ1
+        if self._settings.iterative and not ticket.correlation_id:
+            ticket.correlation_id = self._new_id()
+            ticket.flags = SEQUENCE_START
+        if not ticket.correlation_id:
+            return self._invalid(ticket, "specify a non-zero or non-empty correlation ID")  # SQ2
+        sequence = self._live.get(ticket.correlation_id)
+        if sequence is not None:
+            return sequence
+        if not ticket.flags & SEQUENCE_START:
+            rule = "specify the START flag on the first request of the sequence"
+            return self._invalid(ticket, rule, f"for sequence {ticket.correlation_id} ")  # SQ3
+        return self._start(now, ticket.correlation_id)
+
     def _start(self, now: int, correlation_id: Hashable) -> _Sequence:
         sequence = self._live[correlation_id] = _Sequence(correlation_id)
         if self._free:
@@ -449,11 +466,11 @@ class SequenceBatcher:
             self._reject(waiting.popleft(), status, message, reason) for _ in range(len(waiting))
         ]
 
-    def _invalid(self, ticket: Ticket, rule: str, which: str = "") -> list[Decision]:
+    def _invalid(self, ticket: Ticket, rule: str, which: str = "") -> RejectTicket:
         """Reject a request that breaks a rule of sequences."""
         ticket.state = TicketState.DONE
         text = f"inference request {which}to model '{self._settings.model_name}' must {rule}"
-        return [RejectTicket(ticket, "INVALID_ARG", text, "sequence_rule")]
+        return RejectTicket(ticket, "INVALID_ARG", text, "sequence_rule")
 
     def _reject(self, ticket: Ticket, status: str, message: str, reason: str) -> RejectTicket:
         ticket.state = TicketState.DONE

@@ -228,7 +228,7 @@ class EnsembleExecution(ResponseSink):
         sub.caller = request.number
         self._running.add(sub)
         # In a batch: together with the other steps that are ready for this model.
-        if isinstance(completion, BatchCompletion):
+        if isinstance(completion, BatchCompletion) and not sub.is_cancelled():
             completion.gather(_submit_many, runtime, (self, sub))
         else:
             self.submit(runtime, sub, completion)
@@ -237,8 +237,12 @@ class EnsembleExecution(ResponseSink):
         self, runtime: Runtime, sub: InferenceRequest, completion: Completion | None
     ) -> None:
         """Submit a step that is ready."""
+        accepted: bool | TritonError
         try:
-            accepted: bool | TritonError = runtime.submit(sub, completion)
+            if sub.is_cancelled():  # an idle instance would not look (X6)
+                accepted = runtime.submit_cancelled(sub, completion)
+            else:
+                accepted = runtime.submit(sub, completion)
         except Exception as error:
             accepted = as_triton_error(error)
         if accepted is not True:

@@ -30,3 +30,4 @@ class EventKind:
     RESUME: Final = 13
     GIVE_UP: Final = 14
     LOOK: Final = 15
+    SUBMIT_CANCELLED: Final = 16

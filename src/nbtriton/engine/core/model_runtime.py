@@ -290,6 +290,15 @@ class ModelRuntime(UpdatableRuntime):
             request.inputs = {name: read_only(array) for name, array in request.inputs.items()}
         return self._submit(EventKind.SUBMIT, request, completion)
 
+    def submit_cancelled(
+        self, request: InferenceRequest, completion: Completion | None = None
+    ) -> bool:
+        if self.cache is not None and self._answer_from_cache(self.cache, request, completion):
+            return True
+        if self.sequences is not None:
+            self.sequences.check(self.name, request.correlation_id, request.log_prefix)
+        return self._submit(EventKind.SUBMIT_CANCELLED, request, completion)
+
     def submit_many(
         self, requests: Sequence[InferenceRequest], completion: Completion | None = None
     ) -> Sequence[bool | TritonError]:
@@ -354,6 +363,8 @@ class ModelRuntime(UpdatableRuntime):
             self._post(EventKind.IDLE, instance, completion)
         else:
             again = [request for request in requests if request.pop_rescheduled()]
+            if again:
+                self.sequences.rescheduled(self.name, again)
             self._post(EventKind.IDLE_IN_SEQUENCE, (instance, requests, again), completion)
         if limiter is not None and ahead:
             limiter.finished(idle)
@@ -482,6 +493,9 @@ class ModelRuntime(UpdatableRuntime):
             payload.waiting = batcher.tickets()
             payload.done.set()
             return []
+        if kind == EventKind.SUBMIT_CANCELLED:
+            self._in_flight.accept(1)
+            return batcher.submit_cancelled(now, payload)
         if kind == EventKind.FAIL_PENDING:
             return [*batcher.clear("UNAVAILABLE", payload)]
         # EventKind.DRAIN, or EventKind.ENDED after it

@@ -74,6 +74,7 @@ class SequenceTensors:
         self._controls: list[tuple[str, Callable[[int | str, int, bool], Array]]] = []
         self._correlation = ("", "")  # name and datatype of the control, if any
         self._warned = False  # that a text was given where the control is a number
+        self._warned_of_end = False
         for control_input in batching.control_input:
             for control in control_input.control:
                 kind = enum_name(control, "kind")
@@ -109,6 +110,17 @@ class SequenceTensors:
                 f"but model '{model}' expects '{expected}'",
                 hint="give a correlation_id that is a string",
             )
+
+    def rescheduled(self, model: str, requests: Sequence[InferenceRequest]) -> None:
+        """Say once that Triton answers no request that ends its sequence and is to run again (IT8)."""
+        if self._warned_of_end or not any(one.flags & SEQUENCE_END for one in requests):
+            return
+        self._warned_of_end = True
+        _log.warning(
+            "model '%s': a request that ends its sequence is rescheduled, which tritonserver 2.51 would never "
+            "answer (docs/differences.md, iterative-end): send it with sequence_start alone, or without an id",
+            model,
+        )
 
     def batch(self, run: RunBatch, requests: Sequence[InferenceRequest]) -> list[InferenceRequest]:
         """Return the batch for the model: real requests at their rows, padding between."""
