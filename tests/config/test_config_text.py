@@ -388,6 +388,33 @@ def test_any_bytes_give_a_message_or_a_config_error(data: bytes) -> None:
             continue
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{name: 'a\"b', backend: \"c'd\"}",
+        "{name: 'a\\\"b', \"backend\": 'c\\'d',}",
+        "{ name:'a\\u0022b' , backend : 'c\\u0027d' , input: [ ], }",
+    ],
+)
+def test_json_may_have_the_forms_that_protobuf_takes(text: str) -> None:
+    config = as_config(text)
+    assert (config.name, config.backend) == ('a"b', "c'd")
+    assert as_config("{input: [{name: 'true: 1, ]', dims: [1, 2,],},]}").input[0].dims == [1, 2]
+    assert (
+        as_config('{parameters: {a: {string_value: "x\ny"}}}').parameters["a"].string_value
+        == "x\ny"
+    )
+
+
+@pytest.mark.parametrize(
+    "text", ["{name: a}", "{// c\nname: 'a'}", "{parameters: {true: {}}}", "{2: 1}", "{name: 'a}", "{name: 'a'} x"]
+)  # fmt: skip
+def test_other_json_is_refused_with_its_place(text: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        as_config(text)
+    assert caught.value.line
+
+
 # --- round trips ---------------------------------------------------------------------------------
 
 _INTEGERS = {

@@ -266,6 +266,9 @@ def test_E7_every_response_carries_the_sequence_parameters(server: Server):
         "sequence_start": False,
         "sequence_end": True,
     }
+    for correlation_id in (1, (1 << 63) - 1, 1 << 63, (1 << 64) - 5):  # a parameter is an int64
+        found = server.infer("e", {"X": ones()}, correlation_id=correlation_id).parameters
+        assert found["sequence_id"] == np.uint64(correlation_id).astype(np.int64)
 
 
 # -- E8, E9: models that batch and models that do not ------------------------------------------------

@@ -239,6 +239,7 @@ _INFER = [
     binary("BYTES overrun", 400, "text", [sized(6, shape=[1], datatype="BYTES")], struct.pack("<I", 100) + b"ab", "incomplete string data for inference input 'IN', expecting string of length 100 but only 2 bytes available"),
     binary("A15 BYTES cut length", 400, "text", [sized(2, shape=[1], datatype="BYTES")], b"\1\0", ID + "incomplete string length indicator for inference input 'IN' for model 'text', expecting 4 bytes but only 2 bytes available. Please make sure the string length indicator is in one buffer."),
     binary("A15 BYTES binary, too few", 400, "text", [sized(5, shape=[2], datatype="BYTES")], words(b"a"), ID + "expected 2 string elements for inference input 'IN' for model 'text', got 1"),
+    binary("A15 BYTES cut, and too few", 400, "text", [sized(4, shape=[2], datatype="BYTES")], b"abcd", ID + "expected 2 string elements for inference input 'IN' for model 'text', got 1"),
     binary("A15 BYTES binary, too many", 400, "text", [sized(10, shape=[1], datatype="BYTES")], words(b"a", b"b"), ID + "unexpected number of string elements 2 for inference input 'IN' for model 'text', expecting 1"),
     raw("KS31 raw, wrong multiple", 400, "/v2/models/plain/infer", b"123456", ID + "input byte size mismatch for input 'raw_input' for model 'plain'. Expected 16, got 6", headers={"Inference-Header-Content-Length": "0"}),
     raw("KS31 raw, two variable dims", 400, "/v2/models/wide/infer", b"1234", ID + "The shape of the raw input 'IN' can not be deduced because there are more than one variable-sized dimension", headers={"Inference-Header-Content-Length": "0"}),
@@ -280,6 +281,20 @@ _INFER = [
     infer("KS30 binary_data 1", 500, "one", tensor(), outputs=[{"name": "OUT", "parameters": {"binary_data": 1}}], error="Unable to parse 'binary_data': attempt to access JSON non-boolean as boolean"),
     infer("KS45 shm region unknown", 404, "one", tensor(data=None, parameters={"shared_memory_region": "nowhere", "shared_memory_byte_size": 16}), error="Unable to find shared memory region: 'nowhere'"),
     infer("KS45 shm offset negative", 500, "one", tensor(data=None, parameters={"shared_memory_region": "nowhere", "shared_memory_offset": -1}), error="Unable to parse 'shared_memory_offset': " + UNSIGNED),
+    *(
+        infer(f"KS45 shm {name} {value!r} and no region, {kind}", 500, "one", tensor(**({"parameters": {name: value}} if kind == "input" else {})), outputs=[{"name": "OUT", **({"parameters": {name: value}} if kind == "output" else {})}], error=f"Unable to parse '{name}': " + UNSIGNED)
+        for name, value in (("shared_memory_offset", "x"), ("shared_memory_offset", None), ("shared_memory_byte_size", -1))
+        for kind in ("input", "output")
+    ),
+    infer("KS45 shm offset and no region", 200, "one", tensor(parameters={"shared_memory_offset": 5}), expect={"OUT": [1.0, 2.0, 3.0, 4.0]}),
+    binary("KS45 shm offset of binary data", 200, "one", [tensor(data=None, parameters={"binary_data_size": 16, "shared_memory_offset": "x"})], ONES, expect={"OUT": [1.0, 1.0, 1.0, 1.0]}),
+    *(
+        infer(f"KS45 shm offset and {name}", 500, "one", tensor(), outputs=[{"name": "OUT", "parameters": {"shared_memory_offset": "x", name: value}}], error=error)
+        for name, value, error in (
+            ("classification", "x", "Unable to set 'classification': " + UNSIGNED),
+            ("binary_data", 1, "Unable to parse 'shared_memory_offset': " + UNSIGNED),
+        )
+    ),
     *(
         infer(f"KS45 shm output and {name}", 400, "one", tensor(), outputs=[{"name": "OUT", "parameters": {"shared_memory_region": "r", name: value}}], error=f"Output can't set both 'shared_memory_region' and '{name}'")
         for name, value in (("classification", 1), ("binary_data", True))

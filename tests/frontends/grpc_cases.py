@@ -201,6 +201,8 @@ CASES = [
     _bad("GS14 FP16 has no typed contents", infer("half", [tensor(datatype="FP16", shape=[1, 2], fp32_contents=[1, 2])], ()),
          "unexpected explicit tensor data for input tensor 'IN' for model 'half' of type 'FP32', expected "
          "datatype 'FP16'"),
+    _bad("A15 a cut string, and too few", infer("text", [tensor(datatype="BYTES", shape=[2])], [b"abcd"]),
+         ID + "expected 2 string elements for inference input 'IN' for model 'text', got 1"),
     _bad("too few strings", infer("text", [tensor(datatype="BYTES", shape=[2])], [_string(b"a")]),
          ID + "expected 2 string elements for inference input 'IN' for model 'text', got 1"),
     _bad("a huge shape", infer("flexible", [tensor(datatype="INT32", shape=[2**40])]),

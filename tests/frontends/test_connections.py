@@ -305,6 +305,12 @@ def test_trailers_are_read_and_ignored(port: int) -> None:
         b"POST /v2 HTTP/1.1\r\nContent-Length: 2\r\nContent-Length: 2\r\n\r\n{}",
         b"FOO /v2 HTTP/1.1\r\n\r\n",
         b"POST /v2 HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+        *(
+            b"POST /v2 HTTP/1.1\r\n%bTransfer-Encoding: %b\r\n\r\n{}" % (length, coding)
+            for coding in (b"xchunked", b"identity", b'"chunked"', b"gzip", b"chunked, identity")
+            for length in (b"", b"Content-Length: 2\r\n")
+        ),
+        b"POST /v2 HTTP/1.1\r\nTransfer-Encoding: chunked\r\nTransfer-Encoding: identity\r\n\r\n",
         b"\0" * 100,
     ],
 )
@@ -588,6 +594,7 @@ def test_a_taken_port_is_refused_and_leaves_nothing_open(small: Server) -> None:
         with pytest.raises(UnavailableError) as caught:
             serve(small, http_port=0, metrics_port=port)
         assert caught.value.message == f"Socket '127.0.0.1:{port}' already in use "
+        assert "give another metrics_port (--metrics-port)" in caught.value.hint
     assert set(threading.enumerate()) <= before
 
 

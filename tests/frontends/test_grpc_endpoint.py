@@ -543,6 +543,12 @@ def test_a_restricted_protocol(server: Server) -> None:
         with pytest.raises(grpc.RpcError) as raised:
             stream(channel, [infer("one")])
         assert raised.value.code() is grpc.StatusCode.UNAVAILABLE
+        over = threading.Event()
+        silent = open_stream(channel)(iter(over.wait, True), timeout=TIMEOUT_S)
+        with pytest.raises(grpc.RpcError) as raised:
+            next(silent)
+        over.set()
+        assert raised.value.code() is grpc.StatusCode.UNAVAILABLE, "before the first message"
 
 
 def test_headers_become_parameters(server: Server) -> None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import struct
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Protocol, SupportsIndex, cast
 
 from google.protobuf import json_format
@@ -172,10 +174,13 @@ def lay_over_dict(config: ModelConfig, value: Mapping[str, Any]) -> None:
 
 
 def read_json(text: str | bytes) -> Any:
-    """Read JSON text; errors have line and column."""
+    """Read JSON text, also in the forms that protobuf takes; errors have line and column."""
     try:
         return json.loads(text)
     except json.JSONDecodeError as error:
+        with suppress(ValueError, RecursionError):
+            plain = text if isinstance(text, str) else text.decode()
+            return json.loads(_LENIENT.sub(_strict, plain), strict=False)
         raise ConfigError(
             f"failed to read model configuration: {error}",
             hint="text that starts with '{' is read as JSON",
@@ -184,6 +189,23 @@ def read_json(text: str | bytes) -> Any:
         ) from None
     except (UnicodeDecodeError, RecursionError) as error:
         raise ConfigError(f"failed to read model configuration: {error}") from None
+
+
+# Strings, keys without quotes, and commas before an end: what protobuf's reader takes beyond JSON.
+_LENIENT = re.compile(
+    r"""("(?:[^"\\]|\\.)*")|'((?:[^'\\]|\\.)*)'|(?!(?:true|false|null)\b)\b([A-Za-z_]\w*)(?=\s*:)|,(?=\s*[\]}])""",
+    re.DOTALL,
+)
+_QUOTES = re.compile(r'\\.|"', re.DOTALL)
+_SWAPPED = {"\\'": "'", '"': '\\"'}
+
+
+def _strict(found: re.Match[str]) -> str:
+    """Write a part of a text as JSON."""
+    double, single, key = found.groups()
+    if single is not None:
+        return '"' + _QUOTES.sub(lambda one: _SWAPPED.get(one[0], one[0]), single) + '"'
+    return double or (f'"{key}"' if key else "")
 
 
 def _plain(message: Message, *, defaults: bool) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from nbtriton.checks import MAPPING, PATH, SWITCH, Kind, check, is_whole, option
 from nbtriton.closing import Closing
 from nbtriton.engine.forks import notify_in_children
 from nbtriton.engine.interrupts import interrupts_deferred
-from nbtriton.errors import InvalidArgumentError
+from nbtriton.errors import InvalidArgumentError, UnavailableError
 from nbtriton.frontends.http1.cycle import RequestResponseCycle
 from nbtriton.frontends.http1.handlers import Handlers
 from nbtriton.frontends.http1.listener import HttpListener
@@ -330,6 +330,7 @@ def serve(
     )
     thread = LoopThread("nbtriton-endpoints")
     endpoints = Endpoints(service, thread, host, own_log=log is None)
+    protocol = "grpc"
     try:
         # First, as in Triton: a client that finds the server ready over HTTP may call it over gRPC.
         if grpc_port is not None:
@@ -342,6 +343,7 @@ def serve(
                     restricted=grpc_restricted, tls=grpc_tls,
                 ).listener,
             )  # fmt: skip
+        protocol = "http"
         if http_port is not None:
             handle = Handlers(service, thread.join_batch).handle
             endpoints.add(
@@ -352,6 +354,7 @@ def serve(
                 ),
             )  # fmt: skip
         text_of_metrics = Metrics(server, metrics or MetricsConfig()).text
+        protocol = "openai"
         if openai_port is not None:
             handlers = OpenAiHandlers(
                 service, openai or OpenAiOptions(), text_of_metrics, thread.join_batch
@@ -363,6 +366,7 @@ def serve(
                     tls=http_tls,
                 ),
             )  # fmt: skip
+        protocol = "metrics"
         if metrics_port is not None:
             answer = _MetricsHandler(text_of_metrics)
             endpoints.add(
@@ -371,6 +375,14 @@ def serve(
                     answer, hosts["metrics"][1], metrics_port, service.limits, service.trace, thread
                 ),
             )
+    except UnavailableError as error:
+        endpoints.close()
+        if not error.hint:  # an address, not a port
+            raise
+        option = f"{protocol}_port (--{protocol}-port)"
+        raise UnavailableError(
+            error.message, hint=f"give another {option}, or 0 for any that is free"
+        ) from None
     except BaseException:
         endpoints.close()
         raise

@@ -202,7 +202,7 @@ class RepositoryMagics(Magics):
     def triton_serve(self, line: str) -> Any:
         """Answer real clients: tritonclient, perf_analyzer, curl. Run again, the ports are opened anew.
 
-        If that fails, such as for a port that another process has, those that were open are opened again.
+        Port 0 is any that is free, and remains the same when this is run again. If that fails, such as for a port that another process has, those that were open are opened again.
         The result closes the ports with ``close()``; unloading nbtriton does as well::
 
             %triton_serve
@@ -221,6 +221,8 @@ class RepositoryMagics(Magics):
         if options.stop:
             return None
         given = {name: getattr(options, name) for name in _PORTS if hasattr(options, name)}
+        # Any port that is free: the one that clients know already.
+        given |= {name: open_ports.get(name) or 0 for name in _PORTS if given.get(name) == 0}
         if options.host is not None:
             given["host"] = options.host
         if tls is not None:

@@ -40,6 +40,8 @@ __all__ = ["EnsembleExecution"]
 
 # Final: rule 13 of docs/compiled.md.
 _ndarray: Final = np.ndarray
+_TWO_63: Final = 1 << 63
+_TWO_64: Final = 1 << 64
 
 # A step to start, in which iteration, its inputs, and its mark if it is not the request's own.
 _Ready = tuple[int, int, dict[str, Array], SequenceMark | None]
@@ -415,6 +417,8 @@ class EnsembleExecution(ResponseSink):
             return Response({})
         if read_too:
             outputs |= copies_of(read_too)
+        if not isinstance(correlation_id, str) and correlation_id >= _TWO_63:
+            correlation_id -= _TWO_64  # a parameter is an int64
         parameters = {
             "sequence_id": correlation_id,
             "sequence_start": bool(flags & SEQUENCE_START),

@@ -82,7 +82,10 @@ class GrpcEndpoint:
 
         def open_stream(rpc: StreamCall) -> CallListener:
             refusal = self._refusal("inference", rpc.metadata)
-            return _Refused(rpc, refusal) if refusal else InferStream(inference, rpc)
+            if not refusal:
+                return InferStream(inference, rpc)
+            rpc.fail(UnavailableError(refusal))  # before the first message, as in Triton
+            return _Refused()
 
         handlers[f"/{SERVICE}/ModelStreamInfer".encode()] = partial(StreamCall, open_stream)
         self.listener = GrpcListener(
@@ -134,17 +137,13 @@ class GrpcEndpoint:
 
 
 class _Refused:
-    """Receiver of a stream that its client may not open."""
+    """Receiver of a stream that its client may not open, until the stream has ended."""
 
-    def __init__(self, rpc: StreamCall, text: str) -> None:
-        self._rpc = rpc
-        self._text = text
-
-    def on_message(self, data: bytes) -> None:  # noqa: ARG002
-        self.on_half_close()
+    def on_message(self, data: bytes) -> None:
+        pass
 
     def on_half_close(self) -> None:
-        self._rpc.fail(UnavailableError(self._text))
+        pass
 
     def on_cancel(self) -> None:
         pass

@@ -280,7 +280,13 @@ class RequestReader:
         if self._state.now is not State.HEAD:  # a trailer: nothing uses one
             self._check_head()
             return
-        self._headers.setdefault(name.lower(), value)  # the first counts, as in Triton
+        key = name.lower()
+        # The parser would wait for the end of the connection (RFC 9112, 6.1 and 6.3).
+        if key == b"transfer-encoding" and (
+            value.strip().lower() != b"chunked" or key in self._headers
+        ):
+            raise RefusedError(400, "the only transfer coding is chunked")
+        self._headers.setdefault(key, value)  # the first counts, as in Triton
         if self._keep_fields:
             self._fields.append((name, value))
 

@@ -206,8 +206,8 @@ def _read_inputs(
                 )
             data = blobs[offset : offset + size]
             offset += size
-        elif "shared_memory_region" in parameters:
-            data = _lease(parameters, shared_memory, call).data()
+        elif (lease := _lease(parameters, shared_memory, call)) is not None:
+            data = lease.data()
         else:
             data = _json_tensor(item["data"], name, datatype, shape, model, call.request_id)
         inputs.append(WireInput(name, datatype, shape, data))
@@ -235,14 +235,16 @@ def _check_one_source(item: Any, parameters: Mapping[str, Any]) -> None:
 
 def _lease(
     parameters: Mapping[str, Any], shared_memory: SharedMemory | ShortReads, call: InferCall
-) -> Lease:
-    region = as_string(
-        parameters["shared_memory_region"], "Unable to parse 'shared_memory_region': "
-    )
+) -> Lease | None:
+    """Return the lease of a tensor in shared memory; None for other tensors."""
+    region = parameters.get("shared_memory_region", "")
+    region = as_string(region, "Unable to parse 'shared_memory_region': ")
     offset, size = (
         as_uint(parameters.get(name, 0), f"Unable to parse '{name}': ")
         for name in ("shared_memory_offset", "shared_memory_byte_size")
     )
+    if "shared_memory_region" not in parameters:
+        return None
     return call.lease(shared_memory, region, offset, size)
 
 
@@ -399,9 +401,9 @@ def _read_outputs(document: Any, shared_memory: SharedMemory | ShortReads, call:
             wanted.classes = as_uint(
                 parameters.get("classification", 0), "Unable to set 'classification': "
             )
-            if "shared_memory_region" in parameters:
+            wanted.lease = _lease(parameters, shared_memory, call)
+            if wanted.lease is not None:
                 wanted.kind = "shared"
-                wanted.lease = _lease(parameters, shared_memory, call)
             elif as_bool(parameters.get("binary_data", False), "Unable to parse 'binary_data': "):
                 wanted.kind = "binary"
         outputs.setdefault(name, wanted)  # KS27

@@ -288,6 +288,7 @@ def _check_strings(tensor: WireInput, count: int, model: str, prefix: str) -> No
     view = memoryview(b"") if isinstance(data, list) else _view_of(data)
     found = len(data) if isinstance(data, list) else 0
     offset = 0
+    cut = ""
     while offset < len(view):
         if len(view) - offset < _LENGTH_SIZE:
             raise InvalidArgumentError(
@@ -301,7 +302,7 @@ def _check_strings(tensor: WireInput, count: int, model: str, prefix: str) -> No
         if found > count:
             break
         if len(view) - offset < length:
-            raise BrokenStringError(
+            cut = (
                 f"incomplete string data for {about}, expecting string of length {length} but "
                 f"only {len(view) - offset} bytes available"
             )
@@ -315,6 +316,8 @@ def _check_strings(tensor: WireInput, count: int, model: str, prefix: str) -> No
         raise InvalidArgumentError(
             f"{prefix}expected {count} string elements for {about} for model '{model}', got {found}"
         )
+    if cut:
+        raise BrokenStringError(cut)
 
 
 def _too_large(shape: Sequence[int]) -> InvalidArgumentError:
