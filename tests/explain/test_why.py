@@ -130,6 +130,115 @@ def test_the_cause_is_named_and_the_change_that_it_asks_for(scenario: Scenario):
             assert found.proposal.cell.startswith("%%triton_config m\n")
 
 
+def line(fixed: float, row: float, rows: int = 16) -> dict[int, float]:
+    return {1: fixed + row, rows: fixed + row * rows}
+
+
+BATCHES = "max_batch_size: 8 dynamic_batching { }"
+
+
+@pytest.mark.parametrize(
+    ("takes_ms", "config", "load", "change"),
+    [
+        pytest.param(line(8, 0.3), "max_batch_size: 8", {"concurrency": 8}, "dynamic_batching { }",
+                     id="no batching under load"),
+        pytest.param(line(4, 0.3), "max_batch_size: 8 dynamic_batching { max_queue_delay_microseconds: 50000 }",
+                     {"request_rate": 40}, "max_queue_delay_microseconds: 0", id="a long delay and little traffic"),
+        pytest.param(line(6, 0.2), "max_batch_size: 16 dynamic_batching { preferred_batch_size: [ 16 ] "
+                     "max_queue_delay_microseconds: 20000 }", {"concurrency": 6},
+                     "max_queue_delay_microseconds: 0", id="a preferred size that is never reached"),
+        pytest.param(line(0.5, 4), BATCHES, {"concurrency": 8}, "count: 2", id="cost by the row"),
+        pytest.param(line(10, 2), "max_batch_size: 4 dynamic_batching { }", {"request_rate": 400},
+                     "max_batch_size: 8", id="overload of small batches"),
+        pytest.param(line(10, 1), "max_batch_size: 4 dynamic_batching { default_queue_policy { max_queue_size: 4 } }",
+                     {"request_rate": 600}, "count: 2", id="a queue that is too short"),
+        pytest.param(line(3, 0.1), BATCHES, {"request_rate": 50}, None, id="enough capacity"),
+        pytest.param(line(4, 0.1), "max_batch_size: 8 dynamic_batching { max_queue_delay_microseconds: 2000 }",
+                     {"request_rate": 900}, None, id="a delay that fills batches"),
+        pytest.param(line(4, 0.1), BATCHES, {"concurrency": 8}, None, id="batches that grow with the load"),
+    ],
+)  # fmt: skip
+def test_the_change_that_is_proposed_helps(takes_ms, config, load, change):
+    """In virtual time: the load again, with what the first time suggests."""
+    profile = nt.Profile.declared({"m": takes_ms}, {"m": config})
+    before = nt.trial(profile, **load, requests=400)
+    found = before.why().proposal
+    if change is None:
+        assert found is None
+        return
+    assert found is not None
+    assert change in found.fragment
+    after = nt.trial(profile, config=found.fragment, **load, requests=400)
+    faster = before.percentile_ms(50) / after.percentile_ms(50)
+    answered = len(after.latencies_ms) / len(before.latencies_ms)
+    assert max(faster, answered) > 1.25
+
+
+def test_the_step_that_holds_an_ensemble_up_gets_the_change():
+    profile = nt.Profile.declared(
+        {"pre": line(1, 0.1), "main": line(12, 0.2)},
+        {"pre": "max_batch_size: 8", "main": "max_batch_size: 8"},
+    )
+    text = """name: "ens" platform: "ensemble" max_batch_size: 8
+        input { name: "IN" data_type: TYPE_FP32 dims: 1 } output { name: "OUT" data_type: TYPE_FP32 dims: 1 }
+        ensemble_scheduling {
+          step { model_name: "pre" model_version: -1
+            input_map { key: "IN" value: "IN" } output_map { key: "OUT" value: "a" } }
+          step { model_name: "main" model_version: -1
+            input_map { key: "IN" value: "a" } output_map { key: "OUT" value: "OUT" } } }"""
+    found = nt.trial(replace(profile, model="ens", ensembles={"ens": text}), concurrency=8).why()
+    assert found.bottleneck == "main"
+    assert found.proposal.cell == "%%triton_config main\ndynamic_batching { }"
+
+
+def test_what_a_lost_instance_did_is_not_the_delay_s():
+    load = [(n * 10 * MS, 1, None) for n in range(200)]
+    record = simulate(model(delay_ns=2 * MS), load, lambda _: 3 * MS)
+    # An instance that is lost is given no batch for 398 ms.
+    late = record.requests[100]
+    moved = late.batch._replace(
+        **{
+            name: getattr(late.batch, name) + 398 * MS
+            for name in ("formed_ns", "start_ns", "end_ns")
+        }
+    )
+    held_up = late._replace(batch=moved, answered_ns=late.answered_ns + 398 * MS)
+    requests = [held_up if request is late else request for request in record.requests]
+    batches = [moved if batch is late.batch else batch for batch in record.batches]
+    for delay_ns in (0, 2 * MS):
+        found = explain(
+            replace(
+                record,
+                requests=requests,
+                batches=batches,
+                settings=replace(record.settings, delay_ns=delay_ns),
+            )
+        )
+        assert next(iter(found.slow.more_us)) == "no instance"
+        assert "are no instance" in found.slow.sentence
+
+
+def test_refusals_are_not_blamed_on_what_did_not_refuse():
+    def refused(outcome: str, status: str, at_ms: int):
+        return RequestRecord(
+            "m", 1, at_ms, "", 0, 0, 1, at_ms * MS, 0, 1000 * MS, 1000 * MS, 0, None, outcome, status, ""
+        )  # fmt: skip
+
+    record = simulate(model(), poisson(1, 100, 1000), lambda _: MS)
+    # Chaos refuses where the queue has no limit.
+    full = [refused("queue_full", "UNAVAILABLE", at) for at in range(50)]
+    found = explain(replace(record, requests=[*record.requests, *full]))
+    assert "which has no limit here" in text(found)
+    assert found.proposal is None
+    # A load that ends cancels all that wait; callers cancel one by one.
+    late = [refused("cancelled", "CANCELLED", 200 + at) for at in range(50)]
+    found = explain(replace(record, requests=[*record.requests, *late]))
+    assert "a load ended while they waited" in text(found)
+    spread = [one._replace(answered_ns=one.arrival_ns + 200 * MS * n) for n, one in enumerate(late)]
+    found = explain(replace(record, requests=[*record.requests, *spread]))
+    assert "a load ended" not in text(found)
+
+
 def slow_part(record: ModelRecord) -> str:
     found = explain(record)
     assert found.slow is not None
@@ -163,15 +272,15 @@ def test_parts_add_up_to_the_whole_and_tell_queue_from_delay():
     )
     busy = BusyTimes(record.batches, 1)
     for request in record.requests:
-        parts = parts_of(request, busy, delays=True)
+        parts = parts_of(request, busy, delay_ns=300 * US)
         assert set(parts) == set(PARTS)
         assert sum(parts.values()) == request.answered_ns - request.arrival_ns
         assert min(parts.values()) >= 0
         assert parts["hand-over"] == 50 * US
         assert parts["execution"] == 1500 * US
     first = record.requests[0]
-    assert parts_of(first, busy, delays=True)["delay"] == 300 * US
-    assert parts_of(first, busy, delays=False)["queue"] == 300 * US
+    assert parts_of(first, busy, delay_ns=300 * US)["delay"] == 300 * US
+    assert parts_of(first, busy)["queue"] == 300 * US
 
 
 def step(number: int, name: str, caller: int, begin: int, end: int) -> RequestRecord:

@@ -235,9 +235,9 @@ def explain(record: ModelRecord, members: Mapping[str, ModelRecord] | None = Non
                 findings += [f"{bottleneck}: {one}" for one in batch_findings(members[bottleneck])]
                 change = proposal(members[bottleneck])
     else:
-        times, delays = _busy(record)
+        times, delay_ns = _busy(record)
         slow = compare_slowest(
-            record.answered, lambda request: parts_of(request, times, delays=delays)
+            record.answered, lambda request: parts_of(request, times, delay_ns=delay_ns)
         )
     if slow is not None:
         findings.append(slow.sentence)
@@ -263,9 +263,9 @@ def explain(record: ModelRecord, members: Mapping[str, ModelRecord] | None = Non
     )
 
 
-def _busy(record: ModelRecord) -> tuple[BusyTimes, bool]:
+def _busy(record: ModelRecord) -> tuple[BusyTimes, int]:
     settings = record.settings
-    return BusyTimes(record.batches, settings.instances), settings.delay_ns > 0
+    return BusyTimes(record.batches, settings.instances), settings.delay_ns
 
 
 def _parts_table(slow: SlowRequests) -> tuple[Sequence[str | Column], _Rows]:

@@ -14,6 +14,7 @@ from typing import Any
 
 from nbtriton.drawing import measure
 from nbtriton.engine import BatchRecord
+from nbtriton.explain.parts import BusyTimes
 from nbtriton.explain.record import ModelRecord
 from nbtriton.explain.slow import time_text
 from nbtriton.quoting import quoted
@@ -24,6 +25,11 @@ __all__ = ["Proposal", "batch_findings", "had_idle_instance", "proposal", "refus
 # The share of batches from which a reason gets a sentence; rarer reasons are in the table only.
 _NOTABLE = 0.1
 _MOST = 3
+# Of their time instances that each request alone keeps busy for less need no batches; those that execute for more
+# are never free, and requests that wait for this share of theirs wait long. The least number of requests to say so.
+_ENOUGH, _OCCUPIED, _WAITED, _FEWEST = 0.7, 0.85, 0.15, 20
+# Requests that are cancelled within this time are cancelled together.
+_TOGETHER_NS = 100_000_000
 # The delays that are tried on the record, in microseconds.
 _DELAYS_US = (100, 200, 500, 1000, 2000)
 
@@ -81,9 +87,17 @@ def refusal_findings(record: ModelRecord) -> list[str]:
     sentences = []
     outcomes = Counter(r.outcome for r in record.requests if r.status and r.outcome)
     for outcome, count in outcomes.most_common(_MOST):
-        sentences.append(
-            f"{_part(count, total)} of requests never ran: {REASONS.get(outcome, outcome)}"
-        )
+        meaning = REASONS.get(outcome, outcome)
+        if outcome == "queue_full" and not record.settings.max_queue_size:
+            meaning = (
+                "they were refused as by a full queue, which has no limit here (chaos refuses so)"
+            )
+        elif outcome == "cancelled" and (within_ms := _cancelled_together_ms(record)) is not None:
+            meaning = (
+                f"they were cancelled within {measure(within_ms)} ms of each other, with nothing sent afterwards: "
+                "a load ended while they waited"
+            )
+        sentences.append(f"{_part(count, total)} of requests never ran: {meaning}")
     failed = [r for r in record.requests if r.status and not r.outcome]
     if failed:
         error, count = Counter(r.error for r in failed).most_common(1)[0]
@@ -97,11 +111,19 @@ def refusal_findings(record: ModelRecord) -> list[str]:
     return sentences
 
 
+def _cancelled_together_ms(record: ModelRecord) -> float | None:
+    """Return the time in which all cancelled requests were, if that was the end of a load; else None."""
+    at_ns = [request.answered_ns for request in record.requests if request.outcome == "cancelled"]
+    last_ns = max(request.arrival_ns for request in record.requests)
+    together = max(at_ns) - min(at_ns) <= _TOGETHER_NS and last_ns <= min(at_ns)
+    return (max(at_ns) - min(at_ns)) / 1e6 if together and len(at_ns) > 1 else None
+
+
 def proposal(record: ModelRecord) -> Proposal | None:
     """Return the change that the record suggests most, None if it suggests none."""
     if record.settings.ensemble or not record.batches:
         return None
-    for rule in (_refused, _unbatched, _shapes, _lone, _delayed, _saturated):
+    for rule in (_refused, _unbatched, _shapes, _lone, _delayed, _saturated, _occupied):
         found = rule(record)
         if found is not None:
             return found
@@ -148,7 +170,7 @@ def _part(count: int, total: int) -> str:
 
 def _refused(record: ModelRecord) -> Proposal | None:
     full = sum(request.outcome == "queue_full" for request in record.requests)
-    if full < 0.01 * len(record.requests):
+    if full < 0.01 * len(record.requests) or not record.settings.max_queue_size:
         return None
     return _more_instances(
         record, f"{_part(full, len(record.requests))} of requests found the queue full"
@@ -205,7 +227,7 @@ def _lone(record: ModelRecord) -> Proposal | None:
 
 
 def _delayed(record: ModelRecord) -> Proposal | None:
-    """Propose no delay: hardly another request arrives within it."""
+    """Propose no delay: what comes within it comes at once, or the instances need no larger batches."""
     settings = record.settings
     waited = [batch for batch in record.batches if batch.reason == "max_queue_delay"]
     if len(waited) < 0.5 * len(record.batches):
@@ -213,14 +235,60 @@ def _delayed(record: ModelRecord) -> Proposal | None:
     requests = fmean(len(batch.requests) for batch in waited)
     execution_us = median(batch.end_ns - batch.start_ns for batch in waited) / 1e3
     delay_us = settings.delay_ns // 1000
-    if requests >= 2 or delay_us < execution_us / 4:
+    if delay_us < execution_us / 4:
         return None
+    why = (
+        f"batches waited {time_text(delay_us)} for more requests and left with {measure(requests)} of them in "
+        f"the mean; an execution takes {time_text(execution_us)}"
+    )
+    if requests >= 2:
+        if _idle_wait_us(record, waited) < execution_us / 2:
+            return None  # they waited for the instances, too
+        share = _share_alone(record)
+        late = _late_joiners(record, waited)
+        if share <= _ENOUGH:
+            why += f", and each request by itself would keep the instances busy for {share:.0%} of the time"
+        elif late < 0.5:
+            why += (
+                f", and in the second half of the delay {measure(late)} requests joined in the mean"
+            )
+        else:
+            return None
     return Proposal(
         record.name,
-        f"batches waited {time_text(delay_us)} for more requests and left with {measure(requests)} of them in "
-        f"the mean; an execution takes {time_text(execution_us)}",
+        why,
         "dynamic_batching { max_queue_delay_microseconds: 0 }",
         {"max_queue_delay_us": 0},
+    )
+
+
+def _idle_wait_us(record: ModelRecord, waited: Sequence[BatchRecord]) -> float:
+    """Return for how long the first request of these batches waited in the mean while an instance was idle."""
+    busy = BusyTimes(record.batches, record.settings.instances)
+    begins = ((batch, batch.start_ns - batch.queue_ns) for batch in waited)
+    return (
+        fmean(
+            batch.formed_ns - begin - busy.within(begin, batch.formed_ns) for batch, begin in begins
+        )
+        / 1e3
+    )
+
+
+def _share_alone(record: ModelRecord) -> float:
+    """Return the share of time for which the instances would be busy if each request ran by itself."""
+    fixed, row = _cost_ns(record.batches)
+    rows = fmean(request.size for request in record.requests)
+    took_ns = (fixed + row * rows) * len(record.requests)
+    return took_ns / (record.span_s * 1e9) / record.settings.instances if record.span_s else 1.0
+
+
+def _late_joiners(record: ModelRecord, waited: Sequence[BatchRecord]) -> float:
+    """Return the mean number of requests that joined these batches in the second half of the delay."""
+    enqueued = {request.number: request.enqueued_ns for request in record.requests}
+    half_ns = record.settings.delay_ns // 2
+    return fmean(
+        sum(enqueued.get(number, 0) > batch.formed_ns - half_ns for number in batch.requests)
+        for batch in waited
     )
 
 
@@ -243,6 +311,24 @@ def _saturated(record: ModelRecord) -> Proposal | None:
             {"max_batch_size": size},
         )
     return _more_instances(record, why)
+
+
+def _occupied(record: ModelRecord) -> Proposal | None:
+    """Propose more capacity: the instances always execute, requests wait, and larger batches save little."""
+    answered = [(one, one.batch) for one in record.answered if one.batch is not None]
+    if record.busy < _OCCUPIED or len(answered) < _FEWEST:
+        return None
+    total_ns = sum(request.answered_ns - request.arrival_ns for request, _ in answered)
+    waited_ns = sum(batch.start_ns - request.arrival_ns for request, batch in answered)
+    fixed, row = _cost_ns(record.batches)
+    rows = fmean(batch.batch_size for batch in record.batches)
+    if waited_ns < _WAITED * total_ns or fixed > row * rows:
+        return None
+    return _more_instances(
+        record,
+        f"requests waited for {waited_ns / total_ns:.0%} of their time, and an execution takes "
+        f"{time_text(row / 1e3)} more for each row",
+    )
 
 
 def _more_instances(record: ModelRecord, why: str) -> Proposal:

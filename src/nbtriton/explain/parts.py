@@ -13,11 +13,15 @@ __all__ = ["PARTS", "BusyTimes", "critical_path", "parts_of", "path_parts"]
 PARTS: Final = {
     "queue": "waited while all instances were busy",
     "delay": "waited for more requests while an instance was idle",
+    "no instance": "waited though no batch ran and no delay held it back: an instance was lost, restarted or replaced, "
+    "or the machine was busy with something else",
     "hand-over": "waited for the instance's thread and the interpreter",
     "execution": "in the model's execution",
     "elsewhere": "checks, dataflow, and the way of the response",
 }
 """The parts of a request's time, with their meanings."""
+# Threads wake up and schedulers look within this time; a longer wait beside an idle instance has another cause.
+_LONG_NS: Final = 10_000_000
 
 
 class BusyTimes:
@@ -61,7 +65,9 @@ class BusyTimes:
         return self._before[place] + min(at_ns, self._ends[place]) - self._begins[place]
 
 
-def parts_of(request: RequestRecord, busy: BusyTimes | None, *, delays: bool) -> dict[str, int]:
+def parts_of(
+    request: RequestRecord, busy: BusyTimes | None, *, delay_ns: int = 0
+) -> dict[str, int]:
     """Return the nanoseconds of a request by part; the sum is its latency.
 
     Parameters
@@ -69,8 +75,8 @@ def parts_of(request: RequestRecord, busy: BusyTimes | None, *, delays: bool) ->
     request : RequestRecord
     busy : BusyTimes or None
         Of its model; with None all waiting counts as queue.
-    delays : bool
-        Whether its model has a queue delay: without one no wait is a delay.
+    delay_ns : int
+        The queue delay of its model: no request waits for longer because of it.
     """
     total = request.answered_ns - request.arrival_ns
     batch = request.batch
@@ -79,20 +85,22 @@ def parts_of(request: RequestRecord, busy: BusyTimes | None, *, delays: bool) ->
         return {
             "queue": waited,
             "delay": 0,
+            "no instance": 0,
             "hand-over": 0,
             "execution": 0,
             "elsewhere": total - waited,
         }
     enqueued = request.enqueued_ns or request.arrival_ns
     wait = max(0, batch.formed_ns - enqueued)
-    queue = (
-        wait if busy is None or not delays else min(wait, busy.within(enqueued, batch.formed_ns))
-    )
+    idle = 0 if busy is None else max(0, wait - busy.within(enqueued, batch.formed_ns))
+    delay = min(idle, delay_ns)
+    absent = idle - delay if idle - delay >= _LONG_NS else 0
     hand_over = max(0, batch.start_ns - batch.formed_ns)
     execution = max(0, min(batch.end_ns, request.answered_ns) - batch.start_ns)
     return {
-        "queue": queue,
-        "delay": wait - queue,
+        "queue": wait - delay - absent,
+        "delay": delay,
+        "no instance": absent,
         "hand-over": hand_over,
         "execution": execution,
         "elsewhere": total - wait - hand_over - execution,
@@ -122,7 +130,7 @@ def critical_path(
 def path_parts(
     request: RequestRecord,
     children: Mapping[int, Sequence[RequestRecord]],
-    busy: Mapping[str, tuple[BusyTimes, bool]],
+    busy: Mapping[str, tuple[BusyTimes, int]],
 ) -> dict[str, int]:
     """Return the nanoseconds of a request to an ensemble, by step and part.
 
@@ -131,8 +139,8 @@ def path_parts(
     parts: dict[str, int] = {}
     left = request.answered_ns - request.arrival_ns
     for step in critical_path(request, children):
-        times, delays = busy.get(step.model, (None, False))
-        for part, ns in parts_of(step, times, delays=delays).items():
+        times, delay_ns = busy.get(step.model, (None, 0))
+        for part, ns in parts_of(step, times, delay_ns=delay_ns).items():
             if part == "elsewhere":
                 continue
             parts[f"{step.model}: {part}"] = parts.get(f"{step.model}: {part}", 0) + ns

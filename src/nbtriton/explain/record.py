@@ -37,7 +37,11 @@ class Settings:
             config.HasField("dynamic_batching"),
             batching.max_queue_delay_microseconds * 1000,
             tuple(batching.preferred_batch_size),
-            batching.default_queue_policy.max_queue_size,
+            max(
+                batching.default_queue_policy.max_queue_size,
+                *(each.max_queue_size for each in batching.priority_queue_policy.values()),
+                0,
+            ),
             sum(max(1, group.count) * max(1, len(group.gpus)) for group in groups) or 1,
             "KIND_GPU" if any(group.gpus for group in groups) else "KIND_CPU",
             is_ensemble(config),

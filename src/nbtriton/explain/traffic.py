@@ -71,7 +71,7 @@ def find_bottleneck(
     parts: Counter[tuple[str, str]] = Counter()
     for request in newest:
         for step in critical_path(request, children):
-            for part, ns in parts_of(step, None, delays=False).items():
+            for part, ns in parts_of(step, None).items():
                 parts[step.model, part] += ns * (part != "elsewhere")
     shares: Counter[str] = Counter()
     for (model, _), ns in parts.items():
@@ -138,7 +138,7 @@ def read_traffic(server: Server, name: str) -> PipelineTraffic:
     bottleneck = None
     if any(request.batch is not None for request in top):
         for request in top:
-            for part, ns in parts_of(request, None, delays=False).items():
+            for part, ns in parts_of(request, None).items():
                 parts["0", part] += ns
         (_, most), ns = max(parts.items(), key=lambda item: item[1])
         finding = f"{ns / total:.0%} of a request's time is {most}; {_mean(top, total)}"
@@ -238,7 +238,7 @@ def _of_steps(
             key, around = str(step.step), ensembles.get(step.caller)
             while around is not None and around.number != request.number:
                 key, around = f"{around.step}.{key}", ensembles.get(around.caller)
-            for part, ns in parts_of(step, None, delays=False).items():
+            for part, ns in parts_of(step, None).items():
                 parts[key, part] += ns
     return parts
 
