@@ -220,6 +220,7 @@ class Server(EngineServer):  # noqa: D101 - the docstring of what it extends
             models=[model.name for model in exported.models],
             requests=requests,
             reference=real,
+            on_progress=on_progress,
         )
 
     def serve(self, **options: Any) -> Endpoints:

@@ -54,6 +54,8 @@ def server():
          "dynamic_batching.default_queue_policy.max_queue_size", "never fill a batch of 8"),
         ("max_batch_size: 8 dynamic_batching { preserve_ordering: true } instance_group { count: 1 }", "hint",
          "dynamic_batching.preserve_ordering", "answers in order anyway"),
+        ("max_batch_size: 8 sequence_batching { max_sequence_idle_microseconds: 100 }", "warning",
+         "sequence_batching.max_sequence_idle_microseconds", "dropped 100 us after its last request"),
         ("max_batch_size: 8 optimization { cuda { graphs: true } }", "warning", "optimization.cuda",
          "no effect here"),
     ],
@@ -190,13 +192,115 @@ def test_a_test_leaves_nothing_behind(server, planted):
     assert set(nt.events(server).model) == set()
 
 
-def test_models_that_cannot_be_tested_say_so(server):
-    decoupled = echo("model_transaction_policy { decoupled: true }")
-    server.load(decoupled, streaming(), name="d")
+def test_models_that_cannot_be_tested_say_so(server, tmp_path):
     server.load(echo("sequence_batching { }"), gated(Gate(is_open=True)), name="s")
-    for name in ("d", "s"):
-        (finding,) = nt.doctor(server, name, test=True).findings
-        assert finding.text.startswith("not run: ")
+    (finding,) = nt.doctor(server, "s", test=True).findings
+    assert finding.text.startswith("not run: ")
+    with pytest.raises(InvalidArgumentError, match="tested where they are loaded") as raised:
+        nt.doctor(tmp_path, test=True)
+    assert f"server.load_repository({str(tmp_path)!r})" in raised.value.hint
+
+
+def answering(change):
+    """A model that answers with `change` of its input: tensors of any name and type."""
+    import triton_python_backend_utils as pb_utils
+
+    class Answering:
+        def execute(self, requests):
+            found = []
+            for request in requests:
+                x = pb_utils.get_input_tensor_by_name(request, "IN").as_numpy()
+                tensors = [pb_utils.Tensor(name, value) for name, value in change(x).items()]
+                found.append(pb_utils.InferenceResponse(tensors))
+            return found
+
+    return Answering
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        (lambda x: {"OUTPUT": x}, "output 'OUT' is declared, and a response has it not"),
+        (lambda x: {"OUT": x.astype(np.float64)}, "'OUT' is float64, and its configuration says FP32"),
+    ],
+)  # fmt: skip
+def test_outputs_are_those_of_the_configuration(server, change, text):
+    server.load(echo(), answering(change), name="m")
+    (finding,) = nt.doctor(server, "m", test=True).findings
+    assert (finding.severity, finding.subject) == ("error", "outputs")
+    assert text in finding.text
+
+
+DECOUPLED = echo("model_transaction_policy { decoupled: true }")
+
+
+def test_a_decoupled_model_is_tested_response_by_response(server):
+    server.load(DECOUPLED, streaming(), name="m")
+    assert nt.doctor(server, "m", test=True).findings == ()
+    server.load(DECOUPLED, answering(lambda x: {"OUT": x}), name="m")
+    (finding,) = nt.doctor(server, "m", test=True).findings
+    assert (finding.severity, finding.subject) == ("error", "runs")
+
+    import triton_python_backend_utils as pb_utils
+
+    class Sends:
+        def execute(self, requests):
+            for request in requests:
+                sender = request.get_response_sender()
+                wrong = np.zeros((1, 4), np.int32)
+                sender.send(pb_utils.InferenceResponse([pb_utils.Tensor("OUT", wrong)]))
+                sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+
+    server.load(DECOUPLED, Sends, name="m")
+    (finding,) = nt.doctor(server, "m", test=True).findings
+    assert "'OUT' is int32, and its configuration says FP32" in finding.text
+
+
+def test_a_model_that_does_not_answer_ends_the_tests(server):
+    gate = Gate()
+    seen = []
+    server.load(echo(), gated(gate), name="m")
+
+    def on_progress(progress):
+        seen.append(progress)
+
+    try:
+        found = nt.doctor(server, "m", test=True, seconds=0.2, observer=on_progress)
+    finally:
+        gate.open()
+    (finding,) = found.findings
+    assert (finding.severity, finding.subject) == ("warning", "tests of the model")
+    assert "ended after 0.2 s in 'runs'" in finding.text
+    assert "seconds=0.4" in finding.fix
+    assert [progress.what for progress in seen] == ["m: runs"]
+
+
+def test_a_model_that_calls_itself_is_told_and_tested_no_further(server):
+    import triton_python_backend_utils as pb_utils
+
+    class Calls:
+        def execute(self, requests):
+            found = []
+            for request in requests:
+                x = pb_utils.get_input_tensor_by_name(request, "IN")
+                pb_utils.InferenceRequest(
+                    model_name="m", requested_output_names=["OUT"], inputs=[x]
+                ).exec()
+                found.append(pb_utils.InferenceResponse([pb_utils.Tensor("OUT", x.as_numpy())]))
+            return found
+
+    server.load(echo(), Calls, name="m")
+    (finding,) = nt.doctor(server, "m", test=True).findings
+    assert (finding.severity, finding.subject) == ("error", "calls")
+    assert "calls model 'm' and would wait forever" in finding.text
+    assert [model.name for model in server.models()] == ["m"]
+
+
+def test_a_finding_s_cause_is_not_its_fix(server, planted):
+    for model, _ in planted.FAULTY.values():
+        server.load(echo(), model, name="m")
+        for finding in nt.doctor(server, "m", test=True).findings:
+            assert finding.cause != finding.fix
 
 
 def test_rows_of_the_user_s_own(server):

@@ -257,7 +257,11 @@ def test_progress_is_a_line_and_a_share():
         "about 14 s left"
     )
     assert 1 / 6 < share < 2 / 6
-    assert progress_line(replace(done, levels=None))[1] is None
+    # Of a search nobody knows the levels, but perhaps the time: 3 of some 17 s.
+    assert progress_line(replace(done, levels=None))[1] == pytest.approx(3 / 17.2)
+    assert progress_line(replace(done, levels=None, eta_s=None))[1] is None
+    steps = PerfProgress.step(2, 8, "m: 4 rows", 1.0, 3.2)
+    assert progress_line(steps) == ("m: 4 rows (step 3 of 8) · about 3 s left", 2 / 8)
     line, share = progress_line(replace(done, level=1, requests=1_500, max_requests=60_000))
     assert "1\u202f500 of 60\u202f000 requests" in line
     assert share == pytest.approx(1500 / 60_000 / 6)

@@ -149,10 +149,17 @@ def test_exported_models_give_equal_responses(reference, server, tmp_path):
     counter = cells.names["TritonPythonModel"]
     counter.__nbtriton_source__ = COUNTER
     server.load(SEQUENCE, counter, name="counter")
-    found = server.export(tmp_path, carry=["FACTOR"], verify=True, reference=reference)
+    said: list[str] = []
+    found = server.export(
+        tmp_path, carry=["FACTOR"], verify=True, reference=reference, on_progress=said.append
+    )
     assert verdicts(found) == dict.fromkeys(("double", "m", "e", "counter"), "equal"), found
     assert found.ok
     assert found.reference == "triton 2.51.0"
+    assert said[0] == "starting the real server"
+    assert "0 of 4 models loaded by the real server" in said
+    assert said[-1] == "4 of 4 models compared"
+    assert any("2 of 4 models compared, about" in line for line in said)
     assert all(model.requests == 6 and not model.note for model in found.models), found
 
 

@@ -12,6 +12,7 @@ import pytest
 import nbtriton as nt
 from nbtriton.config import format_pbtxt
 from nbtriton.errors import InvalidArgumentError
+from nbtriton.perf.progress import progress_line
 from nbtriton.perf.sweep import SweepPlan, model_tree
 from nbtriton.simulate import Profile
 from nbtriton.simulate.memory import InstanceMemory, measure_memory
@@ -241,6 +242,26 @@ def test_an_interrupt_leaves_what_was_predicted(during):
         assert "figures are predicted" in best._repr_mimebundle_()["text/plain"]
         assert "0 measured" in best.headline
         assert server.config("sleeps").instance_group[0].count == 1
+
+
+def test_the_next_candidate_is_measured_where_a_finalist_misses_a_limit():
+    with nt.Server() as server:
+        server.load(SLEEPS)
+        text = format_pbtxt(server.config("sleeps"))
+        # Single rows do not take 0.1 ms, but 3 ms: 333 a second at most.
+        found = Profile("sleeps", {"sleeps": model_profile(text, {(1, 1): 0.1, (4, 1): 3.1})})
+        seen = []
+        best = nt.tune(
+            server, "sleeps", instances=[1], max_batch_size=[1, 4], max_queue_delay_us=[0], concurrency=8,
+            minimize="latency", min_throughput=500, profile=found, finalists=1, observer=seen.append,
+        )  # fmt: skip
+        assert sorted(each.options["sleeps"]["max_batch_size"] for each in best.finalists) == [1, 4]
+        assert all(each.measured is not None for each in best.finalists)
+        assert not best.interrupted
+        # Also while it measures it says how far it is, and shows what it has.
+        measuring = [progress for progress in seen if progress.what.startswith("finalist")]
+        assert all(progress.eta_s is not None and progress.points for progress in measuring)
+        assert all(0 < progress_line(progress)[1] <= 1 for progress in measuring)
 
 
 def test_a_model_is_tuned_and_the_best_applied():

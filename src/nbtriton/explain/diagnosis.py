@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nbtriton.checks import MAPPING, SWITCH, Kind, check, optional
+from nbtriton.checks import CALL, MAPPING, SWITCH, Kind, check, number, optional
 from nbtriton.config import (
     ModelConfig,
     as_config,
@@ -21,8 +23,9 @@ from nbtriton.config import (
 )
 from nbtriton.drawing import table_html, table_text
 from nbtriton.errors import InvalidArgumentError, NotFoundError, TritonError, nearest
-from nbtriton.explain.model_tests import model_findings
+from nbtriton.explain.model_tests import LIMIT_S, model_findings
 from nbtriton.explain.settings_rules import Finding, settings_findings
+from nbtriton.perf.progress import Observer, PerfProgress
 from nbtriton.repository.validation import validate_repository
 
 if TYPE_CHECKING:
@@ -84,6 +87,9 @@ class Diagnosis:
             return f"<p>{escape(self.headline)}</p>"
         return table_html(_COLUMNS, self._rows(), caption=self.headline)
 
+    def _repr_mimebundle_(self, **_options: object) -> dict[str, str]:
+        return {"text/plain": repr(self), "text/html": self._repr_html_()}
+
     def table(self) -> str:
         """Return the findings as an aligned table.
 
@@ -107,6 +113,8 @@ def doctor(
     *,
     test: bool = False,
     inputs: Mapping[str, Any] | None = None,
+    seconds: float = LIMIT_S,
+    observer: Observer | None = None,
 ) -> Diagnosis:
     """Look for errors and ineffective settings, without sending traffic.
 
@@ -122,6 +130,10 @@ def doctor(
         on nothing but the row (`nbtriton.explain.model_tests.TESTS`).
     inputs : mapping of str to array_like, optional
         Rows to test with, the batch dimension first; generated ones by default.
+    seconds : float
+        Longest time of the tests of one model. Where it is too short, a finding says so.
+    observer : callable, optional
+        Called with a `PerfProgress` before each request of a test.
 
     Returns
     -------
@@ -139,18 +151,26 @@ def doctor(
     1 model looked at: nothing wrong
     """
     check(
-        {"name": name, "test": test, "inputs": inputs},
+        {"name": name, "test": test, "inputs": inputs, "seconds": seconds, "observer": observer},
         {
             "name": Kind(lambda value: isinstance(value, str), "a name"),
             "test": SWITCH,
+            "seconds": number(above=0),
+            "observer": optional(CALL),
             "inputs": optional(Kind(lambda value: MAPPING.accepts(value) and value, MAPPING.words)),
         },
     )
     if hasattr(target, "engine"):
-        return _of_server(target, name, test=test, inputs=inputs)
+        return _of_server(
+            target, name, test=test, inputs=inputs, seconds=seconds, observer=observer
+        )
     if test or name or inputs is not None:
+        loads = "server.load(…)"
+        if isinstance(target, str | Path):
+            loads = f"server.load_repository({str(target)!r})"
         raise InvalidArgumentError(
-            "models are tested where they are loaded", hint="nt.doctor(server, name, test=True)"
+            "models are tested where they are loaded",
+            hint=f"{loads}, then nt.doctor(server, name, test=True)",
         )
     if isinstance(target, ModelConfig | Mapping):
         return _diagnosis(*_of_config(as_config(target)))
@@ -219,7 +239,13 @@ def _of_repository(directory: Path, only: str = "") -> Diagnosis:
 
 
 def _of_server(
-    server: Any, name: str, *, test: bool, inputs: Mapping[str, Any] | None
+    server: Any,
+    name: str,
+    *,
+    test: bool,
+    inputs: Mapping[str, Any] | None,
+    seconds: float,
+    observer: Observer | None,
 ) -> Diagnosis:
     registry = server.engine.registry
     known = sorted({*registry.entries, *registry.absent})
@@ -230,7 +256,8 @@ def _of_server(
     names = [name] if name else known
     configs = registry.configs()
     findings: list[Finding] = []
-    for one in names:
+    began_s = time.monotonic()
+    for index, one in enumerate(names):
         if one not in configs:
             reasons = [reason for reason in registry.absent.get(one, {}).values() if reason]
             findings += [Finding("error", one, "load", reason) for reason in dict.fromkeys(reasons)]
@@ -239,8 +266,27 @@ def _of_server(
         findings += _ignored(one, server.ignored(one).items())
         findings += _completed(server, one, configs[one])
         if test and not (is_ensemble(configs[one]) and not name):
-            findings += model_findings(server, one, inputs)
+            told = partial(_tell, observer, began_s, one, index, len(names))
+            findings += model_findings(server, one, inputs, limit_s=seconds, on_test=told)
     return _diagnosis(names, findings, tested=test)
+
+
+def _tell(
+    observer: Observer | None,
+    began_s: float,
+    name: str,
+    index: int,
+    models: int,
+    sent: int,
+    sends: int,
+    test: str,
+) -> None:
+    """Tell an observer which test of which model is next."""
+    if observer is not None:
+        elapsed_s = time.monotonic() - began_s
+        done, total = index * sends + min(sent, sends), models * sends
+        left_s = elapsed_s / done * (total - done) if done else None
+        observer(PerfProgress.step(done, total, f"{name}: {test}", elapsed_s, left_s))
 
 
 def _completed(server: Any, name: str, config: ModelConfig) -> Iterator[Finding]:
@@ -258,7 +304,7 @@ def _completed(server: Any, name: str, config: ModelConfig) -> Iterator[Finding]
 
 def _ignored(name: str, fields: Any) -> list[Finding]:
     return [
-        Finding("warning", name, path, "it has no effect here", reason, "remove it, or see why")
+        Finding("warning", name, path, f"{path} has no effect here", reason, f"remove {path}")
         for path, reason in fields
     ]
 

@@ -1,14 +1,15 @@
 """Tests of a model: whether a row's result depends on anything but the row.
 
-They run on a copy of the model under another name, in batches of chosen rows. They cannot know whether a
-dependence is intended: a model that normalises over its batch on purpose is reported, too.
+They run on a copy of the model under another name, in batches of chosen rows, for a limited time. They cannot know
+whether a dependence is intended: a model that normalises over its batch on purpose is reported, too.
 """
 
 from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -17,22 +18,27 @@ import numpy as np
 from nbtriton.backends.base import RequestOptions, Response
 from nbtriton.config import ModelConfig, is_ensemble, output_specs
 from nbtriton.engine import InferenceRequest, Submission
+from nbtriton.engine.interrupts import wait_in_slices
 from nbtriton.errors import TritonError
 from nbtriton.explain.settings_rules import Finding
 from nbtriton.repository.samples import sample_inputs
-from nbtriton.tensors import to_numpy
+from nbtriton.tensors import numpy_dtype, to_numpy
 
 if TYPE_CHECKING:
     from nbtriton.engine import Server
 
-__all__ = ["TESTS", "TOLERANCE", "model_findings"]
+__all__ = ["LIMIT_S", "TESTS", "TOLERANCE", "model_findings"]
 
 TOLERANCE = 1e-3
 """Largest relative difference, by the largest number of an output; 1e-2 for FP16 and BF16."""
 _HALF_TOLERANCE = 1e-2
+# Datatypes that NumPy has no number for.
+_UNCHECKED = ("BF16", "BYTES")
 
 TESTS = {
     "runs": "it answers generated inputs, also at its max_batch_size",
+    "calls": "no model that it calls waits for it",
+    "outputs": "a response has each declared output, of its declared datatype",
     "repeatable": "the same request gives the same answer",
     "shape": "outputs have the declared shapes, and as many rows as the inputs",
     "alignment": "each request of a batch gets the answer to its own inputs",
@@ -44,17 +50,43 @@ TESTS = {
 }
 """The tests in their order, with the question of each."""
 
+_FIXES = {
+    "runs": "execute gets up to max_batch_size rows, in one request or in several: handle any number of them",
+    "alignment": "execute gets several requests at once: return a response to each, in their order",
+    "threads": "keep what changes in self, not in globals, class attributes or a shared buffer; or parameters "
+    '{ key: "INSTANCE_ISOLATION" value { string_value: "process" } }',
+}
+"""What helps where a test ends with an error."""
+
 _Arrays = Mapping[str, np.ndarray[Any, Any]]
 _SUFFIX = "__doctor"
 # Rows that differ from each other, and rounds with two concurrent instances.
 _ROWS = 4
 _ROUNDS = 40
 _MOST_ROWS = 64
-_WAIT_S = 60.0
+# Requests of all tests, some of them several at once.
+_SENDS = 2 * _ROWS + 2 * _ROWS + 3 + _ROUNDS
+LIMIT_S = 30.0
+"""Longest time of the tests of a model, in seconds."""
+# Longest wait for the end of the copy: longer than the engine takes to see a deadlock.
+_UNLOAD_S = 5.0
+
+
+# Gets the number of the requests that were sent, of all of them about, and the test that is run.
+OnTest = Callable[[int, int, str], None]
+
+
+class _OutOfTimeError(Exception):
+    """The time for the tests has passed."""
 
 
 def model_findings(
-    server: Server, name: str, inputs: Mapping[str, Any] | None = None
+    server: Server,
+    name: str,
+    inputs: Mapping[str, Any] | None = None,
+    *,
+    limit_s: float = LIMIT_S,
+    on_test: OnTest = lambda *_: None,
 ) -> list[Finding]:
     """Test a loaded model; return the failed tests of `TESTS`.
 
@@ -64,6 +96,10 @@ def model_findings(
     name : str
     inputs : mapping of str to array_like, optional
         Valid rows for the model, the batch dimension first; generated ones by default.
+    limit_s : float
+        The tests end after this time, also where a request is not answered.
+    on_test : callable, optional
+        Called before each request: how many were sent, of about how many, and the test.
     """
     config = server.config(name)
     if is_ensemble(config):
@@ -72,10 +108,9 @@ def model_findings(
         return [
             _skipped(name, "what a sequence model answers depends on its sequence, as it should")
         ]
-    if config.model_transaction_policy.decoupled:
-        return [_skipped(name, "the responses of a decoupled model are not rows")]
     with _copied(server, name, config) as copy:
-        return _Tester(server, copy, name, config, inputs).run()
+        tester = _Tester(server, copy, name, config, inputs, limit_s, on_test)
+        return tester.run()
 
 
 def _skipped(name: str, why: str) -> Finding:
@@ -98,7 +133,7 @@ def _copied(server: Server, name: str, config: ModelConfig) -> Iterator[str]:
     try:
         yield copy.name
     finally:
-        server.unload(copy.name, timeout_s=_WAIT_S)
+        server.unload(copy.name, timeout_s=_UNLOAD_S)
         inspection.forget(copy.name)
 
 
@@ -120,7 +155,15 @@ class _Tester:
         name: str,
         config: ModelConfig,
         inputs: Mapping[str, Any] | None,
+        limit_s: float,
+        on_test: OnTest,
     ) -> None:
+        self._limit_s = limit_s
+        self._until_s = time.monotonic() + limit_s
+        self._began_ns = time.monotonic_ns()
+        self._on_test = on_test
+        self._test = "runs"
+        self._sent = 0
         self._server = server
         self._copy = copy
         self._name = name
@@ -131,25 +174,50 @@ class _Tester:
         self._findings: list[Finding] = []
 
     def run(self) -> list[Finding]:
-        """Run all tests whose preconditions earlier tests have shown."""
+        """Run all tests whose preconditions earlier tests have shown, within the time."""
         try:
-            alone = [self._one(row) for row in self._rows]
+            self._run()
+        except _OutOfTimeError:
+            if not self._waits_for_itself():
+                text = (
+                    f"ended after {self._limit_s:g} s in '{self._test}', with {self._sent} of some {_SENDS} requests "
+                    "sent"
+                )
+                cause = (
+                    "a request takes long, or is never answered; the tests that follow were not run"
+                )
+                fix = f"nt.doctor(server, name, test=True, seconds={2 * self._limit_s:g}), or a faster model"
+                self._findings.append(
+                    Finding("warning", self._name, "tests of the model", text, cause, fix)
+                )
+        return self._findings
+
+    def _run(self) -> None:
+        try:
+            if self._config.model_transaction_policy.decoupled:
+                self._test_streams()
+                return
+            alone = [self._one(self._rows[0])]
+            if self._waits_for_itself():
+                return
+            alone += [self._one(row) for row in self._rows[1:]]
             again = [self._one(row) for row in self._rows]
         except TritonError as error:
             self._found(
                 "runs", f"it fails on generated inputs: {error.message.splitlines()[0]}",
                 "give inputs that it understands: nt.doctor(server, name, test=True, inputs={…})",
             )  # fmt: skip
-            return self._findings
-        if not self._same_shapes(alone):
-            return self._findings
+            return
+        if not self._as_declared(alone):
+            return
+        self._test = "repeatable"
         if not all(self._equal(a, b) for a, b in zip(alone, again, strict=True)):
             self._found(
                 "repeatable", "the same request twice gave different answers",
                 "it draws random numbers, or keeps state between requests; where the state is meant, "
                 "use sequence batching",
             )  # fmt: skip
-            return self._findings
+            return
         if self._batches and self._count > 1:
             with self._failing("runs", "it fails on a batch of several rows"):
                 self._test_rows(alone)
@@ -158,9 +226,36 @@ class _Tester:
             self._test_largest()
         with self._failing("threads", "it fails while two instances run at once"):
             self._test_threads(alone)
-        return self._findings
 
     # -- tests ---------------------------------------------------------------------------------------
+
+    def _waits_for_itself(self) -> bool:
+        """Report a call that the engine refused, as it would have waited for ever."""
+        for model in (self._name, self._copy):
+            for request in self._server.requests(model):
+                if request.arrival_ns >= self._began_ns and request.error.startswith("deadlock: "):
+                    self._found(
+                        "calls", request.error,
+                        "call another model, or give it an instance more than can wait at once",
+                    )  # fmt: skip
+                    return True
+        return False
+
+    def _test_streams(self) -> None:
+        """Test a decoupled model: each response by itself, as any number of them is right."""
+        first = [self._together([row])[0] for row in self._rows]
+        if not all(self._as_declared(responses) for responses in first):
+            return
+        self._test = "repeatable"
+        again = [self._together([row])[0] for row in self._rows]
+        for one, other in zip(first, again, strict=True):
+            same = len(one) == len(other) and all(map(self._equal, one, other))
+            if not same:
+                self._found(
+                    "repeatable", "the same request twice gave different responses",
+                    "it draws random numbers, or keeps state between requests",
+                )  # fmt: skip
+                return
 
     def _test_rows(self, alone: Sequence[_Arrays]) -> None:
         """Test requests of several rows."""
@@ -217,7 +312,7 @@ class _Tester:
 
     def _test_requests(self, alone: Sequence[_Arrays]) -> None:
         """Test a batch of several requests: each has to get its own response."""
-        results = self._together(self._rows[: self._count])
+        results = self._answers(self._rows[: self._count])
         for index, (own, expected) in enumerate(zip(results, alone, strict=False)):
             if self._equal(own, expected):
                 continue
@@ -250,15 +345,13 @@ class _Tester:
         try:
             for turn in range(_ROUNDS):
                 picked = [(turn + index) % len(self._rows) for index in range(_ROWS)]
-                results = self._together([self._rows[index] for index in picked])
+                results = self._answers([self._rows[index] for index in picked])
                 if not all(
                     self._equal(own, alone[index])
                     for own, index in zip(results, picked, strict=True)
                 ):
                     self._found(
-                        "threads", "two instances that ran at once gave wrong answers",
-                        "keep what changes in self, not in globals, class attributes or a shared "
-                        'buffer; or parameters { key: "INSTANCE_ISOLATION" value { string_value: "process" } }',
+                        "threads", "two instances that ran at once gave wrong answers", _FIXES["threads"]
                     )  # fmt: skip
                     return
         finally:
@@ -281,8 +374,7 @@ class _Tester:
         return [{k: v[index : index + 1] for k, v in whole.items()} for index in range(self._count)]
 
     def _one(self, inputs: _Arrays) -> _Arrays:
-        found = self._server.infer(self._copy, inputs)
-        return {key: to_numpy(value) for key, value in found.items()}
+        return self._answers([inputs])[0]
 
     def _of_rows(self, *rows: _Arrays) -> list[_Arrays] | None:
         """Send rows as one request; return the rows of its response, None if their number differs."""
@@ -296,20 +388,30 @@ class _Tester:
                 return None
         return [{k: v[index : index + 1] for k, v in found.items()} for index in range(len(rows))]
 
-    def _together(self, requests: Sequence[_Arrays]) -> list[_Arrays]:
-        """Send requests simultaneously; return their responses.
+    def _answers(self, requests: Sequence[_Arrays]) -> list[_Arrays]:
+        """Send requests simultaneously; return the response to each."""
+        return [responses[0] for responses in self._together(requests)]
+
+    def _together(self, requests: Sequence[_Arrays]) -> list[list[_Arrays]]:
+        """Send requests simultaneously; return the responses to each.
 
         Raises
         ------
         TritonError
             The first error of a response.
+        _OutOfTimeError
+            No answer within the time of the tests.
         """
-        answers: list[Response | None] = [None] * len(requests)
+        self._on_test(self._sent, _SENDS, self._test)
+        self._sent += 1
+        answers: list[list[Response]] = [[] for _ in requests]
         done = threading.Semaphore(0)
 
         def receive(index: int) -> Any:
             def on_response(_: InferenceRequest, response: Response, final: bool) -> None:
-                answers[index] = response
+                # The last one of a stream may be empty.
+                if response.outputs or response.error is not None or not (final and answers[index]):
+                    answers[index].append(response)
                 if final:
                     done.release()
 
@@ -319,36 +421,59 @@ class _Tester:
             Submission(self._copy, -1, inputs, RequestOptions(), receive(at))
             for at, inputs in enumerate(requests)
         ]
+        sent = []
         for accepted in self._server.engine.dispatcher.submit_many(calls):
             if isinstance(accepted, TritonError):
                 raise accepted
+            sent.append(accepted)
         for _ in calls:
-            if not done.acquire(timeout=_WAIT_S):
-                raise TritonError(f"no answer within {_WAIT_S:g} s")
-        found: list[_Arrays] = []
-        for answer in answers:
-            assert answer is not None
-            if answer.error is not None:
-                raise answer.error
-            found.append({key: to_numpy(value) for key, value in answer.outputs.items()})
-        return found
+            left_s = self._until_s - time.monotonic()
+            if not wait_in_slices(lambda seconds: done.acquire(timeout=seconds), max(0.0, left_s)):
+                for each in sent:
+                    each.cancel()
+                raise _OutOfTimeError
+        for response in (one for responses in answers for one in responses):
+            if response.error is not None:
+                raise response.error
+        return [
+            [{key: to_numpy(value) for key, value in one.outputs.items()} for one in responses]
+            for responses in answers
+        ]
 
     # -- judgement -----------------------------------------------------------------------------------
 
-    def _same_shapes(self, alone: Sequence[_Arrays]) -> bool:
+    def _as_declared(self, responses: Sequence[_Arrays]) -> bool:
+        """Report the first output that is not there, or not of its datatype or shape."""
         specs = output_specs(self._config)
-        for key, value in alone[0].items():
-            dims = list(specs[key].dims) if key in specs else []
-            shape = list(value.shape)
-            wanted = [1, *dims] if self._batches else dims
-            if len(shape) != len(wanted) or any(
-                w not in (-1, s) for w, s in zip(wanted, shape, strict=True)
-            ):
+        decoupled = self._config.model_transaction_policy.decoupled
+        for response in responses:
+            missing = [key for key in specs if key not in response]
+            if missing and not (decoupled and not response):  # an empty response ends a stream
                 self._found(
-                    "shape", f"output '{key}' has the shape {shape}, and its configuration says {wanted}",
-                    "Triton passes it on as it is; clients rely on what is declared",
+                    "outputs", f"output '{missing[0]}' is declared, and a response has it not (it has "
+                    f"{', '.join(map(repr, response)) or 'none that is declared'})",
+                    f'pb_utils.Tensor("{missing[0]}", …): the names are those of the configuration',
                 )  # fmt: skip
                 return False
+            for key, value in response.items():
+                spec = specs[key]
+                datatype = spec.datatype
+                if datatype not in _UNCHECKED and value.dtype != numpy_dtype(datatype):
+                    self._found(
+                        "outputs", f"output '{key}' is {value.dtype}, and its configuration says {datatype}",
+                        f"return it as numpy.{numpy_dtype(datatype)}, or declare what it is",
+                    )  # fmt: skip
+                    return False
+                shape, dims = list(value.shape), list(spec.dims)
+                wanted = [-1 if decoupled else 1, *dims] if self._batches else dims
+                if len(shape) != len(wanted) or any(
+                    w not in (-1, s) for w, s in zip(wanted, shape, strict=True)
+                ):
+                    self._found(
+                        "shape", f"output '{key}' has the shape {shape}, and its configuration says {wanted}",
+                        "Triton passes it on as it is; clients rely on what is declared",
+                    )  # fmt: skip
+                    return False
         return True
 
     def _equal(self, one: _Arrays, other: _Arrays) -> bool:
@@ -358,10 +483,11 @@ class _Tester:
 
     @contextmanager
     def _failing(self, test: str, text: str) -> Iterator[None]:
+        self._test = test
         try:
             yield
         except TritonError as error:
-            self._found(test, f"{text}: {error.message.splitlines()[0]}", TESTS[test])
+            self._found(test, f"{text}: {error.message.splitlines()[0]}", _FIXES[test])
 
     def _found(self, test: str, text: str, fix: str) -> None:
         self._findings.append(Finding("error", self._name, test, text, TESTS[test], fix))

@@ -14,6 +14,8 @@ from nbtriton.quoting import quoted
 
 __all__ = ["Finding", "settings_findings"]
 
+# No client sends its next request sooner than that, once it has waited for an answer and for its thread.
+_SHORT_IDLE_US = 10_000
 _SEVERITIES = ("error", "warning", "hint")
 
 
@@ -122,6 +124,17 @@ def _delay(config: ModelConfig) -> _Found:
         )  # fmt: skip
 
 
+def _sequences(config: ModelConfig) -> _Found:
+    idle_us = config.sequence_batching.max_sequence_idle_microseconds
+    if config.HasField("sequence_batching") and 0 < idle_us < _SHORT_IDLE_US:
+        yield (
+            "warning", "sequence_batching.max_sequence_idle_microseconds",
+            f"a sequence is dropped {idle_us} us after its last request, and its next request is refused",
+            "the field is in microseconds, and its default is 1000000",
+            f"max_sequence_idle_microseconds: {idle_us * 1000}, if milliseconds were meant",
+        )  # fmt: skip
+
+
 def _queue(config: ModelConfig) -> _Found:
     size = config.dynamic_batching.default_queue_policy.max_queue_size
     if 0 < size < config.max_batch_size:
@@ -182,5 +195,5 @@ def _steps(
 
 
 _RULES: tuple[Callable[[ModelConfig], _Found], ...] = (
-    _batching, _preferred, _delay, _queue, _ordering, _dims,
+    _batching, _preferred, _delay, _sequences, _queue, _ordering, _dims,
 )  # fmt: skip

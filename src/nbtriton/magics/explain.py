@@ -141,6 +141,9 @@ class ExplainMagics(Magics):
     @argument(
         "--inputs", metavar="EXPR", help="rows to test with, a mapping of arrays (by default generated)"
     )  # fmt: skip
+    @argument(
+        "--seconds", type=float, default=30.0, metavar="S", help="longest test of a model (30)"
+    )
     @keep_option
     @line_magic
     def triton_doctor(self, line: str) -> Any:
@@ -149,7 +152,7 @@ class ExplainMagics(Magics):
         Errors are in Triton's words; settings that Triton accepts and that cannot work as meant
         come with the rule behind them. With ``--test`` it runs a copy of a model: does a row's
         result depend on its neighbours, on padding, order or batch size, does each request get its
-        own answer, is it safe in two instances at once::
+        own answer, is it safe in two instances at once? It shows how far it is, and ends in time::
 
             %triton_doctor
             diagnosis = %triton_doctor double --test
@@ -161,7 +164,17 @@ class ExplainMagics(Magics):
         known = {*server().engine.registry.entries, *server().engine.registry.absent}
         if options.target and options.target not in known and _is_path(options.target):
             return keep(self.shell, options.out, doctor(Path(options.target).expanduser()))
-        found = doctor(server(), options.target, test=options.test, inputs=inputs)
+        if not options.test:
+            return keep(self.shell, options.out, doctor(server(), options.target, inputs=inputs))
+        from nbtriton.magics.live import LiveRun
+
+        run = LiveRun(self.shell, options.target, visible=not line.rstrip().endswith(";"))
+        found = run.of(
+            lambda: doctor(
+                server(), options.target, test=True, inputs=inputs, seconds=options.seconds,
+                observer=run.observe,
+            )
+        )  # fmt: skip
         return keep(self.shell, options.out, found)
 
 

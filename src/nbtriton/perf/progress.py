@@ -99,7 +99,9 @@ def progress_line(progress: PerfProgress) -> tuple[str, float | None]:
     if progress.eta_s is not None:
         words.append(f"about {max(1, round(progress.eta_s))} s left")
     if not progress.levels:
-        return " · ".join(words), None
+        if not progress.eta_s:
+            return " · ".join(words), None
+        return " · ".join(words), progress.elapsed_s / (progress.elapsed_s + progress.eta_s)
     if progress.max_requests:
         within = progress.requests / progress.max_requests
     else:  # a level seldom needs all its windows: half of them on average

@@ -13,8 +13,15 @@ __all__ = ["in_parallel"]
 ItemT = TypeVar("ItemT")
 
 
-def in_parallel(work: Callable[[ItemT], None], items: Sequence[ItemT], threads: int) -> None:
+def in_parallel(
+    work: Callable[[ItemT], None],
+    items: Sequence[ItemT],
+    threads: int,
+    on_end: Callable[[], None] = lambda: None,
+) -> None:
     """Call `work` for all items concurrently; an interrupt does not wait for running calls.
+
+    `on_end` is called on this thread after each call.
 
     Raises
     ------
@@ -23,6 +30,7 @@ def in_parallel(work: Callable[[ItemT], None], items: Sequence[ItemT], threads: 
     """
     if len(items) == 1:
         work(items[0])
+        on_end()
         return
     waiting: queue.SimpleQueue[ItemT] = queue.SimpleQueue()
     ended: queue.SimpleQueue[BaseException | None] = queue.SimpleQueue()
@@ -43,7 +51,10 @@ def in_parallel(work: Callable[[ItemT], None], items: Sequence[ItemT], threads: 
     for _ in range(min(threads, len(items))):
         threading.Thread(target=run, name="nbtriton-load", daemon=True).start()
     try:
-        errors = [ended.get() for _ in items]
+        errors = []
+        for _ in items:
+            errors.append(ended.get())
+            on_end()
     except BaseException:
         with suppress(queue.Empty):
             while True:

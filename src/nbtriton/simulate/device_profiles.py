@@ -37,7 +37,7 @@ __all__ = ["measure_devices"]
 # Measurements of each copy; the median counts.
 _TIMES = 7
 _READER = "tune"
-# Seconds for one device: the default of `nbtriton.profile`.
+# Most seconds for one device.
 _LONGEST_S = 4.0
 # Executions of a model on a GPU for each number of rows, unless they take too long together.
 _LEAST = 20
@@ -161,7 +161,8 @@ def _on_gpu(host: ModelProfile, points: Sequence[ServicePoint]) -> ModelProfile:
 def _report(observer: Observer | None, what: str, level: int, levels: int, began_s: float) -> None:
     if observer is not None:
         elapsed_s = time.monotonic() - began_s
-        observer(PerfProgress(level, levels, what, 0, 0, 0, 0, elapsed_s, None, 0.0, ()))
+        left_s = elapsed_s / (level - 1) * (levels - level + 1)
+        observer(PerfProgress.step(level - 1, levels, what, elapsed_s, left_s))
 
 
 def _on_host(server: Server, device: str, models: Mapping[str, Any]) -> set[tuple[str, str, str]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections.abc import Mapping, Sequence
@@ -60,6 +61,10 @@ _KINDS: Mapping[str, Kind] = {
 _DELAYS_US = (0, 100, 500, 1000, 2000, 5000)
 # Seconds of its own profile: the search only ranks configurations, and the finalists are measured.
 _PROFILE_S = 4.0
+# Seconds of a finalist's measurement, before one was measured; and how many more are measured where none is within
+# the limits.
+_FINALIST_S = 4.0
+_FURTHER = 3
 # Seconds of search after an interrupt of the profile: enough for a first look at the configurations.
 _LOOK_S = 1.0
 # The load under which memory is measured: twice the concurrency that keeps all instances busy; its requests.
@@ -126,7 +131,7 @@ def tune(
     profile : Profile, optional
         An earlier measurement.
     finalists : int
-        Configurations to measure.
+        Configurations to measure; a few more where none of them is within the limits.
     seconds : float
         Longest time of the search; with a `placement` half of it measures the devices.
     seed : int
@@ -204,7 +209,8 @@ def tune(
         choices = (instances, max_batch_size, max_queue_delay_us)
         spaces = {name: _space(config, *choices) for name, config in plan.swept.items()}
         if profile is None:
-            profile = subject.profile(max(space["instances"][-1] for space in spaces.values()))
+            most = max(space["instances"][-1] for space in spaces.values())
+            profile = subject.profile(most, seconds + finalists * _FINALIST_S)
             interrupted = profile.interrupted
         memory = subject.memory(plan.swept) if objective == "memory" else None
         notes = [*filter(None, (profile.disturbance,)), *_memory_notes(memory or {})]
@@ -219,12 +225,15 @@ def tune(
         raise KeyboardInterrupt
     if not candidates:
         raise NotFoundError(f"no configuration of '{model}' could be simulated")
-    chosen = candidates[:finalists]
-    measured = [] if interrupted else subject.measure(chosen)
-    interrupted = len(measured) < len(chosen)
+    measured: list[Finalist] = []
+    if not interrupted:
+        interrupted = subject.measure(candidates, finalists, goal, measured)
     if not measured:
         notes.append("interrupted before a configuration was measured: the figures are predicted")
-        measured = [Finalist(each.options, each.point, None, each.memory_mb) for each in chosen]
+        measured = [
+            Finalist(each.options, each.point, None, each.memory_mb)
+            for each in candidates[:finalists]
+        ]
     measured = search.ordered(measured)
     best = measured[0]
     if best.result.simulated_gpus:
@@ -253,28 +262,32 @@ class _Subject:
     observer: Observer | None
     started_s: float
 
-    def report(self, what: str, points: Sequence[PerfPoint] = ()) -> None:
-        """Report what is done next, and the best points so far."""
+    def report(
+        self, what: str, points: Sequence[PerfPoint] = (), left_s: float | None = None
+    ) -> None:
+        """Report what is done next, the best points so far, and the seconds that are left."""
         if self.observer is not None:
             elapsed_s = time.monotonic() - self.started_s
-            self.observer(
-                PerfProgress(1, None, what, 0, 0, 0, 0, elapsed_s, None, 0.0, tuple(points))
-            )
+            self.observer(PerfProgress.step(0, None, what, elapsed_s, left_s, points))
 
-    def profile(self, most: int) -> Profile:
-        """Measure a short profile with up to so many instances of each model."""
+    def profile(self, most: int, later_s: float) -> Profile:
+        """Measure a short profile with up to so many instances of each model; what follows takes so long."""
         data = self.data
+
+        def report(progress: PerfProgress) -> None:
+            self.report(f"profile: {progress.what}", (), (progress.eta_s or 0.0) + later_s)
+
         return measure_profile(
             self.server, self.model, inputs=data.inputs, shapes=data.shapes, at_once=most,
-            observer=self.observer, seed=data.seed, seconds=_PROFILE_S,
+            observer=report, seed=data.seed, seconds=_PROFILE_S,
         )  # fmt: skip
 
-    def perf(self, **load: Any) -> PerfReport:
+    def perf(self, observer: Observer | None = None, **load: Any) -> PerfReport:
         """Measure a load; an interrupt of the measurement is raised."""
         data = self.data
         report = perf(
             self.server, self.model, batch_size=self.batch_size, inputs=data.inputs, shapes=data.shapes,
-            seed=data.seed, **load,
+            seed=data.seed, observer=observer, **load,
         )  # fmt: skip
         if report.interrupted:
             raise KeyboardInterrupt
@@ -290,9 +303,11 @@ class _Subject:
 
     def search(self, search: Search | PlacementSearch, seconds: float, finalists: int) -> bool:
         """Search for configurations; return whether a Ctrl-C has ended it."""
+        until_s = time.monotonic() + seconds + finalists * _FINALIST_S
 
         def report(best: Candidate) -> None:
-            self.report(simulated_text(len(search.found)), [best.point])
+            left_s = until_s - time.monotonic()
+            self.report(simulated_text(len(search.found)), [best.point], left_s)
 
         try:
             search.run(seconds, report, enough=finalists)
@@ -300,29 +315,79 @@ class _Subject:
             return True
         return False
 
-    def measure(self, candidates: Sequence[Candidate]) -> list[Finalist]:
-        """Measure configurations, until a Ctrl-C; the models have their own again at the end."""
-        measured: list[Finalist] = []
+    def measure(
+        self,
+        candidates: Sequence[Candidate],
+        finalists: int,
+        goal: Goal,
+        measured: list[Finalist],
+    ) -> bool:
+        """Measure the best configurations; return whether a Ctrl-C has ended it.
+
+        While none is within the limits it goes on, with a few at most: first with those that should be within them
+        by how far the predictions were off. The models have their own configuration again at the end.
+        """
         configurator = Configurator(self.server, self.model, [])
+        left = list(candidates)
+        began_s = time.monotonic()
         try:
-            for index, candidate in enumerate(candidates):
-                self.report(f"finalist {index + 1} of {len(candidates)}")
+            while left and len(measured) < finalists + _FURTHER:
+                if len(measured) >= finalists:
+                    if any(goal.misses(one.result) == 0 for one in measured):
+                        break
+                    left = _by_hope(left, goal, measured)
+                candidate = left.pop(0)
+                number, total = len(measured) + 1, max(finalists, len(measured) + 1)
+                each_s = (time.monotonic() - began_s) / len(measured) if measured else _FINALIST_S
+                until_s = time.monotonic() + each_s * (min(total, number + len(left)) - number + 1)
+                shown = [one.result for one in measured] or [candidate.point]
+
+                def report(
+                    progress: PerfProgress | None,
+                    head: str = f"finalist {number} of {total}",
+                    until_s: float = until_s,
+                    shown: Sequence[PerfPoint] = shown,
+                ) -> None:
+                    what = head if progress is None else f"{head}: {progress.what}"
+                    self.report(what, shown, until_s - time.monotonic())
+
+                report(None)
                 configurator.apply_each(candidate.options)
-                measured.append(self._finalist(candidate))
+                measured.append(self._finalist(candidate, report))
         except KeyboardInterrupt:
-            return measured
+            return True
         finally:
             configurator.restore()
-        return measured
+        return False
 
-    def _finalist(self, candidate: Candidate) -> Finalist:
+    def _finalist(self, candidate: Candidate, observer: Observer) -> Finalist:
         point = candidate.point
         load: dict[str, Any] = {"concurrency": int(point.value)}
         if point.mode != "concurrency":
             load = {"request_rate": point.value, "request_distribution": "poisson"}
-        (result,) = self.perf(**load).points
+        (result,) = self.perf(observer, **load).points
         result = replace(result, configuration=flat_options(candidate.options))
         return Finalist(candidate.options, point, result, candidate.memory_mb)
+
+
+def _by_hope(
+    candidates: Sequence[Candidate], goal: Goal, measured: Sequence[Finalist]
+) -> list[Candidate]:
+    """Return the candidates in the order of their misses, if predictions are off as those that were measured."""
+    slower = max(
+        _ratio(one.result.latency_p99_us, one.predicted.latency_p99_us) for one in measured
+    )
+    fewer = min(_ratio(one.result.infer_per_s, one.predicted.infer_per_s) for one in measured)
+
+    def misses(one: Candidate) -> float:
+        p99_us, rate = one.point.latency_p99_us * slower, one.point.infer_per_s * fewer
+        return goal.misses(replace(one.point, latency_p99_us=p99_us, infer_per_s=rate))
+
+    return sorted(candidates, key=misses)
+
+
+def _ratio(measured: float, predicted: float) -> float:
+    return measured / predicted if predicted and not math.isnan(measured / predicted) else 1.0
 
 
 def _objective(maximize: str | None, minimize: str | None, default: str) -> str:

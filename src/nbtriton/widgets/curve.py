@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from html import escape
 from typing import Any
 
 import traitlets
@@ -123,5 +124,9 @@ class CurveView(LiveView):
         return [to_json(scene) for scene in scenes]
 
     def static(self) -> StaticView:
-        """Return the curves as they are now."""
+        """Return the curves as they are now; before the first point where the work is."""
+        if self.running and self._line[0] and not any(one.drawn for one in self._series):
+            return StaticView(
+                f'<p class="nbt-curve nbt-static">{escape(self._line[0])}</p>', self._line[0]
+            )
         return curve_view(self._series, title=self._title, target_ms=self._target_ms)

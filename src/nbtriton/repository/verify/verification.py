@@ -6,7 +6,8 @@ import contextlib
 import json
 import shutil
 import tempfile
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,7 +20,7 @@ from nbtriton.config import (
     parse_pbtxt,
     to_reported_dict,
 )
-from nbtriton.drawing import TableView
+from nbtriton.drawing import TableView, counted
 from nbtriton.engine import Server
 from nbtriton.errors import TritonError, UnsupportedError
 from nbtriton.repository.control import ModelControl
@@ -128,6 +129,7 @@ def verify_repository(
     atol: float = 1e-6,
     reference: RealServer | Path | str | None = None,
     stand_in: bool = True,
+    on_progress: Callable[[str], None] = lambda _: None,
 ) -> Verification:
     """Compare the responses of a repository's models with the real tritonserver's.
 
@@ -150,6 +152,8 @@ def verify_repository(
     stand_in : bool
         If the reference lacks the backend of TorchScript files, run them in its python backend, so
         that all models can be compared. Their notes say so.
+    on_progress : callable, optional
+        Called with a line before each step that takes long.
 
     Raises
     ------
@@ -166,6 +170,7 @@ def verify_repository(
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="nbtriton-verify-")))
         copied = scratch / "models"
         shutil.copytree(root, copied)
+        on_progress("starting the real server")
         python = found.shared_python(scratch / "python")
         real = stack.enter_context(
             found.server(copied, "--model-control-mode=explicit", python=python)
@@ -176,12 +181,33 @@ def verify_repository(
         traffic = Traffic(server, requests or {}, count)
         comparison = _Comparison(server, client, copied, both, traffic, rtol, atol, stand_in)
         # All models first: a model may call another.
-        loaded = comparison.load_all(names)
-        checked = (
-            comparison.compare(name, note) if isinstance(note, str) else note
-            for name, note in ((name, loaded[name]) for name in names)
-        )
+        loaded = comparison.load_all(names, on_progress)
+        checked = []
+        tell = _Steps("compared", len(names), on_progress)
+        tell.next()
+        for name in names:
+            note = loaded[name]
+            checked.append(comparison.compare(name, note) if isinstance(note, str) else note)
+            tell.next()
         return Verification(root, client.describe(), tuple(checked))
+
+
+class _Steps:
+    """Lines about equal steps: how many are done, and about how long the others take."""
+
+    def __init__(self, what: str, total: int, on_progress: Callable[[str], None]) -> None:
+        self._what, self._total, self._on_progress = what, total, on_progress
+        self._done = -1
+        self._began_s = time.monotonic()
+
+    def next(self) -> None:
+        """Say that the first step begins, or that one more has ended."""
+        self._done += 1
+        left = ""
+        if 0 < self._done < self._total:
+            each_s = (time.monotonic() - self._began_s) / self._done
+            left = f", about {max(1, round(each_s * (self._total - self._done)))} s left"
+        self._on_progress(f"{self._done} of {counted(self._total, 'model')} {self._what}{left}")
 
 
 @dataclass(slots=True)
@@ -198,8 +224,12 @@ class _Comparison:
     stand_in: bool
     replaced: set[str] = field(default_factory=set)
 
-    def load_all(self, names: Sequence[str]) -> dict[str, Checked | str]:
+    def load_all(
+        self, names: Sequence[str], on_progress: Callable[[str], None]
+    ) -> dict[str, Checked | str]:
         """Load models in the reference concurrently, then the ensembles."""
+        tell = _Steps("loaded by the real server", len(names), on_progress)
+        tell.next()
         loaded: dict[str, Checked | str] = {}
         ensembles = [
             name
@@ -211,9 +241,11 @@ class _Comparison:
         def load(name: str) -> None:
             loaded[name] = self.load(name)
 
-        in_parallel(load, [name for name in names if name not in ensembles], _LOADS)
+        alone = [name for name in names if name not in ensembles]
+        in_parallel(load, alone, _LOADS, tell.next)
         for name in ensembles:
             load(name)
+            tell.next()
         return loaded
 
     def load(self, name: str) -> Checked | str:
