@@ -74,7 +74,8 @@ def _parser() -> argparse.ArgumentParser:
         help="check every model of a repository without serving it",
         description="Complete and check every model of a repository and print one line a model: "
         "'NAME: OK', or 'NAME: ' and the text of Triton's error; below it what has no effect here. "
-        "Exit status 1 if any failed.",
+        "Exit status 1 if any failed. Each model.py is imported, and its code runs with your rights; "
+        "not with --disable-auto-complete-config.",
     )
     validate.add_argument("directory", metavar="DIR", help="the model repository")
     validate.add_argument(
@@ -204,7 +205,8 @@ def _add_perf(perf: argparse.ArgumentParser) -> None:
 def _add_export(export: argparse.ArgumentParser) -> None:
     export.description = (
         "Load a repository and write it anew with completed configurations; --verify sends the "
-        "same requests to this server and to the real tritonserver. Exit status 1 if they differ."
+        "same requests to this server and to the real tritonserver. Exit status 1 if they differ. "
+        "The models are loaded, and their code runs with your rights."
     )
     add = export.add_argument
     add("repository", metavar="REPOSITORY", help="the model repository to read")

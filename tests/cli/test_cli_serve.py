@@ -161,6 +161,27 @@ def test_the_connection_of_a_client_that_stays_is_aborted_at_the_timeout(reposit
         assert "failed to stop server: Internal - Exit timeout expired." in rest
 
 
+def test_a_load_that_hangs_ends_with_the_server(repository: Path) -> None:
+    hanging = """
+    def initialize(self, args):
+        os.write(1, b"initializing\\n")
+        time.sleep(3600)
+
+    def execute"""
+    (repository / "other" / "1" / "model.py").write_text(
+        MODEL.replace("\n    def execute", hanging)
+    )
+    explicit = ("--model-control-mode=explicit", "--load-model=double", "--exit-timeout-secs=1")
+    with serving("--model-repository", str(repository), *explicit, *PORTS) as (process, ports, _):
+        connection = http.client.HTTPConnection("127.0.0.1", ports["HTTPService"], timeout=60)
+        connection.request("POST", "/v2/repository/models/other/load")
+        assert process.stdout is not None
+        assert process.stdout.readline() == "initializing\n"
+        process.send_signal(signal.SIGTERM)
+        finish(process)
+        assert process.returncode == 1
+
+
 @pytest.fixture
 def pipelines(repository: Path) -> Path:
     """A model that calls another one, and an ensemble of two steps; all wait as long as their input says."""

@@ -453,3 +453,14 @@ SAMPLE = 'name: "w" batch_size: 1 inputs {{ key: "{name}" value {{ data_type: {t
 def test_V88_V89_warmup_samples_are_requests_for_the_model(repository, sample, said):
     config = f'backend: "python" model_warmup {{ {sample} }}'
     assert said in lines(repository("m", source=MODEL, config=config))["m"]
+
+
+def test_code_of_models_runs_unless_configurations_are_taken_as_they_are(
+    repository, tmp_path_factory
+):
+    ran = tmp_path_factory.mktemp("ran") / "ran"
+    root = repository("m", source=f"open({str(ran)!r}, 'w').close()\n{MODEL}")
+    main(["validate", "--disable-auto-complete-config", str(root)])
+    assert not ran.exists()
+    main(["validate", str(root)])
+    assert ran.exists()

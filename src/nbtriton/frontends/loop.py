@@ -10,7 +10,8 @@ import threading
 from _thread import get_ident
 from collections import deque
 from collections.abc import Callable, Coroutine
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
+from queue import Empty, SimpleQueue
 from time import monotonic
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
@@ -28,6 +29,50 @@ _T = TypeVar("_T")
 _log = logging.getLogger("nbtriton.frontends")
 
 _WORKERS = 4
+# For tasks that are about to end when the loop stops; one that hangs is left behind.
+_LAST_TASKS_S = 1.0
+
+
+class _Workers:
+    """Threads for long tasks.
+
+    They keep no process alive (those of `concurrent.futures` do): the load of a model may hang.
+    """
+
+    def __init__(self, count: int, name: str) -> None:
+        self._tasks: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._threads = [
+            threading.Thread(target=self._run, name=f"{name}-{number}", daemon=True)
+            for number in range(count)
+        ]
+        self._started = 0  # by `submit`, which one thread at a time calls
+
+    def submit(self, task: Callable[[], None]) -> None:
+        """Run a task, behind those that wait."""
+        self._tasks.put(task)
+        if self._started < len(self._threads):
+            self._threads[self._started].start()
+            self._started += 1
+
+    def stop(self, timeout_s: float) -> None:
+        """End the threads; tasks that wait are dropped."""
+        with contextlib.suppress(Empty):
+            while True:
+                self._tasks.get_nowait()
+        threads = self._threads = self._threads[: self._started]
+        for _ in threads:
+            self._tasks.put(None)
+        deadline = monotonic() + timeout_s
+        for thread in threads:
+            thread.join(max(0.0, deadline - monotonic()))
+
+    def _run(self) -> None:
+        while (task := self._tasks.get()) is not None:
+            try:
+                task()
+            except Exception:
+                _log.exception("a long task failed")
+            del task  # with its request: not until the next one
 
 
 class LoopThread:
@@ -47,7 +92,7 @@ class LoopThread:
         self._in_batch: set[int] = set()
         self._deferred: deque[Callable[[], object]] = deque()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
-        self._workers = ThreadPoolExecutor(_WORKERS, thread_name_prefix=f"{name}-worker")
+        self._workers = _Workers(_WORKERS, f"{name}-worker")
         self.ident = 0
         self._thread.start()
 
@@ -124,13 +169,12 @@ class LoopThread:
         return self.start(coroutine).result()
 
     def run_on_worker(self, task: Callable[[], None]) -> None:
-        """Run a long task on a worker; dropped after `stop`."""
-        with contextlib.suppress(RuntimeError):
-            self._workers.submit(task)
+        """Run a long task on a worker; called on the loop, dropped after `stop`."""
+        self._workers.submit(task)
 
     def stop(self) -> None:
         """End all threads; harmless when repeated."""
-        self._workers.shutdown(wait=True, cancel_futures=True)
+        self._workers.stop(_LAST_TASKS_S)
         with contextlib.suppress(RuntimeError):
             self.loop.call_soon_threadsafe(self.loop.stop)
         self._thread.join()

@@ -189,8 +189,9 @@ class Instance(Executor):
 
     def join(self, timeout_s: float | None = None) -> bool:
         """Wait for the thread's end; False if it still runs, as on the thread itself."""
-        # A removed instance that finishes its last batch may be the one that removes the next.
-        if self._worker.ident != get_ident():
+        # A removed instance that finishes its last batch may be the one that removes the next; and a load that was
+        # interrupted has not started all.
+        if self._worker.ident not in (None, get_ident()):
             self._worker.join(timeout_s)
         return not self._worker.is_alive()
 

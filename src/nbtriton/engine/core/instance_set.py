@@ -214,8 +214,8 @@ class InstanceSet:
         instances: Mapping[int, Instance],
     ) -> BaseException | None:
         """Create instances, side by side; return the first error."""
-        with interrupts_deferred():  # a thread that is half started could not be ended
-            for instance in instances.values():
+        for instance in instances.values():  # of any number: Ctrl-C comes between two of them
+            with interrupts_deferred():  # a thread that is half started could not be ended
                 instance.start()
         errors = [instance.wait_created() for instance in instances.values()]
         first = next((error for error in errors if error is not None), None)

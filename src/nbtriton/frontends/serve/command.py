@@ -178,6 +178,8 @@ def _stop(server: Server, endpoints: Endpoints, timeout_s: int) -> int:
     server.close(timeout_s=max(0.0, deadline - monotonic()))
     if monotonic() < deadline:
         return 0
+    # The end of the interpreter would look through all that hangs: of a load of 100,000 instances for minutes.
+    gc.freeze()
     _log.error("failed to stop server: Internal - Exit timeout expired. Exiting immediately.")
     return 1
 
