@@ -176,6 +176,10 @@ def _add_perf(perf: argparse.ArgumentParser) -> None:
     add("--string-length", type=int, default=128, metavar="N", help="of generated strings")
     add("--string-data", metavar="TEXT", help="or the string itself")
     add("--streaming", action="store_true", help="listen to each response, for decoupled models")
+    add(
+        "-x", "--version", type=int, dest="model_version", metavar="N",
+        help="of the model; the highest by default",
+    )  # fmt: skip
     add("--sequence-length", type=int, metavar="N", help="20, or the steps of the data")
     add("--sequence-length-variation", type=float, default=20.0, metavar="PERCENT")
     add("--sequence-id-range", metavar="START[:END]", help="correlation ids, END excluded; from 1")

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nbtriton.drawing import count, counted, measure, sparkline
-from nbtriton.drawing.numbers import log_ticks, nice_ceiling, nice_ticks, plain
+from nbtriton.drawing.numbers import lasting, log_ticks, nice_ceiling, nice_ticks, plain
 
 
 @pytest.mark.parametrize(
@@ -83,3 +83,9 @@ def test_one_thing_is_no_plural():
         "1\u202f234 rows",
     ]
     assert [counted(number, "batch", "batches") for number in (1, 2)] == ["1 batch", "2 batches"]
+
+
+def test_times_have_the_unit_that_fits_them():
+    assert [lasting(ms) for ms in (31.2, 990, 1000, 9960, 28_400, 4_000_000)] == [
+        "31 ms", "990 ms", "1.0 s", "10 s", "28 s", "4\u202f000 s",
+    ]  # fmt: skip

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import itertools
 import xml.etree.ElementTree as ET
+from dataclasses import replace
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from nbtriton.drawing import Bar, Mark, TimelineLanes, Wait, timeline_scenes, timeline_text, to_svg
+from nbtriton.drawing.numbers import MISSING
 from nbtriton.drawing.scene import text_width
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -91,6 +93,29 @@ def test_the_text_form_has_a_lane_of_letters_and_the_batches():
     assert lines[3].startswith("digits_1 |            F─────")
     assert "100 ms" in lines[4]
     assert text.count("full") == 2
+
+
+def test_models_whose_names_differ_at_their_ends_are_told_apart():
+    models = [replace(MODEL, name=f"compute_model_{n}_of_the_pair") for n in range(2)]
+    for scene in timeline_scenes(models, span_ms=100.0, finding="two"):
+        words = [e.text for e in ET.fromstring(to_svg(scene)).iter(f"{SVG}text")]
+        assert {one.name for one in models} <= set(words)
+
+
+def test_what_has_not_ended_has_a_ragged_edge_and_says_so():
+    goes_on = TimelineLanes(
+        "slow", ("slow_0",), (Bar(0, 10.0, 28_000.0, 1, 1, IDLE, open=True),),
+        (Wait(0.0, 28_000.0, -1, open=True),),
+    )  # fmt: skip
+    root = drawn(goes_on, span_ms=28_000.0)
+    assert len(roles(root, "open")) == 2
+    assert "I 1 · running 28 s" in [e.text for e in root.iter(f"{SVG}text")]
+    (bar,) = roles(root, "batch")
+    assert "running for 28 s" in bar.find(f"{SVG}title").text
+    assert not roles(drawn(MODEL), "open")
+    lines = timeline_text([goes_on], span_ms=28_000.0, finding="slow").splitlines()
+    assert lines[2].endswith("──>|")
+    assert f" {MISSING} " in lines[-1]  # it took nobody knows how long
 
 
 def test_nothing_recorded_is_a_picture_too():

@@ -10,7 +10,7 @@ import pytest
 import nbtriton as nt
 from nbtriton.backends.python import install_pb_utils
 from nbtriton.engine import BatchRecord, RequestRecord
-from nbtriton.explain.inside import duration, inside_sentence, is_long
+from nbtriton.explain.inside import inside_sentence, is_long
 from nbtriton.widgets.show import Shown
 from tests.engine.support import WAIT_S, Gate, echo, ensemble_text, gated, ones
 
@@ -70,12 +70,6 @@ SAYS = {
 def test_what_is_inside_in_words(situation):
     requests, said = SAYS[situation]
     assert inside_sentence("m", requests, NOW) == said
-
-
-def test_times_in_words():
-    assert [duration(s * S) for s in (0.0312, 0.99, 1, 9.96, 28.4, 4000)] == [
-        "31 ms", "990 ms", "1.0 s", "10 s", "28 s", "4\u202f000 s",
-    ]  # fmt: skip
 
 
 def test_what_is_inside_for_longer_than_any_answered_request_is_news():

@@ -59,7 +59,7 @@ def test_slots_hold_their_sequences(timeline):
 def test_a_resource_is_held_while_its_batches_run(timeline):
     (model, limiter) = timeline.timeline.models
     (strip,) = limiter.strips
-    assert strip.name == "resource r"
+    assert strip.name == "resource R"
     held = sum(span.end_ms - span.begin_ms for span in strip.spans)
     ran = sum(bar.end_ms - bar.begin_ms for bar in model.bars)
     assert held == pytest.approx(ran)
@@ -69,4 +69,16 @@ def test_a_resource_is_held_while_its_batches_run(timeline):
 def test_strips_are_in_the_picture_and_in_the_text(timeline):
     for form in (timeline.svg, timeline.text):
         assert "s_0_0 slot 1" in form
-        assert "resource r" in form
+        assert "resource R" in form
+
+
+def test_the_strategy_oldest_has_candidates_and_no_slots():
+    with nt.Server(gpus=()) as server:
+        server.load(
+            "max_batch_size: 2 sequence_batching { oldest { max_candidate_sequences: 4 } }",
+            model=double,
+            name="s",
+        )
+        server.infer("s", {"IN": ROW}, correlation_id=7, sequence_start=True, sequence_end=True)
+        (model,) = nt.timeline(server, "s").timeline.models
+    assert [strip.name for strip in model.strips] == ["s_0 candidate 0"]

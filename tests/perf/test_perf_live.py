@@ -788,3 +788,30 @@ def test_the_winner_is_applied_and_shows_its_configuration(server):
         copied.apply()
     copied.apply(server)
     assert server.config("double").max_batch_size == 8
+
+
+def test_one_version_is_measured_and_two_are_compared(server):
+    for version in (1, 2):
+        wait_s = 0.002 * version
+
+        def versioned(IN: "FP32[4]", wait_s: float = wait_s) -> {"OUT": "FP32[4]"}:
+            time.sleep(wait_s)
+            return {"OUT": IN}
+
+        text = 'name: "ab" max_batch_size: 1 version_policy { all { } }'
+        server.load(text, versioned, name="ab", version=version)
+    (point,) = nt.perf(server, "ab", model_version=1, request_count=20, concurrency=2).points
+    assert (point.server.version, point.server.success_count) == ("1", 20)
+    assert {one.version for one in server.requests("ab")} == {1}
+    options = {"server": server, "model": "ab", "rounds": 2, "request_count": 20}
+    found = nt.compare({"model_version": 1}, {"model_version": 2}, **options)
+    assert found.names == ("model_version=1", "model_version=2")
+    assert {one.version for one in server.requests("ab")} == {1, 2}
+    again = nt.compare(point, {"model_version": 2}, **options)
+    assert len(again.rounds) == 2
+    report = nt.perf(server, "ab", model_version=2, request_count=4)
+    assert report.headline.startswith("ab version 2: ")
+    with pytest.raises(nt.TritonError, match=r"ab.*version 7"):
+        nt.perf(server, "ab", model_version=7)
+    with pytest.raises(nt.TritonError, match="a version, from 1 on"):
+        nt.perf(server, "ab", model_version=0)

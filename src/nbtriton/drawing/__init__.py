@@ -24,7 +24,7 @@ from nbtriton.drawing.dag import (
 )
 from nbtriton.drawing.graph import Edge, Graph, Node, Traffic, folded, topological
 from nbtriton.drawing.layering import Layout, layout
-from nbtriton.drawing.numbers import count, counted, measure, sparkline
+from nbtriton.drawing.numbers import count, counted, lasting, measure, sparkline
 from nbtriton.drawing.pages import fitting
 from nbtriton.drawing.panels import curve_scene, curve_scenes
 from nbtriton.drawing.scene import Shape, to_json, to_svg
@@ -87,6 +87,7 @@ __all__ = [
     "folded",
     "highest",
     "in_units",
+    "lasting",
     "layout",
     "leading",
     "measure",

@@ -9,6 +9,7 @@ __all__ = [
     "byte_size",
     "count",
     "counted",
+    "lasting",
     "log_ticks",
     "measure",
     "nice_ceiling",
@@ -52,6 +53,13 @@ def measure(value: float, digits: int = 3) -> str:
         exponent += 1
     decimals = max(0, digits - 1 - exponent)
     return f"{rounded:,.{decimals}f}".replace(",", _THIN)
+
+
+def lasting(ms: float) -> str:
+    """Write a time in the unit that fits it: ``340 ms``, ``3.1 s``, ``28 s``."""
+    if ms < 1000:
+        return f"{measure(ms, 2)} ms"
+    return f"{measure(ms / 1000, 2)} s" if ms < 10_000 else f"{count(ms / 1000)} s"
 
 
 def byte_size(value: float) -> str:

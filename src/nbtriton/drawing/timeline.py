@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from nbtriton.drawing.numbers import counted, measure, nice_ticks, plain
+from nbtriton.drawing.numbers import counted, lasting, measure, nice_ticks, plain
 from nbtriton.drawing.scene import (
     Shape,
     figure,
@@ -165,15 +165,17 @@ def _scene(models: Sequence[TimelineLanes], axis: _Axis, finding: str) -> Shape:
 
 
 def _model(model: TimelineLanes, y: float, axis: _Axis) -> tuple[Shape, float]:
+    # A line of its own: models differ at the ends of their names.
     parts = [
-        text(20, y + 12, shortened(model.name, axis.left - 30, 12, bold=True), 12, "fg", bold=True)
+        text(20, y + 12, shortened(model.name, axis.width - 40, 12, bold=True), 12, "fg", bold=True)
     ]
     parts.append(shape("title", model.name))
     slots, beyond = _slots(model.waits)
     shown = max((slot for _, slot in slots), default=-1) + 1
-    lanes_top = y + max(18.0, shown * _SLOT_H + 8) + (16 if beyond else 0)
+    top = y + 20
+    lanes_top = top + (shown * _SLOT_H + 6 if shown else 0) + (16 if beyond else 0)
     for wait, slot in slots:
-        parts += _wait(wait, y + 4 + slot * _SLOT_H, lanes_top, axis)
+        parts += _wait(wait, top + slot * _SLOT_H, lanes_top, axis)
     if beyond:
         words = f"and {counted(beyond, 'more request')} at the same time"
         parts.append(text(axis.left, lanes_top - 5, words, 11, "muted"))
@@ -235,10 +237,13 @@ def _wait(wait: Wait, y: float, lanes_top: float, axis: _Axis) -> list[Shape]:
 def _bar(bar: Bar, top: float, axis: _Axis) -> list[Shape]:
     begin, end = axis.x(bar.begin_ms), axis.x(bar.end_ms)
     width = max(1.5, end - begin)
+    took = f"{measure(bar.end_ms - bar.begin_ms)} ms"
+    if bar.open:
+        took = f"running for {lasting(bar.end_ms - bar.begin_ms)}"
     title = (
         f"{bar.mark.letter}: {bar.mark.words}. {counted(bar.rows, 'row')} of "
         f"{counted(bar.requests, 'request')}, "
-        f"{'running for ' if bar.open else ''}{measure(bar.end_ms - bar.begin_ms)} ms, "
+        f"{took}, "
         f"the oldest waited {measure(bar.wait_ms)} ms" + (", failed" if bar.failed else "")
     )
     found = [
@@ -251,7 +256,7 @@ def _bar(bar: Bar, top: float, axis: _Axis) -> list[Shape]:
     texts = [f"{bar.mark.letter} {bar.rows}", bar.mark.letter]
     if bar.open:
         found.append(_ragged(begin + width, top + 2, _LANE_H - 4, bar.mark.role))
-        texts.insert(0, f"{texts[0]} · running {_seconds(bar.end_ms - bar.begin_ms)}")
+        texts.insert(0, f"{texts[0]} · running {lasting(bar.end_ms - bar.begin_ms)}")
     for words in texts:
         if text_width(words, 11, bold=True) + 4 <= width:
             middle = begin + width / 2
@@ -266,10 +271,6 @@ def _ragged(x: float, y: float, tall: float, role: str) -> Shape:
     step = tall / teeth
     points = "".join(f"l3 {step / 2:.2f}l-3 {step / 2:.2f}" for _ in range(teeth))
     return shape("path", d=f"M{x:.1f} {y:.1f}{points}z", data_role="open", **ink(role))
-
-
-def _seconds(ms: float) -> str:
-    return f"{measure(ms / 1e3, 2)} s" if ms >= 1000 else f"{measure(ms, 2)} ms"
 
 
 def _strip(strip: Strip, top: float, axis: _Axis) -> list[Shape]:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from nbtriton.drawing import count, counted, measure
+from nbtriton.drawing import counted, lasting
 from nbtriton.engine import RequestRecord
 
-__all__ = ["duration", "inside_sentence", "is_long"]
+__all__ = ["inside_sentence", "is_long"]
 
 # A request that is inside for less is no news.
 _LONG_NS = 1_000_000_000
@@ -58,14 +58,6 @@ def is_long(
     return now_ns - oldest_ns > max(_LONG_NS, longest_ns)
 
 
-def duration(ns: float) -> str:
-    """Write a time in words that fit it: ``28 s``, ``340 ms``."""
-    seconds = ns / 1e9
-    if seconds >= 10:
-        return f"{count(seconds)} s"
-    return f"{measure(seconds, 2)} s" if seconds >= 1 else f"{measure(ns / 1e6, 2)} ms"
-
-
 def _last_step(
     request: RequestRecord, steps: Mapping[int, Sequence[RequestRecord]]
 ) -> RequestRecord:
@@ -89,6 +81,6 @@ def _part(doing: str, place: str, those: Sequence[tuple[int, str]]) -> str:
     on = f" on {instance}" if instance and doing == "run" else ""
     if len(those) == 1:
         done = {"run": "run", "wait": "waited", "answer": "been computed and not answered"}[doing]
-        return f"1 has {done}{where} for {duration(ns)}{on}"
+        return f"1 has {done}{where} for {lasting(ns / 1e6)}{on}"
     verb = {"run": "run", "wait": "wait", "answer": "are computed and not answered"}[doing]
-    return f"{len(those)} {verb}{where}, the longest for {duration(ns)}{on}"
+    return f"{len(those)} {verb}{where}, the longest for {lasting(ns / 1e6)}{on}"

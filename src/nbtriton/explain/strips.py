@@ -13,7 +13,9 @@ from nbtriton.engine import BatchRecord, RequestRecord
 if TYPE_CHECKING:
     from nbtriton.engine import Server
 
-__all__ = ["SlotLife", "resource_strips", "sequence_strips", "slot_lives", "slots_per_instance"]
+__all__ = [
+    "SlotLife", "resource_strips", "sequence_strips", "slot_lives", "slot_word", "slots_per_instance",
+]  # fmt: skip
 
 
 class SlotLife(NamedTuple):
@@ -33,6 +35,11 @@ def slots_per_instance(config: ModelConfig) -> int:
     if config.sequence_batching.HasField("oldest"):
         return max(1, config.sequence_batching.oldest.max_candidate_sequences)
     return max(1, config.max_batch_size)
+
+
+def slot_word(config: ModelConfig) -> str:
+    """Return what the places of sequences are called: the strategy ``oldest`` has none in the batch."""
+    return "candidate" if config.sequence_batching.HasField("oldest") else "slot"
 
 
 def slot_lives(requests: Sequence[RequestRecord], slots: int = 0) -> tuple[SlotLife, ...]:
@@ -73,7 +80,7 @@ def slot_lives(requests: Sequence[RequestRecord], slots: int = 0) -> tuple[SlotL
 
 
 def sequence_strips(
-    requests: Sequence[RequestRecord], begin: int, slots: int = 0
+    requests: Sequence[RequestRecord], begin: int, slots: int = 0, word: str = "slot"
 ) -> tuple[Strip, ...]:
     """Return a strip for each used slot, by instance, from `slot_lives`.
 
@@ -83,13 +90,15 @@ def sequence_strips(
         As of `slot_lives`.
     begin : int
         The time that is 0 ms.
+    word : str
+        What a place is called, as of `slot_word`.
     """
     rows: dict[tuple[str, int], list[Span]] = {}
     for life in slot_lives(requests, slots):
         span = Span((life.begin_ns - begin) / 1e6, (life.end_ns - begin) / 1e6, str(life.sequence))
         rows.setdefault((life.instance, life.slot), []).append(span)
     return tuple(
-        Strip(f"{instance} slot {slot}", tuple(spans))
+        Strip(f"{instance} {word} {slot}", tuple(spans))
         for (instance, slot), spans in sorted(rows.items())
     )
 
@@ -123,8 +132,15 @@ def resource_strips(server: Server, begin: int) -> tuple[Strip, ...]:
                 )
             used, since = used + change, time_ns
         place = "" if device < 0 else f" on device {device}"
-        strips.append(Strip(f"resource {name}{place}", tuple(spans)))
+        strips.append(Strip(f"resource {_as_written(server, name)}{place}", tuple(spans)))
     return tuple(strips)
+
+
+def _as_written(server: Server, resource: str) -> str:
+    """Return a resource's name as a configuration has it: the limiter knows no capitals."""
+    groups = [group for one in server.models() for group in server.config(one.name).instance_group]
+    names = [needed.name for group in groups for needed in group.rate_limiter.resources]
+    return next((name for name in names if name.lower() == resource.lower()), resource)
 
 
 def _users(server: Server, resource: str) -> Iterable[tuple[BatchRecord, int]]:

@@ -14,7 +14,7 @@ from nbtriton.engine import BatchRecord, RequestRecord
 from nbtriton.errors import InvalidArgumentError
 from nbtriton.explain.findings import had_idle_instance
 from nbtriton.explain.inside import inside_sentence
-from nbtriton.explain.strips import resource_strips, sequence_strips, slots_per_instance
+from nbtriton.explain.strips import resource_strips, sequence_strips, slot_word, slots_per_instance
 from nbtriton.explain.trace import ModelRecords, chrome_trace
 from nbtriton.scheduling import REASONS
 
@@ -131,10 +131,7 @@ def timeline_of(
     With requests in flight it reaches until ``now_ns``.
     """
     begin, end = _stretch(records, span_ms, now_ns)
-    models = tuple(
-        _lanes(one, begin, end, slots_per_instance(configs[one.name]) if one.name in configs else 0)
-        for one in records
-    )
+    models = tuple(_lanes(one, begin, end, configs.get(one.name)) for one in records)
     finding = _finding(name, records, begin, end)
     return Timeline(name, models, (end - begin) / 1e6, finding, records, begin)
 
@@ -179,7 +176,7 @@ def _stretch(
     return min(begins, default=0), end
 
 
-def _lanes(model: ModelRecords, begin: int, end: int, slots: int) -> TimelineLanes:
+def _lanes(model: ModelRecords, begin: int, end: int, config: ModelConfig | None) -> TimelineLanes:
     batches = [batch for batch in model.batches if batch.end_ns > begin and batch.start_ns < end]
     batches += model.running
     lanes = tuple(dict.fromkeys([*model.instances, *(batch.instance for batch in batches)]))
@@ -204,7 +201,10 @@ def _lanes(model: ModelRecords, begin: int, end: int, slots: int) -> TimelineLan
         and request.arrival_ns < end
         and _left(request, end) > begin
     )
-    strips = sequence_strips(model.requests, begin, slots)
+    slots, word = (
+        (slots_per_instance(config), slot_word(config)) if config is not None else (0, "slot")
+    )
+    strips = sequence_strips(model.requests, begin, slots, word)
     return TimelineLanes(model.name, lanes, bars, waits, strips)
 
 

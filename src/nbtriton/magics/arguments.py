@@ -52,6 +52,14 @@ def _shape(text: str) -> tuple[str, list[int]]:
 # Where to measure.
 PLACE = (
     argument(
+        "--version",
+        "-x",
+        dest="model_version",
+        type=int,
+        metavar="N",
+        help="of the model (the highest)",
+    ),
+    argument(
         "-u",
         "--url",
         type=unquoted,

@@ -127,7 +127,7 @@ class RecordingMagics(Magics):
     @arguments(only(LOAD, "--speed"))
     @profile_option("simulate it, with this profile or a file of Profile.save")
     @arguments(
-        PLACE,
+        only(PLACE, "--url", "--protocol"),
         SWEEP,
         only(PLACEMENT, "--kind"),
         only(DATA, "--shape"),

@@ -46,6 +46,7 @@ def perf(
     string_length: int = STRING_LENGTH,
     string_data: str | None = None,
     streaming: bool = False,
+    model_version: int | None = None,
     priority: int | Sequence[int] = 0,
     timeout_us: int | Sequence[int] = 0,
     sequence_length: int | None = None,
@@ -147,6 +148,8 @@ def perf(
     streaming : bool
         Record each response, and report the times to the first one and between them; for decoupled models, in
         the process or over gRPC.
+    model_version : int, optional
+        The version that is asked for; by default the highest one. `nbtriton.compare` measures two in turn.
     priority, timeout_us : int or sequence of int
         Priority of each request (1 is the highest, 0 the model's default) and its queue timeout in
         microseconds (0 for the model's default); several are given to the requests in turn.

@@ -249,7 +249,7 @@ def _repeated(point: PerfPoint) -> dict[str, Any]:
     }
     options: dict[str, Any] = {
         **point.configuration, **load, "batch_size": point.batch_size,
-        "model": point.source.model, "sweep_models": point.source.sweep_models,
+        "model": point.source.model, "model_version": point.source.version, "sweep_models": point.source.sweep_models,
     }  # fmt: skip
     if point.source.server is not None:
         options["server"] = point.source.server

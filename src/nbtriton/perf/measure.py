@@ -135,6 +135,8 @@ class Level:
         The swept options in force.
     streaming : bool
         Record each response.
+    version : int
+        Whose statistics are read; -1 for those of all.
     """
 
     load: Load
@@ -145,6 +147,7 @@ class Level:
     seed: int = 0
     configuration: Mapping[str, Any] = field(default_factory=dict)
     streaming: bool = False
+    version: int = -1
 
     @property
     def max_windows(self) -> int:
@@ -186,7 +189,7 @@ def measure_level(
     statistics: dict[int, StatisticsDocument] = {}
 
     def bound() -> int:
-        document = statistics_of(server, (model, *composing))
+        document = statistics_of(server, (model, *composing), level.version)
         now_ns = monotonic_ns()
         statistics[now_ns] = document
         return now_ns
@@ -271,9 +274,13 @@ def stop_load(run: LoadRun, *, interrupted: bool) -> bool:
     return interrupted
 
 
-def statistics_of(server: Target, models: Sequence[str]) -> StatisticsDocument:
-    """Return the statistics of several models in one document."""
-    return {"model_stats": [e for name in models for e in server.statistics(name)["model_stats"]]}
+def statistics_of(server: Target, models: Sequence[str], version: int = -1) -> StatisticsDocument:
+    """Return the statistics of several models in one document, of the first one those of a version."""
+    found = [
+        server.statistics(name, -1 if at else version)["model_stats"]
+        for at, name in enumerate(models)
+    ]
+    return {"model_stats": [entry for entries in found for entry in entries]}
 
 
 class _Wait:

@@ -98,6 +98,7 @@ _KINDS: Mapping[str, Kind] = {
     "input_data": Kind(PATH.accepts, "random, zero or the name of a file"),
     "string_data": optional(Kind(lambda value: isinstance(value, str), "a string")),
     "streaming": SWITCH,
+    "model_version": optional(Kind(lambda value: is_whole(value) and value > 0, "a version, from 1 on")),
     "serial_sequences": SWITCH,
     "binary_search": SWITCH,
     "quick": SWITCH,
@@ -136,6 +137,7 @@ class PerfOptions:
     string_length: int
     string_data: str | None
     streaming: bool
+    model_version: int | None
     priority: int | Sequence[int]
     timeout_us: int | Sequence[int]
     sequence_length: int | None
@@ -291,15 +293,20 @@ class PerfOptions:
         )
 
     def call_options(self) -> tuple[CallOptions, ...]:
-        """Return the options of requests in turn: priorities and timeouts."""
+        """Return the options of requests in turn: priorities and timeouts, and the version of all."""
         priorities, timeouts_us = _numbers(self.priority), _numbers(self.timeout_us)
+        version = (
+            CallOptions() if self.model_version is None else CallOptions(version=self.model_version)
+        )
+        if not any(priorities) and not any(timeouts_us):
+            return (version,) if version else ()
         return tuple(
             CallOptions(
                 priority=priorities[k % len(priorities)],
                 timeout_us=timeouts_us[k % len(timeouts_us)],
+                **version,
             )
             for k in range(math.lcm(len(priorities), len(timeouts_us)))
-            if any(priorities) or any(timeouts_us)
         )
 
     def batch_sizes(self) -> list[int | None]:

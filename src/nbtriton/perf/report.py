@@ -76,7 +76,9 @@ class PerfReport:
         url = self.settings.get("url")
         place = f" at {self.settings['protocol']}://{url}" if url else ""
         done = "simulated" if self.simulated else "measured"
-        words = f"{self.model}{place}: {counted(len(self.points), 'level')} {done} in "
+        version = self.settings.get("model_version")
+        name = self.model if version is None else f"{self.model} version {version}"
+        words = f"{name}{place}: {counted(len(self.points), 'level')} {done} in "
         words += f"{measure(self.elapsed_s)} s"
         if self.quick:
             words += ", quick (short windows: good to look at, not to quote)"

@@ -56,7 +56,7 @@ _LOOPBACK = ("127.0.0.1", "localhost", "0.0.0.0")  # noqa: S104 - compared, not 
 _SETTINGS = (
     "measurement_mode", "measurement_request_count", "stability_percentage", "percentile",
     "latency_threshold_ms", "binary_search", "request_distribution", "request_count", "seed",
-    "streaming", "priority", "timeout_us", "shared_memory",
+    "streaming", "model_version", "priority", "timeout_us", "shared_memory",
 )  # fmt: skip
 
 
@@ -83,7 +83,9 @@ def run(options: PerfOptions) -> PerfReport:
             loads=() if levels.binary else tuple(map(float, level_values(levels.levels) or ())),
             target_ms=options.latency_threshold_ms or None,
         )  # fmt: skip
-        source = PointSource(options.model, tuple(options.sweep_models), options.server)
+        source = PointSource(
+            options.model, tuple(options.sweep_models), options.server, options.model_version
+        )
         started_s, used_s = time.monotonic(), others_s()
         interrupted = _measure(session, options, levels, configurations, plan, windows)
         observed = [each.notes() for each in (swept, waits) if each is not None]
@@ -192,6 +194,8 @@ def _prepare(
     remote = isinstance(target, RemoteServer)
     ensembles, others = model_tree(target, options.model)
     models = ensembles | others
+    if options.model_version is not None:
+        models[options.model] = target.config(options.model, options.model_version)
     config = models[options.model]
     check_streaming(models, streaming=options.streaming)
     if options.streaming and isinstance(target, RemoteServer) and target.protocol == "http":
@@ -333,6 +337,7 @@ def _measure(
                     request_count=options.request_count or levels.whole,
                     seed=options.seed,
                     configuration=configuration,
+                    version=options.model_version or -1,
                 )
                 session.search(levels, level_of)
     except KeyboardInterrupt:

@@ -51,14 +51,21 @@ class PointSource:
         Reconfigured models; by default the model, or its composing models.
     server : Server, optional
         None for a server at a URL.
+    version : int, optional
+        That was asked for; by default the highest.
     """
 
-    __slots__ = ("_server", "model", "sweep_models")
+    __slots__ = ("_server", "model", "sweep_models", "version")
 
     def __init__(
-        self, model: str, sweep_models: tuple[str, ...] = (), server: Server | None = None
+        self,
+        model: str,
+        sweep_models: tuple[str, ...] = (),
+        server: Server | None = None,
+        version: int | None = None,
     ) -> None:
         self.model = model
+        self.version = version
         self.sweep_models = sweep_models
         self._server = None if server is None else weakref.ref(server)
 

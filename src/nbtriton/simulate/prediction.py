@@ -32,6 +32,7 @@ __all__ = ["profile_under", "whatif"]
 # Options of `perf` that say where to measure.
 _PLACE = (
     "server", "url", "protocol", "shared_memory", "output_shared_memory_size", "placement", "kind",
+    "model_version",
 )  # fmt: skip
 # Requests of a window.
 _REQUESTS = 1000
