@@ -197,6 +197,18 @@ def test_a_live_status_follows_the_server(doubled, monkeypatch):
 
 
 @pytest.mark.parametrize(
+    "magic", ["%triton_watch", "%triton_dag double --live", "%triton_timeline double --live"]
+)
+def test_a_terminal_prints_what_a_page_would_show_live(doubled, magic):
+    doubled.ok("%triton_infer double IN=np.ones((1, 4), np.float32)")
+    said = doubled.ok(magic).out
+    assert "double" in said
+    assert "a terminal shows nothing live, so run it again" in said
+    assert not doubled.ok(f"kept = {magic}").out
+    assert "double" in doubled.ok("kept").out
+
+
+@pytest.mark.parametrize(
     "magic", ["%triton_watch", "%triton_dag double --live", "%triton_status --live"]
 )
 def test_what_is_on_the_screen_is_not_the_cells_value_too(doubled, monkeypatch, magic):

@@ -24,5 +24,8 @@ def unregister(shell: InteractiveShell) -> None:
         shell.display_formatter.ipython_display_formatter.pop(f"{module}.{name}", None)
 
 
-def _nothing(_value: object) -> None:
-    """Show nothing."""
+def _nothing(value: object) -> None:
+    """Show nothing; in a terminal, where nothing is shown live, what there is now."""
+    in_terminal = getattr(value, "in_terminal", "")
+    if in_terminal:
+        print(f"\n{in_terminal}")  # noqa: T201 - a cell's own output

@@ -194,6 +194,14 @@ class Shown(Stopping):
             display(rest)
         self.view.close()
 
+    @property
+    def in_terminal(self) -> str:
+        """What a terminal shows in place of a live view; empty on a page."""
+        if has_kernel():
+            return ""
+        at = time.strftime("%H:%M:%S")
+        return f"{self!r}\nas of {at}: a terminal shows nothing live, so run it again; there is nothing to stop"
+
     def __repr__(self) -> str:
         return self.view.static().text
 
