@@ -11,6 +11,7 @@ import threading
 import numpy as np
 import pytest
 
+import nbtriton as nt
 from nbtriton.backends.python import install_pb_utils
 from nbtriton.errors import CancelledError, InternalError, InvalidArgumentError
 from tests.backends.fakes import DEFAULT, Request, Server, ones
@@ -122,6 +123,43 @@ def test_PB61_a_refused_request_has_the_frontend_s_prefix(inside, server):
     server.submit = submit
     assert message(inside(lambda: request().exec())) == (
         "Model add - Error when running inference: [request id: <id_unknown>] unexpected shape"
+    )
+
+
+@pytest.mark.parametrize("way", ["exec", "async_exec", "decoupled"])
+def test_PB61_what_the_target_s_scheduler_refuses_has_the_prefix(way: str):
+    """Seen on the server for each of these, and for a full queue."""
+    texts = []
+
+    def call(values):
+        given = {"inputs": [pb_utils.Tensor("IN", values)], "requested_output_names": ["OUT"]}
+        return pb_utils.InferenceRequest(model_name="sums", correlation_id=5, **given)
+
+    class Caller:
+        async def execute(self, requests):
+            for one in requests:
+                target = call(one.inputs()[0].as_numpy())
+                if way == "async_exec":
+                    response = await target.async_exec()
+                elif way == "decoupled":
+                    (response,) = target.exec(decoupled=True)
+                else:
+                    response = target.exec()
+                texts.append(message(response))
+            return [pb_utils.InferenceResponse() for _ in requests]
+
+    tensors = (
+        'input { name: "IN" data_type: TYPE_FP32 dims: 1 } '
+        'output { name: "OUT" data_type: TYPE_FP32 dims: 1 }'
+    )
+    with nt.Server(gpus=()) as server:
+        server.load(f"{tensors} sequence_batching {{}}", lambda IN: {"OUT": IN}, name="sums")
+        server.load(tensors, Caller, name="caller")
+        server.infer("caller", {"IN": np.ones(1, np.float32)})
+    (text,) = texts
+    assert text == (
+        "Model sums - Error when running inference: inference request for sequence 5 to model 'sums' must "
+        "specify the START flag on the first request of the sequence"
     )
 
 
@@ -406,6 +444,28 @@ def test_PB70_B10_model_control(inside, server):
         ("add", '{"max_batch_size": 1}', {"file:1/model.py": b"x"}),
         ("add", None, False),
     ]
+
+
+@pytest.mark.parametrize(
+    ("version", "found"),
+    [("", True), (" +1", True), ("1x", True), ("1.5", True), ("-1", ""), ("0", ""),
+     ("x", " (details: stol)"), (" ", " (details: stol)")],
+)  # fmt: skip
+def test_PB70_a_version_is_read_as_stol_reads_it(inside, version: str, found: bool | str):
+    if found is True:
+        assert inside(lambda: pb_utils.is_model_ready("add", version))
+        return
+
+    def ask():
+        with pytest.raises(pb_utils.TritonModelException) as caught:
+            pb_utils.is_model_ready("add", version)
+        return str(caught.value)
+
+    assert inside(ask) == (
+        "Failed to check model readiness: Failed to process the request for model 'm_0_0', message: failed "
+        f"to get model version from specified version string '{version}'{found}, version should be an "
+        "integral value > 0"
+    )
 
 
 def test_a_function_model_may_call_others(make, run, server):

@@ -86,6 +86,19 @@ def test_Y2_Y3_an_exception_is_reported_as_triton_does_and_points_at_the_line(ma
     assert caught.value.status == "INTERNAL"
 
 
+def test_Y2_an_exception_inside_of_pb_utils_has_no_frames_of_ours(make, run):
+    """In compiled code, too, whose frames name their files otherwise."""
+
+    def execute(requests):
+        return [pb_utils.InferenceResponse(error="text") for _ in requests]
+
+    with pytest.raises(ModelError) as caught:
+        run(make(returning(execute)), ones())
+    for text in (caught.value.message, caught.value.user_traceback):
+        assert "responses.py" not in text
+        assert __file__ in text
+
+
 def test_a_cell_of_a_notebook_shows_its_own_line(make, run):
     import linecache
 

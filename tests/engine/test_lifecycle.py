@@ -479,6 +479,17 @@ def test_W1_W2_samples_run_on_every_instance_before_it_is_ready(server: Server):
     assert counts["batches"] == {3: 4}
 
 
+def test_W5_samples_count_in_the_summaries():
+    """As seen on the server."""
+    with Server(gpus=(), summaries=True) as server:
+        server.load(warm(f"batch_size: 2 count: 3 {ZERO}"), watching([]), name="m")
+        server.infer("m", {"IN": ones()})
+        found = server.engine.inspection.summaries("m", 1)
+        assert found is not None
+        for stage in ("request", "queue", "compute_input", "compute_infer", "compute_output"):
+            assert found.of[stage].count == 7
+
+
 def test_W2_a_sample_of_no_items_is_skipped(server: Server):
     seen: list = []
     server.load(warm(f"batch_size: 0 {ZERO}"), watching(seen), name="m")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
 import logging
 import os
@@ -1149,6 +1150,32 @@ def test_models_load_others_by_name(server, explicit, root):
     explicit.load("loader")
     assert answer(server, "other") == 8.0
     assert not server.is_ready("unloaded")
+
+
+@pytest.mark.parametrize(
+    ("given", "loaded"),
+    [
+        ("config=CONFIG, files={'file:1/model.py': b'x = 1'}", "no attribute 'TritonPythonModel'"),
+        ("config=CONFIG, files={'1/model.py': b'x = 1'}", ""),
+        (
+            "files={'1/model.py': b'x = 1'}",
+            "failed to load 'm', failed to poll from model repository",
+        ),
+    ],
+)
+def test_PB70_a_file_counts_if_its_path_begins_with_file(
+    server, explicit, root, caplog, given, loaded
+):
+    """As seen on the server, where the log does not say so."""
+    add(root, "m")
+    config = json.dumps({"backend": "python"})
+    call = f"CONFIG = {config!r}\n        pb_utils.load_model('m', {given})\n        self.factor ="
+    add(root, "loader", source=MODEL.replace("self.factor =", call))
+    with pytest.raises(TritonError, match=loaded) if loaded else contextlib.nullcontext():
+        explicit.load("loader")
+    if not loaded:
+        assert answer(server, "m") == 1.0
+        assert "write 'file:1/model.py'" in caplog.text
 
 
 LABELLED = 'output { name: "OUT" data_type: TYPE_FP32 dims: 4 label_filename: "labels.txt" }'

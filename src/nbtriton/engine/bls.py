@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import weakref
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from nbtriton.engine.diagnostics.tracing import Trace
 
 __all__ = ["ModelRepository", "ModelServer"]
+
+_log = logging.getLogger("nbtriton.engine")
 
 
 class ModelRepository(Protocol):
@@ -133,11 +136,20 @@ class ModelServer:
     ) -> None:
         """Load a model again, with another configuration if one is given.
 
-        Without a repository neither an unknown model nor new files can be loaded.
+        Without a repository neither an unknown model nor new files can be loaded. As in Triton, files need a
+        configuration, and one whose path does not begin with ``file:`` is left out.
         """
         control = self._engine.model_control
-        if control is not None:
-            parameters: dict[str, Any] = dict(files or {})
+        if control is not None and (config or not files):
+            parameters: dict[str, Any] = {}
+            for path, content in (files or {}).items():
+                if path.startswith("file:"):
+                    parameters[path] = content
+                else:
+                    _log.warning(
+                        "load_model: the file '%s' for '%s' is left out: write 'file:%s'",
+                        path, name, path,
+                    )  # fmt: skip
             if config:
                 parameters["config"] = config
             control.load(name, parameters)

@@ -154,6 +154,10 @@ class Statistics:
         """Record the execution of a warmup sample (W5)."""
         with self._lock:
             self._add(execution)
+        if self.summaries is not None:
+            total_ns = execution.end_ns - execution.start_ns
+            for _ in range(execution.inferences):
+                self.summaries.record_execution(total_ns, 0, *execution.times())
 
     def flush(self) -> None:
         """Add the noted executions to the sums, and to the recorder."""

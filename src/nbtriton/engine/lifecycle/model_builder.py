@@ -160,6 +160,7 @@ class ModelBuilder:
                 runtime = EnsembleRuntime(
                     completed, version, registry.resolve, self.scheduler_thread, directory
                 )
+                self._summarize(runtime)
             else:
                 runtime = self._build_model(
                     config, source, version, example, batching, auto_complete
@@ -168,11 +169,8 @@ class ModelBuilder:
             if not ensemble or isinstance(error, LoadError):
                 registry.record_absent(config.name, {version: error.message.strip()})
             raise
-        cached = bool(runtime.config.response_cache.enable)
-        if cached:
+        if runtime.config.response_cache.enable:
             runtime.cache = self.cache
-        if self.options.summaries:
-            runtime.statistics.summaries = LatencySummaries(cached=cached)
         if self.recorder is not None:
             runtime.record_in(self.recorder.history(runtime.name, version))
         return runtime
@@ -228,10 +226,17 @@ class ModelBuilder:
             runtime.mtime_ns = mtime_ns
             if strategy is not None:
                 strategy.open(context)
+            self._summarize(runtime)  # its warmup counts (W5)
             runtime.start()
         except Exception as error:
             raise load_failure(config.name, version, error) from error
         return runtime
+
+    def _summarize(self, runtime: Runtime) -> None:
+        """Keep summaries of a version's latencies, if the server does."""
+        if self.options.summaries:
+            cached = runtime.config.response_cache.enable
+            runtime.statistics.summaries = LatencySummaries(cached=cached)
 
     def _serving(self, name: str, version: int) -> ModelRuntime | None:
         """Return the version that a new one will take the place of, or the latest."""

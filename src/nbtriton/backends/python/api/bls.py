@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Callable, Iterator, Mapping
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any
@@ -35,6 +36,7 @@ __all__ = [
 ]
 
 SEQUENCE_FLAGS = 3  # of the start and of the end
+_REFUSED = "Model {} - Error when running inference: {}"
 _ONLY_DURING_EXECUTE = "BLS is only supported during the 'execute' function."
 
 
@@ -80,10 +82,11 @@ class ResponseIterator:
 
     def __init__(
         self,
-        preferred: PreferredMemory | None,
+        request: ModelCall,
         on_first: Callable[[ResponseIterator], None] | None = None,
     ) -> None:
-        self._preferred = preferred
+        self._model_name = request._model_name
+        self._preferred = request._preferred_memory
         self._on_first = on_first  # called with the first response
         # Responses, each with whether it is the last one; None for an end without a response.
         self._queue: SimpleQueue[tuple[InferenceResponse, bool] | None] = SimpleQueue()
@@ -146,7 +149,8 @@ class ResponseIterator:
         self._ended = final
         answer = response or Response()
         if answer.error is not None:
-            self._put((_failed(answer.error.message, self._code(answer.error)), final))
+            text = _late_text(self._model_name, answer.error)
+            self._put((_failed(text, self._code(answer.error)), final))
         else:
             self._put((_respond(answer.outputs, answer.parameters, self._preferred), final))
 
@@ -159,7 +163,7 @@ class ResponseIterator:
             self._ended = True
             self._put(None)
         else:
-            self._fail(_failed(str(getattr(error, "message", error)), self._code(error)))
+            self._fail(_failed(_late_text(self._model_name, error), self._code(error)))
 
     def _code(self, error: BaseException) -> TritonErrorCode:
         # INTERNAL for every status of the target, as in Triton (PB60), except that the caller can
@@ -191,7 +195,7 @@ def execute(request: ModelCall, decoupled: bool) -> InferenceResponse | Response
         try:
             result = future.result()
         except EngineError as error:
-            return _failed(_late_text(error))
+            return _failed(_late_text(request._model_name, error))
         return _respond(result, result.parameters, request._preferred_memory)
     try:
         response = server.call(
@@ -203,7 +207,7 @@ def execute(request: ModelCall, decoupled: bool) -> InferenceResponse | Response
     except EngineError as error:
         return _failed(_refusal_text(server, request, error))
     if response.error is not None:
-        return _failed(response.error.message)
+        return _failed(_late_text(request._model_name, response.error))
     return _respond(response.outputs, response.parameters, request._preferred_memory)
 
 
@@ -233,7 +237,7 @@ def execute_async(request: ModelCall, decoupled: bool) -> asyncio.Future[Any]:
             result = future.result()
             deliver(_respond(result, result.parameters, request._preferred_memory))
         else:
-            deliver(_failed(_late_text(error)))
+            deliver(_failed(_late_text(request._model_name, error)))
 
     if decoupled:
         future = _iterate(server, request, deliver)._future
@@ -292,13 +296,17 @@ def is_model_ready(model_name: str, model_version: str = "") -> bool:
     """Return True if the model can be called now."""
     if not isinstance(model_version, str):
         raise incompatible("is_model_ready", "model_version: str", model_version)
-    try:
-        version = int(model_version) if model_version else -1
-    except ValueError:
-        raise TritonModelException(
-            f"Failed to get the readiness of model '{model_name}': version '{model_version}' is no "
-            "number"
-        ) from None
+    version = -1
+    if model_version:
+        number = re.match(r"\s*[+-]?\d+", model_version)  # as C++'s stol reads it
+        version = int(number[0]) if number else 0
+        if version < 1:
+            details = "" if number else " (details: stol)"
+            text = with_instance(
+                f"failed to get model version from specified version string '{model_version}'{details}, "
+                "version should be an integral value > 0"
+            )
+            raise TritonModelException(f"Failed to check model readiness: {text}")
     return _any_server().is_model_ready(as_text(model_name), version)
 
 
@@ -340,7 +348,7 @@ def _iterate(
     request: ModelCall,
     on_first: Callable[[ResponseIterator], None] | None = None,
 ) -> ResponseIterator:
-    responses = ResponseIterator(request._preferred_memory, on_first)
+    responses = ResponseIterator(request, on_first)
     try:
         future = server.submit(
             request._model_name,
@@ -382,15 +390,17 @@ def _refusal_text(server: ServerHandle, request: ModelCall, error: EngineError) 
 
 def _admission_text(server: ServerHandle, request: ModelCall, error: EngineError) -> str:
     name = request._model_name
-    prefix = f"Model {name} - Error when running inference: "
+    text = error.message
     if not server.is_model_ready(name, request._model_version):
-        return f"{prefix}Failed for execute the inference request. Model '{name}' is not ready."
-    return prefix + error.message
+        text = f"Failed for execute the inference request. Model '{name}' is not ready."
+    return _REFUSED.format(name, text)
 
 
-def _late_text(error: BaseException) -> str:
-    # The target's own error is passed on unchanged.
-    return error.message if isinstance(error, EngineError) else f"{type(error).__name__}: {error}"
+def _late_text(name: str, error: BaseException) -> str:
+    """Return the error text of a request that was submitted: the target's own, unless it was refused."""
+    if not isinstance(error, EngineError):
+        return f"{type(error).__name__}: {error}"
+    return error.message if error.accepted else _REFUSED.format(name, error.message)
 
 
 def _failed(message: str, code: TritonErrorCode = TritonErrorCode.INTERNAL) -> InferenceResponse:
