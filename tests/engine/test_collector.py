@@ -84,3 +84,10 @@ def test_models_come_and_go_while_the_collector_runs(thresholds: tuple[int, ...]
         check=True,
     )  # fmt: skip
     assert done.stdout.splitlines()[-1].startswith("compiled, ")
+
+
+@pytest.mark.slow
+def test_workers_end_in_every_way_while_the_collector_runs():
+    """The short form of ``python -m tests.workers.faults``: each request is answered once, nothing is left."""
+    program = "import gc; gc.set_threshold(1, 1, 1); from tests.workers.faults import run_faults; print(run_faults(40, 7))"
+    assert "right" in run_python("-c", program, check=True).stdout
