@@ -6,8 +6,11 @@ import numpy as np
 import pytest
 
 import nbtriton as nt
+from nbtriton.backends.python import install_pb_utils
 from nbtriton.explain import read_timeline
 from nbtriton.widgets import Hub, LiveTimeline
+from nbtriton.widgets.timeline import live_timeline
+from tests.engine.support import WAIT_S, Gate, echo, gated
 from tests.page.conftest import frame_text
 from tests.until import until
 
@@ -139,3 +142,29 @@ def test_frames_add_to_what_was_sent(open_view, view):
     page.evaluate("frame => { for (let i = 0; i < 3; i++) put({ frame }); }", frame_text(view))
     page.wait_for_function("sent.some(word => word.kind === 'ack')")
     assert sentence(page) == before
+
+
+@pytest.mark.parametrize("host", ["plain-light", "plain-dark"])
+def test_a_model_that_hangs_has_an_open_bar_that_says_for_how_long(open_view, host):
+    install_pb_utils()
+    gate = Gate()
+    with nt.Server(gpus=()) as server:
+        server.load(echo(), gated(gate), name="slow")
+        futures = [server.submit("slow", {"IN": ROW}) for _ in range(5)]
+        gate.wait_entered()
+        found = live_timeline(server, "slow", on_hub=Hub(threaded=False))
+        found.handle_message({"kind": "open", "view": "v"})
+        found.refresh()
+        page = open_view(found, host)
+        said = sentence(page)
+        page.locator("canvas").focus()
+        page.keyboard.press("ArrowRight")
+        life = page.locator(".nbt-timeline-life").inner_text()
+        gate.open()
+        for future in futures:
+            future.result(WAIT_S)
+        found.close()
+    assert said.startswith("slow: 1 batch running, for up to ")
+    assert said.endswith(", 4 requests waiting")
+    assert "not answered yet" in life
+    assert "has run" in life
