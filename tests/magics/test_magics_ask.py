@@ -192,12 +192,19 @@ def test_a_live_status_follows_the_server(doubled, monkeypatch):
     shown = doubled.ok("table = %triton_status double --live").shown
     assert "double" in shown[0]["text/html"]
     doubled.ok(INFER)
-    doubled.ok("table.stop()")
-    assert doubled.names["table"]._html != shown[0]["text/html"]
+    assert doubled.names["table"].frame["requests"].tolist() == [1]
+    ended = doubled.ok("table.stop()").shown
+    assert ended[-1]["text/html"] != shown[0]["text/html"]
 
 
 @pytest.mark.parametrize(
-    "magic", ["%triton_watch", "%triton_dag double --live", "%triton_timeline double --live"]
+    "magic",
+    [
+        "%triton_watch",
+        "%triton_dag double --live",
+        "%triton_timeline double --live",
+        "%triton_status --live",
+    ],
 )
 def test_a_terminal_prints_what_a_page_would_show_live(doubled, magic):
     doubled.ok("%triton_infer double IN=np.ones((1, 4), np.float32)")

@@ -7,11 +7,21 @@ import math
 import re
 from dataclasses import replace
 
+import pandas as pd
 import pytest
 
 from nbtriton.drawing import Point, Series, compact_html, to_json, watch_scenes
 from nbtriton.perf.curves import plot
-from nbtriton.widgets import CurveView, DagView, Hub, WatchView, curve_view, dag_view, graph_of
+from nbtriton.widgets import (
+    CurveView,
+    DagView,
+    Hub,
+    TableView,
+    WatchView,
+    curve_view,
+    dag_view,
+    graph_of,
+)
 from nbtriton.widgets.activity import activities, covered_s, encode
 from tests.page.conftest import HOSTS, frame_text
 from tests.widgets.samples import (
@@ -150,10 +160,23 @@ def test_shown_twice_and_taken_down_without_a_trace(open_view, views, name):
     assert len(opened) == 2
 
 
-def test_a_view_whose_kernel_restarts_says_so_and_throws_nothing(open_view, watch):
-    page = open_view(watch)
+def table():
+    frame = pd.DataFrame({"model": ["digits"], "requests": [3]})
+    view = TableView(lambda: frame, FakeServer(), on_hub=Hub(threaded=False))
+    view.refresh()
+    return view
+
+
+def test_a_live_table_shows_its_rows(open_view):
+    assert "digits" in open_view(table()).locator("table").inner_text()
+
+
+@pytest.mark.parametrize("name", ["watch", "table"])
+def test_a_view_whose_kernel_restarts_says_so_and_throws_nothing(open_view, watch, name):
+    view = {"watch": watch, "table": table()}[name]
+    page = open_view(view)
     page.evaluate("() => { model.send = () => { throw new Error('Cannot send'); }; }")
-    frame = frame_text(watch)
+    frame = frame_text(view)
     for _ in range(3):  # a page answers every third frame
         page.evaluate("([frame]) => put({frame})", [frame])
         page.evaluate("new Promise(requestAnimationFrame)")

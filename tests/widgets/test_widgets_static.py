@@ -15,8 +15,8 @@ from nbtriton.widgets import (
     CurveView,
     DagView,
     Hub,
-    LiveTable,
     StaticView,
+    TableView,
     WatchView,
     curve_view,
     dag_view,
@@ -246,33 +246,48 @@ def test_without_ipython_nothing_is_shown_and_nothing_breaks(view, monkeypatch, 
     monkeypatch.delitem(sys.modules, "IPython")
     with show_live(view):
         view.update(sweep())
-    table = LiveTable(lambda: pd.DataFrame({"n": [1]}))
-    with table:
-        pass
     assert capfd.readouterr() == ("", "")
 
 
-def test_a_live_table_changes_at_most_twice_a_second(notebook):
+@pytest.fixture
+def table():
+    """A live table of a number that changes, its server, clock and hub."""
     clock, hub, rows = Clock(), Hub(threaded=False), [0]
-    table = LiveTable(lambda: pd.DataFrame({"n": list(rows)}), clock=clock, on_hub=hub)
-    with table:
+    server = FakeServer(loaded("digits", 1))
+    view = TableView(lambda: pd.DataFrame({"n": list(rows)}), server, clock=clock, on_hub=hub)
+    return view, rows, clock, hub
+
+
+def test_a_live_table_changes_at_most_twice_a_second(notebook, table):
+    view, rows, clock, hub = table
+    seen = set()
+    with show_live(view) as shown:
         for _ in range(50):
             rows[0] += 1
             clock.pass_(0.1)
             hub.tick()
-        assert 9 <= len(notebook.handle.updates) <= 11
+            view.handle_message({"kind": "ack", "view": "page"})
+            seen.add(view.html)
+        assert 9 <= len(seen) <= 12
         rows[0] = 1234
+        assert shown.frame["n"].tolist() == [1234]
     assert "1\u202f234" in notebook.handle.updates[-1].html
     assert not hub.views
 
 
-def test_an_unchanged_table_is_not_sent_again(notebook):
-    clock, hub = Clock(), Hub(threaded=False)
-    with LiveTable(lambda: pd.DataFrame({"n": [1]}), clock=clock, on_hub=hub):
-        for _ in range(20):
+def test_an_unchanged_table_is_not_sent_again_and_its_page_hears_that_the_kernel_lives(
+    notebook, table
+):
+    view, _, clock, hub = table
+    with show_live(view):
+        hub.tick()
+        before, beat = view.frames_sent, view.beat
+        for _ in range(8):
             clock.pass_(0.5)
             hub.tick()
-    assert not notebook.handle.updates
+            view.handle_message({"kind": "ack", "view": "page"})
+        assert view.frames_sent <= before + 1
+        assert view.beat >= beat + 3
 
 
 def test_drawing_imports_nothing_heavy():
@@ -300,6 +315,9 @@ def double(IN: "FP32[4]") -> {"OUT": "FP32[4]"}:  # noqa: F821, N803, UP037
 CELLS = {
     "%triton_watch": lambda server: views.show(WatchView(server, on_hub=Hub(threaded=False))),
     "%triton_dag --live": lambda server: views.show(DagView.of(server, "double", on_hub=Hub(threaded=False))),
+    "%triton_status --live": lambda server: views.show(
+        TableView(lambda: pd.DataFrame({"n": [1]}), server, on_hub=Hub(threaded=False))
+    ),
     "%triton_timeline": lambda server: nt.timeline(server, "double")._repr_mimebundle_(),
     "%triton_figure": lambda _: nt.figure("one_instance")._ipython_display_(),
 }  # fmt: skip

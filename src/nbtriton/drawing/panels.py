@@ -410,7 +410,9 @@ def _key(series: Sequence[Series], picture: _Picture, y: float, width: float) ->
     words += [f"{'dashed ' if dashed else ''}ring: {picture.ring}"] if picture.ring else []
     outcomes = dict.fromkeys(p.outcome for one in series for p in one.drawn if not p.stable)
     if outcomes:
-        words.append(f"hollow: {' or '.join(outcomes)}, with the range of its windows")
+        ranges = any(len(p.throughputs) > 1 for one in series for p in one.drawn if not p.stable)
+        what = ", with the range of its windows" if ranges else ""
+        words.append(f"hollow: {' or '.join(outcomes)}{what}")
     if any(one.predicted for one in series):
         words.append("dashed and hollow: predicted")
     lines = wrapped(" · ".join(words), width - 40, _SMALL, bold=False)

@@ -138,8 +138,11 @@ class AskMagics(Magics):
         if options.name is not None:
             check_known(options.name)
         if options.live:
-            table = views.show_table(partial(status_table, server(), options.name))
-            return keep(self.shell, options.out, table)
+            with needed("a live view"):
+                from nbtriton.widgets import TableView
+
+            table = TableView(partial(status_table, server(), options.name), server())
+            return keep(self.shell, options.out, views.show(table))
         for model in server().models():
             text = advice(model.name, model.interpreter)
             if text and options.name in (None, model.name):

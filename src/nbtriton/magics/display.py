@@ -9,19 +9,17 @@ if TYPE_CHECKING:
 
 __all__ = ["register", "unregister"]
 
-_ON_SCREEN = (("nbtriton.widgets.show", "Shown"), ("nbtriton.widgets.table", "LiveTable"))
+_ON_SCREEN = "nbtriton.widgets.show", "Shown"
 
 
 def register(shell: InteractiveShell) -> None:
     """Register with a shell; nothing is imported."""
-    for module, name in _ON_SCREEN:
-        shell.display_formatter.ipython_display_formatter.for_type_by_name(module, name, _nothing)
+    shell.display_formatter.ipython_display_formatter.for_type_by_name(*_ON_SCREEN, _nothing)
 
 
 def unregister(shell: InteractiveShell) -> None:
     """Undo `register`."""
-    for module, name in _ON_SCREEN:
-        shell.display_formatter.ipython_display_formatter.pop(f"{module}.{name}", None)
+    shell.display_formatter.ipython_display_formatter.pop(".".join(_ON_SCREEN), None)
 
 
 def _nothing(value: object) -> None:

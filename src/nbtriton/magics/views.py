@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from nbtriton.packages import needed
 
 if TYPE_CHECKING:
-    from nbtriton.widgets import LiveTable, LiveView, Shown
+    from nbtriton.widgets import LiveView, Shown
 
 __all__ = ["Views", "views"]
 
@@ -28,17 +28,6 @@ class Views:
         shown = show_live(view)
         self._ends[cell_id()] = shown.stop
         return shown
-
-    def show_table(self, source: Callable[[], Any]) -> LiveTable:
-        """Show a table that stays up to date, likewise."""
-        with needed("a live view"):
-            from nbtriton.widgets import LiveTable
-            from nbtriton.widgets.show import cell_id
-
-        self._end_previous(cell_id())
-        table = LiveTable(source)
-        self._ends[cell_id()] = table.stop
-        return table.show()
 
     def stop(self) -> None:
         """Replace every view by its static form."""

@@ -12,7 +12,7 @@ from nbtriton.widgets.graphs import graph_of
 from nbtriton.widgets.publisher import Hub, Publisher, hub
 from nbtriton.widgets.show import Shown, show_live
 from nbtriton.widgets.static import StaticView, curve_view, dag_view, frame_view
-from nbtriton.widgets.table import LiveTable
+from nbtriton.widgets.table import TableView
 from nbtriton.widgets.timeline import LiveTimeline, TimelineView
 from nbtriton.widgets.view import LiveView
 from nbtriton.widgets.watch import WatchView
@@ -23,12 +23,12 @@ __all__ = [
     "Figure",
     "FigureWidget",
     "Hub",
-    "LiveTable",
     "LiveTimeline",
     "LiveView",
     "Publisher",
     "Shown",
     "StaticView",
+    "TableView",
     "TimelineView",
     "WatchView",
     "curve_view",

@@ -2,103 +2,75 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
-from typing import Any, Self
+from collections.abc import Callable, Hashable
+from typing import Any
 
-from nbtriton.closing import Stopping
-from nbtriton.widgets.publisher import Hub, Publisher, hub
-from nbtriton.widgets.show import display, live_wanted, notebook_shell
+import traitlets
+
 from nbtriton.widgets.static import StaticView, frame_view
+from nbtriton.widgets.view import LiveView, asset, movement_of
 
-__all__ = ["LiveTable"]
+__all__ = ["TableView"]
 
-# Faster than this a table cannot be read, and every host redraws it whole.
-_HZ = 2.0
+# Faster than twice a second a table cannot be read, and its source takes milliseconds.
+_PERIOD_S = 0.5
 
 
-class LiveTable(Stopping):
-    """Show a table as plain HTML and replace it in place when it changes, twice a second at most.
-
-    It needs no script, so what stays in the notebook is the last table.
+class TableView(LiveView):
+    """A table that is replaced in place when it changes, twice a second at most.
 
     Parameters
     ----------
     source : callable
         Returns the DataFrame as it is now.
+    server : Server
+        What is counted there moves the table.
 
     Examples
     --------
-    >>> with LiveTable(lambda: frame_of(server)):  # doctest: +SKIP
-    ...     run()
+    >>> show_live(TableView(lambda: frame_of(server), server))  # doctest: +SKIP
     """
 
-    def __init__(
-        self,
-        source: Callable[[], Any],
-        *,
-        clock: Callable[[], float] = time.monotonic,
-        on_hub: Hub | None = None,
-    ) -> None:
-        self._source = source
-        self._hub = on_hub or hub()
-        self._handle: Any = None
-        self._html = ""
-        self._running = False
-        # Nothing is acknowledged by a plain output.
-        self._publisher: Publisher[Callable[[], StaticView]] = Publisher(
-            lambda make: self._send(make()), clock=clock, hz=_HZ, forget_s=0.0
-        )
+    _esm = asset("table.js")
+    _css = asset("table.css")
 
-    @property
-    def frame(self) -> Any:
-        """The DataFrame as it is now."""
+    html = traitlets.Unicode("").tag(sync=True)
+
+    def __init__(self, source: Callable[[], Any], server: Any, **options: Any) -> None:
+        self._source = source
+        self._server = server
+        self._read_s = -float("inf")
+        super().__init__(html=frame_view(source(), rest=False).html, **options)
+
+    def movement(self) -> Hashable:
+        """Return what changes with every request, and with every load."""
+        return movement_of(self._server, self._clock())
+
+    def refresh(self) -> None:
+        """Send the table of this moment."""
+        self._read_s = -float("inf")
+        super().refresh()
+
+    def _observe(self) -> str | None:
+        now = self._clock()
+        if now - self._read_s < _PERIOD_S:
+            return None
+        self._read_s = now
+        # Without what a reader opens: each renewal would close it.
+        html = frame_view(self._source(), rest=False).html
+        return None if self.frame and html == self.html else html
+
+    def _send_state(self, state: str) -> None:
+        self.frames_sent += 1
+        with self.hold_sync():
+            self.html = state
+            # A frame of its own number is acknowledged.
+            self.frame = self.frames_sent.to_bytes(8, "little")
+
+    def to_frame(self) -> Any:
+        """Return the DataFrame as it is now."""
         return self._source()
 
     def static(self) -> StaticView:
         """Return the table as it is now."""
         return frame_view(self._source())
-
-    def _moving(self) -> StaticView:
-        """Return the table as it is now, without what a reader opens: each renewal would close it."""
-        return frame_view(self._source(), rest=False)
-
-    def show(self) -> Self:
-        """Display the table in the running cell and keep it up to date until `stop`."""
-        if notebook_shell() is None:
-            return self
-        view = self._moving() if live_wanted() else self.static()
-        self._html = view.html
-        self._handle = display(view, display_id=True)
-        if live_wanted():
-            self._running = True
-            self._hub.open(self)
-        return self
-
-    def stop(self) -> None:
-        """Show the last state; it changes no more."""
-        if self._running:
-            self._running = False
-            self._hub.close(self)
-            self._send(self.static())
-
-    def alive(self) -> bool:
-        """Whether it is to be kept up to date."""
-        return self._running
-
-    def tick(self) -> None:
-        """Read the source, at most twice a second."""
-        self._publisher.offer(self._moving)
-        self._publisher.poll()
-
-    def handle_closed(self) -> None:
-        """The hub ticks it no more: what is shown stays."""
-        self._running = False
-
-    def _send(self, view: StaticView) -> None:
-        if view.html != self._html:
-            self._html = view.html
-            self._handle.update(view)
-
-    def __enter__(self) -> Self:
-        return self.show()
