@@ -23,6 +23,7 @@ __all__ = [
     "PING",
     "PREFACE",
     "PRIORITIZED",
+    "PRIORITY",
     "RST_STREAM",
     "SETTINGS",
     "STREAM",

@@ -26,9 +26,11 @@ from tests.frontends.http2_raw import (
     GOAWAY,
     HEADERS,
     PING,
+    PRIORITY,
     RST_STREAM,
     SETTINGS,
     STREAM,
+    WINDOW_UPDATE,
     fields,
     frame,
     number,
@@ -318,6 +320,41 @@ def test_a_client_that_floods_settings_is_disconnected(endpoints: Endpoints) -> 
         assert goodbye.content[4:] == number(CALM) + b"too many settings"
         assert 90 < sum(bool(one.flags & ACK) for one in client.of(SETTINGS)) < 1000
         with_grpc(endpoints)()
+
+
+IDLE = {
+    "acknowledgements of settings": frame(SETTINGS, ACK),
+    "acknowledgements of pings": frame(PING, ACK, 0, bytes(8)),
+    "priorities": frame(PRIORITY, 0, 99, number(0) + b"\0"),
+    "empty data": frame(DATA, 0, 1),
+    "unknown frames": frame(0x42, 0, 1, b"x"),
+    "updates of the window": frame(WINDOW_UPDATE, 0, 0, number(1)),
+    "updates of a stream's window": frame(WINDOW_UPDATE, 0, 1, number(1)),
+}
+
+
+@pytest.mark.parametrize("kind", IDLE)
+def test_a_client_that_floods_frames_without_effect_is_disconnected(
+    endpoints: Endpoints, kind: str
+) -> None:
+    with grpc_ready(endpoints) as client, contextlib.suppress(ConnectionError):
+        client.send(frame(HEADERS, END_HEADERS, 1, HEAD))
+        client.send(IDLE[kind] * 9_000, call(3))
+        assert client.answer(3).status == (0, "")
+        client.send(IDLE[kind] * 200_000)
+        client.to_the_end()
+        (goodbye,) = client.of(GOAWAY)
+        assert goodbye.content[4:] == number(CALM) + b"too many frames that ask for nothing"
+    with_grpc(endpoints)()
+
+
+def test_small_updates_of_two_windows_for_each_message_are_no_attack(endpoints: Endpoints) -> None:
+    with grpc_ready(endpoints) as client:
+        client.send(frame(WINDOW_UPDATE, 0, 0, number(1)) * 9_900)
+        for n in range(1, 2000, 2):
+            updates = frame(WINDOW_UPDATE, 0, 0, number(1)) + frame(WINDOW_UPDATE, 0, n, number(1))
+            client.send(call(n), updates * 2)
+        assert client.answer(1999).status == (0, "")
 
 
 def test_silent_connections_block_no_client(server: Server) -> None:

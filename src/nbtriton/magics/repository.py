@@ -202,8 +202,8 @@ class RepositoryMagics(Magics):
     def triton_serve(self, line: str) -> Any:
         """Answer real clients: tritonclient, perf_analyzer, curl. Run again, the ports are opened anew.
 
-        Port 0 is any that is free, and remains the same when this is run again. If that fails, such as for a port that another process has, those that were open are opened again.
-        The result closes the ports with ``close()``; unloading nbtriton does as well::
+        Port 0 is any that is free, and the same one as before if this is run again. If the ports cannot be opened,
+        such as one that another process has, those that were open are opened again. The result closes the ports with ``close()``; unloading nbtriton does as well::
 
             %triton_serve
             endpoints = %triton_serve --http-port 0 --metrics-port none

@@ -53,6 +53,9 @@ _LONG_FRAME = 16 << 10
 # HEADERS with only END_HEADERS of these flags has a whole header block as its payload, and nothing else.
 _UNUSUAL_HEADERS = END_HEADERS | PADDED | frames.PRIORITY_FLAG
 _SHUTDOWN_PING = b"goodbye!"
+# Frames without effect that a call or a message allows: updates of two windows, and twice as many to spare.
+_EARNED: Final = 4
+_SMALL_UPDATE: Final = 1024
 _TWO_NUMBERS = Struct(">II")
 _PAYLOAD_SIZES: Mapping[int, int] = {frames.RST_STREAM: 4, frames.PING: 8, frames.WINDOW_UPDATE: 4}
 # Whether a frame type requires a stream, or forbids one; other types allow both.
@@ -87,7 +90,7 @@ class Http2Connection:
     """
 
     __slots__ = (
-        "_cached_blocks", "_closed", "_events", "_goaway_id", "_header_blocks", "_long_flags", "_long_id",
+        "_cached_blocks", "_closed", "_events", "_goaway_id", "_header_blocks", "_idle_frames", "_long_flags", "_long_id",
         "_long_left", "_max_control_size", "_now", "_offset", "_peer_window", "_received", "_resets", "_rest", "_settings",
         "_writer", "has_more", "highest_stream_id", "is_greeted", "is_terminated", "limits", "streams",
     )  # fmt: skip
@@ -101,6 +104,7 @@ class Http2Connection:
         self._events: list[events.Event] = []
         self._writer = FrameWriter(indexed, limits.max_unread_replies)
         self._resets = TokenBucket(limits.max_concurrent_streams, limits.resets_per_s, now)
+        self._idle_frames = TokenBucket(limits.idle_frames_at_once, limits.idle_frames_per_s, now)
         self._settings = TokenBucket(limits.settings_at_once, limits.settings_per_s, now)
         self._rest, self._offset = b"", 0  # unread bytes and where they begin
         self._max_control_size = max(FIRST_FRAME_SIZE, 2 * limits.max_header_list_size)
@@ -202,8 +206,10 @@ class Http2Connection:
                         self._receive_block(stream_id, flags, payload)
                     else:
                         self._receive_headers(flags, stream_id, payload)
-                elif kind <= frames.WINDOW_UPDATE:  # others are extensions: ignored (section 5.5)
+                elif kind <= frames.WINDOW_UPDATE:
                     self._receive_control(kind, flags, stream_id, payload)
+                else:  # an extension: ignored (section 5.5)
+                    self._count_idle_frame()
             except Http2StreamError as error:
                 self._fail_stream(error)
             if turn <= offset < end:
@@ -228,6 +234,13 @@ class Http2Connection:
         """Terminate a connection whose peer opens streams only to reset them (CVE-2023-44487)."""
         if not self._resets.acquire(self._now):
             raise Http2ConnectionError("too many calls are given up", ErrorCode.ENHANCE_YOUR_CALM)
+
+    def _count_idle_frame(self) -> None:
+        """Terminate a connection whose peer floods it with frames that ask for nothing."""
+        if not self._idle_frames.acquire(self._now):
+            raise Http2ConnectionError(
+                "too many frames that ask for nothing", ErrorCode.ENHANCE_YOUR_CALM
+            )
 
     def _check_absent(self, stream_id: int, received: StreamInput) -> None:
         """Check a frame on an idle or closed stream; return if it may be ignored."""
@@ -260,6 +273,8 @@ class Http2Connection:
             if stream.expected < 0 or (flags & END_STREAM and stream.expected):
                 raise Http2StreamError(stream_id)
         if not flags & END_STREAM:
+            if not size:
+                self._count_idle_frame()
             stream.received += size
             if stream.received > self.limits.stream_window:
                 raise Http2StreamError(stream_id, ErrorCode.FLOW_CONTROL_ERROR)
@@ -304,6 +319,7 @@ class Http2Connection:
         if stream_id - highest > 2:
             self._closed.skip(highest + 2 if highest else 1, stream_id)
         self.highest_stream_id = stream_id
+        self._idle_frames.earned += _EARNED
         if self._goaway_id is not None:
             self._closed.ignore(stream_id)
             return
@@ -341,6 +357,7 @@ class Http2Connection:
 
     def _receive_priority(self, _: int, stream_id: int, payload: bytes) -> None:
         """Check the form of PRIORITY, which is otherwise ignored (RFC 9113 section 5.3.2)."""
+        self._count_idle_frame()
         if len(payload) != 5:
             code = ErrorCode.FRAME_SIZE_ERROR
         elif frames.read_dependency(payload) == stream_id:
@@ -366,6 +383,7 @@ class Http2Connection:
                 raise Http2ConnectionError(
                     "an acknowledgement of settings with settings", ErrorCode.FRAME_SIZE_ERROR
                 )
+            self._count_idle_frame()
             return
         if not self._settings.acquire(self._now):
             raise Http2ConnectionError("too many settings", ErrorCode.ENHANCE_YOUR_CALM)
@@ -397,7 +415,9 @@ class Http2Connection:
         if not flags & frames.ACK:
             self._writer.reply(frame(frames.PING, frames.ACK, 0, payload))
             self._events.append(events.PingReceived(payload))
-        elif payload == _SHUTDOWN_PING:
+            return
+        self._count_idle_frame()
+        if payload == _SHUTDOWN_PING:
             self._events.append(events.ShutdownAcknowledged())
 
     def _receive_goaway(self, _: int, __: int, payload: bytes) -> None:
@@ -410,6 +430,8 @@ class Http2Connection:
 
     def _receive_window_update(self, _: int, stream_id: int, payload: bytes) -> None:
         more = int.from_bytes(payload, "big") & frames.MAX_WINDOW
+        if more < _SMALL_UPDATE:  # more larger ones would exceed the largest window
+            self._count_idle_frame()
         if not stream_id:
             if not more:
                 raise Http2ConnectionError("a window that is no wider")
@@ -503,6 +525,7 @@ class Http2Connection:
     def send_data(self, stream: Http2Stream, *pieces: bytes) -> None:
         """Send data as soon as the peer's windows have room; no effect on a closed stream."""
         if stream.state is not _CLOSED:
+            self._idle_frames.earned += _EARNED
             self._writer.write_data(stream, pieces)
 
     def send_response(
@@ -517,6 +540,7 @@ class Http2Connection:
             stream, headers, data, trailers
         ):
             self._resets.earned += 1
+            self._idle_frames.earned += _EARNED
             stream.state = _CLOSED
             del self.streams[stream.stream_id]
         else:

@@ -25,6 +25,9 @@ class Http2Limits:
         Mean rate of streams that the peer may reset, besides one for each response (CVE-2023-44487).
     settings_at_once, settings_per_s : float
         Burst and mean rate of SETTINGS: each may affect every stream.
+    idle_frames_at_once, idle_frames_per_s : int, float
+        Burst and mean rate of frames that ask for nothing, besides four for each call and message: small
+        WINDOW_UPDATE, PRIORITY, acknowledgements, empty DATA and unknown frames.
     max_unread_replies : int
         Acknowledgements and header blocks for a peer that does not read; a long block counts for several.
     turn_bytes : int
@@ -39,5 +42,7 @@ class Http2Limits:
     resets_per_s: float = 100
     settings_at_once: int = 100
     settings_per_s: float = 10
+    idle_frames_at_once: int = 10_000
+    idle_frames_per_s: float = 1000
     max_unread_replies: int = 10_000
     turn_bytes: int = 4 << 10
