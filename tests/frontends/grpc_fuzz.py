@@ -39,6 +39,7 @@ THEIR_INTERNAL = (
     "Unable to parse request",
     "the request is no ",
     "not today",
+    "Failed to process the request(s) for model 'all_bf16_0'",  # which NumPy does not have
     "Unable to open shared memory region: ",
     "failed to register shared memory region: ",
     "the call carries no message, or one too large",

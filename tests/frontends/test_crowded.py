@@ -22,28 +22,28 @@ STRINGS = "a BYTES tensor has more than 4194304 elements"
 GRPC = {
     "inputs": (1.0, FIELDS, 300),
     "few inputs": (1.0, FIELDS, 50),
-    "outputs": (1.0, FIELDS, 300),
+    "outputs": (0.1, FIELDS, 50),
     "parameters": (0.1, FIELDS, 50),
-    "names": (1.0, FIELDS, 300),
-    "dimensions": (1.0, FIELDS, 300),
+    "names": (0.1, FIELDS, 50),
+    "dimensions": (0.1, FIELDS, 50),
     "BYTES": (0.15, f"3 {STRINGS}", 300),
-    "raw BYTES": (1.0, f"3 {STRINGS}", 300),
+    "raw BYTES": (0.3, f"3 {STRINGS}", 300),
     "FP32": (1.0, "3 [request id: <id_unknown>] inference request batch-size must be <= 8", 300),
     "INT32": (0.2, "3 [request id: <id_unknown>] inference input 'IN' data-type", 300),
-    "unpacked": (1.0, FIELDS, 300),
+    "unpacked": (0.1, FIELDS, 50),
 }
 MEMBERS = "more than 65536 members of objects"
 HTTP = {
     "numbers": (0.1, "[request id: <id_unknown>] inference request batch-size must be <= 8", 300),
     "doubles": (0.1, "[request id: <id_unknown>] inference request batch-size must be <= 8", 300),
     "wrong number": (0.1, "Unable to parse 'data': ", 300),
-    "rows": (1.0, "more than 1048576 lists", 300),
-    "strings": (0.25, STRINGS, 600),
+    "rows": (0.15, "more than 1048576 lists", 300),
+    "strings": (1.0, "more than 4194304 strings", 300),
     "parameters": (0.1, MEMBERS, 100),
     "keys": (0.1, MEMBERS, 100),
-    "objects": (1.0, "more than 65536 objects", 300),
+    "objects": (0.1, "more than 65536 objects", 300),
     "inputs": (0.1, MEMBERS, 100),
-    "lists": (1.0, "more than 1048576 lists", 300),
+    "lists": (0.1, "more than 1048576 lists", 300),
     "dimensions": (1.0, "input byte size mismatch", 300),
 }
 

@@ -27,7 +27,6 @@ from nbtriton.frontends.kserve.jsontext import (
 from nbtriton.frontends.kserve.wire import (
     DTYPES,
     WireInput,
-    check_strings,
     duplicate_input,
     element_count,
     log_prefix,
@@ -295,7 +294,6 @@ def _elements(
     flat: list[Any], kinds: set[type], name: str, datatype: str, count: int
 ) -> np.ndarray[Any, Any] | list[bytes]:
     if datatype == "BYTES":
-        check_strings(len(flat))
         if kinds <= {str}:
             return [item.encode("utf-8", "surrogateescape") for item in flat]
         raise InternalError(

@@ -15,6 +15,7 @@ import numpy as np
 import rapidjson
 
 from nbtriton.errors import InternalError, InvalidArgumentError
+from nbtriton.frontends.kserve.wire import MOST_STRINGS
 
 __all__ = [
     "Members",
@@ -73,6 +74,7 @@ _LIMITS = {
     b":": (MOST_MEMBERS, "members of objects"),
     b"{": (MOST_MEMBERS, "objects"),
     b"[": (MOST_LISTS, "lists"),
+    b'"': (MOST_STRINGS, "strings"),
 }
 _NOT_ASCII = re.compile(rb"[\x80-\xff]")
 _OFFSET = re.compile(r"Parse error at offset (\d+): (.*)", re.DOTALL)
@@ -117,7 +119,7 @@ def parse_members(text: bytes | memoryview) -> Any:
 
 
 def check_parts(text: bytes) -> None:
-    """Check how many members, objects and lists a text has; raises InvalidArgumentError."""
+    """Check how many members, objects, lists and strings a text has; raises InvalidArgumentError."""
     for mark, (most, what) in _LIMITS.items():
         found = sum(text.count(mark, at, at + _LONG) for at in range(0, len(text), _LONG))
         if found > most and sum(piece.count(mark) for piece in _outside_strings(text)) > most:
@@ -125,7 +127,7 @@ def check_parts(text: bytes) -> None:
 
 
 def _outside_strings(text: bytes) -> Iterator[bytes]:
-    """Yield the text without its strings, in pieces."""
+    """Yield the text in pieces, with a single quotation mark for each string."""
     is_inside, escape = False, b""
     for at in range(0, len(text), _LONG):
         piece = escape + text[at : at + _LONG]
@@ -134,7 +136,7 @@ def _outside_strings(text: bytes) -> Iterator[bytes]:
         escape = piece[len(piece) - backslashes % 2 :]
         piece = piece[: len(piece) - len(escape)].replace(b"\\\\", b"").replace(b'\\"', b"")
         parts = piece.split(b'"')
-        yield b"".join(parts[is_inside::2])
+        yield b'"'.join(parts[is_inside::2])
         is_inside ^= len(parts) % 2 == 0
 
 

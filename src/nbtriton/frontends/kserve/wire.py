@@ -14,7 +14,12 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
-from nbtriton.errors import InternalError, InvalidArgumentError, UnsupportedError
+from nbtriton.errors import (
+    InternalError,
+    InvalidArgumentError,
+    TritonError,
+    UnsupportedError,
+)
 from nbtriton.packages import needed
 from nbtriton.tensors import (
     DATATYPES,
@@ -155,6 +160,8 @@ def arrays_of(
                 continue
         try:
             array = None if dtype is not None else _rare(tensor)
+        except TritonError:  # also a ValueError
+            raise
         except ValueError:
             raise _too_large(tensor.shape) from None
         if array is None:
