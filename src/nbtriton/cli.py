@@ -273,6 +273,8 @@ def _validate(arguments: argparse.Namespace) -> int:
             print(f"  hint: {finding.error.hint}")
         for path, reason in finding.ignored:
             print(f"  {path} has no effect here: {reason}")
+        for difference in finding.differences:
+            print(f"  {difference}")
         if arguments.show and finding.config is not None:
             print("".join(f"  {line}\n" for line in format_pbtxt(finding.config).splitlines()))
     return int(failed)

@@ -161,7 +161,7 @@ class ConfigError(InvalidArgumentError):
 
 
 class ConfigWarning(UserWarning):
-    """A field of a model configuration is accepted and has no effect here.
+    """A model configuration is accepted, and a field has no effect here, or another one in Triton 2.51.
 
     >>> import warnings
     >>> with warnings.catch_warnings(record=True) as seen:

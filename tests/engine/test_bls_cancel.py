@@ -96,5 +96,7 @@ def test_a_called_model_decides_about_cancellation(server: Server, caller, honou
     cancelled.clear()
     server.load(STREAM, Stream, name="stream")
     server.load(CALLER, caller, name="caller")
-    seen = server.infer("caller", {"HONOURS": np.array([honours])})["SEEN"]
+    with pytest.warns(UserWarning, match="2.51 refuses it .*: bls-cancel") as said:
+        seen = server.infer("caller", {"HONOURS": np.array([honours])})["SEEN"]
     assert [item.decode() for item in seen] == expected
+    assert {one.filename for one in said} == {__file__}

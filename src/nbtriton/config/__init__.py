@@ -16,6 +16,7 @@ from nbtriton.config.convert import (
     to_json,
     to_reported_dict,
 )
+from nbtriton.config.differences import Difference, differences
 from nbtriton.config.fragment import amend, is_whole
 from nbtriton.config.ignored import EXECUTION_ENV_PATH, field_effects, ignored_fields
 from nbtriton.config.normalize import (
@@ -65,6 +66,7 @@ __all__ = [
     "ISOLATIONS",
     "READ_ONLY_INPUTS",
     "STRATEGY_PATH",
+    "Difference",
     "Dumpable",
     "InstancePlan",
     "ModelConfig",
@@ -77,6 +79,7 @@ __all__ = [
     "check_isolation",
     "complete_from",
     "control_types",
+    "differences",
     "enum_name",
     "equal_but_for_instances",
     "field_effects",

@@ -200,7 +200,8 @@ class Server(InferenceCalls, Closing):
         Warns
         -----
         ConfigWarning
-            For each field of the configuration that has no effect here; `ignored` returns them.
+            For each field of the configuration that has no effect here (`ignored` returns them), and
+            once for what works here and not in Triton 2.51.
 
         Examples
         --------
@@ -211,13 +212,11 @@ class Server(InferenceCalls, Closing):
         >>> server.unload("triple", timeout_s=None)
         True
         """
-        name, ignored = self.engine.lifecycle.load(
+        name, remarks = self.engine.lifecycle.load(
             config, model, name=name, version=version, example=example, batching=batching
         )
-        for path, reason in ignored:
-            warnings.warn(
-                f"model '{name}': {path} has no effect here: {reason}", ConfigWarning, stacklevel=2
-            )
+        for _, text in remarks:
+            warnings.warn(f"model '{name}': {text}", ConfigWarning, stacklevel=2)
         return ModelHandle(self, name)
 
     def unload(

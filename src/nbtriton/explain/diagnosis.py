@@ -14,6 +14,7 @@ from nbtriton.checks import CALL, MAPPING, SWITCH, Kind, check, number, optional
 from nbtriton.config import (
     ModelConfig,
     as_config,
+    differences,
     ignored_fields,
     is_ensemble,
     normalize,
@@ -216,7 +217,8 @@ def _of_config(config: ModelConfig) -> tuple[list[str], list[Finding]]:
         validate_io(normal)
     except TritonError as error:
         return [name], [_error(name, error)]
-    return [name], [*settings_findings(normal), *_ignored(name, ignored_fields(config))]
+    findings = [*settings_findings(normal), *_ignored(name, ignored_fields(config))]
+    return [name], [*findings, *_elsewhere(normal)]
 
 
 def _of_repository(directory: Path, only: str = "") -> Diagnosis:
@@ -234,6 +236,7 @@ def _of_repository(directory: Path, only: str = "") -> Diagnosis:
             findings.append(_error(name, one.error))
         elif one.config is not None:
             findings += settings_findings(one.config, configs)
+            findings += _elsewhere(one.config)
         findings += _ignored(name, one.ignored)
     return _diagnosis(names, findings)
 
@@ -264,6 +267,7 @@ def _of_server(
             continue
         findings += settings_findings(configs[one], configs)
         findings += _ignored(one, server.ignored(one).items())
+        findings += _elsewhere(configs[one])
         findings += _completed(server, one, configs[one])
         if test and not (is_ensemble(configs[one]) and not name):
             told = partial(_tell, observer, began_s, one, index, len(names))
@@ -306,6 +310,13 @@ def _ignored(name: str, fields: Any) -> list[Finding]:
     return [
         Finding("warning", name, path, f"{path} has no effect here", reason, f"remove {path}")
         for path, reason in fields
+    ]
+
+
+def _elsewhere(config: ModelConfig) -> list[Finding]:
+    return [
+        Finding("hint", config.name, one.name, one.text, "it works here", "see docs/differences.md")
+        for one in differences(config)
     ]
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import warnings
+import re
+from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 from weakref import WeakKeyDictionary
@@ -30,7 +31,6 @@ from nbtriton.config import (
 )
 from nbtriton.config.dataflow import parse_dataflow
 from nbtriton.engine import ModelHandle
-from nbtriton.errors import ConfigWarning
 from nbtriton.magics.ask import check_known
 from nbtriton.magics.cells import cell_name, find_model, in_cell, run_body, torch_modules
 from nbtriton.magics.common import (
@@ -210,7 +210,8 @@ class DefineMagics(Magics):
         before = server().engine.inspection.user_config(options.name)
         with in_cell(cell) as text:
             config = amend(before, text, source=cell_name(self.shell))
-        handle = _reload(config, options.name)
+        named = {field.name for field, _ in as_config(text).ListFields()}
+        handle = _reload(config, options.name, named)
         unset = {field.name for field, _ in before.ListFields()}
         unset -= {field.name for field, _ in config.ListFields()} | {"name"}
         why = "this is a whole configuration"
@@ -301,33 +302,35 @@ class DefineMagics(Magics):
 
 
 def _load(config: ModelConfig, model: object = None, *, name: str, **options: Any) -> ModelHandle:
-    """Load a model, and say under the cell which fields of its configuration have no effect."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConfigWarning)  # said below, without a place in our code
-        handle = server().load(config, model, name=name, **options)
-    _say_ignored(name)
-    return handle
+    """Load a model, and say under the cell what is to be said of its configuration."""
+    _, remarks = server().engine.lifecycle.load(config, model, name=name, **options)
+    for _, text in remarks:
+        _say(f"{name}: {text}")
+    return ModelHandle(server(), name)
 
 
-def _reload(config: ModelConfig, name: str) -> ModelHandle:
-    """Load the versions of a model with another configuration, and say which of them are missing."""
+def _reload(config: ModelConfig, name: str, named: Collection[str]) -> ModelHandle:
+    """Load the versions of a model with another configuration, and say which of them are missing.
+
+    Of what has no effect, that is said which is new, or of the fields that the cell has `named`.
+    """
+    engine = server().engine
+    before = engine.registry.entry(name)
     control = server().control_of(name)
     if control is not None:
         control.reconfigure(name, config)
-        _say_ignored(name)
-        return ModelHandle(server(), name)
-    handle = _load(config, name=name)
-    for version in server().engine.inspection.missing_versions(name):
+    else:
+        engine.lifecycle.load(config, name=name)
+    known = {path for path, _ in before.ignored}
+    for about, text in engine.lifecycle.remarks(name, before):
+        if about not in known or re.split(r"[.\[]", about)[0] in named:
+            _say(f"{name}: {text}")
+    for version in engine.inspection.missing_versions(name) if control is None else ():
         _say(
             f"{name}: the version policy wants version {version} too, which is not loaded any more: "
             "run its cell again"
         )
-    return handle
-
-
-def _say_ignored(name: str) -> None:
-    for path, reason in server().ignored(name).items():
-        _say(f"{name}: {path} has no effect here: {reason}")
+    return ModelHandle(server(), name)
 
 
 def _say(text: str) -> None:

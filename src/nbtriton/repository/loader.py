@@ -250,6 +250,7 @@ class ModelLoader:
             if not force and self._is_current(record, model):
                 record.error = None
                 return
+            served = self._server.engine.registry.entries.get(name)
             try:
                 self._install(record, model)
             except EngineStoppedError:
@@ -266,8 +267,8 @@ class ModelLoader:
             record.loaded, record.error, record.waiting, record.states = model, None, None, {}
             record.set_unloaded(removed)
             _loads.info("successfully loaded '%s'", name)
-            for path, reason in self._server.ignored(name).items():
-                _log.warning("model '%s': %s has no effect here: %s", name, path, reason)
+            for _, text in self._server.engine.lifecycle.remarks(name, served):
+                _log.warning("model '%s': %s", name, text)
             changed.add(name)
 
     def _install(self, record: ModelRecord, model: PolledModel) -> None:

@@ -9,7 +9,14 @@ from pathlib import Path
 from types import MappingProxyType
 
 from nbtriton.backends import BackendSettings, find_backend
-from nbtriton.config import ModelConfig, ignored_fields, is_ensemble, stand_in_reason
+from nbtriton.config import (
+    Difference,
+    ModelConfig,
+    differences,
+    ignored_fields,
+    is_ensemble,
+    stand_in_reason,
+)
 from nbtriton.devices import visible_gpus
 from nbtriton.engine.core.registry import versions_to_keep
 from nbtriton.engine.lifecycle.loading import check_ensemble, check_model, complete_model
@@ -31,6 +38,7 @@ class Finding:
     config: ModelConfig | None = None
     error: TritonError | None = None
     ignored: Sequence[tuple[str, str]] = ()  # fields without effect here, and the reasons
+    differences: Sequence[Difference] = ()  # of Triton 2.51, where the model is not as it is here
 
     @property
     def stand_in(self) -> str:
@@ -142,7 +150,9 @@ def _finding(
     done: Mapping[str, ModelConfig],
     failed: Mapping[str, TritonError],
 ) -> Finding:
-    return Finding(name, done.get(name), failed.get(name), ignored_fields(read[name]))
+    config = done.get(name)
+    found = () if config is None else differences(config)
+    return Finding(name, config, failed.get(name), ignored_fields(read[name]), found)
 
 
 def _check(model: RepositoryModel, config: ModelConfig, how: _How) -> ModelConfig:

@@ -244,7 +244,8 @@ def _if_there(
     if has_provider(provider):
         return [(provider, options)]
     _log.warning(
-        "model '%s': execution accelerator '%s' is left out, the installed onnxruntime has no %s",
+        "model '%s': execution accelerator '%s' is left out, the installed onnxruntime has no %s; a Triton 2.51 "
+        "without it refuses the model (docs/differences.md: onnx-accelerators)",
         model, accelerator, provider,
     )  # fmt: skip
     return []

@@ -249,7 +249,7 @@ def _refuse(caller: Caller, call: Call) -> None:
         UnavailableError(
             f"deadlock: {who} calls model '{target}' and would wait forever, as every instance "
             f"of '{target}' waits for a request behind it",
-            hint=way_out,
+            hint=f"{way_out}; Triton 2.51 would wait (docs/differences.md: bls-deadlock)",
         )
     )
 

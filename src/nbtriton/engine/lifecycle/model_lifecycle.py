@@ -11,7 +11,14 @@ from typing import Any, TypeVar
 
 from nbtriton.backends.base import ServerHandle
 from nbtriton.checks import check, optional, whole
-from nbtriton.config import Dumpable, ModelConfig, as_config, validate_ensemble
+from nbtriton.config import (
+    Difference,
+    Dumpable,
+    ModelConfig,
+    as_config,
+    differences,
+    validate_ensemble,
+)
 from nbtriton.engine.core.ensemble_runtime import EnsembleRuntime
 from nbtriton.engine.core.instance_set import InstanceUpdate
 from nbtriton.engine.core.model_runtime import ModelRuntime
@@ -79,14 +86,14 @@ class ModelLifecycle:
         version: int | None = None,
         example: object = None,
         batching: object = None,
-    ) -> tuple[str, Sequence[tuple[str, str]]]:
+    ) -> tuple[str, list[tuple[str, str]]]:
         """Load a model or replace one; see `nbtriton.Server.load`.
 
         Returns
         -------
         name : str
-        ignored : sequence of (str, str)
-            The fields of the configuration that have no effect, with the reasons.
+        remarks : list of (str, str)
+            As `remarks`.
         """
         with self._lock:
             self._registry.check_open()
@@ -119,8 +126,22 @@ class ModelLifecycle:
         with self.loading(name) as begun:
             runtimes, updates = self._make(requests)
             with self._lock, interrupts_deferred():  # all of it or nothing
+                before = self._registry.entries.get(name)
                 self._put(name, user_config, runtimes, updates, begun)
-                return name, self._registry.entries[name].ignored
+                return name, self.remarks(name, before)
+
+    def remarks(self, name: str, before: Entry | None) -> list[tuple[str, str]]:
+        """Return what is to be said of a model that was loaded, with what that is about.
+
+        Its fields that have no effect here; and the differences of Triton 2.51 that it did not
+        have `before`, so that they are said once.
+        """
+        entry = self._registry.entries[name]
+        ignored = [(path, f"{path} has no effect here: {reason}") for path, reason in entry.ignored]
+        cache = self.builder.cache is not None
+        told = {} if before is None else _differences(before, cache)
+        found = _differences(entry, cache).items()
+        return ignored + [(name, str(one)) for name, one in found if name not in told]
 
     @contextlib.contextmanager
     def loading(self, name: str) -> Iterator[object]:
@@ -446,6 +467,11 @@ def _outdated(name: str) -> LoadError:
         "lifecycle, current load operation is out-dated.",
         hint="another caller loaded or unloaded the model meanwhile",
     )
+
+
+def _differences(entry: Entry, cache: bool) -> dict[str, Difference]:
+    configs = [slot.runtime.config for slot in entry.slots.values()]
+    return {one.name: one for config in configs for one in differences(config, cache=cache)}
 
 
 def _discard(runtimes: Iterable[Runtime], updates: Iterable[InstanceUpdate]) -> None:

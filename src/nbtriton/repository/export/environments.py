@@ -109,7 +109,8 @@ def _notes(model: str, folder: Path, archive: Path, python_prefix: str | None) -
     notes = [
         (
             f"model '{model}' runs in {archive.name}: Python {version}, NumPy {numpy}. Triton needs a "
-            f"triton_python_backend_stub for Python {minor} (that of 24.10's image is for 3.10)"
+            f"triton_python_backend_stub for Python {minor} (that of 24.10's image is for 3.10; "
+            "docs/differences.md: environments)"
         )
     ]
     if not (folder / "conda-meta").is_dir():

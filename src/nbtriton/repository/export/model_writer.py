@@ -10,7 +10,13 @@ from types import FunctionType
 
 from nbtriton.backends.fil.parameters import FILENAMES, model_type
 from nbtriton.backends.python.predictors import is_pipeline, is_predictor
-from nbtriton.config import ModelConfig, format_pbtxt, is_ensemble, stand_in_reason
+from nbtriton.config import (
+    ModelConfig,
+    differences,
+    format_pbtxt,
+    is_ensemble,
+    stand_in_reason,
+)
 from nbtriton.engine import Server
 from nbtriton.engine.lifecycle.loading import model_directory
 from nbtriton.errors import InvalidArgumentError, UnsupportedError
@@ -151,6 +157,10 @@ class ModelWriter:
         (self._folder / "config.pbtxt").write_text(text, encoding="utf-8")
         notes = self._notes + _missing_files(self._completed, self._folder)
         notes += self._call_notes(names)
+        written = ModelConfig()
+        written.CopyFrom(self._completed)
+        written.backend = self._config.backend
+        notes += [f"model '{self._name}': {difference}" for difference in differences(written)]
         return ExportedModel(
             self._name, tuple(versions), kind, carried, missing, tuple(dict.fromkeys(notes))
         )

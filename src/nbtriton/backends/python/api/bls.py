@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from nbtriton.backends.base import RequestOptions, RequestTrace, Response, ServerHandle
 from nbtriton.backends.python.api.errors import TritonError, TritonErrorCode, TritonModelException
 from nbtriton.backends.python.api.memory import PreferredMemory, place
-from nbtriton.backends.python.api.pybind import as_text, incompatible
+from nbtriton.backends.python.api.pybind import as_text, incompatible, warn_newer
 from nbtriton.backends.python.core.responses import InferenceResponse, answer_of
 from nbtriton.backends.python.core.tensor import Tensor, wire_array
 from nbtriton.backends.python.isolation.running import current, current_server, with_instance
@@ -139,6 +139,7 @@ class ResponseIterator:
 
         A target that honours it ends with an error of the code CANCELLED.
         """
+        warn_newer("cancel() of the responses of a decoupled call", "bls-cancel")
         if self._future is not None and not self._exhausted:
             self._cancelled = True
             self._future.ask_to_end()

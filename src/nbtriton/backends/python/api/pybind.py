@@ -69,19 +69,21 @@ def as_texts(values: Iterable[str | bytes | bytearray]) -> list[str]:
     return [value if type(value) is str else as_text(value) for value in values]
 
 
-def warn_newer(what: str) -> None:
+def warn_newer(what: str, difference: str) -> None:
     """Warn of a feature that Triton 2.51 refuses and newer versions have, once per line of the model.
 
     Parameters
     ----------
     what : str
         The model's code.
+    difference : str
+        The section of ``docs/differences.md`` about it.
     """
     frame = sys._getframe(1)  # noqa: SLF001 - no other way leads to the caller's line
     while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("nbtriton."):
         frame = frame.f_back
     warnings.warn_explicit(
-        f"{what} needs a newer version of Triton: 2.51 refuses it",
+        f"{what} needs a newer version of Triton: 2.51 refuses it (docs/differences.md: {difference})",
         UserWarning,
         frame.f_code.co_filename,
         frame.f_lineno,

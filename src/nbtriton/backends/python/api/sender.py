@@ -175,5 +175,6 @@ def unanswered_error() -> InternalError:
     return InternalError(
         "The model finished with the request without sending a final response.",
         hint="return an InferenceResponse for it, or call "
-        "sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)",
+        "sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL); Triton 2.51 would never answer "
+        "(docs/differences.md: unanswered-requests)",
     )

@@ -69,7 +69,7 @@ class InferenceResponse:
         self._error = error
         self._parameters: Mapping[str, bool | int | str] = {}
         if parameters is not None:
-            warn_newer("pb_utils.InferenceResponse(parameters=…)")
+            warn_newer("pb_utils.InferenceResponse(parameters=…)", "response-parameters")
             self._parameters = check_parameters(parameters)
 
     def output_tensors(self) -> list[Tensor]:
