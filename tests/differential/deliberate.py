@@ -104,6 +104,7 @@ NAMES = {
     "update-does-not-wait": (
         "tests/engine/test_updates.py::test_L16_requests_in_flight_finish_on_their_instance"
     ),
+    "first-update": "tests/repository/test_control.py::test_L16_polling",
     # Sequences
     "padding-zeros": "tests/engine/test_sequences.py::test_DI2_DI3_DI4_rows_keep_their_slots_and_padding_is_zeros",
     "state-zeros": "tests/engine/test_sequences.py::test_I2_start_begins_with_a_fresh_state",

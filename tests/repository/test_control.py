@@ -932,8 +932,8 @@ GATED = "from tests.repository import gate\n" + MODEL.replace(
 def gate():
     from tests.repository import gate
 
-    gate.entered.clear()
-    gate.opened.clear()
+    for event in (gate.entered, gate.opened, gate.end):
+        event.clear()
     yield gate
     gate.opened.set()
 
@@ -969,6 +969,37 @@ def test_L18_an_unload_comes_after_the_loads_that_have_begun(
     assert not explicit.errors
     assert {model.name for model in server.models() if model.state == "READY"} == left
     assert until(lambda: states(explicit)[f"{unloaded}:1"] == "UNAVAILABLE unloaded")
+
+
+@pytest.mark.parametrize(
+    ("scheduler", "waits"),
+    [("", True), ("dynamic_batching {}", True), ("sequence_batching { direct {} }", False)],
+)
+def test_L16_a_load_waits_for_the_instances_that_it_takes_away(
+    server, explicit, root, gate, scheduler, waits
+):
+    """But for those of a sequence batcher, as in Triton; `Server.load` waits for none."""
+    ending = "    def finalize(self):\n        gate.entered.set(); gate.opened.wait(60); gate.end.set()\n"
+    source = "from tests.repository import gate\n" + MODEL.replace("\nFACTOR", ending + "\nFACTOR")
+    folder = add(root, "m", source=source, config=f"{scheduler} instance_group {{ count: 2 }}")
+    explicit.load("m")
+    (folder / "config.pbtxt").write_text(f"{scheduler} instance_group {{ count: 1 }}")
+    touch(folder / "config.pbtxt", 10)
+    seen = []
+
+    def load():
+        explicit.load("m")
+        seen.append(gate.end.is_set())
+
+    thread = threading.Thread(target=load)
+    thread.start()
+    assert gate.entered.wait(60)
+    if not waits:
+        thread.join(60)
+    gate.opened.set()
+    thread.join(60)
+    assert seen == [waits]
+    assert [len(model.instances) for model in server.models()] == [1]
 
 
 def test_L18_a_load_comes_after_the_unloads_that_wait(server, explicit, root, gate):

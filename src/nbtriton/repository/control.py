@@ -20,6 +20,7 @@ from nbtriton.config import ModelConfig, to_json
 from nbtriton.drawing import TableView
 from nbtriton.engine import Server
 from nbtriton.engine.core.model_runtime import ModelRuntime
+from nbtriton.engine.core.threads import blocked_here
 from nbtriton.errors import (
     InternalError,
     InvalidArgumentError,
@@ -197,6 +198,15 @@ class ModelControl(Closing, TableView):
         errors = self._loader.load([name], {} if override is None else {name: override})
         if name in errors:
             raise errors[name]
+        if not blocked_here():  # by the model's own code, perhaps
+            self._wait_updated(name)
+
+    def _wait_updated(self, name: str) -> None:
+        """Wait for the instances that a model loses, as Triton does, with no sequence batcher (L16)."""
+        entry = self.server.engine.registry.entries.get(name)
+        for slot in () if entry is None else entry.slots.values():
+            if isinstance(slot.runtime, ModelRuntime) and slot.runtime.sequences is None:
+                slot.runtime.wait_updated()
 
     def holds(self, name: str) -> bool:
         """Return True if the versions of a model that serve are from its repository."""

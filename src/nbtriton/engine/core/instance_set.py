@@ -80,6 +80,8 @@ class InstanceSet:
         loaded but never scheduled (P7).
     plans : mapping of int to InstancePlan
         Of all of them.
+    leaving : list of Instance
+        Those that updates have taken out of the plans; the last of them may still run.
     """
 
     def __init__(
@@ -100,6 +102,7 @@ class InstanceSet:
         )
         self.active = self._new(self.plans, passive=False)
         self.passive = self._new(self.plans, passive=True)
+        self.leaving: list[Instance] = []
         self._removed: list[Instance] = []  # their threads may still run
 
     def all(self) -> dict[int, Instance]:
@@ -141,6 +144,9 @@ class InstanceSet:
     def plan_update(self, update: InstanceUpdate) -> None:
         """Adopt the plans of an update."""
         removed = set(update.removed)
+        present = self.all().items()
+        self.leaving = [one for one in self.leaving if not one.join(0)]
+        self.leaving += [instance for number, instance in present if number in removed]
         kept = {number: plan for number, plan in update.before.items() if number not in removed}
         self.plans = {**kept, **update.plans}
 

@@ -197,6 +197,11 @@ class ModelRuntime(UpdatableRuntime):
         if self.history is not None:
             self.history.changed(summary_of(update.config))
 
+    def wait_updated(self) -> None:
+        """Wait until the instances that updates have removed are finalized."""
+        for instance in self._instances.leaving:
+            instance.join()
+
     def discard_update(self, update: InstanceUpdate) -> None:
         self._instances.remove(update.added.values())
 
