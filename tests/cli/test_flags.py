@@ -195,6 +195,8 @@ def test_the_size_of_the_cache(flags: list[str], size: int | None) -> None:
         (["--cache-config=local,size=much"], "'much' is not a number of bytes from 192 on"),
         (["--response-cache-byte-size=-5"], "'-5' is not a number of bytes from 192 on"),
         (["--response-cache-byte-size=191"], "'191' is not a number of bytes from 192 on"),
+        (["--cache-config=local,size=5", "--cache-config=redis,host=x"],
+         "found multiple cache configurations, but only a single cache is currently supported"),
         (["--cache-config=redis,host=x"], "unable to find 'libtritoncache_redis.so' for cache"),
     ],
 )  # fmt: skip

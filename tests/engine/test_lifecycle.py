@@ -560,11 +560,14 @@ def streaming_later(seen: list, error: str = "") -> type:
     return TritonPythonModel
 
 
-def test_W1_a_decoupled_model_is_ready_when_it_has_answered(server: Server):
+def test_W1_a_decoupled_model_is_ready_when_it_has_answered(server: Server, caplog):
+    caplog.set_level("DEBUG", "nbtriton.warmup")
     seen: list = []
     config = warm(f"batch_size: 2 count: 2 {ZERO}", DECOUPLED)
     server.load(config, streaming_later(seen), name="m")
     assert seen == [(1, 4)] * 4
+    running = "model 'm' instance m_0 is running warmup sample 'w' for iteration"
+    assert caplog.messages == [f"{running} 1", f"{running} 2"]
     counts = fields(server.statistics(), "m")
     assert (counts["inference_count"], counts["batches"]) == (4, {2: 2})
     responses = [r["OUT"].shape for r in server.stream("m", {"IN": ones()}) if "OUT" in r]
@@ -573,11 +576,13 @@ def test_W1_a_decoupled_model_is_ready_when_it_has_answered(server: Server):
     assert server.engine.inspection.model_names() == ()
 
 
-def test_W4_an_error_in_a_stream_fails_the_load(server: Server):
+def test_W4_an_error_in_a_stream_fails_the_load(server: Server, caplog):
+    caplog.set_level("DEBUG", "nbtriton.warmup")
     config = warm(f"batch_size: 1 {ZERO}", DECOUPLED)
     with pytest.raises(LoadError) as caught:
         server.load(config, streaming_later([], "planned"), name="m")
     assert "Invalid argument: failed to run warmup sample 'w': planned; ;" in caught.value.message
+    assert caplog.messages[-1] == "model 'm' instance m_0 failed to run warmup sample 'w'"
 
 
 def other(name: str) -> str:

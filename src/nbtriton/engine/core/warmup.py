@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Sequence
 from pathlib import Path
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from nbtriton.engine.core.runtime import Runtime
 
 __all__ = ["check_samples", "warm_up"]
+
+_log = logging.getLogger("nbtriton.warmup")
 
 
 class _Sample(InferenceRequest):
@@ -83,8 +86,18 @@ def warm_up(runtime: Runtime, context: InstanceContext, model: BackendInstance) 
     for _, values in samples:
         _admit(runtime.signature, values)
     for sample, values in samples:
-        for _ in range(max(1, sample.count)):
-            _run(runtime, context.name, model, sample, values)
+        which = (runtime.name, context.name, sample.name)
+        for iteration in range(1, max(1, sample.count) + 1):
+            # Triton's lines, in a verbose log.
+            _log.debug(
+                "model '%s' instance %s is running warmup sample '%s' for iteration %d",
+                *which, iteration,
+            )  # fmt: skip
+            try:
+                _run(runtime, context.name, model, sample, values)
+            except InvalidArgumentError:
+                _log.debug("model '%s' instance %s failed to run warmup sample '%s'", *which)
+                raise
 
 
 def _samples(

@@ -40,6 +40,11 @@ def cache_bytes(arguments: SimpleNamespace) -> int | None:
         )
     if old is not None:
         return _cache_size(str(old))
+    if len({name for name, _, _ in arguments.cache_config}) > 1:
+        raise InvalidArgumentError(
+            "found multiple cache configurations, but only a single cache is currently supported",
+            hint="there is local",
+        )
     size = None
     for name, setting, value in arguments.cache_config:
         if name != "local":
