@@ -130,11 +130,12 @@ def test_a_repository_is_read_without_serving_it(tmp_path):
     found = nt.doctor(tmp_path)
     assert found.models == ("empty", "slow", "so good", "whole")
     assert [(f.severity, f.model) for f in found.findings] == [
-        ("error", "empty"), ("warning", "slow"), ("hint", "whole"),
+        ("error", "empty"), ("warning", "slow"), ("hint", "so good"), ("hint", "whole"),
     ]  # fmt: skip
+    assert found.findings[2].subject == "names-of-python-models"
     assert "does not exist" in found.findings[0].text
-    assert "never share a batch in its step 'so good'" in found.findings[2].text
-    assert "%%triton_config 'so good'\n" in found.findings[2].fix
+    assert "never share a batch in its step 'so good'" in found.findings[3].text
+    assert "%%triton_config 'so good'\n" in found.findings[3].fix
     assert "error: empty: load: " in repr(found)
     assert "<table" in found._repr_html_()
     assert nt.doctor(tmp_path / "slow").models == ("slow",)
