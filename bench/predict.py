@@ -4,7 +4,8 @@ A run profiles a model, then measures each case once over at least 1,000 request
 chance) and predicts it from that profile with the same options and seed. The cores of a virtual machine may be slower
 by half for seconds, when its host's other guests use them. So the error is that of the median prediction against the
 median measurement, reported with the runs' spread. No case and no run is left out. ``--url`` measures a model of a
-running server under different loads; ``--speed N`` times the simulation of N requests instead.
+running server under different loads; ``--speed N`` times the simulation of N requests instead. ``--busy 2`` does all
+beside two busy processes, and counts the cases whose measurements lie in the predicted ranges, or that are refused.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from typing import Any
 
 import nbtriton
 from bench.predicted import LOADS, Case, Model, draw, models, serve
+from bench.processes import busy
 from bench.quiet import Watch
 from nbtriton.perf import PerfPoint, perf
 from nbtriton.simulate import EngineCosts, ModelProfile, Profile, ServicePoint, profile, whatif
@@ -35,6 +37,16 @@ QUANTITIES: dict[str, Callable[[PerfPoint], float]] = {
     "p99": lambda point: point.latency_p99_us,
 }
 
+
+# Quantities that are predicted with a range.
+RANGES: dict[
+    str, tuple[Callable[[PerfPoint], float], Callable[[PerfPoint], tuple[float, float] | None]]
+] = {
+    "throughput": (QUANTITIES["throughput"], lambda point: point.infer_per_s_range),
+    "p99": (QUANTITIES["p99"], lambda point: point.latency_p99_range_us),
+}
+# The share of the cases that their ranges have to hold, or that are refused.
+HELD = 0.9
 
 # Targets of each quantity: the median error, and the error within which a share of the cases must be.
 TARGETS: dict[str, tuple[float | None, float, float]] = {
@@ -76,6 +88,22 @@ class Result:
         real = median(read(point) for point in self.measured)
         return median(read(point) for point in self.predicted) / real - 1 if real else math.nan
 
+    @property
+    def refused(self) -> bool:
+        """Whether at least half of the predictions are none: beyond the profile."""
+        count = sum(point.outcome == "beyond the profile" for point in self.predicted)
+        return 2 * count >= len(self.predicted)
+
+    @property
+    def held(self) -> bool:
+        """Whether the medians of what was measured lie in the medians of the ranges."""
+        for read, ends in RANGES.values():
+            ranges = [found for point in self.predicted if (found := ends(point)) is not None]
+            low, high = (median(each[end] for each in ranges) for end in (0, 1))
+            if not low <= median(map(read, self.measured)) <= high:
+                return False
+        return True
+
     def spread(self, quantity: str) -> float:
         """Return the largest deviation of the runs from their median."""
         values = [QUANTITIES[quantity](point) for point in self.measured]
@@ -94,6 +122,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--only", default="", metavar="MODEL", help="only this model")
     parser.add_argument("--interval-ms", type=float, default=None, help="length of a window")
     parser.add_argument("--isolation", default="process", choices=("thread", "process"))
+    parser.add_argument(
+        "--busy", type=int, default=0, metavar="N", help="measure beside N busy processes"
+    )
     parser.add_argument("--url", help="profile and predict a model of the server there")
     parser.add_argument("--model", default="", help="of the server at --url")
     parser.add_argument(
@@ -115,13 +146,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     results: list[Result] = []
     work = _Work(arguments)
-    if arguments.url:
-        results = _predict_at(arguments.url, work)
-    else:
-        for index, model in enumerate(chosen):
-            count = len(range(index, arguments.cases, len(chosen)))
-            results += _predict(model, count, work)
-    print(_summary(results))
+    with busy(arguments.busy):
+        if arguments.url:
+            results = _predict_at(arguments.url, work)
+        else:
+            for index, model in enumerate(chosen):
+                count = len(range(index, arguments.cases, len(chosen)))
+                results += _predict(model, count, work)
+    if not arguments.busy:
+        print(_summary(results))
+    print(_ranges(results))
     return 0
 
 
@@ -294,13 +328,32 @@ def _speeds() -> list[tuple[str, Profile, dict[str, Any]]]:
     ]
 
 
+def _ranges(results: Sequence[Result]) -> str:
+    """Return how many cases were refused, how many ranges held, and the verdict."""
+    refused = sum(result.refused for result in results)
+    held = sum(result.held for result in results if not result.refused)
+    lost = [result for result in results if not (result.refused or result.held)]
+    share = (refused + held) / len(results)
+    words = f"{held} of {len(results)} cases held, {refused} refused (wanted {HELD:.0%} together)"
+    lines = [f"\nranges of throughput and p99: {words} {_verdict(share >= HELD)}"]
+    for result in lost:
+        point = result.predicted[0]
+        words = [
+            f"{name} {median(map(read, result.measured)):.0f} not in {ends(point)}"
+            for name, (read, ends) in RANGES.items()
+        ]
+        lines.append(f"  {result.case.model}: {result.case}: {'; '.join(words)}")
+    return "\n".join(lines)
+
+
 def _line(result: Result) -> str:
     case = result.case
     cells = [f"  {case.model:<11}{case.level:<11}{result.measured[0].infer_per_s:8.0f}/s"]
     cells += [
         f"{name} {result.error(name):+6.1%} ({result.spread(name):5.1%})" for name in QUANTITIES
     ]
-    return "  ".join([*cells, f"others {result.others:.1f}", str(case)])
+    verdict = "refused" if result.refused else "held" if result.held else "LOST"
+    return "  ".join([*cells, f"others {result.others:.1f}", verdict, str(case)])
 
 
 def _summary(results: Sequence[Result]) -> str:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
-__all__ = ["cpu_s", "family", "free_ports", "stopped"]
+__all__ = ["busy", "cpu_s", "family", "free_ports", "stopped"]
 
 
 def free_ports(count: int) -> list[int]:
@@ -36,6 +38,19 @@ def family(pid: int) -> dict[int, int]:
 def cpu_s(pid: int) -> float:
     """Return the processor time of a process and its descendants so far."""
     return sum(family(pid).values()) / os.sysconf("SC_CLK_TCK")
+
+
+@contextmanager
+def busy(count: int) -> Iterator[None]:
+    """Keep cores busy during the block with processes that are no children of this one."""
+    # A shell that ends leaves them to the first process of the machine.
+    one = f"{sys.executable} -c 'while True: pass' >/dev/null 2>&1 & echo $!;"
+    made = subprocess.run(["/bin/sh", "-c", one * count], capture_output=True, check=True)
+    pids = [int(line) for line in made.stdout.split()]
+    try:
+        yield
+    finally:
+        _send(pids, signal.SIGKILL)
 
 
 @contextmanager
