@@ -67,14 +67,16 @@ def test_a_model_is_measured_by_batch_size_and_executions_at_once(server):
     # Of 1, 4 and 16 ms those that it had: a sender that is late leaves no idle time.
     assert len(measured.idle_us) <= 3
     assert all(idle_us > 0 and min(adds) >= 0 for idle_us, adds in measured.idle_us)
-    assert measured.levels == (1, 2)
+    # On a busy machine too few executions may be beside another one.
+    assert {1} <= set(measured.levels) <= {1, 2}
+    assert any("2 at once" in progress.what for progress in seen)
     # It cannot have slept for less.
     assert min(point.times_us[0] for point in measured.points) >= 3000
     assert measured.place == "thread"
     assert measured.output_bytes == 8
     assert measured.lookup_us > 0
     assert found.costs.wake_us > 0
-    assert (found.costs.wait_us > 0) == (sys.platform == "linux")
+    assert found.costs.wait_us == 0 or sys.platform == "linux"
     assert [progress.level for progress in seen] == list(range(1, len(seen) + 1))
     # The instances are its own again, and no thread is left.
     assert server.config("sleeps").instance_group[0].count == 1

@@ -140,11 +140,11 @@ class Calibration:
             self._inline.append(queued)
         busy_s = execution_ns * len(executions) / 1e9
         if busy_s:
-            own_s = (around_ns + queued + self._loop[-1]) * len(executions) / 1e9
-            used_s = sample.cpu_s
-            if self._place(name) == "process" and not math.isnan(sample.workers_s):
-                used_s += sample.workers_s
-            measured.busy[rows].append((busy_s, used_s - own_s))
+            used_s = sample.workers_s
+            if self._place(name) != "process" or math.isnan(used_s):
+                own_ns = around_ns + queued + self._loop[-1]
+                used_s = sample.cpu_s - own_ns * len(executions) / 1e9
+            measured.busy[rows].append((busy_s, used_s))
         if served is not None and served.accounted_us:
             compute_us = served.accounted_us - served.queue_us
             measured.details["input_share"] = served.compute_input_us / compute_us

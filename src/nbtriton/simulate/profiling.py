@@ -55,8 +55,9 @@ __all__ = ["profile"]
 _OFF_LINE = 0.08
 _MOST_POINTS = 20
 # Number of executions of a point that a sample of the first turn waits for, within the time that all turns have
-# for it; shortest time of a sample.
+# for it, and for at least so long; shortest time of a sample.
 _LEAST = 8
+_PATIENCE_S = 0.25
 _SHORTEST_S = 0.01
 
 
@@ -98,8 +99,8 @@ def profile(
         Rows of the batches to measure; by default 1, 2, 4 and so on up to ``max_batch_size``, at most 8
         sizes, and more between them where the times are not linear.
     seconds : float
-        Time of the whole measurement, beside loading the models. It takes longer only where an execution of each
-        batch size, alone and beside others, takes longer: the progress says so.
+        Time of the whole measurement, beside loading the models. It takes longer only where a few executions of each
+        batch size, alone and beside others, take longer: the progress says so.
     seed : int
         Of generated data.
     observer : callable, optional
@@ -307,7 +308,7 @@ class _Work:
     @property
     def _longest_s(self) -> float:
         """Time of a step that waits for executions: in the first turn that of all turns."""
-        return self._share_s * (TURNS if self._turn == 0 else 1)
+        return max(_PATIENCE_S, TURNS * self._share_s) if self._turn == 0 else self._share_s
 
     def _alone(self, name: str, turn: int) -> None:
         for rows, request in sorted(self._alone_of[name].items()):
