@@ -334,8 +334,8 @@ def _ranges(results: Sequence[Result]) -> str:
     held = sum(result.held for result in results if not result.refused)
     lost = [result for result in results if not (result.refused or result.held)]
     share = (refused + held) / len(results)
-    words = f"{held} of {len(results)} cases held, {refused} refused (wanted {HELD:.0%} together)"
-    lines = [f"\nranges of throughput and p99: {words} {_verdict(share >= HELD)}"]
+    counts = f"{held} of {len(results)} cases held, {refused} refused (wanted {HELD:.0%} together)"
+    lines = [f"\nranges of throughput and p99: {counts} {_verdict(share >= HELD)}"]
     for result in lost:
         point = result.predicted[0]
         words = [
