@@ -178,6 +178,19 @@ def test_status_is_a_frame_with_a_row_a_version(doubled):
     assert len(doubled.ok("%triton_status").value) == 1
 
 
+def test_rows_of_two_versions_are_told_apart_at_first_sight(doubled):
+    html = doubled.forms(doubled.ok("%triton_status").value)["text/html"]
+    assert "version" not in html.partition("<details")[0]
+    for version in (1, 2):
+        doubled.ok(
+            "nt.server().load('name: \"ab\" max_batch_size: 8 version_policy { all { } }', double, "
+            f"name='ab', version={version})"
+        )
+    forms = doubled.forms(doubled.ok("%triton_status ab").value)
+    assert "version" in forms["text/html"].partition("<details")[0]
+    assert "version" in forms["text/plain"]
+
+
 def test_the_status_names_what_was_counted_before_a_load(doubled):
     doubled.ok(INFER)
     assert "last load" not in doubled.ok("%triton_status").out

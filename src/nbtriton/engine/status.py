@@ -76,7 +76,10 @@ def status_table(server: Server, name: str | None = None) -> TableFrame:
     reasons = [_stand_in(server, model) for model in shown]
     if any(reasons):
         frame["stand_in"] = reasons
-    return TableFrame(frame, _FIRST, empty="no models are loaded")
+    # Rows of one model differ by their version.
+    several = len({model.name for model in shown}) < len(shown)
+    first = ("model", "version", *_FIRST[1:]) if several else _FIRST
+    return TableFrame(frame, first, empty="no models are loaded")
 
 
 def show_server(server: Server) -> dict[str, str]:
