@@ -74,9 +74,13 @@ def dag_scene(graph: Graph, width: float | None = None) -> Shape:
     models = [node.label for node in graph.nodes if node.is_model]
     title = graph.title or "pipeline"
     words = f"Graph of {title}: {_sentence(graph)}"
+    high = plan.height
+    if any(node.traffic is not None and node.traffic.share for node in graph.nodes):
+        parts.append(text(24, high - 2, "filled: share of the requests' time", 11, "muted"))
+        high += 10
     return figure(
         max(plan.width, _NARROWEST if graph.finding else 0.0),
-        plan.height,
+        high,
         *parts,
         label=f"{words}. {graph.finding}" if graph.finding else words,
         title=f"{title}: {counted(len(models), 'model')}",

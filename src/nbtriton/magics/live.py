@@ -44,10 +44,13 @@ class LiveRun:
     A terminal has a line of progress instead, and then the report, assigned or not, as of ``%timeit -o``.
     """
 
-    def __init__(self, shell: InteractiveShell, model: str, *, visible: bool) -> None:
+    def __init__(
+        self, shell: InteractiveShell, model: str, *, visible: bool, quick: bool = False
+    ) -> None:
         kernel = getattr(shell, "kernel", None) is not None
         self._shell = shell
         self._model = model
+        self._quick = quick
         self._visible = visible and kernel
         self._line = TerminalLine(sys.stderr) if visible and not kernel else None
         self._started_s = time.monotonic()
@@ -118,7 +121,7 @@ class LiveRun:
                 self._show()
             assert self._view is not None
             self._view.update(
-                series_of(PerfReport(self._model, progress.points)),
+                series_of(PerfReport(self._model, progress.points, quick=self._quick)),
                 loads=progress.loads,
                 target_ms=progress.target_ms,
             )

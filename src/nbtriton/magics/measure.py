@@ -66,7 +66,7 @@ class MeasureMagics(Magics):
         # After `;` nothing is shown; a terminal shows the report as any other result.
         visible = not line.rstrip().endswith(";")
         target = None if options["url"] is not None else server()
-        run = LiveRun(self.shell, name, visible=visible)
+        run = LiveRun(self.shell, name, visible=visible, quick=options["quick"])
         options["observer"] = run.observe
         if background:
             return keep(
