@@ -298,16 +298,25 @@ class Inspection:
         for model in self.models():
             history = recorder.history(model.name, model.version) if recorder is not None else None
             busy = model.queued + model.executing > 0
-            inside = self.in_flight(model.name, model.version) if busy else ()
             models.append(
                 ModelHistorySnapshot(
                     model,
                     history.moments() if history is not None else (),
                     history.changes() if history is not None else (),
-                    inside[0].arrival_ns if inside else 0,
+                    self._inside_since_ns(model) if busy else 0,
                 )
             )
         return ServerHistory(monotonic_ns(), tuple(models))
+
+    def _inside_since_ns(self, model: ModelSnapshot) -> int:
+        """Return the arrival of the oldest request in flight; 0 without one. A view asks all the time."""
+        arrivals = [
+            request.start_ns
+            for one in self._runtimes()
+            if (one.name, one.version) == (model.name, model.version)
+            for request in one.requests_inside()
+        ]
+        return min(arrivals, default=0)
 
     def source(self, name: str) -> object:
         """Return the object that a model's highest version was made of; None for an ensemble."""
