@@ -641,6 +641,37 @@ def calls(rng: Rng, tag: str, count: int) -> Iterator[Scenario]:
 # --- cache, warmup, versions ---------------------------------------------------------------------
 
 
+def cancelled(rng: Rng, tag: str, count: int) -> Iterator[Scenario]:
+    """X6: the client of an ensemble leaves while its first step runs; what the schedulers of others do."""
+    rests = [
+        "", "dynamic_batching { }", "response_cache { enable: true }",
+        "dynamic_batching { } response_cache { enable: true }",
+        "dynamic_batching { priority_levels: 2 default_priority_level: 1 }",
+        "dynamic_batching { preserve_ordering: true }", "sequence_batching { }",
+        "sequence_batching { oldest { } }",
+    ]  # fmt: skip
+    rng.shuffle(rests)
+    for number in range(count):
+        name = f"cancelled_{tag}_{number}"
+        first = batcher(f"{name}_first", "", 4)
+        specs = ("S STRING [1]",), ("OUT_S STRING [1]",)
+        last = python(f"{name}_last", sources.IDENTITY, *specs, rests[number % len(rests)], 4)
+        around = ensemble(
+            name, ("IN FP32 [1]",), ("OUT STRING [1]",),
+            f"{first.name}: IN=IN -> SEEN=t", f"{last.name}: S=t -> OUT_S=OUT", mbs=4,
+        )  # fmt: skip
+        # The one that runs, perhaps also others, which wait for it.
+        leaving = [True, *(rng.random() < 0.5 for _ in range(rng.randint(1, 3)))]
+        sends = tuple(
+            sized(
+                1, gate=place == 0, cancelled=leaves, correlation_id=1 + place % 2,
+                sequence_start=True, sequence_end=rng.random() < 0.5,
+            )
+            for place, leaves in enumerate(leaving)
+        )  # fmt: skip
+        yield Scenario("", (first, last, around), sends, waits_on=first.name)
+
+
 def cached(rng: Rng, tag: str, count: int) -> Iterator[Scenario]:
     """K1 to K9: what was asked before is not executed again."""
     specs = ("IN FP32 [2]",), ("OUT FP32 [2]", "TIMES INT32 [1]")
@@ -734,6 +765,7 @@ FAMILIES: dict[str, tuple[Callable[[Rng, str, int], Iterator[Scenario]], int]] =
     "failing steps": (failing_steps, 5),
     "decoupled": (decoupled, 6),
     "calls": (calls, 6),
+    "cancelled": (cancelled, 4),
     "cache": (cached, 3),
     "warmup": (warmup, 2),
     "versions": (versions, 3),

@@ -58,8 +58,9 @@ __all__ = [
 ANSWER_S = 30.0
 # How long to wait for a sign that a request has arrived; a held back answer gives none.
 SETTLE_S = 1.0
-# Statuses of our own: no answer came, and an error in a stream (it has a text but no code).
+# Statuses of our own: no answer came, the client has cancelled, and an error in a stream (it has a text but no code).
 UNANSWERED = "UNANSWERED"
+CANCELLED = "CANCELLED"
 FAILED = "FAILED"
 
 
@@ -99,6 +100,8 @@ class Send:
     stream: bool = False
     # How long to wait for the answer, in seconds.
     patience_s: float = ANSWER_S
+    # Cancelled by its client before the gates open (over gRPC, so without `Scenario.batches`).
+    cancelled: bool = False
 
 
 @dataclass(frozen=True)
@@ -140,10 +143,11 @@ class Scenario:
 
 @dataclass(frozen=True)
 class Pending:
-    """A request in flight: ``answer`` waits for it."""
+    """A request in flight: ``answer`` waits for it, ``cancel`` returns when the server knows of it."""
 
     answer: Callable[[], Answer]
     done: Callable[[], bool]
+    cancel: Callable[[], object] | None = None
 
 
 def write(repository: Path, models: Sequence[Model]) -> None:
@@ -216,6 +220,10 @@ class _Side:
                     # when the next one comes may decide about a batch.
                     if scenario.batches and not scenario.by_the_clock:
                         self.rest()
+            for send, request in zip(scenario.traffic, pending, strict=True):
+                if send.cancelled:
+                    assert request.cancel is not None
+                    request.cancel()
             time.sleep(scenario.hold_s)
         answers = answers or [request.answer() for request in pending]
         self._before = before
@@ -356,6 +364,8 @@ class RealSide(_Side):
             except self._grpc.FutureTimeoutError:
                 future.cancel()
                 return Answer(status=UNANSWERED)
+            except self._grpc.FutureCancelledError:
+                return Answer(status=CANCELLED)
             except self._grpc.RpcError as error:
                 done.wait(ANSWER_S)
                 status = GRPC_STATUS[error.code().name]
@@ -366,7 +376,12 @@ class RealSide(_Side):
             done.wait(ANSWER_S)
             return Answer(*read_message(response), took_s=took[0], at_s=start + took[0])
 
-        return Pending(answer, done.is_set)
+        def cancel() -> None:
+            future.cancel()
+            # The server reads a connection in order.
+            self._stub.ServerLive(self._messages.ServerLiveRequest())
+
+        return Pending(answer, done.is_set, cancel)
 
     def _over_http(self, request: Any, start: float, patience_s: float) -> Pending:
         """Send a request where one thread takes all of them, in their order."""
@@ -480,6 +495,7 @@ class OurSide(_Side):
         self, send: Send, model: str, parameters: Mapping[str, Any], *, in_order: bool
     ) -> Pending:
         from nbtriton import TritonError
+        from nbtriton.errors import CancelledError
 
         start = time.monotonic()
         took: list[float] = []
@@ -538,6 +554,8 @@ class OurSide(_Side):
             except TimeoutError:
                 future.cancel()
                 return Answer(status=UNANSWERED)
+            except CancelledError:
+                return Answer(status=CANCELLED)
             except TritonError as error:
                 done.wait(ANSWER_S)
                 return failed(error)
@@ -546,7 +564,7 @@ class OurSide(_Side):
                 plain(result), dict(result.parameters), took_s=took[0], at_s=start + took[0]
             )
 
-        return Pending(answer, done.is_set)
+        return Pending(answer, done.is_set, future.cancel)
 
     def waiting(self, model: str) -> int:
         return sum(m.queued for m in self.server.snapshot().models if m.name == model)

@@ -25,6 +25,7 @@ import pytest
 
 from tests.differential.harness import (
     ANSWER_S,
+    UNANSWERED,
     Answer,
     Model,
     OurSide,
@@ -512,3 +513,19 @@ def test_SQ9_idle_sequences_give_their_slot_to_the_backlog(
         return answers + side.play(replace(scenario, traffic=scenario.traffic[3:])).answers
 
     assert play(ours) == play(real)
+
+
+@pytest.mark.parametrize("target", [ITERATIVE, ITERATIVE_OLDEST], ids=lambda target: target.name)
+def test_IT8_an_iterative_request_that_ends_its_sequence(
+    real: RealSide, ours: OurSide, target: Model
+) -> None:
+    """A deliberate difference (`iterative-end`), and the same where nothing is rescheduled."""
+
+    def play(side: RealSide | OurSide, passes: int, patience_s: float) -> str:
+        send = ask(90 + passes, "SE", passes, patience_s=patience_s)
+        (answer,) = side.play(replace(one_by_one("", target, send), statistics=False)).answers
+        return answer.status
+
+    assert [play(ours, passes, ANSWER_S) for passes in (1, 3)] == ["OK", "OK"]
+    assert play(real, 1, ANSWER_S) == "OK"
+    assert play(real, 3, 3.0) == UNANSWERED
