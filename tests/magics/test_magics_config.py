@@ -274,6 +274,29 @@ def test_an_unknown_model_has_a_hint(doubled, magic):
     assert server().engine.inspection.model_names() == ("double",)
 
 
+def test_where_no_model_is_loaded_the_hint_says_how_to_load_one(notebook):
+    ran = notebook("%%triton_config transformer\nmax_batch_size: 8\n")
+    assert isinstance(ran.error, NotFoundError)
+    assert "%%triton_model, %%triton_ensemble and %triton_load load models" in ran.out
+
+
+def test_a_cell_says_of_what_has_no_effect_its_own_fields(doubled):
+    fields = "cc_model_filenames { key: '7.5' value: 'm' } instance_group { host_policy: 'p' }"
+    said = doubled.ok(f"%%triton_config double\n{fields}\n").text
+    assert said.count("has no effect here") == 2
+    said = doubled.ok("%%triton_config double\nmax_batch_size: 4\n").text
+    assert "has no effect here" not in said
+    said = doubled.ok("%%triton_config double\ninstance_group { host_policy: 'q' }\n").text
+    assert said.count("has no effect here") == 1
+
+
+def test_options_are_for_models_as_they_are_loaded(doubled):
+    doubled.ok("%triton_server --gpus simulated:1")
+    doubled.ok("%%triton_config double\ninstance_group { kind: KIND_GPU }\n")
+    ran = doubled("%triton_server --gpus none")
+    assert "load a changed configuration first" in ran.out
+
+
 def test_a_cell_says_what_has_no_effect_each_time_it_runs(doubled):
     cell = "%%triton_config double\ninstance_group [ { kind: KIND_CPU host_policy: 'p' } ]\n"
     for _ in range(2):

@@ -237,10 +237,17 @@ def _fits(shape: Sequence[int], dims: Sequence[int]) -> bool:
     )
 
 
+_TO_LOAD = (
+    "%%triton_model, %%triton_ensemble and %triton_load load models; a configuration alone, such as that of a "
+    "stand-in, is loaded by nt.server().load(config, name=…)"
+)
+
+
 def check_known(name: str) -> None:
     """Raise Triton's error unless a model of this name is loaded."""
     names = server().engine.inspection.model_names()
     if name not in names:
         raise NotFoundError(
-            f"Request for unknown model: '{name}' is not found", hint=nearest(name, names)
+            f"Request for unknown model: '{name}' is not found",
+            hint=nearest(name, names) or _TO_LOAD,
         )

@@ -44,6 +44,11 @@ __all__ = ["UNLOADED", "ModelLifecycle"]
 # Why a version that was unloaded does not serve: the repository index says so too.
 UNLOADED = "unloaded"
 
+_AS_LOADED = (
+    "options are for the models as they are loaded: load a changed configuration first (%triton_load, "
+    "%%triton_config)"
+)
+
 _R = TypeVar("_R", bound=Runtime)
 
 
@@ -189,7 +194,9 @@ class ModelLifecycle:
         try:
             for model in self._serving(ModelRuntime):
                 made.append((model, self.builder.rebuild(model)))  # noqa: PERF401 - drained on an error
-        except BaseException:
+        except BaseException as error:
+            if isinstance(error, ConfigError):
+                error.hint = "; ".join(filter(None, (error.hint, _AS_LOADED)))
             with self._lock:
                 self.builder = before
             for _, runtime in made:
