@@ -36,7 +36,7 @@ def test_messages_are_popped_in_order_by_the_one_that_has_the_right(steps: list[
         elif step == "release" and acquired:
             mailbox.release()
             acquired = False
-        assert mailbox.has_messages() is bool(queue)
+        assert mailbox.messages == queue
 
 
 def test_nothing_is_posted_behind_the_last_message() -> None:
@@ -125,6 +125,6 @@ def test_threads_at_once_lose_no_message_and_handle_one_at_a_time() -> None:
     for thread in threads:
         thread.join(WAIT_S)
     assert not together
-    assert not mailbox.has_messages()
+    assert not mailbox.messages
     for number in range(4):
         assert [n for thread, n in found if thread == number] == list(range(2000))

@@ -70,7 +70,7 @@ def simulate(
                 post(
                     start + service(decision.size),
                     "end",
-                    (decision, decision.detach_tickets(), start),
+                    (decision, decision.tickets, start),
                 )
             elif isinstance(decision, RejectTicket):
                 number = numbers[id(decision.ticket)]

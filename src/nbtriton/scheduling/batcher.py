@@ -134,9 +134,11 @@ class Batcher:
 
     def submit(self, now: int, ticket: Ticket) -> list[Decision]:
         """Handle the arrival of a request."""
-        if not self._settings.dynamic:
-            return self._submit_unbatched(now, ticket)
         queue = self._queue
+        if not self._settings.dynamic:
+            if self._idle and self._direct:  # then no payload is ready: `finish` has run them all
+                return [self._run_alone(now, ticket, "batching_off")]
+            return self._submit_unbatched(now, ticket)
         if (
             self._idle
             and not queue.count
@@ -323,9 +325,7 @@ class Batcher:
     # -- internals -------------------------------------------------------------------------------
 
     def _submit_unbatched(self, now: int, ticket: Ticket) -> list[Decision]:
-        """Default scheduler: each request is a payload of its own, at once, never merged (S2)."""
-        if self._idle and self._direct:  # then no payload is ready: `finish` has run them all
-            return [self._run_alone(now, ticket, "batching_off")]
+        """Default scheduler: a request that waits is a payload of its own, never merged (S2)."""
         ticket.enqueued_ns = now
         ticket.state = TicketState.PAYLOAD
         payload = _Payload()

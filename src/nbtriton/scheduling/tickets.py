@@ -122,8 +122,7 @@ class RunBatch:
     """Run these tickets, in this order, as one batch on this instance.
 
     A plain class for speed: one is made per batch, and a frozen dataclass takes three times as long,
-    a named tuple six times in the compiled core. Outside the schedulers only `detach_tickets` changes
-    it.
+    a named tuple six times in the compiled core.
 
     Attributes
     ----------
@@ -168,12 +167,6 @@ class RunBatch:
         self.reason = reason
         self.rows = rows
         self.sequences = sequences
-
-    def detach_tickets(self) -> list[Ticket]:
-        """Return the tickets and keep no reference: their lifetime is up to the caller."""
-        tickets = list(self.tickets)
-        self.tickets = ()
-        return tickets
 
     def __repr__(self) -> str:
         return f"RunBatch({self.size} rows of {len(self.tickets)} tickets on {self.instance}: {self.reason})"

@@ -225,6 +225,8 @@ def own(array: Array, owned: bool) -> Array:
     owned : bool
         The caller has the only reference: a suitable array is not copied.
     """
+    if type(array) is _ndarray:
+        return array if owned and array.flags.carray else array.copy()
     return array if owned and _is_plain(array) else copy_of(array)
 
 
@@ -311,9 +313,7 @@ def scatter(array: Array, sizes: Sequence[int]) -> list[Array]:
 
 
 def _is_plain(array: Array) -> bool:
-    """Return True if an array is writable and has the memory layout of a copy."""
-    if type(array) is _ndarray:
-        return bool(array.flags.carray)  # contiguous in C order, aligned and writable
+    """Return True if an array of another library is writable and has the memory layout of a copy."""
     if not _is_contiguous(array):
         return False
     # An inference tensor, or one that wants a gradient, refuses to be changed in place.

@@ -19,7 +19,7 @@ from nbtriton.engine.core.request import (
 from nbtriton.engine.core.runtime import Runtime
 from nbtriton.engine.core.stopping import refusal
 from nbtriton.engine.diagnostics.tracing import Trace
-from nbtriton.engine.interrupts import INTERRUPTS, interrupts_deferred
+from nbtriton.engine.interrupts import INTERRUPTS
 from nbtriton.errors import TritonError
 
 __all__ = ["ArrivalListener", "RequestDispatcher", "Submission"]
@@ -131,7 +131,7 @@ class RequestDispatcher:
         """
         if _thread_id() != _interrupts.main:  # the block takes 0.2 us, 2% of a request
             return self._call(name, version, inputs, options, caller)
-        with interrupts_deferred():
+        with _interrupts:
             return self._call(name, version, inputs, options, caller)
 
     def _call(
@@ -160,7 +160,9 @@ class RequestDispatcher:
             except BaseException:
                 request.expect().cancel()  # after Ctrl-C no one waits for the answer any more
                 raise
-        return request, request.pop_final_response()
+        response, request.final_response = request.final_response, None
+        assert response is not None
+        return request, response
 
     def submit(
         self,
@@ -175,7 +177,7 @@ class RequestDispatcher:
         """Send one request and return it with its future at once; see `nbtriton.Server.submit`."""
         if _thread_id() != _interrupts.main:
             return self._submit(name, version, inputs, options, on_response, trace, caller)
-        with interrupts_deferred():
+        with _interrupts:
             return self._submit(name, version, inputs, options, on_response, trace, caller)
 
     def _submit(
@@ -241,7 +243,7 @@ class RequestDispatcher:
             For each call the request, to be cancelled, or why it was refused.
         """
         found: list[InferenceRequest | TritonError] = []
-        with interrupts_deferred():
+        with _interrupts:
             places: dict[Runtime, list[int]] = {}
             for place, call in enumerate(calls):
                 try:

@@ -174,9 +174,8 @@ class EnsembleExecution(ResponseSink):
         return turns
 
     def _leave(self, step: int, completion: Completion | None) -> None:
-        """Release the place of a step that has ended."""
-        if self.ensemble.gates:
-            self.ensemble.gates[step].release(completion)
+        """Release the place of a step that has ended, where these are limited."""
+        self.ensemble.gates[step].release(completion)
 
     def _enter(self, ready: _Ready, completion: Completion | None) -> None:
         sub = self._build(ready, completion)
@@ -272,7 +271,8 @@ class EnsembleExecution(ResponseSink):
         self._fail(as_triton_error(error), completion)
         if done:
             self._conclude(completion)
-        self._leave(step, completion)
+        if self.ensemble.gates:
+            self._leave(step, completion)
 
     def respond(
         self,
@@ -316,7 +316,8 @@ class EnsembleExecution(ResponseSink):
         if done:
             self._conclude(completion)
         if final:
-            self._leave(step, completion)
+            if self.ensemble.gates:
+                self._leave(step, completion)
             return
         # A decoupled model waits until all that it sent has its place: its next responses would
         # only pile up in memory.

@@ -86,6 +86,8 @@ class Execution:
         It answered none of its requests well.
     reached : bool
         The model saw it: what it did counts as an execution.
+    first : bool
+        No other has ended since the load, warmup included.
     inferences, queue_ns, total_ns : int
         Sums over the requests: their batch sizes, how long they waited, and how long each took
         until the end.
@@ -94,7 +96,7 @@ class Execution:
     """
 
     __slots__ = (
-        "answered_ns", "batch_size", "caller", "count", "detail", "end_ns", "failed", "formed_ns",
+        "answered_ns", "batch_size", "caller", "count", "detail", "end_ns", "failed", "first", "formed_ns",
         "infer_end_ns", "infer_start_ns", "inferences", "instance", "longest_ns", "number",
         "queue_ns", "reached", "reason", "request_id", "start_ns", "step", "total_ns", "waiting",
     )  # fmt: skip
@@ -119,6 +121,7 @@ class Execution:
         self.longest_ns = 0
         self.failed = False
         self.reached = True
+        self.first = False
         self.inferences = 0
         self.queue_ns = 0
         self.total_ns = 0
@@ -170,11 +173,18 @@ class Execution:
 
 
 class StepTimes:
-    """Times of the steps of an ensemble's request: sums in nanoseconds (T4)."""
+    """Times of the steps of an ensemble's request: sums in nanoseconds (T4).
 
-    __slots__ = ("infer_ns", "input_ns", "output_ns", "queue_ns")
+    Attributes
+    ----------
+    first : bool
+        No other request has been answered since the load.
+    """
+
+    __slots__ = ("first", "infer_ns", "input_ns", "output_ns", "queue_ns")
 
     def __init__(self) -> None:
+        self.first = False
         self.queue_ns = 0
         self.input_ns = 0
         self.infer_ns = 0

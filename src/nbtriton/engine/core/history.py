@@ -135,6 +135,10 @@ class ModelHistory:
     ----------
     batches : deque of Execution
         Those that have ended, except what `Statistics` has noted and not added up.
+    depth : int
+        How many requests wait, or are in flight of an ensemble.
+    due_ns : int
+        When the moment ends.
     """
 
     def __init__(self, name: str, version: int, capacity: int) -> None:
@@ -151,23 +155,23 @@ class ModelHistory:
         self._past_sizes: dict[int, int] = {}
         self._past_busy: dict[tuple[str, str, int], int] = {}
         self._lock = threading.Lock()
-        self._depth = 0
+        self.depth = 0
         self._deepest = 0
-        self._due_ns = 0
+        self.due_ns = 0
 
     # -- what the request path reports ---------------------------------------------------------------
 
     def advance(self, now_ns: int) -> None:
         """End the moment if its time is over: before anything else that happens now is counted."""
-        if now_ns >= self._due_ns:
+        if now_ns >= self.due_ns:
             self._end_moment(now_ns)
 
     def note_depth(self, now_ns: int, depth: int) -> None:
         """Note how many requests wait, or are in flight of an ensemble, whenever that changes."""
-        if now_ns >= self._due_ns:
+        if now_ns >= self.due_ns:
             self._end_moment(now_ns)
         self._deepest = max(self._deepest, depth)
-        self._depth = depth
+        self.depth = depth
 
     def note(self, entry: RequestEntry) -> None:
         """Keep a request that was not alone in its batch."""
@@ -202,9 +206,9 @@ class ModelHistory:
             else:
                 self._changes.append(Change(now_ns, f"loaded: {summary}"))
             self._sources.append(_Source(statistics, meters))
-            if not self._due_ns:
+            if not self.due_ns:
                 self._moments.append(self._moment(now_ns, 0))
-                self._due_ns = now_ns - now_ns % _MOMENT_NS + _MOMENT_NS
+                self.due_ns = now_ns - now_ns % _MOMENT_NS + _MOMENT_NS
 
     def changed(self, summary: str) -> None:
         """Note that a runtime has other instances from now on."""
@@ -239,7 +243,7 @@ class ModelHistory:
         now_ns = _now_ns()
         self.advance(now_ns)
         with self._lock:
-            now = self._moment(now_ns, max(self._depth, self._deepest))
+            now = self._moment(now_ns, max(self.depth, self._deepest))
             return (*self._moments, now)
 
     def changes(self) -> tuple[Change, ...]:
@@ -268,15 +272,15 @@ class ModelHistory:
 
     def _end_moment(self, now_ns: int) -> None:
         with self._lock:
-            due_ns = self._due_ns
+            due_ns = self.due_ns
             if not due_ns or now_ns < due_ns:  # another thread was here, or nothing is attached
                 return
             self._keep(self._moment(due_ns, self._deepest))
             begin_ns = now_ns - now_ns % _MOMENT_NS
             if begin_ns > due_ns:  # nothing happened in between
-                self._keep(self._moment(begin_ns, self._depth))
-            self._deepest = self._depth
-            self._due_ns = begin_ns + _MOMENT_NS
+                self._keep(self._moment(begin_ns, self.depth))
+            self._deepest = self.depth
+            self.due_ns = begin_ns + _MOMENT_NS
 
     def _keep(self, moment: Moment) -> None:
         """Add a moment; of a stretch in which nothing happens the first and the last are enough."""

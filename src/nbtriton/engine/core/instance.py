@@ -61,7 +61,10 @@ class InstanceOwner(Runtime):
 
     @abstractmethod
     def free(
-        self, instance: int, requests: Sequence[InferenceRequest], completion: Completion | None
+        self,
+        instance: Instance,
+        requests: Sequence[InferenceRequest],
+        completion: Completion | None,
     ) -> int:
         """Make an instance idle; return how many of the requests it is to execute once more."""
 
@@ -102,6 +105,8 @@ class Instance(Executor):
 
     Attributes
     ----------
+    index : int
+        Its number for the batcher.
     running : sequence of InferenceRequest
         The batch that it executes.
     busy : bool
@@ -123,7 +128,7 @@ class Instance(Executor):
         self._context = context
         device = context.device
         self._simulated: bool = device is not None and device.simulated
-        self._index = index
+        self.index = index
         self._batches: queue.SimpleQueue[RunBatch | Recovery | None] = queue.SimpleQueue()
         self._created = threading.Event()
         self._error: BaseException | None = None
@@ -227,7 +232,8 @@ class Instance(Executor):
         assert self._model is not None
         if self.recovery.wanted and self._put_off(run):
             return
-        requests: list[InferenceRequest] = run.detach_tickets()  # type: ignore[assignment]
+        requests: list[InferenceRequest] = list(run.tickets)  # type: ignore[arg-type]
+        run.tickets = ()  # the caller of this keeps it for longer than they live
         self._batch_size = run.size
         self.running = requests
         self.busy = True
@@ -258,7 +264,7 @@ class Instance(Executor):
             # Without the engine's frames, which hold the batch; the model's own are with its cause.
             error = raised.with_traceback(None)
             if self.recovery.wanted:  # before it is idle again
-                owner.suspend(self._index)
+                owner.suspend(self.index)
         except Exception as raised:
             _log.exception("the backend of %s raised", self.name)
             error = InternalError(f"{type(raised).__name__}: {raised}")
@@ -324,7 +330,7 @@ class Instance(Executor):
         count = len(requests)
         statistics = owner.statistics
         meter = self.meter
-        if owner.history is not None:
+        if owner.history is not None and end >= owner.history.due_ns:
             owner.history.advance(end)
         execution.longest_ns = start - oldest
         execution.failed = error is not None
@@ -351,7 +357,7 @@ class Instance(Executor):
             # ensemble, may need it. (Before a sequence goes on, its state has to be kept.)
             early = owner.sequences is None
             if early:
-                self._free(requests, inline)
+                owner.free(self, requests, inline)
             self._answer_all(requests, responses, error, inline, frees=not early)
             return
         response_thread = self._response_thread
@@ -363,7 +369,7 @@ class Instance(Executor):
             and owner.has_next
             and response_thread.should_offload(end - start)
         ):
-            self._free(requests, None)
+            owner.free(self, requests, None)
             response_thread.put(
                 partial(self._answer_batch, requests, responses, error, response_thread.thread)
             )
@@ -371,12 +377,6 @@ class Instance(Executor):
             self._answer_batch(requests, responses, error, self._engine_thread)
         else:  # a thread of its own is not idle while it answers
             self._answer_all(requests, responses, error, None, frees=True)
-
-    def _free(self, requests: Sequence[InferenceRequest], completion: Completion | None) -> int:
-        """Become idle; return how many of the requests are to be executed once more."""
-        self.running = ()
-        self.busy = False
-        return self._owner.free(self._index, requests, completion)
 
     def _answer_batch(
         self,
@@ -420,37 +420,15 @@ class Instance(Executor):
                 left = requests if owner.sequences is None else requests.copy()
                 if batch is not None:
                     batch.answer_remaining = partial(self._answer_remaining, left, responses)
-                self._answer(left, responses, completion)
+                left.reverse()
+                self._answer_remaining(left, responses, completion)
             else:  # a decoupled model, which may send its own responses for long
                 for request in requests:
                     self._sent_or_late(request)
         finally:
             if frees:
-                again = self._free(requests, completion)
+                again = owner.free(self, requests, completion)
             owner.record_ended(count - again)
-
-    def _answer(
-        self,
-        requests: list[InferenceRequest],
-        responses: Sequence[Response | None],
-        completion: Completion | None,
-    ) -> None:
-        """Answer each request and remove it from the lists.
-
-        Its memory is then free for the request that follows from its answer. A batch kept until its
-        last answer would look like new objects that stay: with batches of 256 to a torch MLP the
-        garbage collector then took a tenth of the time.
-        """
-        owner = self._owner
-        if len(requests) == 1:
-            only = responses[0]
-            if only is None:
-                self._sent_or_late(requests[0])
-            elif requests[0].try_finish():
-                owner.deliver(requests[0], only, final=True, completion=completion)
-            return
-        requests.reverse()
-        self._answer_remaining(requests, responses, completion)
 
     def _answer_remaining(
         self,
@@ -458,7 +436,12 @@ class Instance(Executor):
         responses: Sequence[Response | None],
         completion: Completion | None,
     ) -> None:
-        """Answer the requests that are left, the last one first; a callback may call it again."""
+        """Answer the requests that are left, the last one first, and remove each from the lists.
+
+        Its memory is then free for the request that follows from its answer. A batch kept until its
+        last answer would look like new objects that stay: with batches of 256 to a torch MLP the
+        garbage collector then took a tenth of the time. A callback may call this method again.
+        """
         owner = self._owner
         made = responses if isinstance(responses, list) else None
         count = len(responses)
@@ -513,7 +496,7 @@ class Instance(Executor):
     def lost(self, cause: str) -> None:
         """Handle a loss, on any thread: also on one that must not run callbacks of requests."""
         self.recovery.lost(cause)
-        self._owner.suspend_later(self._index)
+        self._owner.suspend_later(self.index)
 
     def _put_off(self, run: RunBatch) -> bool:
         """Recover before a batch that came just as the idle instance was lost; True if it waits.
@@ -527,7 +510,7 @@ class Instance(Executor):
         if get_ident() != self._own_thread:
             self.put(run)
             return True
-        owner.suspend(self._index)
+        owner.suspend(self.index)
         self.recovery.run(self._restart)
         return False
 
@@ -539,11 +522,11 @@ class Instance(Executor):
     def _recover(self) -> None:
         recovery = self.recovery
         if recovery.run(self._restart):
-            self._owner.resume(self._index)
+            self._owner.resume(self.index)
             if recovery.wanted:  # lost again, before it was resumed
-                self._owner.suspend(self._index)
+                self._owner.suspend(self.index)
         elif recovery.down:
-            self._owner.give_up(self._index)
+            self._owner.give_up(self.index)
 
     def _serve(self) -> None:
         while (run := self._batches.get()) is not None:

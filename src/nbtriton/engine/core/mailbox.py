@@ -24,38 +24,37 @@ class Mailbox(Generic[M]):
 
     Attributes
     ----------
+    messages : deque
+        Those that wait now. Any thread may look whether there are some, as each event does several times;
+        what adds and removes them are the methods.
     closed : bool
         No more messages are accepted by `post_if_open`.
     """
 
-    __slots__ = ("_closing", "_messages", "_right", "closed")
+    __slots__ = ("_closing", "_right", "closed", "messages")
 
     def __init__(self) -> None:
-        self._messages: deque[M] = deque()
+        self.messages: deque[M] = deque()
         self._right = [None]
         self._closing = threading.Lock()
         self.closed = False
 
-    def has_messages(self) -> bool:
-        """Return whether messages wait now."""
-        return bool(self._messages)
-
     def post(self, message: M) -> None:
         """Add a message; `acquire_next` or `drain` has to follow."""
-        self._messages.append(message)
+        self.messages.append(message)
 
     def post_if_open(self, message: M) -> bool:
         """Post a message unless the mailbox is closed; False if it is."""
         with self._closing:
             if not self.closed:
-                self._messages.append(message)
+                self.messages.append(message)
             return not self.closed
 
     def close(self, last: M) -> None:
         """Accept no more messages behind this one."""
         with self._closing:
             self.closed = True
-            self._messages.append(last)
+            self.messages.append(last)
 
     def try_acquire(self) -> bool:
         """Acquire the right to handle messages; False if another thread has it."""
@@ -75,9 +74,9 @@ class Mailbox(Generic[M]):
         None, without the right, if no message waits or another thread handles them.
         """
         # Checked again after a release: a message that came in between must not be left lying.
-        while self._messages and self.try_acquire():
+        while self.messages and self.try_acquire():
             try:
-                return self._messages.popleft()
+                return self.messages.popleft()
             except IndexError:
                 self.release()
         return None
@@ -85,7 +84,7 @@ class Mailbox(Generic[M]):
     def pop(self) -> M | None:
         """Pop one more message, or None; for the thread that has the right."""
         try:
-            return self._messages.popleft()
+            return self.messages.popleft()
         except IndexError:
             return None
 

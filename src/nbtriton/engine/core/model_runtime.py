@@ -16,7 +16,7 @@ from nbtriton.engine.core.events import EventKind
 from nbtriton.engine.core.execution import now_ns
 from nbtriton.engine.core.finalizer import Finalizer
 from nbtriton.engine.core.history import Meter
-from nbtriton.engine.core.in_flight import InFlight
+from nbtriton.engine.core.in_flight import MANY_CHANGES, InFlight
 from nbtriton.engine.core.instance import Instance
 from nbtriton.engine.core.instance_set import InstanceSet, InstanceUpdate, UpdatableRuntime
 from nbtriton.engine.core.limiter import Limiter
@@ -315,7 +315,7 @@ class ModelRuntime(UpdatableRuntime):
     def _submit(self, kind: int, requests: object, completion: Completion | None) -> bool:
         """Accept new requests, unless this version is drained."""
         mailbox = self._mailbox
-        if not mailbox.has_messages() and mailbox.try_acquire():
+        if not mailbox.messages and mailbox.try_acquire():
             # Without the mailbox. Events posted now, DRAIN too, are handled behind these requests.
             accepted = not mailbox.closed
             if accepted:
@@ -324,7 +324,8 @@ class ModelRuntime(UpdatableRuntime):
                 mailbox.release()
         else:
             accepted = mailbox.post_if_open((kind, requests))
-        self._process_all(completion)
+        if mailbox.messages:
+            self._process_all(completion)
         return accepted
 
     def blockers(self, request: InferenceRequest) -> Blockers:
@@ -352,27 +353,31 @@ class ModelRuntime(UpdatableRuntime):
             self.deliver(request, Response(error=error), final=True)
 
     def free(
-        self, instance: int, requests: Sequence[InferenceRequest], completion: Completion | None
+        self,
+        instance: Instance,
+        requests: Sequence[InferenceRequest],
+        completion: Completion | None,
     ) -> int:
         """Make an instance idle; return how many of the requests it is to execute once more."""
+        instance.running = ()
+        instance.busy = False
         again: Sequence[InferenceRequest] = ()
         limiter = self._limiter
         ahead = False
         if limiter is not None:
-            idle = self._instances.active[instance]  # it may be retired with this
             # With a batch that is formed by now it competes for the resources again (R6).
             ahead = self._batcher.forms_ahead
             if not ahead:
-                limiter.finished(idle)
+                limiter.finished(instance)
         if self.sequences is None:
-            self._post(EventKind.IDLE, instance, completion)
+            self._post(EventKind.IDLE, instance.index, completion)
         else:
             again = [request for request in requests if request.pop_rescheduled()]
             if again:
                 self.sequences.rescheduled(self.name, again)
-            self._post(EventKind.IDLE_IN_SEQUENCE, (instance, requests, again), completion)
+            self._post(EventKind.IDLE_IN_SEQUENCE, (instance.index, requests, again), completion)
         if limiter is not None and ahead:
-            limiter.finished(idle)
+            limiter.finished(instance)
         return len(again)
 
     def suspend(self, instance: int) -> None:
@@ -402,7 +407,7 @@ class ModelRuntime(UpdatableRuntime):
             self.record_ended(1)
 
     def record_ended(self, count: int) -> None:
-        self._in_flight.record_ended(count)
+        self._in_flight.changes.append(-count)
         if self._draining:
             self._post(EventKind.ENDED, None)
 
@@ -416,19 +421,17 @@ class ModelRuntime(UpdatableRuntime):
     def _post(self, kind: int, payload: object, completion: Completion | None = None) -> None:
         """Process an event, or leave it to the thread that owns the batcher."""
         mailbox = self._mailbox
-        if mailbox.has_messages() or not mailbox.try_acquire():
+        if mailbox.messages or not mailbox.try_acquire():
             mailbox.post((kind, payload))
         else:
             self._process(kind, payload, completion)
-        self._process_all(completion)
+        if mailbox.messages:
+            self._process_all(completion)
 
     def _process_all(self, completion: Completion | None) -> None:
         """Process what was posted, unless another thread does so."""
         mailbox = self._mailbox
-        while mailbox.has_messages():
-            event = mailbox.acquire_next()
-            if event is None:
-                return
+        while (event := mailbox.acquire_next()) is not None:
             self._process(event[0], event[1], completion)
 
     def _process(self, kind: int, payload: object, completion: Completion | None) -> None:
@@ -437,25 +440,21 @@ class ModelRuntime(UpdatableRuntime):
         try:
             now = now_ns()
             decisions = self._handle(now, kind, payload)
-            while mailbox.has_messages():
-                event = mailbox.pop()
-                if event is None:
-                    break
+            while mailbox.messages and (event := mailbox.pop()) is not None:
                 now = now_ns()
                 decisions += self._handle(now, event[0], event[1])
-            if self.history is not None:
-                batcher = self._batcher
-                if isinstance(batcher, Batcher):  # compiled: a call of its own
-                    self.history.note_depth(now, batcher.waiting)
-                else:
-                    self.history.note_depth(now, batcher.waiting)
+            waiting = self._batcher.waiting
+            if self.history is not None and waiting != self.history.depth:
+                self.history.note_depth(now, waiting)
             if self._order is not None:
                 self._order.line_up(decisions)
-            self._in_flight.sum_up()
-            wake = self._batcher.wake_at()
-            if wake is not None and (self._woken_at is None or wake < self._woken_at):
-                self._woken_at = wake
-                self._clock.call_at(wake, self._wake)
+            if len(self._in_flight.changes) > MANY_CHANGES:
+                self._in_flight.sum_up()
+            if waiting or self.sequences is not None:  # else there is nothing to wake for
+                wake = self._batcher.wake_at()
+                if wake is not None and (self._woken_at is None or wake < self._woken_at):
+                    self._woken_at = wake
+                    self._clock.call_at(wake, self._wake)
         finally:
             mailbox.release()
         for decision in decisions:
@@ -465,14 +464,14 @@ class ModelRuntime(UpdatableRuntime):
         """Pass an event to the batcher; return its decisions."""
         batcher = self._batcher
         if kind == EventKind.SUBMIT:
-            self._in_flight.accept(1)
+            self._in_flight.changes.append(1)
             return batcher.submit(now, payload)
         if kind == EventKind.IDLE:
             assert isinstance(batcher, Batcher)
             return batcher.finish(now, payload)
         if kind == EventKind.SUBMIT_MANY:
             assert isinstance(batcher, Batcher)
-            self._in_flight.accept(len(payload))
+            self._in_flight.changes.append(len(payload))
             return batcher.submit_many(now, payload)
         if kind == EventKind.IDLE_IN_SEQUENCE:
             assert isinstance(batcher, SequenceBatcher)
@@ -499,7 +498,7 @@ class ModelRuntime(UpdatableRuntime):
             payload.done.set()
             return []
         if kind == EventKind.SUBMIT_CANCELLED:
-            self._in_flight.accept(1)
+            self._in_flight.changes.append(1)
             return batcher.submit_cancelled(now, payload)
         if kind == EventKind.FAIL_PENDING:
             return [*batcher.clear("UNAVAILABLE", payload)]

@@ -167,7 +167,11 @@ class ModelSignature:
         rules = self._rules
         # The dict that an ensemble makes for its step is the step's own.
         arrays: dict[Any, Any] = (  # names are checked below
-            inputs if parent is not None and isinstance(inputs, dict) else _copied(inputs)
+            _copied(inputs)
+            if not isinstance(inputs, dict)
+            else inputs.copy()
+            if parent is None
+            else inputs
         )
         usual = len(arrays) == len(rules)
         for name in arrays:

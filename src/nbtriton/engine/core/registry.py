@@ -43,8 +43,8 @@ class Entry:
 
     Attributes
     ----------
-    latest : Runtime or None
-        The highest version that is ready.
+    ready : dict of int to Runtime
+        The versions that are ready; -1 is the highest.
     members : frozenset of str
         Of an ensemble: the models that its steps name.
     """
@@ -52,24 +52,24 @@ class Entry:
     slots: Mapping[int, Slot]
     user_config: ModelConfig
     ignored: Sequence[tuple[str, str]] = ()
-    latest: Runtime | None = field(init=False)
+    ready: dict[int, Runtime] = field(init=False)
     members: frozenset[str] = field(init=False)
 
     def __post_init__(self) -> None:
-        ready = [n for n, slot in self.slots.items() if slot.state == "READY"]
-        object.__setattr__(self, "latest", self.slots[max(ready)].runtime if ready else None)
+        ready = {n: slot.runtime for n, slot in self.slots.items() if slot.state == "READY"}
+        if ready:
+            ready[-1] = ready[max(ready)]
+        object.__setattr__(self, "ready", ready)
         configs = [slot.runtime.config for slot in self.slots.values()]
         steps = [
             step for one in configs if is_ensemble(one) for step in one.ensemble_scheduling.step
         ]
         object.__setattr__(self, "members", frozenset([step.model_name for step in steps]))
 
-    def ready(self, version: int) -> Runtime | None:
-        """Return the runtime of a version that is ready, -1 for the highest; None if it is not."""
-        if version == -1:
-            return self.latest
-        slot = self.slots.get(version)
-        return slot.runtime if slot is not None and slot.state == "READY" else None
+    @property
+    def latest(self) -> Runtime | None:
+        """The highest version that is ready."""
+        return self.ready.get(-1)
 
     def with_slot(self, version: int, slot: Slot) -> Entry:
         """Return the entry with one version added or replaced."""
@@ -149,7 +149,8 @@ class Registry:
         InvalidArgumentError, NotFoundError, UnavailableError, UnsupportedError
             As `resolve`; with Triton's text where the model is decoupled and the sender is not.
         """
-        self.check_open()
+        if self.closed is not None:
+            raise self.closed()
         runtime = self.resolve(name, version)
         if runtime.signature.decoupled and not decoupled:
             raise UnsupportedError(_DECOUPLED, hint="use server.stream(…)")
@@ -165,10 +166,10 @@ class Registry:
         NotFoundError, UnavailableError
             With Triton's texts.
         """
-        known = checked_name(name)
-        number = checked_version(version)
+        known = name if type(name) is str else checked_name(name)
+        number = version if type(version) is int else checked_version(version)
         entry = self.entries.get(known)
-        runtime = None if entry is None else entry.ready(number)
+        runtime = None if entry is None else entry.ready.get(number)
         if runtime is None:
             raise self._missing(known, number)
         return runtime
@@ -181,7 +182,7 @@ class Registry:
         known = checked_name(name)
         number = checked_version(version)
         entry = self.entries.get(known)
-        if entry is None or entry.ready(number) is None:
+        if entry is None or number not in entry.ready:
             raise self._missing(known, number)
         return entry
 

@@ -287,12 +287,6 @@ class InferenceRequest(Ticket):
                 self._resolve(future, response)
         return future
 
-    def pop_final_response(self) -> Response:
-        """Return the final response, and keep it no longer."""
-        response, self.final_response = self.final_response, None
-        assert response is not None
-        return response
-
     def copy_inputs(self) -> None:
         """Copy the inputs: their sender may reuse the memory while the request waits."""
         self.inputs = copies_of(self.inputs)
@@ -311,7 +305,8 @@ class InferenceRequest(Ticket):
 
     def is_cancelled(self) -> bool:
         """True after the caller has cancelled."""
-        return bool(self.cancelled or self.root.cancelled)
+        parent = self.parent
+        return bool(self.cancelled or (parent is not None and parent.cancelled))
 
     @property
     def log_prefix(self) -> str:
@@ -498,28 +493,21 @@ class InferenceRequest(Ticket):
             self.timing(),
         )
 
-    def times(self) -> tuple[int, int, int, int] | None:
-        """Return queue, compute_input, compute_infer and compute_output in ns; None before them."""
-        execution = self.execution
-        steps = self.step_times
-        if execution is None:
-            if steps is None:
-                return None
-            return steps.queue_ns, steps.input_ns, steps.infer_ns, steps.output_ns
-        input_ns, infer_ns, output_ns = execution.times()
-        return execution.start_ns - self.enqueued_ns, input_ns, infer_ns, output_ns
-
     def timing(self) -> tuple[int, int, int, int, int, int, bool]:
         """Return where the time went so far, as `RequestTiming` has it."""
         total_ns = (self.answered_ns or now_ns()) - self.start_ns
-        times = self.times()
-        if times is None:
-            return total_ns, 0, 0, 0, 0, 0, False
-        execution = self.execution
-        runtime = self.runtime
-        size = self.size if execution is None else execution.batch_size
-        first = runtime is not None and runtime.statistics.is_first
-        return total_ns, times[0], times[1], times[2], times[3], size, first
+        execution, steps = self.execution, self.step_times
+        if execution is not None:
+            queue_ns = execution.start_ns - self.enqueued_ns
+            input_ns, infer_ns, output_ns = execution.times()
+            size, first = execution.batch_size, execution.first
+            return total_ns, queue_ns, input_ns, infer_ns, output_ns, size, first
+        if steps is not None:
+            return (
+                total_ns, steps.queue_ns, steps.input_ns, steps.infer_ns, steps.output_ns,
+                self.size, steps.first,
+            )  # fmt: skip
+        return total_ns, 0, 0, 0, 0, 0, False
 
     def fail(self, error: TritonError, completion: Completion | None = None) -> None:
         """Answer with an error, unless the request is answered already."""

@@ -92,12 +92,6 @@ class Statistics:
             return self._executions
 
     @property
-    def is_first(self) -> bool:
-        """Whether at most one execution has ended since the load, warmup included."""
-        # Without the lock: while executions are added up, some count twice.
-        return self._executions + len(self._noted) <= 1
-
-    @property
     def counts(self) -> dict[str, int]:
         """Numbers of requests by field of Triton's inference statistics."""
         with self._lock:
@@ -136,6 +130,8 @@ class Statistics:
 
     def record_execution(self, execution: Execution) -> None:
         """Record the end of a call of execute that reached the model."""
+        # Without the lock: while executions are added up, some count twice.
+        execution.first = not self._executions and not self._noted
         self._noted.append(execution)
         if len(self._noted) >= _NOTED:
             with self._lock:
@@ -145,6 +141,7 @@ class Statistics:
         """Record a request that went through an ensemble."""
         with self._lock:
             self._last_ns = now_ns()
+            times.first = not self._executions
             self._add_execution(batch_size, times.input_ns, times.infer_ns, times.output_ns)
             self._add_requests(
                 1, batch_size, total_ns, 0, times.input_ns, times.infer_ns, times.output_ns

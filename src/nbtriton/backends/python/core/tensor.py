@@ -172,5 +172,7 @@ def leaving(array: Array) -> Array:
 
     It may keep the array and send it again, send one as two outputs, or a part of its input.
     """
+    if type(array) is _ndarray and array.dtype.kind not in ("O", "S"):
+        return array.copy()
     sent = wire_array(array)
     return sent if sent is not array else copy_of(array)
