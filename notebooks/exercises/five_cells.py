@@ -33,7 +33,7 @@ def calls_until_answered(answer, server):
     ]
     assert counts, "Run the measurement first."
     happened = round(median(counts))
-    assert answer == happened, f"The recorder says {happened} (the median of {len(counts)} requests)."
+    assert answer == happened, f"The recorder counts another number (the median of {len(counts)} requests)."
     return "So the latency is 8 times that of a request alone, and the throughput is the same."
 
 

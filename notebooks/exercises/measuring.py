@@ -21,7 +21,7 @@ def requests_inside(answer, server):
     assert len(requests) == 500, "Run the three rates first."
     span = max(one.answered_ns for one in requests) - min(one.arrival_ns for one in requests)
     inside = sum(one.answered_ns - one.arrival_ns for one in requests) / span
-    assert 0.7 < answer / inside < 1.3, f"The recorder says {inside:.1f}."
+    assert 0.7 < answer / inside < 1.3, "The recorder counts another number, by a third or more."
     return f"The recorder counts {inside:.1f}; the law needs neither the queue's rules nor the model's times."
 
 
@@ -53,5 +53,5 @@ def slow_percent(answer, server):
     # For each slow call, of which there is one in 50: a busy machine makes others slow, too.
     each = met / len(slow)
     said = f"The recorder says that a slow call meets {each:.1f} requests: {2 * each:.0f}%"
-    assert abs(answer - 2 * each) < 4, f"{said}."
+    assert abs(answer - 2 * each) < 4, "The recorder counts another share (in percent)."
     return f"{said} with one slow call in 50, so p99 and p90 are slow, too."

@@ -36,7 +36,7 @@ def requests_in_the_server(answer, server):
         by_number(server, by_client[-1].number),
         *(requests_since_the_last(server, name) for name in names),
     ]
-    assert answer == happened, f"The recorder counts {happened}."
+    assert answer == happened, "The recorder counts other numbers."
     return "One from outside, and one for each step: what the server sends to itself never leaves it."
 
 
@@ -57,8 +57,8 @@ def executions_of_the_network(answer, server):
         callers = [one.number for one in server.requests(name)[-10:]]
         assert len(callers) == 10, "Send the ten pictures first."
         happened.append(int(((frame["model"] == "network") & frame["caller"].isin(callers)).sum()))
-    assert answer == happened, f"The recorder counts {happened}."
-    return "What is not computed costs nothing: that is what logic is for."
+    assert answer == happened, "The recorder counts other numbers."
+    return "BLS skipped four executions: that is why one writes logic."
 
 
 @nt.exercise(

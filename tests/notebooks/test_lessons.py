@@ -58,6 +58,11 @@ def test_it_runs_and_its_exercises_mark(name, executed):
             assert correct is False, one
             assert len(feedback) > 10, one
         assert one["right"][0] is True, one
+        if one["unlisted"] is not None:
+            correct, feedback = one["unlisted"]
+            assert correct is False, one
+            given_away = re.search(rf"(?<!\w){re.escape(one['solution'])}(?!\w)", feedback)
+            assert not given_away, one
     assert (lesson.state / "nbtriton" / "exercises.json").is_file()
     pictures = sum(len(d.get("image/png", "")) for cell in lesson.code_cells for d in shown(cell))
     own = nbformat.from_dict({**lesson.notebook, "cells": lesson.code_cells})

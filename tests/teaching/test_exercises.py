@@ -206,3 +206,34 @@ def test_what_a_check_says_is_no_markup(server, progress):
         raise AssertionError("a < b & `c<d>`")
 
     assert "a &lt; b &amp; <code>c&lt;d&gt;</code>" in nt.check(server, odd, progress=progress)._repr_html_()  # fmt: skip
+
+
+def test_a_busy_machine_is_told_and_is_no_wrong_answer(server, progress):
+    meant: dict = {}
+
+    @nt.exercise(example="1", solution="2", hint="Count.")
+    def how_many(answer, server):
+        """How many batches?"""
+        assert answer == len(nt.last_batches(server, "double", requests=2, **meant)), (
+            "another number"
+        )
+        return "as recorded"
+
+    for _ in range(2):
+        ask(server, 1)
+    first, second = server.requests("double")[-2:]
+    apart_ms = (second.arrival_ns - first.arrival_ns) / 1e6
+    for name, value, words in (
+        ("within_ms", apart_ms / 2, "requests that are sent at once came within"),
+        ("took_ms", (1e6, 1e-6), "what takes 1e-06 ms took"),
+    ):
+        meant |= {name: value}
+        for answer in (1, 2):
+            mark = nt.check(server, how_many, answer, progress=progress)
+            assert mark.correct is None
+            assert "Your machine was busy: " + words in mark.feedback
+        del meant[name]
+    assert progress.read() == {}
+    meant |= {"within_ms": apart_ms * 2, "took_ms": (1e6, 1e6)}
+    assert nt.check(server, how_many, 2, progress=progress).correct is True
+    assert nt.check(server, how_many, 1, progress=progress).correct is False

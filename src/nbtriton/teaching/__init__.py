@@ -6,13 +6,14 @@ from nbtriton.teaching.checking import Mark, check
 from nbtriton.teaching.definition import Exercise, exercise
 from nbtriton.teaching.predicting import predict_batches
 from nbtriton.teaching.progress import Overview, Progress
-from nbtriton.teaching.records import last_batches
+from nbtriton.teaching.records import MachineBusyError, last_batches
 from nbtriton.teaching.scenarios import SCENARIOS, Arrival, Scenario, scenario
 
 __all__ = [
     "SCENARIOS",
     "Arrival",
     "Exercise",
+    "MachineBusyError",
     "Mark",
     "Overview",
     "Progress",

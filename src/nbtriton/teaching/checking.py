@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from nbtriton.errors import InvalidArgumentError
 from nbtriton.teaching.definition import Exercise, lines_html
 from nbtriton.teaching.progress import Progress
+from nbtriton.teaching.records import MachineBusyError
 
 if TYPE_CHECKING:
     from nbtriton.engine import Server
@@ -28,7 +29,7 @@ class Mark:
     ----------
     exercise : Exercise
     correct : bool or None
-        None for an unmarked answer: none yet, or not in the required form.
+        None for an unmarked answer: none yet, not in the required form, or on a busy machine.
     feedback : str
     tries : int
         Number of marked answers, this one included.
@@ -139,13 +140,17 @@ def check(
             return Mark(exercise, None, form)
         given = (answer, server)
     correct, feedback = _run(exercise, given)
+    if correct is None:
+        return Mark(exercise, None, feedback)
     tries, note = (progress or Progress.of_user()).record(exercise.key, correct=correct)
     return Mark(exercise, correct, feedback, tries, note)
 
 
-def _run(exercise: Exercise, given: tuple[object, ...]) -> tuple[bool, str]:
+def _run(exercise: Exercise, given: tuple[object, ...]) -> tuple[bool | None, str]:
     try:
         said = exercise.check(*given)
+    except MachineBusyError as busy:
+        return None, str(busy)
     except AssertionError as error:
         # The scheduler decides what is wrong; a known mistake only has a better explanation.
         for mistake, feedback in exercise.mistakes.items():

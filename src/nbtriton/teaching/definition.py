@@ -89,8 +89,9 @@ def exercise(
     """Make an exercise from a function that checks an answer.
 
     The function is called as ``check(answer, server)``, or as ``check(server)`` for a task. Its docstring is
-    the question. A failed ``assert`` marks a wrong answer, and the reader sees its text. The return value is
-    the feedback on a right answer. The function examines the server (`nbtriton.teaching.last_batches`,
+    the question. A failed ``assert`` marks a wrong answer, and the reader sees its text, which should not give
+    the right one away. `nbtriton.teaching.MachineBusyError` says that the experiment was disturbed. The return
+    value is the feedback on a right answer. The function examines the server (`nbtriton.teaching.last_batches`,
     `nbtriton.events`, statistics) or sends requests itself.
 
     Parameters

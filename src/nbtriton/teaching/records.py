@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from nbtriton.checks import Kind, check, whole
@@ -9,12 +10,35 @@ from nbtriton.checks import Kind, check, whole
 if TYPE_CHECKING:
     from nbtriton.engine import BatchRecord, Server
 
-__all__ = ["last_batches"]
+__all__ = ["MachineBusyError", "last_batches"]
 
 _RECORDS = Kind(lambda value: hasattr(value, "batches"), "a server or a trial")
 
 
-def last_batches(server: Server, name: str, *, requests: int) -> tuple[BatchRecord, ...]:
+# How much longer than asked a sleep may take before an experiment counts as disturbed.
+_TOO_LONG = 1.5
+
+
+class MachineBusyError(Exception):
+    """The machine was too busy for an experiment: an answer to it is neither right nor wrong.
+
+    A check raises it with a sentence for the reader, who runs the experiment again.
+    """
+
+    def __init__(self, what: str) -> None:
+        super().__init__(
+            f"Your machine was busy: {what}. This says nothing about the answer; run the experiment again."
+        )
+
+
+def last_batches(
+    server: Server,
+    name: str,
+    *,
+    requests: int,
+    within_ms: float | None = None,
+    took_ms: Sequence[float] = (),
+) -> tuple[BatchRecord, ...]:
     """Return the batches with a model's newest requests, oldest first.
 
     Parameters
@@ -23,9 +47,15 @@ def last_batches(server: Server, name: str, *, requests: int) -> tuple[BatchReco
     name : str
     requests : int
         Number of requests in the experiment.
+    within_ms : float, optional
+        Milliseconds within which all of them have to come for the experiment to be what it is meant to be.
+    took_ms : sequence of float, optional
+        How long each request's execution is meant to take, in the order of their arrival.
 
     Raises
     ------
+    MachineBusyError
+        They came over a longer time, or an execution took half as long again.
     AssertionError
         Fewer are recorded: the reader has not run the experiment.
     NotFoundError
@@ -49,4 +79,20 @@ def last_batches(server: Server, name: str, *, requests: int) -> tuple[BatchReco
         f"Run the experiment first: it sends {requests} requests to {name}, "
         f"{requests - missing} are recorded."
     )
-    return tuple(reversed(batches))
+    found = tuple(reversed(batches))
+    if within_ms is not None:
+        numbers = {number for batch in found for number in batch.requests}
+        came = [one.arrival_ns for one in server.requests(name) if one.number in numbers]
+        spread_ms = (max(came) - min(came)) / 1e6
+        if spread_ms > within_ms:
+            raise MachineBusyError(f"requests that are sent at once came within {spread_ms:.0f} ms")
+    for meant_ms, batch in zip(took_ms, sorted(found, key=_first_request), strict=False):
+        if batch.end_ns - batch.start_ns > _TOO_LONG * meant_ms * 1e6:
+            raise MachineBusyError(
+                f"what takes {meant_ms:g} ms took {(batch.end_ns - batch.start_ns) / 1e6:.0f} ms"
+            )
+    return found
+
+
+def _first_request(batch: BatchRecord) -> int:
+    return min(batch.requests)
