@@ -103,6 +103,16 @@ def test_the_end_of_a_load_ends_live_sequences():
     assert traffic.closing(1) is None
 
 
+def test_a_sequence_of_one_request_does_not_end_for_an_iterative_model():
+    for iterative in (False, True):
+        call = sequences(1, length=1, variation=0.0, iterative=iterative).next(0, 0)
+        assert call.ends
+        assert call.options["sequence_start"]
+        assert call.options["sequence_end"] is not iterative
+    two = sequences(1, length=2, variation=0.0, iterative=True)
+    assert [two.next(0, n).options["sequence_end"] for n in range(2)] == [False, True]
+
+
 @pytest.mark.parametrize(
     ("written", "found"),
     [(None, (1, None)), (7, (7, None)), ("7", (7, None)), ("7:9", (7, 9)), ((7, 9), (7, 9))],

@@ -91,7 +91,9 @@ _REAL = (
     "sequence_length_variation",
 )  # fmt: skip
 _KINDS: Mapping[str, Kind] = {
-    "server": optional(SERVER),
+    "server": optional(
+        Kind(SERVER.accepts, f"{SERVER.words}, or None with url='HOST:PORT' for one elsewhere")
+    ),
     "model": NAME,
     "recording": optional(Kind(lambda value: isinstance(value, Recording) or PATH.accepts(value), PATH.words)),
     "shapes": optional(MAPPING),

@@ -91,7 +91,8 @@ def sequence_plan(
         for control in tensor.control
         if enum_name(control, "kind") == "CONTROL_SEQUENCE_CORRID"
     )
-    return replace(plan, serial=plan.serial or serial, as_text=as_text)
+    iterative = any(c.sequence_batching.iterative_sequence for c in stateful)
+    return replace(plan, serial=plan.serial or serial, as_text=as_text, iterative=iterative)
 
 
 def workloads(

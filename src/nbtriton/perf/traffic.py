@@ -126,6 +126,9 @@ class SequencePlan:
         At most one outstanding request per sequence, as in every closed loop.
     as_text : bool
         Send ids as text, if the model declares its correlation id so.
+    iterative : bool
+        Whether the model is iterative: a sequence of one request then has the start flag alone. With both
+        flags tritonserver never answers once the model reschedules it (`iterative-end` in differences.md).
     """
 
     length: int | None = None
@@ -135,6 +138,7 @@ class SequencePlan:
     num_of_sequences: int = NUM_OF_SEQUENCES
     serial: bool = False
     as_text: bool = False
+    iterative: bool = False
 
     def check(self, live: int) -> None:
         """Refuse more live sequences than the range has ids.
@@ -305,6 +309,6 @@ class Sequences:
             **given,
             "correlation_id": str(live.number) if self._plan.as_text else live.number,
             "sequence_start": starts,
-            "sequence_end": ends,
+            "sequence_end": ends and not (starts and self._plan.iterative),
         }
         return Call(inputs, options, ends=ends and not closing, closing=closing)
