@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib import import_module
 from importlib.util import find_spec
+from traceback import walk_tb
 from typing import Any
 
 from nbtriton.errors import UnsupportedError
@@ -65,15 +66,21 @@ def needed(what: str, *, package: str = "") -> Iterator[None]:
     try:
         yield
     except ImportError as error:
-        top = package or (error.name or "").partition(".")[0]
+        top = package or (error.name or _raised_in(error)).partition(".")[0]
         if top == "nbtriton":  # a fault of ours
             raise
-        name = DISTRIBUTIONS.get(top, top) or "it was built with"
+        name = DISTRIBUTIONS.get(top, top)
         wanted = f"'nbtriton[{EXTRAS[top]}]'" if top in EXTRAS else name
         reason = "" if isinstance(error, ModuleNotFoundError) else f": {error}"
         raise UnsupportedError(
             f"{what} needs the package '{name}'{reason}", hint=f"pip install {wanted}"
         ) from None
+
+
+def _raised_in(error: ImportError) -> str:
+    """Return the module that raised an error which names none: a package that was built for another one."""
+    *_, (frame, _) = walk_tb(error.__traceback__)
+    return str(frame.f_globals.get("__name__", ""))
 
 
 def on_first_use(package: str, places: Mapping[str, str]) -> Callable[[str], Any]:

@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 
 from nbtriton.backends import ModelContext, find_backend
+from nbtriton.backends.python.isolation.imports import LocalModules
 from nbtriton.config import as_config, normalize
 from nbtriton.errors import ModelError
 from tests.backends.fakes import DEFAULT
@@ -281,3 +282,19 @@ def test_a_folder_of_a_model_that_it_adds_to_sys_path(make, ask, model_file, mon
     assert ask(instance, "__import__('helper').WHO") == "lib"
     instance.finalize()
     assert "helper" not in sys.modules
+
+
+def test_a_script_beside_the_model_may_be_started_by_a_path_with_dots(tmp_path, monkeypatch):
+    """``python ../folder/main.py``: Python writes ``..`` into `sys.path` and into the files of modules."""
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    (folder / "beside.py").write_text("")
+    dotted = folder / ".." / "folder"
+    monkeypatch.syspath_prepend(dotted)
+    __import__("beside")
+    try:
+        assert ".." in (sys.modules["beside"].__file__ or "")
+        for directory in (folder, dotted):
+            assert LocalModules(1, [directory]).clashes() == {}
+    finally:
+        del sys.modules["beside"]

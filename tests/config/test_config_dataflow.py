@@ -293,6 +293,12 @@ def test_names_that_are_not_python_names() -> None:
             "write OUT = model(IN=x), or A, B = model(IN=x) for two outputs",
         ),
         (
+            "h = my-model(A=x)",
+            1,
+            "a dataflow line calls one model and names its outputs",
+            'a name that is none of Python\'s stands in quotes: OUT = "my-model"(IN=x)',
+        ),
+        (
             "a.b = join(A=x)",
             1,
             "'a.b' is not a name",

@@ -8,7 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from nbtriton.backends import RequestOptions
+from nbtriton.config import as_config, normalize
 from nbtriton.engine import Server
+from nbtriton.engine.core.model_signature import ModelSignature
 from nbtriton.errors import InvalidArgumentError, NotFoundError, TritonError, UnavailableError
 from tests.engine.support import echo, ensemble_text, fields, gated, ones, row
 
@@ -643,3 +646,33 @@ def test_what_is_no_version_to_load_changes_nothing(server: Server, version: Any
     assert caught.value.message == said
     server.load(echo(), lambda IN: {"OUT": IN}, name="m", version=np.int32(0))
     assert [(model.name, model.version) for model in server.models()] == [("m", 0)]
+
+
+@pytest.mark.parametrize(
+    ("dims", "array", "hint"),
+    [
+        ("[-1, 64]", np.ones((1, 1, 32), np.float32), "dimension 2 is 32 instead of 64"),
+        (
+            "[2, 3]",
+            np.ones((1, 4, 5), np.float32),
+            "dimension 1 is 4 instead of 2, dimension 2 is 5 instead of 3",
+        ),
+        ("[4]", np.ones((1, 2, 2, 4), np.float32), "4 dimensions instead of 2"),
+        ("[4]", np.ones(4, np.float32), "add the batch dimension: IN[None] is a batch of one"),
+    ],
+)
+def test_a_wrong_shape_is_told_by_its_dimension(dims, array, hint):
+    text = 'name: "m" max_batch_size: 4 input { name: "IN" data_type: %s dims: %s }'
+    signature = ModelSignature(normalize(as_config(text % ("TYPE_FP32", dims)), name="m"))
+    with pytest.raises(InvalidArgumentError) as caught:
+        signature.build_request({"IN": array}, RequestOptions())
+    assert caught.value.hint == hint
+
+
+def test_the_way_to_bf16_is_one_that_numpy_has():
+    text = 'name: "m" max_batch_size: 4 input { name: "IN" data_type: TYPE_BF16 dims: [4] }'
+    signature = ModelSignature(normalize(as_config(text), name="m"))
+    with pytest.raises(InvalidArgumentError) as caught:
+        signature.build_request({"IN": np.ones((1, 4), np.float32)}, RequestOptions())
+    assert "'bfloat16'" not in caught.value.hint
+    assert "ml_dtypes.bfloat16" in caught.value.hint

@@ -46,6 +46,14 @@ def test_a_package_that_does_not_start_is_reported_with_the_reason():
     )
 
 
+def test_an_error_that_names_no_package_is_that_of_the_package_that_raised(tmp_path, monkeypatch):
+    (tmp_path / "half_built.py").write_text("raise ImportError('C extension not built')")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(UnsupportedError) as caught, needed("this"):
+        __import__("half_built")
+    assert caught.value.message == "this needs the package 'half_built': C extension not built"
+
+
 def test_other_errors_stay():
     with pytest.raises(RuntimeError, match="mine"), needed("this"):
         raise RuntimeError("mine")

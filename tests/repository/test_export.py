@@ -6,6 +6,7 @@ import sys
 import warnings
 
 import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -367,6 +368,43 @@ def test_an_estimator_is_pickled_beside_its_file(server, tmp_path):
     assert "the server needs the same version of sklearn" in exported.warnings[0]
     with again(tmp_path) as other:
         same(server, other, "e", {"INPUT": ONE})
+
+
+@pytest.mark.slow
+def test_an_estimator_gets_the_columns_that_it_was_trained_with(server, tmp_path):
+    """By their names, here and in the file: without a warning a request."""
+    compose = pytest.importorskip("sklearn.compose", reason="extra 'demo'")
+    from sklearn.linear_model import LinearRegression
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import StandardScaler
+
+    frame = pd.DataFrame(np.arange(12, dtype=np.float32).reshape(4, 3), columns=["a", "b", "c"])
+    chosen = compose.ColumnTransformer([("scaled", StandardScaler(), ["c", "a"])])
+    fitted = make_pipeline(chosen, LinearRegression()).fit(frame, [0.0, 1.0, 2.0, 3.0])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        server.load("max_batch_size: 8", fitted, name="e")
+        found = server.infer("e", {"INPUT": frame.to_numpy()})["predict"]
+    np.testing.assert_allclose(found[:, 0], fitted.predict(frame), rtol=1e-6)
+    server.export(tmp_path)
+    with again(tmp_path) as other:
+        same(server, other, "e", {"INPUT": frame.to_numpy()})
+
+
+def test_a_pipeline_of_transformers_says_how_it_is_exported(server, tmp_path):
+    class Pipeline:
+        """The interface of `transformers.Pipeline`, whose `forward` makes no torch module of it."""
+
+        task, tokenizer, forward = "text-classification", None, None
+
+        def __call__(self, texts):
+            return [{"score": float(len(text))} for text in texts]
+
+    server.load("max_batch_size: 8", Pipeline(), name="hf")
+    with pytest.raises(UnsupportedError, match="'hf' is a pipeline of transformers") as caught:
+        server.export(tmp_path)
+    assert "save_pretrained" in caught.value.hint
+    assert "pipeline('text-classification', 'FOLDER')" in caught.value.hint
 
 
 def test_an_object_of_the_notebook_is_not_written(server, tmp_path):

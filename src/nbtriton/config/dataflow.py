@@ -143,10 +143,14 @@ def _read_line(statement: ast.stmt, ensemble: str, models: Mapping[str, ModelCon
         or len(statement.targets) != 1
         or not isinstance(statement.value, ast.Call)
     ):
+        written = ast.unparse(statement).replace(" ", "")
+        quoted = [name for name in models if not name.isidentifier() and f"{name}(" in written]
         _fail(
             statement,
             "a dataflow line calls one model and names its outputs",
-            "write OUT = model(IN=x), or A, B = model(IN=x) for two outputs",
+            f'a name that is none of Python\'s stands in quotes: OUT = "{max(quoted, key=len)}"(IN=x)'
+            if quoted
+            else "write OUT = model(IN=x), or A, B = model(IN=x) for two outputs",
         )
     call = statement.value
     model = _model_name(call, ensemble, models)

@@ -366,9 +366,18 @@ class _MapCheck:
                 f"{where} shape: {_shape(known.full_dims)} is inferred from model {known.model} "
                 f"while {_shape(mine.full_dims)} is inferred from model {mine.model}",
                 field="dims",
-                hint="dims must agree one by one, where -1 agrees with any; a batch dimension "
-                "counts as a leading -1",
+                hint=_hint_shape(known, mine),
             )
+
+
+def _hint_shape(known: _Tensor, mine: _Tensor) -> str:
+    one, other = ([dim for dim in tensor.full_dims if dim != 1] for tensor in (known, mine))
+    if _match(one, other):
+        return (
+            f"they differ by dimensions of 1, which `reshape {{ shape: [ … ] }}` of this tensor adds or "
+            f"drops in the configuration of {known.model} or {mine.model}"
+        )
+    return "dims must agree one by one, where -1 agrees with any; a batch dimension counts as a leading -1"
 
 
 def _match(one: Sequence[int], other: Sequence[int]) -> bool:

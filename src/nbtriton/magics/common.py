@@ -159,7 +159,9 @@ def evaluate(shell: InteractiveShell, expression: str, what: str) -> Any:
     try:
         code = compile(ast.parse(expression.strip(), mode="eval"), f"<{what.strip()}>", "eval")
     except SyntaxError as error:
-        raise UsageError(f"{what}{expression.strip()}: {error.msg}") from None
+        named = re.match(r"\w+=(?!=)", expression.strip()) and what == "--inputs "
+        hint = ", write a mapping by name: --inputs \"{'IN': x}\"" if named else ""
+        raise UsageError(f"{what}{expression.strip()}: {error.msg}{hint}") from None
     try:
         return eval(code, shell.user_global_ns, shell.user_ns)  # noqa: S307 - the user's own words
     except Exception as error:

@@ -102,7 +102,18 @@ def _results(source: Any, batch: Array, names: Sequence[str]) -> dict[str, Array
     if is_pipeline(source):
         return _pipeline_results(source, batch, names)
     names = names or [name for name in _METHODS if callable(getattr(source, name, None))]
-    return {name: _rows(_method(source, name)(batch)) for name in names}
+    rows = _with_columns(source, batch)
+    return {name: _rows(_method(source, name)(rows)) for name in names}
+
+
+def _with_columns(source: Any, batch: Array) -> Any:
+    """Return a batch as what the estimator was trained with: a DataFrame, where its columns had names."""
+    columns = getattr(source, "feature_names_in_", None)
+    if columns is None or batch.ndim != 2 or batch.shape[1] != len(columns):
+        return batch
+    import pandas as pd
+
+    return pd.DataFrame(batch, columns=columns)
 
 
 def _method(source: Any, name: str) -> Callable[[Array], Any]:

@@ -8,7 +8,7 @@ comes here.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from nbtriton.config import TensorSpec
@@ -165,7 +165,7 @@ class Faults:
             raise InvalidArgumentError(
                 f"{prefix}inference input '{spec.name}' data-type is '{datatype}', but model "
                 f"'{self.model}' expects '{spec.datatype}'",
-                hint=f"convert it, for example with .astype('{_numpy_name(spec.datatype)}')",
+                hint=f"convert it, for example with {_conversion(spec.datatype)}",
             )
         batches = self.max_batch_size > 0
         item = shape[1:] if batches and not spec.is_shape_tensor else shape
@@ -187,7 +187,7 @@ class Faults:
             f"{prefix}unexpected shape for input '{spec.name}' for model '{self.model}'. "
             f"Expected {format_shape(dims)}, got {format_shape(shape)}. "
             f"{_SHAPE_NOTE if batches else ''}",
-            hint=self._lacks_batch_hint({spec.name: claim}),
+            hint=self._lacks_batch_hint({spec.name: claim}) or _wrong_dimension(dims, shape),
         )
 
     def _lacks_batch_hint(self, claims: Mapping[str, Claim]) -> str:
@@ -216,6 +216,18 @@ class Faults:
         )
 
 
+def _wrong_dimension(dims: Sequence[int], shape: Sequence[int]) -> str:
+    """Return which dimension of a shape is wrong; how many there are, where that is."""
+    if len(dims) != len(shape):
+        return f"{len(shape)} dimension{'s' * (len(shape) != 1)} instead of {len(dims)}"
+    wrong = [
+        f"dimension {index} is {found} instead of {want}"
+        for index, (want, found) in enumerate(zip(dims, shape, strict=True))
+        if want not in (-1, found)
+    ]
+    return ", ".join(wrong)
+
+
 def _lists(names: list[str], missing: list[str]) -> str:
     given = ",".join(f"'{name}'" for name in names)
     lacking = ",".join(f"'{name}'" for name in missing)
@@ -225,6 +237,7 @@ def _lists(names: list[str], missing: list[str]) -> str:
     )  # A5: the bracket that is missing is missing in Triton
 
 
-def _numpy_name(datatype: str) -> str:
-    names = {"BYTES": "object", "BF16": "bfloat16"}
-    return names.get(datatype) or numpy_dtype(datatype).name
+def _conversion(datatype: str) -> str:
+    if datatype == "BF16":  # which NumPy alone does not have
+        return ".astype(ml_dtypes.bfloat16), or .to(torch.bfloat16) of a tensor of torch"
+    return f".astype('{'object' if datatype == 'BYTES' else numpy_dtype(datatype).name}')"

@@ -211,7 +211,14 @@ class ModelWriter:
             streams = completed.model_transaction_policy.decoupled
             file = function_file(source, streams=streams, carry=self._carry)
             return "function", self._write_python(file, place)
-        if is_predictor(source) and not is_pipeline(source):
+        if is_pipeline(source):
+            raise UnsupportedError(
+                f"model '{name}' is a pipeline of transformers, which has no file",
+                hint="write its weights with its save_pretrained('FOLDER'), and a class TritonPythonModel "
+                f"whose initialize makes pipeline('{getattr(source, 'task', '')}', 'FOLDER'); models that are named are "
+                "exported without the others",
+            )
+        if is_predictor(source):
             outputs = [tensor.name for tensor in completed.output]
             file = estimator_file(source, outputs, completed.input[0].name)
             package = type(source).__module__.partition(".")[0]

@@ -91,8 +91,17 @@ MODEL = pickle.loads((Path(__file__).parent / "model.pkl").read_bytes())
 
 
 def predict(**inputs):
-    batch = inputs[GIVEN]
+    batch = with_columns(inputs[GIVEN])
     return {CALLS}
+
+
+def with_columns(batch):
+    columns = getattr(MODEL, "feature_names_in_", None)
+    if columns is None or batch.ndim != 2 or batch.shape[1] != len(columns):
+        return batch
+    import pandas as pd
+
+    return pd.DataFrame(batch, columns=columns)
 
 
 def rows(result):

@@ -55,8 +55,8 @@ class LocalModules:
 
     def __init__(self, version: int, directories: Sequence[Path]) -> None:
         self._version = version
-        # In the form of `__file__`: absolute, with symbolic links.
-        self.directories = [str(directory.absolute()) for directory in directories]
+        # In the form of `__file__`: absolute, with symbolic links; without `..`, as `_is_inside` compares.
+        self.directories = [os.path.normpath(each.absolute()) for each in directories]
         # Installed modules win over local ones.
         self.names = {name for name in _names_in(self.directories) if not _is_installed(name)}
         self._modules: dict[str, ModuleType] = {}
@@ -121,7 +121,11 @@ class LocalModules:
         dict of str to str
             Names, with the other module's file.
         """
-        elsewhere = [entry for entry in sys.path if entry not in self.directories]
+        elsewhere = [
+            entry
+            for entry in sys.path
+            if os.path.normpath(Path(entry).absolute()) not in self.directories
+        ]
         clashes = {}
         for name in sorted(self.names):
             module, spec = sys.modules.get(name), PathFinder.find_spec(name, elsewhere)
@@ -190,6 +194,8 @@ class LocalModules:
         return self._is_inside(_place_of(module))
 
     def _is_inside(self, place: str) -> bool:
+        if ".." in place:  # a script was started by such a path
+            place = os.path.normpath(place)
         return any(place.startswith(directory + os.sep) for directory in self.directories)
 
 
