@@ -551,14 +551,14 @@ class OurSide(_Side):
                 return Answer(responses=responses, took_s=took[0])
             try:
                 result = future.result(timeout=send.patience_s)
+            except CancelledError:
+                return Answer(status=CANCELLED)
+            except TritonError as error:  # also a `RequestTimeoutError`, which is a TimeoutError
+                done.wait(ANSWER_S)
+                return failed(error)
             except TimeoutError:
                 future.cancel()
                 return Answer(status=UNANSWERED)
-            except CancelledError:
-                return Answer(status=CANCELLED)
-            except TritonError as error:
-                done.wait(ANSWER_S)
-                return failed(error)
             done.wait(ANSWER_S)
             return Answer(
                 plain(result), dict(result.parameters), took_s=took[0], at_s=start + took[0]
