@@ -205,7 +205,7 @@ def _read_inputs(
                 )
             data = blobs[offset : offset + size]
             offset += size
-        elif (lease := _lease(parameters, shared_memory, call)) is not None:
+        elif parameters and (lease := _lease(parameters, shared_memory, call)) is not None:
             data = lease.data()
         else:
             data = _json_tensor(item["data"], name, datatype, shape, model, call.request_id)

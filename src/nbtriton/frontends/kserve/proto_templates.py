@@ -107,13 +107,13 @@ def _split(data: bytes) -> tuple[bytes, int, int, int] | None:
         None for a message that protobuf has to read, or that is long even without its tensors.
     """
     position = field_at = id_at = id_end = id_field = 0
-    end = len(data)
+    end = min(len(data), _FARTHEST)
     try:
         while position < end:
             tag = data[position]
             if tag == _RAW:
                 break
-            if tag not in _BEFORE_RAW or position > _FARTHEST:
+            if tag not in _BEFORE_RAW:
                 return None
             field_at = position
             length = data[position + 1]
@@ -127,7 +127,7 @@ def _split(data: bytes) -> tuple[bytes, int, int, int] | None:
             position += length
     except IndexError:
         return None
-    if position > min(end, _FARTHEST):
+    if position > end:
         return None
     if id_end:
         return data[:id_field] + data[id_end:position], id_at, id_end, position
