@@ -559,6 +559,8 @@ OF_SEQUENCES = {"sequence_ready", "minimum_slot_utilization", "sequence_rule"}
 OF_STRATEGIES = {"custom_batching", "custom_batching_refused", "custom_batching_failed"}
 # In test_rate_limiter.py.
 OF_LIMITERS = {"resources"}
+# In test_perf_live.py: no scheduler's.
+OF_MEASUREMENTS = {"load_ended"}
 
 
 @pytest.mark.parametrize("reason", SCENARIOS)
@@ -569,7 +571,10 @@ def test_reasons_each_has_a_scenario(reason):
 
 
 def test_reasons_all_are_covered():
-    assert set(SCENARIOS) == set(REASONS) - OF_SEQUENCES - OF_STRATEGIES - OF_LIMITERS
+    assert (
+        set(SCENARIOS)
+        == set(REASONS) - OF_SEQUENCES - OF_STRATEGIES - OF_LIMITERS - OF_MEASUREMENTS
+    )
 
 
 @pytest.mark.parametrize(
