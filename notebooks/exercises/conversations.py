@@ -79,6 +79,10 @@ def forgotten_conversations(server):
     # Longer than that it may wait on any machine; less it cannot, where both slots are taken.
     direct = server.config("chat").sequence_batching.WhichOneof("strategy_choice") != "oldest"
     assert direct, "`oldest` has no slots to lose: the strategy is `direct`."
-    assert waited_ms > 150, f"The third waited for {waited_ms:.0f} ms only: `chat` has more than two slots."
-    assert idle == 200_000, f"The third waited for {waited_ms:.0f} ms: a slot is lost after {idle / 1000:.0f} ms."
+    assert waited_ms > 150, (
+        f"The third waited for {waited_ms:.0f} ms only: `chat` has more than two slots."
+    )
+    assert idle == 200_000, (
+        f"The third waited for {waited_ms:.0f} ms: a slot is lost after {idle / 1000:.0f} ms."
+    )
     return f"The third had its answer after {waited_ms:.0f} ms."

@@ -7,6 +7,7 @@ from nbtriton.teaching import MachineBusyError
 
 OTHER = "The scheduler formed other batches: the timeline below shows them."
 
+
 def configured(server, max_batch_size, **settings):
     """Ask for a question's own configuration: the next cells change it."""
     config = server.config("slow")
@@ -21,7 +22,10 @@ def sizes_of(server, requests, within_ms):
     """Return the sizes of the last batches, and a sentence with their reasons."""
     batches = nt.last_batches(server, "slow", requests=requests, within_ms=within_ms)
     sizes = [batch.batch_size for batch in batches]
-    return sizes, f"The batches were {sizes}, for the reasons {[batch.reason for batch in batches]}."
+    return (
+        sizes,
+        f"The batches were {sizes}, for the reasons {[batch.reason for batch in batches]}.",
+    )
 
 
 @nt.exercise(
@@ -63,7 +67,10 @@ def with_a_delay(answer, server):
     example="'full'",
     solution="'delay'",
     hint="Nobody else comes. What is left to end its waiting?",
-    mistakes={"'full'": "Two rows are not four.", "'idle'": "Idle it was all the time; there is a delay now."},
+    mistakes={
+        "'full'": "Two rows are not four.",
+        "'idle'": "Idle it was all the time; there is a delay now.",
+    },
 )
 def why_the_last_left(answer, server):
     """Why does the second of these batches leave: 'full', 'delay', 'preferred' or 'idle'?"""

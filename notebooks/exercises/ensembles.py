@@ -51,7 +51,9 @@ def ink_alone(server):
     before = executed(server, "classification_model")
     answer = server.infer("ink_alone", image)
     assert list(answer) == ["SEGMENTATION"], f"Its outputs are {list(answer)}."
-    assert np.allclose(answer["SEGMENTATION"], expected), "The ink is another than that of ensemble_model."
+    assert np.allclose(answer["SEGMENTATION"], expected), (
+        "The ink is another than that of ensemble_model."
+    )
     asked = executed(server, "classification_model") - before
     assert not asked, "The row reader was asked as well, for an answer that nobody wants."
     return "The same ink, and the row reader was left alone."

@@ -28,12 +28,12 @@ def calls_until_answered(answer, server):
     ]  # fmt: skip
     requests = alone[-40:]
     ends = [batch.end_ns for batch in server.batches("classify")]
-    counts = [
-        sum(one.arrival_ns < end <= one.answered_ns for end in ends) for one in requests[:-8]
-    ]
+    counts = [sum(one.arrival_ns < end <= one.answered_ns for end in ends) for one in requests[:-8]]
     assert counts, "Run the measurement first."
     happened = round(median(counts))
-    assert answer == happened, f"The recorder counts another number (the median of {len(counts)} requests)."
+    assert answer == happened, (
+        f"The recorder counts another number (the median of {len(counts)} requests)."
+    )
     return "So the latency is 8 times that of a request alone, and the throughput is the same."
 
 
@@ -53,5 +53,7 @@ def in_company(server):
     for future in [server.submit("classify", {"X": x}) for _ in range(8)]:
         future.result()
     sizes = [batch.batch_size for batch in nt.last_batches(server, "classify", requests=8)]
-    assert len(sizes) < 8, f"Eight requests were {len(sizes)} executions: nobody waited for company."
+    assert len(sizes) < 8, (
+        f"Eight requests were {len(sizes)} executions: nobody waited for company."
+    )
     return f"Eight requests were {len(sizes)} executions, of {sizes} rows."

@@ -2,6 +2,7 @@
 
 import nbtriton as nt
 
+
 def requests_since_the_last(server, model):
     """Count the requests that the newest one for a model led to, itself included."""
     requests = server.requests(model)
@@ -37,7 +38,9 @@ def requests_in_the_server(answer, server):
         *(requests_since_the_last(server, name) for name in names),
     ]
     assert answer == happened, "The recorder counts other numbers."
-    return "One from outside, and one for each step: what the server sends to itself never leaves it."
+    return (
+        "One from outside, and one for each step: what the server sends to itself never leaves it."
+    )
 
 
 @nt.exercise(

@@ -30,12 +30,12 @@ def steps_until_the_fourth_reads(answer, server):
 
 
 @nt.exercise(
-    solution='''
+    solution="""
         %%triton_model countdown
         def countdown(N: "INT32[1]") -> {"LEFT": "INT32[1]"}:
             for left in range(N.item(), 0, -1):
                 yield {"LEFT": np.array([left], np.int32)}
-    ''',
+    """,
     hint="A generator function, as `words_of` above. For N = 0 its loop just does not run.",
 )
 def counts_down(server):
@@ -43,7 +43,9 @@ def counts_down(server):
 
     To N = 3 it answers three times: 3, 2, 1. To N = 0 it gives no response at all, which a decoupled model may.
     """
-    assert "countdown" in {model.name for model in server.models()}, "There is no model `countdown`."
+    assert "countdown" in {model.name for model in server.models()}, (
+        "There is no model `countdown`."
+    )
     for n in (3, 0, 1):
         stream = server.stream("countdown", {"N": np.array([n], np.int32)})
         found = [int(response["LEFT"].item()) for response in stream]

@@ -20,9 +20,7 @@ def most_of_one_instance(answer, server):
     How many requests a second can one instance answer at most? (The check measures it.)
     """
     one = {"IN": np.ones((1, 4), np.float32)}
-    report = nt.perf(
-        server, "ranker", inputs=one, concurrency=16, request_count=160, instances=1
-    )
+    report = nt.perf(server, "ranker", inputs=one, concurrency=16, request_count=160, instances=1)
     # The quicker ones: on a busy machine a sleep ends late.
     full = sorted(b.end_ns - b.start_ns for b in server.batches("ranker") if b.batch_size == 8)
     took_ms = full[len(full) // 4] / 1e6
