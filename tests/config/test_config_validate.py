@@ -105,6 +105,16 @@ def test_ensemble_rule(rule: str, text: str, members: list[ModelConfig], message
     assert caught.value.field
 
 
+def test_a_shape_that_differs_by_ones_alone_is_reshaped() -> None:
+    """As that of a forest, whose output has the batch dimension alone."""
+    chain = step("a", "IN=x", "OUT=h") + step("b", "IN=h", "OUT=y")
+    config = normalize(parse_pbtxt(ensemble(chain) + tensors("x", "y", SHAPE)), name="e")
+    wider = member("b", "IN", "OUT", shape="data_type: TYPE_FP32 dims: [ -1, 4, 1 ]")
+    with pytest.raises(ConfigError, match="inconsistent shape") as caught:
+        validate_ensemble(config, {"a": A, "b": wider})
+    assert "reshape" in caught.value.hint
+
+
 def test_every_rule_has_a_row() -> None:
     wanted = [
         1,

@@ -282,3 +282,8 @@ def test_a_terminal_has_a_line_of_progress_that_goes_away():
     assert len(first) == len(second) == len(blank)
     assert (blank.strip(), rest) == ("", "")
     assert file.getvalue() == ""
+
+
+def test_inputs_as_triton_infer_takes_them_get_the_mapping_as_a_hint(doubled):
+    error = doubled("%triton_perf double --inputs IN=x").error
+    assert "write a mapping by name" in str(error)

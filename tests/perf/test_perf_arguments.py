@@ -73,3 +73,8 @@ def test_a_rate_that_cannot_be_reached_says_so():
     ):
         (point,) = nt.whatif(alone, **load).points
         assert "the queue grew" not in " ".join(point.notes)
+
+
+def test_an_address_in_place_of_a_server_is_told_where_it_belongs():
+    with pytest.raises(InvalidArgumentError, match="None with url='HOST:PORT'"):
+        nt.perf("http://127.0.0.1:8000", "double")
