@@ -334,7 +334,11 @@ def _ranges(results: Sequence[Result]) -> str:
     held = sum(result.held for result in results if not result.refused)
     lost = [result for result in results if not (result.refused or result.held)]
     share = (refused + held) / len(results)
-    counts = f"{held} of {len(results)} cases held, {refused} refused (wanted {HELD:.0%} together)"
+    anyway = sum(result.refused and result.held for result in results)
+    counts = (
+        f"{held} of {len(results)} cases held, {refused} refused (of these {anyway} would have held); wanted "
+        f"{HELD:.0%} together"
+    )
     lines = [f"\nranges of throughput and p99: {counts} {_verdict(share >= HELD)}"]
     for result in lost:
         point = result.predicted[0]

@@ -221,7 +221,7 @@ def answering(change):
 @pytest.mark.parametrize(
     ("change", "text"),
     [
-        (lambda x: {"OUTPUT": x}, "output 'OUT' is declared, and a response has it not"),
+        (lambda x: {"OUTPUT": x}, "output 'OUT' is declared, and missing in a response"),
         (lambda x: {"OUT": x.astype(np.float64)}, "'OUT' is float64, and its configuration says FP32"),
     ],
 )  # fmt: skip
@@ -241,6 +241,7 @@ def test_a_decoupled_model_is_tested_response_by_response(server):
     server.load(DECOUPLED, answering(lambda x: {"OUT": x}), name="m")
     (finding,) = nt.doctor(server, "m", test=True).findings
     assert (finding.severity, finding.subject) == ("error", "runs")
+    assert "get_response_sender" in finding.fix
 
     import triton_python_backend_utils as pb_utils
 

@@ -203,10 +203,13 @@ class _Tester:
             alone += [self._one(row) for row in self._rows[1:]]
             again = [self._one(row) for row in self._rows]
         except TritonError as error:
-            self._found(
-                "runs", f"it fails on generated inputs: {error.message.splitlines()[0]}",
-                "give inputs that it understands: nt.doctor(server, name, test=True, inputs={…})",
-            )  # fmt: skip
+            fix = "give inputs that it understands: nt.doctor(server, name, test=True, inputs={…})"
+            if "decoupled mode" in error.message:
+                fix = (
+                    "send responses by request.get_response_sender(), and return None from execute"
+                )
+            text = f"it fails on generated inputs: {error.message.splitlines()[0]}"
+            self._found("runs", text, fix)
             return
         if not self._as_declared(alone):
             return
@@ -450,8 +453,8 @@ class _Tester:
             missing = [key for key in specs if key not in response]
             if missing and not (decoupled and not response):  # an empty response ends a stream
                 self._found(
-                    "outputs", f"output '{missing[0]}' is declared, and a response has it not (it has "
-                    f"{', '.join(map(repr, response)) or 'none that is declared'})",
+                    "outputs", f"output '{missing[0]}' is declared, and missing in a response, which has "
+                    f"{', '.join(map(repr, response)) or 'none that is declared'}",
                     f'pb_utils.Tensor("{missing[0]}", …): the names are those of the configuration',
                 )  # fmt: skip
                 return False
