@@ -146,7 +146,7 @@ def test_a_curve_compares_configurations():
     curve = nt.trial_curve(SLOW, configs, request_rate=[10, 100], requests=400, target_ms=200)
     assert curve.best() == ("batches", 100)
     stable = {one.name: [point.outcome for point in one.points] for one in curve.series}
-    assert stable == {"alone": ["stable", "unstable"], "batches": ["stable", "stable"]}
+    assert stable == {"alone": ["predicted", "unstable"], "batches": ["predicted", "predicted"]}
     assert "<svg" in curve._repr_html_()
     assert "batches" in repr(curve)
     with pytest.raises(InvalidArgumentError, match="levels of one of"):

@@ -69,6 +69,7 @@ def test_the_costs_of_the_engine_add_up():
 
 def test_a_lone_request_waits_for_the_queue_delay():
     point = only(whatif(profile(), request_rate=10, max_queue_delay_us=500, request_count=20))
+    assert point.outcome == "predicted"
     assert (point.latency_p50_us, point.latency_p99_us) == (1500, 1500)
     assert point.server.queue_us == 500
 

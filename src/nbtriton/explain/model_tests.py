@@ -233,7 +233,7 @@ class _Tester:
     # -- tests ---------------------------------------------------------------------------------------
 
     def _waits_for_itself(self) -> bool:
-        """Report a call that the engine refused, as it would have waited for ever."""
+        """Report a call that the engine refused, as it would have waited forever."""
         for model in (self._name, self._copy):
             for request in self._server.requests(model):
                 if request.arrival_ns >= self._began_ns and request.error.startswith("deadlock: "):

@@ -184,7 +184,7 @@ def _point(load: float, one: Trial) -> Point:
     latency_ms = {percent: one.percentile_ms(percent) for percent in _PERCENTILES}
     if not one.latencies_ms:
         return Point(load, 0.0)
-    outcome = "unstable" if _backlog_grows(one) else "stable"
+    outcome = "unstable" if _backlog_grows(one) else "predicted"
     return Point(load, one.throughput, latency_ms, outcome)
 
 

@@ -94,7 +94,12 @@ class Session:
         if interrupted:
             raise KeyboardInterrupt
         # More load would not help a level without a single response.
-        return point is not None and point.outcome in ("stable", "unstable", "not judged")
+        return point is not None and point.outcome in (
+            "stable",
+            "unstable",
+            "not judged",
+            "predicted",
+        )
 
     def report_loading(self, configuration: Configuration) -> None:
         """Report that models are loaded with the options of a sweep."""

@@ -12,7 +12,7 @@ from nbtriton.perf.windows import Window
 from nbtriton.recordings.live import Played, Playing, points_of
 from nbtriton.simulate import Profile
 from nbtriton.simulate.core.replay import Replay
-from nbtriton.simulate.level import collect_window
+from nbtriton.simulate.level import as_predicted, collect_window
 from nbtriton.simulate.server import SimulatedServer
 
 __all__ = ["play_simulated"]
@@ -75,7 +75,7 @@ def play_simulated(
     }
     beyond = server.beyond()
     points = tuple(
-        replace(point, notes=(*point.notes, *beyond))
+        replace(as_predicted(point), notes=(*point.notes, *beyond))
         for point in points_of(playing, windows, statistics, interrupted=interrupted)
     )
     # Virtual clients are never late: each request arrives when it is due.

@@ -20,7 +20,7 @@ from nbtriton.simulate.device_use import DeviceUse
 from nbtriton.simulate.model_profile import Profile
 from nbtriton.simulate.server import SimulatedServer
 
-__all__ = ["collect_window", "simulate_level"]
+__all__ = ["as_predicted", "collect_window", "simulate_level"]
 
 # Events between two checks for signals, which compiled code does not make itself.
 _EVENTS = 20_000
@@ -88,8 +88,14 @@ def simulate_level(
     assert verdict is not None
     if not verdict.windows:
         return None, interrupted
-    point = point_of(level, meter.rule, verdict, statistics, models)
+    point = as_predicted(point_of(level, meter.rule, verdict, statistics, models))
     return replace(point, notes=(*point.notes, *server.beyond())), interrupted
+
+
+def as_predicted(point: PerfPoint) -> PerfPoint:
+    """Return the point of a simulated level: what would be stable, or one window, is a prediction."""
+    settled = point.outcome in ("stable", "not judged")
+    return replace(point, outcome="predicted") if settled else point
 
 
 def _progress(meter: LevelMeter) -> LevelProgress:

@@ -187,10 +187,9 @@ def _judged(point: PerfPoint, profile: Profile) -> dict[str, Any]:
     notes = point.notes
     if not profile.is_usable:
         notes = (*notes, f"{DOUBTFUL}: {profile.disturbance}")
-    if not point.stable:
-        return {"notes": notes}
     doubtful = any(note.startswith(DOUBTFUL) for note in notes)
-    return {"notes": notes, "outcome": "beyond the profile" if doubtful else "predicted"}
+    beyond = doubtful and point.outcome == "predicted"
+    return {"notes": notes, "outcome": "beyond the profile" if beyond else point.outcome}
 
 
 def profile_under(profile: Profile, configuration: Configuration) -> Profile:
