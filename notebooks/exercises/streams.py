@@ -4,6 +4,8 @@ import numpy as np
 
 import nbtriton as nt
 
+TYPE_INT32 = 8  # of config.pbtxt
+
 
 @nt.exercise(
     example="5",
@@ -46,6 +48,10 @@ def counts_down(server):
     assert "countdown" in {model.name for model in server.models()}, (
         "There is no model `countdown`."
     )
+    config = server.config("countdown")
+    assert not config.max_batch_size, "It batches: leave max_batch_size out."
+    types = {tensor.data_type for tensor in (*config.input, *config.output)}
+    assert len(types) == 1 and config.input[0].data_type == TYPE_INT32, "N and LEFT are INT32."
     for n in (3, 0, 1):
         stream = server.stream("countdown", {"N": np.array([n], np.int32)})
         found = [int(response["LEFT"].item()) for response in stream]

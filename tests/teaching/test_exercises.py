@@ -237,3 +237,14 @@ def test_a_busy_machine_is_told_and_is_no_wrong_answer(server, progress):
     meant |= {"within_ms": apart_ms * 2, "took_ms": (1e6, 1e6)}
     assert nt.check(server, how_many, 2, progress=progress).correct is True
     assert nt.check(server, how_many, 1, progress=progress).correct is False
+
+
+def test_what_a_reader_s_model_refuses_is_a_wrong_answer_to_a_task(server, progress):
+    @nt.exercise(solution="", hint="Look at its input.")
+    def takes_two(server):
+        """Make `double` take two numbers."""
+        server.infer("double", {"IN": np.ones((1, 2), np.float32)})
+
+    mark = nt.check(server, takes_two, progress=progress)
+    assert mark.correct is False
+    assert "unexpected shape for input 'IN'" in mark.feedback

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING, Any
 
-from nbtriton.errors import InvalidArgumentError
+from nbtriton.errors import InvalidArgumentError, TritonError
 from nbtriton.teaching.definition import Exercise, lines_html
 from nbtriton.teaching.progress import Progress
 from nbtriton.teaching.records import MachineBusyError
@@ -157,6 +157,10 @@ def _run(exercise: Exercise, given: tuple[object, ...]) -> tuple[bool | None, st
             if not exercise.is_task and given[0] == _plain(ast.literal_eval(mistake)):
                 return False, feedback
         return False, str(error) or "The check failed."
+    except TritonError as error:
+        if not exercise.is_task:
+            raise
+        return False, error.message  # of the reader's model
     return True, str(said or "")
 
 
