@@ -10,7 +10,7 @@ def test_classes_have_their_docstring_and_a_line_of_each_method():
     assert "The output tensors of one response by name" in (InferenceResult.__doc__ or "")
     found = docstring_of(InferenceFuture)
     assert found.startswith("One request's answer.")
-    assert "result(timeout_s: float | None=None)\n    Wait for the answer." in found
+    assert "result(timeout: float | None=None)\n    Wait for the answer." in found
     assert "done()\n    Return True once" in found
     assert "\npending\n" in found
     assert "_wait" not in found

@@ -10,6 +10,9 @@ from nbtriton.workers.core.connection import Connection
 __all__ = ["WorkerInstance"]
 
 
+_NOT_AWAITED = "the server did not wait for it"
+
+
 class WorkerInstance(BackendInstance):
     """Passes batches on to a worker.
 
@@ -55,14 +58,15 @@ class WorkerInstance(BackendInstance):
             self._connection.watch(self._on_lost)
 
     def abandon(self) -> None:
-        """End the process, also one that is being restarted; see `BackendInstance.abandon`."""
-        self._abandoned = True
-        self._connection.kill("the server did not wait for it")
+        """End the process, or the one that a restart makes next; see `BackendInstance.abandon`."""
+        if not self._connection.alive:
+            self._abandoned = True
+        self._connection.kill(_NOT_AWAITED)
 
     def _connected(self, connection: Connection) -> None:
         self._connection = connection
         if self._abandoned:
-            self.abandon()
+            connection.kill(_NOT_AWAITED)
 
     def _ask_ready(self) -> bool:
         return self._connection.ask_ready()
