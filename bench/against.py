@@ -1,8 +1,9 @@
-"""Measure two compiled builds in turn: ``python -m bench.against OLD NEW``.
+"""Measure two compiled builds in turn: ``python -m bench.against OLD NEW [BENCH ...]``.
 
 OLD and NEW are checkouts, each with its ``build/compiled`` (``make build/compiled``). In each round both run their
 own benches in new processes, in alternating order, so that other load of the machine affects both equally. A figure
-of only one of them is left out.
+of only one of them is left out. ``computing`` times requests to models that compute, by one program for both;
+``--instructions`` counts theirs instead (`bench.computing`), which needs valgrind and no quiet machine.
 """
 
 from __future__ import annotations
@@ -14,18 +15,20 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from bench import history
+from bench import computing, history
 from bench.__main__ import figures
-from bench.figures import Figure, show, spread
+from bench.figures import Figure, Missing, Sides, show, spread
+from bench.session import Session
 
 __all__ = ["BENCHES", "Comparison", "main", "table"]
 
-BENCHES = ("kernel", "ensemble", "bls", "http", "grpc", "large")
+BENCHES = ("computing", "kernel", "ensemble", "bls", "http", "grpc", "large")
 # Tolerance, above the difference between two runs of one build on a quiet machine.
 TOLERANCE = 0.05
 
@@ -64,9 +67,33 @@ class Comparison:
         return bool(self.gains) and statistics.median(self.gains) < 1 - TOLERANCE
 
 
+@contextmanager
+def _nowhere(_session: Session) -> Iterator[Sides]:
+    raise Missing("measured by bench.against alone")
+    yield
+
+
+def _computing(unit: str) -> tuple[Figure, ...]:
+    """Return a figure for each scenario of `bench.computing`."""
+    return tuple(
+        Figure(f"computing.{name}", title, unit, "lower", "", (), _nowhere)
+        for name, title in computing.SCENARIOS.items()
+    )
+
+
+def _as_round(values: Mapping[str, float]) -> Round:
+    compiled = {"compiled": True}
+    return {
+        history.named(f"computing.{name}", compiled): {"ours": value, "ratio": None}
+        for name, value in values.items()
+    }
+
+
 def measure(checkout: Path, bench: str, flags: Sequence[str]) -> Round:
     """Run a bench of a checkout once with its compiled build; return the figures by name."""
     build = checkout / "build" / "compiled"
+    if bench == "computing":
+        return _as_round(computing.timed(build))
     with tempfile.TemporaryDirectory() as results:
         done = subprocess.run(
             [sys.executable, "-m", "bench", bench, "--rounds", "1", "--no-history",
@@ -123,21 +150,37 @@ def main(argv: Sequence[str] | None = None) -> int:
         "bench", nargs="*", default=BENCHES, help=f"by default {', '.join(BENCHES)}"
     )
     parser.add_argument("--rounds", type=int, default=5, help="of both in turn (5)")
+    parser.add_argument(
+        "--instructions", action="store_true", help="count instructions, and no time"
+    )
     arguments, flags = parser.parse_known_args(argv)
     sides = [arguments.old.resolve(), arguments.new.resolve()]
     for side in sides:
         if not (side / "build" / "compiled").is_dir():
             parser.error(f"{side} has no build/compiled: run make build/compiled there")
     comparisons: dict[str, Comparison] = {}
+    if arguments.instructions:
+        old, new = (
+            _as_round(computing.counted(side / "build" / "compiled", tuple(computing.SCENARIOS)))
+            for side in sides
+        )
+        for figure in _computing("thousand"):
+            compare(figure, old, new, comparisons)
+        return _verdict(list(comparisons.values()))
     for number in range(arguments.rounds):
         for bench in arguments.bench:
             turn = sides if number % 2 == 0 else sides[::-1]
             found = {side: measure(side, bench, flags) for side in turn}
-            for figure in figures(bench):
+            for figure in _computing("us") if bench == "computing" else figures(bench):
                 compare(figure, found[sides[0]], found[sides[1]], comparisons)
             print(f"round {number + 1}/{arguments.rounds}  {bench}", flush=True)
-    print(table(list(comparisons.values())))
-    worse = [one.figure.name for one in comparisons.values() if one.worse]
+    return _verdict(list(comparisons.values()))
+
+
+def _verdict(comparisons: Sequence[Comparison]) -> int:
+    """Print the comparisons; return 1 if one is worse."""
+    print(table(comparisons))
+    worse = [one.figure.name for one in comparisons if one.worse]
     print(f"worse by more than {TOLERANCE:.0%}: {', '.join(worse) or 'none'}")
     return 1 if worse else 0
 
