@@ -230,13 +230,6 @@ def test_refusals_are_not_blamed_on_what_did_not_refuse():
     found = explain(replace(record, requests=[*record.requests, *full]))
     assert "which has no limit here" in text(found)
     assert found.proposal is None
-    # A load that ends cancels all that wait; callers cancel one by one.
-    late = [refused("cancelled", "CANCELLED", 200 + at) for at in range(50)]
-    found = explain(replace(record, requests=[*record.requests, *late]))
-    assert "a load ended while they waited" in text(found)
-    spread = [one._replace(answered_ns=one.arrival_ns + 200 * MS * n) for n, one in enumerate(late)]
-    found = explain(replace(record, requests=[*record.requests, *spread]))
-    assert "a load ended" not in text(found)
 
 
 def slow_part(record: ModelRecord) -> str:

@@ -28,8 +28,6 @@ _MOST = 3
 # Of their time instances that each request alone keeps busy for less need no batches; those that execute for more
 # are never free, and requests that wait for this share of theirs wait long. The least number of requests to say so.
 _ENOUGH, _OCCUPIED, _WAITED, _FEWEST = 0.7, 0.85, 0.15, 20
-# Requests that are cancelled within this time are cancelled together.
-_TOGETHER_NS = 100_000_000
 # The delays that are tried on the record, in microseconds.
 _DELAYS_US = (100, 200, 500, 1000, 2000)
 
@@ -92,11 +90,6 @@ def refusal_findings(record: ModelRecord) -> list[str]:
             meaning = (
                 "they were refused as by a full queue, which has no limit here (chaos refuses so)"
             )
-        elif outcome == "cancelled" and (within_ms := _cancelled_together_ms(record)) is not None:
-            meaning = (
-                f"they were cancelled within {measure(within_ms)} ms of each other, with nothing sent afterwards: "
-                "a load ended while they waited"
-            )
         sentences.append(f"{_part(count, total)} of requests never ran: {meaning}")
     failed = [r for r in record.requests if r.status and not r.outcome]
     if failed:
@@ -109,14 +102,6 @@ def refusal_findings(record: ModelRecord) -> list[str]:
     if hits:
         sentences.append(f"{_part(hits, total)} of requests were answered from the response cache")
     return sentences
-
-
-def _cancelled_together_ms(record: ModelRecord) -> float | None:
-    """Return the time in which all cancelled requests were, if that was the end of a load; else None."""
-    at_ns = [request.answered_ns for request in record.requests if request.outcome == "cancelled"]
-    last_ns = max(request.arrival_ns for request in record.requests)
-    together = max(at_ns) - min(at_ns) <= _TOGETHER_NS and last_ns <= min(at_ns)
-    return (max(at_ns) - min(at_ns)) / 1e6 if together and len(at_ns) > 1 else None
 
 
 def proposal(record: ModelRecord) -> Proposal | None:
