@@ -23,6 +23,11 @@ class Difference(NamedTuple):
         Of the section.
     text : str
         What Triton 2.51 does, as a sentence without its end.
+
+    Examples
+    --------
+    >>> print(Difference("cache-errors", "Triton 2.51 answers …"))
+    Triton 2.51 answers … (docs/differences.md: cache-errors)
     """
 
     name: str

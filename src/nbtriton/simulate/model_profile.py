@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -406,30 +406,6 @@ class Profile:
     def busy(self) -> float:
         """The share of the cores, 0 to 1, that other programs used while it was measured; 0 if unknown."""
         return min(1.0, (self.others or 0.0) / self._cpus)
-
-    def slower(self, margin: float) -> Profile:
-        """Return the profile as slow as its slowest turn, with its stalls, and by a share on top."""
-        return self._changed(lambda one: one.drift[1] * (1 + margin), stalls=True)
-
-    def faster(self, margin: float) -> Profile:
-        """Return the profile as fast as its fastest turn, without stalls, and by a share on top."""
-        return self._changed(lambda one: one.drift[0] * (1 - margin), stalls=False)
-
-    def _changed(self, factor: Callable[[ModelProfile], float], *, stalls: bool) -> Profile:
-        models = {}
-        for name, one in self.models.items():
-            by = factor(one)
-            points = tuple(
-                replace(
-                    each,
-                    times_us=tuple(
-                        us * by for us in each.times_us + (each.stalls_us if stalls else ())
-                    ),
-                )
-                for each in one.points
-            )
-            models[name] = replace(one, points=points)
-        return replace(self, models=models)
 
     @property
     def _cpus(self) -> int:

@@ -123,7 +123,7 @@ def whatif(profile: Profile, model: str | None = None, **options: Any) -> PerfRe
         # The same load on the slowest and on the fastest server that the measurements allow.
         margin = _MARGIN + _BUSY_MARGIN * profile.busy
         others = [point]
-        for changed in (under.slower(margin), under.faster(margin)):
+        for changed in _bounds(under, margin):
             other, interrupted = simulate_level(changed, in_force, models, level, _no_progress)
             if other is None or interrupted:
                 return point, interrupted
@@ -180,6 +180,31 @@ def _with_ranges(point: PerfPoint, others: Sequence[PerfPoint], tail: float) -> 
         infer_per_s_range=(min(rates), max(rates)),
         latency_p99_range_us=(min(tails_us) / tail, max(tails_us) * tail),
     )
+
+
+def _bounds(profile: Profile, margin: float) -> tuple[Profile, Profile]:
+    """Return a profile as slow as its slowest turn, with its stalls, and one as fast as its fastest turn.
+
+    Both are slower, or faster, by a share on top.
+    """
+    slow, fast = {}, {}
+    for name, one in profile.models.items():
+        least, most = one.drift[0] * (1 - margin), one.drift[1] * (1 + margin)
+        slow[name] = replace(
+            one,
+            points=tuple(
+                replace(each, times_us=tuple(us * most for us in each.times_us + each.stalls_us))
+                for each in one.points
+            ),
+        )
+        fast[name] = replace(
+            one,
+            points=tuple(
+                replace(each, times_us=tuple(us * least for us in each.times_us))
+                for each in one.points
+            ),
+        )
+    return replace(profile, models=slow), replace(profile, models=fast)
 
 
 def _judged(point: PerfPoint, profile: Profile) -> dict[str, Any]:
