@@ -551,9 +551,9 @@ class OurSide(_Side):
                 return Answer(responses=responses, took_s=took[0])
             try:
                 result = future.result(timeout=send.patience_s)
-            except CancelledError:
-                return Answer(status=CANCELLED)
             except TritonError as error:  # also a `RequestTimeoutError`, which is a TimeoutError
+                if send.cancelled and isinstance(error, CancelledError):
+                    return Answer(status=CANCELLED)
                 done.wait(ANSWER_S)
                 return failed(error)
             except TimeoutError:

@@ -12,7 +12,7 @@ import pytest
 
 import nbtriton as nt
 from nbtriton.backends.python.api import pb_utils
-from nbtriton.errors import TritonError
+from nbtriton.errors import ConfigWarning, TritonError
 from nbtriton.pytriton import (
     AsyncioModelClient,
     DecoupledModelClient,
@@ -448,13 +448,14 @@ def test_the_configuration_says_what_model_config_says():
         priority_queue_policy={1: QueuePolicy(default_timeout_microseconds=7)},
     )
     triton = Triton(config=TritonConfig(cache_config=["local,size=1000000"], **FREE))
-    triton.bind(
-        "m",
-        negated,
-        [ROW, Tensor(name="key", dtype=np.bytes_, shape=(1,), optional=True)],
-        [RESULT],
-        config=ModelConfig(max_batch_size=8, batcher=batcher, response_cache=True),
-    )
+    with pytest.warns(ConfigWarning, match="cache-key"):
+        triton.bind(
+            "m",
+            negated,
+            [ROW, Tensor(name="key", dtype=np.bytes_, shape=(1,), optional=True)],
+            [RESULT],
+            config=ModelConfig(max_batch_size=8, batcher=batcher, response_cache=True),
+        )
     config = triton.server.config("m")
     triton.stop()
     found = config.dynamic_batching

@@ -100,7 +100,7 @@ def test_PB91_a_packed_environment_runs_on_the_real_server(server, tmp_path, ref
         ["1", name, "config.pbtxt"]
     )
     assert ask(tmp_path / "out") == (OUT, f"$$TRITON_MODEL_DIRECTORY/{name}")
-    assert said == [f"packing the environment of model 'm' from {made}"]
+    assert said[0] == f"packing the environment of model 'm' from {made}"
     texts = " ".join(str(one.message) for one in caught)
     assert f"Python {platform.python_version()}" in texts
     assert "python_prefix='/usr'" in texts

@@ -99,7 +99,7 @@ def progress_line(progress: PerfProgress) -> tuple[str, float | None]:
     if progress.eta_s is not None:
         words.append(f"about {max(1, round(progress.eta_s))} s left")
     if not progress.levels:
-        if not progress.eta_s:
+        if progress.eta_s is None or not progress.elapsed_s:
             return " · ".join(words), None
         return " · ".join(words), progress.elapsed_s / (progress.elapsed_s + progress.eta_s)
     if progress.max_requests:

@@ -210,6 +210,10 @@ class PriorityQueue:
         """Detach a waiting ticket and reject it."""
         self.detach(ticket)
         ticket.state = TicketState.DONE
+        level = self._levels[ticket.priority]
+        if not level.count:  # nothing may come by that skips it, and it may have large tensors
+            level.fifo.clear()
+            level.delayed.clear()
         return RejectTicket(ticket, status, message, reason)
 
     def expire(self, ticket: Ticket) -> RejectTicket:

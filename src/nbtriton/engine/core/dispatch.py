@@ -160,9 +160,10 @@ class RequestDispatcher:
             except BaseException:
                 request.expect().cancel()  # after Ctrl-C no one waits for the answer any more
                 raise
-        response, request.final_response = request.final_response, None
-        assert response is not None
-        return request, response
+        try:
+            return request, request.final_response  # type: ignore[return-value]
+        finally:  # without a name here: the frames of a response's error may hold this one
+            request.final_response = None
 
     def submit(
         self,
