@@ -197,9 +197,12 @@ def test_a_prediction_has_the_range_of_what_its_measurements_allow():
     found = profile({(1, 1): 1.0, (8, 1): 2.0, (8, 2): 2.0}, drift=(0.8, 1.25))
     point = only(whatif(found, concurrency=16))
     low, high = point.infer_per_s_range
-    # 5% on top of the slowest and the fastest turn.
+    # 5% on top of the slowest and the fastest turn, and a request of a hundred.
     assert point.infer_per_s == pytest.approx(4000, rel=0.01)
-    assert (low, high) == pytest.approx((4000 / 1.25 / 1.05, 4000 / 0.8 / 0.95), rel=0.01)
+    assert (low, high) == pytest.approx((3960 / 1.25 / 1.05, 4040 / 0.8 / 0.95), rel=0.005)
+    # A rate that each of them follows has a range as well: windows count whole requests.
+    slow = only(whatif(found, request_rate=100, request_distribution="constant"))
+    assert slow.infer_per_s_range == pytest.approx((99, 101), rel=0.001)
     low_us, high_us = point.latency_p99_range_us
     assert low_us < 4000 * 0.8 < point.latency_p99_us < 4000 * 1.25 < high_us
     # The busier the machine was, the wider; and stalls that were left out may come again.

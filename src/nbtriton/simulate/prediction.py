@@ -39,6 +39,8 @@ _REQUESTS = 1000
 # A measurement on a quiet machine is within these shares of a prediction, of throughput and of the 99th percentile;
 # other programs that use all cores add so much.
 _MARGIN, _TAIL_MARGIN, _BUSY_MARGIN = 0.05, 0.15, 0.25
+# A measured window of a hundred requests has one more or one less, at any rate that the server follows.
+_COUNT_MARGIN = 0.01
 _DEFAULTS = {
     name: parameter.default
     for name, parameter in inspect.signature(perf).parameters.items()
@@ -177,7 +179,7 @@ def _with_ranges(point: PerfPoint, others: Sequence[PerfPoint], tail: float) -> 
     tails_us = [each.latency_p99_us for each in others]
     return replace(
         point,
-        infer_per_s_range=(min(rates), max(rates)),
+        infer_per_s_range=(min(rates) * (1 - _COUNT_MARGIN), max(rates) * (1 + _COUNT_MARGIN)),
         latency_p99_range_us=(min(tails_us) / tail, max(tails_us) * tail),
     )
 
