@@ -165,24 +165,33 @@ def test_pipelined_requests_are_read_as_they_are_answered(
         assert all(flood.receive().status == 200 for _ in range(4000))
 
 
-@HONEST
-def test_a_long_decompression_blocks_no_other_client(
-    server: Server, honest: Callable[..., Callable[[], None]]
-) -> None:
+@contextlib.contextmanager
+def occupied(endpoints: Endpoints) -> Iterator[Callable[[], None]]:
+    """Keep all workers of the loop busy until the end of the block, or until what it yields is called."""
     begun, over = threading.Semaphore(0), threading.Event()
 
     def occupy() -> None:
         begun.release()
         waited(over)
 
+    try:
+        for _ in range(4):
+            endpoints._thread.run_on_worker(occupy)
+            assert begun.acquire(timeout=30)
+        yield over.set
+    finally:
+        over.set()
+
+
+@HONEST
+def test_a_long_decompression_blocks_no_other_client(
+    server: Server, honest: Callable[..., Callable[[], None]]
+) -> None:
     body = json.dumps({"inputs": []}).encode().ljust(1 << 20)
     packed = gzip.compress(infer("m", parameters={"p": "x" * (1 << 20)}).SerializeToString())
     head = fields(more=[(b"grpc-encoding", b"gzip")])
     with opened(server) as endpoints, contextlib.ExitStack() as stack:
-        stack.callback(over.set)
-        for _ in range(4):
-            endpoints._thread.run_on_worker(occupy)
-            assert begun.acquire(timeout=30)
+        release = stack.enter_context(occupied(endpoints))
         bomber = stack.enter_context(Client(endpoints.http_port or 0))
         bomber.send(post("/v2/models/m/infer", gzip.compress(body), "Content-Encoding: gzip"))
         other = stack.enter_context(GrpcClient(endpoints.grpc_port or 0))
@@ -193,7 +202,7 @@ def test_a_long_decompression_blocks_no_other_client(
         other.until(lambda: other.of(PING))
         honest(endpoints)()
         assert not other.of(DATA)
-        over.set()
+        release()
         assert bomber.receive().status == 400
         assert other.answer().status == (0, "")
 
@@ -205,12 +214,6 @@ LONG = " " * ((64 << 10) + 1)
 def test_what_is_long_to_read_is_not_read_on_the_loop(
     server: Server, honest: Callable[..., Callable[[], None]]
 ) -> None:
-    begun, over = threading.Semaphore(0), threading.Event()
-
-    def occupy() -> None:
-        begun.release()
-        waited(over)
-
     texts = {
         "/v2/models/m/infer": LONG + json.dumps({"inputs": []}),
         "/v2/models/m/generate": LONG + json.dumps({"IN": [1.0] * 4}),
@@ -224,10 +227,7 @@ def test_what_is_long_to_read_is_not_read_on_the_loop(
         (HEAD, infer("m", [tensor("IN", "BYTES")], [LONG.encode()]).SerializeToString())
     )
     with opened(server) as endpoints, contextlib.ExitStack() as stack:
-        stack.callback(over.set)
-        for _ in range(4):
-            endpoints._thread.run_on_worker(occupy)
-            assert begun.acquire(timeout=30)
+        release = stack.enter_context(occupied(endpoints))
         clients = [stack.enter_context(Client(endpoints.http_port or 0)) for _ in texts]
         for client, (path, text) in zip(clients, texts.items(), strict=True):
             client.send(post(path, text.encode()))
@@ -246,7 +246,7 @@ def test_what_is_long_to_read_is_not_read_on_the_loop(
             with pytest.raises(BlockingIOError):
                 client.socket.recv(1)
             client.socket.settimeout(30)
-        over.set()
+        release()
         assert [client.receive().status for client in clients] == [400, 200, 200, 200]
         assert [other.answer(stream).status[0] for stream in (1, 3, 5)] == [0, 13, 3]
 

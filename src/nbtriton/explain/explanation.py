@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from html import escape
+from itertools import chain
 from statistics import fmean
 from time import monotonic_ns
 from typing import TYPE_CHECKING
@@ -15,7 +16,7 @@ from nbtriton.drawing import Column, measure, table_html, table_text
 from nbtriton.engine import RequestRecord
 from nbtriton.explain.findings import Proposal, batch_findings, proposal, refusal_findings
 from nbtriton.explain.inside import inside_sentence
-from nbtriton.explain.parts import PARTS, BusyTimes, parts_of, path_parts
+from nbtriton.explain.parts import PARTS, BusyTimes, children_of, parts_of, path_parts
 from nbtriton.explain.record import ModelRecord, Settings
 from nbtriton.explain.slow import SlowRequests, compare_slowest
 from nbtriton.explain.traffic import find_bottleneck
@@ -166,15 +167,14 @@ def why(server: Server, name: str, *, profile: Profile | None = None) -> Explana
             {"profile": Kind(lambda given: isinstance(given, Profile), "one of nt.profile")},
         )
     settings = Settings.of(server.config(name))
-    children: dict[int, list[RequestRecord]] = {}
-    members: dict[str, ModelRecord] = {}
+    names = _members(server, name)
+    children = children_of(chain.from_iterable(map(server.requests, names)))
     loaded = {model.name for model in server.models()}
-    for model in _members(server, name):
-        for request in server.requests(model):
-            if request.caller:
-                children.setdefault(request.caller, []).append(request)
-        if model in loaded:
-            members[model] = _record(server, Settings.of(server.config(model)), {})
+    members = {
+        model: _record(server, Settings.of(server.config(model)), {})
+        for model in names
+        if model in loaded
+    }
     record = _record(server, settings, children)
     explanation = explain(record, members)
     if profile is None or explanation.proposal is None:

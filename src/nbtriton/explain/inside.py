@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from nbtriton.drawing import counted, lasting
 from nbtriton.engine import RequestRecord
+from nbtriton.explain.parts import children_of
 
 __all__ = ["inside_sentence", "is_long"]
 
@@ -29,14 +30,11 @@ def inside_sentence(name: str, in_flight: Iterable[RequestRecord], now_ns: int) 
         Such as ``"2 requests are inside: 1 has run for 28 s on slow_0, 1 has waited for 28 s"``; empty
         without any.
     """
-    steps: dict[int, list[RequestRecord]] = {}
-    own: list[RequestRecord] = []
-    for request in in_flight:
-        steps.setdefault(request.caller, []).append(request)
-        if request.model == name:
-            own.append(request)
+    inside = list(in_flight)
+    own = [request for request in inside if request.model == name]
     if not own:
         return ""
+    steps = children_of(inside)
     groups: dict[tuple[str, str], list[tuple[int, str]]] = {}
     for request in own:
         step = request if request.batch is not None else _last_step(request, steps)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from nbtriton.engine import BatchRecord, RequestRecord
 
-__all__ = ["PARTS", "BusyTimes", "critical_path", "parts_of", "path_parts"]
+__all__ = ["PARTS", "BusyTimes", "children_of", "critical_path", "parts_of", "path_parts"]
 
 PARTS: Final = {
     "queue": "waited while all instances were busy",
@@ -105,6 +105,15 @@ def parts_of(
         "execution": execution,
         "elsewhere": total - wait - hand_over - execution,
     }
+
+
+def children_of(requests: Iterable[RequestRecord]) -> dict[int, list[RequestRecord]]:
+    """Return the requests that each request led to, by its number."""
+    children: dict[int, list[RequestRecord]] = {}
+    for request in requests:
+        if request.caller:
+            children.setdefault(request.caller, []).append(request)
+    return children
 
 
 def critical_path(

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import chain
 from time import monotonic_ns
 from typing import TYPE_CHECKING
 
@@ -13,7 +14,7 @@ from nbtriton.drawing import count, measure
 from nbtriton.engine import RequestRecord
 from nbtriton.errors import NotFoundError, UnavailableError
 from nbtriton.explain.inside import inside_sentence, is_long
-from nbtriton.explain.parts import critical_path, parts_of
+from nbtriton.explain.parts import children_of, critical_path, parts_of
 
 if TYPE_CHECKING:
     from nbtriton.engine import Server
@@ -144,7 +145,7 @@ def read_traffic(server: Server, name: str) -> PipelineTraffic:
         finding = f"{ns / total:.0%} of a request's time is {most}; {_mean(top, total)}"
         waits_for = name if most == "queue" else ""
     else:
-        children = _children(records)
+        children = children_of(chain.from_iterable(records.values()))
         parts = _of_steps(top, records, children)
         bottleneck = find_bottleneck(top, children)
         finding = _of_pipeline(top, bottleneck, total)
@@ -206,18 +207,6 @@ def _calls(records: Mapping[str, Sequence[RequestRecord]]) -> dict[tuple[str, st
 
 def _counts(calls: Mapping[tuple[str, str], _CallTimes]) -> dict[tuple[str, str], int]:
     return {names: len(seen) for names, seen in calls.items()}
-
-
-def _children(
-    records: Mapping[str, Sequence[RequestRecord]],
-) -> dict[int, list[RequestRecord]]:
-    """Return the requests that each request led to, by its number."""
-    children: dict[int, list[RequestRecord]] = {}
-    for requests in records.values():
-        for request in requests:
-            if request.caller:
-                children.setdefault(request.caller, []).append(request)
-    return children
 
 
 def _of_steps(

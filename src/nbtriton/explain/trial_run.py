@@ -32,6 +32,7 @@ from nbtriton.drawing import (
 from nbtriton.engine import BatchRecord, RequestRecord
 from nbtriton.errors import InvalidArgumentError, NotFoundError, UnsupportedError, nearest
 from nbtriton.explain.explanation import Explanation, explain
+from nbtriton.explain.parts import children_of
 from nbtriton.explain.record import ModelRecord, Settings
 from nbtriton.explain.simulated import records_of
 from nbtriton.explain.timeline import Timeline, check_span, timeline_of
@@ -157,11 +158,7 @@ class Trial:
         >>> nt.trial(nt.Profile.declared({"bert": 10}), arrivals_ms=[0, 2]).why().batches
         2
         """
-        children: dict[int, list[RequestRecord]] = {}
-        for each in self.records:
-            for request in each.requests:
-                if request.caller:
-                    children.setdefault(request.caller, []).append(request)
+        children = children_of(request for each in self.records for request in each.requests)
         found = {
             each.name: ModelRecord(
                 Settings.of(self.configs[each.name]), each.requests, each.batches,
