@@ -238,12 +238,8 @@ class EnsembleExecution(ResponseSink):
         self, runtime: Runtime, sub: InferenceRequest, completion: Completion | None
     ) -> None:
         """Submit a step that is ready."""
-        accepted: bool | TritonError
         try:
-            if sub.is_cancelled():  # an idle instance would not look (X6)
-                accepted = runtime.submit_cancelled(sub, completion)
-            else:
-                accepted = runtime.submit(sub, completion)
+            accepted: bool | TritonError = runtime.submit(sub, completion)
         except Exception as error:
             accepted = as_triton_error(error)
         if accepted is not True:

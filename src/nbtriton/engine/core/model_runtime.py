@@ -293,16 +293,10 @@ class ModelRuntime(UpdatableRuntime):
             self.sequences.check(self.name, request.correlation_id, request.log_prefix)
         if self._strategy is not None:  # the strategy reads requests; the model gets copies
             request.inputs = {name: read_only(array) for name, array in request.inputs.items()}
-        return self._submit(EventKind.SUBMIT, request, completion)
-
-    def submit_cancelled(
-        self, request: InferenceRequest, completion: Completion | None = None
-    ) -> bool:
-        if self.cache is not None and self._answer_from_cache(self.cache, request, completion):
-            return True
-        if self.sequences is not None:
-            self.sequences.check(self.name, request.correlation_id, request.log_prefix)
-        return self._submit(EventKind.SUBMIT_CANCELLED, request, completion)
+        kind = EventKind.SUBMIT
+        if request.parent is not None and request.is_cancelled():  # an idle instance would not look (X6)
+            kind = EventKind.SUBMIT_CANCELLED
+        return self._submit(kind, request, completion)
 
     def submit_many(
         self, requests: Sequence[InferenceRequest], completion: Completion | None = None

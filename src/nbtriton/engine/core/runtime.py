@@ -86,12 +86,6 @@ class Runtime(RequestOwner):
             return True
         return self._enter(request, completion)
 
-    def submit_cancelled(
-        self, request: InferenceRequest, completion: Completion | None = None
-    ) -> bool:
-        """Accept a step of an ensemble whose caller has cancelled, as `submit` does (X6)."""
-        return self.submit(request, completion)
-
     def submit_inline(self, request: InferenceRequest) -> bool:
         """Submit, and execute on this very thread what an idle instance can execute of it."""
         # A chain of models that call each other would end on Python's limit of nested calls.
