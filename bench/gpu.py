@@ -22,8 +22,8 @@ import numpy as np
 
 import nbtriton as nt
 from bench.machine import commit, machine
-from nbtriton.devices import visible_gpus
-from nbtriton.errors import LoadError, TritonError
+from nbtriton.backends.devices import visible_gpus
+from nbtriton.common.errors import LoadError, TritonError
 
 __all__ = ["CHECKS", "main", "rehearse"]
 

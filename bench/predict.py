@@ -25,8 +25,8 @@ import nbtriton
 from bench.predicted import LOADS, Case, Model, draw, models, serve
 from bench.processes import busy
 from bench.quiet import Watch
-from nbtriton.perf import PerfPoint, perf
-from nbtriton.simulate import EngineCosts, ModelProfile, Profile, ServicePoint, profile, whatif
+from nbtriton.lab.perf import PerfPoint, perf
+from nbtriton.lab.simulate import EngineCosts, ModelProfile, Profile, ServicePoint, profile, whatif
 
 __all__ = ["main"]
 

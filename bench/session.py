@@ -17,10 +17,10 @@ from typing import Any, TypeVar
 import nbtriton
 from bench.figures import Measure, Missing, Sides
 from bench.models import Model, load, write
-from nbtriton.errors import TritonError
-from nbtriton.repository.verify.install import ensure_reference
-from nbtriton.repository.verify.reference import Reference
-from nbtriton.repository.verify.running import RunningServer, launch
+from nbtriton.common.errors import TritonError
+from nbtriton.serving.repository.verify.install import ensure_reference
+from nbtriton.serving.repository.verify.reference import Reference
+from nbtriton.serving.repository.verify.running import RunningServer, launch
 
 __all__ = ["Session"]
 

@@ -18,7 +18,7 @@ from tritonclient.utils import (  # type: ignore[import-untyped]
 from bench.figures import Figure, Measure, Missing, Sides, Wrong, value_at_most
 from bench.models import python_model
 from bench.session import Session
-from nbtriton.tensors import deserialize_bytes
+from nbtriton.model.tensors import deserialize_bytes
 
 __all__ = ["FIGURES"]
 

@@ -20,8 +20,8 @@ from typing import Any
 import nbtriton as nt
 from bench.predicted import loaded_branches, loaded_sleeping
 from bench.quiet import Watch
-from nbtriton.perf import PerfPoint
-from nbtriton.perf.sweep import Configurator
+from nbtriton.lab.perf import PerfPoint
+from nbtriton.lab.perf.sweep import Configurator
 
 __all__ = ["main"]
 

@@ -12,8 +12,8 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from nbtriton.config import field_effects
-from nbtriton.frontends.serve.flags import GROUPS, Flag
+from nbtriton.model.config import field_effects
+from nbtriton.serving.frontends.serve.flags import GROUPS, Flag
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "configuration.md"
 

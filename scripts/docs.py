@@ -23,15 +23,15 @@ PAGES = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")
 # Public modules.
 MODULES = {
     "nbtriton": "What a notebook or a program uses.",
-    "nbtriton.errors": "Errors, by Triton's status.",
-    "nbtriton.config": "Configurations: read, completed, checked, written.",
-    "nbtriton.frontends": "Endpoints for clients.",
+    "nbtriton.common.errors": "Errors, by Triton's status.",
+    "nbtriton.model.config": "Configurations: read, completed, checked, written.",
+    "nbtriton.serving.frontends": "Endpoints for clients.",
     "nbtriton.backends": "What a backend of your own extends.",
 }
 # Names in `__all__` for use within nbtriton only.
 OWN = {
-    "nbtriton.errors": {"cell_names", "error_from_status", "nearest"},
-    "nbtriton.config": {
+    "nbtriton.common.errors": {"cell_names", "error_from_status", "nearest"},
+    "nbtriton.model.config": {
         "Dumpable", "STRATEGY_PATH", "all_input_specs", "all_output_specs", "apply_options",
         "check_isolation", "complete_from", "control_types", "enum_name", "equal_but_for_instances",
         "is_ensemble", "is_whole", "isolation_of", "looks_like_pbtxt", "mark_stand_in",
@@ -40,7 +40,7 @@ OWN = {
         "validate_ensemble", "validate_instance_groups", "validate_io", "validate_load",
         "without_stand_in",
     },
-    "nbtriton.frontends": {"Service"},
+    "nbtriton.serving.frontends": {"Service"},
     "nbtriton.backends": {"check_runtime"},
 }  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""Write src/nbtriton/config/messages.binpb: Triton's message definitions from tritonclient.
+"""Write src/nbtriton/model/config/messages.binpb: Triton's message definitions from tritonclient.
 
 usage: scripts/messages.py
 

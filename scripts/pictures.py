@@ -70,7 +70,7 @@ def measured(server: nt.Server) -> Any:
 
 def screens(server: nt.Server, report: Any, folder: Path, lessons: Path | None) -> None:
     """Save screenshots of each view, static and live, and of each lesson, light and dark."""
-    from nbtriton.perf.curves import series_of
+    from nbtriton.lab.perf.curves import series_of
     from nbtriton.teaching import SCENARIOS
     from nbtriton.widgets import CurveView, DagView, Hub, WatchView
     from nbtriton.widgets.timeline import live_timeline

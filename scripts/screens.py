@@ -15,7 +15,7 @@ import nbformat
 from nbconvert import HTMLExporter
 from playwright.sync_api import Page, sync_playwright
 
-from nbtriton.closing import Closing
+from nbtriton.common.closing import Closing
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from tests.page.conftest import FLAGS, HOSTS, PAGE, _Files, frame_text

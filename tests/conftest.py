@@ -75,8 +75,8 @@ def playwright_driver():
 @pytest.fixture(scope="session")
 def reference():
     """The real tritonserver and perf_analyzer, installed on first use."""
-    from nbtriton.errors import TritonError
-    from nbtriton.repository.verify.install import ensure_reference
+    from nbtriton.common.errors import TritonError
+    from nbtriton.serving.repository.verify.install import ensure_reference
 
     try:
         return ensure_reference()

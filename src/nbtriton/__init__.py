@@ -17,45 +17,46 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from nbtriton.api import Server as Server
-    from nbtriton.api import server as server
-    from nbtriton.devices import SimulatedGPUs as SimulatedGPUs
+    from nbtriton.backends.devices import SimulatedGPUs as SimulatedGPUs
+    from nbtriton.common.errors import ConfigWarning as ConfigWarning
+    from nbtriton.common.errors import LoadWarning as LoadWarning
+    from nbtriton.common.errors import TritonError as TritonError
     from nbtriton.drawing.page_figure import PageFigure as PageFigure
-    from nbtriton.engine import InferenceFuture as InferenceFuture
-    from nbtriton.engine import InferenceResult as InferenceResult
-    from nbtriton.engine import ModelHandle as ModelHandle
-    from nbtriton.engine.copies import copies as copies
-    from nbtriton.engine.events import events as events
-    from nbtriton.engine.status import status as status
-    from nbtriton.errors import ConfigWarning as ConfigWarning
-    from nbtriton.errors import LoadWarning as LoadWarning
-    from nbtriton.errors import TritonError as TritonError
-    from nbtriton.explain import ChaosReport as ChaosReport
-    from nbtriton.explain import Diagnosis as Diagnosis
-    from nbtriton.explain import Explanation as Explanation
-    from nbtriton.explain import chaos as chaos
-    from nbtriton.explain import doctor as doctor
-    from nbtriton.explain import why as why
-    from nbtriton.explain.trial_curve import TrialCurve as TrialCurve
-    from nbtriton.explain.trial_curve import trial_curve as trial_curve
-    from nbtriton.explain.trial_run import Trial as Trial
-    from nbtriton.explain.trial_run import trial as trial
+    from nbtriton.lab.explain import ChaosReport as ChaosReport
+    from nbtriton.lab.explain import Diagnosis as Diagnosis
+    from nbtriton.lab.explain import Explanation as Explanation
+    from nbtriton.lab.explain import chaos as chaos
+    from nbtriton.lab.explain import doctor as doctor
+    from nbtriton.lab.explain import why as why
+    from nbtriton.lab.explain.trial_curve import TrialCurve as TrialCurve
+    from nbtriton.lab.explain.trial_curve import trial_curve as trial_curve
+    from nbtriton.lab.explain.trial_run import Trial as Trial
+    from nbtriton.lab.explain.trial_run import trial as trial
+    from nbtriton.lab.perf import Comparison as Comparison
+    from nbtriton.lab.perf import PerfReport as PerfReport
+    from nbtriton.lab.perf import PerfRun as PerfRun
+    from nbtriton.lab.perf import compare as compare
+    from nbtriton.lab.perf import perf as perf
+    from nbtriton.lab.recordings import Recording as Recording
+    from nbtriton.lab.recordings import TrafficTap as TrafficTap
+    from nbtriton.lab.recordings import record as record
+    from nbtriton.lab.recordings import replay as replay
+    from nbtriton.lab.simulate import Profile as Profile
+    from nbtriton.lab.simulate import Tuning as Tuning
+    from nbtriton.lab.simulate import profile as profile
+    from nbtriton.lab.simulate import tune as tune
+    from nbtriton.lab.simulate import whatif as whatif
     from nbtriton.magics import load_ipython_extension as load_ipython_extension
     from nbtriton.magics import unload_ipython_extension as unload_ipython_extension
-    from nbtriton.perf import Comparison as Comparison
-    from nbtriton.perf import PerfReport as PerfReport
-    from nbtriton.perf import PerfRun as PerfRun
-    from nbtriton.perf import compare as compare
-    from nbtriton.perf import perf as perf
-    from nbtriton.recordings import Recording as Recording
-    from nbtriton.recordings import TrafficTap as TrafficTap
-    from nbtriton.recordings import record as record
-    from nbtriton.recordings import replay as replay
-    from nbtriton.simulate import Profile as Profile
-    from nbtriton.simulate import Tuning as Tuning
-    from nbtriton.simulate import profile as profile
-    from nbtriton.simulate import tune as tune
-    from nbtriton.simulate import whatif as whatif
+    from nbtriton.runtime.engine import InferenceFuture as InferenceFuture
+    from nbtriton.runtime.engine import InferenceResult as InferenceResult
+    from nbtriton.runtime.engine import ModelHandle as ModelHandle
+    from nbtriton.runtime.engine.copies import copies as copies
+    from nbtriton.runtime.engine.events import events as events
+    from nbtriton.runtime.engine.status import status as status
+    from nbtriton.runtime.workers.virtual_environment import environment as environment
+    from nbtriton.serving.server import Server as Server
+    from nbtriton.serving.server import server as server
     from nbtriton.teaching import check as check
     from nbtriton.teaching import exercise as exercise
     from nbtriton.teaching import last_batches as last_batches
@@ -66,7 +67,6 @@ if TYPE_CHECKING:
     from nbtriton.widgets.calls import watch as watch
     from nbtriton.widgets.figure import figure as figure
     from nbtriton.widgets.plots import plot as plot
-    from nbtriton.workers.virtual_environment import environment as environment
 
     # Whether the core that runs is compiled.
     compiled: bool
@@ -75,56 +75,56 @@ __version__ = "0.1.0"
 
 # Where each public name lives; it is imported when it is first asked for.
 _PUBLIC = {
-    "ChaosReport": "nbtriton.explain",
-    "Comparison": "nbtriton.perf",
-    "ConfigWarning": "nbtriton.errors",
-    "Diagnosis": "nbtriton.explain",
-    "Explanation": "nbtriton.explain",
-    "InferenceFuture": "nbtriton.engine",
-    "InferenceResult": "nbtriton.engine",
-    "LoadWarning": "nbtriton.errors",
-    "ModelHandle": "nbtriton.engine",
+    "ChaosReport": "nbtriton.lab.explain",
+    "Comparison": "nbtriton.lab.perf",
+    "ConfigWarning": "nbtriton.common.errors",
+    "Diagnosis": "nbtriton.lab.explain",
+    "Explanation": "nbtriton.lab.explain",
+    "InferenceFuture": "nbtriton.runtime.engine",
+    "InferenceResult": "nbtriton.runtime.engine",
+    "LoadWarning": "nbtriton.common.errors",
+    "ModelHandle": "nbtriton.runtime.engine",
     "PageFigure": "nbtriton.drawing.page_figure",
-    "PerfReport": "nbtriton.perf",
-    "PerfRun": "nbtriton.perf",
-    "Profile": "nbtriton.simulate",
-    "Recording": "nbtriton.recordings",
-    "Server": "nbtriton.api",
-    "SimulatedGPUs": "nbtriton.devices",
-    "TrafficTap": "nbtriton.recordings",
-    "Trial": "nbtriton.explain.trial_run",
-    "TrialCurve": "nbtriton.explain.trial_curve",
-    "TritonError": "nbtriton.errors",
-    "Tuning": "nbtriton.simulate",
+    "PerfReport": "nbtriton.lab.perf",
+    "PerfRun": "nbtriton.lab.perf",
+    "Profile": "nbtriton.lab.simulate",
+    "Recording": "nbtriton.lab.recordings",
+    "Server": "nbtriton.serving.server",
+    "SimulatedGPUs": "nbtriton.backends.devices",
+    "TrafficTap": "nbtriton.lab.recordings",
+    "Trial": "nbtriton.lab.explain.trial_run",
+    "TrialCurve": "nbtriton.lab.explain.trial_curve",
+    "TritonError": "nbtriton.common.errors",
+    "Tuning": "nbtriton.lab.simulate",
     "check": "nbtriton.teaching",
-    "chaos": "nbtriton.explain",
-    "compare": "nbtriton.perf",
-    "copies": "nbtriton.engine.copies",
+    "chaos": "nbtriton.lab.explain",
+    "compare": "nbtriton.lab.perf",
+    "copies": "nbtriton.runtime.engine.copies",
     "dag": "nbtriton.widgets.calls",
-    "environment": "nbtriton.workers.virtual_environment",
-    "doctor": "nbtriton.explain",
-    "events": "nbtriton.engine.events",
+    "environment": "nbtriton.runtime.workers.virtual_environment",
+    "doctor": "nbtriton.lab.explain",
+    "events": "nbtriton.runtime.engine.events",
     "exercise": "nbtriton.teaching",
     "figure": "nbtriton.widgets.figure",
     "last_batches": "nbtriton.teaching",
     "load_ipython_extension": "nbtriton.magics",
-    "perf": "nbtriton.perf",
+    "perf": "nbtriton.lab.perf",
     "plot": "nbtriton.widgets.plots",
     "predict_batches": "nbtriton.teaching",
-    "profile": "nbtriton.simulate",
-    "record": "nbtriton.recordings",
-    "replay": "nbtriton.recordings",
+    "profile": "nbtriton.lab.simulate",
+    "record": "nbtriton.lab.recordings",
+    "replay": "nbtriton.lab.recordings",
     "scenario": "nbtriton.teaching",
-    "server": "nbtriton.api",
-    "status": "nbtriton.engine.status",
+    "server": "nbtriton.serving.server",
+    "status": "nbtriton.runtime.engine.status",
     "timeline": "nbtriton.widgets.calls",
-    "trial": "nbtriton.explain.trial_run",
-    "trial_curve": "nbtriton.explain.trial_curve",
-    "tune": "nbtriton.simulate",
+    "trial": "nbtriton.lab.explain.trial_run",
+    "trial_curve": "nbtriton.lab.explain.trial_curve",
+    "tune": "nbtriton.lab.simulate",
     "unload_ipython_extension": "nbtriton.magics",
     "watch": "nbtriton.widgets.calls",
-    "whatif": "nbtriton.simulate",
-    "why": "nbtriton.explain",
+    "whatif": "nbtriton.lab.simulate",
+    "why": "nbtriton.lab.explain",
 }
 
 # What needs a package of an extra: `from nbtriton import *` and `dir` work without it.
@@ -135,7 +135,7 @@ __all__ = [*(name for name in _PUBLIC if name not in _EXTRA), "__version__", "co
 
 def __getattr__(name: str) -> Any:
     if name == "compiled":
-        from nbtriton.packages import core_is_compiled
+        from nbtriton.common.packages import core_is_compiled
 
         return core_is_compiled()
     module = _PUBLIC.get(name)

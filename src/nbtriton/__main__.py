@@ -2,6 +2,6 @@
 
 import sys
 
-from nbtriton.cli import main
+from nbtriton.magics.cli import main
 
 sys.exit(main())

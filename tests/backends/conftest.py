@@ -8,7 +8,7 @@ import pytest
 
 from nbtriton.backends import InstanceContext, ModelContext, find_backend
 from nbtriton.backends.core.executing import running_as
-from nbtriton.config import as_config, normalize
+from nbtriton.model.config import as_config, normalize
 from tests.backends.fakes import DEFAULT, Request, Timer
 
 

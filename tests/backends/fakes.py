@@ -9,7 +9,7 @@ from types import MappingProxyType
 import numpy as np
 
 from nbtriton.backends import Response
-from nbtriton.errors import InternalError, NotFoundError, TritonError, UnsupportedError
+from nbtriton.common.errors import InternalError, NotFoundError, TritonError, UnsupportedError
 
 
 @dataclass(eq=False)

@@ -13,7 +13,7 @@ import pytest
 
 import nbtriton as nt
 from nbtriton.backends.python import install_pb_utils
-from nbtriton.errors import CancelledError, InternalError, InvalidArgumentError
+from nbtriton.common.errors import CancelledError, InternalError, InvalidArgumentError
 from tests.backends.fakes import DEFAULT, Request, Server, ones
 
 install_pb_utils()

@@ -9,8 +9,8 @@ import threading
 import numpy as np
 import pytest
 
-from nbtriton.engine import Server
-from nbtriton.errors import ConfigError, ModelError, TritonError
+from nbtriton.common.errors import ConfigError, ModelError, TritonError
+from nbtriton.runtime.engine import Server
 from tests.engine.support import WAIT_S
 
 
@@ -316,7 +316,7 @@ def test_an_object_that_neither_is_called_nor_predicts_is_no_model(server):
 
 def test_a_wrong_configuration_is_an_error_of_the_configuration():
     from nbtriton.backends.python.callables import complete_callable
-    from nbtriton.config import as_config
+    from nbtriton.model.config import as_config
 
     with pytest.raises(ConfigError):
         complete_callable(lambda IN: IN, as_config('name: "m"'), None)

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import nbtriton as nt
-from nbtriton.errors import TritonError
+from nbtriton.common.errors import TritonError
 from tests.backends.onnx_models import same
 
 TYPES = ("BOOL", "UINT8", "UINT16", "UINT32", "UINT64", "INT8", "INT16", "INT32", "INT64", "FP16",

@@ -10,7 +10,7 @@ import threading
 import pytest
 
 from nbtriton.backends.python import install_pb_utils
-from nbtriton.errors import InternalError, ModelError
+from nbtriton.common.errors import InternalError, ModelError
 from tests.backends.fakes import DEFAULT, Request, Timer, ones
 
 install_pb_utils()

@@ -10,7 +10,7 @@ import torch
 
 import nbtriton as nt
 from nbtriton.backends.python.api.metrics import families_of
-from nbtriton.errors import LoadError
+from nbtriton.common.errors import LoadError
 
 PREFIX = "load failed for model 'm': version 1 is at UNAVAILABLE state: Invalid argument: "
 DECOUPLED = " model_transaction_policy { decoupled: true }"

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from nbtriton.backends.python import install_pb_utils
-from nbtriton.errors import InternalError, ModelError, UnavailableError
+from nbtriton.common.errors import InternalError, ModelError, UnavailableError
 from tests.backends.fakes import DEFAULT, Request, Timer, ones
 
 install_pb_utils()

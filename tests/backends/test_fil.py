@@ -8,7 +8,7 @@ import pytest
 
 import nbtriton as nt
 from nbtriton.backends.base import WAY_OUT
-from nbtriton.errors import LoadError
+from nbtriton.common.errors import LoadError
 
 treelite = pytest.importorskip("treelite", reason="treelite is not installed (extra fil)")
 lgb = pytest.importorskip("lightgbm", reason="lightgbm is not installed (extra test)")

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from nbtriton.backends.fil.flatten import flatten
 from nbtriton.backends.fil.forest import Forest
 from nbtriton.backends.fil.parameters import ForestParameters
-from nbtriton.errors import InvalidArgumentError
+from nbtriton.common.errors import InvalidArgumentError
 
 treelite = pytest.importorskip("treelite", reason="treelite is not installed (extra fil)")
 torch = pytest.importorskip("torch", reason="torch is not installed (extra torch)")

@@ -12,8 +12,8 @@ import torch
 
 from nbtriton.backends import ModelContext, find_backend
 from nbtriton.backends.signature import read_signature
-from nbtriton.config import as_config, normalize
-from nbtriton.errors import ConfigError, InternalError, ModelError, UnsupportedError
+from nbtriton.common.errors import ConfigError, InternalError, ModelError, UnsupportedError
+from nbtriton.model.config import as_config, normalize
 from tests.backends.fakes import DEFAULT, Request, Timer, ones
 
 TWO = """

@@ -18,8 +18,8 @@ import pytest
 
 from nbtriton.backends import ModelContext, find_backend
 from nbtriton.backends.python.isolation.imports import LocalModules
-from nbtriton.config import as_config, normalize
-from nbtriton.errors import ModelError
+from nbtriton.common.errors import ModelError
+from nbtriton.model.config import as_config, normalize
 from tests.backends.fakes import DEFAULT
 
 # A model that answers with what an expression is worth.

@@ -11,8 +11,8 @@ import pytest
 
 from nbtriton.backends import ModelContext, find_backend
 from nbtriton.backends.python import install_pb_utils
-from nbtriton.config import as_config, normalize
-from nbtriton.errors import InternalError, ModelError, UnsupportedError
+from nbtriton.common.errors import InternalError, ModelError, UnsupportedError
+from nbtriton.model.config import as_config, normalize
 from tests.backends.fakes import DEFAULT, ones
 
 install_pb_utils()

@@ -7,8 +7,8 @@ import pytest
 
 import nbtriton as nt
 from nbtriton.backends.openvino.options import properties
-from nbtriton.config import as_config
-from nbtriton.errors import InternalError, InvalidArgumentError, LoadError
+from nbtriton.common.errors import InternalError, InvalidArgumentError, LoadError
+from nbtriton.model.config import as_config
 from tests.backends.onnx_models import same, sum_and_difference
 
 ov = pytest.importorskip("openvino", reason="openvino is not installed (extra openvino)")

@@ -13,7 +13,7 @@ import pytest
 import nbtriton
 from nbtriton.backends import find_backend
 from nbtriton.backends.python import PythonBackend
-from nbtriton.errors import InvalidArgumentError
+from nbtriton.common.errors import InvalidArgumentError
 
 CODE = """
 import triton_python_backend_utils as pb_utils

@@ -17,15 +17,15 @@ from nbtriton.backends.pytorch.core.naming import (
     arrange_outputs,
     name_results,
 )
-from nbtriton.config import as_config, normalize
-from nbtriton.errors import (
+from nbtriton.common.errors import (
     ConfigError,
     InternalError,
     InvalidArgumentError,
     ModelError,
     UnsupportedError,
 )
-from nbtriton.tensors import kind_of, to_kind
+from nbtriton.model.config import as_config, normalize
+from nbtriton.model.tensors import kind_of, to_kind
 from tests.backends.fakes import DEFAULT, Request, Timer, ones
 
 

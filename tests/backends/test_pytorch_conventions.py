@@ -12,9 +12,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from nbtriton.engine import Server
-from nbtriton.errors import ConfigError, InternalError, LoadError
-from nbtriton.repository.export.torchfiles import save_torchscript
+from nbtriton.common.errors import ConfigError, InternalError, LoadError
+from nbtriton.runtime.engine import Server
+from nbtriton.serving.repository.export.torchfiles import save_torchscript
 
 ignore_jit_warnings = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 
@@ -310,7 +310,7 @@ class TwoResults(torch.nn.Module):
 def test_errors_are_of_the_statuses_of_triton():
     from nbtriton.backends.pytorch.check import check
     from nbtriton.backends.pytorch.core.naming import Forward
-    from nbtriton.config import as_config
+    from nbtriton.model.config import as_config
 
     with pytest.raises(ConfigError):
         check(as_config(tensors("input", "A")), Forward(("x", "y"), 2))

@@ -10,8 +10,8 @@ import torch
 
 import nbtriton as nt
 from nbtriton.backends.pytorch.parameters import compile_options, module_parameters, set_threads
-from nbtriton.config import as_config
-from nbtriton.errors import InternalError, InvalidArgumentError, LoadError
+from nbtriton.common.errors import InternalError, InvalidArgumentError, LoadError
+from nbtriton.model.config import as_config
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:torch")
 

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from nbtriton.backends.python import install_pb_utils
 from nbtriton.backends.ragged import PLAIN, batch_input_value, layout
-from nbtriton.config import as_config
-from nbtriton.engine import Server
-from nbtriton.errors import ConfigError, InternalError, InvalidArgumentError, LoadError
+from nbtriton.common.errors import ConfigError, InternalError, InvalidArgumentError, LoadError
+from nbtriton.model.config import as_config
+from nbtriton.runtime.engine import Server
 from tests.backends.fakes import Request
 from tests.backends.test_function import define
 from tests.engine.support import WAIT_S, Gate

@@ -12,7 +12,7 @@ import grpc
 
 import nbtriton
 from nbtriton.backends.python import readiness
-from nbtriton.frontends import serve
+from nbtriton.serving.frontends import serve
 from tests.frontends.cases import Case, ask
 from tests.frontends.grpc_support import ask as ask_grpc
 from tests.frontends.grpc_support import pb

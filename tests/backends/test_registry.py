@@ -11,7 +11,7 @@ from nbtriton.backends import backend_for, find_backend
 from nbtriton.backends.onnxruntime import OnnxRuntimeBackend
 from nbtriton.backends.python import PythonBackend
 from nbtriton.backends.pytorch import PyTorchBackend
-from nbtriton.errors import InvalidArgumentError
+from nbtriton.common.errors import InvalidArgumentError
 from tests.children import run_python
 
 SOURCE = Path(__file__).parents[2] / "src"

@@ -16,8 +16,8 @@ from nbtriton.backends.base import WAY_OUT
 from nbtriton.backends.core.batching import gather_inputs
 from nbtriton.backends.ragged import layout
 from nbtriton.backends.stand_in.cost import cost_of
-from nbtriton.config import as_config, stand_in_reason
-from nbtriton.errors import InternalError, InvalidArgumentError, TritonError
+from nbtriton.common.errors import InternalError, InvalidArgumentError, TritonError
+from nbtriton.model.config import as_config, stand_in_reason
 from tests.backends.fakes import Request
 
 PLAN = """platform: "tensorrt_plan" max_batch_size: 8
@@ -106,7 +106,7 @@ def test_everything_that_shows_a_stand_in_says_so(server, tmp_path):
 
 
 def test_a_repository_of_configurations_and_the_command_line_option(tmp_path):
-    from nbtriton.frontends.serve.flags import parse_flags
+    from nbtriton.serving.frontends.serve.flags import parse_flags
 
     folder = tmp_path / "net" / "1"
     folder.mkdir(parents=True)

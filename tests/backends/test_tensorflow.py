@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import nbtriton as nt
-from nbtriton.errors import LoadError
+from nbtriton.common.errors import LoadError
 
 tf = pytest.importorskip("tensorflow", reason="tensorflow is not installed, which no extra brings")
 

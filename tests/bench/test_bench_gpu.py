@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from bench import gpu
-from nbtriton.devices import visible_gpus
+from nbtriton.backends.devices import visible_gpus
 
 
 def test_the_checks_pass_on_a_simulated_gpu():

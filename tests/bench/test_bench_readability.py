@@ -13,7 +13,7 @@ from bench.readability.build import Pipeline, build, column, requests, train_for
 from bench.readability.check import Direct
 from bench.readability.corpus import excerpts, grade, texts
 from bench.readability.figures import overlap
-from nbtriton.errors import InvalidArgumentError, TritonError
+from nbtriton.common.errors import InvalidArgumentError, TritonError
 
 pytestmark = pytest.mark.slow
 SMALL = Pipeline(tokens=32, trees=8, training=60, max_batch_size=16)

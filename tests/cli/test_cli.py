@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from nbtriton.cli import main
+from nbtriton.magics.cli import main
 
 MODEL = """backend: "identity" max_batch_size: 4
 input { name: "INPUT0" data_type: TYPE_FP32 dims: [ 1 ] }

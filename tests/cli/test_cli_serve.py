@@ -21,8 +21,8 @@ from typing import Any
 
 import pytest
 
-from nbtriton.cli import main
-from nbtriton.frontends.serve.command import model_table
+from nbtriton.magics.cli import main
+from nbtriton.serving.frontends.serve.command import model_table
 from tests.children import CHILD_TIMEOUT_S, finish, run_python
 from tests.until import until
 
@@ -242,7 +242,7 @@ def test_calls_of_models_and_steps_of_ensembles_are_finished(pipelines: Path) ->
 # The server sets its thresholds of the garbage collector, then waits for a signal.
 SIGNALLED = """
 import gc, signal, sys
-from nbtriton.cli import main
+from nbtriton.magics.cli import main
 
 def run(lines):
     def trace(frame, event, _):

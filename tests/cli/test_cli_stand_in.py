@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from nbtriton.cli import main
-from nbtriton.config import parse_pbtxt
-from nbtriton.repository.export.writer import ExportWarning
+from nbtriton.magics.cli import main
+from nbtriton.model.config import parse_pbtxt
+from nbtriton.serving.repository.export.writer import ExportWarning
 
 PLAN = """name: "plan" platform: "tensorrt_plan" max_batch_size: 8
 input { name: "IN" data_type: TYPE_FP32 dims: 4 }

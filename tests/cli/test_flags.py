@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from nbtriton.cli import main
-from nbtriton.errors import InvalidArgumentError, UnavailableError
-from nbtriton.frontends.serve.flag_settings import (
+from nbtriton.common.errors import InvalidArgumentError, UnavailableError
+from nbtriton.magics.cli import main
+from nbtriton.serving.frontends.serve.flag_settings import (
     backend_config,
     cache_bytes,
     check_ports,
@@ -19,7 +19,7 @@ from nbtriton.frontends.serve.flag_settings import (
     restricted_apis,
     trace_settings,
 )
-from nbtriton.frontends.serve.flags import FLAGS, parse_flags
+from nbtriton.serving.frontends.serve.flags import FLAGS, parse_flags
 from tests.children import run_python
 
 RESTRICTED_TWICE = (

@@ -14,16 +14,16 @@ import pytest
 pytest.importorskip("grpc", reason="the gRPC endpoint needs the extra 'serve'")
 
 import nbtriton as nt
-from nbtriton.clients.base import Client, PendingRequest, StreamResponse
-from nbtriton.clients.grpc import GrpcClient
-from nbtriton.clients.http import HttpClient
-from nbtriton.errors import (
+from nbtriton.common.errors import (
     CancelledError,
     InvalidArgumentError,
     NotFoundError,
     UnavailableError,
     UnsupportedError,
 )
+from nbtriton.serving.clients.base import Client, PendingRequest, StreamResponse
+from nbtriton.serving.clients.grpc import GrpcClient
+from nbtriton.serving.clients.http import HttpClient
 
 ROWS = {
     "IN": np.arange(8, dtype=np.float32).reshape(2, 4),

@@ -6,7 +6,7 @@ is called ``e``. `MEMBER_RULES` has the composing models as well.
 
 from __future__ import annotations
 
-from nbtriton.config import ModelConfig, parse_pbtxt
+from nbtriton.model.config import ModelConfig, parse_pbtxt
 from tests.config.rules import PY, tensors
 
 

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from nbtriton.backends.auto_complete import AutoCompleteConfig, completing
-from nbtriton.config import (
+from nbtriton.common.errors import ConfigError, InternalError
+from nbtriton.model.config import (
     ModelConfig,
     complete_from,
     normalize,
@@ -16,7 +17,6 @@ from nbtriton.config import (
     to_dict,
     to_reported_dict,
 )
-from nbtriton.errors import ConfigError, InternalError
 
 IN = {"name": "IN", "data_type": "TYPE_FP32", "dims": [4]}
 TENSOR = "{ name: 'IN' data_type: TYPE_INT32 dims: [ 5 ] }"

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nbtriton.config import (
+from nbtriton.common.errors import ConfigError
+from nbtriton.model.config import (
     ModelConfig,
     TensorSpec,
     input_specs,
@@ -22,9 +23,8 @@ from nbtriton.config import (
     validate_ensemble,
     validate_io,
 )
-from nbtriton.config.dataflow import parse_dataflow
-from nbtriton.config.signature import add_input, add_output
-from nbtriton.errors import ConfigError
+from nbtriton.model.config.dataflow import parse_dataflow
+from nbtriton.model.config.signature import add_input, add_output
 
 # --- annotations ---------------------------------------------------------------------------------
 

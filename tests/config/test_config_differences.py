@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 import nbtriton as nt
-from nbtriton.api import Server
-from nbtriton.cli import main
-from nbtriton.config import as_config, differences
-from nbtriton.config.differences import _TABLE
-from nbtriton.repository.export.writer import ExportWarning
+from nbtriton.magics.cli import main
+from nbtriton.model.config import as_config, differences
+from nbtriton.model.config.differences import _TABLE
+from nbtriton.serving.repository.export.writer import ExportWarning
+from nbtriton.serving.server import Server
 from tests.repository.models import add
 
 IO = """max_batch_size: 4 input { name: "IN" data_type: TYPE_FP32 dims: 4 }

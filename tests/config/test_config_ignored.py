@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from nbtriton.config import as_config, ignored_fields, normalize
-from nbtriton.config.ignored import _NEVER, _PARAMETERS
+from nbtriton.model.config import as_config, ignored_fields, normalize
+from nbtriton.model.config.ignored import _NEVER, _PARAMETERS
 
 PY = 'backend: "python" max_batch_size: 8 '
 BATCH = 'data_type: TYPE_INT32 source_input: "a" target_name: "b"'

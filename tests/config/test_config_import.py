@@ -1,4 +1,4 @@
-"""Importing `nbtriton.config`: what it must not load, and that tritonclient's messages stand beside it."""
+"""Importing `nbtriton.model.config`: what it must not load, and that tritonclient's messages stand beside it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FORBIDDEN = (
 
 CLIENT = "from tritonclient.grpc import model_config_pb2 as theirs\n"
 
-OURS = "import nbtriton.config as ours\n"
+OURS = "import nbtriton.model.config as ours\n"
 
 CHECK = """
 config = ours.parse_pbtxt("name: 'm' input { name: 'IN' data_type: TYPE_FP32 dims: 4 }")
@@ -36,7 +36,7 @@ def run(code: str) -> str:
 
 
 def test_import_loads_protobuf_and_nothing_else_of_weight() -> None:
-    loaded = run("import nbtriton.config, sys; print(*sys.modules)").split()
+    loaded = run("import nbtriton.model.config, sys; print(*sys.modules)").split()
     assert "google.protobuf.text_format" in loaded
     assert not [name for name in FORBIDDEN if name in loaded]
 
@@ -51,7 +51,7 @@ def test_the_pure_python_protobuf_is_enough() -> None:
     run(
         'import os; os.environ["PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION"] = "python"\n'
         + OURS
-        + "import nbtriton.config.protocol as theirs\n"
+        + "import nbtriton.model.config.protocol as theirs\n"
         "assert ours.parse_pbtxt('name: \"m\"').name == 'm'\n"
         "request = theirs.messages.ModelInferRequest(model_name='m')\n"
         "request.inputs.add(name='IN', datatype='FP32', shape=[4])\n"
@@ -64,8 +64,8 @@ def test_the_definitions_are_those_of_tritonclient() -> None:
     pytest.importorskip("tritonclient.grpc", reason="tritonclient[grpc] is not installed")
     from tritonclient.grpc import model_config_pb2, service_pb2
 
-    from nbtriton.config import ModelConfig
-    from nbtriton.config.protocol import messages
+    from nbtriton.model.config import ModelConfig
+    from nbtriton.model.config.protocol import messages
 
     ours = {
         "model_config.proto": ModelConfig.DESCRIPTOR.file,
@@ -100,9 +100,9 @@ def test_static_types_know_every_field() -> None:
     import ast
     from importlib.resources import files
 
-    from nbtriton.config import ModelConfig
+    from nbtriton.model.config import ModelConfig
 
-    tree = ast.parse((files("nbtriton.config") / "_messages.pyi").read_text())
+    tree = ast.parse((files("nbtriton.model.config") / "_messages.pyi").read_text())
     typed: dict[str, set[str]] = {}
 
     def visit(node: ast.ClassDef, prefix: str) -> None:

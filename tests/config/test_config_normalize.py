@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from nbtriton.config import (
+from nbtriton.common.errors import ConfigError
+from nbtriton.model.config import (
     ModelConfig,
     apply_options,
     is_ensemble,
@@ -17,7 +18,6 @@ from nbtriton.config import (
     scheduling_choice,
     to_dict,
 )
-from nbtriton.errors import ConfigError
 
 
 def normal(text: str, **known: Any) -> ModelConfig:

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from nbtriton.config import (
+from nbtriton.common.errors import ConfigError, UnavailableError
+from nbtriton.model.config import (
     ModelConfig,
     as_config,
     format_pbtxt,
@@ -22,7 +23,6 @@ from nbtriton.config import (
     validate_instance_groups,
     validate_io,
 )
-from nbtriton.errors import ConfigError, UnavailableError
 from tests.config import ensemble_rules, rules
 from tests.config.texts import TEXTS
 

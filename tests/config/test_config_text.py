@@ -11,7 +11,8 @@ from google.protobuf.descriptor import FieldDescriptor
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from nbtriton.config import (
+from nbtriton.common.errors import ConfigError, InvalidArgumentError
+from nbtriton.model.config import (
     ModelConfig,
     as_config,
     format_pbtxt,
@@ -23,7 +24,6 @@ from nbtriton.config import (
     to_json,
     to_reported_dict,
 )
-from nbtriton.errors import ConfigError, InvalidArgumentError
 from tests.config.texts import TEXTS
 
 # --- what is accepted ------------------------------------------------------------------------

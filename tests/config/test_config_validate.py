@@ -6,7 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from nbtriton.config import (
+from nbtriton.common.errors import ConfigError
+from nbtriton.model.config import (
     ModelConfig,
     normalize,
     normalize_instance_groups,
@@ -18,7 +19,6 @@ from nbtriton.config import (
     validate_io,
     validate_load,
 )
-from nbtriton.errors import ConfigError
 from tests.config import ensemble_rules, rules
 from tests.config.ensemble_rules import (
     CHAIN,

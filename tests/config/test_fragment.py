@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from nbtriton.config import amend, as_config, is_whole, parse_pbtxt
-from nbtriton.errors import ConfigError
+from nbtriton.common.errors import ConfigError
+from nbtriton.model.config import amend, as_config, is_whole, parse_pbtxt
 
 BASE = """
 max_batch_size: 8

@@ -2,8 +2,8 @@
 
 import pytest
 
-from nbtriton.config import apply_options, isolation_of, parse_pbtxt, to_dict
-from nbtriton.errors import ConfigError, InvalidArgumentError
+from nbtriton.common.errors import ConfigError, InvalidArgumentError
+from nbtriton.model.config import apply_options, isolation_of, parse_pbtxt, to_dict
 
 
 def config(value):

@@ -5,8 +5,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from nbtriton.devices import CaptureError
-from nbtriton.devices.cuda_streams import _InUse
+from nbtriton.backends.devices import CaptureError
+from nbtriton.backends.devices.cuda_streams import _InUse
 
 torch = pytest.importorskip("torch", reason="torch is not installed (extra torch)")
 

@@ -12,7 +12,7 @@ import pytest
 import nbtriton as nt
 from nbtriton.backends import registry
 from nbtriton.backends.base import Backend, BackendInstance, Response
-from nbtriton.errors import CancelledError, ConfigError, TritonError
+from nbtriton.common.errors import CancelledError, ConfigError, TritonError
 from tests.devices.walk import GRAPHS, config_of
 
 GPU = "max_batch_size: 16 dynamic_batching { } instance_group [ { kind: KIND_GPU gpus: [ 0 ] } ]"

@@ -6,8 +6,8 @@ import logging
 import pytest
 
 import nbtriton as nt
-from nbtriton.devices.simulated.timeline import Clock
-from nbtriton.errors import TritonError
+from nbtriton.backends.devices.simulated.timeline import Clock
+from nbtriton.common.errors import TritonError
 from tests.devices.test_serving import CPU, GPU, ROWS, chain, double
 
 TENSOR = 'name: "%s" data_type: TYPE_FP32 dims: [ 4 ]'
@@ -63,7 +63,7 @@ def ask(server, model, rows):
 
 @pytest.mark.parametrize("model", ["a", "gpu", "bounce", "peers", "cached", "stateful", "many"])
 def test_each_wait_may_fail(server, model, caplog):
-    caplog.set_level(logging.CRITICAL, logger="nbtriton.engine")
+    caplog.set_level(logging.CRITICAL, logger="nbtriton.runtime.engine")
     devices = list(server.devices.values())
     failed = 0
     for wait in range(1, 30):

@@ -5,9 +5,9 @@ import gc
 import numpy as np
 import pytest
 
-from nbtriton.devices import CaptureError, CopyLedger, SimulatedGPUs
-from nbtriton.devices.simulated import SimulatedDevice
-from nbtriton.devices.simulated.timeline import UnorderedError
+from nbtriton.backends.devices import CaptureError, CopyLedger, SimulatedGPUs
+from nbtriton.backends.devices.simulated import SimulatedDevice
+from nbtriton.backends.devices.simulated.timeline import UnorderedError
 from tests.devices.virtual import VirtualClock
 
 ROWS = np.arange(12, dtype=np.float32).reshape(3, 4)

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 import nbtriton as nt
-from nbtriton.devices.simulated.timeline import Clock
-from nbtriton.engine.copies import bounces
-from nbtriton.errors import LoadError, TritonError
+from nbtriton.backends.devices.simulated.timeline import Clock
+from nbtriton.common.errors import LoadError, TritonError
+from nbtriton.runtime.engine.copies import bounces
 
 ROWS = np.arange(8, dtype=np.float32).reshape(2, 4)
 GPU = "max_batch_size: 8 instance_group [ { kind: KIND_GPU gpus: [ %d ] } ]"

@@ -2,8 +2,8 @@
 
 import pytest
 
-from nbtriton.devices import DeviceSet, SimulatedGPUs, checked_gpus
-from nbtriton.errors import InvalidArgumentError
+from nbtriton.backends.devices import DeviceSet, SimulatedGPUs, checked_gpus
+from nbtriton.common.errors import InvalidArgumentError
 
 
 def test_the_text_says_the_settings():

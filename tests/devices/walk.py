@@ -16,7 +16,7 @@ from concurrent.futures import CancelledError as FutureCancelled
 import numpy as np
 
 import nbtriton as nt
-from nbtriton.errors import TritonError
+from nbtriton.common.errors import TritonError
 
 _PLACES = {
     "CPU": "kind: KIND_CPU",

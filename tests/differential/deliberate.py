@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from nbtriton.config import parse_pbtxt
+from nbtriton.model.config import parse_pbtxt
 from tests.differential.harness import Answer, Outcome, Scenario
 
 __all__ = ["CASE", "NAMES", "Verdict", "compare"]

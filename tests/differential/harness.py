@@ -495,7 +495,7 @@ class OurSide(_Side):
         self, send: Send, model: str, parameters: Mapping[str, Any], *, in_order: bool
     ) -> Pending:
         from nbtriton import TritonError
-        from nbtriton.errors import CancelledError
+        from nbtriton.common.errors import CancelledError
 
         start = time.monotonic()
         took: list[float] = []
@@ -573,7 +573,7 @@ class OurSide(_Side):
         return sum_of(self.server.statistics(model)["model_stats"])
 
     def config(self, model: str) -> dict[str, Any]:
-        from nbtriton.config import to_reported_dict
+        from nbtriton.model.config import to_reported_dict
 
         return to_reported_dict(self.server.config(model))
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import nbtriton
-from nbtriton.clients.http import HttpClient
+from nbtriton.serving.clients.http import HttpClient
 from tests.differential.harness import Model, write
 from tests.differential.servers import ISOLATION, noted
 

@@ -74,7 +74,7 @@ def _parameters(parameters: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def plain(arrays: Mapping[str, Any]) -> dict[str, Any]:
-    from nbtriton.tensors import datatype_of, shape_of, to_numpy
+    from nbtriton.model.tensors import datatype_of, shape_of, to_numpy
 
     return {
         name: (datatype_of(a), list(shape_of(a)), to_numpy(a).ravel().tolist())

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from nbtriton.common.errors import InvalidArgumentError
 from nbtriton.drawing import (
     Edge,
     Graph,
@@ -21,7 +22,6 @@ from nbtriton.drawing import (
     to_svg,
     topological,
 )
-from nbtriton.errors import InvalidArgumentError
 from tests.widgets.samples import digits_graph
 
 

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import pytest
 
 from nbtriton.backends.python import install_pb_utils
-from nbtriton.engine import Server
-from nbtriton.engine.interrupts import INTERRUPTS
+from nbtriton.runtime.engine import Server
+from nbtriton.runtime.engine.interrupts import INTERRUPTS
 from tests.engine.support import WAIT_S, Gate
 
 # One for the process, not for a server: the python backend's, for requests that a model forgot.

@@ -17,8 +17,8 @@ import threading
 
 import numpy as np
 
-from nbtriton.engine import Server
-from nbtriton.errors import CancelledError, InternalError
+from nbtriton.common.errors import CancelledError, InternalError
+from nbtriton.runtime.engine import Server
 
 X = np.ones((1, 4), np.float32)
 ECHO = """

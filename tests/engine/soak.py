@@ -18,8 +18,8 @@ from time import monotonic
 import numpy as np
 
 from nbtriton.backends.python import install_pb_utils
-from nbtriton.engine import InferenceFuture, Server
-from nbtriton.errors import TritonError
+from nbtriton.common.errors import TritonError
+from nbtriton.runtime.engine import InferenceFuture, Server
 from tests.engine.support import WAIT_S, echo, ensemble_text, row
 
 CLIENTS = 4

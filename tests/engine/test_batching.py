@@ -12,8 +12,8 @@ import threading
 import numpy as np
 import pytest
 
-from nbtriton.engine import Server
-from nbtriton.errors import UnavailableError
+from nbtriton.common.errors import UnavailableError
+from nbtriton.runtime.engine import Server
 from tests.engine.support import WAIT_S, Gate, echo, gated, ones, order_of, row
 from tests.until import until
 

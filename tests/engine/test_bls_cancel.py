@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from nbtriton.backends.python import install_pb_utils
-from nbtriton.engine import Server
+from nbtriton.runtime.engine import Server
 from tests.engine.support import WAIT_S
 
 install_pb_utils()

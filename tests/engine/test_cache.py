@@ -9,8 +9,8 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from nbtriton.engine import Server
-from nbtriton.errors import ConfigError, InvalidArgumentError, TritonError
+from nbtriton.common.errors import ConfigError, InvalidArgumentError, TritonError
+from nbtriton.runtime.engine import Server
 from tests.engine.support import (
     WAIT_S,
     Gate,

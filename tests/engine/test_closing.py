@@ -12,8 +12,8 @@ import weakref
 import numpy as np
 import pytest
 
-from nbtriton.engine import Server
-from nbtriton.errors import EngineStoppedError, LoadError
+from nbtriton.common.errors import EngineStoppedError, LoadError
+from nbtriton.runtime.engine import Server
 from tests.children import run_python
 from tests.engine.support import WAIT_S, Gate, echo, gated, ones, row, waited
 from tests.until import until

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from nbtriton import compiled
-from nbtriton.engine import Server
+from nbtriton.runtime.engine import Server
 from tests.children import run_python
 from tests.engine.heap import overcounted
 from tests.engine.sequence_models import config, looking

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from nbtriton.backends.python import install_pb_utils
-from nbtriton.engine import Server
+from nbtriton.runtime.engine import Server
 from tests.engine.support import echo, ensemble_text
 
 install_pb_utils()

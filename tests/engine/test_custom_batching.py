@@ -8,14 +8,14 @@ import types
 import numpy as np
 import pytest
 
-from nbtriton.engine import Server
-from nbtriton.errors import (
+from nbtriton.common.errors import (
     ConfigError,
     InternalError,
     InvalidArgumentError,
     LoadError,
     TritonError,
 )
+from nbtriton.runtime.engine import Server
 from tests.engine.support import WAIT_S, Gate, echo, fields, gated, ones, row
 
 DYNAMIC = echo("dynamic_batching { }")
@@ -269,7 +269,7 @@ def test_raising_at_the_begin_of_a_batch_fails_its_first_request(server: Server)
 def test_raising_at_an_end_is_logged(server: Server, caplog, hook: str):
     strategy = Clumsy()
     strategy.where = hook
-    with caplog.at_level(logging.ERROR, "nbtriton.engine"):
+    with caplog.at_level(logging.ERROR, "nbtriton.runtime.engine"):
         server.load(DYNAMIC, gated(Gate(is_open=True)), name="m", batching=strategy)
         server.infer("m", {"IN": ones()})
         server.unload("m", timeout_s=WAIT_S)
@@ -360,7 +360,7 @@ def test_a_library_that_exists_is_not_used_with_a_warning(server, caplog, tmp_pa
     path.write_text(MODEL_FILE.replace("model_batch", "other"))
     library = path.with_name("batchstrategy.so" if place == "beside" else "mine.so")
     library.write_bytes(b"\x7fELF")
-    with caplog.at_level(logging.WARNING, "nbtriton.engine"):
+    with caplog.at_level(logging.WARNING, "nbtriton.runtime.engine"):
         server.load(DYNAMIC if place == "beside" else with_library(library), path, name="m")
     assert f"{library} is not used, C libraries cannot be loaded here" in caplog.text
     assert server.infer("m", {"IN": ones()})["OUT"].shape == (1, 4)
@@ -370,6 +370,6 @@ def test_python_stands_in_for_a_library(server: Server, caplog, tmp_path):
     library = tmp_path / "mine.so"
     library.write_bytes(b"\x7fELF")
     strategy = type("Pairs", (), pairs(static=True))
-    with caplog.at_level(logging.WARNING, "nbtriton.engine"):
+    with caplog.at_level(logging.WARNING, "nbtriton.runtime.engine"):
         server.load(with_library(library), gated(Gate(is_open=True)), name="m", batching=strategy)
     assert not caplog.text

@@ -7,9 +7,9 @@ import threading
 
 import pytest
 
-from nbtriton.engine import Server
-from nbtriton.engine.diagnostics.deadlocks import DEADLOCKS
-from nbtriton.errors import ModelError, UnavailableError
+from nbtriton.common.errors import ModelError, UnavailableError
+from nbtriton.runtime.engine import Server
+from nbtriton.runtime.engine.diagnostics.deadlocks import DEADLOCKS
 from tests.engine.support import (
     WAIT_S,
     Gate,

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from nbtriton.engine import Server
-from nbtriton.engine.diagnostics.deadlocks import DEADLOCKS
-from nbtriton.errors import ModelError
+from nbtriton.common.errors import ModelError
+from nbtriton.runtime.engine import Server
+from nbtriton.runtime.engine.diagnostics.deadlocks import DEADLOCKS
 
 X = np.ones((1, 1), np.float32)
 CONFIG = (

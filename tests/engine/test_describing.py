@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from nbtriton.engine import InferenceFuture, InferenceResult
-from nbtriton.engine.describing import docstring_of
+from nbtriton.runtime.engine import InferenceFuture, InferenceResult
+from nbtriton.runtime.engine.describing import docstring_of
 
 
 def test_classes_have_their_docstring_and_a_line_of_each_method():

@@ -8,14 +8,14 @@ import threading
 import numpy as np
 import pytest
 
-from nbtriton.engine import Server
-from nbtriton.errors import (
+from nbtriton.common.errors import (
     ConfigError,
     InvalidArgumentError,
     ModelError,
     NotFoundError,
     UnavailableError,
 )
+from nbtriton.runtime.engine import Server
 from tests.engine.support import (
     WAIT_S,
     Gate,

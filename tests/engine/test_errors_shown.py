@@ -9,8 +9,8 @@ import traceback
 import pytest
 
 import nbtriton
-from nbtriton.engine import Server
-from nbtriton.errors import InternalError, ModelError, TritonError
+from nbtriton.common.errors import InternalError, ModelError, TritonError
+from nbtriton.runtime.engine import Server
 from tests.engine.support import WAIT_S, Gate, echo, ensemble_text, gated, ones, row
 
 OURS = nbtriton.__path__[0]

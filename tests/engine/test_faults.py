@@ -12,8 +12,8 @@ import pytest
 
 from nbtriton.backends import registry
 from nbtriton.backends.base import Backend, BackendInstance, Response
-from nbtriton.engine import InferenceFuture, Server
-from nbtriton.errors import InternalError, TritonError, UnavailableError
+from nbtriton.common.errors import InternalError, TritonError, UnavailableError
+from nbtriton.runtime.engine import InferenceFuture, Server
 from tests.engine.support import (
     WAIT_S,
     echo,

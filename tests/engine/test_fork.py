@@ -11,10 +11,10 @@ import threading
 
 import pytest
 
-from nbtriton.api import server as process_server
-from nbtriton.engine import Server
-from nbtriton.engine.interrupts import interrupts_deferred
-from nbtriton.errors import EngineStoppedError
+from nbtriton.common.errors import EngineStoppedError
+from nbtriton.runtime.engine import Server
+from nbtriton.runtime.engine.interrupts import interrupts_deferred
+from nbtriton.serving.server import server as process_server
 from tests.engine.support import WAIT_S, Gate, echo, gated, ones, row
 from tests.forked import in_child, start_child
 

@@ -16,15 +16,15 @@ import numpy as np
 import pytest
 
 from nbtriton.backends.base import RequestOptions
-from nbtriton.engine import InferenceFuture, Server, Submission
-from nbtriton.engine.core.completion import BatchCompletion
-from nbtriton.errors import (
+from nbtriton.common.errors import (
     CancelledError,
     InvalidArgumentError,
     ModelError,
     NotFoundError,
     UnsupportedError,
 )
+from nbtriton.runtime.engine import InferenceFuture, Server, Submission
+from nbtriton.runtime.engine.core.completion import BatchCompletion
 from tests.engine.support import (
     WAIT_S,
     Gate,

@@ -7,8 +7,8 @@ from time import monotonic_ns
 
 import pytest
 
-from nbtriton.engine import Server
-from nbtriton.errors import NotFoundError
+from nbtriton.common.errors import NotFoundError
+from nbtriton.runtime.engine import Server
 from tests.engine.support import WAIT_S, Gate, echo, ensemble_text, gated, ones, waited
 
 BATCHING = "dynamic_batching { max_queue_delay_microseconds: 1000 }"

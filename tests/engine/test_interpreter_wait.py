@@ -8,8 +8,8 @@ import time
 import numpy as np
 import pytest
 
-from nbtriton.engine import Server
-from nbtriton.engine.diagnostics.interpreter import (
+from nbtriton.runtime.engine import Server
+from nbtriton.runtime.engine.diagnostics.interpreter import (
     NEVER_NS,
     InterpreterProbe,
     has_interpreter_lock,

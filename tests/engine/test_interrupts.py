@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from nbtriton.engine import Server
-from nbtriton.engine.interrupts import INTERRUPTS, interrupts_deferred
-from nbtriton.errors import CancelledError, InternalError
+from nbtriton.common.errors import CancelledError, InternalError
+from nbtriton.runtime.engine import Server
+from nbtriton.runtime.engine.interrupts import INTERRUPTS, interrupts_deferred
 from tests.children import run_python
 from tests.engine.support import WAIT_S, Gate, echo, ensemble_text, fields, gated, ones, row, waited
 from tests.until import until

@@ -12,8 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from nbtriton.engine import Server
-from nbtriton.errors import (
+from nbtriton.common.errors import (
     ConfigError,
     ConfigWarning,
     EngineStoppedError,
@@ -22,6 +21,7 @@ from nbtriton.errors import (
     NotFoundError,
     UnavailableError,
 )
+from nbtriton.runtime.engine import Server
 from tests.engine.support import (
     WAIT_S,
     Gate,

@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from nbtriton.backends.python import install_pb_utils
-from nbtriton.engine import Server
+from nbtriton.runtime.engine import Server
 from tests.engine.support import ensemble_text
 
 install_pb_utils()

@@ -9,10 +9,15 @@ import numpy as np
 import pytest
 
 from nbtriton.backends import RequestOptions
-from nbtriton.config import as_config, normalize
-from nbtriton.engine import Server
-from nbtriton.engine.core.model_signature import ModelSignature
-from nbtriton.errors import InvalidArgumentError, NotFoundError, TritonError, UnavailableError
+from nbtriton.common.errors import (
+    InvalidArgumentError,
+    NotFoundError,
+    TritonError,
+    UnavailableError,
+)
+from nbtriton.model.config import as_config, normalize
+from nbtriton.runtime.engine import Server
+from nbtriton.runtime.engine.core.model_signature import ModelSignature
 from tests.engine.support import echo, ensemble_text, fields, gated, ones, row
 
 NOTE = (

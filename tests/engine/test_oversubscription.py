@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from nbtriton.engine.diagnostics.oversubscription import oversubscription
-from nbtriton.workers.resources import ThreadBudget
+from nbtriton.runtime.engine.diagnostics.oversubscription import oversubscription
+from nbtriton.runtime.workers.resources import ThreadBudget
 from tests.widgets.samples import instance, model
 
 torch = pytest.importorskip("torch")

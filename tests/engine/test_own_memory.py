@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from nbtriton.backends.python import install_pb_utils
-from nbtriton.engine import Server
+from nbtriton.runtime.engine import Server
 from tests.engine.support import Gate, echo, ensemble_text, ones, row
 
 install_pb_utils()

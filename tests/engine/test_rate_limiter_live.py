@@ -7,8 +7,8 @@ import threading
 import numpy as np
 import pytest
 
-from nbtriton.engine import Server
-from nbtriton.errors import InvalidArgumentError, LoadError
+from nbtriton.common.errors import InvalidArgumentError, LoadError
+from nbtriton.runtime.engine import Server
 
 X = np.ones((1, 1), np.float32)
 CONFIG = """

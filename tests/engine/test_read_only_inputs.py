@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from nbtriton.backends.python import install_pb_utils
-from nbtriton.config import parse_pbtxt
-from nbtriton.engine import Server
-from nbtriton.errors import ConfigError, ModelError
-from nbtriton.repository.export.writer import export_repository
+from nbtriton.common.errors import ConfigError, ModelError
+from nbtriton.model.config import parse_pbtxt
+from nbtriton.runtime.engine import Server
+from nbtriton.serving.repository.export.writer import export_repository
 from tests.engine.support import echo, ensemble_text, ones
 
 install_pb_utils()

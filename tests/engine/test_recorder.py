@@ -6,11 +6,16 @@ import gc
 
 import pytest
 
-from nbtriton.engine import Server
-from nbtriton.engine.core.history import Meter, ModelHistory, Recorder
-from nbtriton.engine.core.statistics import Statistics
-from nbtriton.engine.events import events
-from nbtriton.errors import InvalidArgumentError, NotFoundError, TritonError, UnavailableError
+from nbtriton.common.errors import (
+    InvalidArgumentError,
+    NotFoundError,
+    TritonError,
+    UnavailableError,
+)
+from nbtriton.runtime.engine import Server
+from nbtriton.runtime.engine.core.history import Meter, ModelHistory, Recorder
+from nbtriton.runtime.engine.core.statistics import Statistics
+from nbtriton.runtime.engine.events import events
 from tests.engine.support import WAIT_S, Gate, echo, ensemble_text, gated, ones, row, streaming
 from tests.until import until
 
@@ -241,7 +246,7 @@ MS = 1_000_000
 def attached(monkeypatch, at_ms: int) -> tuple[ModelHistory, Meter]:
     history = Recorder(8).history("m", 1)
     meter = Meter(("m_0", "KIND_CPU", 0))
-    monkeypatch.setattr("nbtriton.engine.core.history._now_ns", lambda: at_ms * MS)
+    monkeypatch.setattr("nbtriton.runtime.engine.core.history._now_ns", lambda: at_ms * MS)
     history.attach(Statistics(), lambda: [meter], "one instance")
     return history, meter
 
@@ -267,7 +272,7 @@ def test_moments_are_a_fifth_of_a_second_and_idle_time_costs_none(monkeypatch):
     meter.busy_ns += 400 * MS
     meter.started_ns = 0
     history.note_depth(1500 * MS, 0)
-    monkeypatch.setattr("nbtriton.engine.core.history._now_ns", lambda: 99_900 * MS)
+    monkeypatch.setattr("nbtriton.runtime.engine.core.history._now_ns", lambda: 99_900 * MS)
     for _ in range(3):
         found = seen(history)
     assert found == [

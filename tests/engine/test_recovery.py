@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 from nbtriton.backends import Backend, BackendInstance, Response, registry
-from nbtriton.engine import Server
-from nbtriton.engine.status import status
-from nbtriton.errors import InternalError, TritonError
-from nbtriton.workers import supervisor
-from nbtriton.workers.supervisor import RestartPolicy
+from nbtriton.common.errors import InternalError, TritonError
+from nbtriton.runtime.engine import Server
+from nbtriton.runtime.engine.status import status
+from nbtriton.runtime.workers import supervisor
+from nbtriton.runtime.workers.supervisor import RestartPolicy
 from tests.engine.support import WAIT_S, echo, row, waited
 from tests.until import until
 

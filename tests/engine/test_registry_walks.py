@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from nbtriton.engine import Server
+from nbtriton.runtime.engine import Server
 
 
 @pytest.fixture

@@ -9,15 +9,15 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from nbtriton.engine import Server
-from nbtriton.engine.core.sequence_tensors import SequenceTensors
-from nbtriton.errors import (
+from nbtriton.common.errors import (
     EngineStoppedError,
     InvalidArgumentError,
     ModelError,
     TritonError,
     UnavailableError,
 )
+from nbtriton.runtime.engine import Server
+from nbtriton.runtime.engine.core.sequence_tensors import SequenceTensors
 from tests.engine.sequence_models import accumulator, config, control, looking
 from tests.engine.support import WAIT_S, Gate, ensemble_text, fields
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from nbtriton.errors import InternalError, ModelError, TritonError
+from nbtriton.common.errors import InternalError, ModelError, TritonError
 from tests.engine.sequence_models import passing, pieces
 from tests.engine.support import WAIT_S, Gate, fields
 

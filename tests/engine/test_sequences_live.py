@@ -12,8 +12,8 @@ from collections import defaultdict
 import numpy as np
 import pytest
 
-from nbtriton.engine import Server
-from nbtriton.errors import CancelledError, EngineStoppedError, InvalidArgumentError
+from nbtriton.common.errors import CancelledError, EngineStoppedError, InvalidArgumentError
+from nbtriton.runtime.engine import Server
 from tests.engine.support import WAIT_S, Gate, echo, fields, ones, row
 
 CONTROLS = """

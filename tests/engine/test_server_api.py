@@ -13,9 +13,14 @@ import pytest
 
 import nbtriton as nt
 from nbtriton.backends import RequestOptions
-from nbtriton.config import as_config, normalize
-from nbtriton.engine.core.model_signature import ModelSignature
-from nbtriton.errors import InvalidArgumentError, NotFoundError, RequestTimeoutError, TritonError
+from nbtriton.common.errors import (
+    InvalidArgumentError,
+    NotFoundError,
+    RequestTimeoutError,
+    TritonError,
+)
+from nbtriton.model.config import as_config, normalize
+from nbtriton.runtime.engine.core.model_signature import ModelSignature
 
 VERBS = {
     "batches", "close", "config", "control_of", "devices", "endpoints", "engine", "export", "history", "ignored",

@@ -8,8 +8,8 @@ import threading
 import numpy as np
 import pytest
 
-from nbtriton.engine import Server
-from nbtriton.errors import InternalError, ModelError, TritonError, UnavailableError
+from nbtriton.common.errors import InternalError, ModelError, TritonError, UnavailableError
+from nbtriton.runtime.engine import Server
 from nbtriton.scheduling import REASONS
 from tests.engine.support import (
     WAIT_S,
@@ -157,7 +157,7 @@ def test_Y2_the_message_of_a_raise_names_the_models_line(server: Server):
     assert caught.value.message.endswith("): execute\n")
     assert "support.py" in caught.value.message
     assert 'raise ValueError("kaboom")' in caught.value.user_traceback
-    assert "nbtriton/engine" not in caught.value.user_traceback
+    assert "nbtriton/runtime/engine" not in caught.value.user_traceback
 
 
 def test_Y2_a_raise_fails_every_request_of_the_batch(server: Server, gate: Gate):

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from nbtriton.backends.base import Response
-from nbtriton.engine import Server
-from nbtriton.errors import TritonError
+from nbtriton.common.errors import TritonError
+from nbtriton.runtime.engine import Server
 
 X = np.ones((1, 1), np.float32)
 TENSORS = (

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from nbtriton.backends.base import RequestOptions, Response
-from nbtriton.engine import InferenceRequest, Server, Submission
-from nbtriton.errors import EngineStoppedError, InvalidArgumentError, UnavailableError
+from nbtriton.common.errors import EngineStoppedError, InvalidArgumentError, UnavailableError
+from nbtriton.runtime.engine import InferenceRequest, Server, Submission
 from nbtriton.scheduling import SEQUENCE_END, SEQUENCE_START
 from tests.engine.support import WAIT_S, Gate, echo, ensemble_text, gated, ones
 from tests.until import until

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from nbtriton.backends.base import RequestOptions, Response
-from nbtriton.engine import InferenceRequest, Server, Submission
-from nbtriton.errors import InvalidArgumentError, NotFoundError, TritonError
+from nbtriton.common.errors import InvalidArgumentError, NotFoundError, TritonError
+from nbtriton.runtime.engine import InferenceRequest, Server, Submission
 from tests.engine.support import WAIT_S, Gate, echo, ensemble_text, gated, ones, row, waited
 
 BATCHING = echo("dynamic_batching { }")

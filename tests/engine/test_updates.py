@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from nbtriton.config import InstancePlan
-from nbtriton.engine import Server
-from nbtriton.engine.core.instance_set import match_instances
-from nbtriton.errors import ConfigError, LoadError
+from nbtriton.common.errors import ConfigError, LoadError
+from nbtriton.model.config import InstancePlan
+from nbtriton.runtime.engine import Server
+from nbtriton.runtime.engine.core.instance_set import match_instances
 from tests.engine.sequence_models import accumulator
 from tests.engine.sequence_models import config as sequences
 from tests.engine.support import WAIT_S, Gate, echo, ensemble_text, fields, ones, row

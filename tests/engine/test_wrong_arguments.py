@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 import nbtriton as nt
-from nbtriton.errors import InvalidArgumentError, NotFoundError
+from nbtriton.common.errors import InvalidArgumentError, NotFoundError
 
 INPUTS = {"IN": np.ones((1, 4), np.float32)}
 CALLS = {

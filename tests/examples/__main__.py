@@ -26,7 +26,7 @@ from pathlib import Path
 
 import pytest
 
-from nbtriton.errors import TritonError
+from nbtriton.common.errors import TritonError
 from tests.examples import upstream
 from tests.examples.checklist import (
     BACKEND_PROGRAMS,

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from nbtriton.backends import find_backend
-from nbtriton.errors import TritonError
+from nbtriton.common.errors import TritonError
 
 __all__ = [
     "EIGHT",

@@ -20,8 +20,8 @@ import pytest
 import torch
 
 import nbtriton as nt
-from nbtriton.config import amend, as_config, is_whole, stand_in_reason
-from nbtriton.errors import ConfigError, TritonError
+from nbtriton.common.errors import ConfigError, TritonError
+from nbtriton.model.config import amend, as_config, is_whole, stand_in_reason
 
 FOLDER = Path(__file__).parent / "tutorials"
 BASE = """backend: "python" max_batch_size: 8

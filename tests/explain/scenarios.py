@@ -7,8 +7,8 @@ import itertools
 import random
 from collections.abc import Callable, Sequence
 
-from nbtriton.engine import BatchRecord, RequestRecord
-from nbtriton.explain.record import ModelRecord, Settings
+from nbtriton.lab.explain.record import ModelRecord, Settings
+from nbtriton.runtime.engine import BatchRecord, RequestRecord
 from nbtriton.scheduling import (
     Batcher,
     BatcherSettings,

@@ -11,16 +11,16 @@ import numpy as np
 import pytest
 
 import nbtriton as nt
-from nbtriton.engine import ArrivalListener
-from nbtriton.errors import (
+from nbtriton.common.errors import (
     InvalidArgumentError,
     NotFoundError,
     TritonError,
     UnavailableError,
     UnsupportedError,
 )
-from nbtriton.explain.injection import FaultyInstance
-from nbtriton.explain.planned_faults import _Experiment
+from nbtriton.lab.explain.injection import FaultyInstance
+from nbtriton.lab.explain.planned_faults import _Experiment
+from nbtriton.runtime.engine import ArrivalListener
 from tests.until import PATIENCE_S, until
 
 ONES = {"IN": np.ones((1, 4), np.float32)}

@@ -7,7 +7,7 @@ import pytest
 
 import nbtriton as nt
 from nbtriton.backends.python import install_pb_utils
-from nbtriton.errors import InvalidArgumentError, NotFoundError
+from nbtriton.common.errors import InvalidArgumentError, NotFoundError
 from tests.engine.support import Gate, echo, ensemble_text, gated, streaming
 
 TENSORS = """

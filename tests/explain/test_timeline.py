@@ -8,10 +8,10 @@ import pytest
 
 import nbtriton as nt
 from nbtriton.backends.python import install_pb_utils
-from nbtriton.errors import InvalidArgumentError, NotFoundError
-from nbtriton.explain.record import Settings
-from nbtriton.explain.timeline import mark_of
-from nbtriton.explain.trace import ModelRecords, chrome_trace
+from nbtriton.common.errors import InvalidArgumentError, NotFoundError
+from nbtriton.lab.explain.record import Settings
+from nbtriton.lab.explain.timeline import mark_of
+from nbtriton.lab.explain.trace import ModelRecords, chrome_trace
 from tests.engine.support import WAIT_S, Gate, echo, ensemble_text, gated, ones
 from tests.explain.scenarios import MS, US, poisson, simulate
 from tests.explain.trace_format import check_trace

@@ -8,7 +8,12 @@ import pytest
 
 import nbtriton as nt
 from nbtriton.backends.python import install_pb_utils
-from nbtriton.errors import ConfigError, InvalidArgumentError, NotFoundError, UnsupportedError
+from nbtriton.common.errors import (
+    ConfigError,
+    InvalidArgumentError,
+    NotFoundError,
+    UnsupportedError,
+)
 from tests.engine.support import WAIT_S, Gate, echo, ensemble_text, gated, ones
 
 SLOW = nt.Profile.declared({"slow": {1: 40, 8: 40}})

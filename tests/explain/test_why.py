@@ -13,14 +13,14 @@ import pytest
 
 import nbtriton as nt
 from nbtriton.backends.python import install_pb_utils
-from nbtriton.engine import RequestRecord
-from nbtriton.engine.diagnostics.interpreter import has_interpreter_lock, is_waiting
-from nbtriton.errors import NotFoundError, UnavailableError
-from nbtriton.explain.effect import predict_effect
-from nbtriton.explain.explanation import Explanation, explain
-from nbtriton.explain.parts import PARTS, BusyTimes, critical_path, parts_of
-from nbtriton.explain.record import ModelRecord, Settings
-from nbtriton.explain.slow import time_text
+from nbtriton.common.errors import NotFoundError, UnavailableError
+from nbtriton.lab.explain.effect import predict_effect
+from nbtriton.lab.explain.explanation import Explanation, explain
+from nbtriton.lab.explain.parts import PARTS, BusyTimes, critical_path, parts_of
+from nbtriton.lab.explain.record import ModelRecord, Settings
+from nbtriton.lab.explain.slow import time_text
+from nbtriton.runtime.engine import RequestRecord
+from nbtriton.runtime.engine.diagnostics.interpreter import has_interpreter_lock, is_waiting
 from tests.engine.support import Gate, echo, ensemble_text, gated, ones
 from tests.explain.scenarios import MS, US, poisson, simulate
 from tests.simulate.profiles import profile

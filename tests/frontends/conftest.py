@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from nbtriton.backends.python import install_pb_utils
-from nbtriton.engine import Server
-from nbtriton.frontends import Endpoints, serve
+from nbtriton.runtime.engine import Server
+from nbtriton.serving.frontends import Endpoints, serve
 from tests.frontends.models import load_all, write_all
 
 

@@ -14,8 +14,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from nbtriton.engine import Server
-from nbtriton.engine.core.execution import Execution
+from nbtriton.runtime.engine import Server
+from nbtriton.runtime.engine.core.execution import Execution
 from tests.frontends.models import MODELS, load_all, write_all
 from tests.seeds import SEED, free_seed
 

@@ -172,8 +172,8 @@ dynamic_batching { }
 def close_under_load(rounds: int, dice: random.Random, *, verbose: bool = False) -> None:
     """Open and close an endpoint that often; raises AssertionError if a call is left."""
     from nbtriton.backends.python import install_pb_utils
-    from nbtriton.engine import Server
-    from nbtriton.frontends import serve
+    from nbtriton.runtime.engine import Server
+    from nbtriton.serving.frontends import serve
     from tests.frontends.grpc_support import infer
 
     install_pb_utils()

@@ -19,12 +19,12 @@ import grpc
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 
-from nbtriton.engine import Server
-from nbtriton.errors import TritonError
-from nbtriton.frontends import Limits, serve
-from nbtriton.frontends.grpc.inference import GrpcInference, InferStream
-from nbtriton.frontends.grpc.methods import grpc_methods
-from nbtriton.frontends.service import NoControl, Service
+from nbtriton.common.errors import TritonError
+from nbtriton.runtime.engine import Server
+from nbtriton.serving.frontends import Limits, serve
+from nbtriton.serving.frontends.grpc.inference import GrpcInference, InferStream
+from nbtriton.serving.frontends.grpc.methods import grpc_methods
+from nbtriton.serving.frontends.service import NoControl, Service
 from tests.frontends.fuzzing import Tally, main, scratched
 from tests.frontends.grpc_cases import CASES
 from tests.frontends.grpc_support import SERVICE, infer, tensor

@@ -192,8 +192,8 @@ _PREPARED = {"bombs-http", "bombs-grpc"}
 
 def serve_until(pipe: Connection) -> None:
     """Run the server that is attacked."""
-    from nbtriton.engine import Server
-    from nbtriton.frontends import serve
+    from nbtriton.runtime.engine import Server
+    from nbtriton.serving.frontends import serve
 
     def same(IN: np.ndarray) -> np.ndarray:  # noqa: N803
         return IN

@@ -7,8 +7,8 @@ import threading
 import numpy as np
 import pytest
 
-from nbtriton.frontends import buffers as module
-from nbtriton.frontends.buffers import Buffers
+from nbtriton.serving.frontends import buffers as module
+from nbtriton.serving.frontends.buffers import Buffers
 
 with_a_gil = pytest.mark.skipif(not module._COUNTS, reason="nothing is used again without a GIL")
 

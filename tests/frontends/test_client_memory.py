@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from nbtriton.engine import Server
-from nbtriton.frontends import Endpoints, serve
+from nbtriton.runtime.engine import Server
+from nbtriton.serving.frontends import Endpoints, serve
 
 try:
     from tritonclient import grpc, http

@@ -15,16 +15,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nbtriton.backends import RequestOptions
-from nbtriton.config import as_config, normalize
-from nbtriton.engine import ModelSignature, Server
-from nbtriton.errors import InternalError, InvalidArgumentError, TritonError
-from nbtriton.frontends.http1.inference import best_encoding
-from nbtriton.frontends.kserve.call import InferCall, OutputRequest
-from nbtriton.frontends.kserve.classification import classify
-from nbtriton.frontends.kserve.json_codec import decode_infer, read_json_data
-from nbtriton.frontends.kserve.json_responses import encode_infer, json_elements
-from nbtriton.frontends.kserve.json_templates import JsonTemplates
-from nbtriton.frontends.kserve.jsontext import (
+from nbtriton.common.errors import InternalError, InvalidArgumentError, TritonError
+from nbtriton.model.config import as_config, normalize
+from nbtriton.model.tensors import serialize_bytes
+from nbtriton.runtime.engine import ModelSignature, Server
+from nbtriton.serving.frontends.http1.inference import best_encoding
+from nbtriton.serving.frontends.kserve.call import InferCall, OutputRequest
+from nbtriton.serving.frontends.kserve.classification import classify
+from nbtriton.serving.frontends.kserve.json_codec import decode_infer, read_json_data
+from nbtriton.serving.frontends.kserve.json_responses import encode_infer, json_elements
+from nbtriton.serving.frontends.kserve.json_templates import JsonTemplates
+from nbtriton.serving.frontends.kserve.jsontext import (
     MOST_LISTS,
     MOST_MEMBERS,
     dumps,
@@ -33,9 +34,8 @@ from nbtriton.frontends.kserve.jsontext import (
     parse_members,
     write_array,
 )
-from nbtriton.frontends.kserve.shared_memory import SharedMemory
-from nbtriton.frontends.kserve.wire import MOST_STRINGS, element_count, wire_bytes
-from nbtriton.tensors import serialize_bytes
+from nbtriton.serving.frontends.kserve.shared_memory import SharedMemory
+from nbtriton.serving.frontends.kserve.wire import MOST_STRINGS, element_count, wire_bytes
 
 MEMORY = SharedMemory()
 DTYPES = {
@@ -77,7 +77,7 @@ def test_KS20_binary_tensors_of_every_datatype(server: Server, datatype: str, pa
 
 
 def test_KS20_bf16(server: Server) -> None:
-    from nbtriton.frontends.kserve.wire import WireInput, arrays_of
+    from nbtriton.serving.frontends.kserve.wire import WireInput, arrays_of
 
     bits = np.array([0x3F80, 0x4000], np.uint16)
 

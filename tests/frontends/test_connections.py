@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from nbtriton.engine import Server
-from nbtriton.errors import UnavailableError
-from nbtriton.frontends import Endpoints, Limits, serve
+from nbtriton.common.errors import UnavailableError
+from nbtriton.runtime.engine import Server
+from nbtriton.serving.frontends import Endpoints, Limits, serve
 from tests.engine.support import Gate, gated, waited
 from tests.frontends.models import load_all
 from tests.frontends.raw import Client, post

@@ -14,13 +14,13 @@ import numpy as np
 import pytest
 import torch
 
-from nbtriton.config import as_config
-from nbtriton.engine import ModelSignature, Server
-from nbtriton.errors import InternalError, InvalidArgumentError, NotFoundError
-from nbtriton.frontends import Endpoints, serve
-from nbtriton.frontends.kserve.cuda_memory import HANDLE_BYTES, open_cuda_memory
-from nbtriton.frontends.kserve.shared_memory import Lease, SharedMemory
-from nbtriton.frontends.kserve.wire import WireInput, arrays_of, write_shared
+from nbtriton.common.errors import InternalError, InvalidArgumentError, NotFoundError
+from nbtriton.model.config import as_config
+from nbtriton.runtime.engine import ModelSignature, Server
+from nbtriton.serving.frontends import Endpoints, serve
+from nbtriton.serving.frontends.kserve.cuda_memory import HANDLE_BYTES, open_cuda_memory
+from nbtriton.serving.frontends.kserve.shared_memory import Lease, SharedMemory
+from nbtriton.serving.frontends.kserve.wire import WireInput, arrays_of, write_shared
 
 REFUSED = "failed to register shared memory region: invalid args"
 

@@ -8,8 +8,8 @@ import threading
 
 import pytest
 
-from nbtriton.engine import Server
-from nbtriton.frontends import serve
+from nbtriton.runtime.engine import Server
+from nbtriton.serving.frontends import serve
 from tests.forked import start_child
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")

@@ -14,7 +14,7 @@ pytest.importorskip("tritonclient.grpc", reason="Triton's stubs need grpcio")
 import grpc
 import numpy as np
 
-from nbtriton.frontends import serve
+from nbtriton.serving.frontends import serve
 from tests.frontends.grpc_cases import CASES, Case
 from tests.frontends.grpc_support import ask, infer, stream, tensor
 

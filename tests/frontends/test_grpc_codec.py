@@ -15,28 +15,28 @@ from hypothesis import strategies as st
 from tritonclient.grpc import service_pb2 as pb
 
 from nbtriton.backends import RequestOptions
-from nbtriton.config import parse_pbtxt
-from nbtriton.engine import ModelSignature
-from nbtriton.errors import InvalidArgumentError, TritonError
-from nbtriton.frontends.kserve.call import InferCall, OutputRequest
-from nbtriton.frontends.kserve.messages import messages, varint
-from nbtriton.frontends.kserve.proto_codec import (
+from nbtriton.common.errors import InvalidArgumentError, TritonError
+from nbtriton.model.config import parse_pbtxt
+from nbtriton.model.tensors import DATATYPES
+from nbtriton.runtime.engine import ModelSignature
+from nbtriton.serving.frontends.kserve.call import InferCall, OutputRequest
+from nbtriton.serving.frontends.kserve.messages import messages, varint
+from nbtriton.serving.frontends.kserve.proto_codec import (
     parse,
     parse_at_once,
     read_request,
     read_request_id,
     read_version,
 )
-from nbtriton.frontends.kserve.proto_parts import MOST_FIELDS, read_long
-from nbtriton.frontends.kserve.proto_responses import (
+from nbtriton.serving.frontends.kserve.proto_parts import MOST_FIELDS, read_long
+from nbtriton.serving.frontends.kserve.proto_responses import (
     encode_response,
     encode_stream_error,
     encode_stream_response,
 )
-from nbtriton.frontends.kserve.proto_templates import ProtoTemplates
-from nbtriton.frontends.kserve.shared_memory import SharedMemory
-from nbtriton.frontends.kserve.wire import MOST_STRINGS
-from nbtriton.tensors import DATATYPES
+from nbtriton.serving.frontends.kserve.proto_templates import ProtoTemplates
+from nbtriton.serving.frontends.kserve.shared_memory import SharedMemory
+from nbtriton.serving.frontends.kserve.wire import MOST_STRINGS
 from tests.frontends.grpc_support import infer, tensor
 
 SIGNATURE = ModelSignature(

@@ -20,11 +20,11 @@ import tritonclient.grpc as client
 from tritonclient.grpc import service_pb2 as pb
 from tritonclient.utils import InferenceServerException
 
-from nbtriton.engine import Server
-from nbtriton.errors import UnavailableError
-from nbtriton.frontends import Endpoints, Limits, serve
-from nbtriton.frontends.grpc.inference import GrpcInference
-from nbtriton.frontends.service import NoControl, Service
+from nbtriton.common.errors import UnavailableError
+from nbtriton.runtime.engine import Server
+from nbtriton.serving.frontends import Endpoints, Limits, serve
+from nbtriton.serving.frontends.grpc.inference import GrpcInference
+from nbtriton.serving.frontends.service import NoControl, Service
 from tests.frontends.grpc_fuzz import Collected
 from tests.frontends.grpc_support import (
     SERVICE,

@@ -9,8 +9,8 @@ import pytest
 
 pytest.importorskip("grpc", reason="the gRPC endpoint needs the extra 'serve'")
 
-from nbtriton.engine import Server
-from nbtriton.frontends import serve
+from nbtriton.runtime.engine import Server
+from nbtriton.serving.frontends import serve
 from tests.frontends.measured import measured
 
 pytestmark = [pytest.mark.reference, pytest.mark.slow]

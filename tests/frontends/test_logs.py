@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from nbtriton.engine import Server
-from nbtriton.frontends import serve
-from nbtriton.frontends.serve.logs import LogSettings
+from nbtriton.runtime.engine import Server
+from nbtriton.serving.frontends import serve
+from nbtriton.serving.frontends.serve.logs import LogSettings
 
 _log = logging.getLogger("nbtriton.model.some")
 LEVELS = (logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR, logging.CRITICAL)

@@ -25,8 +25,8 @@ import tritonclient.grpc as grpcclient
 from prometheus_client.parser import text_string_to_metric_families
 
 import nbtriton as nt
-from nbtriton.engine.core.summaries import Summary
-from nbtriton.frontends.metrics import DEFAULT_QUANTILES, Metrics, MetricsConfig
+from nbtriton.runtime.engine.core.summaries import Summary
+from nbtriton.serving.frontends.metrics import DEFAULT_QUANTILES, Metrics, MetricsConfig
 from tests.differential.rest import come_to_rest
 from tests.until import PATIENCE_S, until
 

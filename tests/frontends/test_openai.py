@@ -14,10 +14,10 @@ import openai
 import pytest
 
 import nbtriton as nt
-from nbtriton.errors import InvalidArgumentError
-from nbtriton.frontends.openai.chat import chat_template_of
-from nbtriton.frontends.openai.endpoint import OpenAiOptions
-from nbtriton.frontends.openai.requests import ApiError, read_chat, read_completion
+from nbtriton.common.errors import InvalidArgumentError
+from nbtriton.serving.frontends.openai.chat import chat_template_of
+from nbtriton.serving.frontends.openai.endpoint import OpenAiOptions
+from nbtriton.serving.frontends.openai.requests import ApiError, read_chat, read_completion
 from tests.frontends.models import WORDS_CONFIG
 from tests.until import until
 

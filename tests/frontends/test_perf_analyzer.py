@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from nbtriton.engine import Server
+from nbtriton.runtime.engine import Server
 from tests.frontends.measured import measured
 
 pytestmark = [pytest.mark.reference, pytest.mark.slow]

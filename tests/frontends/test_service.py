@@ -16,13 +16,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from nbtriton.config import as_config
-from nbtriton.engine import Server
-from nbtriton.errors import InternalError, InvalidArgumentError, LoadError
-from nbtriton.frontends import Endpoints, serve
-from nbtriton.frontends.kserve.forwarding import forwards_of
-from nbtriton.frontends.service import EXTENSIONS
-from nbtriton.frontends.tracing import Tracing
+from nbtriton.common.errors import InternalError, InvalidArgumentError, LoadError
+from nbtriton.model.config import as_config
+from nbtriton.runtime.engine import Server
+from nbtriton.serving.frontends import Endpoints, serve
+from nbtriton.serving.frontends.kserve.forwarding import forwards_of
+from nbtriton.serving.frontends.service import EXTENSIONS
+from nbtriton.serving.frontends.tracing import Tracing
 from tests.frontends.cases import CASES, ONE_JSON, Case, ask, document, tensor
 from tests.frontends.models import ECHO, MODELS, load_all
 from tests.until import until

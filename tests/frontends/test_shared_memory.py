@@ -14,10 +14,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from nbtriton.engine import Server
-from nbtriton.errors import AlreadyExistsError, InternalError, InvalidArgumentError, NotFoundError
-from nbtriton.frontends import serve
-from nbtriton.frontends.kserve.shared_memory import LongReadError, SharedMemory, ShortReads
+from nbtriton.common.errors import (
+    AlreadyExistsError,
+    InternalError,
+    InvalidArgumentError,
+    NotFoundError,
+)
+from nbtriton.runtime.engine import Server
+from nbtriton.serving.frontends import serve
+from nbtriton.serving.frontends.kserve.shared_memory import LongReadError, SharedMemory, ShortReads
 from tests.engine.support import Gate
 from tests.frontends.cases import Case, ask
 from tests.frontends.raw import Client, post

@@ -25,12 +25,12 @@ from google.protobuf import json_format
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 import nbtriton as nt
-from nbtriton.cli import main
-from nbtriton.errors import InvalidArgumentError
-from nbtriton.frontends import OpenTelemetry, TraceValues
-from nbtriton.frontends.serve.flag_settings import trace_settings
-from nbtriton.frontends.serve.flags import parse_flags
-from nbtriton.frontends.spans import SpanExport, read_traceparent
+from nbtriton.common.errors import InvalidArgumentError
+from nbtriton.magics.cli import main
+from nbtriton.serving.frontends import OpenTelemetry, TraceValues
+from nbtriton.serving.frontends.serve.flag_settings import trace_settings
+from nbtriton.serving.frontends.serve.flags import parse_flags
+from nbtriton.serving.frontends.spans import SpanExport, read_traceparent
 from tests.frontends import test_tracing
 from tests.frontends.test_tracing import SCENARIOS, Client
 from tests.until import until

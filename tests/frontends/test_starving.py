@@ -14,8 +14,8 @@ import pytest
 pytest.importorskip("grpc", reason="the gRPC endpoint needs the extra 'serve'")
 pytest.importorskip("tritonclient.grpc", reason="Triton's stubs need grpcio")
 
-from nbtriton.engine import Server
-from nbtriton.frontends import Endpoints, Limits, serve
+from nbtriton.runtime.engine import Server
+from nbtriton.serving.frontends import Endpoints, Limits, serve
 from tests.engine.support import Gate, gated, waited
 from tests.frontends.grpc_support import infer, tensor
 from tests.frontends.http2_raw import (

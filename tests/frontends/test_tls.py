@@ -20,11 +20,11 @@ import grpc
 import tritonclient.grpc as grpc_client
 import tritonclient.http as http_client
 
-from nbtriton.engine import Server
-from nbtriton.errors import InvalidArgumentError
-from nbtriton.frontends import Endpoints, Tls, serve
-from nbtriton.frontends.serve.flags import parse_flags
-from nbtriton.frontends.serve.options import endpoint_options
+from nbtriton.common.errors import InvalidArgumentError
+from nbtriton.runtime.engine import Server
+from nbtriton.serving.frontends import Endpoints, Tls, serve
+from nbtriton.serving.frontends.serve.flags import parse_flags
+from nbtriton.serving.frontends.serve.options import endpoint_options
 from tests.frontends.certificates import openssl, write_keys
 from tests.frontends.raw import Client, post
 from tests.frontends.starving import BODY, CONFIG, LIVE

@@ -22,8 +22,8 @@ import tritonclient.grpc as grpcclient
 import tritonclient.http as httpclient
 
 import nbtriton as nt
-from nbtriton.errors import InvalidArgumentError
-from nbtriton.frontends.tracing import TRACE_LEVELS, TraceValues, Tracing
+from nbtriton.common.errors import InvalidArgumentError
+from nbtriton.serving.frontends.tracing import TRACE_LEVELS, TraceValues, Tracing
 from tests.until import until
 
 ECHO = """

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from nbtriton.engine import Server
-from nbtriton.frontends import serve
+from nbtriton.runtime.engine import Server
+from nbtriton.serving.frontends import serve
 from tests.frontends.models import load_all
 
 try:

@@ -6,9 +6,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from nbtriton.api import server
-from nbtriton.errors import TritonError
+from nbtriton.common.errors import TritonError
 from nbtriton.magics.inputs import split_inputs
+from nbtriton.serving.server import server
 from tests.magics.cells import ADD_UP, STREAM
 
 INFER = "%triton_infer double IN=np.ones((2, 4), np.float32)"
@@ -149,7 +149,7 @@ def test_a_model_whose_name_has_spaces_is_named_in_quotes(notebook):
         notebook("%triton_whatif 'my model'").error.hint
     )
     proposal = "nt.explain.findings.Proposal('my model', 'why', 'dynamic_batching { }').cell"
-    notebook.ok("import nbtriton.explain.findings")
+    notebook.ok("import nbtriton.lab.explain.findings")
     notebook.ok(notebook.ok(proposal).value)
     assert notebook.ok("nt.server().config('my model').HasField('dynamic_batching')").value
     assert "'my model'" in notebook.complete("%triton_infer ")

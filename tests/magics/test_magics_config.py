@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from nbtriton.api import server
-from nbtriton.errors import ConfigError, LoadError, NotFoundError, TritonError
+from nbtriton.common.errors import ConfigError, LoadError, NotFoundError, TritonError
+from nbtriton.serving.server import server
 from tests.magics.cells import DOUBLE
 from tests.repository.models import add
 

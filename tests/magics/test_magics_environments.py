@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from IPython.core.error import UsageError
 
-from nbtriton.api import server
-from nbtriton.errors import LoadError, UnavailableError
+from nbtriton.common.errors import LoadError, UnavailableError
 from nbtriton.magics.environments import EnvironmentMagics
+from nbtriton.serving.server import server
 
 pytestmark = pytest.mark.slow
 

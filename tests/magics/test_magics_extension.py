@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from nbtriton.api import server
 from nbtriton.magics import magic_methods
+from nbtriton.runtime.workers.process import end_idle_servers
+from nbtriton.serving.server import server
 from nbtriton.widgets import Hub, WatchView
-from nbtriton.workers.process import end_idle_servers
 from tests.children import run_python
 from tests.magics.cells import DOUBLE
 from tests.magics.conftest import Notebook

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from nbtriton.api import Server, server
-from nbtriton.config import to_dict
+from nbtriton.model.config import to_dict
+from nbtriton.serving.server import Server, server
 
 NOTEBOOK = Path(__file__).parents[2] / "notebooks" / "04_ensembles.ipynb"
 

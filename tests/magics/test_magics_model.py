@@ -9,8 +9,8 @@ import threading
 import numpy as np
 import pytest
 
-from nbtriton.api import server
-from nbtriton.errors import ConfigError, LoadError, ModelError
+from nbtriton.common.errors import ConfigError, LoadError, ModelError
+from nbtriton.serving.server import server
 from tests.magics.cells import DOUBLE
 
 PYTHON_MODEL = """\

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 import nbtriton as nt
-from nbtriton import api
-from nbtriton.api import server
-from nbtriton.engine.lifecycle.options import ServerOptions
-from nbtriton.errors import InvalidArgumentError
+from nbtriton.common.errors import InvalidArgumentError
 from nbtriton.magics.configurable import NBTriton
+from nbtriton.runtime.engine.lifecycle.options import ServerOptions
+from nbtriton.serving import server as api
+from nbtriton.serving.server import server
 from tests.magics.cells import DOUBLE
 
 CACHED = f"""\

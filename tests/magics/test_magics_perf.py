@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 from IPython.core.magic_arguments import parse_argstring
 
-from nbtriton.api import server
-from nbtriton.errors import InvalidArgumentError, TritonError
+from nbtriton.common.errors import InvalidArgumentError, TritonError
+from nbtriton.lab.perf import PerfProgress, PerfReport, perf
+from nbtriton.lab.perf.progress import TerminalLine, progress_line
 from nbtriton.magics import live
-from nbtriton.perf import PerfProgress, PerfReport, perf
-from nbtriton.perf.progress import TerminalLine, progress_line
+from nbtriton.serving.server import server
 from nbtriton.widgets import CurveView
 from tests.magics.cells import ADD_UP, STREAM
 from tests.until import until

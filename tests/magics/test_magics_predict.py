@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from IPython.core.magic_arguments import parse_argstring
 
-from nbtriton.errors import InvalidArgumentError
-from nbtriton.perf import PerfReport
-from nbtriton.simulate import Profile
+from nbtriton.common.errors import InvalidArgumentError
+from nbtriton.lab.perf import PerfReport
+from nbtriton.lab.simulate import Profile
 
 FAST = "--seconds 0.1 --at-once 1 --batch-sizes 1"
 

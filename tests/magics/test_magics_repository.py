@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 from IPython.core.error import UsageError
 
-from nbtriton.api import server
-from nbtriton.errors import AlreadyExistsError, NotFoundError, UnavailableError
+from nbtriton.common.errors import AlreadyExistsError, NotFoundError, UnavailableError
+from nbtriton.serving.server import server
 from tests.frontends.certificates import write_keys
 from tests.magics.cells import DOUBLE
 from tests.repository.models import BROKEN, MODEL, add, times

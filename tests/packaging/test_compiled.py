@@ -218,7 +218,7 @@ def test_no_interpreted_class_inherits_from_a_compiled_one():
         for base in subclasses(ast.parse(path.read_text()))
         if base in homes
     }
-    assert ("nbtriton.engine.core.request", ("nbtriton.scheduling", "Ticket")) in bases
+    assert ("nbtriton.runtime.engine.core.request", ("nbtriton.scheduling", "Ticket")) in bases
     assert {name for name, _ in bases} <= compiled.keys()
 
 

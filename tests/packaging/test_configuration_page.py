@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from nbtriton.config import field_effects
+from nbtriton.model.config import field_effects
 from tests.children import run_python
 
 ROOT = Path(__file__).parents[2]

@@ -46,7 +46,7 @@ with Server(gpus=()) as server:
         "import nbtriton",
         "import nbtriton; dir(nbtriton); nbtriton.__version__",
         "from nbtriton import TritonError",
-        "import nbtriton.config, nbtriton.tensors, nbtriton.scheduling, nbtriton.drawing",
+        "import nbtriton.model.config, nbtriton.model.tensors, nbtriton.scheduling, nbtriton.drawing",
         "from nbtriton import Server",
         "import nbtriton.perf",
         SERVE,

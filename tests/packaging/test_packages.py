@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 import nbtriton as nt
-from nbtriton.cli import main
-from nbtriton.errors import UnsupportedError
-from nbtriton.packages import needed
+from nbtriton.common.errors import UnsupportedError
+from nbtriton.common.packages import needed
+from nbtriton.magics.cli import main
 from tests.children import run_python
 
 
@@ -58,7 +58,7 @@ def test_other_errors_stay():
     with pytest.raises(RuntimeError, match="mine"), needed("this"):
         raise RuntimeError("mine")
     with pytest.raises(ImportError, match="ours"), needed("this"):
-        raise ImportError("ours", name="nbtriton.config")
+        raise ImportError("ours", name="nbtriton.model.config")
 
 
 def test_a_client_over_grpc_asks_for_grpcio(monkeypatch, capsys):

@@ -93,7 +93,7 @@ SERVES = """
 import json, sys, urllib.request
 import numpy as np
 import nbtriton as nt
-from nbtriton.errors import TritonError, UnsupportedError
+from nbtriton.common.errors import TritonError, UnsupportedError
 
 def double(IN: "FP32[2]") -> {"OUT": "FP32[2]"}:
     return {"OUT": IN * 2}

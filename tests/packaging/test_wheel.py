@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from bench.installed import bytes_of, environment_of_links, packages_of
-from nbtriton.packages import DISTRIBUTIONS, EXTRAS
+from nbtriton.common.packages import DISTRIBUTIONS, EXTRAS
 from tests.children import finish, run_python
 
 pytestmark = pytest.mark.slow
@@ -114,11 +114,11 @@ ASKING = {
     "openvino": "nt.server().load(None, 'model.xml', name='intel')",
     "plot": "nt.perf(nt.server(), 'double', request_count=2).plot()",
     "grpc": "nt.perf(None, 'double', url='grpc://127.0.0.1:1')",
-    "env": "from pathlib import Path\nfrom nbtriton.repository.export.environments import _pack\n"
+    "env": "from pathlib import Path\nfrom nbtriton.serving.repository.export.environments import _pack\n"
     "_pack(Path('environment'), Path('packed.tar.gz'), None)",
-    "otel": "from nbtriton.frontends import OpenTelemetry, serve\n"
+    "otel": "from nbtriton.serving.frontends import OpenTelemetry, serve\n"
     "serve(nt.server(), http_port=0, opentelemetry=OpenTelemetry())",
-    "gpu": "from nbtriton.tensors import to_kind\nto_kind(np.ones(1), 'cupy')",
+    "gpu": "from nbtriton.model.tensors import to_kind\nto_kind(np.ones(1), 'cupy')",
 }
 
 

@@ -7,7 +7,7 @@ import pytest
 
 import nbtriton as nt
 from nbtriton.backends.python import install_pb_utils
-from nbtriton.explain import read_timeline
+from nbtriton.lab.explain import read_timeline
 from nbtriton.widgets import Hub, LiveTimeline
 from nbtriton.widgets.timeline import live_timeline
 from tests.engine.support import WAIT_S, Gate, echo, gated

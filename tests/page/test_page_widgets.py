@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 
 from nbtriton.drawing import Point, Series, compact_html, to_json, watch_scenes
-from nbtriton.perf.curves import plot
+from nbtriton.lab.perf.curves import plot
 from nbtriton.widgets import (
     CurveView,
     DagView,

@@ -7,8 +7,8 @@ import inspect
 import pytest
 
 import nbtriton as nt
-from nbtriton.errors import TritonError
-from nbtriton.simulate import Profile
+from nbtriton.common.errors import TritonError
+from nbtriton.lab.simulate import Profile
 from tests.simulate.profiles import config, model_profile, profile
 
 NAN = float("nan")

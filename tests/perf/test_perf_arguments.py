@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import nbtriton as nt
-from nbtriton.errors import InvalidArgumentError, TritonError
+from nbtriton.common.errors import InvalidArgumentError, TritonError
 from tests.simulate.profiles import profile
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from nbtriton.perf.breakdown import breakdown, network_us, with_composing
+from nbtriton.lab.perf.breakdown import breakdown, network_us, with_composing
 
 
 def entry(name="m", version="1", *, requests=0, rows=None, executions=None, us=(0, 0, 0, 0, 0)):

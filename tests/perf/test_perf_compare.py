@@ -15,8 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import nbtriton as nt
-from nbtriton.errors import InvalidArgumentError
-from nbtriton.perf.paired import paired_ratio
+from nbtriton.common.errors import InvalidArgumentError
+from nbtriton.lab.perf.paired import paired_ratio
 
 POSITIVE = st.floats(0.1, 1e6)
 

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nbtriton.config import normalize, parse_pbtxt
-from nbtriton.errors import InvalidArgumentError
-from nbtriton.perf.data import generate, requests_from
+from nbtriton.common.errors import InvalidArgumentError
+from nbtriton.lab.perf.data import generate, requests_from
+from nbtriton.model.config import normalize, parse_pbtxt
 
 
 def model(inputs: str = "{name:'X' data_type:TYPE_FP32 dims:[4]}", max_batch_size: int = 8):

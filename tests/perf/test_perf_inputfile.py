@@ -8,9 +8,9 @@ import json
 import numpy as np
 import pytest
 
-from nbtriton.config import normalize, parse_pbtxt
-from nbtriton.errors import NotFoundError, TritonError
-from nbtriton.perf.inputfile import read_input_file
+from nbtriton.common.errors import NotFoundError, TritonError
+from nbtriton.lab.perf.inputfile import read_input_file
+from nbtriton.model.config import normalize, parse_pbtxt
 
 CONFIG = normalize(
     parse_pbtxt(

@@ -5,7 +5,7 @@
 import pytest
 
 import nbtriton as nt
-from nbtriton.engine.diagnostics.interpreter import has_interpreter_lock
+from nbtriton.runtime.engine.diagnostics.interpreter import has_interpreter_lock
 
 pytestmark = pytest.mark.skipif(
     not has_interpreter_lock(), reason="a free-threaded interpreter has no lock to wait for"

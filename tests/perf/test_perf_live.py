@@ -20,12 +20,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import nbtriton as nt
-from nbtriton.errors import ConfigError, InvalidArgumentError, NotFoundError
-from nbtriton.perf import driver
-from nbtriton.perf.loads import RequestIntervals, RequestRate, send_times_ns
-from nbtriton.perf.measure import WindowPlan
-from nbtriton.perf.records import Slot, collect
-from nbtriton.perf.traffic import Repeated
+from nbtriton.common.errors import ConfigError, InvalidArgumentError, NotFoundError
+from nbtriton.lab.perf import driver
+from nbtriton.lab.perf.loads import RequestIntervals, RequestRate, send_times_ns
+from nbtriton.lab.perf.measure import WindowPlan
+from nbtriton.lab.perf.records import Slot, collect
+from nbtriton.lab.perf.traffic import Repeated
 from tests.perf.models import double
 from tests.until import until
 

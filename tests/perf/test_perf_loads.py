@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nbtriton.errors import InvalidArgumentError
-from nbtriton.perf.api import perf
-from nbtriton.perf.loads import (
+from nbtriton.common.errors import InvalidArgumentError
+from nbtriton.lab.perf.api import perf
+from nbtriton.lab.perf.loads import (
     LevelRange,
     RequestIntervals,
     RequestRate,
@@ -21,8 +21,8 @@ from nbtriton.perf.loads import (
     parse_levels,
     send_times_ns,
 )
-from nbtriton.perf.options import PerfOptions
-from nbtriton.perf.search import binary_search, check_search, linear_search
+from nbtriton.lab.perf.options import PerfOptions
+from nbtriton.lab.perf.search import binary_search, check_search, linear_search
 
 
 def first(n, load, **more):

@@ -10,8 +10,8 @@ import pytest
 
 import nbtriton as nt
 from nbtriton.backends.python.api import pb_utils
-from nbtriton.errors import InvalidArgumentError
-from nbtriton.perf.loads import PeriodicConcurrency, parse_periodic
+from nbtriton.common.errors import InvalidArgumentError
+from nbtriton.lab.perf.loads import PeriodicConcurrency, parse_periodic
 from tests.perf.models import double
 from tests.simulate.profiles import profile
 from tests.until import PATIENCE_S

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 import nbtriton as nt
-from nbtriton.config import enum_name, normalize, parse_pbtxt
-from nbtriton.errors import ConfigError, InvalidArgumentError, NotFoundError
-from nbtriton.perf.placement import device_of, placement_list
-from nbtriton.perf.sweep import with_options
+from nbtriton.common.errors import ConfigError, InvalidArgumentError, NotFoundError
+from nbtriton.lab.perf.placement import device_of, placement_list
+from nbtriton.lab.perf.sweep import with_options
+from nbtriton.model.config import enum_name, normalize, parse_pbtxt
 
 TENSORS = (
     'max_batch_size: 4 input { name: "X" data_type: TYPE_FP32 dims: 2 } '

@@ -15,16 +15,16 @@ import pytest
 pytest.importorskip("grpc", reason="the gRPC endpoint needs the extra 'serve'")
 
 import nbtriton as nt
-from nbtriton.cli import main
-from nbtriton.errors import (
+from nbtriton.common.errors import (
     CancelledError,
     InvalidArgumentError,
     NotFoundError,
     TritonError,
     UnavailableError,
 )
-from nbtriton.perf.point import PerfPoint
-from nbtriton.perf.remote import remote_server
+from nbtriton.lab.perf.point import PerfPoint
+from nbtriton.lab.perf.remote import remote_server
+from nbtriton.magics.cli import main
 
 MODEL = """
 import triton_python_backend_utils as pb_utils

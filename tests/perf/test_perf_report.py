@@ -14,10 +14,10 @@ from xml.etree import ElementTree as ET
 import pytest
 
 import nbtriton as nt
-from nbtriton.errors import InvalidArgumentError, NotFoundError
-from nbtriton.perf import PerfPoint, PerfReport, ServerBreakdown, usage
-from nbtriton.perf.curves import series_of
-from nbtriton.perf.point import row_of
+from nbtriton.common.errors import InvalidArgumentError, NotFoundError
+from nbtriton.lab.perf import PerfPoint, PerfReport, ServerBreakdown, usage
+from nbtriton.lab.perf.curves import series_of
+from nbtriton.lab.perf.point import row_of
 from tests.children import run_python
 
 SERVER = ServerBreakdown(
@@ -282,7 +282,7 @@ def test_several_reports_in_one_picture(tmp_path):
         nt.plot("before")
 
 
-@pytest.mark.parametrize("first", ["", "import nbtriton.perf", "nbtriton.perf"])
+@pytest.mark.parametrize("first", ["", "import nbtriton.perf", "nbtriton.lab.perf"])
 def test_nt_perf_is_callable_in_any_order_of_imports(first):
     code = (
         f"import nbtriton; {first}\n"

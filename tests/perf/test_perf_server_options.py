@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import nbtriton as nt
-from nbtriton.errors import InvalidArgumentError
+from nbtriton.common.errors import InvalidArgumentError
 from tests.perf.models import double
 from tests.simulate.profiles import profile
 

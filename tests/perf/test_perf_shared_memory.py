@@ -13,11 +13,11 @@ import pytest
 pytest.importorskip("grpc", reason="the gRPC endpoint needs the extra 'serve'")
 
 import nbtriton as nt
-from nbtriton.clients.grpc import GrpcClient
-from nbtriton.clients.http import HttpClient
-from nbtriton.errors import InvalidArgumentError, TritonError, UnsupportedError
-from nbtriton.perf.shared_memory import SharedMemory
-from nbtriton.tensors import deserialize_bytes
+from nbtriton.common.errors import InvalidArgumentError, TritonError, UnsupportedError
+from nbtriton.lab.perf.shared_memory import SharedMemory
+from nbtriton.model.tensors import deserialize_bytes
+from nbtriton.serving.clients.grpc import GrpcClient
+from nbtriton.serving.clients.http import HttpClient
 from tests.simulate.profiles import profile
 
 X = np.arange(8, dtype=np.float32).reshape(2, 4)

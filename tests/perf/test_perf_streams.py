@@ -17,7 +17,7 @@ pytest.importorskip("grpc", reason="the gRPC endpoint needs the extra 'serve'")
 
 import nbtriton as nt
 from nbtriton.backends.python.api import pb_utils
-from nbtriton.errors import InvalidArgumentError
+from nbtriton.common.errors import InvalidArgumentError
 
 # A busy machine may take longer between two requests than the second after which Triton gives a sequence up.
 SEQUENCE = 'max_batch_size: 4 sequence_batching { max_sequence_idle_microseconds: 60000000 control_input { name: "ID" control { kind: CONTROL_SEQUENCE_CORRID data_type: TYPE_UINT64 } } }'

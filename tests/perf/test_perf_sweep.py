@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 import nbtriton as nt
-from nbtriton.config import normalize, parse_pbtxt
-from nbtriton.errors import UnavailableError
-from nbtriton.perf.sweep import Configurator, combinations, with_options
+from nbtriton.common.errors import UnavailableError
+from nbtriton.lab.perf.sweep import Configurator, combinations, with_options
+from nbtriton.model.config import normalize, parse_pbtxt
 
 
 def test_no_option_is_one_configuration_that_changes_nothing():

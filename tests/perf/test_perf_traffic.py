@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nbtriton.errors import InvalidArgumentError
-from nbtriton.perf.api import perf
-from nbtriton.perf.options import PerfOptions
-from nbtriton.perf.traffic import Repeated, SequenceData, SequencePlan, Sequences, read_id_range
+from nbtriton.common.errors import InvalidArgumentError
+from nbtriton.lab.perf.api import perf
+from nbtriton.lab.perf.options import PerfOptions
+from nbtriton.lab.perf.traffic import Repeated, SequenceData, SequencePlan, Sequences, read_id_range
 
 STEPS = [{"X": 0}, {"X": 1}, {"X": 2}]
 

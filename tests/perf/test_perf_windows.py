@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nbtriton.perf.measure import measured_point
-from nbtriton.perf.windows import (
+from nbtriton.lab.perf.measure import measured_point
+from nbtriton.lab.perf.windows import (
     LevelMeter,
     StabilityRule,
     Window,

@@ -12,7 +12,7 @@ import pytest
 
 import nbtriton as nt
 from nbtriton.backends.python.api import pb_utils
-from nbtriton.errors import ConfigWarning, TritonError
+from nbtriton.common.errors import ConfigWarning, TritonError
 from nbtriton.pytriton import (
     AsyncioModelClient,
     DecoupledModelClient,
@@ -551,7 +551,7 @@ def test_settings_come_from_the_environment_unless_they_are_given(monkeypatch):
 def test_every_field_of_the_configuration_is_a_flag():
     from dataclasses import fields
 
-    from nbtriton.frontends.serve.flags import FLAGS
+    from nbtriton.serving.frontends.serve.flags import FLAGS
 
     names = {field.name.replace("_", "-") for field in fields(TritonConfig)}
     assert names <= set(FLAGS)

@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 import nbtriton as nt
-from nbtriton.errors import InvalidArgumentError, NotFoundError
-from nbtriton.perf.recording import RecordedRequest, RecordedTensor
-from nbtriton.recordings import Recording
+from nbtriton.common.errors import InvalidArgumentError, NotFoundError
+from nbtriton.lab.perf.recording import RecordedRequest, RecordedTensor
+from nbtriton.lab.recordings import Recording
 
 ONES = np.ones((2, 4), np.float32)
 SUMS = """
@@ -118,7 +118,7 @@ def test_calls_of_models_and_steps_are_not_clients(server, tmp_path):
 
 
 def test_clients_over_http_are_recorded(server, tmp_path):
-    from nbtriton.clients.http import HttpClient
+    from nbtriton.serving.clients.http import HttpClient
 
     with (
         server.serve(http_port=0, grpc_port=None, metrics_port=None) as served,

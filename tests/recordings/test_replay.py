@@ -13,9 +13,14 @@ import numpy as np
 import pytest
 
 import nbtriton as nt
-from nbtriton.errors import InvalidArgumentError, NotFoundError, TritonError, UnavailableError
-from nbtriton.perf.recording import RecordedRequest, RecordedTensor
-from nbtriton.recordings import Recording
+from nbtriton.common.errors import (
+    InvalidArgumentError,
+    NotFoundError,
+    TritonError,
+    UnavailableError,
+)
+from nbtriton.lab.perf.recording import RecordedRequest, RecordedTensor
+from nbtriton.lab.recordings import Recording
 from tests.simulate.profiles import chain, profile
 from tests.until import PATIENCE_S
 

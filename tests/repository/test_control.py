@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 import nbtriton as nt
-from nbtriton.errors import (
+from nbtriton.common.errors import (
     InternalError,
     InvalidArgumentError,
     LoadError,
@@ -686,7 +686,7 @@ def test_folders_that_are_no_version_are_logged(explicit, root, caplog):
     folder = add(root, "m")
     for name in ("003", "abc", "warmup"):
         (folder / name).mkdir()
-    with caplog.at_level(logging.WARNING, "nbtriton.repository"):
+    with caplog.at_level(logging.WARNING, "nbtriton.serving.repository"):
         explicit.load("m")
     assert caplog.messages == [
         "ignore version directory '003' which contains leading zeros in its directory name",
@@ -695,7 +695,7 @@ def test_folders_that_are_no_version_are_logged(explicit, root, caplog):
 
 
 def test_a_version_that_fails_is_tried_again(server, root, caplog):
-    caplog.set_level(logging.INFO, "nbtriton.repository")
+    caplog.set_level(logging.INFO, "nbtriton.serving.repository")
     counted = """
 import pathlib
 tried = pathlib.Path(__file__).parent / "tried"
@@ -1255,13 +1255,13 @@ def test_the_given_configuration_is_kept_as_written(server, root):
 
 
 def nt_json(config) -> str:
-    from nbtriton.config import to_json
+    from nbtriton.model.config import to_json
 
     return to_json(config)
 
 
 def test_fields_without_effect_are_logged_when_a_model_loads(explicit, root, caplog):
-    caplog.set_level(logging.INFO, "nbtriton.repository")
+    caplog.set_level(logging.INFO, "nbtriton.serving.repository")
     add(root, "m", config=ECHO + "instance_group { kind: KIND_CPU host_policy: 'p' }")
     explicit.load("m")
     (printed,) = [text for text in caplog.messages if "no effect" in text]

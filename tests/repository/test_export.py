@@ -12,16 +12,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import nbtriton as nt
-from nbtriton.config import ModelConfig, parse_pbtxt, to_dict
-from nbtriton.errors import (
+from nbtriton.common.errors import (
     AlreadyExistsError,
     InvalidArgumentError,
     NotFoundError,
     UnsupportedError,
 )
-from nbtriton.repository.export.sources import free_names, split_future
-from nbtriton.repository.export.writer import ExportWarning
-from nbtriton.tensors import numpy_dtype
+from nbtriton.model.config import ModelConfig, parse_pbtxt, to_dict
+from nbtriton.model.tensors import numpy_dtype
+from nbtriton.serving.repository.export.sources import free_names, split_future
+from nbtriton.serving.repository.export.writer import ExportWarning
 from tests.children import run_python
 from tests.repository.models import MODEL, add, ensemble, times
 from tests.repository.notebook import Cells

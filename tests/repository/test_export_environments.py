@@ -10,9 +10,9 @@ import tarfile
 import numpy as np
 import pytest
 
-from nbtriton.api import Server
-from nbtriton.errors import InternalError, UnsupportedError
-from nbtriton.repository.export.writer import ExportWarning
+from nbtriton.common.errors import InternalError, UnsupportedError
+from nbtriton.serving.repository.export.writer import ExportWarning
+from nbtriton.serving.server import Server
 from tests.workers.environments import make_environment, pack
 
 pytestmark = pytest.mark.slow

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from nbtriton.errors import AlreadyExistsError, UnavailableError
-from nbtriton.repository.verify import install
-from nbtriton.repository.verify.reference import default_directory
-from nbtriton.repository.verify.running import launch, reserved_ports
+from nbtriton.common.errors import AlreadyExistsError, UnavailableError
+from nbtriton.serving.repository.verify import install
+from nbtriton.serving.repository.verify.reference import default_directory
+from nbtriton.serving.repository.verify.running import launch, reserved_ports
 
 ROOT = Path(__file__).parents[2]
 # A server that is healthy, and then cannot start its metrics: what tritonserver does without their port.

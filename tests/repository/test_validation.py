@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from nbtriton.cli import main
-from nbtriton.errors import ConfigError, NotFoundError
-from nbtriton.repository.reader import read_config, read_repository
-from nbtriton.repository.validation import validate_repository
+from nbtriton.common.errors import ConfigError, NotFoundError
+from nbtriton.magics.cli import main
+from nbtriton.serving.repository.reader import read_config, read_repository
+from nbtriton.serving.repository.validation import validate_repository
 from tests.workers.environments import make_environment, pack
 
 MODEL = """

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 import nbtriton as nt
-from nbtriton.clients.base import StreamResponse
-from nbtriton.clients.http import HttpClient
-from nbtriton.errors import InternalError, NotFoundError, UnavailableError
-from nbtriton.repository.verify.difference import Difference
-from nbtriton.repository.verify.find_server import Executable, find_server
-from nbtriton.repository.verify.verification import Checked, Verification, verify_repository
+from nbtriton.common.errors import InternalError, NotFoundError, UnavailableError
+from nbtriton.serving.clients.base import StreamResponse
+from nbtriton.serving.clients.http import HttpClient
+from nbtriton.serving.repository.verify.difference import Difference
+from nbtriton.serving.repository.verify.find_server import Executable, find_server
+from nbtriton.serving.repository.verify.verification import Checked, Verification, verify_repository
 from tests.repository.models import BROKEN, MODEL, add, ensemble, times
 from tests.repository.notebook import Cells
 
@@ -363,7 +363,7 @@ def test_streams_that_differ_in_length_or_end():
 
 
 def parse_backend(folder) -> str:
-    from nbtriton.config import parse_pbtxt
+    from nbtriton.model.config import parse_pbtxt
 
     return parse_pbtxt((folder / "config.pbtxt").read_text()).backend
 

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from random import Random
 
-from nbtriton.errors import InternalError
+from nbtriton.common.errors import InternalError
 from nbtriton.scheduling import (
     REASONS,
     Batcher,

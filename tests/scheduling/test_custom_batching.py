@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from nbtriton.errors import InternalError
+from nbtriton.common.errors import InternalError
 from nbtriton.scheduling import (
     Batcher,
     BatcherSettings,

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 import nbtriton as nt
-from nbtriton.errors import InvalidArgumentError
-from nbtriton.perf.sweep import SweepPlan, model_tree
-from nbtriton.simulate import EngineCosts, Profile
-from nbtriton.simulate.placing import HOST, Copies, Measured, PlacementSearch, edges_of
-from nbtriton.simulate.search import Goal
+from nbtriton.common.errors import InvalidArgumentError
+from nbtriton.lab.perf.sweep import SweepPlan, model_tree
+from nbtriton.lab.simulate import EngineCosts, Profile
+from nbtriton.lab.simulate.placing import HOST, Copies, Measured, PlacementSearch, edges_of
+from nbtriton.lab.simulate.search import Goal
 from tests.simulate.gpu_replay import Replay
 from tests.simulate.profiles import model_profile
 from tests.simulate.random_graphs import random_graph

@@ -16,11 +16,16 @@ import numpy as np
 import pytest
 
 import nbtriton as nt
-from nbtriton.engine.core.snapshot import BatchRecord
-from nbtriton.errors import InvalidArgumentError, NotFoundError, TritonError, UnsupportedError
-from nbtriton.perf.sample import descendants_s
-from nbtriton.simulate.executions import gaps_of
-from nbtriton.simulate.measurements import ModelMeasurements
+from nbtriton.common.errors import (
+    InvalidArgumentError,
+    NotFoundError,
+    TritonError,
+    UnsupportedError,
+)
+from nbtriton.lab.perf.sample import descendants_s
+from nbtriton.lab.simulate.executions import gaps_of
+from nbtriton.lab.simulate.measurements import ModelMeasurements
+from nbtriton.runtime.engine.core.snapshot import BatchRecord
 
 SLEEPS = """name: "sleeps" backend: "identity" max_batch_size: 4 dynamic_batching {}
     input { name: "INPUT0" data_type: TYPE_FP32 dims: 2 }

@@ -6,14 +6,14 @@ from dataclasses import replace
 
 import pytest
 
-from nbtriton.errors import InvalidArgumentError, NotFoundError, UnsupportedError
-from nbtriton.perf.api import perf
-from nbtriton.perf.loads import RequestIntervals, send_times_ns
-from nbtriton.perf.traffic import Repeated
-from nbtriton.simulate import EngineCosts, Profile, whatif
-from nbtriton.simulate.core.loads import OpenLoop
-from nbtriton.simulate.prediction import _PLACE
-from nbtriton.simulate.server import SimulatedServer
+from nbtriton.common.errors import InvalidArgumentError, NotFoundError, UnsupportedError
+from nbtriton.lab.perf.api import perf
+from nbtriton.lab.perf.loads import RequestIntervals, send_times_ns
+from nbtriton.lab.perf.traffic import Repeated
+from nbtriton.lab.simulate import EngineCosts, Profile, whatif
+from nbtriton.lab.simulate.core.loads import OpenLoop
+from nbtriton.lab.simulate.prediction import _PLACE
+from nbtriton.lab.simulate.server import SimulatedServer
 from tests.simulate.profiles import chain, config, model_profile, profile
 
 

@@ -17,14 +17,14 @@ import numpy as np
 import pytest
 
 import nbtriton as nt
-from nbtriton.config import format_pbtxt
-from nbtriton.errors import TritonError
-from nbtriton.perf.loads import RequestIntervals, send_times_ns
-from nbtriton.perf.traffic import CallOptions, Repeated
-from nbtriton.simulate import Profile
-from nbtriton.simulate.core.loads import OpenLoop
-from nbtriton.simulate.core.model import Model
-from nbtriton.simulate.server import SimulatedServer
+from nbtriton.common.errors import TritonError
+from nbtriton.lab.perf.loads import RequestIntervals, send_times_ns
+from nbtriton.lab.perf.traffic import CallOptions, Repeated
+from nbtriton.lab.simulate import Profile
+from nbtriton.lab.simulate.core.loads import OpenLoop
+from nbtriton.lab.simulate.core.model import Model
+from nbtriton.lab.simulate.server import SimulatedServer
+from nbtriton.model.config import format_pbtxt
 from tests.simulate.profiles import model_profile
 from tests.until import PATIENCE_S, until
 

@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 
 import nbtriton as nt
-from nbtriton.config import format_pbtxt
-from nbtriton.errors import InvalidArgumentError
-from nbtriton.perf.progress import progress_line
-from nbtriton.perf.sweep import SweepPlan, model_tree
-from nbtriton.simulate import Profile
-from nbtriton.simulate.memory import InstanceMemory, measure_memory
-from nbtriton.simulate.search import Goal, Search
+from nbtriton.common.errors import InvalidArgumentError
+from nbtriton.lab.perf.progress import progress_line
+from nbtriton.lab.perf.sweep import SweepPlan, model_tree
+from nbtriton.lab.simulate import Profile
+from nbtriton.lab.simulate.memory import InstanceMemory, measure_memory
+from nbtriton.lab.simulate.search import Goal, Search
+from nbtriton.model.config import format_pbtxt
 from tests.children import run_python
 from tests.simulate.profiles import chain, config, model_profile, profile
 

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 import nbtriton as nt
+from nbtriton.common.errors import ConfigError, InvalidArgumentError, NotFoundError
 from nbtriton.drawing.figure import figure_scenes, stage_scenes
-from nbtriton.errors import ConfigError, InvalidArgumentError, NotFoundError
-from nbtriton.explain.strips import sequence_strips
+from nbtriton.lab.explain.strips import sequence_strips
 from nbtriton.teaching import SCENARIOS, Progress
 from nbtriton.teaching.figures import batch_rows, picture_of
 from nbtriton.teaching.predicting import sizes_of

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from nbtriton.errors import InvalidArgumentError, UnsupportedError
-from nbtriton.tensors import (
+from nbtriton.common.errors import InvalidArgumentError, UnsupportedError
+from nbtriton.model.tensors import (
     DATATYPES,
     datatype_number,
     datatype_of,
@@ -215,7 +215,7 @@ def test_scatter_refuses_a_wrong_first_dimension(array):
 
 def test_importing_tensors_imports_neither_torch_nor_cupy():
     program = (
-        "import sys, numpy as np, nbtriton.tensors as t\n"
+        "import sys, numpy as np, nbtriton.model.tensors as t\n"
         "t.datatype_of(np.zeros(2)); t.kind_of(np.zeros(2)); t.as_array([1.0], 'FP32', name='x')\n"
         "assert not {'torch', 'cupy', 'ml_dtypes'} & set(sys.modules)\n"
     )

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from nbtriton.errors import InvalidArgumentError
-from nbtriton.tensors import as_array, datatype_of
+from nbtriton.common.errors import InvalidArgumentError
+from nbtriton.model.tensors import as_array, datatype_of
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nbtriton.errors import InvalidArgumentError
-from nbtriton.tensors import as_bytes_array, deserialize_bytes, serialize_bytes
+from nbtriton.common.errors import InvalidArgumentError
+from nbtriton.model.tensors import as_bytes_array, deserialize_bytes, serialize_bytes
 
 
 def objects(items):

@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pandas as pd
 
 import nbtriton as nt
-from nbtriton.config import ModelConfig
+from nbtriton.model.config import ModelConfig
 from nbtriton.pytriton import ModelConfig as PyTritonConfig
 from nbtriton.pytriton import Tensor, Triton, batch
 from nbtriton.teaching import Progress

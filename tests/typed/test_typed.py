@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import nbtriton
-from nbtriton.packages import EXTRAS
+from nbtriton.common.packages import EXTRAS
 from tests.children import run_python
 
 FOLDER = Path(__file__).parent

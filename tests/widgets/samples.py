@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 import nbtriton as nt
-from nbtriton.config import as_config
 from nbtriton.drawing import Edge, Graph, Node, Point, Series
-from nbtriton.engine import (
+from nbtriton.model.config import as_config
+from nbtriton.runtime.engine import (
     InstanceSnapshot,
     ModelHistorySnapshot,
     ModelSnapshot,

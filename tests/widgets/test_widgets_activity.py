@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from nbtriton.engine import ServerHistory
-from nbtriton.engine.core.snapshot import Change
+from nbtriton.runtime.engine import ServerHistory
+from nbtriton.runtime.engine.core.snapshot import Change
 from nbtriton.widgets.activity import activities, covered_s, encode, pipelines
 from tests.widgets.samples import SECOND, FakeServer, instance, loaded, model
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import nbtriton as nt
-from nbtriton.errors import InvalidArgumentError
+from nbtriton.common.errors import InvalidArgumentError
 from nbtriton.teaching import Progress
 from nbtriton.widgets.figure import Figure, FigureWidget
 from tests.widgets.samples import which_batches

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from nbtriton.config import as_config
 from nbtriton.drawing import dag_scene, dag_text, folded, layout, to_svg
+from nbtriton.model.config import as_config
 from nbtriton.widgets import graph_of, server_graph
 from nbtriton.widgets.graphs import with_calls
 from tests.widgets.samples import chain, ensemble, numbers

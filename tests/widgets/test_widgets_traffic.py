@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import nbtriton as nt
-from nbtriton.explain import read_traffic
+from nbtriton.lab.explain import read_traffic
 from nbtriton.widgets import DagView, Hub
 from tests.children import run_python
 from tests.until import until

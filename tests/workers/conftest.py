@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from nbtriton.backends.python import install_pb_utils
-from nbtriton.engine import Server
+from nbtriton.runtime.engine import Server
 
 MODELS = Path(__file__).parent / "models"
 CONFIG = """

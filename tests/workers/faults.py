@@ -24,11 +24,11 @@ from typing import Any
 import numpy as np
 
 from nbtriton.backends.python import install_pb_utils
-from nbtriton.engine import InferenceFuture, Server
-from nbtriton.errors import TritonError
-from nbtriton.workers import supervisor
-from nbtriton.workers.process import end_idle_servers
-from nbtriton.workers.supervisor import RestartPolicy
+from nbtriton.common.errors import TritonError
+from nbtriton.runtime.engine import InferenceFuture, Server
+from nbtriton.runtime.workers import supervisor
+from nbtriton.runtime.workers.process import end_idle_servers
+from nbtriton.runtime.workers.supervisor import RestartPolicy
 from tests.engine.support import WAIT_S, ensemble_text
 from tests.until import until
 from tests.workers.support import children, descriptors, is_alive, workers

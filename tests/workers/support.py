@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from nbtriton.workers.process import Interpreter, WorkerProcess, start_worker
+from nbtriton.runtime.workers.process import Interpreter, WorkerProcess, start_worker
 
 __all__ = [
     "COMMANDS",

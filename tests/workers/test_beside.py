@@ -9,8 +9,8 @@ import threading
 
 import pytest
 
-from nbtriton.engine.diagnostics.deadlocks import DEADLOCKS
-from nbtriton.errors import InternalError, ModelError, TritonError
+from nbtriton.common.errors import InternalError, ModelError, TritonError
+from nbtriton.runtime.engine.diagnostics.deadlocks import DEADLOCKS
 from tests.workers.conftest import ARRAY, MODELS, TARGET
 
 pytestmark = pytest.mark.slow

@@ -11,8 +11,8 @@ import threading
 import numpy as np
 import pytest
 
-from nbtriton.errors import UnsupportedError
-from nbtriton.workers import carry
+from nbtriton.common.errors import UnsupportedError
+from nbtriton.runtime.workers import carry
 
 FILE = "/tmp/ipykernel_1/cell.py"
 
@@ -40,7 +40,7 @@ def notebook():
 def elsewhere(packed, expression, folder):
     """Evaluate an expression of `model` in another process, which starts in another folder."""
     program = (
-        "import sys, traceback; from nbtriton.workers.carry import unpack\n"
+        "import sys, traceback; from nbtriton.runtime.workers.carry import unpack\n"
         "model = unpack(sys.stdin.buffer.read())\n"
         f"try:\n    print({expression})\nexcept Exception:\n    traceback.print_exc()"
     )

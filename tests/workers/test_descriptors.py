@@ -9,7 +9,7 @@ import threading
 
 import pytest
 
-from nbtriton.engine import Server
+from nbtriton.runtime.engine import Server
 from tests.until import until
 from tests.workers.support import workers
 from tests.workers.test_faults import WAIT_S, load, pid, submit

@@ -15,9 +15,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from nbtriton.config import parse_pbtxt
-from nbtriton.errors import InternalError
-from nbtriton.workers.environment import Environments
+from nbtriton.common.errors import InternalError
+from nbtriton.model.config import parse_pbtxt
+from nbtriton.runtime.workers.environment import Environments
 from tests.workers.environments import make_environment, pack
 
 pytestmark = pytest.mark.slow

@@ -15,11 +15,11 @@ import numpy as np
 import pytest
 
 from nbtriton.backends.python import install_pb_utils
-from nbtriton.engine import Server
-from nbtriton.errors import InternalError, TritonError
-from nbtriton.workers import supervisor
-from nbtriton.workers.process import start_worker
-from nbtriton.workers.supervisor import RestartPolicy
+from nbtriton.common.errors import InternalError, TritonError
+from nbtriton.runtime.engine import Server
+from nbtriton.runtime.workers import supervisor
+from nbtriton.runtime.workers.process import start_worker
+from nbtriton.runtime.workers.supervisor import RestartPolicy
 from tests.engine.support import WAIT_S, Gate, waited
 from tests.forked import in_child
 from tests.until import until

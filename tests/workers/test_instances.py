@@ -13,7 +13,7 @@ import threading
 import numpy as np
 import pytest
 
-from nbtriton.errors import ModelError, NotFoundError
+from nbtriton.common.errors import ModelError, NotFoundError
 from tests.workers.conftest import ARRAY, TARGET, WORDS
 
 pytestmark = pytest.mark.slow

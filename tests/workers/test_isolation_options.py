@@ -9,9 +9,9 @@ import pytest
 
 import nbtriton as nt
 from nbtriton.backends.python import install_pb_utils
-from nbtriton.engine.diagnostics.interpreter import has_interpreter_lock, is_waiting
-from nbtriton.errors import ConfigError, ConfigWarning, InvalidArgumentError, LoadError
-from nbtriton.workers.resources import kernel_threads
+from nbtriton.common.errors import ConfigError, ConfigWarning, InvalidArgumentError, LoadError
+from nbtriton.runtime.engine.diagnostics.interpreter import has_interpreter_lock, is_waiting
+from nbtriton.runtime.workers.resources import kernel_threads
 from tests.until import until
 
 pytestmark = pytest.mark.slow

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import torch
 
-from nbtriton.engine.diagnostics.tracing import TraceSample
-from nbtriton.errors import ModelError
+from nbtriton.common.errors import ModelError
+from nbtriton.runtime.engine.diagnostics.tracing import TraceSample
 from tests.workers.conftest import ARRAY, MODELS
 
 pytestmark = pytest.mark.slow

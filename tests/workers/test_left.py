@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from nbtriton.backends.python import install_pb_utils
-from nbtriton.engine import Server
-from nbtriton.workers.process import end_idle_servers
+from nbtriton.runtime.engine import Server
+from nbtriton.runtime.workers.process import end_idle_servers
 from tests.children import finish
 from tests.until import until
 from tests.workers.support import children, is_alive, own_children
@@ -32,7 +32,7 @@ KERNEL = """
 import sys
 import numpy as np
 from nbtriton.backends.python import install_pb_utils
-from nbtriton.engine import Server
+from nbtriton.runtime.engine import Server
 from tests.workers import test_faults as faults
 install_pb_utils()
 server = Server(gpus=())

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from nbtriton.errors import InternalError
-from nbtriton.workers import process
-from nbtriton.workers.process import Interpreter, WorkerExit, end_idle_servers, start_worker
+from nbtriton.common.errors import InternalError
+from nbtriton.runtime.workers import process
+from nbtriton.runtime.workers.process import Interpreter, WorkerExit, end_idle_servers, start_worker
 from tests.children import finish
 from tests.engine.support import WAIT_S
 from tests.forked import in_child

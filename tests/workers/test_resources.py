@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nbtriton.config import parse_pbtxt
-from nbtriton.errors import InvalidArgumentError
-from nbtriton.workers.resources import (
+from nbtriton.common.errors import InvalidArgumentError
+from nbtriton.model.config import parse_pbtxt
+from nbtriton.runtime.workers.resources import (
     HostPolicy,
     ThreadBudget,
     fixed_threads,
@@ -24,7 +24,7 @@ FORMAT = "host policy setting 'cpu-cores' format is '<lower_cpu_core_id>-<upper_
 WORKER = """
 import ctypes, json, os, sys
 import numpy
-from nbtriton.workers.worker.limits import bind, set_threads
+from nbtriton.runtime.workers.worker.limits import bind, set_threads
 bind({cores!r}, {node!r})
 set_threads({threads})
 from threadpoolctl import threadpool_info

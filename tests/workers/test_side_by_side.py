@@ -12,9 +12,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from nbtriton.api import Server
-from nbtriton.errors import ModelError, UnavailableError
-from nbtriton.workers.virtual_environment import environment
+from nbtriton.common.errors import ModelError, UnavailableError
+from nbtriton.runtime.workers.virtual_environment import environment
+from nbtriton.serving.server import Server
 
 pytestmark = pytest.mark.slow
 

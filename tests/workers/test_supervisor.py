@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nbtriton.workers.supervisor import RestartPolicy, RestartState, Supervisor
+from nbtriton.runtime.workers.supervisor import RestartPolicy, RestartState, Supervisor
 
 S = 1_000_000_000
 POLICY = RestartPolicy(limit=4, first_ns=S, factor=3, longest_ns=5 * S, quiet_ns=60 * S)

@@ -15,13 +15,13 @@ from hypothesis.extra import numpy as arrays
 
 from nbtriton.backends.base import Response
 from nbtriton.backends.core.response import ScatteredResponses
-from nbtriton.errors import ConfigError, ModelError
-from nbtriton.workers.core.channel import Channel, ChannelClosed, pair
-from nbtriton.workers.core.codec import decode_responses, encode_responses
-from nbtriton.workers.core.memory import Incoming, Outgoing
-from nbtriton.workers.core.packing import INLINE_BYTES, Packer, read_column
-from nbtriton.workers.errors import WorkerTraceback, decode_error, encode_error
-from nbtriton.workers.plain import plain
+from nbtriton.common.errors import ConfigError, ModelError
+from nbtriton.runtime.workers.core.channel import Channel, ChannelClosed, pair
+from nbtriton.runtime.workers.core.codec import decode_responses, encode_responses
+from nbtriton.runtime.workers.core.memory import Incoming, Outgoing
+from nbtriton.runtime.workers.core.packing import INLINE_BYTES, Packer, read_column
+from nbtriton.runtime.workers.errors import WorkerTraceback, decode_error, encode_error
+from nbtriton.runtime.workers.plain import plain
 
 DTYPES = ["?", "i1", "u2", "i4", "u8", "f2", "f4", "f8"]
 TENSORS = arrays.arrays(

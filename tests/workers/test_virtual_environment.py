@@ -9,8 +9,8 @@ import sys
 import numpy as np
 import pytest
 
-from nbtriton.errors import InvalidArgumentError, UnavailableError
-from nbtriton.workers.virtual_environment import environment
+from nbtriton.common.errors import InvalidArgumentError, UnavailableError
+from nbtriton.runtime.workers.virtual_environment import environment
 from tests.workers.wheels import write_numpy_wheel, write_wheel
 
 pytestmark = pytest.mark.slow

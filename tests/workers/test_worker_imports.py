@@ -19,8 +19,8 @@ LISTS = """
 import json, sys
 sys.path[:] = [entry for entry in sys.path if "site-packages" not in entry] + [sys.argv[1]]
 before = set(sys.modules)
-import nbtriton.workers.fork_server
-import nbtriton.workers.worker.main
+import nbtriton.runtime.workers.fork_server
+import nbtriton.runtime.workers.worker.main
 files = {name: getattr(module, "__file__", None) for name, module in sys.modules.items()}
 print(json.dumps({name: file for name, file in files.items() if name not in before}))
 """

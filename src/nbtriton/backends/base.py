@@ -18,9 +18,9 @@ from nbtriton.backends.core.request_options import RequestOptions
 from nbtriton.backends.core.response import Response
 
 if TYPE_CHECKING:
-    from nbtriton.config import ModelConfig
-    from nbtriton.devices.base import Device
-    from nbtriton.tensors import Array
+    from nbtriton.backends.devices.base import Device
+    from nbtriton.model.config import ModelConfig
+    from nbtriton.model.tensors import Array
 
 __all__ = [
     "BACKEND_DIRECTORY",
@@ -157,7 +157,7 @@ class ServerHandle(Protocol):
 
         Returns
         -------
-        nbtriton.engine.InferenceFuture
+        nbtriton.runtime.engine.InferenceFuture
         """
 
     def call(

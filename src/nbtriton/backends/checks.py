@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from nbtriton.config import ModelConfig, TensorSpec
-from nbtriton.errors import ConfigError, InvalidArgumentError, TritonError
+from nbtriton.common.errors import ConfigError, InvalidArgumentError, TritonError
+from nbtriton.model.config import ModelConfig, TensorSpec
 
 __all__ = ["expect", "expect_input_count", "model_dims"]
 

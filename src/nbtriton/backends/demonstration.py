@@ -16,7 +16,6 @@ from typing import ClassVar
 
 import numpy as np
 
-from nbtriton import tensors
 from nbtriton.backends.base import (
     Backend,
     BackendInstance,
@@ -29,9 +28,10 @@ from nbtriton.backends.base import (
 from nbtriton.backends.checks import expect, model_dims
 from nbtriton.backends.parameters import integer_parameter, text_parameter
 from nbtriton.backends.python.api.metrics import Metric, MetricKind, family_of
-from nbtriton.config import ModelConfig, TensorSpec, input_specs, output_specs
-from nbtriton.errors import InternalError, TritonError, UnknownError
-from nbtriton.tensors import Array, format_shape, shape_of, to_config, to_numpy
+from nbtriton.common.errors import InternalError, TritonError, UnknownError
+from nbtriton.model import tensors
+from nbtriton.model.config import ModelConfig, TensorSpec, input_specs, output_specs
+from nbtriton.model.tensors import Array, format_shape, shape_of, to_config, to_numpy
 
 __all__ = ["IdentityBackend", "RepeatBackend", "SquareBackend"]
 

@@ -19,9 +19,9 @@ from nbtriton.backends.base import (
     InstanceContext,
     Response,
 )
+from nbtriton.backends.devices import CaptureError, Graphs
 from nbtriton.backends.hosted import create_instance
-from nbtriton.devices import CaptureError, Graphs
-from nbtriton.tensors import Array, copy_of, is_on_device
+from nbtriton.model.tensors import Array, copy_of, is_on_device
 
 __all__ = ["FusedBackend", "FusedInstance", "Part"]
 

@@ -23,10 +23,10 @@ from nbtriton.backends.base import (
 )
 from nbtriton.backends.core.place import Place
 from nbtriton.backends.core.response import ScatteredResponses
-from nbtriton.devices.base import Reservation
-from nbtriton.devices.errors import OutOfMemoryError
-from nbtriton.errors import UnavailableError
-from nbtriton.tensors import Array, kind_of, scatter, shape_of, to_numpy
+from nbtriton.backends.devices.base import Reservation
+from nbtriton.backends.devices.errors import OutOfMemoryError
+from nbtriton.common.errors import UnavailableError
+from nbtriton.model.tensors import Array, kind_of, scatter, shape_of, to_numpy
 
 __all__ = ["HostedInstance", "create_instance"]
 

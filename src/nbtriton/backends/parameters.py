@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-from nbtriton.config import ModelConfig
-from nbtriton.errors import InvalidArgumentError
+from nbtriton.common.errors import InvalidArgumentError
+from nbtriton.model.config import ModelConfig
 
 __all__ = [
     "boolean_parameter",

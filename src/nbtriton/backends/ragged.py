@@ -14,8 +14,8 @@ from math import prod
 import numpy as np
 
 from nbtriton.backends.checks import model_dims
-from nbtriton.config import ModelConfig, enum_name, input_specs, output_specs
-from nbtriton.errors import ConfigError
+from nbtriton.common.errors import ConfigError
+from nbtriton.model.config import ModelConfig, enum_name, input_specs, output_specs
 
 __all__ = [
     "PLAIN",

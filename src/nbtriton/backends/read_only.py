@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from nbtriton.backends.tracebacks import execute_error
-from nbtriton.errors import ModelError
-from nbtriton.tensors import Array, kind_of
+from nbtriton.common.errors import ModelError
+from nbtriton.model.tensors import Array, kind_of
 
 __all__ = ["check_unchanged", "explained_error", "versions_of"]
 

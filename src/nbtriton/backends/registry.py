@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from nbtriton.backends.base import BACKEND_DIRECTORY, WAY_OUT, Backend
-from nbtriton.errors import InvalidArgumentError, UnsupportedError, nearest
+from nbtriton.common.errors import InvalidArgumentError, UnsupportedError, nearest
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nbtriton.backends.base import BACKEND_DIRECTORY
-from nbtriton.errors import ConfigError, NotFoundError
+from nbtriton.common.errors import ConfigError, NotFoundError
 
 if TYPE_CHECKING:
     from nbtriton.backends.base import Backend
     from nbtriton.backends.registry import BackendSettings
-    from nbtriton.config import ModelConfig
+    from nbtriton.model.config import ModelConfig
 
 __all__ = ["check_runtime"]
 

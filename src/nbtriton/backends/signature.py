@@ -9,15 +9,15 @@ from dataclasses import dataclass, replace
 from typing import Annotated, Any, get_args, get_origin, get_type_hints, is_typeddict
 
 from nbtriton.backends.auto_complete import completing
-from nbtriton.config import (
+from nbtriton.common.errors import ConfigError
+from nbtriton.model.config import (
     ModelConfig,
     TensorSpec,
     complete_from,
     parse_annotation,
     to_reported_dict,
 )
-from nbtriton.errors import ConfigError
-from nbtriton.tensors import Array, datatype_of, shape_of, to_config
+from nbtriton.model.tensors import Array, datatype_of, shape_of, to_config
 
 __all__ = ["Signature", "complete_signature", "example_spec", "names_tensors", "read_signature"]
 

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType, TracebackType
 
-from nbtriton.errors import ModelError, TritonError
+from nbtriton.common.errors import ModelError, TritonError
 
 __all__ = [
     "PRIVATE_PACKAGE",

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from nbtriton.common.errors import InvalidArgumentError
 from nbtriton.drawing.numbers import byte_size, counted
-from nbtriton.errors import InvalidArgumentError
 
 __all__ = [
     "Edge",

@@ -7,8 +7,8 @@ import io
 import re
 from typing import Any
 
+from nbtriton.common.packages import needed
 from nbtriton.drawing.scene import series_colours
-from nbtriton.packages import needed
 
 with needed("a plot"):
     import matplotlib as mpl

@@ -367,7 +367,7 @@ def read_options(shell: Any, options: dict[str, Any]) -> None:
 
 def read_profile(shell: Any, given: str) -> Any:
     """Return the profile that an expression or the name of a file gives."""
-    from nbtriton.simulate import Profile
+    from nbtriton.lab.simulate import Profile
 
     if given.endswith(".json"):
         return Profile.load(given)

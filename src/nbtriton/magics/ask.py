@@ -17,13 +17,9 @@ from IPython.core.magic import (
 )
 from IPython.core.magic_arguments import argument, magic_arguments
 
-from nbtriton.api import server
-from nbtriton.config import output_specs
+from nbtriton.common.errors import InvalidArgumentError, NotFoundError, nearest
+from nbtriton.common.packages import needed
 from nbtriton.drawing import count
-from nbtriton.engine import InferenceResult, ServerHistory
-from nbtriton.engine.diagnostics.interpreter import advice
-from nbtriton.engine.status import status, status_table
-from nbtriton.errors import InvalidArgumentError, NotFoundError, nearest
 from nbtriton.magics.common import (
     evaluate,
     keep,
@@ -35,8 +31,12 @@ from nbtriton.magics.common import (
 from nbtriton.magics.inputs import split_inputs
 from nbtriton.magics.responses import Responses
 from nbtriton.magics.views import views
-from nbtriton.packages import needed
-from nbtriton.tensors import format_shape, shape_of
+from nbtriton.model.config import output_specs
+from nbtriton.model.tensors import format_shape, shape_of
+from nbtriton.runtime.engine import InferenceResult, ServerHistory
+from nbtriton.runtime.engine.diagnostics.interpreter import advice
+from nbtriton.runtime.engine.status import status, status_table
+from nbtriton.serving.server import server
 
 __all__ = ["AskMagics", "check_known"]
 

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 from IPython.core.error import UsageError
 
 from nbtriton.backends.signature import names_tensors
-from nbtriton.errors import ConfigError
-from nbtriton.repository.export.sources import SOURCE
+from nbtriton.common.errors import ConfigError
+from nbtriton.serving.repository.export.sources import SOURCE
 
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell

@@ -8,9 +8,9 @@ from typing import Any
 from IPython.core.magic import Magics, line_magic, magics_class, output_can_be_silenced
 from IPython.core.magic_arguments import argument, magic_arguments
 
-from nbtriton.api import server
 from nbtriton.magics.arguments import DATA, RUN, arguments, only, read_options
 from nbtriton.magics.common import keep, keep_option, name_list, parse, unquoted
+from nbtriton.serving.server import server
 
 __all__ = ["ChaosMagics"]
 
@@ -63,7 +63,7 @@ class ChaosMagics(Magics):
             report = %triton_chaos double --faults slow=0.2,raise=0.01 --count 200 --seed 7
             report.frame
         """
-        from nbtriton.explain import chaos
+        from nbtriton.lab.explain import chaos
         from nbtriton.magics.live import LiveRun
 
         options = vars(parse(self.triton_chaos, line))

@@ -14,8 +14,8 @@ from IPython.core.error import UsageError
 from IPython.core.magic_arguments import argument
 from IPython.utils.process import arg_split
 
-from nbtriton.config import ModelConfig, as_config, parse_pbtxt
-from nbtriton.errors import nearest
+from nbtriton.common.errors import nearest
+from nbtriton.model.config import ModelConfig, as_config, parse_pbtxt
 
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell

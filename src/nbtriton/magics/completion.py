@@ -17,11 +17,11 @@ from IPython.core.completer import (
 )
 from IPython.utils.process import arg_split
 
-from nbtriton.api import server
-from nbtriton.errors import TritonError
+from nbtriton.common.errors import TritonError
+from nbtriton.common.quoting import quoted
 from nbtriton.magics.common import unquoted
 from nbtriton.magics.environments import environment_names
-from nbtriton.quoting import quoted
+from nbtriton.serving.server import server
 from nbtriton.teaching import SCENARIOS, Exercise
 
 if TYPE_CHECKING:

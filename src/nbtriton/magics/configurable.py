@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 from traitlets import Any as AnyTrait
 from traitlets.config import Configurable
 
-from nbtriton.api import server
-from nbtriton.engine.lifecycle.options import ServerOptions
+from nbtriton.runtime.engine.lifecycle.options import ServerOptions
+from nbtriton.serving.server import server
 
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell

@@ -18,19 +18,6 @@ from IPython.core.magic import (
 )
 from IPython.core.magic_arguments import argument, magic_arguments
 
-from nbtriton.api import Server, server
-from nbtriton.config import (
-    EXECUTION_ENV_PATH,
-    ModelConfig,
-    amend,
-    apply_options,
-    as_config,
-    is_whole,
-    looks_like_pbtxt,
-    parse_pbtxt,
-)
-from nbtriton.config.dataflow import parse_dataflow
-from nbtriton.engine import ModelHandle
 from nbtriton.magics.ask import check_known
 from nbtriton.magics.cells import cell_name, find_model, in_cell, run_body, torch_modules
 from nbtriton.magics.common import (
@@ -44,6 +31,19 @@ from nbtriton.magics.common import (
     unquoted,
 )
 from nbtriton.magics.environments import CellFile, environment_folder
+from nbtriton.model.config import (
+    EXECUTION_ENV_PATH,
+    ModelConfig,
+    amend,
+    apply_options,
+    as_config,
+    is_whole,
+    looks_like_pbtxt,
+    parse_pbtxt,
+)
+from nbtriton.model.config.dataflow import parse_dataflow
+from nbtriton.runtime.engine import ModelHandle
+from nbtriton.serving.server import Server, server
 
 if TYPE_CHECKING:
     from argparse import Namespace

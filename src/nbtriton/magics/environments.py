@@ -13,12 +13,12 @@ from IPython.core.error import UsageError
 from IPython.core.magic import Magics, line_cell_magic, magics_class, output_can_be_silenced
 from IPython.core.magic_arguments import argument, magic_arguments
 
-from nbtriton.api import Server, server
-from nbtriton.errors import nearest
+from nbtriton.common.errors import nearest
+from nbtriton.common.quoting import quoted
 from nbtriton.magics.common import keep, keep_option, parse, unquoted
-from nbtriton.quoting import quoted
-from nbtriton.repository.export.sources import free_names
-from nbtriton.workers.virtual_environment import VirtualEnvironment, environment
+from nbtriton.runtime.workers.virtual_environment import VirtualEnvironment, environment
+from nbtriton.serving.repository.export.sources import free_names
+from nbtriton.serving.server import Server, server
 
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell

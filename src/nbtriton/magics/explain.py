@@ -9,14 +9,14 @@ from IPython.core.error import UsageError
 from IPython.core.magic import Magics, line_magic, magics_class, output_can_be_silenced
 from IPython.core.magic_arguments import argument, magic_arguments
 
-from nbtriton.api import server
-from nbtriton.engine.copies import bounces, copies
-from nbtriton.engine.events import events
-from nbtriton.explain import doctor, why
+from nbtriton.common.packages import needed
+from nbtriton.lab.explain import doctor, why
 from nbtriton.magics.arguments import profile_option, read_profile
 from nbtriton.magics.common import evaluate, keep, keep_option, parse, unquoted
 from nbtriton.magics.views import views
-from nbtriton.packages import needed
+from nbtriton.runtime.engine.copies import bounces, copies
+from nbtriton.runtime.engine.events import events
+from nbtriton.serving.server import server
 
 __all__ = ["ExplainMagics"]
 

@@ -6,7 +6,6 @@ import sys
 from traceback import walk_stack
 from typing import TYPE_CHECKING, Any
 
-from nbtriton.api import close_server
 from nbtriton.backends.python import install_pb_utils
 from nbtriton.magics import completion, configurable, display
 from nbtriton.magics.ask import AskMagics
@@ -21,6 +20,7 @@ from nbtriton.magics.recordings import RecordingMagics
 from nbtriton.magics.repository import RepositoryMagics
 from nbtriton.magics.teach import TeachMagics
 from nbtriton.magics.views import views
+from nbtriton.serving.server import close_server
 
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell

@@ -13,10 +13,10 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from nbtriton.engine.interrupts import interrupts_deferred
-from nbtriton.perf import PerfProgress, PerfReport, PerfRun
-from nbtriton.perf.curves import series_of
-from nbtriton.perf.progress import TerminalLine, progress_line
+from nbtriton.lab.perf import PerfProgress, PerfReport, PerfRun
+from nbtriton.lab.perf.curves import series_of
+from nbtriton.lab.perf.progress import TerminalLine, progress_line
+from nbtriton.runtime.engine.interrupts import interrupts_deferred
 from nbtriton.widgets import CurveView, Shown, show_live
 from nbtriton.widgets.show import display
 

@@ -7,7 +7,6 @@ from typing import Any
 from IPython.core.magic import Magics, line_magic, magics_class, output_can_be_silenced
 from IPython.core.magic_arguments import argument, magic_arguments
 
-from nbtriton.api import server
 from nbtriton.magics.arguments import (
     DATA,
     LOAD,
@@ -22,6 +21,7 @@ from nbtriton.magics.arguments import (
     read_options,
 )
 from nbtriton.magics.common import keep, keep_option, parse, unquoted
+from nbtriton.serving.server import server
 
 __all__ = ["MeasureMagics"]
 
@@ -56,8 +56,8 @@ class MeasureMagics(Magics):
             run = %triton_perf double -c 1:8 --bg
             run.stop()
         """
+        from nbtriton.lab.perf import PerfRun, perf
         from nbtriton.magics.live import LiveRun
-        from nbtriton.perf import PerfRun, perf
 
         # The names of the options are those of `perf`.
         options = vars(parse(self.triton_perf, line))

@@ -8,8 +8,8 @@ from typing import Any
 from IPython.core.magic import Magics, line_magic, magics_class, output_can_be_silenced
 from IPython.core.magic_arguments import argument, magic_arguments
 
-from nbtriton.api import server
-from nbtriton.errors import InvalidArgumentError
+from nbtriton.common.errors import InvalidArgumentError
+from nbtriton.common.quoting import quoted
 from nbtriton.magics.arguments import (
     DATA,
     LOAD,
@@ -25,7 +25,7 @@ from nbtriton.magics.arguments import (
     read_profile,
 )
 from nbtriton.magics.common import int_list, keep, keep_option, parse, unquoted
-from nbtriton.quoting import quoted
+from nbtriton.serving.server import server
 
 __all__ = ["PredictMagics"]
 
@@ -79,8 +79,8 @@ class PredictMagics(Magics):
             %triton_profile double --at-once 8 --seconds 8
             profile.save("double.json")
         """
+        from nbtriton.lab.simulate import profile
         from nbtriton.magics.live import LiveRun
-        from nbtriton.simulate import profile
 
         options = vars(parse(self.triton_profile, line))
         name, out = options.pop("name"), options.pop("out")
@@ -113,8 +113,8 @@ class PredictMagics(Magics):
             %triton_whatif double --request-rate 500:4000:500 --instances 1,2
             %triton_whatif double -c 64 --max-queue-delay-us 0,500,2000
         """
+        from nbtriton.lab.simulate import whatif
         from nbtriton.magics.live import LiveRun
-        from nbtriton.simulate import whatif
 
         options = vars(parse(self.triton_whatif, line))
         name, out, given = (options.pop(each) for each in ("name", "out", "profile"))
@@ -175,8 +175,8 @@ class PredictMagics(Magics):
         ones, and the cheapest assignment is looked for (``%triton_tune ensemble_all --p99 50ms
         --placement auto``).
         """
+        from nbtriton.lab.simulate import tune
         from nbtriton.magics.live import LiveRun
-        from nbtriton.simulate import tune
 
         options = vars(parse(self.triton_tune, line))
         name, out, given = (options.pop(each) for each in ("name", "out", "profile"))

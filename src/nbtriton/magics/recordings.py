@@ -9,8 +9,7 @@ from IPython.core.error import UsageError
 from IPython.core.magic import Magics, line_magic, magics_class, output_can_be_silenced
 from IPython.core.magic_arguments import argument, magic_arguments
 
-from nbtriton.api import server
-from nbtriton.errors import InternalError
+from nbtriton.common.errors import InternalError
 from nbtriton.magics.arguments import (
     DATA,
     LOAD,
@@ -26,9 +25,10 @@ from nbtriton.magics.arguments import (
     read_profile,
 )
 from nbtriton.magics.common import keep, keep_option, name_list, parse, unquoted
+from nbtriton.serving.server import server
 
 if TYPE_CHECKING:
-    from nbtriton.recordings import Recording, TrafficTap
+    from nbtriton.lab.recordings import Recording, TrafficTap
 
 __all__ = ["RecordingMagics"]
 
@@ -98,7 +98,7 @@ class RecordingMagics(Magics):
             recording = %triton_record --stop
             %triton_record traffic.jsonl.gz --past
         """
-        from nbtriton.recordings import record
+        from nbtriton.lab.recordings import record
 
         options = vars(parse(self.triton_record, line))
         file, out, stop = (options.pop(each) for each in ("file", "out", "stop"))
@@ -150,8 +150,8 @@ class RecordingMagics(Magics):
             report = %triton_replay traffic.jsonl --speed 1,10
             %triton_replay traffic.jsonl --speed 10 --instances 1,2
         """
+        from nbtriton.lab.recordings import replay
         from nbtriton.magics.live import LiveRun
-        from nbtriton.recordings import replay
 
         options = vars(parse(self.triton_replay, line))
         file, out, url, profile = (options.pop(each) for each in ("file", "out", "url", "profile"))

@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from IPython.core.magic import Magics, line_magic, magics_class, output_can_be_silenced
 from IPython.core.magic_arguments import argument, magic_arguments
 
-from nbtriton.api import server
-from nbtriton.errors import LoadWarning
+from nbtriton.common.errors import LoadWarning
 from nbtriton.magics.common import evaluate, keep, keep_option, name_list, parse, unquoted
+from nbtriton.serving.server import server
 
 if TYPE_CHECKING:
-    from nbtriton.frontends import Endpoints
+    from nbtriton.serving.frontends import Endpoints
 
 __all__ = ["RepositoryMagics"]
 
@@ -29,7 +29,7 @@ def _tls(*files: str | None) -> Any:
     """Return the TLS settings of the three files; None without any."""
     if not any(files):
         return None
-    from nbtriton.frontends import Tls
+    from nbtriton.serving.frontends import Tls
 
     certificate, key, root = (
         str(Path(unquoted(file)).expanduser()) if file else "" for file in files
@@ -158,7 +158,7 @@ class RepositoryMagics(Magics):
             %triton_export models/ double --carry SCALE,TABLE
             %triton_export models/ --carry-all --verify
         """
-        from nbtriton.repository.export.writer import ExportWarning
+        from nbtriton.serving.repository.export.writer import ExportWarning
 
         options = parse(self.triton_export, line)
         requests = None

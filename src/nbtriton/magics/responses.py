@@ -6,14 +6,14 @@ from collections.abc import Iterable, Sequence
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, overload
 
+from nbtriton.common.errors import TritonError
 from nbtriton.drawing import Column, counted, measure, table_html, table_text
-from nbtriton.engine.shown import preview
-from nbtriton.errors import TritonError
+from nbtriton.runtime.engine.shown import preview
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from nbtriton.engine import InferenceResult
+    from nbtriton.runtime.engine import InferenceResult
 
 __all__ = ["Responses"]
 

@@ -16,12 +16,12 @@ from IPython.core.magic import (
 )
 from IPython.core.magic_arguments import argument, magic_arguments
 
-from nbtriton.errors import nearest
+from nbtriton.common.errors import nearest
 from nbtriton.magics.common import evaluate, int_list, keep, keep_option, parse, unquoted
 from nbtriton.teaching import SCENARIOS, Exercise, Overview, Progress, Scenario, check
 
 if TYPE_CHECKING:
-    from nbtriton.api import Server
+    from nbtriton.serving.server import Server
 
 __all__ = ["TeachMagics"]
 
@@ -113,7 +113,7 @@ class TeachMagics(Magics):
             figure = %triton_figure one_instance --dynamic-batching on --max-queue-delay-us 5000
             figure.batches
         """
-        from nbtriton.api import server
+        from nbtriton.serving.server import server
         from nbtriton.widgets.figure import Figure, figure
 
         options = parse(self.triton_figure, line)
@@ -168,7 +168,7 @@ def _server() -> Server | None:
     """Return the server of the magics; None in a browser, where an exercise makes a trial."""
     if sys.platform == "emscripten":
         return None
-    from nbtriton.api import server
+    from nbtriton.serving.server import server
 
     return server()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from nbtriton.packages import needed
+from nbtriton.common.packages import needed
 
 if TYPE_CHECKING:
     from nbtriton.widgets import LiveView, Shown

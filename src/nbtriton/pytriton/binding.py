@@ -14,6 +14,7 @@ import numpy as np
 from nbtriton.backends.python.api.requests import ReceivedRequest
 from nbtriton.backends.python.core.responses import InferenceResponse
 from nbtriton.backends.python.core.tensor import Tensor
+from nbtriton.model.tensors import as_bytes_array, numpy_dtype
 from nbtriton.pytriton.exceptions import (
     PyTritonBadParameterError,
     PyTritonUnrecoverableError,
@@ -21,7 +22,6 @@ from nbtriton.pytriton.exceptions import (
 )
 from nbtriton.pytriton.model_config import ModelWarmup, TritonModelConfig, WarmupInput
 from nbtriton.pytriton.request import Array, Request
-from nbtriton.tensors import as_bytes_array, numpy_dtype
 
 __all__ = ["Binding"]
 

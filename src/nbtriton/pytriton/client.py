@@ -13,14 +13,19 @@ from typing import Any, Self
 
 import numpy as np
 
-from nbtriton.checks import NAME, Kind, check, is_number
-from nbtriton.clients.base import Client, Parameters
-from nbtriton.clients.grpc import GrpcClient
-from nbtriton.clients.http import HttpClient
-from nbtriton.closing import Closing
-from nbtriton.config import ModelConfig
-from nbtriton.errors import InvalidArgumentError, NotFoundError, TritonError, UnavailableError
+from nbtriton.common.checks import NAME, Kind, check, is_number
+from nbtriton.common.closing import Closing
+from nbtriton.common.errors import (
+    InvalidArgumentError,
+    NotFoundError,
+    TritonError,
+    UnavailableError,
+)
+from nbtriton.model.config import ModelConfig
 from nbtriton.pytriton.request import Array
+from nbtriton.serving.clients.base import Client, Parameters
+from nbtriton.serving.clients.grpc import GrpcClient
+from nbtriton.serving.clients.http import HttpClient
 
 __all__ = [
     "AsyncioModelClient",

@@ -10,9 +10,9 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, Self
 
-from nbtriton.errors import nearest
-from nbtriton.frontends.serve.flags import FLAGS
+from nbtriton.common.errors import nearest
 from nbtriton.pytriton.exceptions import PyTritonValidationError
+from nbtriton.serving.frontends.serve.flags import FLAGS
 
 __all__ = ["TritonConfig", "TritonSecurityConfig"]
 

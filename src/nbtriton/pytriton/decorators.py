@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from nbtriton.model.tensors import as_bytes_array, serialize_bytes
 from nbtriton.pytriton.exceptions import (
     PyTritonBadParameterError,
     PyTritonRuntimeError,
@@ -27,7 +28,6 @@ from nbtriton.pytriton.stack import (
     convert_output,
     mapped,
 )
-from nbtriton.tensors import as_bytes_array, serialize_bytes
 
 __all__ = [
     "ConstantPadder",

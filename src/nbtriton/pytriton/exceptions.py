@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nbtriton.errors import TritonError
+from nbtriton.common.errors import TritonError
 
 __all__ = [
     "PyTritonBadParameterError",

@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from nbtriton.checks import is_whole
-from nbtriton.errors import TritonError
+from nbtriton.common.checks import is_whole
+from nbtriton.common.errors import TritonError
+from nbtriton.model.tensors import DATATYPES, datatype_of, to_config
 from nbtriton.pytriton.exceptions import PyTritonBadParameterError, PyTritonValidationError
-from nbtriton.tensors import DATATYPES, datatype_of, to_config
 
 __all__ = [
     "DeviceKind",

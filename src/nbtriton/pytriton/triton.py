@@ -13,11 +13,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Self
 
-from nbtriton.api import Server
-from nbtriton.checks import is_whole
-from nbtriton.closing import Stopping
-from nbtriton.frontends.serve.flags import FLAGS, parse_flags
-from nbtriton.frontends.serve.options import endpoint_options, server_options, start_log
+from nbtriton.common.checks import is_whole
+from nbtriton.common.closing import Stopping
 from nbtriton.pytriton.binding import Binding
 from nbtriton.pytriton.config import TritonConfig, TritonSecurityConfig
 from nbtriton.pytriton.exceptions import (
@@ -26,9 +23,12 @@ from nbtriton.pytriton.exceptions import (
 )
 from nbtriton.pytriton.model_config import ModelConfig, Tensor, TritonModelConfig
 from nbtriton.pytriton.stack import TritonContext, attach
+from nbtriton.serving.frontends.serve.flags import FLAGS, parse_flags
+from nbtriton.serving.frontends.serve.options import endpoint_options, server_options, start_log
+from nbtriton.serving.server import Server
 
 if TYPE_CHECKING:
-    from nbtriton.frontends import Endpoints
+    from nbtriton.serving.frontends import Endpoints
 
 __all__ = [
     "DefaultTritonLifecyclePolicy",

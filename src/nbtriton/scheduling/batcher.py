@@ -17,7 +17,7 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Hashable, Sequence
 
-from nbtriton.errors import TritonError
+from nbtriton.common.errors import TritonError
 from nbtriton.scheduling.custom import BatchStrategy, batch_state, includes_all
 from nbtriton.scheduling.queueing import PriorityQueue, TimeoutAction
 from nbtriton.scheduling.settings import BatcherSettings

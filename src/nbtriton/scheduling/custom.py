@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from nbtriton.errors import TritonError
+from nbtriton.common.errors import TritonError
 from nbtriton.scheduling.tickets import Ticket
 
 __all__ = ["BatchStrategy", "batch_state", "includes_all"]

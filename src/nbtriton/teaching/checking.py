@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING, Any
 
-from nbtriton.errors import InvalidArgumentError, TritonError
+from nbtriton.common.errors import InvalidArgumentError, TritonError
 from nbtriton.teaching.definition import Exercise, lines_html
 from nbtriton.teaching.progress import Progress
 from nbtriton.teaching.records import MachineBusyError
 
 if TYPE_CHECKING:
-    from nbtriton.engine import Server
+    from nbtriton.runtime.engine import Server
 
 __all__ = ["Mark", "check"]
 

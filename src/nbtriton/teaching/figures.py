@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from nbtriton.config import is_ensemble
+from nbtriton.common.packages import needed
 from nbtriton.drawing.figure_picture import (
     FigureBatch,
     FigureModel,
@@ -12,10 +12,10 @@ from nbtriton.drawing.figure_picture import (
     FigurePicture,
     FigureRequest,
 )
-from nbtriton.engine import BatchRecord, RequestRecord
-from nbtriton.explain.strips import SlotLife, slots_per_instance
-from nbtriton.explain.timeline import mark_of
-from nbtriton.packages import needed
+from nbtriton.lab.explain.strips import SlotLife, slots_per_instance
+from nbtriton.lab.explain.timeline import mark_of
+from nbtriton.model.config import is_ensemble
+from nbtriton.runtime.engine import BatchRecord, RequestRecord
 from nbtriton.teaching.running import ScenarioRun
 from nbtriton.teaching.sentences import (
     Moments,

@@ -5,9 +5,9 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 
-from nbtriton.config import is_ensemble
-from nbtriton.engine import BatchRecord
-from nbtriton.errors import InvalidArgumentError
+from nbtriton.common.errors import InvalidArgumentError
+from nbtriton.model.config import is_ensemble
+from nbtriton.runtime.engine import BatchRecord
 from nbtriton.teaching.definition import Exercise, lesson_of, one_line_paragraphs
 from nbtriton.teaching.running import ScenarioRun, run
 from nbtriton.teaching.scenarios import SCENARIOS, Scenario, preferred_of

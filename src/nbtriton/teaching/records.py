@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from nbtriton.checks import Kind, check, whole
+from nbtriton.common.checks import Kind, check, whole
 
 if TYPE_CHECKING:
-    from nbtriton.engine import BatchRecord, Server
+    from nbtriton.runtime.engine import BatchRecord, Server
 
 __all__ = ["MachineBusyError", "last_batches"]
 

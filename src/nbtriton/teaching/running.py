@@ -7,20 +7,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from nbtriton.checks import is_whole
-from nbtriton.config import format_pbtxt, is_ensemble, plan_instances
-from nbtriton.engine import BatchRecord, RequestRecord
-from nbtriton.errors import InvalidArgumentError, UnsupportedError
-from nbtriton.explain.simulated import records_of
-from nbtriton.explain.trace import ModelRecords
-from nbtriton.simulate import ModelProfile, Profile, ServicePoint
-from nbtriton.simulate.core.replay import Replay
-from nbtriton.simulate.core.world import Trace
-from nbtriton.simulate.server import SimulatedServer
+from nbtriton.common.checks import is_whole
+from nbtriton.common.errors import InvalidArgumentError, UnsupportedError
+from nbtriton.lab.explain.simulated import records_of
+from nbtriton.lab.explain.trace import ModelRecords
+from nbtriton.lab.simulate import ModelProfile, Profile, ServicePoint
+from nbtriton.lab.simulate.core.replay import Replay
+from nbtriton.lab.simulate.core.world import Trace
+from nbtriton.lab.simulate.server import SimulatedServer
+from nbtriton.model.config import format_pbtxt, is_ensemble, plan_instances
+from nbtriton.runtime.engine import BatchRecord, RequestRecord
 from nbtriton.teaching.scenarios import MOST_REQUESTS, Arrival, Scenario, SimulatedModel, subject_of
 
 if TYPE_CHECKING:
-    from nbtriton.engine import Server
+    from nbtriton.runtime.engine import Server
 
 __all__ = ["ScenarioRun", "run", "traced"]
 
@@ -68,7 +68,7 @@ class ScenarioRun:
 
 @dataclass(frozen=True, slots=True)
 class _Call:
-    """The fields of `nbtriton.perf.traffic.Call` that a replay needs; that class needs NumPy."""
+    """The fields of `nbtriton.lab.perf.traffic.Call` that a replay needs; that class needs NumPy."""
 
     options: Mapping[str, Any]
     ends: bool = False

@@ -8,7 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from nbtriton.config import (
+from nbtriton.common.errors import InvalidArgumentError, NotFoundError, nearest
+from nbtriton.model.config import (
     ModelConfig,
     apply_options,
     as_config,
@@ -17,7 +18,6 @@ from nbtriton.config import (
     normalize_instance_groups,
     validate,
 )
-from nbtriton.errors import InvalidArgumentError, NotFoundError, nearest
 
 __all__ = [
     "MOST_REQUESTS",

@@ -9,11 +9,11 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from nbtriton.config import is_ensemble
 from nbtriton.drawing.numbers import plain
-from nbtriton.engine import BatchRecord
-from nbtriton.explain.strips import SlotLife, slot_lives, slots_per_instance
-from nbtriton.explain.timeline import mark_of
+from nbtriton.lab.explain.strips import SlotLife, slot_lives, slots_per_instance
+from nbtriton.lab.explain.timeline import mark_of
+from nbtriton.model.config import is_ensemble
+from nbtriton.runtime.engine import BatchRecord
 from nbtriton.teaching.running import ScenarioRun
 
 __all__ = [

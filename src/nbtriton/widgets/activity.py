@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from nbtriton.drawing import Lane, ModelActivity, batch_bins, bin_counts
-from nbtriton.engine import ModelHistorySnapshot, ModelSnapshot, Moment, ServerHistory
+from nbtriton.runtime.engine import ModelHistorySnapshot, ModelSnapshot, Moment, ServerHistory
 
 __all__ = ["Pipeline", "activities", "covered_s", "encode", "little_endian", "pipelines"]
 

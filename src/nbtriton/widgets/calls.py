@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nbtriton.checks import NAME, SERVER, check
-from nbtriton.explain import read_timeline
+from nbtriton.common.checks import NAME, SERVER, check
+from nbtriton.lab.explain import read_timeline
 from nbtriton.widgets.dag import DagView, server_graph
 from nbtriton.widgets.show import Shown, show_live
 from nbtriton.widgets.static import StaticView, dag_view
@@ -14,7 +14,7 @@ from nbtriton.widgets.traffic import with_traffic
 from nbtriton.widgets.watch import WatchView
 
 if TYPE_CHECKING:
-    from nbtriton.engine import Server
+    from nbtriton.runtime.engine import Server
 
 __all__ = ["dag", "timeline", "watch"]
 

@@ -9,7 +9,6 @@ from typing import Any
 
 import traitlets
 
-from nbtriton.config import ModelConfig
 from nbtriton.drawing import (
     Graph,
     details_of,
@@ -19,6 +18,7 @@ from nbtriton.drawing import (
     topological,
     traffic_line,
 )
+from nbtriton.model.config import ModelConfig
 from nbtriton.widgets.activity import little_endian
 from nbtriton.widgets.graphs import graph_of
 from nbtriton.widgets.static import StaticView, dag_scenes, dag_view

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import traitlets
 
-from nbtriton.config import is_ensemble
+from nbtriton.common.errors import InvalidArgumentError, TritonError, nearest
 from nbtriton.drawing import (
     Bar,
     TimelineLanes,
@@ -24,7 +24,7 @@ from nbtriton.drawing import (
 from nbtriton.drawing.figure import figure_scenes, stage_scenes
 from nbtriton.drawing.figure_picture import FigurePicture
 from nbtriton.drawing.numbers import nice_ticks
-from nbtriton.errors import InvalidArgumentError, TritonError, nearest
+from nbtriton.model.config import is_ensemble
 from nbtriton.teaching import SCENARIOS, Exercise, Mark, Progress, Scenario, check
 from nbtriton.teaching.figures import batch_frame, batch_rows, picture_of
 from nbtriton.teaching.running import ScenarioRun, run, traced
@@ -36,7 +36,7 @@ from nbtriton.widgets.view import LiveView, asset, marked
 if TYPE_CHECKING:
     import pandas as pd
 
-    from nbtriton.engine import Server
+    from nbtriton.runtime.engine import Server
 
 __all__ = ["Figure", "FigureWidget", "figure"]
 

@@ -6,7 +6,8 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from nbtriton.config import (
+from nbtriton.drawing import Edge, Graph, Node
+from nbtriton.model.config import (
     ModelConfig,
     TensorSpec,
     enum_name,
@@ -15,7 +16,6 @@ from nbtriton.config import (
     output_specs,
     stand_in_reason,
 )
-from nbtriton.drawing import Edge, Graph, Node
 
 __all__ = ["graph_of", "row_bytes", "with_calls"]
 

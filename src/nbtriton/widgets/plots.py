@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from nbtriton.common.errors import InvalidArgumentError
 from nbtriton.drawing import Series
-from nbtriton.errors import InvalidArgumentError
-from nbtriton.perf import curves
+from nbtriton.lab.perf import curves
 from nbtriton.widgets.static import StaticView, curve_rows, curve_view
 
 if TYPE_CHECKING:
-    from nbtriton.perf import PerfReport
+    from nbtriton.lab.perf import PerfReport
 
 __all__ = ["PlotView", "plot"]
 

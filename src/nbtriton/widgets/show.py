@@ -16,7 +16,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any, Self
 
-from nbtriton.closing import Stopping
+from nbtriton.common.closing import Stopping
 from nbtriton.widgets.static import StaticView
 from nbtriton.widgets.view import LiveView, marked
 

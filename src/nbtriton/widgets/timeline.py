@@ -13,10 +13,10 @@ from typing import Any, TypeVar
 import traitlets
 
 from nbtriton.drawing import TimelineLanes, fitting, timeline_scenes, timeline_text, to_svg
-from nbtriton.engine import BatchRecord, RequestRecord
-from nbtriton.explain import Timeline, read_timeline
-from nbtriton.explain.timeline import mark_of, marks
-from nbtriton.explain.trace import ModelRecords
+from nbtriton.lab.explain import Timeline, read_timeline
+from nbtriton.lab.explain.timeline import mark_of, marks
+from nbtriton.lab.explain.trace import ModelRecords
+from nbtriton.runtime.engine import BatchRecord, RequestRecord
 from nbtriton.widgets.activity import little_endian
 from nbtriton.widgets.show import KeptViews, live_wanted, makes_views_only
 from nbtriton.widgets.static import StaticView

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from nbtriton.drawing import Edge, Graph, ModelActivity, Node, Traffic
-from nbtriton.explain import PipelineTraffic, read_traffic
+from nbtriton.lab.explain import PipelineTraffic, read_traffic
 from nbtriton.widgets.activity import activities
 from nbtriton.widgets.graphs import with_calls
 

@@ -12,7 +12,7 @@ from uuid import uuid4
 import anywidget
 import traitlets
 
-from nbtriton.errors import InvalidArgumentError
+from nbtriton.common.errors import InvalidArgumentError
 from nbtriton.widgets.kernel_status import resume_busy
 from nbtriton.widgets.publisher import Hub, Publisher, hub
 from nbtriton.widgets.static import StaticView

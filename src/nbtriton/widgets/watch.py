@@ -7,6 +7,9 @@ from typing import Any
 
 import traitlets
 
+from nbtriton.common.errors import TritonError
+from nbtriton.common.packages import needed
+from nbtriton.common.quoting import quoted
 from nbtriton.drawing import (
     ModelActivity,
     leading,
@@ -18,11 +21,8 @@ from nbtriton.drawing import (
     watch_table,
     watch_text,
 )
-from nbtriton.engine import ServerHistory
-from nbtriton.errors import TritonError
-from nbtriton.explain import read_traffic
-from nbtriton.packages import needed
-from nbtriton.quoting import quoted
+from nbtriton.lab.explain import read_traffic
+from nbtriton.runtime.engine import ServerHistory
 from nbtriton.widgets.activity import Pipeline, activities, covered_s, encode, pipelines
 from nbtriton.widgets.static import StaticView
 from nbtriton.widgets.view import LiveView, asset, movement_of

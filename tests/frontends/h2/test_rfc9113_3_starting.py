@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from nbtriton.frontends.http2 import events
-from nbtriton.frontends.http2.errors import ErrorCode
+from nbtriton.serving.frontends.http2 import events
+from nbtriton.serving.frontends.http2.errors import ErrorCode
 from tests.frontends.h2.peer import Peer, request
 from tests.frontends.http2_raw import PREFACE, SETTINGS, WINDOW_UPDATE, frame
 

@@ -6,9 +6,14 @@ import itertools
 
 import pytest
 
-from nbtriton.frontends.http2.errors import ErrorCode
-from nbtriton.frontends.http2.limits import Http2Limits
-from nbtriton.frontends.http2.streams import TRANSITIONS, StreamInput, StreamState, Violation
+from nbtriton.serving.frontends.http2.errors import ErrorCode
+from nbtriton.serving.frontends.http2.limits import Http2Limits
+from nbtriton.serving.frontends.http2.streams import (
+    TRANSITIONS,
+    StreamInput,
+    StreamState,
+    Violation,
+)
 from tests.frontends.h2.peer import (
     BODY,
     CONNECTION,

@@ -13,9 +13,9 @@ from nbtriton.backends.compiling import mypyc_attr
 from nbtriton.backends.core.place import Place, fetched
 from nbtriton.backends.core.response import Response, ScatteredResponses
 from nbtriton.backends.ragged import PLAIN, BatchOutput, Layout, layout
-from nbtriton.config import ModelConfig
-from nbtriton.errors import InternalError, InvalidArgumentError, nearest
-from nbtriton.tensors import (
+from nbtriton.common.errors import InternalError, InvalidArgumentError, nearest
+from nbtriton.model.config import ModelConfig
+from nbtriton.model.tensors import (
     Array,
     format_shape,
     gather,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from nbtriton.backends.core.synchronize import to_host, wait_for_outputs
-from nbtriton.tensors import Array, gather, is_on_device, kind_of, to_kind, to_numpy, to_torch
+from nbtriton.model.tensors import Array, gather, is_on_device, kind_of, to_kind, to_numpy, to_torch
 
 if TYPE_CHECKING:
     from nbtriton.backends.base import BackendRequest
@@ -42,7 +42,7 @@ class Place:
 
     Parameters
     ----------
-    device : nbtriton.devices.Device
+    device : nbtriton.backends.devices.Device
     model : str
         The model to which memory and time are accounted.
     on_host : set of str
@@ -50,8 +50,8 @@ class Place:
 
     Attributes
     ----------
-    device : nbtriton.devices.Device
-    stream : nbtriton.devices.Stream
+    device : nbtriton.backends.devices.Device
+    stream : nbtriton.backends.devices.Stream
         The instance's own; current while a batch is inside ``with place.stream``.
     """
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import SupportsIndex
 
-from nbtriton.errors import InvalidArgumentError
+from nbtriton.common.errors import InvalidArgumentError
 
 __all__ = ["RequestOptions"]
 

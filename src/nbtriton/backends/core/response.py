@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from nbtriton.errors import TritonError
-from nbtriton.tensors import Array, scatter
+from nbtriton.common.errors import TritonError
+from nbtriton.model.tensors import Array, scatter
 
 __all__ = ["Response", "ScatteredResponses"]
 

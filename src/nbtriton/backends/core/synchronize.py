@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from nbtriton.tensors import Array, copy_of, is_on_device, kind_of
+from nbtriton.model.tensors import Array, copy_of, is_on_device, kind_of
 
 __all__ = ["copies_of", "to_host", "wait_for_outputs"]
 
@@ -17,7 +17,7 @@ _ndarray: Final = np.ndarray
 
 def _cuda() -> Any:
     """Return the module of real GPUs, imported on first use."""
-    from nbtriton.devices import cuda
+    from nbtriton.backends.devices import cuda
 
     return cuda
 

@@ -9,14 +9,14 @@ from typing import Any, ClassVar
 
 from nbtriton.backends.base import Backend, BackendInstance, InstanceContext, ModelContext
 from nbtriton.backends.core.place import Place
+from nbtriton.backends.devices import CopyLedger
 from nbtriton.backends.fil.check import check, complete, describe_object, row_width
 from nbtriton.backends.fil.core.instance import ForestInstance
 from nbtriton.backends.fil.flatten import FlatForest, flatten
 from nbtriton.backends.fil.forest import Forest, is_forest, load, model_file, treelite_model
 from nbtriton.backends.fil.parameters import forest_parameters, model_type
-from nbtriton.config import ModelConfig
-from nbtriton.devices import CopyLedger
-from nbtriton.errors import InternalError, UnsupportedError
+from nbtriton.common.errors import InternalError, UnsupportedError
+from nbtriton.model.config import ModelConfig
 
 __all__ = ["FilBackend"]
 
@@ -88,7 +88,7 @@ class FilBackend(Backend):
                 "KIND_GPU cannot be used in CPU-only build",
                 hint=f"{lacks}; KIND_CPU runs the trees on the host",
             )
-        from nbtriton.devices.cuda import CudaDevice
+        from nbtriton.backends.devices.cuda import CudaDevice
 
         gpu: Any = context.device or CudaDevice(context.device_id, CopyLedger())
         place = Place(gpu, model.name)

@@ -9,9 +9,9 @@ from nbtriton.backends.checks import expect, model_dims
 from nbtriton.backends.fil.core.instance import INPUT, OUTPUT
 from nbtriton.backends.fil.forest import Forest, is_classifier
 from nbtriton.backends.fil.parameters import forest_parameters
-from nbtriton.config import ModelConfig, TensorSpec, from_dict, input_specs, output_specs
-from nbtriton.errors import InternalError, UnsupportedError
-from nbtriton.tensors import format_shape, to_config
+from nbtriton.common.errors import InternalError, UnsupportedError
+from nbtriton.model.config import ModelConfig, TensorSpec, from_dict, input_specs, output_specs
+from nbtriton.model.tensors import format_shape, to_config
 
 __all__ = ["check", "complete", "describe_object", "row_width"]
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from nbtriton.errors import UnsupportedError
+from nbtriton.common.errors import UnsupportedError
 
 __all__ = [
     "ABOVE",

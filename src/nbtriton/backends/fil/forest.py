@@ -11,8 +11,13 @@ import numpy as np
 import numpy.typing as npt
 
 from nbtriton.backends.fil.parameters import FILENAMES, ForestParameters
-from nbtriton.errors import InvalidArgumentError, UnavailableError, UnknownError, UnsupportedError
-from nbtriton.packages import needed
+from nbtriton.common.errors import (
+    InvalidArgumentError,
+    UnavailableError,
+    UnknownError,
+    UnsupportedError,
+)
+from nbtriton.common.packages import needed
 
 __all__ = [
     "Forest",

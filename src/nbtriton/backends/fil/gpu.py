@@ -9,7 +9,7 @@ import numpy as np
 
 from nbtriton.backends.fil.flatten import CATEGORICAL, FlatForest
 from nbtriton.backends.fil.parameters import ForestParameters
-from nbtriton.errors import InvalidArgumentError
+from nbtriton.common.errors import InvalidArgumentError
 
 __all__ = ["GpuForest"]
 

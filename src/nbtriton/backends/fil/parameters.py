@@ -10,8 +10,8 @@ import re
 from dataclasses import dataclass
 
 from nbtriton.backends.parameters import text_parameter
-from nbtriton.config import ModelConfig
-from nbtriton.errors import InternalError, InvalidArgumentError, UnsupportedError, nearest
+from nbtriton.common.errors import InternalError, InvalidArgumentError, UnsupportedError, nearest
+from nbtriton.model.config import ModelConfig
 
 __all__ = ["FILENAMES", "ForestParameters", "forest_parameters", "model_type"]
 

@@ -13,8 +13,8 @@ from nbtriton.backends.onnxruntime.options import CUDA, GLOBAL_THREADS, run_opti
 from nbtriton.backends.onnxruntime.runtime import has_provider, import_onnxruntime, tensor_infos
 from nbtriton.backends.onnxruntime.sessions import Sessions, model_bytes
 from nbtriton.backends.parameters import integer_value
-from nbtriton.config import ModelConfig, enum_name
-from nbtriton.errors import InternalError
+from nbtriton.common.errors import InternalError
+from nbtriton.model.config import ModelConfig, enum_name
 
 __all__ = ["OnnxRuntimeBackend"]
 

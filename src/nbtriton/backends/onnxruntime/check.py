@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from nbtriton.backends.checks import expect, expect_input_count, model_dims
 from nbtriton.backends.onnxruntime.runtime import TensorInfo
-from nbtriton.config import (
+from nbtriton.common.errors import InternalError, InvalidArgumentError, UnsupportedError, nearest
+from nbtriton.model.config import (
     ModelConfig,
     TensorSpec,
     control_types,
@@ -15,8 +16,7 @@ from nbtriton.config import (
     input_specs,
     output_specs,
 )
-from nbtriton.errors import InternalError, InvalidArgumentError, UnsupportedError, nearest
-from nbtriton.tensors import format_shape, to_config, to_protocol
+from nbtriton.model.tensors import format_shape, to_config, to_protocol
 
 __all__ = ["Model", "check"]
 

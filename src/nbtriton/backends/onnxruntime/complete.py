@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from nbtriton.backends.onnxruntime.runtime import TensorInfo
-from nbtriton.config import ModelConfig, from_dict, scheduling_choice
-from nbtriton.errors import InvalidArgumentError
-from nbtriton.tensors import format_shape, to_config
+from nbtriton.common.errors import InvalidArgumentError
+from nbtriton.model.config import ModelConfig, from_dict, scheduling_choice
+from nbtriton.model.tensors import format_shape, to_config
 
 __all__ = ["complete", "is_complete"]
 

@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from nbtriton.errors import InternalError, TritonError, UnsupportedError
-from nbtriton.packages import needed
+from nbtriton.common.errors import InternalError, TritonError, UnsupportedError
+from nbtriton.common.packages import needed
 
 __all__ = ["TensorInfo", "has_provider", "import_onnxruntime", "runtime_error", "tensor_infos"]
 

@@ -14,8 +14,8 @@ from typing import Any
 
 from nbtriton.backends.onnxruntime.options import providers, session_options, uses_global_threads
 from nbtriton.backends.onnxruntime.runtime import import_onnxruntime, runtime_error
-from nbtriton.config import ModelConfig
-from nbtriton.errors import UnavailableError
+from nbtriton.common.errors import UnavailableError
+from nbtriton.model.config import ModelConfig
 
 __all__ = ["Sessions", "model_bytes"]
 

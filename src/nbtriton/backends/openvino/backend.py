@@ -13,8 +13,8 @@ from nbtriton.backends.openvino.core.instance import OpenVinoInstance
 from nbtriton.backends.openvino.options import options, properties
 from nbtriton.backends.openvino.runtime import import_openvino, runtime_errors
 from nbtriton.backends.parameters import integer_value
-from nbtriton.config import ModelConfig
-from nbtriton.errors import InternalError, InvalidArgumentError, UnavailableError
+from nbtriton.common.errors import InternalError, InvalidArgumentError, UnavailableError
+from nbtriton.model.config import ModelConfig
 
 __all__ = ["OpenVinoBackend"]
 

@@ -6,8 +6,8 @@ import logging
 from typing import Any
 
 from nbtriton.backends.openvino.runtime import dims_of, import_openvino, type_of
-from nbtriton.config import ModelConfig, from_dict
-from nbtriton.tensors import to_config
+from nbtriton.model.config import ModelConfig, from_dict
+from nbtriton.model.tensors import to_config
 
 __all__ = ["complete"]
 

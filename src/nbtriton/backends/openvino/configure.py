@@ -12,9 +12,9 @@ from typing import Any
 
 from nbtriton.backends.checks import expect, expect_input_count, model_dims
 from nbtriton.backends.openvino.runtime import TYPES, dims_of, import_openvino, runtime_errors
-from nbtriton.config import ModelConfig, TensorSpec, input_specs, output_specs
-from nbtriton.errors import InternalError, InvalidArgumentError, nearest
-from nbtriton.tensors import format_shape, to_config
+from nbtriton.common.errors import InternalError, InvalidArgumentError, nearest
+from nbtriton.model.config import ModelConfig, TensorSpec, input_specs, output_specs
+from nbtriton.model.tensors import format_shape, to_config
 
 __all__ = ["configured"]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from nbtriton.backends.parameters import text_parameter
-from nbtriton.config import ModelConfig
-from nbtriton.errors import InvalidArgumentError
+from nbtriton.common.errors import InvalidArgumentError
+from nbtriton.model.config import ModelConfig
 
 __all__ = ["Options", "options", "properties"]
 

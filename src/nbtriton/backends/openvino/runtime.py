@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from nbtriton.errors import InternalError
-from nbtriton.packages import needed
+from nbtriton.common.errors import InternalError
+from nbtriton.common.packages import needed
 
 __all__ = ["TYPES", "dims_of", "import_openvino", "runtime_errors", "type_of"]
 

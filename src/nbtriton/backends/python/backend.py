@@ -17,8 +17,8 @@ from nbtriton.backends.python.core.function import FunctionInstance
 from nbtriton.backends.python.core.responses import COMPACT
 from nbtriton.backends.python.isolation.imports import LocalModules
 from nbtriton.backends.python.model import PythonModel, install_pb_utils
-from nbtriton.config import ModelConfig, complete_from, reads_only, to_reported_dict
-from nbtriton.errors import InvalidArgumentError, UnsupportedError
+from nbtriton.common.errors import InvalidArgumentError, UnsupportedError
+from nbtriton.model.config import ModelConfig, complete_from, reads_only, to_reported_dict
 
 __all__ = ["PythonBackend"]
 

@@ -13,7 +13,8 @@ from nbtriton.backends.auto_complete import completing
 from nbtriton.backends.python.predictors import complete_predictor, is_predictor, predictor_call
 from nbtriton.backends.ragged import batch_input_names
 from nbtriton.backends.signature import Signature, complete_signature, read_signature
-from nbtriton.config import (
+from nbtriton.common.errors import ConfigError, UnsupportedError
+from nbtriton.model.config import (
     ModelConfig,
     complete_from,
     control_types,
@@ -24,8 +25,7 @@ from nbtriton.config import (
     state_outputs,
     to_reported_dict,
 )
-from nbtriton.errors import ConfigError, UnsupportedError
-from nbtriton.tensors import Array, to_protocol
+from nbtriton.model.tensors import Array, to_protocol
 
 __all__ = ["CallableModel", "complete_callable", "is_callable_model", "open_callable"]
 

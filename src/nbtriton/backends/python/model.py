@@ -19,7 +19,7 @@ from nbtriton.backends.python.core.instance import PythonInstance
 from nbtriton.backends.python.isolation.imports import LocalModules
 from nbtriton.backends.python.isolation.running import Running
 from nbtriton.backends.tracebacks import user_code
-from nbtriton.errors import InternalError, UnsupportedError
+from nbtriton.common.errors import InternalError, UnsupportedError
 
 if TYPE_CHECKING:
     from nbtriton.backends.base import ServerHandle

@@ -9,9 +9,9 @@ import numpy as np
 
 from nbtriton.backends.signature import complete_signature, example_spec
 from nbtriton.backends.tracebacks import user_code
-from nbtriton.config import ModelConfig, output_specs
-from nbtriton.errors import ConfigError, InternalError, InvalidArgumentError, nearest
-from nbtriton.tensors import Array, as_array, datatype_of, to_numpy
+from nbtriton.common.errors import ConfigError, InternalError, InvalidArgumentError, nearest
+from nbtriton.model.config import ModelConfig, output_specs
+from nbtriton.model.tensors import Array, as_array, datatype_of, to_numpy
 
 __all__ = ["complete_predictor", "is_pipeline", "is_predictor", "predictor_call"]
 

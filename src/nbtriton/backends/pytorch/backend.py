@@ -9,6 +9,8 @@ from typing import ClassVar
 
 from nbtriton.backends.base import Backend, BackendInstance, InstanceContext, ModelContext
 from nbtriton.backends.core.place import Place
+from nbtriton.backends.devices import CopyLedger, Graphs
+from nbtriton.backends.devices.cuda import CudaDevice
 from nbtriton.backends.pytorch.check import check, indexed_inputs
 from nbtriton.backends.pytorch.complete import complete
 from nbtriton.backends.pytorch.core.instance import ModuleInstance
@@ -21,11 +23,9 @@ from nbtriton.backends.pytorch.parameters import (
     set_threads,
 )
 from nbtriton.backends.ragged import batch_input_names
-from nbtriton.config import ModelConfig
-from nbtriton.devices import CopyLedger, Graphs
-from nbtriton.devices.cuda import CudaDevice
-from nbtriton.errors import InternalError, UnsupportedError
-from nbtriton.packages import needed
+from nbtriton.common.errors import InternalError, UnsupportedError
+from nbtriton.common.packages import needed
+from nbtriton.model.config import ModelConfig
 
 __all__ = ["PyTorchBackend"]
 

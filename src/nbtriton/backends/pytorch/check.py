@@ -5,7 +5,8 @@ from __future__ import annotations
 from nbtriton.backends.checks import expect, expect_input_count, model_dims
 from nbtriton.backends.pytorch.core.naming import Forward, index_of
 from nbtriton.backends.ragged import batch_input_names
-from nbtriton.config import (
+from nbtriton.common.errors import ConfigError, InternalError
+from nbtriton.model.config import (
     ModelConfig,
     control_types,
     input_specs,
@@ -13,7 +14,6 @@ from nbtriton.config import (
     state_inputs,
     state_outputs,
 )
-from nbtriton.errors import ConfigError, InternalError
 
 __all__ = ["check", "indexed_inputs"]
 

@@ -12,9 +12,9 @@ from nbtriton.backends.pytorch.modules import Modules
 from nbtriton.backends.ragged import batch_input_names
 from nbtriton.backends.signature import complete_signature, example_spec, read_signature
 from nbtriton.backends.tracebacks import user_code
-from nbtriton.config import ModelConfig
-from nbtriton.errors import ConfigError, InvalidArgumentError
-from nbtriton.tensors import (
+from nbtriton.common.errors import ConfigError, InvalidArgumentError
+from nbtriton.model.config import ModelConfig
+from nbtriton.model.tensors import (
     Array,
     copy_of,
     format_shape,

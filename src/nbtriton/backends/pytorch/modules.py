@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, get_origin, get_type_hints
 from nbtriton.backends.pytorch.core.naming import Forward
 from nbtriton.backends.pytorch.source import find_source, module_of
 from nbtriton.backends.tracebacks import user_code
-from nbtriton.errors import InternalError
+from nbtriton.common.errors import InternalError
 
 if TYPE_CHECKING:
     import torch

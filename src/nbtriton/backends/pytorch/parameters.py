@@ -17,8 +17,8 @@ from nbtriton.backends.parameters import (
     integer_value,
     text_parameter,
 )
-from nbtriton.config import ModelConfig
-from nbtriton.errors import InternalError
+from nbtriton.common.errors import InternalError
+from nbtriton.model.config import ModelConfig
 
 __all__ = [
     "PYTHON_RUNTIME",

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from nbtriton.backends.tracebacks import PRIVATE_PACKAGE
-from nbtriton.errors import InternalError
+from nbtriton.common.errors import InternalError
 
 __all__ = ["find_source", "module_of"]
 

@@ -8,8 +8,8 @@ from typing import ClassVar
 from nbtriton.backends.base import Backend, BackendInstance, InstanceContext, ModelContext
 from nbtriton.backends.stand_in.cost import Cost, cost_of
 from nbtriton.backends.stand_in.instance import StandInInstance
-from nbtriton.config import ModelConfig, scheduling_choice
-from nbtriton.errors import ConfigError
+from nbtriton.common.errors import ConfigError
+from nbtriton.model.config import ModelConfig, scheduling_choice
 
 __all__ = ["stand_in_for"]
 

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from nbtriton.backends.parameters import text_parameter
-from nbtriton.config import ModelConfig
-from nbtriton.errors import InternalError, InvalidArgumentError
+from nbtriton.common.errors import InternalError, InvalidArgumentError
+from nbtriton.model.config import ModelConfig
 
 __all__ = ["DECLARED", "RECORDED", "Cost", "cost_of"]
 

@@ -12,8 +12,8 @@ from nbtriton.backends.checks import model_dims
 from nbtriton.backends.core.batching import gather_inputs
 from nbtriton.backends.ragged import layout
 from nbtriton.backends.stand_in.cost import Cost
-from nbtriton.config import ModelConfig, TensorSpec, enum_name, input_specs, output_specs
-from nbtriton.tensors import Array, numpy_dtype, shape_of, to_protocol
+from nbtriton.model.config import ModelConfig, TensorSpec, enum_name, input_specs, output_specs
+from nbtriton.model.tensors import Array, numpy_dtype, shape_of, to_protocol
 
 __all__ = ["StandInInstance"]
 

@@ -12,9 +12,9 @@ from nbtriton.backends.onnxruntime.complete import complete, is_complete
 from nbtriton.backends.onnxruntime.runtime import TensorInfo
 from nbtriton.backends.parameters import integer_value, text_parameter
 from nbtriton.backends.tensorflow.core.instance import SavedModelInstance
-from nbtriton.config import ModelConfig
-from nbtriton.errors import InternalError, UnavailableError, UnsupportedError, nearest
-from nbtriton.packages import needed
+from nbtriton.common.errors import InternalError, UnavailableError, UnsupportedError, nearest
+from nbtriton.common.packages import needed
+from nbtriton.model.config import ModelConfig
 
 __all__ = ["TensorFlowBackend"]
 

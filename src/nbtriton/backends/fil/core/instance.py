@@ -8,9 +8,9 @@ from typing import Any
 from nbtriton.backends.base import BackendRequest, BatchTimer, Response
 from nbtriton.backends.core.batching import BatchInstance, gather_inputs
 from nbtriton.backends.core.place import Place
-from nbtriton.config import ModelConfig
-from nbtriton.errors import InternalError, TritonError
-from nbtriton.tensors import Array, to_numpy, to_torch
+from nbtriton.common.errors import InternalError, TritonError
+from nbtriton.model.config import ModelConfig
+from nbtriton.model.tensors import Array, to_numpy, to_torch
 
 __all__ = ["INPUT", "OUTPUT", "ForestInstance"]
 

@@ -15,10 +15,10 @@ from nbtriton.backends.core.batching import BatchInstance, gather_inputs, wanted
 from nbtriton.backends.onnxruntime.check import Model
 from nbtriton.backends.onnxruntime.runtime import import_onnxruntime, runtime_error
 from nbtriton.backends.ragged import batch_input_names
-from nbtriton.config import ModelConfig, output_specs
-from nbtriton.errors import InternalError
-from nbtriton.packages import needed
-from nbtriton.tensors import Array, as_bytes_array, kind_of, to_numpy
+from nbtriton.common.errors import InternalError
+from nbtriton.common.packages import needed
+from nbtriton.model.config import ModelConfig, output_specs
+from nbtriton.model.tensors import Array, as_bytes_array, kind_of, to_numpy
 
 __all__ = ["OnnxInstance"]
 

@@ -10,9 +10,9 @@ import numpy as np
 from nbtriton.backends.base import BackendRequest, BatchTimer, Response
 from nbtriton.backends.core.batching import BatchInstance, gather_inputs
 from nbtriton.backends.openvino.runtime import runtime_errors
-from nbtriton.config import ModelConfig
-from nbtriton.errors import InternalError
-from nbtriton.tensors import Array, to_numpy
+from nbtriton.common.errors import InternalError
+from nbtriton.model.config import ModelConfig
+from nbtriton.model.tensors import Array, to_numpy
 
 __all__ = ["OpenVinoInstance"]
 

@@ -16,9 +16,9 @@ from nbtriton.backends.python.api.pybind import as_text, incompatible, warn_newe
 from nbtriton.backends.python.core.responses import InferenceResponse, answer_of
 from nbtriton.backends.python.core.tensor import Tensor, wire_array
 from nbtriton.backends.python.isolation.running import current, current_server, with_instance
-from nbtriton.errors import CancelledError
-from nbtriton.errors import TritonError as EngineError
-from nbtriton.tensors import Array
+from nbtriton.common.errors import CancelledError
+from nbtriton.common.errors import TritonError as EngineError
+from nbtriton.model.tensors import Array
 
 if TYPE_CHECKING:
     import asyncio

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from nbtriton.backends.python.api.errors import TritonModelException
-from nbtriton.errors import InvalidArgumentError
-from nbtriton.packages import needed
-from nbtriton.tensors import Array, datatype_of, is_on_device, kind_of
+from nbtriton.common.errors import InvalidArgumentError
+from nbtriton.common.packages import needed
+from nbtriton.model.tensors import Array, datatype_of, is_on_device, kind_of
 
 __all__ = ["CPU", "from_dlpack"]
 

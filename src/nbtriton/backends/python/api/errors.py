@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from nbtriton import errors
 from nbtriton.backends.python.api.pybind import BoundEnum, as_text, incompatible
+from nbtriton.common import errors
 
 __all__ = ["TritonError", "TritonErrorCode", "TritonModelException", "as_engine_error"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from operator import index
 
 from nbtriton.backends.python.api.pybind import BoundEnum, incompatible
-from nbtriton.tensors import Array, is_on_device, to_numpy, to_torch
+from nbtriton.model.tensors import Array, is_on_device, to_numpy, to_torch
 
 __all__ = ["MemoryType", "PreferredMemory", "place"]
 

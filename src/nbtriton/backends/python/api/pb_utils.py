@@ -25,9 +25,9 @@ from nbtriton.backends.python.api.requests import ReceivedRequest as _ReceivedRe
 from nbtriton.backends.python.core.responses import InferenceResponse
 from nbtriton.backends.python.core.tensor import Tensor
 from nbtriton.backends.python.isolation.running import current
-from nbtriton.errors import InvalidArgumentError
-from nbtriton.tensors import deserialize_bytes, serialize_bytes
-from nbtriton.tensors.datatypes import DATATYPES, NUMPY_DTYPES, datatype_number, to_config
+from nbtriton.common.errors import InvalidArgumentError
+from nbtriton.model.tensors import deserialize_bytes, serialize_bytes
+from nbtriton.model.tensors.datatypes import DATATYPES, NUMPY_DTYPES, datatype_number, to_config
 
 __all__ = [
     "TRITONSERVER_MEMORY_CPU",

@@ -12,9 +12,9 @@ from nbtriton.backends.forking import per_process
 from nbtriton.backends.python.api.errors import TritonModelException
 from nbtriton.backends.python.api.pybind import incompatible
 from nbtriton.backends.python.core.responses import InferenceResponse, to_engine_response
-from nbtriton.errors import InternalError
-from nbtriton.errors import TritonError as EngineError
-from nbtriton.tensors import Array
+from nbtriton.common.errors import InternalError
+from nbtriton.common.errors import TritonError as EngineError
+from nbtriton.model.tensors import Array
 
 __all__ = [
     "COMPLETE_FINAL",

@@ -25,10 +25,18 @@ from nbtriton.backends.python.core.tensor import leaving
 from nbtriton.backends.python.isolation.running import Running, any_live, enter_live, leave_live
 from nbtriton.backends.ragged import PLAIN
 from nbtriton.backends.read_only import check_unchanged, explained_error, versions_of
-from nbtriton.config import ModelConfig, reads_only
-from nbtriton.errors import TritonError as EngineError
-from nbtriton.errors import UnsupportedError
-from nbtriton.tensors import Array, as_array, is_on_device, kind_of, read_only, to_kind, to_torch
+from nbtriton.common.errors import TritonError as EngineError
+from nbtriton.common.errors import UnsupportedError
+from nbtriton.model.config import ModelConfig, reads_only
+from nbtriton.model.tensors import (
+    Array,
+    as_array,
+    is_on_device,
+    kind_of,
+    read_only,
+    to_kind,
+    to_torch,
+)
 
 __all__ = ["FunctionInstance"]
 

@@ -24,9 +24,17 @@ from nbtriton.backends.python.isolation.running import Running, any_live, enter_
 from nbtriton.backends.python.readiness import Readiness
 from nbtriton.backends.read_only import explained_error
 from nbtriton.backends.tracebacks import describe, execute_error, user_code
-from nbtriton.errors import ModelError
-from nbtriton.errors import TritonError as EngineError
-from nbtriton.tensors import Array, datatype_of, is_on_device, kind_of, own, read_only, to_numpy
+from nbtriton.common.errors import ModelError
+from nbtriton.common.errors import TritonError as EngineError
+from nbtriton.model.tensors import (
+    Array,
+    datatype_of,
+    is_on_device,
+    kind_of,
+    own,
+    read_only,
+    to_numpy,
+)
 
 if TYPE_CHECKING:
     from nbtriton.backends.python.isolation.loop import LoopThread, Outcome

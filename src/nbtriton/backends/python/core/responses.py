@@ -14,7 +14,7 @@ from nbtriton.backends.compiling import mypyc_attr
 from nbtriton.backends.python.api.errors import TritonError, TritonModelException, as_engine_error
 from nbtriton.backends.python.api.pybind import incompatible, warn_newer
 from nbtriton.backends.python.core.tensor import Tensor, leaving
-from nbtriton.tensors import Array
+from nbtriton.model.tensors import Array
 
 __all__ = [
     "COMPACT",

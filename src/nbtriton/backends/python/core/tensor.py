@@ -11,8 +11,8 @@ from nbtriton.backends.compiling import mypyc_attr
 from nbtriton.backends.python.api.dlpack import CPU, from_dlpack
 from nbtriton.backends.python.api.errors import TritonModelException
 from nbtriton.backends.python.api.pybind import as_text, incompatible
-from nbtriton.errors import InvalidArgumentError
-from nbtriton.tensors import (
+from nbtriton.common.errors import InvalidArgumentError
+from nbtriton.model.tensors import (
     Array,
     as_bytes_array,
     copy_of,

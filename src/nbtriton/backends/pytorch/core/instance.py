@@ -14,10 +14,10 @@ from nbtriton.backends.pytorch.core.naming import InputOrder, arrange_outputs, n
 from nbtriton.backends.ragged import PLAIN
 from nbtriton.backends.read_only import check_unchanged, versions_of
 from nbtriton.backends.tracebacks import model_error
-from nbtriton.config import ModelConfig, output_types, reads_only
-from nbtriton.errors import InternalError, InvalidArgumentError
-from nbtriton.errors import TritonError as EngineError
-from nbtriton.tensors import (
+from nbtriton.common.errors import InternalError, InvalidArgumentError
+from nbtriton.common.errors import TritonError as EngineError
+from nbtriton.model.config import ModelConfig, output_types, reads_only
+from nbtriton.model.tensors import (
     Array,
     as_bytes_array,
     copy_of,
@@ -52,7 +52,7 @@ class ModuleInstance(BatchInstance):
     parameters : nbtriton.backends.pytorch.parameters.ModuleParameters
     place : Place, optional
         On a GPU.
-    graphs : nbtriton.devices.Graphs, optional
+    graphs : nbtriton.backends.devices.Graphs, optional
         The place's graphs, if batches run by CUDA graphs.
     """
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from nbtriton.backends.core.batching import name_outputs
-from nbtriton.errors import ConfigError, InvalidArgumentError
+from nbtriton.common.errors import ConfigError, InvalidArgumentError
 
 __all__ = [
     "Forward",

@@ -7,9 +7,9 @@ from typing import Any
 
 from nbtriton.backends.base import BackendRequest, BatchTimer, Response
 from nbtriton.backends.core.batching import BatchInstance, gather_inputs
-from nbtriton.config import ModelConfig
-from nbtriton.errors import InternalError
-from nbtriton.tensors import Array, as_bytes_array, to_numpy
+from nbtriton.common.errors import InternalError
+from nbtriton.model.config import ModelConfig
+from nbtriton.model.tensors import Array, as_bytes_array, to_numpy
 
 __all__ = ["SavedModelInstance"]
 

@@ -1,0 +1,260 @@
+"""The interface between the engine and a device: memory, copies, streams, events.
+
+Two implementations: CUDA (`nbtriton.backends.devices.cuda`, by torch or CuPy) and the simulated GPU
+(`nbtriton.backends.devices.simulated`). Work on a device is asynchronous: a call that starts it returns at once, work
+of one stream is done in order, and an event says when a stream has come so far.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+
+if TYPE_CHECKING:
+    from nbtriton.backends.devices.ledger import CopyLedger
+    from nbtriton.model.tensors import Array
+
+__all__ = ["Device", "Event", "Graph", "Memory", "Reservation", "Stream", "Weights"]
+
+_T = TypeVar("_T")
+
+
+class Event(ABC):
+    """A point in the work of a stream."""
+
+    @abstractmethod
+    def is_reached(self) -> bool:
+        """Return whether all work before it is done."""
+
+    @abstractmethod
+    def synchronize(self) -> None:
+        """Block the calling thread until it is reached."""
+
+
+class Stream(ABC):
+    """A queue of work that a device does in order.
+
+    Attributes
+    ----------
+    owner : str
+        Whose work it is, such as a model: memory that is allocated on the stream is accounted to it.
+    """
+
+    owner: str
+
+    @abstractmethod
+    def __enter__(self) -> None:
+        """Make it the calling thread's current stream on its device."""
+
+    @abstractmethod
+    def __exit__(self, *error: object) -> None:
+        """Restore the stream that was current before."""
+
+    @abstractmethod
+    def record(self) -> Event:
+        """Return the event behind all work that is in the stream now."""
+
+    @abstractmethod
+    def wait(self, event: Event) -> None:
+        """Let later work wait for an event of any stream; the calling thread does not wait."""
+
+    @abstractmethod
+    def synchronize(self) -> None:
+        """Block the calling thread until all work is done."""
+
+
+class Graph(ABC):
+    """Work that was captured once, and is given to a device again by one launch.
+
+    It works in the memory that it was captured with: what it reads is written there before, and what it has
+    written is copied away before it is replayed again. One replay at a time.
+    """
+
+    @abstractmethod
+    def replay(self) -> None:
+        """Launch it in the calling thread's current stream."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Release its memory, once all replays are done; may be called twice."""
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """The memory of a device in bytes, and who has how much of it."""
+
+    total_bytes: int
+    used_bytes: int
+    by_owner: Mapping[str, int]
+
+    @property
+    def free_bytes(self) -> int:
+        """What is left."""
+        return self.total_bytes - self.used_bytes
+
+
+class Weights:
+    """The weights of one version of a model, which its instances on one device share.
+
+    Attributes
+    ----------
+    owner : str
+        Whose they are.
+    nbytes : int
+        Their size.
+    shared : object
+        What the instances have in common; alive here as long as its id is in use.
+    holders : int
+        How many instances share them.
+    """
+
+    def __init__(self, owner: str, nbytes: int, shared: object) -> None:
+        self.owner = owner
+        self.nbytes = nbytes
+        self.shared = shared
+        self.holders = 0
+
+
+class Reservation:
+    """One instance's share of a model's weights, for as long as the instance is loaded."""
+
+    def __init__(self, device: Device, weights: Weights) -> None:
+        self._device: Device | None = device
+        self._weights = weights
+        self.nbytes = weights.nbytes
+
+    def release(self) -> None:
+        """Release it; may be called twice."""
+        device, self._device = self._device, None
+        if device is not None:
+            device.release(self._weights)
+
+
+class Device(ABC):
+    """One GPU, real or simulated.
+
+    Attributes
+    ----------
+    index : int
+        As ``gpus`` of an instance group names it.
+    name : str
+        Such as ``"NVIDIA H200"`` or ``"simulated GPU 0"``.
+    simulated : bool
+        What it times is to be shown with the word simulated.
+    ledger : CopyLedger
+        The copies of all devices of the same server.
+    """
+
+    index: int
+    name: str
+    simulated: bool
+    ledger: CopyLedger
+
+    @abstractmethod
+    def stream(self, owner: str) -> Stream:
+        """Return a new stream."""
+
+    @abstractmethod
+    def memory(self) -> Memory:
+        """Return what is used and what is left."""
+
+    @abstractmethod
+    def reserve(self, owner: str, nbytes: int, shared: object) -> Reservation:
+        """Account for the weights of a model, once for all instances with the same `shared`.
+
+        Raises
+        ------
+        OutOfMemoryError
+            They do not fit.
+        """
+
+    @abstractmethod
+    def release(self, weights: Weights) -> None:
+        """Release one instance's share of a model's weights."""
+
+    @abstractmethod
+    def put(self, array: Array, reader: str, requests: int = 1) -> Array:
+        """Copy an array from the host, in the current stream, through pinned memory that is used again.
+
+        Parameters
+        ----------
+        array : Array
+            On the host. The copy is of its contents now.
+        reader : str
+            Who needs it, as ``model.INPUT``, for the ledger.
+        requests : int
+            How many requests it is of.
+
+        Raises
+        ------
+        OutOfMemoryError
+            It does not fit.
+        """
+
+    @abstractmethod
+    def to_device(self, array: Array, reader: str) -> Array:
+        """Return an array from any device here: the same memory, or a copy from another device.
+
+        What comes next in the current stream waits for its writer; the calling thread does not.
+        """
+
+    @abstractmethod
+    def write(self, target: Array, source: Array, reader: str) -> None:
+        """Copy an array into one of this device of the same shape and dtype, in the current stream.
+
+        The source is on the host, where its contents now count, or of this device and ordered before what comes
+        next in the current stream.
+        """
+
+    @abstractmethod
+    def fetch(self, array: Array, reader: str) -> Array:
+        """Copy an array of this device to the host, and wait for it.
+
+        NumPy's where that has the datatype, else torch's.
+        """
+
+    @abstractmethod
+    def hand_over(self, arrays: Sequence[Array], writer: Sequence[str]) -> Event | None:
+        """Note that the current stream has written these arrays, as ``model.OUTPUT``.
+
+        A reader waits for the event that is recorded here.
+        """
+
+    @abstractmethod
+    def wait_for(self, array: Array) -> None:
+        """Block the calling thread until an array of this device is written."""
+
+    @abstractmethod
+    def computing(
+        self, operation: str, owner: str, reads: Sequence[Array] = ()
+    ) -> AbstractContextManager[Any]:
+        """Return the context of one operation whose parts the device does not see.
+
+        `operation` is one of `nbtriton.backends.devices.settings.OPERATIONS`, `owner` whose it is, `reads` what it
+        reads of the device's memory.
+        """
+
+    @abstractmethod
+    def capture(self, work: Callable[[], _T], beside: Graph | None = None) -> tuple[Graph, _T]:
+        """Capture what a call gives to the current stream, instead of doing it; return what it returned, too.
+
+        Parameters
+        ----------
+        work : callable
+            Gives work to the current stream alone, and has done so before: what libraries allocate and choose
+            with their first call is no part of it. Arrays that it makes belong to the graph.
+        beside : Graph, optional
+            One of this device that is never replayed at the same time, whose memory may be used again.
+
+        Raises
+        ------
+        CaptureError
+            It reads from the device or waits for it, or its memory does not suffice; the stream is as before.
+        """
+
+    @abstractmethod
+    def close(self) -> None:
+        """Release what the device itself holds, such as staging memory."""

@@ -1,0 +1,107 @@
+"""The devices of one server."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
+
+from nbtriton.backends.devices.ledger import CopyLedger
+from nbtriton.backends.devices.settings import SimulatedGPUs, parse_simulated
+from nbtriton.backends.devices.visible import visible_gpus
+from nbtriton.common.errors import InvalidArgumentError
+
+if TYPE_CHECKING:
+    from nbtriton.backends.devices.base import Device
+
+__all__ = ["DeviceSet", "Gpus", "checked_gpus"]
+
+# What ``nbtriton.Server(gpus=…)`` takes, once it is checked; None for all that are visible.
+Gpus = tuple[int, ...] | SimulatedGPUs | None
+
+
+def checked_gpus(given: object) -> Gpus:
+    """Return what ``gpus`` of a server means.
+
+    Raises
+    ------
+    InvalidArgumentError
+        It means nothing.
+    """
+    if given is None or isinstance(given, SimulatedGPUs):
+        return given
+    if isinstance(given, str):
+        return parse_simulated(given)
+    if (
+        isinstance(given, Sequence)
+        and not isinstance(given, bytes)
+        and all(isinstance(gpu, int) for gpu in given)
+    ):
+        return tuple(given)
+    raise InvalidArgumentError(
+        f"gpus={given!r} is not a list of GPU ids",
+        hint="such as [0, 1]; None for all; simulated:2 for simulated ones",
+    )
+
+
+class DeviceSet(Mapping[int, "Device"]):
+    """The GPUs that the models of a server may use, by id; each is made when it is first used.
+
+    Attributes
+    ----------
+    ids : tuple of int
+    simulated : SimulatedGPUs or None
+        Their settings, where they are simulated.
+    ledger : CopyLedger
+        Of all of them.
+    """
+
+    def __init__(self, gpus: Gpus) -> None:
+        self.simulated = gpus if isinstance(gpus, SimulatedGPUs) else None
+        if isinstance(gpus, SimulatedGPUs):
+            self.ids = tuple(range(gpus.count))
+        else:
+            self.ids = visible_gpus() if gpus is None else gpus
+        self.ledger = CopyLedger()
+        self._made: dict[int, Device] = {}
+
+    def __getitem__(self, index: int) -> Device:
+        if index not in self.ids:
+            raise KeyError(index)
+        device = self._made.get(index)
+        if device is None:
+            device = self._made.setdefault(index, self._make(index))
+        return device
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self.ids)
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def describe(self, index: int) -> str:
+        """Return a device's name as reports show it."""
+        return f"simulated GPU {index}" if self.simulated is not None else f"GPU {index}"
+
+    @property
+    def managed(self) -> Mapping[int, Device]:
+        """The devices whose copies and order are kept here."""
+        if self.simulated is not None:
+            return self
+        # Without torch, models that bring CuPy or onnxruntime with CUDA manage for themselves; and ids may be
+        # given where there is no GPU.
+        return self if self.ids and find_spec("torch") is not None and visible_gpus() else {}
+
+    def close(self) -> None:
+        """Release what the devices hold."""
+        for device in list(self._made.values()):
+            device.close()
+
+    def _make(self, index: int) -> Device:
+        if self.simulated is not None:
+            from nbtriton.backends.devices.simulated import SimulatedDevice
+
+            return SimulatedDevice(index, self.simulated, self.ledger)
+        from nbtriton.backends.devices.cuda import CudaDevice
+
+        return CudaDevice(index, self.ledger)

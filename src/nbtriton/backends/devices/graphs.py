@@ -1,0 +1,150 @@
+"""The graphs of one call, one for each set of input shapes.
+
+The first call of each set of shapes is captured, after warming up, and replayed from then on: one launch instead of
+one for each operation. What cannot be captured is run as it is.
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any, Final
+
+from nbtriton.backends.devices.base import Device, Graph, Stream
+from nbtriton.model.tensors import Array, copy_of, datatype_of, is_on_device
+
+__all__ = ["Captured", "Graphs"]
+
+_log = logging.getLogger("nbtriton.backends.devices")
+
+# Calls before a capture, as PyTorch's documentation has it: libraries choose their algorithms then.
+_WARM_UP: Final = 3
+# Each graph keeps memory for its shapes; further ones run without.
+_MOST: Final = 64
+
+# Shape and datatype of each input.
+_Key = tuple[tuple[str, tuple[int, ...], str], ...]
+
+
+class Captured:
+    """One graph: the memory that it reads, what it computes there, and what the call returned.
+
+    Attributes
+    ----------
+    graph : Graph
+    inputs : mapping of str to Array
+        Of the device; to be written before each replay.
+    result : object
+        Of the call. Its arrays are overwritten by the next replay.
+    """
+
+    __slots__ = ("graph", "inputs", "result")
+
+    def __init__(self, graph: Graph, inputs: Mapping[str, Array], result: Any) -> None:
+        self.graph = graph
+        self.inputs = inputs
+        self.result = result
+
+    def write(
+        self, device: Device, inputs: Mapping[str, Array], readers: Mapping[str, str]
+    ) -> None:
+        """Write the inputs of the next replay, in the current stream; as `Graphs.find` gets them."""
+        for name, target in self.inputs.items():
+            device.write(target, inputs[name], readers.get(name, name))
+
+
+class Graphs:
+    """The graphs of one call, which run one at a time on one stream.
+
+    Parameters
+    ----------
+    device : Device
+    stream : Stream
+        Current during every call.
+    what : str
+        Whose they are, for the log, such as ``model 'bert'``.
+    """
+
+    def __init__(self, device: Device, stream: Stream, what: str) -> None:
+        self._device = device
+        self._stream = stream
+        self._what = what
+        self._captured: dict[_Key, Captured | None] = {}
+        self._warned = False
+
+    def has_refused(self, inputs: Mapping[str, Array]) -> bool:
+        """Return whether inputs of these shapes get no graph, as is known by now; on any thread."""
+        key = _key(inputs)
+        if key in self._captured:
+            return self._captured[key] is None
+        return len(self._captured) >= _MOST
+
+    def find(
+        self,
+        call: Callable[[Mapping[str, Array]], Any],
+        inputs: Mapping[str, Array],
+        readers: Mapping[str, str] = MappingProxyType({}),
+    ) -> Captured | None:
+        """Return the graph of a call for inputs of these shapes; None where there can be none.
+
+        Parameters
+        ----------
+        call : callable
+            Gets arrays of the device, and computes there.
+        inputs : mapping of str to Array
+            On the host, or of the device and ordered before what comes next in the stream.
+        readers : mapping of str to str
+            Who needs those that come from the host, for the copy ledger.
+        """
+        key = _key(inputs)
+        if key not in self._captured:
+            if len(self._captured) >= _MOST:
+                return None
+            self._captured[key] = self._capture(call, inputs, readers)
+        return self._captured[key]
+
+    def close(self) -> None:
+        """Release the graphs and their memory."""
+        captured, self._captured = self._captured, {}
+        for one in captured.values():
+            if one is not None:
+                one.graph.close()
+
+    def _capture(
+        self,
+        call: Callable[[Mapping[str, Array]], Any],
+        inputs: Mapping[str, Array],
+        readers: Mapping[str, str],
+    ) -> Captured | None:
+        """Return the graph of a call; None, with one warning, where it cannot be captured.
+
+        Whatever is raised is a reason to do without: the call that follows raises it again, or works.
+        """
+        device = self._device
+        beside = next((one.graph for one in self._captured.values() if one is not None), None)
+        try:
+            static = {
+                name: copy_of(array)
+                if is_on_device(array)
+                else device.put(array, readers.get(name, name))
+                for name, array in inputs.items()
+            }
+            for _ in range(_WARM_UP):
+                call(static)
+            self._stream.synchronize()
+            graph, result = device.capture(lambda: call(static), beside)
+        except Exception as error:  # also the model's own
+            level = logging.DEBUG if self._warned else logging.WARNING
+            self._warned = True
+            text = str(error).partition("\n")[0]
+            _log.log(level, "%s runs without a CUDA graph: %s", self._what, text)
+        else:
+            return Captured(graph, static, result)
+        gc.collect()  # frames of what has failed hold memory of the device, and each other
+        return None
+
+
+def _key(inputs: Mapping[str, Array]) -> _Key:
+    return tuple([(name, tuple(array.shape), datatype_of(array)) for name, array in inputs.items()])

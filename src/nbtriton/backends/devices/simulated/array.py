@@ -1,0 +1,385 @@
+"""Arrays in the memory of a simulated GPU: what a model gets where a real GPU gives CuPy's.
+
+NumPy's functions and operators work on them, as on CuPy's arrays, and run on the device. Nothing brings one to the
+host but `get`: `numpy.asarray` and `numpy.from_dlpack` refuse, and an array of the host in an operation is an
+error with the way out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import numpy as np
+from numpy.lib.mixins import NDArrayOperatorsMixin
+
+from nbtriton.backends.devices.ledger import HOST
+from nbtriton.backends.devices.simulated.graph import rebuilt
+from nbtriton.backends.devices.simulated.timeline import Access
+
+if TYPE_CHECKING:
+    from nbtriton.backends.devices.simulated.device import SimulatedDevice
+
+__all__ = ["Allocation", "SimulatedArray"]
+
+_REDUCTIONS = frozenset(
+    [
+        "sum",
+        "mean",
+        "max",
+        "min",
+        "amax",
+        "amin",
+        "prod",
+        "std",
+        "var",
+        "all",
+        "any",
+        "argmax",
+        "argmin",
+        "cumsum",
+        "argsort",
+        "sort",
+        "median",
+        "nansum",
+        "nanmean",
+        "unique",
+        "partition",
+        "argpartition",
+        "topk",
+        "linalg.norm",
+        "norm",
+    ]
+)
+_PRODUCTS = frozenset(
+    ["matmul", "dot", "vdot", "inner", "outer", "tensordot", "einsum", "convolve"]
+)
+# Functions whose result has a shape that depends on the data.
+_SHAPED_BY_DATA = frozenset(
+    [
+        "argwhere",
+        "compress",
+        "extract",
+        "flatnonzero",
+        "intersect1d",
+        "nonzero",
+        "setdiff1d",
+        "setxor1d",
+        "trim_zeros",
+        "union1d",
+        "unique",
+    ]
+)
+# kDLCUDA of DLPack: what a consumer must see to refuse.
+_CUDA = 2
+
+
+class Allocation:
+    """A piece of a device's memory, which is free again once no array refers to it."""
+
+    __slots__ = ("__weakref__", "_device", "_owner", "access", "nbytes")
+
+    def __init__(self, device: SimulatedDevice, owner: str, nbytes: int) -> None:
+        self._device = device
+        self._owner = owner
+        self.nbytes = nbytes
+        device.charge(owner, nbytes)
+        self.access = Access()
+
+    def __del__(self) -> None:
+        # A constructor that raised has charged nothing.
+        if hasattr(self, "access"):
+            self._device.freed.append((self._owner, self.nbytes))
+
+
+class SimulatedArray(NDArrayOperatorsMixin):
+    """An array of a simulated GPU.
+
+    Made by the device: a model gets its inputs so, ``numpy.asarray(x, like=y)`` puts an array of the host
+    beside one, and operations give new ones.
+
+    Attributes
+    ----------
+    device : SimulatedDevice
+    shape : tuple of int
+    dtype : numpy.dtype
+    """
+
+    __slots__ = ("_data", "allocation", "device")
+    __array_priority__ = 100.0
+
+    def __init__(
+        self, device: SimulatedDevice, data: np.ndarray[Any, Any], allocation: Allocation
+    ) -> None:
+        self.device = device
+        self._data = data
+        self.allocation = allocation
+
+    # -- what does not touch the contents ----------------------------------------------------------
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape."""
+        return self._data.shape
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The data type."""
+        return self._data.dtype
+
+    @property
+    def ndim(self) -> int:
+        """Number of dimensions."""
+        return self._data.ndim
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return self._data.size
+
+    @property
+    def nbytes(self) -> int:
+        """Size in bytes."""
+        return self._data.nbytes
+
+    @property
+    def itemsize(self) -> int:
+        """Size of an element in bytes."""
+        return self._data.itemsize
+
+    @property
+    def strides(self) -> tuple[int, ...]:
+        """Strides in bytes."""
+        return self._data.strides
+
+    @property
+    def flags(self) -> Any:
+        """Memory layout."""
+        return self._data.flags
+
+    @property
+    def T(self) -> SimulatedArray:
+        """The transposed view."""
+        return self._view(self._data.T)
+
+    def reshape(self, *shape: Any) -> SimulatedArray:
+        """Return the same elements in another shape; a view where that can be."""
+        return self._result(self._data.reshape(*shape))
+
+    def transpose(self, *axes: Any) -> SimulatedArray:
+        """Return a view with other axes."""
+        return self._view(self._data.transpose(*axes))
+
+    def ravel(self) -> SimulatedArray:
+        """Return the elements in one dimension; a view where that can be."""
+        return self.reshape(-1)
+
+    def squeeze(self, axis: Any = None) -> SimulatedArray:
+        """Return a view without dimensions of 1."""
+        return self._view(self._data.squeeze(axis))
+
+    def __len__(self) -> int:
+        return len(self._data)
+
+    def __repr__(self) -> str:
+        return f"<array of {self.device.name}: {self.dtype}{list(self.shape)}>"
+
+    # -- to the host -------------------------------------------------------------------------------
+
+    def get(self, reader: str = "") -> np.ndarray[Any, Any]:
+        """Copy to the host, and wait until the copy is there."""
+        found: np.ndarray[Any, Any] = self.device.fetch(self, reader or self.device.line_of_code())
+        return found
+
+    def item(self) -> Any:
+        """Return the only element as a Python value: a copy to the host, which is waited for."""
+        return self.get().item()
+
+    def tolist(self) -> Any:
+        """Return the elements as Python values: a copy to the host, which is waited for."""
+        return self.get().tolist()
+
+    def __bool__(self) -> bool:
+        return bool(self.get())
+
+    def __int__(self) -> int:
+        return int(self.get())
+
+    def __float__(self) -> float:
+        return float(self.get())
+
+    def __index__(self) -> int:
+        return int(self.get().__index__())
+
+    def __array__(self, *_: Any, **__: Any) -> NoReturn:
+        # In CuPy's words, as its users know them.
+        error = TypeError(
+            "Implicit conversion to a NumPy array is not allowed. Please use `.get()` to construct a "
+            f"NumPy array explicitly: this one is in the memory of {self.device.name}."
+        )
+        self.device.fault(error)
+        raise error
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return (_CUDA, self.device.index)
+
+    def __dlpack__(self, **_: Any) -> NoReturn:
+        error = BufferError(
+            f"the array is in the memory of {self.device.name}, which no other library can read; "
+            "use .get() for a copy on the host"
+        )
+        self.device.fault(error)
+        raise error
+
+    # -- operations --------------------------------------------------------------------------------
+
+    def __getitem__(self, at: Any) -> SimulatedArray:
+        plain = at if isinstance(at, tuple) else (at,)
+        keys = [one for one in plain if isinstance(one, SimulatedArray)]
+        if any(one.dtype == bool for one in keys):
+            self.device.outside_capture("the shape of a result depends on the data")
+        if keys:
+            return self._call("elementwise", lambda data, key: data[key], (self, at), {})
+        return self._result(self._data[at])
+
+    def __setitem__(self, at: Any, value: Any) -> None:
+        def assign(out: Any, key: Any, new: Any) -> None:
+            out[key] = new
+
+        self._call("elementwise", assign, (self, at, value), {}, writes=(self,))
+
+    def __iter__(self) -> Iterator[SimulatedArray]:
+        return (self[at] for at in range(len(self)))
+
+    def astype(self, dtype: Any, *, copy: bool = True) -> SimulatedArray:
+        """Return a copy of another dtype."""
+        return self._call("elementwise", np.ndarray.astype, (self, dtype), {"copy": copy})
+
+    def copy(self) -> SimulatedArray:
+        """Return a copy on the same device, contiguous in C order."""
+        return self._call("elementwise", np.array, (self,), {"order": "C"})
+
+    def flatten(self) -> SimulatedArray:
+        """Return a copy in one dimension."""
+        return self._call("elementwise", np.ndarray.flatten, (self,), {})
+
+    def sum(self, axis: Any = None, **options: Any) -> SimulatedArray:
+        """Return the sum over axes."""
+        return self._call("reduction", np.sum, (self, axis), options)
+
+    def mean(self, axis: Any = None, **options: Any) -> SimulatedArray:
+        """Return the mean over axes."""
+        return self._call("reduction", np.mean, (self, axis), options)
+
+    def max(self, axis: Any = None, **options: Any) -> SimulatedArray:
+        """Return the maximum over axes."""
+        return self._call("reduction", np.max, (self, axis), options)
+
+    def min(self, axis: Any = None, **options: Any) -> SimulatedArray:
+        """Return the minimum over axes."""
+        return self._call("reduction", np.min, (self, axis), options)
+
+    def argmax(self, axis: Any = None, **options: Any) -> SimulatedArray:
+        """Return the places of the maximum."""
+        return self._call("reduction", np.argmax, (self, axis), options)
+
+    def dot(self, other: Any) -> SimulatedArray:
+        """Return the product."""
+        return self._call("matmul", np.dot, (self, other), {})
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
+        operation = "matmul" if ufunc.__name__ in _PRODUCTS else "elementwise"
+        if method != "__call__":
+            operation = "reduction"
+        out = options.pop("out", ())
+        function = getattr(ufunc, method)
+        if not out:
+            return self._call(operation, function, inputs, options)
+        targets = out if isinstance(out, tuple) else (out,)
+
+        def into(*given: Any) -> None:
+            count = len(inputs)
+            function(*given[:count], out=given[count:], **options)
+
+        self._call(operation, into, (*inputs, *targets), {}, writes=targets)
+        return targets[0] if len(targets) == 1 else targets
+
+    def __array_function__(
+        self, func: Callable[..., Any], types: Any, args: Any, kwargs: Any
+    ) -> Any:
+        if func is np.asarray or func is np.array:  # like=
+            kwargs.pop("like", None)
+            value = args[0]
+            if isinstance(value, SimulatedArray):
+                return value
+            return self.device.put(func(*args, **kwargs), self.device.line_of_code() or HOST)
+        name = func.__name__
+        if name in _SHAPED_BY_DATA or (name == "where" and len(args) == 1):
+            self.device.outside_capture("the shape of a result depends on the data")
+        operation = (
+            "matmul" if name in _PRODUCTS else "reduction" if name in _REDUCTIONS else "elementwise"
+        )
+        return self._call(operation, func, args, kwargs)
+
+    def _call(
+        self,
+        operation: str,
+        function: Callable[..., Any],
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        writes: Sequence[Any] = (),
+    ) -> Any:
+        """Run a function on the device; its results are arrays there."""
+        found: list[SimulatedArray] = []
+        plain_args = [self._plain(one, found) for one in args]
+        plain_kwargs = {name: self._plain(one, found) for name, one in kwargs.items()}
+        result = self.device.run(
+            operation, lambda: function(*plain_args, **plain_kwargs), found, writes
+        )
+        return self._wrapped(result, found)
+
+    def _plain(self, value: Any, found: list[SimulatedArray]) -> Any:
+        """Return a value with the contents in place of the device's arrays, which are listed."""
+        if isinstance(value, SimulatedArray):
+            if value.device is not self.device:
+                raise ValueError(
+                    f"arrays of {self.device.name} and {value.device.name} in one operation: copy one "
+                    "of them, device.put(x.get())"
+                )
+            found.append(value)
+            return value.contents()
+        if isinstance(value, (list, tuple)) and type(value) in (list, tuple):
+            return type(value)([self._plain(one, found) for one in value])
+        if isinstance(value, np.ndarray) and value.ndim > 0:
+            raise TypeError(
+                f"Unsupported type <class 'numpy.ndarray'>: an array on the host in an operation on "
+                f"{self.device.name}; put it there once, np.asarray(x, like=y) with y on the device"
+            )
+        return value
+
+    def _wrapped(self, result: Any, sources: Sequence[SimulatedArray]) -> Any:
+        if isinstance(result, (tuple, list)):
+            return rebuilt(result, [self._wrapped(one, sources) for one in result])
+        if isinstance(result, np.generic):
+            result = np.asarray(result)
+        if not isinstance(result, np.ndarray):
+            return result
+        for source in sources:
+            if result.base is not None and np.may_share_memory(result, source.contents()):
+                return SimulatedArray(self.device, result, source.allocation)
+        return self.device.adopt(result)
+
+    def _view(self, data: np.ndarray[Any, Any]) -> SimulatedArray:
+        return SimulatedArray(self.device, data, self.allocation)
+
+    def _result(self, data: Any) -> SimulatedArray:
+        """Return a view, or what NumPy had to copy as new memory."""
+        if isinstance(data, np.ndarray) and (
+            data is self._data or not data.size or np.may_share_memory(data, self._data)
+        ):
+            return self._view(data)
+        return self._call("elementwise", lambda _: np.asarray(data), (self,), {})
+
+    def contents(self) -> np.ndarray[Any, Any]:
+        """Return the memory itself, for the device and for libraries that it stands in for."""
+        return self._data

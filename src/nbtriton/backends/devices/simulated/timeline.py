@@ -1,0 +1,251 @@
+"""The streams of a simulated GPU: order, time, and who may read what; no arrays.
+
+Two clocks. The *device's time* says when work begins and ends: work begins once its stream and the unit that does
+it are free, and a thread that waits for it sleeps until then. The *order* is logical: a stream knows of each
+other one how much of its work is done before its own goes on, which is what its waits for events say. Work that
+touches memory whose last writer is not ordered before it is an error on every run, not only where the timing is bad.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
+
+from nbtriton.backends.devices.base import Event, Stream
+from nbtriton.common.errors import InternalError
+from nbtriton.scheduling.bookings import Bookings
+
+if TYPE_CHECKING:
+    from nbtriton.backends.devices.simulated.device import SimulatedDevice
+    from nbtriton.backends.devices.simulated.graph import Recording
+
+__all__ = ["Access", "Clock", "SimulatedEvent", "SimulatedStream", "Timeline", "UnorderedError"]
+
+# Work of a stream, as (stream, position).
+_Place = tuple[int, int]
+
+
+class Clock:
+    """The clock of simulated devices."""
+
+    __slots__ = ()
+
+    def now_ns(self) -> int:
+        """Return the time in nanoseconds."""
+        return time.monotonic_ns()
+
+    def sleep_until(self, when_ns: int) -> None:
+        """Block the calling thread until a time."""
+        while (left := when_ns - self.now_ns()) > 0:
+            time.sleep(left / 1e9)
+
+
+class UnorderedError(InternalError):
+    """Work touches memory that another stream may still write or read: on a GPU it would see anything."""
+
+
+class Access:
+    """The last writer of a piece of memory, and its readers since.
+
+    Attributes
+    ----------
+    ready : SimulatedEvent or None
+        Recorded by the last writer when it handed the memory over.
+    """
+
+    __slots__ = ("label", "read", "ready", "written")
+
+    def __init__(self) -> None:
+        self.written: _Place | None = None
+        self.read: dict[int, int] = {}
+        self.ready: SimulatedEvent | None = None
+        self.label = ""
+
+
+class SimulatedEvent(Event):
+    """A point in the work of a simulated stream.
+
+    Attributes
+    ----------
+    reached_ns : int
+        When it is reached, on the device's clock.
+    """
+
+    __slots__ = ("_stream", "order", "reached_ns")
+
+    def __init__(self, stream: SimulatedStream, order: dict[int, int], reached_ns: int) -> None:
+        self._stream = stream
+        self.order = order
+        self.reached_ns = reached_ns
+
+    def is_reached(self) -> bool:
+        """Return whether all work before it is done."""
+        return self._stream.device.timeline.clock.now_ns() >= self.reached_ns
+
+    def synchronize(self) -> None:
+        """Block the calling thread until it is reached."""
+        self._stream.block(self)
+
+
+class Timeline:
+    """The clocks of one device.
+
+    Parameters
+    ----------
+    clock : Clock
+
+    Attributes
+    ----------
+    lock : threading.RLock
+        Held while work is added.
+    known : dict of int to int
+        How much of each stream's work a host thread has waited for; what is added afterwards comes after
+        it. (One for all threads: it misses that another thread did the waiting, and never blames in vain.)
+    units : dict of str to Bookings
+        Copies to the device, from it, and computing go on side by side, one piece of work after the other.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self.clock = clock
+        self.lock = threading.RLock()
+        self.known: dict[int, int] = {}
+        self.streams: dict[int, SimulatedStream] = {}
+        self.next_number = itertools.count().__next__
+        self.units: defaultdict[str, Bookings] = defaultdict(Bookings)
+
+
+class SimulatedStream(Stream):
+    """A stream of a simulated GPU.
+
+    None waits for another one unless `wait` says so: the streams of torch and CuPy do not wait for the default
+    stream either, nor that for them (``cudaStreamNonBlocking``).
+
+    Parameters
+    ----------
+    device : SimulatedDevice
+    owner : str
+    """
+
+    def __init__(self, device: SimulatedDevice, owner: str) -> None:
+        self.device = device
+        self.owner = owner
+        self._timeline = timeline = device.timeline
+        self.number = timeline.next_number()
+        self.position = 0
+        self.order: dict[int, int] = {}
+        self.ready_ns = 0
+        # While it captures.
+        self.recording: Recording | None = None
+        with timeline.lock:
+            timeline.streams[self.number] = self
+
+    def __repr__(self) -> str:
+        return f"<stream {self.number} of {self.device.name}: {self.owner}>"
+
+    def __enter__(self) -> None:
+        self.device.push(self)
+
+    def __exit__(self, *error: object) -> None:
+        self.device.pop()
+
+    def record(self) -> SimulatedEvent:
+        """Return the event behind all work that is in the stream now."""
+        with self._timeline.lock:
+            return SimulatedEvent(self, {**self.order, self.number: self.position}, self.ready_ns)
+
+    def wait(self, event: Event) -> None:
+        """Let later work wait for an event; the calling thread does not wait."""
+        assert isinstance(event, SimulatedEvent)
+        with self._timeline.lock:
+            _merge(self.order, event.order)
+            self.ready_ns = max(self.ready_ns, event.reached_ns)
+
+    def synchronize(self) -> None:
+        """Block the calling thread until all work is done."""
+        self.block(self.record())
+
+    def block(self, event: SimulatedEvent) -> None:
+        """Block the calling thread until an event of this stream is reached."""
+        if self.recording is not None:
+            raise self.recording.refuse("the host waits for the device")
+        self.device.waited(self)
+        self._timeline.clock.sleep_until(event.reached_ns)
+        with self._timeline.lock:
+            _merge(self._timeline.known, event.order)
+
+    def close(self) -> None:
+        """Forget the stream, whose work is ordered before everything that comes."""
+        with self._timeline.lock:
+            self._timeline.known[self.number] = self.position
+            self._timeline.streams.pop(self.number, None)
+
+    def launch(
+        self,
+        unit: str,
+        reads: Iterable[Access],
+        writes: Iterable[Access],
+        duration_ns: Callable[[], int],
+        began_ns: int | None = None,
+    ) -> int:
+        """Add work to the stream; return how long it takes on the device's clock.
+
+        `duration_ns` does the work and returns that; what was done before has `began_ns`, on the device's
+        clock.
+
+        Raises
+        ------
+        UnorderedError
+            It touches memory that another stream may still be using.
+        """
+        timeline = self._timeline
+        reads, writes = list(reads), list(writes)
+        with timeline.lock:
+            _merge(self.order, timeline.known)
+            for access in reads:
+                self._check(access, "reads", access.written)
+            for access in writes:
+                self._check(access, "writes to", access.written)
+                for place in access.read.items():
+                    self._check(access, "writes to", place)
+            self.position += 1
+            for access in reads:
+                access.read[self.number] = self.position
+            for access in writes:
+                access.written = (self.number, self.position)
+                access.read = {}
+                access.ready = None
+        began = timeline.clock.now_ns() if began_ns is None else began_ns
+        # Not under the lock: it computes. No other thread gives work to this stream meanwhile.
+        duration = duration_ns()
+        with timeline.lock:
+            self.ready_ns = timeline.units[unit].book(max(self.ready_ns, began), duration)
+        return duration
+
+    def _check(self, access: Access, verb: str, place: _Place | None) -> None:
+        if place is None or place[0] == self.number:
+            return
+        number, position = place
+        if self.order.get(number, 0) >= position or self._timeline.known.get(number, 0) >= position:
+            return
+        other = self._timeline.streams.get(number)
+        if other is None:  # all its work was done when it was closed
+            return
+        what = access.label or "memory"
+        error = UnorderedError(
+            f"'{self.owner}' {verb} {what} on {self.device.name} before the work of '{other.owner}' "
+            "on it is done",
+            hint="on a GPU this gives wrong numbers now and then: let the stream wait for the event of "
+            "the other one",
+        )
+        self.device.fault(error)
+        raise error
+
+
+def _merge(order: dict[int, int], other: dict[int, int]) -> None:
+    for number, position in other.items():
+        if order.get(number, 0) < position:
+            order[number] = position

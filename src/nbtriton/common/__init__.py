@@ -1,0 +1,1 @@
+"""Errors, optional packages, texts of arguments: what every folder may use."""

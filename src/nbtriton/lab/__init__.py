@@ -1,0 +1,1 @@
+"""Measure (`perf`), predict (`simulate`), explain, and keep traffic (`recordings`)."""

@@ -1,0 +1,321 @@
+"""Explanation of a model's batch sizes and of its slowest requests."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from html import escape
+from itertools import chain
+from statistics import fmean
+from time import monotonic_ns
+from typing import TYPE_CHECKING
+
+from nbtriton.common.checks import NAME, SERVER, Kind, check
+from nbtriton.drawing import Column, measure, table_html, table_text
+from nbtriton.lab.explain.findings import Proposal, batch_findings, proposal, refusal_findings
+from nbtriton.lab.explain.inside import inside_sentence
+from nbtriton.lab.explain.parts import PARTS, BusyTimes, children_of, parts_of, path_parts
+from nbtriton.lab.explain.record import ModelRecord, Settings
+from nbtriton.lab.explain.slow import SlowRequests, compare_slowest
+from nbtriton.lab.explain.traffic import find_bottleneck
+from nbtriton.runtime.engine import RequestRecord
+from nbtriton.scheduling import REASONS
+
+if TYPE_CHECKING:
+    from nbtriton.lab.explain.effect import Effect
+    from nbtriton.lab.simulate import Profile
+    from nbtriton.runtime.engine import Server
+
+__all__ = ["Explanation", "explain", "why"]
+
+_Rows = list[list[object]]
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """The reasons behind a model's batches and delays, displayed as sentences and tables.
+
+    >>> _ = server.infer("double", {"IN": ones})
+    >>> set(nt.why(server, "double").reasons)
+    {'batching_off'}
+
+    Attributes
+    ----------
+    name : str
+    requests, batches : int
+        Numbers recorded since the last change of the configuration.
+    span_s : float
+        From the first arrival to the last response.
+    findings : tuple of str
+        Sentences with figures from the record.
+    reasons : mapping of str to int
+        Batches by the key of their reason (`nbtriton.scheduling.REASONS`).
+    mean_rows : mapping of str to float
+        Mean batch size, by the same keys.
+    slow : SlowRequests or None
+        The slowest 1% compared with the median; None for too few requests.
+    bottleneck : str
+        Of an ensemble: the step with the largest share of the requests' time; else empty.
+    proposal : Proposal or None
+        One change, if the record suggests one.
+    effect : Effect or None
+        Its effect, predicted from a profile.
+    """
+
+    name: str
+    requests: int
+    batches: int
+    span_s: float
+    findings: tuple[str, ...]
+    reasons: Mapping[str, int]
+    mean_rows: Mapping[str, float]
+    slow: SlowRequests | None
+    bottleneck: str = ""
+    proposal: Proposal | None = None
+    effect: Effect | None = None
+
+    @property
+    def headline(self) -> str:
+        """The basis of the explanation: numbers of requests and batches, and their time span."""
+        if not self.requests:
+            return f"{self.name}: none of its requests has been answered since its configuration changed last"
+        batches = f" in {self.batches} batches" if self.batches else ""
+        return f"{self.name}: {self.requests} requests{batches} within {measure(self.span_s)} s"
+
+    def __repr__(self) -> str:
+        lines = [self.headline, *(f"- {finding}" for finding in self.findings)]
+        if self.reasons:
+            lines += ["", table_text(_REASON_COLUMNS, self._reason_rows())]
+        if self.slow is not None:
+            lines += ["", table_text(*_parts_table(self.slow))]
+            lines += ["", table_text(*_examples_table(self.slow))]
+        if self.proposal is not None:
+            lines += ["", f"Try: {self.proposal.why}", *_indented(self.proposal.cell)]
+        if self.effect is not None:
+            lines.append(self.effect.sentence)
+        return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        parts = [f"<p><b>{escape(self.headline)}</b></p>", "<ul>"]
+        parts += [f"<li>{escape(finding)}</li>" for finding in self.findings]
+        parts.append("</ul>")
+        if self.reasons:
+            parts.append(table_html(_REASON_COLUMNS, self._reason_rows()))
+        if self.slow is not None:
+            parts.append(table_html(*_parts_table(self.slow)))
+            examples = table_html(*_examples_table(self.slow))
+            parts.append(f'<div style="margin-top:8px">{examples}</div>')
+        if self.proposal is not None:
+            parts.append(f"<p>Try: {escape(self.proposal.why)}</p>")
+            parts.append(f'<pre style="font-family:monospace">{escape(self.proposal.cell)}</pre>')
+        if self.effect is not None:
+            parts.append(f"<p>{escape(self.effect.sentence)}</p>")
+        return f'<div class="nbt-why nbt-static">{"".join(parts)}</div>'
+
+    def _reason_rows(self) -> _Rows:
+        return [
+            [
+                reason,
+                count,
+                100 * count / self.batches,
+                self.mean_rows[reason],
+                REASONS.get(reason, ""),
+            ]
+            for reason, count in self.reasons.items()
+        ]
+
+
+_REASON_COLUMNS = ("reason", "batches", "share_percent", "mean rows", "meaning")
+
+
+def why(server: Server, name: str, *, profile: Profile | None = None) -> Explanation:
+    """Explain a model's recent batches and its slowest requests.
+
+    It counts the reasons of the batches, compares the slowest 1% of the requests with the median, names the
+    bottleneck of an ensemble, and proposes one change where the record suggests one. It reads the recorder's
+    data since the last change of the configuration.
+
+    Parameters
+    ----------
+    server : Server
+    name : str
+        A loaded model or ensemble.
+    profile : Profile, optional
+        A result of `nbtriton.profile`, from which the effect of the change under the recorded arrivals is
+        predicted.
+
+    Raises
+    ------
+    NotFoundError
+        No such model is loaded.
+    UnavailableError
+        The server has no recorder.
+
+    Examples
+    --------
+    >>> _ = server.infer("double", {"IN": ones})
+    >>> print(nt.why(server, "double"))  # doctest: +ELLIPSIS
+    double: ... requests in ... batches within ...
+    """
+    check({"server": server, "name": name}, {"server": SERVER, "name": NAME})
+    if profile is not None:
+        from nbtriton.lab.simulate import Profile
+
+        check(
+            {"profile": profile},
+            {"profile": Kind(lambda given: isinstance(given, Profile), "one of nt.profile")},
+        )
+    settings = Settings.of(server.config(name))
+    names = _members(server, name)
+    children = children_of(chain.from_iterable(map(server.requests, names)))
+    loaded = {model.name for model in server.models()}
+    members = {
+        model: _record(server, Settings.of(server.config(model)), {})
+        for model in names
+        if model in loaded
+    }
+    record = _record(server, settings, children)
+    explanation = explain(record, members)
+    if profile is None or explanation.proposal is None:
+        return explanation
+    from nbtriton.lab.explain.effect import predict_effect  # imports NumPy; the rest does not
+
+    return replace(
+        explanation, effect=predict_effect(profile, name, explanation.proposal, record.answered)
+    )
+
+
+def _members(server: Server, name: str) -> list[str]:
+    """Return the models of an ensemble's steps, and of those of nested ensembles."""
+    members: list[str] = []
+    front = [name]
+    while front:
+        for step in server.config(front.pop()).ensemble_scheduling.step:
+            if step.model_name not in members:
+                members.append(step.model_name)
+                front.append(step.model_name)
+    return members
+
+
+def _record(
+    server: Server, settings: Settings, children: Mapping[int, Sequence[RequestRecord]]
+) -> ModelRecord:
+    from nbtriton.runtime.engine.diagnostics.interpreter import advice  # live servers only
+
+    models = [one for one in server.history().models if one.model.name == settings.name]
+    since = max((one.changes[-1].at_ns for one in models if one.changes), default=0)
+    latest = max(models, key=lambda one: one.model.version)
+    return ModelRecord(
+        settings,
+        [r for r in server.requests(settings.name) if r.arrival_ns >= since],
+        [b for b in server.batches(settings.name) if b.start_ns >= since],
+        children,
+        advice(settings.name, latest.model.interpreter),
+        inside_sentence(settings.name, server.in_flight(), monotonic_ns()),
+    )
+
+
+def explain(record: ModelRecord, members: Mapping[str, ModelRecord] | None = None) -> Explanation:
+    """Explain one model by its record; explain an ensemble also by the records of its steps' models."""
+    members = members or {}
+    findings = [*batch_findings(record), *refusal_findings(record)]
+    bottleneck = ""
+    change = proposal(record)
+    if record.settings.ensemble:
+        busy = {name: _busy(member) for name, member in members.items()}
+        slow = compare_slowest(
+            record.answered, lambda request: path_parts(request, record.children, busy)
+        )
+        found = find_bottleneck(record.answered, record.children)
+        if found is not None:
+            bottleneck = found.model
+            findings.insert(0, found.sentence)
+            if bottleneck in members:
+                findings += [f"{bottleneck}: {one}" for one in batch_findings(members[bottleneck])]
+                change = proposal(members[bottleneck])
+    else:
+        times, delay_ns = _busy(record)
+        slow = compare_slowest(
+            record.answered, lambda request: parts_of(request, times, delay_ns=delay_ns)
+        )
+    if slow is not None:
+        findings.append(slow.sentence)
+    if record.interpreter:
+        findings.append(record.interpreter)
+    if record.inside:
+        findings.insert(0, record.inside)
+    reasons = Counter(batch.reason for batch in record.batches)
+    return Explanation(
+        record.name,
+        len(record.requests),
+        len(record.batches),
+        record.span_s,
+        tuple(findings),
+        dict(reasons.most_common()),
+        {
+            reason: fmean(b.batch_size for b in record.batches if b.reason == reason)
+            for reason in reasons
+        },
+        slow,
+        bottleneck,
+        change,
+    )
+
+
+def _busy(record: ModelRecord) -> tuple[BusyTimes, int]:
+    settings = record.settings
+    return BusyTimes(record.batches, settings.instances), settings.delay_ns
+
+
+def _parts_table(slow: SlowRequests) -> tuple[Sequence[str | Column], _Rows]:
+    unit, per_us = _unit(slow)
+    columns = (
+        "part", Column("median", unit), Column("slowest 1%", unit), Column("more", unit), "meaning",
+    )  # fmt: skip
+    return columns, [
+        [
+            part,
+            slow.median_us.get(part, 0.0) * per_us,
+            slow.slow_us.get(part, 0.0) * per_us,
+            more * per_us,
+            PARTS[part.rpartition(": ")[2]],
+        ]
+        for part, more in slow.more_us.items()
+        if slow.slow_us.get(part) or slow.median_us.get(part)
+    ]
+
+
+def _examples_table(slow: SlowRequests) -> tuple[Sequence[str | Column], _Rows]:
+    unit, per_us = _unit(slow)
+    columns = (
+        "slow request", "request id", Column("total", unit), "batch", "rows", "reason", "instance",
+    )  # fmt: skip
+    rows = [
+        [
+            request.number,
+            request.request_id,
+            (request.answered_ns - request.arrival_ns) / 1e3 * per_us,
+            request.batch.requests[0] if request.batch else None,
+            request.batch.batch_size if request.batch else request.size,
+            request.batch.reason if request.batch else "",
+            request.batch.instance if request.batch else "",
+        ]
+        for request in slow.examples
+    ]
+    # An ensemble's requests are in no batch, and few clients give request ids.
+    columns_with_values = [
+        index for index in range(len(columns)) if any(row[index] not in (None, "") for row in rows)
+    ]
+    return [columns[index] for index in columns_with_values], [
+        [row[index] for index in columns_with_values] for row in rows
+    ]
+
+
+def _unit(slow: SlowRequests) -> tuple[str, float]:
+    """Return the unit of all times of the slow requests, and the factor from microseconds."""
+    return ("ms", 1e-3) if sum(slow.slow_us.values()) >= 1000 else ("µs", 1.0)
+
+
+def _indented(text: str) -> list[str]:
+    return [f"    {line}" for line in text.splitlines()]

@@ -1,0 +1,274 @@
+"""The recorder's data as a timeline: for a picture, and for a trace viewer."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from time import monotonic_ns
+from typing import TYPE_CHECKING, Any
+
+from nbtriton.common.checks import NAME, SERVER, check, is_number
+from nbtriton.common.errors import InvalidArgumentError
+from nbtriton.drawing import Bar, Mark, TimelineLanes, Wait, counted, measure
+from nbtriton.lab.explain.findings import had_idle_instance
+from nbtriton.lab.explain.inside import inside_sentence
+from nbtriton.lab.explain.strips import (
+    resource_strips,
+    sequence_strips,
+    slot_word,
+    slots_per_instance,
+)
+from nbtriton.lab.explain.trace import ModelRecords, chrome_trace
+from nbtriton.runtime.engine import BatchRecord, RequestRecord
+from nbtriton.scheduling import REASONS
+
+if TYPE_CHECKING:
+    from nbtriton.model.config import ModelConfig
+    from nbtriton.runtime.engine import Server
+
+__all__ = ["Timeline", "check_span", "read_timeline", "timeline_of"]
+
+# Newest batches in a picture without a given span: each has room for its letter.
+_BATCHES = 40
+
+_IDLE = Mark("I", "s2", "an instance was idle, and no delay is set")
+_MARKS = {
+    "batching_off": Mark("O", "s5", "no dynamic_batching: every request runs alone"),
+    "no_batch_dimension": Mark("O", "s5", "max_batch_size is 0: every request runs alone"),
+    "no_delay": Mark("W", "s0", "all that waited when an instance became free"),
+    "max_batch_size": Mark("F", "s1", "full, or the next request no longer fits"),
+    "preferred_batch_size": Mark("P", "s3", "a preferred size was reached"),
+    "preferred_exceeded": Mark("P", "s3", "one more would exceed the largest preferred size"),
+    "max_queue_delay": Mark("D", "s4", "the oldest had waited for the queue delay"),
+    "joined": Mark("J", "s0", "requests joined while it waited for an instance"),
+    "merged": Mark("M", "s4", "batches whose delay had passed were merged"),
+    "shape": Mark("S", "s3", "the next request has other shapes"),
+    "sequence_ready": Mark("Q", "s2", "requests of sequences were ready"),
+    "minimum_slot_utilization": Mark("U", "s1", "enough slots had a request"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    """A time span of one model, or of an ensemble and its steps.
+
+    Attributes
+    ----------
+    name : str
+    models : tuple of TimelineLanes
+        Lanes to draw; times in milliseconds since the begin of the span.
+    span_ms : float
+    finding : str
+        A sentence about the span.
+    records : tuple of ModelRecords
+        All of the recorder's data, for the trace.
+    begin_ns : int
+        The begin of the span, on the clock of `time.monotonic_ns`.
+    """
+
+    name: str
+    models: tuple[TimelineLanes, ...]
+    span_ms: float
+    finding: str
+    records: tuple[ModelRecords, ...]
+    begin_ns: int = 0
+
+    def trace(self) -> dict[str, Any]:
+        """Return all records as a Chrome trace, which Perfetto opens."""
+        return chrome_trace(self.records)
+
+
+def read_timeline(server: Server, name: str, span_ms: float | None = None) -> Timeline:
+    """Read the last milliseconds of a model, or of an ensemble with its steps, from the recorder.
+
+    Parameters
+    ----------
+    server : Server
+    name : str
+        May be unloaded, as long as the recorder has its data.
+    span_ms : float, optional
+        Length of the span; by default it contains the newest 40 batches.
+
+    Raises
+    ------
+    NotFoundError
+        Nothing was ever recorded under this name.
+    InvalidArgumentError
+        A span that is not positive.
+    UnavailableError
+        The server has no recorder.
+    """
+    check({"server": server, "name": name}, {"server": SERVER, "name": NAME})
+    check_span(span_ms)
+    in_flight = server.in_flight()
+    records = tuple(
+        ModelRecords(
+            model, server.requests(model), server.batches(model), instances,
+            [request for request in in_flight if request.model == model],
+        )
+        for model, instances in _pipeline(server, name).items()
+    )  # fmt: skip
+    configs = {model.name: server.config(model.name) for model in server.models()}
+    found = timeline_of(name, records, configs, span_ms, monotonic_ns())
+    resources = resource_strips(server, found.begin_ns)
+    if not resources:
+        return found
+    limiter = TimelineLanes("rate limiter", (), (), (), resources)
+    return replace(found, models=(*found.models, limiter))
+
+
+def check_span(span_ms: float | None) -> None:
+    """Refuse a span that is not positive."""
+    if span_ms is not None and not (is_number(span_ms) and span_ms > 0):
+        raise InvalidArgumentError(f"span_ms={span_ms!r} is no length of time", hint="such as 50")
+
+
+def timeline_of(
+    name: str,
+    records: tuple[ModelRecords, ...],
+    configs: Mapping[str, ModelConfig],
+    span_ms: float | None = None,
+    now_ns: int = 0,
+) -> Timeline:
+    """Make a timeline of records; configurations may be missing. See `read_timeline`.
+
+    With requests in flight it reaches until ``now_ns``.
+    """
+    begin, end = _stretch(records, span_ms, now_ns)
+    models = tuple(_lanes(one, begin, end, configs.get(one.name)) for one in records)
+    finding = _finding(name, records, begin, end)
+    return Timeline(name, models, (end - begin) / 1e6, finding, records, begin)
+
+
+def _pipeline(server: Server, name: str) -> dict[str, tuple[str, ...]]:
+    """Return a model and the models of its steps in their order, with the names of their instances."""
+    loaded = {
+        model.name: tuple(instance.name for instance in model.instances)
+        for model in server.models()
+    }
+    pipeline: dict[str, tuple[str, ...]] = {}
+    front = [name]
+    while front:
+        model = front.pop(0)
+        if model in pipeline:
+            continue
+        pipeline[model] = loaded.get(model, ())
+        if model in loaded:
+            front += [step.model_name for step in server.config(model).ensemble_scheduling.step]
+    return pipeline
+
+
+def _stretch(
+    records: Sequence[ModelRecords], span_ms: float | None, now_ns: int
+) -> tuple[int, int]:
+    batches = sorted(
+        (batch for one in records for batch in one.batches), key=lambda batch: batch.end_ns
+    )
+    inside = [request.arrival_ns for one in records for request in one.in_flight]
+    ends = [batch.end_ns for batch in batches]
+    ends += [request.answered_ns for one in records for request in one.requests]
+    end = now_ns if inside else max(ends, default=0)
+    if span_ms is not None:
+        return end - int(span_ms * 1e6), end
+    newest = batches[-_BATCHES:]
+    begins = [batch.start_ns - batch.queue_ns for batch in newest]
+    # What came long before the newest batches reaches in from the left.
+    if inside and not (newest and min(inside) < min(begins)):
+        begins.append(min(inside))
+    if not newest:
+        begins += [request.arrival_ns for one in records for request in one.requests[-_BATCHES:]]
+    return min(begins, default=0), end
+
+
+def _lanes(model: ModelRecords, begin: int, end: int, config: ModelConfig | None) -> TimelineLanes:
+    batches = [batch for batch in model.batches if batch.end_ns > begin and batch.start_ns < end]
+    batches += model.running
+    lanes = tuple(dict.fromkeys([*model.instances, *(batch.instance for batch in batches)]))
+    bars = tuple(
+        Bar(
+            lanes.index(batch.instance),
+            (batch.start_ns - begin) / 1e6,
+            ((batch.end_ns or end) - begin) / 1e6,
+            batch.batch_size,
+            len(batch.requests),
+            mark_of(batch),
+            batch.queue_ns / 1e6,
+            batch.failed,
+            not batch.end_ns,
+        )
+        for batch in batches
+    )
+    waits = tuple(
+        _wait(request, lanes, begin, end)
+        for request in (*model.requests, *model.in_flight)
+        if (request.answered_ns or end) > begin
+        and request.arrival_ns < end
+        and _left(request, end) > begin
+    )
+    slots, word = (
+        (slots_per_instance(config), slot_word(config)) if config is not None else (0, "slot")
+    )
+    strips = sequence_strips(model.requests, begin, slots, word)
+    return TimelineLanes(model.name, lanes, bars, waits, strips)
+
+
+def marks() -> tuple[Mark, ...]:
+    """Return all marks of batches; the last one stands for unknown reasons."""
+    rest = [Mark("C", "s5", words) for reason, words in REASONS.items() if reason not in _MARKS]
+    return (_IDLE, *_MARKS.values(), *rest, Mark("C", "s5", "another reason"))
+
+
+def mark_of(batch: BatchRecord) -> Mark:
+    """Return the letter, the colour and the text for the reason of a batch."""
+    if batch.reason == "no_delay" and had_idle_instance(batch):
+        return _IDLE
+    return _MARKS.get(batch.reason) or Mark("C", "s5", REASONS.get(batch.reason, batch.reason))
+
+
+def _left(request: RequestRecord, now: int) -> int:
+    """Return when a request stopped waiting; its end if it was in no batch, or now."""
+    if request.batch is not None:
+        return request.batch.start_ns
+    return request.answered_ns or now
+
+
+def _wait(request: RequestRecord, lanes: Sequence[str], begin: int, end: int) -> Wait:
+    batch = request.batch
+    left = _left(request, end)
+    waited = measure((left - request.arrival_ns) / 1e6)
+    title = f"request {request.number} {request.request_id}".rstrip()
+    title += f": waited {waited} ms" if batch is not None else f": {waited} ms in flight"
+    if not request.answered_ns:
+        title += ", not answered yet"
+    if request.status:
+        title += f", {request.outcome or request.status}"
+    return Wait(
+        (request.arrival_ns - begin) / 1e6,
+        (left - begin) / 1e6,
+        lanes.index(batch.instance) if batch is not None and batch.instance in lanes else -1,
+        title,
+        bool(request.status),
+        batch is None and not request.answered_ns,
+    )
+
+
+def _finding(name: str, records: Sequence[ModelRecords], begin: int, end: int) -> str:
+    in_flight = [request for one in records for request in one.in_flight]
+    inside = inside_sentence(name, in_flight, end)
+    seen = [
+        batch
+        for one in records
+        for batch in one.batches
+        if batch.end_ns > begin and batch.start_ns < end
+    ]
+    if not seen:
+        return f"{name}: {inside or 'no batch is recorded'}"
+    reasons: Mapping[str, int] = Counter(mark_of(batch).words for batch in seen)
+    words, count = max(reasons.items(), key=lambda item: item[1])
+    rows = sum(batch.batch_size for batch in seen)
+    return (
+        f"{name}: {counted(len(seen), 'batch', 'batches')} with {counted(rows, 'row')} within "
+        f"{measure((end - begin) / 1e6)} ms; "
+        f"of {count} the reason is: {words}" + (f". {inside}" if inside else "")
+    )

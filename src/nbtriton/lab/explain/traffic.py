@@ -1,0 +1,245 @@
+"""The recorded traffic through a model's steps, and to the models that they call."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from itertools import chain
+from time import monotonic_ns
+from typing import TYPE_CHECKING
+
+from nbtriton.common.errors import NotFoundError, UnavailableError
+from nbtriton.drawing import count, measure
+from nbtriton.lab.explain.inside import inside_sentence, is_long
+from nbtriton.lab.explain.parts import children_of, critical_path, parts_of
+from nbtriton.runtime.engine import RequestRecord
+
+if TYPE_CHECKING:
+    from nbtriton.runtime.engine import Server
+
+__all__ = ["Bottleneck", "PipelineTraffic", "find_bottleneck", "read_traffic"]
+
+# The newest requests that shares are computed from: a view asks once a second.
+_REQUESTS = 500
+_ERRORS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Bottleneck:
+    """The model with the largest share of the time of an ensemble's requests: the same in all views.
+
+    Attributes
+    ----------
+    model : str
+    share : float
+        Of the requests' time, 0 to 1, in the steps that they waited for.
+    part : str
+        The largest part of that, a key of `PARTS`.
+    part_share : float
+        Its share of the requests' time.
+    """
+
+    model: str
+    share: float
+    part: str
+    part_share: float
+
+    @property
+    def sentence(self) -> str:
+        """What to read."""
+        return (
+            f"{self.model} is the bottleneck: {self.share:.0%} of the requests' time, most of it "
+            f"{self.part} ({self.part_share:.0%})"
+        )
+
+
+def find_bottleneck(
+    requests: Sequence[RequestRecord], children: Mapping[int, Sequence[RequestRecord]]
+) -> Bottleneck | None:
+    """Find the bottleneck of the newest 500 requests to an ensemble; None if no step is recorded.
+
+    Parameters
+    ----------
+    requests : sequence of RequestRecord
+        Without failed ones, oldest first.
+    children : mapping of int to sequence of RequestRecord
+        The requests that each one led to, by its number.
+    """
+    newest = requests[-_REQUESTS:]
+    total = sum(request.answered_ns - request.arrival_ns for request in newest)
+    parts: Counter[tuple[str, str]] = Counter()
+    for request in newest:
+        for step in critical_path(request, children):
+            for part, ns in parts_of(step, None).items():
+                parts[step.model, part] += ns * (part != "elsewhere")
+    shares: Counter[str] = Counter()
+    for (model, _), ns in parts.items():
+        shares[model] += ns
+    if not shares or not total:
+        return None
+    model, ns = shares.most_common(1)[0]
+    part, part_ns = Counter({p: n for (m, p), n in parts.items() if m == model}).most_common(1)[0]
+    return Bottleneck(model, ns / total, part, part_ns / total)
+
+
+@dataclass(frozen=True, slots=True)
+class PipelineTraffic:
+    """The recorded requests of a model, or of an ensemble and its steps.
+
+    Attributes
+    ----------
+    finding : str
+        A sentence about them.
+    shares : mapping of str to float
+        Share of the requests' time, 0 to 1, by step: ``"0"`` is the first one, ``"1.0"`` the first one of the
+        ensemble that is the second. Of an ensemble only the steps that requests waited for count. The step of
+        a model that is no ensemble is ``"0"``.
+    called : mapping of str to float
+        The same share of the models that others called, by name.
+    calls : mapping of (str, str) to int
+        Number of calls of a model by another one (BLS), by caller and callee.
+    errors : mapping of str to tuple of str
+        The latest texts by model, newest first.
+    bottleneck : Bottleneck or None
+        Of an ensemble.
+    waits_for : str
+        The model for which its requests wait longer than it works on them; empty without one.
+    """
+
+    finding: str
+    shares: Mapping[str, float] = field(default_factory=dict)
+    called: Mapping[str, float] = field(default_factory=dict)
+    calls: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    errors: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    bottleneck: Bottleneck | None = None
+    waits_for: str = ""
+
+
+def read_traffic(server: Server, name: str) -> PipelineTraffic:
+    """Read the records of a model and of all models that its requests led to."""
+    try:
+        records = _records(server)
+    except UnavailableError as error:
+        return PipelineTraffic(error.message)
+    top = [request for request in records.get(name, ()) if not request.status][-_REQUESTS:]
+    errors = {model: _errors(requests) for model, requests in records.items()}
+    calls = _calls(records)
+    in_flight, now_ns = server.in_flight(), monotonic_ns()
+    inside = inside_sentence(name, in_flight, now_ns)
+    if not top:
+        failed = (
+            f"{count(len(records[name]))} requests, and all failed" if records.get(name) else ""
+        )
+        finding = ". ".join(filter(None, (inside, failed))) or "no request yet"
+        return PipelineTraffic(finding, calls=_counts(calls), errors=errors)
+    total = sum(request.answered_ns - request.arrival_ns for request in top) or 1
+    parts: Counter[tuple[str, str]] = Counter()
+    bottleneck = None
+    if any(request.batch is not None for request in top):
+        for request in top:
+            for part, ns in parts_of(request, None).items():
+                parts["0", part] += ns
+        (_, most), ns = max(parts.items(), key=lambda item: item[1])
+        finding = f"{ns / total:.0%} of a request's time is {most}; {_mean(top, total)}"
+        waits_for = name if most == "queue" else ""
+    else:
+        children = children_of(chain.from_iterable(records.values()))
+        parts = _of_steps(top, records, children)
+        bottleneck = find_bottleneck(top, children)
+        finding = _of_pipeline(top, bottleneck, total)
+        waits_for = bottleneck.model if bottleneck and bottleneck.part == "queue" else ""
+    if is_long(name, in_flight, top, now_ns):
+        finding = f"{inside}. Before: {finding}"
+    shares: Counter[str] = Counter()
+    for (step, part), ns in parts.items():
+        shares[step] += ns * (part != "elsewhere")
+    since = min(request.arrival_ns for request in top)
+    called: Counter[str] = Counter()
+    for (_, callee), times in calls.items():
+        called[callee] += sum(ns for at_ns, ns in times if at_ns >= since)
+    return PipelineTraffic(
+        finding,
+        {step: ns / total for step, ns in shares.items()},
+        {model: min(1.0, ns / total) for model, ns in called.items()},
+        _counts(calls),
+        errors,
+        bottleneck,
+        waits_for,
+    )
+
+
+def _records(server: Server) -> dict[str, Sequence[RequestRecord]]:
+    records: dict[str, Sequence[RequestRecord]] = {}
+    for model in dict.fromkeys(model.name for model in server.models()):
+        with suppress(NotFoundError):  # not yet recorded
+            records[model] = server.requests(model)
+    return records
+
+
+def _errors(requests: Iterable[RequestRecord]) -> tuple[str, ...]:
+    texts = [request.error for request in requests if request.error]
+    return tuple(dict.fromkeys(reversed(texts)))[:_ERRORS]
+
+
+# The time of a call, and the total wait of the requests in its caller's batch.
+_CallTimes = list[tuple[int, int]]
+
+
+def _calls(records: Mapping[str, Sequence[RequestRecord]]) -> dict[tuple[str, str], _CallTimes]:
+    """Return the calls of models by models, without the steps of ensembles."""
+    callers = {
+        request.batch.requests[0]: (model, len(request.batch.requests))
+        for model, requests in records.items()
+        for request in requests
+        if request.batch is not None
+    }
+    calls: dict[tuple[str, str], _CallTimes] = {}
+    for model, requests in records.items():
+        for request in requests:
+            caller = callers.get(request.caller)
+            if caller is not None:
+                waited = (request.answered_ns - request.arrival_ns) * caller[1]
+                calls.setdefault((caller[0], model), []).append((request.arrival_ns, waited))
+    return calls
+
+
+def _counts(calls: Mapping[tuple[str, str], _CallTimes]) -> dict[tuple[str, str], int]:
+    return {names: len(seen) for names, seen in calls.items()}
+
+
+def _of_steps(
+    top: Iterable[RequestRecord],
+    records: Mapping[str, Sequence[RequestRecord]],
+    children: Mapping[int, Sequence[RequestRecord]],
+) -> Counter[tuple[str, str]]:
+    """Return the time by step and part."""
+    ensembles = {
+        request.number: request
+        for requests in records.values()
+        for request in requests
+        if request.batch is None
+    }
+    parts: Counter[tuple[str, str]] = Counter()
+    for request in top:
+        for step in critical_path(request, children):
+            key, around = str(step.step), ensembles.get(step.caller)
+            while around is not None and around.number != request.number:
+                key, around = f"{around.step}.{key}", ensembles.get(around.caller)
+            for part, ns in parts_of(step, None).items():
+                parts[key, part] += ns
+    return parts
+
+
+def _of_pipeline(top: Sequence[RequestRecord], bottleneck: Bottleneck | None, total: int) -> str:
+    if bottleneck is None:
+        return f"no step of these requests is recorded any more; {_mean(top, total)}"
+    return f"{bottleneck.sentence}; {_mean(top, total)}"
+
+
+def _mean(top: Sequence[RequestRecord], total: int) -> str:
+    mean_us = total / len(top) / 1000
+    time = f"{measure(mean_us / 1000)} ms" if mean_us >= 1000 else f"{measure(mean_us)} µs"
+    which = "the last request" if len(top) == 1 else f"the last {count(len(top))} requests"
+    return f"{which} took {time}" + (" on average" if len(top) > 1 else "")

@@ -1,0 +1,185 @@
+"""Targets of a measurement: the server in this process, or one at an address.
+
+Requests to a remote server are encoded once and sent repeatedly, so that the measurement covers the server
+and the network.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Protocol, Unpack, get_args
+
+from nbtriton.common.closing import Closing
+from nbtriton.common.errors import InvalidArgumentError, nearest
+from nbtriton.lab.perf.data import Request
+from nbtriton.lab.perf.shared_memory import SharedMemory
+from nbtriton.lab.perf.traffic import CallOptions
+from nbtriton.model.config import ModelConfig
+from nbtriton.serving.clients.base import Client
+from nbtriton.serving.clients.base import Protocol as RemoteProtocol
+from nbtriton.serving.clients.grpc import GrpcClient
+from nbtriton.serving.clients.http import HttpClient
+
+__all__ = ["Pending", "RemoteServer", "Target", "remote_server"]
+
+_HIGHEST_PORT = 65535
+_DEFAULT_PORTS = {"http": 8000, "grpc": 8001}
+
+
+class Pending(Protocol):
+    """A request in flight: the part of `nbtriton.runtime.engine.InferenceFuture` that a load needs."""
+
+    def add_done_callback(self, callback: Callable[[Any], object], /) -> None: ...
+    def exception(self) -> BaseException | None: ...
+    def cancel(self) -> bool: ...
+
+
+class Target(Protocol):
+    """The interface of a measured server: a `nbtriton.Server`, or a `RemoteServer`."""
+
+    def config(self, name: str, version: int = -1) -> ModelConfig: ...
+    def statistics(self, name: str = "", version: int = -1) -> dict[str, Any]: ...
+    def infer(self, name: str, inputs: Request, /, **options: Unpack[CallOptions]) -> object: ...
+    def submit(
+        self,
+        name: str,
+        inputs: Request,
+        /,
+        *,
+        on_response: Callable[[Any, bool], None] | None = None,
+        **options: Unpack[CallOptions],
+    ) -> Pending: ...
+
+
+class RemoteServer(Closing):
+    """A server at an address, as the target of a load; a context manager that closes the connections.
+
+    Parameters
+    ----------
+    client : Client
+    """
+
+    def __init__(self, client: Client[Any]) -> None:
+        self.url = client.url
+        self.protocol = client.protocol
+        self.config = client.config
+        self.statistics = client.statistics
+        self.describe = client.describe
+        self._client = client
+        # A load sends few objects repeatedly; each is cached with its encoded form.
+        self._memory: SharedMemory | None = None
+        self._encoded: dict[tuple[str, int, tuple[str, ...], int], tuple[Request, Any]] = {}
+
+    def close(self) -> None:
+        """Release shared memory, and close the connections."""
+        memory, self._memory = self._memory, None
+        try:
+            if memory is not None:
+                memory.close()
+        finally:
+            self._client.close()
+
+    def share(
+        self, config: ModelConfig, requests: Iterable[Request], *, rows: int, output_bytes: int
+    ) -> None:
+        """Put the tensors of these requests and of their responses into shared memory."""
+        self._memory = SharedMemory(
+            self._client, config, requests, rows=rows, output_bytes=output_bytes
+        )
+
+    def infer(self, name: str, inputs: Request, /, **options: Unpack[CallOptions]) -> None:
+        """Send one request and wait for its response; raise its error."""
+        self._client.send(self._request(name, inputs, options))
+
+    def submit(
+        self,
+        name: str,
+        inputs: Request,
+        /,
+        *,
+        on_response: Callable[[Any, bool], None] | None = None,
+        **options: Unpack[CallOptions],
+    ) -> Pending:
+        """Send one request and return at once; `on_response` gets each of its responses."""
+        request = self._request(name, inputs, options)
+        if on_response is None:
+            return self._client.submit(request)
+        return self._client.submit_streaming(request, on_response)
+
+    def _request(self, name: str, inputs: Request, options: CallOptions) -> Any:
+        version, outputs = options.get("version", -1), tuple(options.get("outputs", ()))
+        key = (name, version, outputs, id(inputs))
+        cached = self._encoded.get(key)
+        if cached is None:
+            memory = self._memory
+            encoded = (
+                self._client.encode(name, inputs, version, outputs)
+                if memory is None
+                else self._client.encode(name, memory.inputs(inputs), version, memory.outputs)
+            )
+            cached = self._encoded[key] = (inputs, encoded)
+        request = cached[1]
+        if not options:
+            return request
+        request_id = options.get("request_id", "")
+        return self._client.with_parameters(request, _parameters(options), request_id)
+
+
+def remote_server(url: str, protocol: RemoteProtocol | None = None) -> RemoteServer:
+    """Return the server at a URL.
+
+    Parameters
+    ----------
+    url : str
+        ``host:port``, optionally with ``http://`` or ``grpc://`` in front; without a port Triton's own. An
+        IPv6 address is in brackets, ``[::1]:8000``.
+    protocol : {"http", "grpc"}, optional
+        By default that of the URL, else HTTP.
+
+    Raises
+    ------
+    InvalidArgumentError
+        A path in the URL, a port that is no number up to 65535, or an unknown protocol.
+    UnsupportedError
+        gRPC without the package ``grpcio``.
+    """
+    scheme, mark, rest = url.rpartition("://")
+    chosen = scheme if mark else protocol or "http"
+    if chosen not in get_args(RemoteProtocol):
+        raise InvalidArgumentError(
+            f"unknown protocol '{chosen}'", hint=nearest(chosen, get_args(RemoteProtocol))
+        )
+    if protocol not in (None, chosen):
+        raise InvalidArgumentError(f"'{url}' is not to be reached over {protocol}")
+    address = rest.rstrip("/")
+    if "/" in address or not address:
+        raise InvalidArgumentError(
+            f"'{url}' is not the address of a server", hint="give it as host:port"
+        )
+    # After the brackets: an IPv6 address has colons of its own.
+    if ":" not in address.rpartition("]")[2]:
+        address = f"{address}:{_DEFAULT_PORTS[chosen]}"
+    port = address.rpartition(":")[2]
+    if not re.fullmatch("[0-9]{1,5}", port) or int(port) > _HIGHEST_PORT:
+        raise InvalidArgumentError(
+            f"'{url}' has the port '{port}'", hint=f"a number from 0 to {_HIGHEST_PORT}"
+        )
+    return RemoteServer(GrpcClient(address) if chosen == "grpc" else HttpClient(address))
+
+
+# The protocols' request parameters for the options of a request.
+_PARAMETERS = {
+    "priority": "priority",
+    "timeout_us": "timeout",
+    "correlation_id": "sequence_id",
+    "sequence_start": "sequence_start",
+    "sequence_end": "sequence_end",
+}
+
+
+def _parameters(options: CallOptions) -> Mapping[str, Any]:
+    parameters = {
+        _PARAMETERS[name]: value for name, value in options.items() if name in _PARAMETERS
+    }
+    return {**options.get("parameters", {}), **parameters}

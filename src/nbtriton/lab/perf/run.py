@@ -1,0 +1,398 @@
+"""One run: open the target, prepare the data, measure every configuration, make the report."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import platform
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
+from functools import partial
+from itertools import chain
+from typing import TYPE_CHECKING, Any
+
+from nbtriton import __version__
+from nbtriton.backends.devices import DeviceSet, SimulatedGPUs
+from nbtriton.common.errors import InvalidArgumentError
+from nbtriton.lab.perf.interpreter import InterpreterWaits
+from nbtriton.lab.perf.loads import level_values
+from nbtriton.lab.perf.measure import Level, WindowPlan, measure_level
+from nbtriton.lab.perf.options import PerfOptions, Protocol
+from nbtriton.lab.perf.point import describe
+from nbtriton.lab.perf.prepare import (
+    Data,
+    Workload,
+    check_streaming,
+    sequence_plan,
+    workloads,
+)
+from nbtriton.lab.perf.recording import Recording
+from nbtriton.lab.perf.remote import RemoteServer, Target, remote_server
+from nbtriton.lab.perf.report import PerfReport
+from nbtriton.lab.perf.sample import others_s
+from nbtriton.lab.perf.search import LevelPlan
+from nbtriton.lab.perf.session import Measure, Session
+from nbtriton.lab.perf.source import PointSource
+from nbtriton.lab.perf.sweep import Configuration, Configurator, SweepPlan, model_tree
+from nbtriton.lab.perf.swept import SweptModels
+from nbtriton.lab.perf.traffic import SequencePlan
+from nbtriton.lab.perf.usage import with_usage
+from nbtriton.model.config import enum_name, stand_in_reason
+from nbtriton.serving.clients.base import NO_STREAMS
+
+if TYPE_CHECKING:
+    from nbtriton.model.config import ModelConfig
+    from nbtriton.serving.server import Server
+
+__all__ = ["environment_of", "open_target", "place_of", "run", "settings_of"]
+
+# Addresses at which an endpoint also answers on the loopback address.
+_LOOPBACK = ("127.0.0.1", "localhost", "0.0.0.0")  # noqa: S104 - compared, not bound
+# Options that a report keeps as given.
+_SETTINGS = (
+    "measurement_mode", "measurement_request_count", "stability_percentage", "percentile",
+    "latency_threshold_ms", "binary_search", "request_distribution", "request_count", "seed",
+    "streaming", "model_version", "priority", "timeout_us", "shared_memory",
+)  # fmt: skip
+
+
+def run(options: PerfOptions) -> PerfReport:
+    """Measure a model; see `nbtriton.lab.perf.perf`."""
+    levels, configurations = options.level_plan(), options.configurations()
+    with contextlib.ExitStack() as stack:
+        target = open_target(
+            stack, options.server, options.url, options.protocol, configurations,
+            options.sweep_models,
+        )  # fmt: skip
+        plan = _prepare(target, options, levels, configurations)
+        total = levels.count and levels.count * len(configurations) * len(plan.workloads)
+        windows = options.window_plan(total)
+        measure: Measure = partial(measure_level, target, options.model, plan.composing)
+        measure = with_usage(measure, remote=options.server is None)
+        waits = swept = None
+        if options.server is not None:  # also over HTTP or gRPC
+            waits = InterpreterWaits(options.server, plan.composing or (options.model,))
+            swept = SweptModels(options.server, options.model, options.sweep_models)
+            measure = swept.around(waits.around(measure))
+        session = Session(
+            measure, total, options.observer,
+            loads=() if levels.binary else tuple(map(float, level_values(levels.levels) or ())),
+            target_ms=options.latency_threshold_ms or None,
+        )  # fmt: skip
+        source = PointSource(
+            options.model, tuple(options.sweep_models), options.server, options.model_version
+        )
+        started_s, used_s = time.monotonic(), others_s()
+        interrupted = _measure(session, options, levels, configurations, plan, windows)
+        observed = [each.notes() for each in (swept, waits) if each is not None]
+        elapsed_s = time.monotonic() - started_s
+        environment = dict(environment_of(target))
+        # A server elsewhere, even on this machine, is one of the others.
+        others = (others_s() - used_s) / elapsed_s
+        if options.server is not None and not math.isnan(others):
+            environment["other_programs_cores"] = round(max(0.0, others), 2)
+        return PerfReport(
+            model=options.model,
+            points=tuple(
+                replace(
+                    point, source=source, simulated_gpus=plan.simulated_gpus(point.configuration)
+                )
+                for point in session.points
+            ),
+            settings={**settings_of(options, plan.sequences, windows), **place_of(target)},
+            environment=environment,
+            notes=(*plan.notes, *session.notes, *chain.from_iterable(observed)),
+            elapsed_s=elapsed_s,
+            interrupted=interrupted,
+            quick=options.quick,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """The data of a run, read and validated before any load."""
+
+    workloads: list[Workload]
+    notes: tuple[str, ...]
+    sequences: SequencePlan | None
+    composing: tuple[str, ...]  # the models of an ensemble
+    gpus: SimulatedGPUs | None  # of the server
+    placed: SweepPlan
+
+    def simulated_gpus(self, configuration: Configuration) -> str:
+        """Return the simulated GPUs on which models run in a configuration; empty without."""
+        names = [] if self.gpus is None else _on_gpus(self.placed.target(configuration))
+        return str(self.gpus) if names else ""
+
+
+def open_target(
+    stack: contextlib.ExitStack,
+    server: Server | None,
+    url: str | None,
+    protocol: Protocol | None,
+    configurations: Sequence[Configuration],
+    sweep_models: Sequence[str] = (),
+) -> Target:
+    """Return the target: the server in this process, or a connection to one.
+
+    Raises
+    ------
+    InvalidArgumentError
+        Neither or both of `server` and `url` are given, or a sweep of a remote server.
+    """
+    if url is None:
+        if server is None:
+            raise InvalidArgumentError("nothing to measure", hint="give a server, or a url")
+        if protocol in (None, "inproc"):
+            return server
+        url = stack.enter_context(_reached_over(server, protocol))
+    elif server is not None:
+        raise InvalidArgumentError("give a server or a url, not both")
+    if protocol == "inproc":
+        raise InvalidArgumentError(
+            f"the server at {url} is not in this process", hint="--protocol http or grpc"
+        )
+    remote = stack.enter_context(remote_server(url, protocol))
+    if server is None:
+        check_remote(configurations, sweep_models)
+    return remote
+
+
+@contextlib.contextmanager
+def _reached_over(server: Server, protocol: str) -> Iterator[str]:
+    """Yield the ``host:port`` of a server over HTTP or gRPC: its own, or a temporary one on a free port."""
+    for endpoints in server.endpoints:
+        port = getattr(endpoints, f"{protocol}_port")
+        if port is not None and endpoints.host in _LOOPBACK:
+            yield f"127.0.0.1:{port}"
+            return
+    closed = {"http_port": None, "grpc_port": None, "metrics_port": None}
+    with server.serve(**closed | {f"{protocol}_port": 0}) as opened:
+        yield f"127.0.0.1:{getattr(opened, f'{protocol}_port')}"
+
+
+def check_remote(configurations: Sequence[Configuration], sweep_models: Sequence[str]) -> None:
+    """Refuse options that need a server in this process."""
+    swept = sorted({name for options in configurations for name in options})
+    if swept or sweep_models:
+        raise InvalidArgumentError(
+            f"the configuration of a server at a url is not changed: {', '.join(swept) or 'sweep_models'}",
+            hint="load the model here to sweep over its configuration",
+        )
+
+
+def _prepare(
+    target: Target,
+    options: PerfOptions,
+    levels: LevelPlan,
+    configurations: Sequence[Configuration],
+) -> _Plan:
+    remote = isinstance(target, RemoteServer)
+    ensembles, others = model_tree(target, options.model)
+    models = ensembles | others
+    if options.model_version is not None:
+        models[options.model] = target.config(options.model, options.model_version)
+    config = models[options.model]
+    check_streaming(models, streaming=options.streaming)
+    if options.streaming and isinstance(target, RemoteServer) and target.protocol == "http":
+        raise InvalidArgumentError(NO_STREAMS, hint="--protocol grpc")
+    sequences = sequence_plan(models, options.sequence_plan(), serial=remote)
+    if sequences is not None and levels.periodic is not None:
+        raise InvalidArgumentError(
+            "--periodic-concurrency-range sends each request once: sequences have no part in it"
+        )
+    if levels.periodic is not None and not any(
+        each.model_transaction_policy.decoupled for each in models.values()
+    ):
+        raise InvalidArgumentError(
+            f"model '{options.model}' answers each request once: --periodic-concurrency-range is for "
+            "decoupled models, which answer many times"
+        )
+    if sequences is not None:
+        sequences.check(_most_live(levels, sequences))
+    found, notes = workloads(
+        config,
+        options.batch_sizes(),
+        Data(
+            options.inputs, options.shapes, options.input_data, options.string_length,
+            options.string_data, options.seed,
+        ),
+        sequences,
+        min(c.get("max_batch_size", config.max_batch_size) for c in configurations),
+    )  # fmt: skip
+    found = [replace(workload, options=options.call_options()) for workload in found]
+    if options.shared_memory != "none":
+        _share(target, config, found, options.output_shared_memory_size)
+    gpus = _simulated_gpus(target)
+    swept = {name: target.config(name) for name in options.sweep_models if gpus is not None}
+    placed = SweepPlan(ensembles, others, swept)
+    return _Plan(
+        found,
+        (*notes, *_stand_ins(models), *_simulated(gpus, placed, configurations)),
+        sequences,
+        tuple(others) if ensembles else (),
+        gpus,
+        placed,
+    )
+
+
+def _share(
+    target: Target, config: ModelConfig, found: Sequence[Workload], output_bytes: int
+) -> None:
+    """Put all tensors into shared memory."""
+    if not isinstance(target, RemoteServer):
+        raise InvalidArgumentError(
+            "in the process nothing is sent, so there is nothing to share",
+            hint="--protocol http or grpc, or a --url",
+        )
+    requests = [request for workload in found for request in workload.requests]
+    for workload in found:
+        if workload.sequences is not None:
+            requests += [step for steps in workload.sequences.streams for step in steps]
+    rows = max(workload.batch_size for workload in found)
+    target.share(config, requests, rows=rows, output_bytes=output_bytes)
+
+
+def _simulated(
+    gpus: SimulatedGPUs | None, plan: SweepPlan, configurations: Sequence[Configuration]
+) -> list[str]:
+    """Return a note for each group of models on simulated GPUs: their times are simulated."""
+    if gpus is None:
+        return []
+    groups: dict[str, list[str]] = {}
+    for options in configurations:
+        names = ", ".join(_on_gpus(plan.target(options)))
+        label = describe("", {k: v for k, v in options.items() if k == "placement"}, 1)
+        if names and label not in groups.setdefault(names, []):
+            groups[names].append(label)
+    return [
+        f"{'; '.join(label for label in labels if label)}{': ' if any(labels) else ''}{names} on simulated "
+        f"GPUs ({gpus}): the times are simulated"
+        for names, labels in groups.items()
+    ]
+
+
+def _on_gpus(models: Mapping[str, ModelConfig]) -> list[str]:
+    """Return the models that have instances on GPUs, in quotes."""
+    return [
+        f"'{name}'"
+        for name, config in models.items()
+        if any(enum_name(group, "kind") == "KIND_GPU" for group in config.instance_group)
+    ]
+
+
+def _simulated_gpus(target: Target) -> SimulatedGPUs | None:
+    """Return the simulated GPUs of a server in this process; None for any other target."""
+    devices = getattr(target, "devices", None)
+    return devices.simulated if isinstance(devices, DeviceSet) else None
+
+
+def _stand_ins(models: Mapping[str, ModelConfig]) -> list[str]:
+    """Return a note about each stand-in: its times are no measurements of the model."""
+    return [
+        f"'{name}' is a stand-in ({stand_in_reason(config)}): its times are declared, not measured"
+        for name, config in models.items()
+        if stand_in_reason(config)
+    ]
+
+
+def _most_live(levels: LevelPlan, sequences: SequencePlan) -> int:
+    """Return the number of live sequences at the highest level; of an open range at the lowest."""
+    if levels.mode != "concurrency":
+        return sequences.num_of_sequences
+    values = level_values(levels.levels)
+    return int(max(values) if values is not None else next(iter(levels.levels)))
+
+
+def _measure(
+    session: Session,
+    options: PerfOptions,
+    levels: LevelPlan,
+    configurations: Sequence[Configuration],
+    plan: _Plan,
+    windows: WindowPlan,
+) -> bool:
+    """Measure every configuration and workload; return whether the user interrupted it."""
+    configurator = None
+    if options.server is not None:
+        configurator = Configurator(
+            options.server, options.model, configurations, options.sweep_models
+        )
+    try:
+        for configuration in configurations:
+            if configurator is not None:
+                session.report_loading(configuration)
+                configurator.apply(configuration)
+            for workload in plan.workloads:
+                level_of = partial(
+                    Level,
+                    workload=workload,
+                    streaming=options.streaming,
+                    rule=options.stability_rule(),
+                    plan=windows,
+                    request_count=options.request_count or levels.whole,
+                    seed=options.seed,
+                    configuration=configuration,
+                    version=options.model_version or -1,
+                )
+                session.search(levels, level_of)
+    except KeyboardInterrupt:
+        return True
+    finally:
+        if configurator is not None:
+            configurator.restore()
+    return False
+
+
+def settings_of(
+    options: PerfOptions, sequences: SequencePlan | None, windows: WindowPlan
+) -> dict[str, Any]:
+    """Return the settings that a report keeps."""
+    settings: dict[str, Any] = {name: getattr(options, name) for name in _SETTINGS}
+    settings |= {
+        "measurement_interval_ms": windows.interval_ms,
+        "max_trials": options.stability_rule().max_trials,
+        "input_data": str(options.input_data) if options.inputs is None else "given",
+    }
+    if options.recording is not None:
+        is_recording = isinstance(options.recording, Recording)
+        settings["recording"] = "given" if is_recording else str(options.recording)
+    if sequences is not None:
+        settings["sequences"] = asdict(sequences)
+    return settings
+
+
+def place_of(target: Target) -> Mapping[str, Any]:
+    """Return the place of a target, for the settings of a report."""
+    if isinstance(target, RemoteServer):
+        return {"url": target.url, "protocol": target.protocol}
+    return {}
+
+
+def environment_of(target: Target) -> Mapping[str, Any]:
+    """Return the machine and the packages; GPUs only if torch is already imported."""
+    environment: dict[str, Any] = {
+        "measured_at": datetime.now(UTC).isoformat(timespec="seconds"),
+        "nbtriton": __version__,
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "cpus": len(os.sched_getaffinity(0))
+        if hasattr(os, "sched_getaffinity")
+        else os.cpu_count(),
+    }
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        environment["torch"] = str(torch.__version__)
+        if torch.cuda.is_available():
+            environment["gpus"] = [
+                torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())
+            ]
+    if isinstance(target, RemoteServer):
+        environment["server"] = target.describe()
+    if (simulated := _simulated_gpus(target)) is not None:
+        environment["gpus"] = str(simulated)
+    return environment

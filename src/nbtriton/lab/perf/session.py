@@ -1,0 +1,141 @@
+"""The levels of a run, measured one after the other, and its progress."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from functools import partial
+
+from nbtriton.lab.perf.loads import Load
+from nbtriton.lab.perf.measure import Level
+from nbtriton.lab.perf.point import PerfPoint, describe
+from nbtriton.lab.perf.progress import LevelProgress, Observer, PerfProgress
+from nbtriton.lab.perf.search import LevelPlan
+from nbtriton.lab.perf.sweep import Configuration
+
+__all__ = ["Measure", "Session"]
+
+# Measures one level until its verdict, and calls the function with its progress. Returns the point (None if
+# interrupted before its first window), and whether it was interrupted.
+Measure = Callable[[Level, Callable[[LevelProgress], None]], tuple[PerfPoint | None, bool]]
+
+_log = logging.getLogger("nbtriton.lab.perf")
+
+
+class Session:
+    """The points of a run so far.
+
+    Parameters
+    ----------
+    measure : callable
+        Measures a level: `nbtriton.lab.perf.measure.measure_level` of a server and a model.
+    total : int or None
+        Levels of the whole run, None where a search decides.
+    observer : callable or None
+
+    Attributes
+    ----------
+    points : list of PerfPoint
+    notes : list of str
+    """
+
+    def __init__(
+        self,
+        measure: Measure,
+        total: int | None,
+        observer: Observer | None,
+        *,
+        loads: tuple[float, ...] = (),
+        target_ms: float | None = None,
+    ) -> None:
+        self._loads, self._target_ms = loads, target_ms
+        self.points: list[PerfPoint] = []
+        self.notes: list[str] = []
+        self._measure_level = measure
+        self._total = total
+        self._observer = observer
+        self._done = 0  # measured levels, and levels skipped by a search
+        self._measured = 0
+        self._started_s = self._level_started_s = time.monotonic()
+
+    def search(self, plan: LevelPlan, level_of: Callable[[Load], Level]) -> None:
+        """Measure the levels of one configuration and workload.
+
+        Raises
+        ------
+        KeyboardInterrupt
+            Interrupted by the user; `points` has the finished levels.
+        """
+        search = plan.search()
+        first = self._done
+        value = next(search)
+        while True:
+            passed = self._measure(level_of(plan.load(value)))
+            self._done += 1
+            self._measured += 1
+            try:
+                value = search.send(passed)
+            except StopIteration:
+                break
+        if plan.count is not None:
+            # A search that ended early has skipped the other levels.
+            self._done = first + plan.count
+
+    def _measure(self, level: Level) -> bool:
+        level_name = describe(level.load.label, level.configuration, level.workload.batch_size)
+        self._level_started_s = time.monotonic()
+        self._report(level_name, level, LevelProgress(0, 0, 0.0))
+        point, interrupted = self._measure_level(level, partial(self._report, level_name, level))
+        if point is not None and point.outcome == "over_limit":
+            self.notes.append(f"{level_name}: {point.notes[0]}")
+        elif point is not None:
+            self.points.append(point)
+        if interrupted:
+            raise KeyboardInterrupt
+        # More load would not help a level without a single response.
+        return point is not None and point.outcome in (
+            "stable",
+            "unstable",
+            "not judged",
+            "predicted",
+        )
+
+    def report_loading(self, configuration: Configuration) -> None:
+        """Report that models are loaded with the options of a sweep."""
+        if configuration:
+            self._report(
+                f"loading {describe('', configuration, 1)}", None, LevelProgress(0, 0, 0.0)
+            )
+
+    def _report(self, what: str, level: Level | None, progress: LevelProgress) -> None:
+        if self._observer is None:
+            return
+        elapsed_s = time.monotonic() - self._started_s
+        eta_s = None
+        if self._total is not None and self._measured:
+            # The mean time of the levels so far; the current one has begun already.
+            finished_s = self._level_started_s - self._started_s
+            left_s = finished_s / self._measured * (self._total - self._done)
+            eta_s = max(0.0, left_s - (elapsed_s - finished_s))
+        whole = PerfProgress(
+            level=self._done + 1,
+            levels=self._total,
+            what=what,
+            window=progress.windows,
+            max_windows=level.max_windows if level else 0,
+            requests=progress.requests,
+            max_requests=level.request_count if level else 0,
+            elapsed_s=elapsed_s,
+            eta_s=eta_s,
+            infer_per_s=progress.requests_per_s * (level.workload.batch_size if level else 0),
+            points=tuple(self.points),
+            loads=self._loads,
+            target_ms=self._target_ms,
+        )
+        try:
+            self._observer(whole)
+        except Exception:
+            # An observer must not hurt the measurement: after an error it is not called again.
+            _log.exception("the observer of a measurement raised and was removed")
+            self._observer = None

@@ -1,0 +1,125 @@
+"""The measurements of a model in several turns, and the numbers that follow from them."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from statistics import median
+from typing import Any
+
+from nbtriton.lab.simulate.estimates import added_quantiles, mean, upper_median, without_stalls
+from nbtriton.runtime.engine.core.snapshot import BatchRecord
+
+__all__ = ["ModelMeasurements"]
+
+
+@dataclass(slots=True)
+class ModelMeasurements:
+    """The measurements of one model; times in ns.
+
+    Parameters
+    ----------
+    alone : mapping of int to list of list of int
+        Execution times of one request at a time, by rows and turn.
+    busy : mapping of int to list of (float, float)
+        Wall and processor seconds of those executions, by rows.
+    gathered : list of float
+        Additional time of each further request of a batch, by turn.
+    queued, idle, whole : mapping of int to list of int
+        Of executions after an idle time, by that time in us: queue time, actual idle time, and queue time
+        plus execution time.
+    plain, crowded, gaps : mapping of int to list of int
+        By concurrent executions: execution times of full batches of one request, those of full batches of
+        many requests, and the gaps between the latter.
+    details : dict
+        Further fields of the profile.
+    """
+
+    alone: dict[int, list[list[int]]] = field(default_factory=lambda: defaultdict(list))
+    busy: dict[int, list[tuple[float, float]]] = field(default_factory=lambda: defaultdict(list))
+    gathered: list[float] = field(default_factory=list)
+    queued: dict[int, list[int]] = field(default_factory=lambda: defaultdict(list))
+    idle: dict[int, list[int]] = field(default_factory=lambda: defaultdict(list))
+    whole: dict[int, list[int]] = field(default_factory=lambda: defaultdict(list))
+    plain: dict[int, list[int]] = field(default_factory=lambda: defaultdict(list))
+    crowded: dict[int, list[int]] = field(default_factory=lambda: defaultdict(list))
+    gaps: dict[int, list[int]] = field(default_factory=lambda: defaultdict(list))
+    details: dict[str, Any] = field(default_factory=dict)
+
+    def add_after_idle(self, idle_us: int, executions: Sequence[BatchRecord], rows: int) -> None:
+        """Add executions of an instance, in the order of their begin, that were to follow this idle time.
+
+        Only those with these rows count whose requests arrived after the end of the execution before.
+        """
+        last_ns = 0
+        for record in executions:
+            arrival_ns = record.start_ns - record.queue_ns
+            if last_ns and arrival_ns > last_ns and record.batch_size == rows:
+                self.queued[idle_us].append(record.queue_ns)
+                self.idle[idle_us].append(record.start_ns - last_ns)
+                self.whole[idle_us].append(record.end_ns - arrival_ns)
+            last_ns = max(last_ns, record.end_ns)
+
+    def all_alone(self, rows: int) -> list[int]:
+        """Return the times of all turns."""
+        return [time_ns for turn in self.alone.get(rows, ()) for time_ns in turn]
+
+    def clean(self) -> None:
+        """Leave out the stalls of executions that other programs caused."""
+        for turns in self.alone.values():
+            turns[:] = [without_stalls(times_ns)[0] for times_ns in turns]
+        for found in (self.plain, self.crowded):
+            for level, times_ns in found.items():
+                found[level] = without_stalls(times_ns)[0]
+
+    @property
+    def drift(self) -> tuple[float, float]:
+        """The fastest and the slowest turn's execution times, as factors of the mean of all turns.
+
+        Turns of a few executions each differ by chance, too, which is as uncertain.
+        """
+        ratios: dict[int, list[float]] = defaultdict(list)
+        for rows, turns in self.alone.items():
+            usual = mean(self.all_alone(rows))
+            for turn, times_ns in enumerate(turns):
+                ratios[turn].append(mean(times_ns) / usual)
+        means = [mean(each) for each in ratios.values()] or [1.0]
+        return min(1.0, *means), max(1.0, *means)
+
+    @property
+    def cores(self) -> float:
+        """Cores that an execution of the largest batch keeps busy."""
+        if not self.busy:
+            return 0.0
+        took_s, used_s = map(sum, zip(*self.busy[max(self.busy)], strict=True))
+        return min(max(0.0, used_s / took_s), float(os.cpu_count() or 1))
+
+    @property
+    def gather_ns(self) -> float:
+        """Additional time of each further request of a batch, at most its time alone."""
+        if not self.gathered:
+            return 0.0
+        return min(
+            median(self.gathered), *(upper_median(self.all_alone(rows)) for rows in self.alone)
+        )
+
+    @property
+    def wake_ns(self) -> float | None:
+        """Start latency of a sleeping instance: the lower ones; `idle_us` contains the others."""
+        for queued in self.queued.values():
+            return min(float(sorted(queued)[len(queued) // 4]), sys.getswitchinterval() * 1e9)
+        return None
+
+    def idle_us(self, rows: int) -> tuple[tuple[float, tuple[float, ...]], ...]:
+        """Return the additional times of executions with these rows after idle times."""
+        wake_ns = round(self.wake_ns or 0)
+        plain = self.all_alone(rows)
+        additions = []
+        for idle_us, whole in self.whole.items():
+            adds = added_quantiles([time_ns - wake_ns for time_ns in whole], plain)
+            really_us = upper_median(self.idle[idle_us]) / 1000
+            additions.append((really_us, tuple(round(ns / 1000, 3) for ns in adds)))
+        return tuple(sorted(additions))

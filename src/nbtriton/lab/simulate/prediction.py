@@ -1,0 +1,294 @@
+"""What-if: `nbtriton.perf` on a simulated server."""
+
+from __future__ import annotations
+
+import inspect
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from nbtriton.common.errors import InvalidArgumentError, nearest
+from nbtriton.lab.perf.api import perf
+from nbtriton.lab.perf.measure import Level
+from nbtriton.lab.perf.options import PerfOptions
+from nbtriton.lab.perf.point import PerfPoint
+from nbtriton.lab.perf.prepare import Data, Workload, sequence_plan, workloads
+from nbtriton.lab.perf.progress import LevelProgress
+from nbtriton.lab.perf.report import PerfReport
+from nbtriton.lab.perf.run import settings_of
+from nbtriton.lab.perf.session import Session
+from nbtriton.lab.perf.source import PointSource
+from nbtriton.lab.perf.sweep import SERVER_OPTIONS, Configuration, SweepPlan, model_tree
+from nbtriton.lab.perf.traffic import SequenceData, SequencePlan
+from nbtriton.lab.simulate.level import simulate_level
+from nbtriton.lab.simulate.model_profile import Profile
+from nbtriton.lab.simulate.server import DOUBTFUL
+from nbtriton.model.config import normalize
+
+__all__ = ["profile_under", "whatif"]
+
+# Options of `perf` that say where to measure.
+_PLACE = (
+    "server", "url", "protocol", "shared_memory", "output_shared_memory_size", "placement", "kind",
+    "model_version",
+)  # fmt: skip
+# Requests of a window.
+_REQUESTS = 1000
+# A measurement on a quiet machine is within these shares of a prediction, of throughput and of the 99th percentile;
+# other programs that use all cores add so much.
+_MARGIN, _TAIL_MARGIN, _BUSY_MARGIN = 0.05, 0.15, 0.25
+# A measured window of a hundred requests has one more or one less, at any rate that the server follows.
+_COUNT_MARGIN = 0.01
+_DEFAULTS = {
+    name: parameter.default
+    for name, parameter in inspect.signature(perf).parameters.items()
+    if name not in ("server", "model")
+}
+
+
+def whatif(profile: Profile, model: str | None = None, **options: Any) -> PerfReport:
+    """Predict what `nbtriton.perf` would measure, on a simulated server.
+
+    The engine's own schedulers run in virtual time with a profile's service times. A level takes milliseconds
+    instead of seconds.
+
+    Parameters
+    ----------
+    profile : Profile
+        A result of `nbtriton.profile`.
+    model : str, optional
+        A model of the profile; by default the profiled one.
+    **options
+        Options of `nbtriton.perf`, with the same meanings and defaults: `concurrency`, `request_rate`,
+        `intervals`, `recording`, `instances`, `max_batch_size` and so on. `seed` also draws the service
+        times.
+
+    Returns
+    -------
+    PerfReport
+        The same report, marked as simulated. The outcome of a level is ``"predicted"``, with the range in which
+        a measurement should lie. It is ``"beyond the profile"``, and a note says why, where the simulation went
+        beyond the measurements (larger batches, more concurrent executions), or where these were of a machine that
+        was busy with something else.
+
+    Notes
+    -----
+    Without `measurement_interval_ms` and `measurement_mode` a window has 1,000 requests.
+
+    Raises
+    ------
+    InvalidArgumentError
+        Invalid options.
+    NotFoundError
+        The profile has no such model.
+    UnsupportedError
+        A decoupled model, which cannot be simulated.
+
+    Examples
+    --------
+    A model whose executions take 10 ms, with one instance and with two. `nbtriton.profile` measures the
+    profile of a loaded model.
+
+    >>> profile = nt.Profile.declared({"bert": 10})
+    >>> report = nt.whatif(profile, concurrency=2, instances=[1, 2], request_count=100)
+    >>> report.frame["infer_per_s"].tolist()
+    [100.0, 200.0]
+    """
+    perf_options = _options(profile, model, options)
+    levels, configurations = perf_options.level_plan(), perf_options.configurations()
+    for configuration in configurations:
+        profile_under(profile, configuration)  # refused before a simulation
+    ensembles, others = model_tree(profile, perf_options.model)
+    sweep = SweepPlan(
+        ensembles, others, {name: profile.config(name) for name in perf_options.sweep_models}
+    )
+    sweep.check(configurations)
+    plan = sequence_plan(sweep.originals, perf_options.sequence_plan(), serial=False)
+    found, notes = _workloads(profile, perf_options, plan, configurations)
+    total = levels.count and levels.count * len(configurations) * len(found)
+    windows = perf_options.window_plan(total)
+    if perf_options.measurement_interval_ms is None and windows.mode == "time_windows":
+        # Virtual time costs nothing: with a hundred requests, the gaps of a Poisson process vary by a tenth.
+        windows = replace(windows, mode="count_windows", request_count=_REQUESTS)
+    models = (perf_options.model, *others) if ensembles else (perf_options.model,)
+    in_force = dict(sweep.originals)
+
+    def measure(
+        level: Level, on_progress: Callable[[LevelProgress], None]
+    ) -> tuple[PerfPoint | None, bool]:
+        under = profile_under(profile, level.configuration)
+        point, interrupted = simulate_level(under, in_force, models, level, on_progress)
+        if point is None or interrupted or profile.is_declared:
+            return point, interrupted
+        # The same load on the slowest and on the fastest server that the measurements allow.
+        margin = _MARGIN + _BUSY_MARGIN * profile.busy
+        others = [point]
+        for changed in _bounds(under, margin):
+            other, interrupted = simulate_level(changed, in_force, models, level, _no_progress)
+            if other is None or interrupted:
+                return point, interrupted
+            others.append(other)
+        return _with_ranges(point, others, 1 + _TAIL_MARGIN + _BUSY_MARGIN * profile.busy), False
+
+    source = PointSource(perf_options.model, tuple(perf_options.sweep_models))
+    session = Session(measure, total, perf_options.observer)
+    started_s = time.monotonic()
+    interrupted = False
+    try:
+        for configuration in configurations:
+            # As a real load does: a new batcher uses its preferred sizes only after its first request.
+            target = sweep.target(configuration)
+            in_force |= {name: normalize(config, name=name) for name, config in target.items()}
+            for workload in found:
+                level_of = partial(
+                    Level,
+                    workload=workload,
+                    rule=perf_options.stability_rule(),
+                    plan=windows,
+                    request_count=perf_options.request_count or levels.whole,
+                    seed=perf_options.seed,
+                    configuration=configuration,
+                )
+                session.search(levels, level_of)
+    except KeyboardInterrupt:
+        interrupted = True
+    return PerfReport(
+        model=perf_options.model,
+        points=tuple(
+            replace(point, source=source, **_judged(point, profile)) for point in session.points
+        ),
+        settings=settings_of(perf_options, plan, windows),
+        environment=profile.environment,
+        notes=(*filter(None, (profile.disturbance,)), *notes, *session.notes),
+        elapsed_s=time.monotonic() - started_s,
+        interrupted=interrupted,
+        quick=perf_options.quick,
+        simulated=True,
+    )
+
+
+def _no_progress(_: LevelProgress) -> None:
+    pass
+
+
+def _with_ranges(point: PerfPoint, others: Sequence[PerfPoint], tail: float) -> PerfPoint:
+    """Return a point with the ranges of throughput and p99 latency that several simulations span."""
+    rates = [each.infer_per_s for each in others]
+    tails_us = [each.latency_p99_us for each in others]
+    return replace(
+        point,
+        infer_per_s_range=(min(rates) * (1 - _COUNT_MARGIN), max(rates) * (1 + _COUNT_MARGIN)),
+        latency_p99_range_us=(min(tails_us) / tail, max(tails_us) * tail),
+    )
+
+
+def _bounds(profile: Profile, margin: float) -> tuple[Profile, Profile]:
+    """Return a profile as slow as its slowest turn, with its stalls, and one as fast as its fastest turn.
+
+    Both are slower, or faster, by a share on top.
+    """
+    slow, fast = {}, {}
+    for name, one in profile.models.items():
+        least, most = one.drift[0] * (1 - margin), one.drift[1] * (1 + margin)
+        slow[name] = replace(
+            one,
+            points=tuple(
+                replace(each, times_us=tuple(us * most for us in each.times_us + each.stalls_us))
+                for each in one.points
+            ),
+        )
+        fast[name] = replace(
+            one,
+            points=tuple(
+                replace(each, times_us=tuple(us * least for us in each.times_us))
+                for each in one.points
+            ),
+        )
+    return replace(profile, models=slow), replace(profile, models=fast)
+
+
+def _judged(point: PerfPoint, profile: Profile) -> dict[str, Any]:
+    """Return the outcome of a simulated level, and its notes."""
+    notes = point.notes
+    if not profile.is_usable:
+        notes = (*notes, f"{DOUBTFUL}: {profile.disturbance}")
+    doubtful = any(note.startswith(DOUBTFUL) for note in notes)
+    beyond = doubtful and point.outcome == "predicted"
+    return {"notes": notes, "outcome": "beyond the profile" if beyond else point.outcome}
+
+
+def profile_under(profile: Profile, configuration: Configuration) -> Profile:
+    """Return the profile of a server with the server options of a configuration."""
+    changed = {name: configuration[name] for name in SERVER_OPTIONS if name in configuration}
+    if configuration.get("cache") and not profile.server.get("cache_bytes"):
+        raise InvalidArgumentError(
+            "the profiled server has no response cache, so cache=True would change nothing",
+            hint="profile one that has: nt.Server(cache_bytes=N)",
+        )
+    return replace(profile, server={**profile.server, **changed}) if changed else profile
+
+
+def _options(profile: Profile, model: str | None, options: Mapping[str, Any]) -> PerfOptions:
+    if not isinstance(profile, Profile):
+        raise InvalidArgumentError(
+            f"whatif needs a profile, found {type(profile).__name__}",
+            hint="nt.profile(server, name) makes one",
+        )
+    for name in options:
+        if name not in _DEFAULTS:
+            raise InvalidArgumentError(
+                f"unknown option '{name}'; the options are those of nbtriton.perf",
+                hint=nearest(name, _DEFAULTS),
+            )
+    for name in _PLACE[1:]:
+        if options.get(name) not in (None, "inproc", _DEFAULTS[name]):
+            raise InvalidArgumentError(
+                f"{name} has no meaning for a simulated server",
+                hint="a profile is of the devices where the instances ran; tune(placement='auto') measures all"
+                if name in ("placement", "kind")
+                else "profile the server there: nt.profile(None, name, url=...)",
+            )
+    if options.get("streaming") or options.get("periodic_concurrency") is not None:
+        raise InvalidArgumentError("streams of responses are not simulated")
+    given = {**_DEFAULTS, **options, "url": None, "protocol": None}
+    return PerfOptions(server=None, model=model or profile.model, **given)
+
+
+def _workloads(
+    profile: Profile,
+    options: PerfOptions,
+    plan: SequencePlan | None,
+    configurations: Sequence[Configuration],
+) -> tuple[list[Workload], tuple[str, ...]]:
+    """Return the workloads; only the number of rows of generated data matters."""
+    config = profile.config(options.model)
+    largest = min(c.get("max_batch_size", config.max_batch_size) for c in configurations)
+    data = Data(options.inputs, options.shapes, options.input_data)
+    sizes = options.batch_sizes()
+    if options.inputs is not None or options.input_data not in ("random", "zero"):
+        found, notes = workloads(config, sizes, data, plan, largest)
+    else:
+        notes = ()
+        sequences = None if plan is None else SequenceData(plan, [[{}]], given=False)
+        found = [Workload(({},), size or 1, sequences) for size in sizes]
+        for workload in found:
+            if workload.batch_size > max(1, largest):
+                raise InvalidArgumentError(
+                    f"batch size {workload.batch_size} is larger than max_batch_size {largest} of "
+                    f"model '{config.name}'",
+                    hint="every such request would be refused",
+                )
+    return [replace(each, options=options.call_options()) for each in found], notes
+
+
+_parameters = inspect.signature(perf).parameters.values()
+# The signature that `nt.whatif?` shows.
+whatif.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+    [
+        *list(inspect.signature(whatif).parameters.values())[:2],
+        *(each for each in _parameters if each.name not in ("model", *_PLACE)),
+    ],
+    return_annotation="PerfReport",
+)

@@ -1,0 +1,247 @@
+"""The result of a tuning: its finalists, its display, its application to a server."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from html import escape
+from typing import TYPE_CHECKING, Any, Self
+
+from nbtriton.common.errors import InvalidArgumentError
+from nbtriton.common.packages import needed
+from nbtriton.drawing import Column, compact_html, counted, in_units, measure, table_text
+from nbtriton.lab.perf.point import PerfPoint
+from nbtriton.lab.perf.source import AppliedConfiguration
+from nbtriton.lab.perf.sweep import Configurator
+from nbtriton.lab.simulate.search import Candidate
+from nbtriton.model.config import ModelConfig
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from nbtriton.serving.server import Server
+
+__all__ = ["Finalist", "Tuning", "flat_options", "simulated_text"]
+
+_MEASURED = ("infer_per_s", "latency_p50_us", "latency_p99_us")
+
+
+@dataclass(frozen=True, slots=True)
+class Finalist:
+    """A configuration with its predicted and its measured point.
+
+    Parameters
+    ----------
+    options : mapping of str to mapping
+        By model.
+    predicted : PerfPoint
+    measured : PerfPoint or None
+        None if an interrupt came before.
+    memory_mb : float
+        Megabytes of all instances, by the measurement of one; 0 where not asked for.
+    """
+
+    options: Mapping[str, Mapping[str, Any]]
+    predicted: PerfPoint
+    measured: PerfPoint | None
+    memory_mb: float = 0.0
+
+    @property
+    def result(self) -> PerfPoint:
+        """The point that ranks it."""
+        return self.predicted if self.measured is None else self.measured
+
+    @property
+    def due(self) -> None:
+        """None: the number of requests due in the measured windows is unknown."""
+
+    @property
+    def instances(self) -> int:
+        """Instances of all models, where they are part of the search."""
+        return sum(each.get("instances", 0) for each in self.options.values())
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Tuning:
+    """The result of `nbtriton.tune`: has a display in notebooks, and can be applied.
+
+    Parameters
+    ----------
+    model : str
+    finalists : tuple of Finalist
+        Measured, the best first.
+    candidates : tuple of Candidate
+        All predicted configurations, the best first.
+    configs : mapping of str to ModelConfig
+        The best configuration: of each model that it changes.
+    simulated : int
+        Number of simulated loads.
+    notes : tuple of str
+    elapsed_s : float
+    interrupted : bool
+
+    Examples
+    --------
+    >>> choices = {"instances": [1, 2], "max_batch_size": [8], "max_queue_delay_us": [0]}
+    >>> profile = nt.Profile.declared({"double": {1: 2, 8: 4}})
+    >>> best = nt.tune(server, "double", **choices, profile=profile, finalists=1, seconds=20)
+    >>> len(best.candidates), best.interrupted
+    (2, False)
+    >>> applied = best.apply()
+    >>> server.config("double").instance_group[0].count == best.models["double"]["instances"]
+    True
+    """
+
+    model: str
+    finalists: tuple[Finalist, ...]
+    candidates: tuple[Candidate, ...]
+    configs: Mapping[str, ModelConfig]
+    simulated: int = 0
+    notes: tuple[str, ...] = ()
+    elapsed_s: float = 0.0
+    interrupted: bool = False
+    server: Server | None = field(default=None, compare=False)
+
+    @property
+    def best(self) -> PerfPoint:
+        """The best point: measured, or predicted if an interrupt came before."""
+        return self.finalists[0].result
+
+    @property
+    def models(self) -> Mapping[str, Mapping[str, Any]]:
+        """The options of the best configuration, by model."""
+        return self.finalists[0].options
+
+    @property
+    def configuration(self) -> dict[str, Any]:
+        """The best configuration and its load, as options of `nbtriton.perf`.
+
+        Of an ensemble whose models have options of their own only the load: `apply` sets the rest.
+        """
+        options = list(self.models.values())
+        if all("placement" in each for each in options):
+            devices = {name: each["placement"] for name, each in self.models.items()}
+            return {"placement": devices, str(self.best.mode): self.best.value}
+        same = all(each == options[0] for each in options)
+        return {**(options[0] if same else {}), str(self.best.mode): self.best.value}
+
+    @property
+    def config_pbtxt(self) -> str:
+        """The text of ``config.pbtxt`` of each model, under a comment with its path."""
+        return AppliedConfiguration(self.configs).config_pbtxt
+
+    @property
+    def frontier(self) -> pd.DataFrame:
+        """The predicted candidates that none beats in both throughput and p99 latency."""
+        with needed("a frontier"):
+            import pandas as pd
+
+        best, lowest = [], float("inf")
+        for one in sorted(self.candidates, key=lambda each: -each.point.infer_per_s):
+            if one.point.latency_p99_us < lowest:
+                lowest = one.point.latency_p99_us
+                best.append(one)
+        return pd.DataFrame([_row(one, one.point) for one in reversed(best)])
+
+    def apply(self, server: Server | None = None) -> AppliedConfiguration:
+        """Load the models with the best configuration.
+
+        Returns
+        -------
+        AppliedConfiguration
+            Displayed as their ``config.pbtxt``.
+        """
+        target = server or self.server
+        if target is None:
+            raise InvalidArgumentError("no server", hint="give one: tuning.apply(server)")
+        configurator = Configurator(target, self.model, [])
+        configurator.apply_each(self.models)
+        return AppliedConfiguration({name: target.config(name) for name in configurator.models})
+
+    def __copy__(self) -> Self:
+        return replace(self)
+
+    # A deep copy, or one from a pickle, is plain data: without the server.
+    def __reduce__(self) -> tuple[Any, ...]:
+        given = (
+            self.model, self.finalists, self.candidates, dict(self.configs), self.simulated, self.notes,
+            self.elapsed_s, self.interrupted,
+        )  # fmt: skip
+        return type(self), given
+
+    @property
+    def headline(self) -> str:
+        """A one-line summary of the search."""
+        words = (
+            f"{self.model}: {simulated_text(len(self.candidates))}, "
+            f"{sum(one.measured is not None for one in self.finalists)} measured in {measure(self.elapsed_s)} s"
+        )
+        return words + (", interrupted" if self.interrupted else "")
+
+    def __repr__(self) -> str:
+        return f"<Tuning {self.headline}>"
+
+    def _repr_mimebundle_(self, **_options: object) -> dict[str, str]:
+        rows = [
+            {
+                **_row(one, one.result),
+                **({} if one.measured else dict.fromkeys(_MEASURED)),
+                "predicted": one.predicted.infer_per_s,
+                "predicted_p99_us": one.predicted.latency_p99_us,
+            }
+            for one in self.finalists
+        ]
+        titles = {
+            "memory_mb": Column("memory", "MB"),
+            "infer_per_s": Column("measured", "infer/s"),
+            "latency_p50_us": Column("p50", "µs"),
+            "latency_p99_us": Column("p99", "µs"),
+            "predicted": Column("predicted", "infer/s"),
+            "predicted_p99_us": Column("predicted p99", "µs"),
+        }
+        names = list(rows[0])
+        columns = [titles.get(name) or Column.of(name) for name in names]
+        columns, cells = in_units(columns, [[row[name] for name in names] for row in rows])
+        text = [self.headline, table_text(columns, cells)]
+        text += [*(f"note: {note}" for note in self.notes), self.config_pbtxt]
+        items = "".join(f"<li>{escape(note)}</li>" for note in self.notes)
+        # The options that differ between the finalists, and their results.
+        differ = [name for name in names if any(row[name] != rows[0][name] for row in rows)]
+        important = [
+            *(name for name in differ if name not in titles),
+            "infer_per_s",
+            "latency_p99_us",
+            "predicted",
+            "predicted_p99_us",
+        ]
+        first = [names.index(name) for name in important if name in names]
+        html = (
+            f'<div class="nbt-perf"><p>{escape(self.headline)}</p>{compact_html(columns, cells, first)}'
+            f'<ul>{items}</ul><pre style="font-family:monospace">{escape(self.config_pbtxt)}</pre></div>'
+        )
+        return {"text/plain": "\n".join(text), "text/html": html}
+
+
+def simulated_text(count: int) -> str:
+    """Return how many configurations were simulated, in words."""
+    return f"{counted(count, 'configuration')} simulated"
+
+
+def flat_options(options: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the options of one model as they are, of several with the model's name as prefix."""
+    if len(options) == 1:
+        return dict(next(iter(options.values())))
+    return {
+        f"{model}.{name}": value for model, each in options.items() for name, value in each.items()
+    }
+
+
+def _row(one: Candidate | Finalist, point: PerfPoint) -> dict[str, Any]:
+    return {
+        **flat_options(one.options),
+        **({"memory_mb": one.memory_mb} if one.memory_mb else {}),
+        point.mode: point.value,
+        "infer_per_s": point.infer_per_s,
+        "latency_p50_us": point.latency_p50_us,
+        "latency_p99_us": point.latency_p99_us,
+    }

@@ -1,0 +1,379 @@
+"""The command line: ``nbtriton serve``, ``validate``, ``perf``, ``export`` and ``env``."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import platform
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from nbtriton import __version__
+from nbtriton.common.errors import InvalidArgumentError, TritonError, nearest
+from nbtriton.common.packages import core_is_compiled
+
+__all__ = ["main"]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line; return the exit status."""
+    if argv is None:
+        # As in Triton, `sys.argv` has no arguments for models and their libraries (unittest).
+        argv, sys.argv[1:] = sys.argv[1:], []
+    command_line = list(argv)
+    try:
+        if command_line[:1] == ["serve"]:  # tritonserver's syntax
+            return _serve(command_line[1:])
+        arguments = _parse(command_line)
+        return int(arguments.run(arguments))
+    except TritonError as error:
+        print(f"nbtriton: {error.message}", file=sys.stderr)
+        if error.hint:
+            print(f"  hint: {error.hint}", file=sys.stderr)
+        return 1 if command_line[:1] == ["serve"] else 2  # 1 as tritonserver
+    except OSError as error:
+        print(f"nbtriton: {error}", file=sys.stderr)
+        return 1 if command_line[:1] == ["serve"] else 2
+    except KeyboardInterrupt:
+        return 130
+
+
+def _parse(command_line: list[str]) -> argparse.Namespace:
+    """Parse the command line; report an unknown option with the nearest one."""
+    parser = _parser()
+    arguments, unknown = parser.parse_known_args(command_line)
+    if unknown:
+        commands = next(a.choices for a in parser._actions if isinstance(a.choices, dict))  # noqa: SLF001
+        actions = commands[command_line[0]]._actions if command_line[0] in commands else []  # noqa: SLF001
+        known = [option for action in actions for option in action.option_strings]
+        hint = nearest(unknown[0].partition("=")[0], known)
+        is_typo = unknown[0].startswith("-") and hint.startswith("did you mean")
+        suggestion = f" ({hint})" if is_typo else ""
+        parser.error(f"unrecognized arguments: {' '.join(unknown)}{suggestion}")
+    return arguments
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="nbtriton", description="Triton Inference Server's runtime, without the server."
+    )
+    core = "compiled" if core_is_compiled() else "pure Python"
+    python = f"{platform.python_implementation()} {platform.python_version()}"
+    parser.add_argument(
+        "--version",
+        action="version",
+        version=f"nbtriton {__version__} ({core} core, {python}, {platform.system()} {platform.machine()})",
+    )
+    commands = parser.add_subparsers(title="commands", required=True)
+    commands.add_parser(
+        "serve", help="serve a model repository, with tritonserver's flags", add_help=False
+    )
+    validate = commands.add_parser(
+        "validate",
+        help="check every model of a repository without serving it",
+        description="Complete and check every model of a repository and print one line a model: "
+        "'NAME: OK', or 'NAME: ' and the text of Triton's error; below it what has no effect here. "
+        "Exit status 1 if any failed. Each model.py is imported, and its code runs with your rights; "
+        "not with --disable-auto-complete-config.",
+    )
+    validate.add_argument("directory", metavar="DIR", help="the model repository")
+    validate.add_argument(
+        "--print", action="store_true", dest="show", help="also print the completed configurations"
+    )
+    validate.add_argument(
+        "--disable-auto-complete-config",
+        action="store_true",
+        help="take the configurations as they are, as tritonserver does with this flag",
+    )
+    validate.add_argument(
+        "--model-config-name",
+        default="",
+        metavar="NAME",
+        help="prefer configs/NAME.pbtxt to config.pbtxt",
+    )
+    validate.add_argument(
+        "--backend-directory",
+        metavar="DIR",
+        help="each NAME/model.py in it is a Python-based backend",
+    )
+    _add_stand_in(validate)
+    validate.set_defaults(run=_validate)
+    _add_perf(commands.add_parser("perf", help="measure a model of a repository under load"))
+    _add_export(commands.add_parser("export", help="write a repository anew, and verify it"))
+    _add_env(commands.add_parser("env", help="make an environment for models"))
+    return parser
+
+
+def _add_stand_in(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--stand-in",
+        action="store_true",
+        help="a model whose backend or file is missing runs as a stand-in of its shapes",
+    )
+
+
+def _add_perf(perf: argparse.ArgumentParser) -> None:
+    perf.description = (
+        "Load one model and measure its throughput and latency in this process, or those of a "
+        "server at a URL, with perf_analyzer's rules; %triton_perf takes the same options and more."
+    )
+    add = perf.add_argument
+    add("model", metavar="MODEL", help="a model or an ensemble")
+    place = perf.add_mutually_exclusive_group(required=True)
+    place.add_argument("--model-repository", metavar="DIR", action="append")
+    place.add_argument(
+        "-u", "--url", metavar="HOST:PORT", help="http:// or grpc:// may stand in front"
+    )
+    add(
+        "-i", "--protocol", choices=("inproc", "http", "grpc"),
+        help="in the process by default, http at a --url",
+    )  # fmt: skip
+    add(
+        "--shared-memory", choices=("none", "system", "cuda"), default="none",
+        help="over http and grpc: have all tensors in shared memory of this machine",
+    )  # fmt: skip
+    add(
+        "--output-shared-memory-size", type=int, default=102_400, metavar="BYTES",
+        help="room a row for an output of strings or of variable dims (102400)",
+    )  # fmt: skip
+    add(
+        "-c",
+        "--concurrency",
+        "--concurrency-range",
+        metavar="LEVELS",
+        default=1,
+        help="8, 1:32, 1:32:x2 or 1,8,32",
+    )
+    add(
+        "--request-rate",
+        "--request-rate-range",
+        metavar="LEVELS",
+        help="or requests per second, written likewise",
+    )
+    add("--request-distribution", choices=("constant", "poisson"), default="constant")
+    add(
+        "--periodic-concurrency", "--periodic-concurrency-range", metavar="START:END:STEP",
+        help="or, of a decoupled model, STEP more requests each time the last have had some responses",
+    )  # fmt: skip
+    add("--request-period", type=int, default=10, metavar="N", help="responses of each")
+    add("--recording", metavar="FILE", help="or when the requests came in a recording of nt.record")
+    add("--speed", type=_floats, default=1.0, metavar="LIST", help="how many times as fast (1)")
+    add("--request-count", type=int, default=0, metavar="N", help="requests a level")
+    add("-b", "--batch-size", type=_numbers, metavar="LIST", help="rows per request")
+    add(
+        "--shape", type=_shape, action="append", default=[], dest="shapes", metavar="NAME:DIMS",
+        help="dims of an input with variable ones",
+    )  # fmt: skip
+    add(
+        "--input-data", default="random", metavar="random|zero|FILE",
+        help="a JSON file of perf_analyzer's, or a directory of files",
+    )  # fmt: skip
+    add(
+        "-z", "--zero-input", dest="input_data", action="store_const", const="zero",
+        help="the same as --input-data zero",
+    )  # fmt: skip
+    add("--string-length", type=int, default=128, metavar="N", help="of generated strings")
+    add("--string-data", metavar="TEXT", help="or the string itself")
+    add("--streaming", action="store_true", help="listen to each response, for decoupled models")
+    add(
+        "-x", "--version", type=int, dest="model_version", metavar="N",
+        help="of the model; the highest by default",
+    )  # fmt: skip
+    add("--sequence-length", type=int, metavar="N", help="20, or the steps of the data")
+    add("--sequence-length-variation", type=float, default=20.0, metavar="PERCENT")
+    add("--sequence-id-range", metavar="START[:END]", help="correlation ids, END excluded; from 1")
+    add("--num-of-sequences", type=int, default=4, metavar="N", help="that share a request rate")
+    add("--serial-sequences", action="store_true", help="one request of a sequence at a time")
+    add("--instances", type=_numbers, metavar="LIST", help="sweep over instances")
+    add("--max-batch-size", type=_numbers, metavar="LIST", help="sweep over max_batch_size")
+    add("--max-queue-delay-us", type=_numbers, metavar="LIST", help="sweep over queue delays")
+    add(
+        "-p", "--measurement-interval", type=float, dest="measurement_interval_ms", metavar="MS",
+        help="length of a window",
+    )  # fmt: skip
+    add("-s", "--stability-percentage", type=float, default=10.0, metavar="PERCENT")
+    add("-r", "--max-trials", type=int, default=10, metavar="N", help="windows a level at most")
+    add("--percentile", type=float, metavar="N", help="judge by it instead of the mean")
+    add(
+        "-l", "--latency-threshold", type=float, dest="latency_threshold_ms", metavar="MS",
+        help="stop at this latency",
+    )  # fmt: skip
+    add("--binary-search", action="store_true", help="search the highest level below it")
+    add("--quick", action="store_true", help="short windows: a look within 3 s")
+    add("-f", "--csv", metavar="FILE", help="also write perf_analyzer's table there")
+    _add_stand_in(perf)
+    perf.set_defaults(run=_perf)
+
+
+def _add_export(export: argparse.ArgumentParser) -> None:
+    export.description = (
+        "Load a repository and write it anew with completed configurations; --verify sends the "
+        "same requests to this server and to the real tritonserver. Exit status 1 if they differ. "
+        "The models are loaded, and their code runs with your rights."
+    )
+    add = export.add_argument
+    add("repository", metavar="REPOSITORY", help="the model repository to read")
+    add("directory", metavar="DIR", help="where to write")
+    add("models", metavar="MODEL", nargs="*", default=[], help="by default all")
+    add("--overwrite", action="store_true", help="replace models that no export has written")
+    add(
+        "--python-prefix",
+        metavar="DIR",
+        help="where the server has the Python of virtual environments",
+    )
+    add("--torch", choices=("torchscript", "export", "python"), default="torchscript")
+    add("--verify", action="store_true", help="compare with the real tritonserver")
+    add("--reference", metavar="PATH|install", help="the real server, by default found on PATH")
+    _add_stand_in(export)
+    export.set_defaults(run=_export)
+
+
+def _add_env(env: argparse.ArgumentParser) -> None:
+    env.description = (
+        "Make an environment with these packages and NumPy, by uv if it is on the PATH, else by pip, and "
+        "print its folder, which is a value of EXECUTION_ENV_PATH. What was made once is kept, by its content."
+    )
+    add = env.add_argument
+    add("packages", metavar="PACKAGE", nargs="*", help="as for pip, such as 'scikit-learn<1.6'")
+    add("-r", "--requirements", metavar="FILE", help="a requirements file")
+    add(
+        "--python",
+        metavar="VERSION|PATH",
+        help="its Python, such as 3.12; by default this one's version",
+    )
+    add("--anew", action="store_true", help="make it again, with the versions of today")
+    env.set_defaults(run=_env)
+
+
+def _serve(argv: Sequence[str]) -> int:
+    from nbtriton.serving.frontends.serve.command import serve_command
+    from nbtriton.serving.server import Server
+
+    return serve_command(Server, argv)
+
+
+def _validate(arguments: argparse.Namespace) -> int:
+    from nbtriton.backends import BACKEND_DIRECTORY
+    from nbtriton.model.config import format_pbtxt
+    from nbtriton.serving.repository.validation import validate_repository
+
+    failed = False
+    directory = arguments.backend_directory
+    for finding in validate_repository(
+        arguments.directory,
+        auto_complete=not arguments.disable_auto_complete_config,
+        config_name=arguments.model_config_name,
+        settings={} if directory is None else {"": {BACKEND_DIRECTORY: directory}},
+        stand_in=arguments.stand_in,
+    ):
+        failed = failed or finding.error is not None
+        print(finding, flush=True)
+        if finding.error is not None and finding.error.hint:
+            print(f"  hint: {finding.error.hint}")
+        for path, reason in finding.ignored:
+            print(f"  {path} has no effect here: {reason}")
+        for difference in finding.differences:
+            print(f"  {difference}")
+        if arguments.show and finding.config is not None:
+            print("".join(f"  {line}\n" for line in format_pbtxt(finding.config).splitlines()))
+    return int(failed)
+
+
+def _perf(arguments: argparse.Namespace) -> int:
+    from nbtriton.lab.perf import perf
+    from nbtriton.lab.perf.progress import TerminalLine
+    from nbtriton.serving.server import Server
+
+    if arguments.stand_in and arguments.url is not None:
+        raise InvalidArgumentError(
+            "--stand-in is an option of models in this process, not of a server at a URL",
+            hint="nbtriton serve --stand-in there",
+        )
+    with contextlib.ExitStack() as stack:
+        server = None
+        if arguments.url is None:
+            server = stack.enter_context(Server(stand_in=arguments.stand_in))
+            control = server.load_repository(
+                arguments.model_repository, control_mode="explicit", load_models=[arguments.model]
+            )
+            if arguments.model in control.errors:
+                raise control.errors[arguments.model]
+        line = TerminalLine(sys.stderr)
+        stack.callback(line.clear)
+        report = perf(server, arguments.model, **_perf_options(arguments), observer=line)
+    print(report._repr_mimebundle_()["text/plain"])
+    if arguments.csv:
+        report.to_csv(arguments.csv)
+    return 130 if report.interrupted else int(any(point.error_count for point in report.points))
+
+
+def _perf_options(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Return the options of `nbtriton.perf`, which have the same names in the parser."""
+    options = vars(arguments).copy()
+    for name in ("run", "model", "model_repository", "csv", "stand_in"):
+        del options[name]
+    return options | {"shapes": dict(arguments.shapes) or None}
+
+
+def _export(arguments: argparse.Namespace) -> int:
+    from nbtriton.serving.repository.verify.verification import Verification
+    from nbtriton.serving.server import Server
+
+    with Server(stand_in=arguments.stand_in) as server:
+        control = server.load_repository(arguments.repository)
+        for name, error in control.errors.items():
+            print(f"{name}: {error.message.strip()}", file=sys.stderr)
+        exported = server.export(
+            arguments.directory,
+            arguments.models or None,
+            overwrite=arguments.overwrite,
+            python_prefix=arguments.python_prefix,
+            on_progress=lambda line: print(line, file=sys.stderr),
+            torch=arguments.torch,
+            verify=arguments.verify,
+            reference=arguments.reference,
+        )
+        print(exported)
+        differs = isinstance(exported, Verification) and not exported.ok
+    return int(differs or bool(control.errors))
+
+
+def _env(arguments: argparse.Namespace) -> int:
+    from nbtriton.runtime.workers.virtual_environment import environment
+
+    made = environment(
+        "environment",
+        arguments.packages,
+        requirements=arguments.requirements,
+        python=arguments.python,
+        anew=arguments.anew,
+        on_progress=lambda line: print(line, file=sys.stderr),
+    )
+    print(made.folder)
+    return 0
+
+
+def _numbers(text: str) -> list[int]:
+    try:
+        return [int(part) for part in text.split(",")]
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"'{text}' is not a list such as 1,2,4") from None
+
+
+def _floats(text: str) -> list[float]:
+    try:
+        return [float(part) for part in text.split(",")]
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"'{text}' is not a list such as 1,2.5,10") from None
+
+
+def _shape(text: str) -> tuple[str, list[int]]:
+    name, colon, dims = text.rpartition(":")
+    if not colon:
+        raise argparse.ArgumentTypeError(f"'{text}' is not NAME:DIMS, such as IN:3,224,224")
+    return name, _numbers(dims)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""What a model is (`config`) and what flows through it (`tensors`)."""

@@ -1,0 +1,117 @@
+"""Model configurations: Triton's ModelConfig read, completed, checked and written.
+
+Everything here is a function of the configuration alone: no threads, no arrays, no files but the
+text that it is handed. Messages are Triton's, hints are ours.
+"""
+
+from __future__ import annotations
+
+from nbtriton.model.config._proto import ModelConfig, enum_name
+from nbtriton.model.config.autocomplete import complete_from
+from nbtriton.model.config.convert import (
+    Dumpable,
+    as_config,
+    from_dict,
+    to_dict,
+    to_json,
+    to_reported_dict,
+)
+from nbtriton.model.config.differences import Difference, differences
+from nbtriton.model.config.fragment import amend, is_whole
+from nbtriton.model.config.ignored import EXECUTION_ENV_PATH, field_effects, ignored_fields
+from nbtriton.model.config.normalize import (
+    InstancePlan,
+    equal_but_for_instances,
+    is_ensemble,
+    normalize,
+    normalize_instance_groups,
+    plan_instances,
+    scheduling_choice,
+)
+from nbtriton.model.config.options import apply_options
+from nbtriton.model.config.own_parameters import (
+    CUDA_GRAPHS,
+    INSTANCE_ISOLATION,
+    ISOLATIONS,
+    READ_ONLY_INPUTS,
+    check_isolation,
+    isolation_of,
+    reads_only,
+    runs_as_graph,
+)
+from nbtriton.model.config.pbtxt import format_pbtxt, looks_like_pbtxt, parse_pbtxt
+from nbtriton.model.config.sequence_tensors import (
+    control_types,
+    output_types,
+    state_inputs,
+    state_outputs,
+)
+from nbtriton.model.config.signature import (
+    TensorSpec,
+    all_input_specs,
+    all_output_specs,
+    input_specs,
+    output_specs,
+    parse_annotation,
+)
+from nbtriton.model.config.stand_in import mark_stand_in, stand_in_reason, without_stand_in
+from nbtriton.model.config.validate import validate, validate_instance_groups
+from nbtriton.model.config.validate_ensemble import validate_ensemble
+from nbtriton.model.config.validate_io import STRATEGY_PATH, validate_io, validate_load
+
+__all__ = [
+    "CUDA_GRAPHS",
+    "EXECUTION_ENV_PATH",
+    "INSTANCE_ISOLATION",
+    "ISOLATIONS",
+    "READ_ONLY_INPUTS",
+    "STRATEGY_PATH",
+    "Difference",
+    "Dumpable",
+    "InstancePlan",
+    "ModelConfig",
+    "TensorSpec",
+    "all_input_specs",
+    "all_output_specs",
+    "amend",
+    "apply_options",
+    "as_config",
+    "check_isolation",
+    "complete_from",
+    "control_types",
+    "differences",
+    "enum_name",
+    "equal_but_for_instances",
+    "field_effects",
+    "format_pbtxt",
+    "from_dict",
+    "ignored_fields",
+    "input_specs",
+    "is_ensemble",
+    "is_whole",
+    "isolation_of",
+    "looks_like_pbtxt",
+    "mark_stand_in",
+    "normalize",
+    "normalize_instance_groups",
+    "output_specs",
+    "output_types",
+    "parse_annotation",
+    "parse_pbtxt",
+    "plan_instances",
+    "reads_only",
+    "runs_as_graph",
+    "scheduling_choice",
+    "stand_in_reason",
+    "state_inputs",
+    "state_outputs",
+    "to_dict",
+    "to_json",
+    "to_reported_dict",
+    "validate",
+    "validate_ensemble",
+    "validate_instance_groups",
+    "validate_io",
+    "validate_load",
+    "without_stand_in",
+]

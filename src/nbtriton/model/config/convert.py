@@ -1,0 +1,276 @@
+"""Conversion between `ModelConfig` and dicts, JSON text and protobuf text."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import struct
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Protocol, SupportsIndex, cast
+
+from google.protobuf import json_format
+
+from nbtriton.common.errors import ConfigError
+from nbtriton.model.config._proto import Descriptor, ModelConfig, copy_of, is_map, is_repeated
+from nbtriton.model.config.hints import hint_for_json
+from nbtriton.model.config.pbtxt import parse_pbtxt
+
+if TYPE_CHECKING:
+    from google.protobuf.message import Message
+
+_FULL_NAME = str(ModelConfig.DESCRIPTOR.full_name)
+
+# Protobuf writes 64-bit integers as JSON strings; Triton turns them into numbers, but forgets these.
+_REPORTED_AS_STRINGS = frozenset(
+    {
+        "inference.ModelOptimizationPolicy.Cuda.GraphSpec.Shape.dim",
+        "inference.ModelSequenceBatching.InitialState.dims",
+        "inference.ModelInstanceGroup.SecondaryDevice.device_id",
+    }
+)
+
+# Fields that Triton 2.51 does not have: it reports nothing of them where they are at their default.
+_NEWER = frozenset({"inference.ModelEnsembling.max_inflight_requests"})
+
+__all__ = [
+    "Dumpable",
+    "as_config",
+    "from_dict",
+    "lay_over_dict",
+    "read_json",
+    "to_dict",
+    "to_json",
+    "to_reported_dict",
+]
+
+
+class Dumpable(Protocol):
+    """The one method of pydantic's models that is used here."""
+
+    def model_dump(self, *, mode: str, exclude_none: bool) -> dict[str, Any]:
+        """Return the fields as plain values."""
+        ...
+
+
+def as_config(value: object) -> ModelConfig:
+    """Return a configuration from any of its forms.
+
+    Parameters
+    ----------
+    value : str, bytes, mapping, ModelConfig or object
+        Protobuf text, JSON text (it starts with ``{``, which protobuf text cannot), a dict as
+        `to_dict` gives it, a message (tritonclient's own too), which is copied, or an object with
+        pydantic's ``model_dump``, of which what is None is left out.
+
+    Returns
+    -------
+    ModelConfig
+        A message of its own; nothing is filled in.
+
+    Raises
+    ------
+    ConfigError
+        The value cannot be read; with line and column where it is text.
+
+    Examples
+    --------
+    >>> as_config({"max_batch_size": 8}) == as_config("max_batch_size: 8")
+    True
+    """
+    if isinstance(value, Mapping):
+        return from_dict(value)
+    if isinstance(value, str | bytes):
+        is_json = value.lstrip()[:1] in ("{", b"{")
+        return from_dict(read_json(value)) if is_json else parse_pbtxt(value)
+    if isinstance(value, ModelConfig):
+        return copy_of(value)
+    # Another class of the same message: the one of tritonclient's generated code.
+    if getattr(getattr(value, "DESCRIPTOR", None), "full_name", "") == _FULL_NAME:
+        return ModelConfig.FromString(cast("Message", value).SerializeToString())
+    if callable(dump := getattr(value, "model_dump", None)) and not isinstance(value, type):
+        return from_dict(dump(mode="json", exclude_none=True))
+    raise ConfigError(
+        f"a model configuration cannot be read from a {type(value).__name__}",
+        hint="give pbtxt text, JSON text, a dict, a pydantic model or a ModelConfig",
+    )
+
+
+def to_dict(config: ModelConfig) -> dict[str, Any]:
+    """Return the fields that are set, with enum names and plain numbers; `from_dict` reverses it.
+
+    Map keys are strings and floats that JSON lacks are ``"NaN"``, ``"Infinity"``, ``"-Infinity"``,
+    as in protobuf's JSON.
+
+    Examples
+    --------
+    >>> to_dict(as_config("max_batch_size: 8  input { name: 'IN' data_type: TYPE_FP32 }"))
+    {'max_batch_size': 8, 'input': [{'name': 'IN', 'data_type': 'TYPE_FP32'}]}
+    """
+    return _plain(config, defaults=False)
+
+
+def to_json(config: ModelConfig) -> str:
+    """Return `to_dict` as JSON text; `as_config` gives the same message back.
+
+    Examples
+    --------
+    >>> to_json(as_config("max_batch_size: 8"))
+    '{"max_batch_size": 8}'
+    """
+    return json.dumps(to_dict(config), ensure_ascii=False)
+
+
+def to_reported_dict(config: ModelConfig) -> dict[str, Any]:
+    """Return the JSON of Triton's ``/v2/models/<m>/config``.
+
+    Every scalar, list and map has its default, a sub-message is left out unless it is set, and keys
+    stand in the order of Triton's model_config.proto. 64-bit integers are numbers, except three
+    fields that the real server leaves as protobuf's strings; floats without a fraction are integers.
+    """
+    return _plain(config, defaults=True)
+
+
+def from_dict(value: Mapping[str, Any]) -> ModelConfig:
+    """Read a configuration from a dict.
+
+    Parameters
+    ----------
+    value : mapping
+        Field names to values; enums by name or number; any mapping, sequence or integer type.
+
+    Returns
+    -------
+    ModelConfig
+        The message.
+
+    Raises
+    ------
+    ConfigError
+        A field or an enum value is unknown (the hint has the nearest one) or has a wrong type.
+
+    Examples
+    --------
+    >>> from_dict({"input": [{"name": "IN", "data_type": "TYPE_FP32", "dims": [4]}]}).input[0].name
+    'IN'
+    """
+    config = ModelConfig()
+    lay_over_dict(config, value)
+    return config
+
+
+def lay_over_dict(config: ModelConfig, value: Mapping[str, Any]) -> None:
+    """Set in a configuration what a dict names; lists get longer. Raises as `from_dict`."""
+    try:
+        json_format.ParseDict(_jsonable(value), config)
+    except (json_format.ParseError, ValueError, TypeError) as error:
+        # Protobuf lists all fields in camel case on a second line; the hint is nearer.
+        detail = str(error).partition("\n")[0].rstrip(".")
+        hint, field = hint_for_json(detail)
+        raise ConfigError(
+            f"failed to read model configuration: {detail}", hint=hint, field=field
+        ) from None
+
+
+def read_json(text: str | bytes) -> Any:
+    """Read JSON text, also in the forms that protobuf takes; errors have line and column."""
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        with suppress(ValueError, RecursionError):
+            plain = text if isinstance(text, str) else text.decode()
+            return json.loads(_LENIENT.sub(_strict, plain), strict=False)
+        raise ConfigError(
+            f"failed to read model configuration: {error}",
+            hint="text that starts with '{' is read as JSON",
+            line=error.lineno,
+            column=error.colno,
+        ) from None
+    except (UnicodeDecodeError, RecursionError) as error:
+        raise ConfigError(f"failed to read model configuration: {error}") from None
+
+
+# Strings, keys without quotes, and commas before an end: what protobuf's reader takes beyond JSON.
+_LENIENT = re.compile(
+    r"""("(?:[^"\\]|\\.)*")|'((?:[^'\\]|\\.)*)'|(?!(?:true|false|null)\b)\b([A-Za-z_]\w*)(?=\s*:)|,(?=\s*[\]}])""",
+    re.DOTALL,
+)
+_QUOTES = re.compile(r'\\.|"', re.DOTALL)
+_SWAPPED = {"\\'": "'", '"': '\\"'}
+
+
+def _strict(found: re.Match[str]) -> str:
+    """Write a part of a text as JSON."""
+    double, single, key = found.groups()
+    if single is not None:
+        return '"' + _QUOTES.sub(lambda one: _SWAPPED.get(one[0], one[0]), single) + '"'
+    return double or (f'"{key}"' if key else "")
+
+
+def _plain(message: Message, *, defaults: bool) -> dict[str, Any]:
+    plain: dict[str, Any] = {}
+    descriptor: Descriptor = message.DESCRIPTOR
+    for field in descriptor.fields:
+        value = getattr(message, field.name)
+        if is_repeated(field):
+            is_given = bool(value) or defaults
+        elif field.has_presence:
+            is_given = message.HasField(field.name)
+        else:
+            # Minus zero is set although it compares equal to the default.
+            is_negative = isinstance(value, float) and math.copysign(1.0, value) < 0
+            is_given = bool(value) or is_negative or (defaults and field.full_name not in _NEWER)
+        if not is_given:
+            continue
+        if is_map(field):
+            item = field.message_type.fields_by_name["value"]
+            plain[field.name] = {
+                str(key): _plain_value(item, value[key], defaults=defaults) for key in sorted(value)
+            }
+        elif is_repeated(field):
+            plain[field.name] = [_plain_value(field, one, defaults=defaults) for one in value]
+        else:
+            plain[field.name] = _plain_value(field, value, defaults=defaults)
+    return plain
+
+
+def _plain_value(field: Descriptor, value: Any, *, defaults: bool) -> Any:
+    if field.message_type is not None:
+        return _plain(value, defaults=defaults)
+    if field.enum_type is not None:
+        known = field.enum_type.values_by_number.get(value)
+        return known.name if known else value
+    if isinstance(value, float):
+        if not math.isfinite(value):
+            return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+        written = _written_float32(value) if field.type == field.TYPE_FLOAT else repr(value)
+        return int(written) if defaults and written.isdecimal() else float(written)
+    return str(value) if defaults and field.full_name in _REPORTED_AS_STRINGS else value
+
+
+def _written_float32(value: float) -> str:
+    """Write a 32-bit float as protobuf does: 6 digits if they are enough (0.1), else 9."""
+    short = f"{value:.6g}"
+    try:
+        if struct.pack("<f", float(short)) == struct.pack("<f", value):
+            return short
+    except OverflowError:
+        pass  # rounding up passed the largest 32-bit float
+    return f"{value:.9g}"
+
+
+def _jsonable(value: Any) -> Any:
+    """Turn any mapping, sequence and integer type into what protobuf's JSON reader knows."""
+    if value is None or isinstance(value, str | bool | float | int):
+        return value
+    if isinstance(value, Mapping):
+        return {
+            str(key).lower() if isinstance(key, bool) else str(key): _jsonable(item)
+            for key, item in value.items()
+        }
+    if isinstance(value, Sequence):
+        return [_jsonable(item) for item in value]
+    if isinstance(value, SupportsIndex):
+        return int(value)
+    return value

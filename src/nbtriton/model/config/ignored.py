@@ -1,0 +1,342 @@
+"""Fields of a configuration that have no effect here, with the reason.
+
+A configuration that Triton accepts is accepted and reported unchanged; what this runtime does not
+act on is reported here. Two tables: fields that never have an effect, and
+fields that have none beside the others that are set, in Triton as here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from nbtriton.model.config._proto import Descriptor, ModelConfig, enum_name, is_map, is_repeated
+from nbtriton.model.config.normalize import is_ensemble, queue_policies
+from nbtriton.model.config.validate_io import STRATEGY_PATH
+
+if TYPE_CHECKING:
+    from google.protobuf.message import Message
+
+__all__ = ["EFFECTS", "EXECUTION_ENV_PATH", "FieldEffect", "field_effects", "ignored_fields"]
+
+_FRAMEWORK = "it configures a graph compiler that the backends here do not use"
+_COPIES = "it tunes copies of Triton's C++ backends; here a batch is gathered by its framework"
+_MEMORY = "where a state lies in memory is the model's own affair here"
+
+# Paths without indices and keys.
+_NEVER: Final = {
+    "input.format": "only TensorRT acts on it; the other backends take tensors as they are",
+    "cc_model_filenames": (
+        "it chooses a file by the compute capability of a GPU; "
+        "here the same code runs on every device"
+    ),
+    "model_metrics": "the metrics endpoint has no histograms whose buckets could be chosen",
+    "model_operations": "it loads operator libraries of TensorFlow or ONNX Runtime, and this backend is neither",
+    "instance_group.secondary_devices": "no backend here uses a second device, such as a DLA core",
+    "instance_group.profile": "only TensorRT has optimization profiles",
+    "optimization.graph": _FRAMEWORK,
+    "optimization.execution_accelerators": _FRAMEWORK,
+    "optimization.priority": (
+        "it sets how nice a batcher's thread is; requests are scheduled by the threads that bring "
+        "them here"
+    ),
+    "optimization.cuda": "CUDA graphs, streams and events are the framework's own affair here",
+    "optimization.gather_kernel_buffer_threshold": _COPIES,
+    "optimization.eager_batching": _COPIES,
+    "sequence_batching.state.use_same_buffer_for_input_output": _MEMORY,
+    "sequence_batching.state.use_growable_memory": _MEMORY,
+    "ensemble_scheduling.step.model_namespace": "models have no namespaces here",
+}
+_CUDA_OF_TORCH = {
+    "optimization.cuda.busy_wait_events": "what waits for a GPU sleeps",
+    "optimization.cuda.graph_spec": "a CUDA graph is captured for each set of shapes that comes",
+    "optimization.cuda.output_copy_stream": "outputs leave by the stream of their instance",
+}
+_PYTHON = {
+    "batch_input": (
+        "a TritonPythonModel gets the tensors of each request and no others, as in Triton; "
+        "a plain function would get it"
+    ),
+    "batch_output": (
+        "a TritonPythonModel answers each request by itself, as in Triton; "
+        "the output of a plain function would be split by it"
+    ),
+}
+# What the model or its server is without, and the field that has no effect then.
+_WITHOUT: Final = {
+    "agents": ("model_repository_agents", "agents look at a model's directory, and this one has none"),
+    "labels": ("output.label_filename", "labels are read from a model's directory, and this one has none"),
+    "cache": ("response_cache", "this server has no response cache: nt.server(cache_bytes=…) or %triton_server --cache-bytes, nbtriton serve --cache-config"),
+    "policies": ("instance_group.host_policy", "it binds processes of instances to cores and memory: nt.server(isolation='process', host_policies={…}), or --isolation process --host-policy NAME,cpu-cores=0-3 of %triton_server and nbtriton serve"),
+    "limiter": ("instance_group.rate_limiter", "this server limits no rates: nt.server(rate_limit='execution_count'), or --rate-limit of %triton_server and nbtriton serve"),
+}  # fmt: skip
+# What that backend acts on and no other.
+_ONNXRUNTIME = ("model_operations", "optimization.graph", "optimization.execution_accelerators")
+_PARAMETERS: Final = {
+    STRATEGY_PATH: (
+        "C libraries cannot be loaded here; give the five functions in Python: "
+        "load(…, batching=STRATEGY)"
+    ),
+}
+EXECUTION_ENV_PATH: Final = "EXECUTION_ENV_PATH"
+_NO_ENVIRONMENT: Final = "only the python backend has environments, as in Triton"
+_RUNTIME: Final = "refused unless it names the backend's own library, such as libtriton_python.so"
+_PINNED: Final = "the frameworks here allocate host memory as they do"
+# Refused where it is set, as Triton does: only its TensorRT backend has it.
+_CHECKED: Final = ("input.is_shape_tensor", "input.is_non_linear_format_io",
+                   "output.is_shape_tensor", "output.is_non_linear_format_io",
+                   "instance_group.profile")  # fmt: skip
+# Since 2.51.
+_NEWER: Final = ("model_metrics", "ensemble_scheduling.max_inflight_requests")
+
+
+def ignored_fields(
+    config: ModelConfig,
+    *,
+    whole_batches: bool = False,
+    agents: bool = True,
+    labels: bool = True,
+    cache: bool = True,
+    limiter: bool = True,
+    policies: bool = True,
+) -> list[tuple[str, str]]:
+    """Return the set fields of a configuration that have no effect here.
+
+    Parameters
+    ----------
+    config : ModelConfig
+        As written, or normalised: what normalisation adds is not reported.
+    whole_batches : bool
+        Whether the model is a plain function, which gets a batch as one.
+    agents : bool
+        Whether the model came from a repository, where its agents have looked at it.
+    labels : bool
+        Whether the model has a directory, where its files of labels may be.
+    cache, limiter : bool
+        Whether the server has a response cache and a rate limiter.
+    policies : bool
+        Whether the instances live in processes, and the server has host policies.
+
+    Returns
+    -------
+    list of (str, str)
+        Paths, such as ``instance_group[0].host_policy`` or ``parameters[EXECUTION_ENV_PATH]``, in
+        the order of the message, with the reason as a sentence without its end. Fields that are
+        set to their default count as not set.
+
+    Examples
+    --------
+    >>> ignored_fields(as_config("optimization { graph { level: 1 } }"))
+    [('optimization.graph', 'it configures a graph compiler that the backends here do not use')]
+    """
+    in_python = config.backend == "python" and not whole_batches
+    table = {**_NEVER, **(_PYTHON if in_python else {})}
+    cache = cache or not config.response_cache.enable
+    has = {"agents": agents, "labels": labels, "cache": cache, "limiter": limiter}
+    has["policies"] = policies
+    table |= dict(field for what, field in _WITHOUT.items() if not has[what])
+    for path in _ONNXRUNTIME if config.backend == "onnxruntime" else ():
+        del table[path]
+    kinds = {enum_name(group, "kind") for group in config.instance_group}
+    if config.backend == "pytorch" and kinds != {"KIND_CPU"}:
+        del table["optimization.cuda"]
+        table |= _CUDA_OF_TORCH
+    found = list(_never(config, table))
+    for key, reason in _PARAMETERS.items():
+        if key in config.parameters:
+            found.append((f"parameters[{key}]", reason))
+    if EXECUTION_ENV_PATH in config.parameters and not _is_python(config):
+        found.append((f"parameters[{EXECUTION_ENV_PATH}]", _NO_ENVIRONMENT))
+    for rule in _RULES:
+        found += rule(config)
+    return found
+
+
+def _is_python(config: ModelConfig) -> bool:
+    """Return True also for a Python-based backend."""
+    return config.backend in ("", "python") or config.runtime == "model.py"
+
+
+class FieldEffect(NamedTuple):
+    """A field of ModelConfig and its effect, one of `EFFECTS`."""
+
+    path: str
+    effect: str
+    note: str
+
+
+EFFECTS: Final = ("has effect", "checked only", "reported as ignored")
+
+
+def field_effects() -> list[FieldEffect]:
+    """Return the effect of every field of ModelConfig, in the order of the message.
+
+    Examples
+    --------
+    >>> field_effects()[0].path
+    'name'
+    """
+    found = list(_effects(ModelConfig.DESCRIPTOR, (), None))
+    after = next(i for i, one in enumerate(found) if one.path.startswith("parameters"))
+    for key, reason in sorted(_PARAMETERS.items()):
+        found.insert(after + 1, FieldEffect(f"parameters[{key}]", "checked only", reason))
+    note = f"of python; else ignored: {_NO_ENVIRONMENT}"
+    found.insert(after + 1, FieldEffect(f"parameters[{EXECUTION_ENV_PATH}]", "has effect", note))
+    return found
+
+
+def _effects(
+    message: Descriptor, above: tuple[str, ...], outer: FieldEffect | None
+) -> Iterator[FieldEffect]:
+    """Yield every field that holds a value; without an entry it has that of the message around it."""
+    for field in message.fields:
+        at = (*above, field.name)
+        own = _effect(".".join(at))
+        effect = outer._replace(path=own.path) if outer is not None and not own.note else own
+        inner = field.message_type
+        if inner is not None and is_map(field):
+            inner = inner.fields_by_name["value"].message_type
+        if inner is not None and inner.fields:
+            yield from _effects(inner, at, effect)
+        else:
+            yield effect
+
+
+def _effect(path: str) -> FieldEffect:
+    has, checked, ignored = EFFECTS
+    if path in _CHECKED:
+        return FieldEffect(path, checked, "only TensorRT has it: refused where it is set")
+    if path == "runtime":
+        return FieldEffect(path, checked, _RUNTIME)
+    if path == "optimization.cuda.graphs":
+        return FieldEffect(
+            path, has, f"of pytorch on a GPU; else ignored: {_NEVER['optimization.cuda']}"
+        )
+    if path in _ONNXRUNTIME:
+        return FieldEffect(path, has, f"of onnxruntime; else ignored: {_NEVER[path]}")
+    newer = ("not in 2.51",) if path in _NEWER else ()
+    if path in _NEVER or path.endswith("put_pinned_memory"):
+        return FieldEffect(path, ignored, "; ".join((_NEVER.get(path, _PINNED), *newer)))
+    elsewhere = {**_PYTHON, **dict(_WITHOUT.values())}
+    if path in elsewhere:
+        return FieldEffect(path, has, f"else ignored: {elsewhere[path]}")
+    return FieldEffect(path, has, "; ".join(newer))
+
+
+def _never(message: Message, table: dict[str, str], at: str = "") -> Iterator[tuple[str, str]]:
+    """Walk the set fields; ``at`` is the path of the message, with indices."""
+    for field, value in message.ListFields():
+        path = f"{at}.{field.name}" if at else field.name
+        reason = table.get(_plain(path))
+        if reason is not None:
+            for one in _entries(path, field, value) if is_repeated(field) else (path,):
+                yield one, reason
+        elif field.message_type is not None and not is_map(field):
+            inner = value if is_repeated(field) else (value,)
+            for index, one in enumerate(inner):
+                where = f"{path}[{index}]" if is_repeated(field) else path
+                yield from _never(one, table, where)
+
+
+def _entries(path: str, field: Any, value: Any) -> Iterator[str]:
+    """Yield a path for each entry of a map or of a list of messages; a list of scalars is one."""
+    if is_map(field):
+        yield from (f"{path}[{key}]" for key in sorted(value))
+    elif field.message_type is None:
+        yield path
+    else:
+        yield from (f"{path}[{index}]" for index in range(len(value)))
+
+
+def _plain(path: str) -> str:
+    return ".".join(part.partition("[")[0] for part in path.split("."))
+
+
+# -- fields that others make ineffective -------------------------------------------------------------
+
+
+def _pinned(config: ModelConfig) -> Iterator[tuple[str, str]]:
+    optimization = config.optimization
+    for name in ("input_pinned_memory", "output_pinned_memory"):
+        # True is the default that normalisation writes.
+        if optimization.HasField(name) and not getattr(optimization, name).enable:
+            yield f"optimization.{name}", _PINNED
+
+
+def _priorities(config: ModelConfig) -> Iterator[tuple[str, str]]:
+    batching = config.dynamic_batching
+    if batching.priority_levels:
+        return
+    reason = "priority_levels is 0: there are no priorities"
+    if batching.default_priority_level:
+        yield "dynamic_batching.default_priority_level", reason
+    for level in sorted(batching.priority_queue_policy):
+        yield f"dynamic_batching.priority_queue_policy[{level}]", reason
+
+
+def _delay(config: ModelConfig) -> Iterator[tuple[str, str]]:
+    if config.dynamic_batching.max_queue_delay_microseconds and config.max_batch_size <= 1:
+        yield (
+            "dynamic_batching.max_queue_delay_microseconds",
+            f"max_batch_size is {config.max_batch_size}: no request waits for another one",
+        )
+
+
+def _timeouts(config: ModelConfig) -> Iterator[tuple[str, str]]:
+    levels = config.dynamic_batching.priority_levels
+    for name, policy in queue_policies(config).items():
+        if policy.default_timeout_microseconds or (name != "default_queue_policy" and not levels):
+            continue
+        if policy.timeout_action:
+            yield (
+                f"dynamic_batching.{name}.timeout_action",
+                "default_timeout_microseconds is 0: nothing times out",
+            )
+        if policy.allow_timeout_override:
+            yield (
+                f"dynamic_batching.{name}.allow_timeout_override",
+                (
+                    "a request can only shorten default_timeout_microseconds, and that is 0; it only "
+                    "keeps batches from being formed ahead of time"
+                ),
+            )
+
+
+def _slots(config: ModelConfig) -> Iterator[tuple[str, str]]:
+    direct = config.sequence_batching.direct
+    slots, delay = "minimum_slot_utilization", "max_queue_delay_microseconds"
+    for one, other, reason in (
+        (slots, delay, "no slot is waited for"),
+        (delay, slots, "one slot with a request is enough"),
+    ):
+        if getattr(direct, one) and not getattr(direct, other):
+            yield f"sequence_batching.direct.{one}", f"{other} is 0: {reason}"
+
+
+def _runtime(config: ModelConfig) -> Iterator[tuple[str, str]]:
+    if config.runtime and is_ensemble(config):
+        yield "runtime", "an ensemble has no backend"
+
+
+def _pytorch(config: ModelConfig) -> Iterator[tuple[str, str]]:
+    if config.backend != "pytorch":
+        return
+    compiles = "TORCH_COMPILE_OPTIONAL_PARAMETERS"
+    for key, reason in (
+        ("ENABLE_NVFUSER", "PyTorch has no NVFuser any more"),
+        ("ENABLE_WEIGHT_SHARING", "the instances on a device share the weights anyway"),
+        (compiles, 'runtime: "model.py" is what compiles a module'),
+    ):
+        if key in config.parameters and not (key == compiles and config.runtime == "model.py"):
+            yield f"parameters[{key}]", reason
+
+
+_RULES: Final[tuple[Callable[[ModelConfig], Iterator[tuple[str, str]]], ...]] = (
+    _pinned,
+    _priorities,
+    _delay,
+    _timeouts,
+    _slots,
+    _runtime,
+    _pytorch,
+)

@@ -1,0 +1,101 @@
+"""Parameters of nbtriton's own that say one of a few words; Triton ignores parameters that it does not know."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
+
+from nbtriton.common.errors import ConfigError, InvalidArgumentError, nearest
+
+if TYPE_CHECKING:
+    from nbtriton.model.config._proto import ModelConfig
+
+__all__ = [
+    "CUDA_GRAPHS",
+    "INSTANCE_ISOLATION",
+    "ISOLATIONS",
+    "READ_ONLY_INPUTS",
+    "check_isolation",
+    "isolation_of",
+    "reads_only",
+    "runs_as_graph",
+]
+
+CUDA_GRAPHS: Final = "CUDA_GRAPHS"
+READ_ONLY_INPUTS: Final = "READ_ONLY_INPUTS"
+INSTANCE_ISOLATION: Final = "INSTANCE_ISOLATION"
+ISOLATIONS: Final = ("thread", "process", "auto")
+
+
+def runs_as_graph(ensemble: ModelConfig) -> bool:
+    """Return True if an ensemble is to run as one CUDA graph where it can.
+
+    A parameter, as Triton refuses an ensemble with ``optimization``.
+
+    Raises
+    ------
+    ConfigError
+        The parameter ``CUDA_GRAPHS`` is neither yes nor no.
+    """
+    hint = "yes: a request alone runs all steps as one CUDA graph; or no"
+    return _word_of(ensemble, CUDA_GRAPHS, ("yes", "no"), hint, kind="ensemble") == "yes"
+
+
+def reads_only(config: ModelConfig) -> bool:
+    """Return True if the configuration says that the model only reads its inputs.
+
+    Raises
+    ------
+    ConfigError
+        The parameter ``READ_ONLY_INPUTS`` is neither yes nor no.
+    """
+    hint = "yes: the model only reads its inputs, which are not copied for it; or no"
+    return _word_of(config, READ_ONLY_INPUTS, ("yes", "no"), hint) == "yes"
+
+
+def isolation_of(config: ModelConfig) -> str | None:
+    """Return how a configuration isolates its instances; None where it does not say.
+
+    Returns
+    -------
+    {"thread", "process", "auto"} or None
+        The value of the parameter ``INSTANCE_ISOLATION``.
+
+    Raises
+    ------
+    ConfigError
+        The parameter has another value; with the nearest one.
+    """
+    return _word_of(config, INSTANCE_ISOLATION, ISOLATIONS)
+
+
+def check_isolation(value: str) -> None:
+    """Check an option that says how instances are isolated.
+
+    Raises
+    ------
+    InvalidArgumentError
+        It is neither of `ISOLATIONS`; with the nearest one.
+    """
+    if value not in ISOLATIONS:
+        raise InvalidArgumentError(
+            f"unknown isolation '{value}': it is thread, process or auto",
+            hint=nearest(str(value), ISOLATIONS),
+        )
+
+
+def _word_of(
+    config: ModelConfig, key: str, allowed: Sequence[str], hint: str = "", *, kind: str = "model"
+) -> str | None:
+    """Return what a parameter says, None where it is not set; an error with the nearest word, or with the hint."""
+    if key not in config.parameters:
+        return None
+    value = str(config.parameters[key].string_value)
+    if value not in allowed:
+        words = f"{', '.join(allowed[:-1])} or {allowed[-1]}"
+        raise ConfigError(
+            f"Incorrect value for {key} of {kind} '{config.name}': '{value}'",
+            field=f"parameters.{key}",
+            hint=hint or f"{words}; {nearest(value, allowed)}",
+        )
+    return value

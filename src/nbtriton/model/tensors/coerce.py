@@ -1,0 +1,129 @@
+"""Conversion of lists, numbers and text to an array of the datatype that a model declares."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from nbtriton.common.errors import InvalidArgumentError
+from nbtriton.common.packages import needed
+from nbtriton.model.tensors.arrays import Array, kind_or_none
+from nbtriton.model.tensors.datatypes import numpy_dtype
+from nbtriton.model.tensors.strings import as_bytes_array
+
+__all__ = ["as_array"]
+
+_REGULAR = "all rows of a nested list must have the same length"
+
+
+def as_array(value: object, datatype: str, *, name: str) -> Array:
+    """Return a value as an array of the declared datatype.
+
+    Parameters
+    ----------
+    value : object
+        An array (numpy, torch, CuPy, anything with ``__array__`` or ``__dlpack__``), or Python
+        values: a number, str or bytes, or nested lists of them.
+    datatype : str
+        Protocol datatype of the tensor, such as ``"FP32"``.
+    name : str
+        Name of the tensor, for messages.
+
+    Returns
+    -------
+    Array
+        An array is returned as it is, of any dtype: casting measured data is the caller's
+        business, and Triton refuses it too. For BYTES, text of any form becomes an object array
+        of `bytes` (UTF-8). Python values are cast where no value is lost; a scalar gives shape [].
+
+    Raises
+    ------
+    InvalidArgumentError
+        Values that the datatype cannot hold, ragged lists, or a sparse tensor.
+    """
+    if type(value) is np.ndarray or kind_or_none(value) is not None:
+        return _from_array(value, datatype, name)
+    if datatype == "BYTES":
+        return _text(value, name)
+    if not isinstance(value, (list, tuple, bool, int, float, np.generic)):
+        foreign = _from_foreign(value)
+        if foreign is not None:
+            return foreign
+    return _numbers(value, datatype, name)
+
+
+def _from_array(array: Array, datatype: str, name: str) -> Array:
+    if not isinstance(array, np.ndarray):
+        layout = str(getattr(array, "layout", "torch.strided"))
+        if layout != "torch.strided":
+            raise InvalidArgumentError(
+                f"input '{name}' is a tensor of layout {layout}, expected torch.strided",
+                hint="make it dense: tensor.to_dense()",
+            )
+        return array
+    if datatype == "BYTES" and array.dtype.kind in "OSU":
+        return as_bytes_array(array)
+    if not array.dtype.isnative and array.dtype.kind in "iuf":
+        return array.astype(array.dtype.newbyteorder("="))
+    return array
+
+
+def _from_foreign(value: Any) -> Array | None:
+    if hasattr(value, "__dlpack_device__"):
+        # 1 is kDLCPU; anything else is left to torch, which knows the devices.
+        if int(value.__dlpack_device__()[0]) == 1:
+            return np.from_dlpack(value)
+        with needed("a tensor on a GPU"):
+            from torch.utils.dlpack import from_dlpack
+
+        return from_dlpack(value)
+    if hasattr(value, "__array__"):
+        return np.asarray(value)
+    return None
+
+
+def _text(value: Any, name: str) -> np.ndarray[Any, Any]:
+    if hasattr(value, "__array__") and not isinstance(value, (str, bytes)):
+        return as_bytes_array(np.asarray(value).astype(object))
+    if isinstance(value, (bytearray, memoryview)):
+        value = bytes(value)
+    out = np.array(value, dtype=object)
+    flat = out.reshape(-1)
+    for index, item in enumerate(flat.tolist()):
+        if isinstance(item, (list, tuple)):
+            raise InvalidArgumentError(f"input '{name}' is not a regular array", hint=_REGULAR)
+        if not isinstance(item, (str, bytes)):
+            raise InvalidArgumentError(
+                f"input '{name}' expects BYTES, found a value of type '{type(item).__name__}'",
+                hint="write text as str or bytes",
+            )
+        flat[index] = item.encode("utf-8") if isinstance(item, str) else bytes(item)
+    return out
+
+
+def _numbers(value: Any, datatype: str, name: str) -> np.ndarray[Any, Any]:
+    dtype = numpy_dtype(datatype)
+    try:
+        found = np.asarray(value)
+    except (ValueError, TypeError, OverflowError) as error:
+        raise InvalidArgumentError(
+            f"input '{name}' is not a regular array: {error}", hint=_REGULAR
+        ) from None
+    if found.size == 0:
+        return found.astype(dtype)
+    is_float = "FP" in datatype or datatype == "BF16"
+    allowed = "b" if datatype == "BOOL" else "iuf" if is_float else "iu"
+    fits = found.dtype.kind in allowed
+    if fits:
+        with np.errstate(over="ignore", invalid="ignore"):
+            cast = found.astype(dtype)
+        # A float may lose digits, which is what FP16 is for, but not become infinite.
+        overflow = bool(np.any(np.isinf(cast) & ~np.isinf(found))) if is_float else False
+        if not overflow and (is_float or np.array_equal(cast, found)):
+            return cast
+    what = "values out of its range" if fits else f"values of type {found.dtype}"
+    raise InvalidArgumentError(
+        f"input '{name}' expects {datatype}, found {what}",
+        hint="pass a numpy array if the conversion is meant",
+    )

@@ -1,0 +1,1 @@
+"""What runs a request: the live server (`engine`) and instances in processes (`workers`)."""

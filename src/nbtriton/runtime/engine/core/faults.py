@@ -1,0 +1,243 @@
+"""The errors of a request, in the order in which Triton finds them (A3 to A11).
+
+Names of outputs, the number of inputs, all batch sizes, then each input by itself: datatype, shape,
+bytes. Inputs are checked in the order of Triton's hash table. Only a request that will be refused
+comes here.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from nbtriton.common.errors import InvalidArgumentError, nearest
+from nbtriton.model.config import TensorSpec
+from nbtriton.model.tensors import format_shape, numpy_dtype
+from nbtriton.runtime.engine.core.hash_order import hash_order
+
+__all__ = ["Claim", "Faults"]
+
+# The datatype and the shape that an input claims.
+Claim = tuple[str, tuple[int, ...]]
+
+# Triton keeps the batch size in 32 bits without a sign, and compares it with one.
+_INT32_MAX = (1 << 31) - 1
+_SHAPE_NOTE = (
+    "NOTE: Setting a non-zero max_batch_size in the model config requires a batch dimension to be "
+    "prepended to each input shape. If you want to specify the full shape including the batch dim "
+    "in your input dims config, try setting max_batch_size to zero. See the model configuration "
+    "docs for more info on max_batch_size."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Faults:
+    """Finds the errors of requests to one model.
+
+    Parameters
+    ----------
+    model : str
+    max_batch_size : int
+    inputs : mapping of str to TensorSpec
+    outputs : collection of str
+    """
+
+    model: str
+    max_batch_size: int
+    inputs: Mapping[str, TensorSpec]
+    outputs: Collection[str]
+
+    def check(
+        self,
+        claims: Mapping[str, Claim],
+        outputs: Collection[str] = (),
+        request_id: str = "",
+        look: Callable[[str, int], None] | None = None,
+    ) -> None:
+        """Raise Triton's error of a request, if it has one.
+
+        Parameters
+        ----------
+        claims : mapping of str to (datatype, shape)
+            In the order in which the client named them.
+        outputs : collection of str
+            The requested ones.
+        request_id : str
+        look : callable, optional
+            ``look(name, count)`` raises if an input does not have the bytes of `count` elements; by
+            default it has those of its shape.
+
+        Raises
+        ------
+        InvalidArgumentError
+            With Triton's text.
+        """
+        prefix = f"[request id: {request_id or '<id_unknown>'}] "
+        for name in outputs:
+            if name not in self.outputs:
+                raise InvalidArgumentError(
+                    f"unexpected inference output '{name}' for model '{self.model}'",
+                    hint=f"outputs are a list of names: ['{outputs}']"
+                    if isinstance(outputs, str)
+                    else nearest(name, self.outputs),
+                )
+        names = hash_order(claims)
+        required = [name for name, spec in self.inputs.items() if not spec.optional]
+        missing = [name for name in required if name not in claims]
+        fits = len(required) <= len(claims) <= len(self.inputs)
+        if not fits:
+            self._refuse_count(names, len(required), missing, prefix)
+        batch_size = self._batch_size(claims, names, prefix)
+        if self.max_batch_size < batch_size <= _INT32_MAX:
+            raise InvalidArgumentError(
+                f"{prefix}inference request batch-size must be <= {self.max_batch_size} for "
+                f"'{self.model}'",
+                hint=self._lacks_batch_hint(claims)
+                or f"found {batch_size}; a request is never split",
+            )
+        for name in names:
+            spec, (_, shape) = self.inputs[name], claims[name]
+            item = self._item_of(spec, claims[name], prefix)
+            # A batch of 0 counts as one item here: Triton misses its content (A14).
+            count = math.prod(item) * (1 if spec.is_shape_tensor else batch_size or 1)
+            if look is not None:
+                look(name, count)
+            elif math.prod(shape) != count:
+                self._refuse_bytes(spec, math.prod(shape), count, prefix)
+        if missing:  # with optional ones in their place, which Triton does not notice
+            raise InvalidArgumentError(
+                f"{prefix}expected all required inputs for model '{self.model}'. "
+                f"{_lists(names, missing)}"
+            )
+        if self.max_batch_size and not batch_size and claims:
+            raise InvalidArgumentError(
+                f"{prefix}inference request batch-size must be >= 1 for '{self.model}'",
+                hint="the batch dimension is 0",
+            )
+
+    def _refuse_count(
+        self, names: list[str], required: int, missing: list[str], prefix: str
+    ) -> None:
+        most = len(self.inputs)
+        expected = (
+            f"number of inputs between {required} and {most}"
+            if required < most
+            else f"{most} inputs"
+        )
+        unknown = [name for name in names if name not in self.inputs]
+        raise InvalidArgumentError(
+            f"{prefix}expected {expected} but got {len(names)} inputs for model '{self.model}'. "
+            f"{_lists(names, missing)}",
+            hint=nearest(unknown[0], self.inputs) if unknown else "",
+        )
+
+    def _batch_size(self, claims: Mapping[str, Claim], names: list[str], prefix: str) -> int:
+        """Return the batch size as Triton finds it, which takes a 0 for none so far."""
+        size = 0
+        for name in names:
+            if name not in self.inputs:
+                raise InvalidArgumentError(
+                    f"unexpected inference input '{name}' for model '{self.model}'",
+                    hint=nearest(name, self.inputs),
+                )
+            if not self.max_batch_size or self.inputs[name].is_shape_tensor:
+                continue
+            shape = claims[name][1]
+            if not shape:
+                raise InvalidArgumentError(
+                    f"{prefix}input '{name}' has no shape but model requires batch dimension for "
+                    f"'{self.model}'"
+                )
+            if size not in (0, shape[0]):
+                raise InvalidArgumentError(
+                    f"{prefix}input '{name}' batch size does not match other inputs for "
+                    f"'{self.model}'",
+                    hint=f"found {shape[0]} and {size}",
+                )
+            size = shape[0] if shape[0] >= 0 else shape[0] % (1 << 32)
+        return size
+
+    def _item_of(self, spec: TensorSpec, claim: Claim, prefix: str) -> tuple[int, ...]:
+        """Return the shape of one item, if datatype and shape are the model's."""
+        datatype, shape = claim
+        if datatype != spec.datatype:
+            raise InvalidArgumentError(
+                f"{prefix}inference input '{spec.name}' data-type is '{datatype}', but model "
+                f"'{self.model}' expects '{spec.datatype}'",
+                hint=f"convert it, for example with {_conversion(spec.datatype)}",
+            )
+        batches = self.max_batch_size > 0
+        item = shape[1:] if batches and not spec.is_shape_tensor else shape
+        if spec.is_shape_tensor and batches and shape == (spec.dims[0] + 1,):
+            return item  # G9: with the batch size in front
+        if len(item) == len(spec.dims):
+            for want, found in zip(spec.dims, item, strict=True):
+                if found == -1:
+                    raise InvalidArgumentError(
+                        f"{prefix}All input dimensions should be specified for input '{spec.name}' "
+                        f"for model '{self.model}', got {format_shape(shape)}"
+                    )
+                if want not in (-1, found):
+                    break
+            else:
+                return item
+        dims = (-1, *spec.dims) if batches else spec.dims
+        raise InvalidArgumentError(
+            f"{prefix}unexpected shape for input '{spec.name}' for model '{self.model}'. "
+            f"Expected {format_shape(dims)}, got {format_shape(shape)}. "
+            f"{_SHAPE_NOTE if batches else ''}",
+            hint=self._lacks_batch_hint({spec.name: claim}) or _wrong_dimension(dims, shape),
+        )
+
+    def _lacks_batch_hint(self, claims: Mapping[str, Claim]) -> str:
+        """Return what to do where the shape of an input is that of one row of it."""
+        for name, (_, shape) in claims.items():
+            dims = self.inputs[name].dims
+            fits = len(shape) == len(dims) and all(
+                want in (-1, found) for want, found in zip(dims, shape, strict=True)
+            )
+            if self.max_batch_size and fits:
+                return f"add the batch dimension: {name}[None] is a batch of one"
+        return ""
+
+    def _refuse_bytes(self, spec: TensorSpec, found: int, count: int, prefix: str) -> None:
+        if spec.datatype == "BYTES":
+            raise InvalidArgumentError(
+                f"{prefix}expected {count} string elements for inference input '{spec.name}' for "
+                f"model '{self.model}', got {found}",
+                hint="the batch dimension is 0",
+            )
+        size = 2 if spec.datatype == "BF16" else numpy_dtype(spec.datatype).itemsize
+        raise InvalidArgumentError(
+            f"{prefix}input byte size mismatch for input '{spec.name}' for model '{self.model}'. "
+            f"Expected {count * size}, got {found * size}",
+            hint="the batch dimension is 0",
+        )
+
+
+def _wrong_dimension(dims: Sequence[int], shape: Sequence[int]) -> str:
+    """Return which dimension of a shape is wrong; how many there are, where that is."""
+    if len(dims) != len(shape):
+        return f"{len(shape)} dimension{'s' * (len(shape) != 1)} instead of {len(dims)}"
+    wrong = [
+        f"dimension {index} is {found} instead of {want}"
+        for index, (want, found) in enumerate(zip(dims, shape, strict=True))
+        if want not in (-1, found)
+    ]
+    return ", ".join(wrong)
+
+
+def _lists(names: list[str], missing: list[str]) -> str:
+    given = ",".join(f"'{name}'" for name in names)
+    lacking = ",".join(f"'{name}'" for name in missing)
+    return (
+        f"Got input(s) [{given}], but missing required input(s) {f'[{lacking}]' if missing else ']'}. "
+        "Please provide all required input(s)."
+    )  # A5: the bracket that is missing is missing in Triton
+
+
+def _conversion(datatype: str) -> str:
+    if datatype == "BF16":  # which NumPy alone does not have
+        return ".astype(ml_dtypes.bfloat16), or .to(torch.bfloat16) of a tensor of torch"
+    return f".astype('{'object' if datatype == 'BYTES' else numpy_dtype(datatype).name}')"

@@ -1,0 +1,376 @@
+"""The recorder: what happened to the requests and batches of each model, in rings of fixed size.
+
+The request path adds one `RequestEntry` per answered request and one `Execution` per batch; both are
+small, refer to no tensor, and push out the oldest. Besides, a `Moment` is kept for every fifth of a
+second in which something happened: the counters then, and the deepest queue since the one before. A
+history belongs to a name and a version and outlives the runtimes that serve it, so that loads,
+updates and sweeps leave it whole.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from time import monotonic_ns
+from typing import Final
+
+from nbtriton.backends.compiling import mypyc_attr
+from nbtriton.runtime.engine.core.execution import Execution, RequestDetail
+from nbtriton.runtime.engine.core.snapshot import Change, Moment
+from nbtriton.runtime.engine.core.statistics import Statistics
+
+__all__ = ["Meter", "ModelHistory", "Recorder", "RequestEntry"]
+
+_now_ns: Final = monotonic_ns
+
+# Length of a moment: the time axis of a view of half a minute has 150 of them.
+_MOMENT_NS: Final = 200_000_000
+# Two minutes in which something happens all the time; some 0.5 MB a model.
+_MOMENTS: Final = 600
+_CHANGES: Final = 100
+# At most this many entries are noted until the ring gets them: a list is quicker to append to.
+_NOTED: Final = 64
+# Histories of unloaded models are dropped beyond this many, the oldest first.
+_MODELS: Final = 256
+
+
+@mypyc_attr(acyclic=True)
+class RequestEntry:
+    """One answered request, in numbers: times are on the clock of `time.monotonic_ns`.
+
+    One that was alone in its batch has none: what is kept of it stands in its `Execution`.
+
+    Attributes
+    ----------
+    number : int
+        Of the request, unique in the process.
+    caller : int
+        The number of the request that led to it: the ensemble's, or the first one of the batch whose
+        model called; 0 for a client's own.
+    step : int
+        Which step of the ensemble it is.
+    size : int
+        Its rows.
+    start_ns, enqueued_ns : int
+        Of its arrival, and of its acceptance by the scheduler (0 if it was not).
+    answered_ns : int
+        Of its final response; of a step of an ensemble the end of its execution.
+    request_id : str
+        The client's.
+    execution : Execution or None
+        Its batch; None if it never ran, and for an ensemble.
+    detail : RequestDetail or None
+    """
+
+    __slots__ = (
+        "answered_ns", "caller", "detail", "enqueued_ns", "execution", "number", "request_id", "size",
+        "start_ns", "step",
+    )  # fmt: skip
+
+    def __init__(
+        self, number: int, caller: int, step: int, size: int, start_ns: int, enqueued_ns: int,
+        answered_ns: int, request_id: str, execution: Execution | None, detail: RequestDetail | None,
+    ) -> None:  # fmt: skip
+        self.number = number
+        self.caller = caller
+        self.step = step
+        self.size = size
+        self.start_ns = start_ns
+        self.enqueued_ns = enqueued_ns
+        self.answered_ns = answered_ns
+        self.request_id = request_id
+        self.execution = execution
+        self.detail = detail
+
+
+class Meter:
+    """The busy time of one instance.
+
+    Attributes
+    ----------
+    key : tuple of (str, str, int)
+        Its name, kind and device.
+    busy_ns, executions : int
+        Of the executions that have ended.
+    started_ns : int
+        When the one that runs began; 0 while it is idle.
+    """
+
+    __slots__ = ("busy_ns", "executions", "key", "started_ns")
+
+    def __init__(self, key: tuple[str, str, int]) -> None:
+        self.key = key
+        self.busy_ns = 0
+        self.executions = 0
+        self.started_ns = 0
+
+    def busy_until(self, at_ns: int) -> int:
+        """Return the busy time up to a moment that is not before the last execution's end."""
+        started_ns = self.started_ns
+        return self.busy_ns + (max(0, at_ns - started_ns) if started_ns else 0)
+
+
+class _Source:
+    """A runtime that adds to a history: its statistics and its instances."""
+
+    __slots__ = ("meters", "statistics")
+
+    def __init__(self, statistics: Statistics, meters: Callable[[], list[Meter]]) -> None:
+        self.statistics = statistics
+        self.meters = meters
+
+
+class ModelHistory:
+    """The history of one version of one model, across the runtimes that have served it.
+
+    Parameters
+    ----------
+    name : str
+    version : int
+    capacity : int
+        How many requests, and how many batches, are kept.
+
+    Attributes
+    ----------
+    batches : deque of Execution
+        Those that have ended, except what `Statistics` has noted and not added up.
+    depth : int
+        How many requests wait, or are in flight of an ensemble.
+    due_ns : int
+        When the moment ends.
+    """
+
+    def __init__(self, name: str, version: int, capacity: int) -> None:
+        self.name = name
+        self.version = version
+        self.batches: deque[Execution] = deque(maxlen=capacity)
+        self._noted: list[RequestEntry] = []
+        self._requests: deque[RequestEntry] = deque(maxlen=capacity)
+        self._changes: deque[Change] = deque(maxlen=_CHANGES)
+        self._moments: deque[Moment] = deque(maxlen=_MOMENTS)
+        self._sources: list[_Source] = []
+        # Of runtimes and instances that are gone.
+        self._past_counts = (0, 0, 0, 0, 0, 0)
+        self._past_sizes: dict[int, int] = {}
+        self._past_busy: dict[tuple[str, str, int], int] = {}
+        self._lock = threading.Lock()
+        self.depth = 0
+        self._deepest = 0
+        self.due_ns = 0
+
+    # -- what the request path reports ---------------------------------------------------------------
+
+    def advance(self, now_ns: int) -> None:
+        """End the moment if its time is over: before anything else that happens now is counted."""
+        if now_ns >= self.due_ns:
+            self._end_moment(now_ns)
+
+    def note_depth(self, now_ns: int, depth: int) -> None:
+        """Note how many requests wait, or are in flight of an ensemble, whenever that changes."""
+        if now_ns >= self.due_ns:
+            self._end_moment(now_ns)
+        self._deepest = max(self._deepest, depth)
+        self.depth = depth
+
+    def note(self, entry: RequestEntry) -> None:
+        """Keep a request that was not alone in its batch."""
+        noted = self._noted
+        noted.append(entry)
+        if len(noted) >= _NOTED:
+            with self._lock:
+                self._move()
+
+    # -- what the lifecycle reports --------------------------------------------------------------------
+
+    def attach(
+        self, statistics: Statistics, meters: Callable[[], list[Meter]], summary: str
+    ) -> None:
+        """Add a runtime that is about to serve.
+
+        Parameters
+        ----------
+        statistics : Statistics
+        meters : callable
+            Returns the meters of its instances.
+        summary : str
+            Its configuration in a few words.
+        """
+        now_ns = _now_ns()
+        statistics.batches = self.batches
+        with self._lock:
+            if self._sources:
+                self._changes.append(Change(now_ns, summary))
+            elif self._changes:
+                self._changes.append(Change(now_ns, f"loaded again: {summary}"))
+            else:
+                self._changes.append(Change(now_ns, f"loaded: {summary}"))
+            self._sources.append(_Source(statistics, meters))
+            if not self.due_ns:
+                self._moments.append(self._moment(now_ns, 0))
+                self.due_ns = now_ns - now_ns % _MOMENT_NS + _MOMENT_NS
+
+    def changed(self, summary: str) -> None:
+        """Note that a runtime has other instances from now on."""
+        self._changes.append(Change(_now_ns(), summary))
+
+    def retire(self, meter: Meter) -> None:
+        """Keep the busy time of an instance that is removed."""
+        with self._lock:
+            self._keep_busy(meter)
+
+    def detach(self, statistics: Statistics) -> None:
+        """Keep the counts of a runtime that has ended."""
+        with self._lock:
+            for source in self._sources:
+                if source.statistics is statistics:
+                    self._past_counts = _sum(self._past_counts, statistics.totals())
+                    _add_sizes(self._past_sizes, statistics.sizes())
+                    for meter in source.meters():
+                        self._keep_busy(meter)
+                    self._sources.remove(source)
+                    break
+
+    @property
+    def is_attached(self) -> bool:
+        """True while a runtime adds to it."""
+        return bool(self._sources)
+
+    # -- what readers ask ----------------------------------------------------------------------------
+
+    def moments(self) -> tuple[Moment, ...]:
+        """Return the moments that are kept and this one, oldest first."""
+        now_ns = _now_ns()
+        self.advance(now_ns)
+        with self._lock:
+            now = self._moment(now_ns, max(self.depth, self._deepest))
+            return (*self._moments, now)
+
+    def changes(self) -> tuple[Change, ...]:
+        """Return when its configuration changed, and to what."""
+        return tuple(self._changes)
+
+    def requests(self) -> list[RequestEntry]:
+        """Return the requests that were not alone in their batch, in the order of their answers."""
+        with self._lock:
+            self._move()
+            return list(self._requests)
+
+    def executions(self) -> list[Execution]:
+        """Return the batches that are kept, oldest first."""
+        for source in list(self._sources):
+            source.statistics.flush()
+        return list(self.batches)
+
+    # -- internals -----------------------------------------------------------------------------------
+
+    def _move(self) -> None:
+        """Put what was noted into the ring; the lock is held."""
+        noted = self._noted[:]
+        self._requests.extend(noted)
+        del self._noted[: len(noted)]
+
+    def _end_moment(self, now_ns: int) -> None:
+        with self._lock:
+            due_ns = self.due_ns
+            if not due_ns or now_ns < due_ns:  # another thread was here, or nothing is attached
+                return
+            self._keep(self._moment(due_ns, self._deepest))
+            begin_ns = now_ns - now_ns % _MOMENT_NS
+            if begin_ns > due_ns:  # nothing happened in between
+                self._keep(self._moment(begin_ns, self.depth))
+            self._deepest = self.depth
+            self.due_ns = begin_ns + _MOMENT_NS
+
+    def _keep(self, moment: Moment) -> None:
+        """Add a moment; of a stretch in which nothing happens the first and the last are enough."""
+        moments = self._moments
+        if len(moments) > 1 and moments[-2][1:] == moments[-1][1:] == moment[1:]:
+            moments[-1] = moment
+        else:
+            moments.append(moment)
+
+    def _moment(self, at_ns: int, deepest: int) -> Moment:
+        """Return the counters at a moment; the lock is held."""
+        counts = self._past_counts
+        sizes = dict(self._past_sizes)
+        busy = dict(self._past_busy)
+        for source in self._sources:
+            counts = _sum(counts, source.statistics.totals())
+            _add_sizes(sizes, source.statistics.sizes())
+            for meter in source.meters():
+                busy[meter.key] = busy.get(meter.key, 0) + meter.busy_until(at_ns)
+        return Moment(
+            at_ns, deepest, counts[0], counts[1], counts[2], counts[3], counts[4], counts[5],
+            sizes, busy,
+        )  # fmt: skip
+
+    def _keep_busy(self, meter: Meter) -> None:
+        self._past_busy[meter.key] = self._past_busy.get(meter.key, 0) + meter.busy_ns
+
+
+_Counts = tuple[int, int, int, int, int, int]
+
+
+def _sum(one: _Counts, other: _Counts) -> _Counts:
+    return (
+        one[0] + other[0], one[1] + other[1], one[2] + other[2],
+        one[3] + other[3], one[4] + other[4], one[5] + other[5],
+    )  # fmt: skip
+
+
+def _add_sizes(total: dict[int, int], sizes: dict[int, int]) -> None:
+    for size, count in sizes.items():
+        total[size] = total.get(size, 0) + count
+
+
+class Recorder:
+    """The histories of a server's models.
+
+    Parameters
+    ----------
+    capacity : int
+        How many requests, and how many batches, of each model version are kept.
+    """
+
+    def __init__(self, capacity: int) -> None:
+        self.capacity = capacity
+        self._histories: dict[tuple[str, int], ModelHistory] = {}
+        self._lock = threading.Lock()
+
+    def history(self, name: str, version: int) -> ModelHistory:
+        """Return the history of a version, which begins with the first call."""
+        with self._lock:
+            found = self._histories.get((name, version))
+            if found is None:
+                if len(self._histories) >= _MODELS:
+                    self._drop_oldest()
+                found = ModelHistory(name, version, self.capacity)
+                self._histories[name, version] = found
+            return found
+
+    def find(self, name: str = "", version: int = -1) -> list[ModelHistory]:
+        """Return the histories of a model, or of all, by name and version; -1 for all versions."""
+        with self._lock:
+            found = [
+                history
+                for key, history in self._histories.items()
+                if name in ("", key[0]) and version in (-1, key[1])
+            ]
+        return sorted(found, key=_order)
+
+    def forget(self, name: str) -> None:
+        """Drop what was kept of a model."""
+        with self._lock:
+            for key in [key for key in self._histories if key[0] == name]:
+                del self._histories[key]
+
+    def _drop_oldest(self) -> None:
+        for key, history in list(self._histories.items()):
+            if not history.is_attached:
+                del self._histories[key]
+                return
+
+
+def _order(history: ModelHistory) -> tuple[str, int]:
+    return history.name, history.version

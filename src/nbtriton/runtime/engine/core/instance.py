@@ -1,0 +1,560 @@
+"""One instance of a model: its thread, and the execution of a batch."""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+from _thread import get_ident
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Final
+
+from nbtriton.backends.base import Backend, BackendInstance, InstanceContext, Response
+from nbtriton.backends.core.executing import EXECUTING, Executing
+from nbtriton.backends.hosted import create_instance
+from nbtriton.common.errors import InternalError, InvalidArgumentError, TritonError
+from nbtriton.runtime.engine.core.completion import (
+    BatchCompletion,
+    Completion,
+    Executor,
+    InlineCompletion,
+)
+from nbtriton.runtime.engine.core.execution import Execution, now_ns
+from nbtriton.runtime.engine.core.history import Meter
+from nbtriton.runtime.engine.core.recovery import Recovery
+from nbtriton.runtime.engine.core.request import InferenceRequest
+from nbtriton.runtime.engine.core.response_thread import ResponseThread
+from nbtriton.runtime.engine.core.runtime import Runtime
+from nbtriton.runtime.engine.core.sequence_tensors import SequenceTensors
+from nbtriton.runtime.engine.core.snapshot import InstanceSnapshot
+from nbtriton.runtime.engine.core.threads import EngineThread, engine_thread
+from nbtriton.runtime.engine.core.warmup import warm_up
+from nbtriton.runtime.engine.interrupts import INTERRUPTS, wait_in_slices
+from nbtriton.scheduling import RunBatch
+
+__all__ = ["Instance", "InstanceOwner"]
+
+_log = logging.getLogger("nbtriton.runtime.engine")
+
+# Final: rule 13 of docs/compiled.md.
+_interrupts: Final = INTERRUPTS
+_thread_id: Final = get_ident
+
+
+class InstanceOwner(Runtime):
+    """A version with instances, as far as they have to know it.
+
+    Attributes
+    ----------
+    sequences : SequenceTensors or None
+        Of a model with sequence batching.
+    """
+
+    sequences: SequenceTensors | None
+
+    @property
+    @abstractmethod
+    def has_next(self) -> bool:
+        """True if an instance that becomes free gets a batch at once that grows no more."""
+
+    @abstractmethod
+    def free(
+        self,
+        instance: Instance,
+        requests: Sequence[InferenceRequest],
+        completion: Completion | None,
+    ) -> int:
+        """Make an instance idle; return how many of the requests it is to execute once more."""
+
+    @abstractmethod
+    def keep(self, request: InferenceRequest) -> None:
+        """Record a request that its model answers after the execution, from a thread of its own."""
+
+    @abstractmethod
+    def record_ended(self, count: int) -> None:
+        """Record the end of this many requests."""
+
+    @abstractmethod
+    def probe_interpreter(self, instance: Instance) -> int:
+        """Sample the interpreter between two executions of an instance; return when to do so again."""
+
+    @abstractmethod
+    def suspend(self, instance: int) -> None:
+        """Give a lost instance no more batches; it recovers once it executes none."""
+
+    @abstractmethod
+    def suspend_later(self, instance: int) -> None:
+        """Suspend a lost instance, on another thread than this one."""
+
+    @abstractmethod
+    def resume(self, instance: int) -> None:
+        """Give batches to an instance again that has recovered."""
+
+    @abstractmethod
+    def give_up(self, instance: int) -> None:
+        """Handle that an instance recovers no more."""
+
+
+class Instance(Executor):
+    """A backend instance with a thread of its own.
+
+    The thread creates it, runs its batches and finalizes it. An idle instance may also execute a
+    batch in the thread of the request's caller; the scheduler keeps the two apart.
+
+    Attributes
+    ----------
+    index : int
+        Its number for the batcher.
+    running : sequence of InferenceRequest
+        The batch that it executes.
+    busy : bool
+        It executes a batch, or answers one on its own thread.
+    thread : int
+        Where it executes now, or did last.
+    meter : Meter
+        Its busy time.
+    """
+
+    def __init__(
+        self, owner: InstanceOwner, backend: Backend, context: InstanceContext, index: int
+    ) -> None:
+        self.name = context.name
+        self.any_thread = False
+        self.readiness: Callable[[], bool] | None = None
+        self._owner = owner
+        self._backend = backend
+        self._context = context
+        device = context.device
+        self._simulated: bool = device is not None and device.simulated
+        self.index = index
+        self._batches: queue.SimpleQueue[RunBatch | Recovery | None] = queue.SimpleQueue()
+        self._created = threading.Event()
+        self._error: BaseException | None = None
+        self.running: Sequence[InferenceRequest] = ()
+        self.busy = False
+        self.decoupled = owner.signature.decoupled
+        self._finalizing = False
+        self._own_thread = 0
+        self.thread = 0
+        self._batch_size = 0
+        self._probe_due_ns = 0
+        self.meter = Meter((context.name, context.kind, context.device_id))
+        self._model: BackendInstance | None = None
+        self._made: BackendInstance | None = None
+        self._response_thread = ResponseThread(f"nbtriton-{context.name}-answers")
+        self._engine_thread = EngineThread(self)
+        self.recovery = Recovery(context.name)
+        # The context of its model's code, where no other model's code called it.
+        self._executing = Executing((self,))
+        self._worker = threading.Thread(
+            target=self._live, name=f"nbtriton-{context.name}", daemon=True
+        )
+
+    def start(self) -> None:
+        """Start the thread, which creates the backend's instance."""
+        self._worker.start()
+
+    def wait_created(self) -> BaseException | None:
+        """Wait until the backend's instance is created; return its error, if any."""
+        wait_in_slices(self._created.wait, None)
+        return self._error
+
+    def put(self, run: RunBatch) -> None:
+        """Hand a batch to the thread."""
+        self._batches.put(run)
+
+    def stop(self) -> None:
+        """Finalize behind the batches that were put."""
+        self.recovery.stop()
+        self._batches.put(None)
+
+    def recover(self) -> None:
+        """Create anew what was lost, on the thread."""
+        self._batches.put(self.recovery)
+
+    def exchange(self, make: Callable[[BackendInstance], BackendInstance]) -> None:
+        """Execute from the next batch on by what ``make`` returns for the backend's instance."""
+        model = self._model
+        if model is not None:
+            self._model = make(model)
+
+    @property
+    def is_exchanged(self) -> bool:
+        """True while it executes by another instance of the backend than the one that it created."""
+        return self._model is not self._made
+
+    def abandon(self) -> None:
+        """End what the model does now: a batch whose requests have been answered, its restart or its finalize."""
+        self.recovery.stop()
+        model = self._model
+        if model is not None and (self.running or self.recovery.restarting or self._finalizing):
+            model.abandon()
+
+    def join(self, timeout_s: float | None = None) -> bool:
+        """Wait for the thread's end; False if it still runs, as on the thread itself."""
+        # A removed instance that finishes its last batch may be the one that removes the next; and a load that was
+        # interrupted has not started all.
+        if self._worker.ident not in (None, get_ident()):
+            self._worker.join(timeout_s)
+        return not self._worker.is_alive()
+
+    @property
+    def starting(self) -> str:
+        """The model, until the instance is created; then empty."""
+        return "" if self._created.is_set() else self._context.model.name
+
+    @property
+    def executing(self) -> bool:
+        """True while the model's code runs."""
+        return self._batch_size > 0
+
+    def snapshot(self) -> InstanceSnapshot:
+        """Return the state of the instance now."""
+        return InstanceSnapshot(
+            self.name,
+            self._context.kind,
+            self._context.device_id,
+            self._batch_size,
+            self.meter.executions,
+            self.meter.busy_ns,
+            self.recovery.state,
+            self._simulated,
+        )
+
+    def execute(self, run: RunBatch, inline: InlineCompletion | None = None) -> None:
+        """Execute one batch and answer each of its requests exactly once.
+
+        KeyboardInterrupt passes through, after the requests have been answered and the instance is
+        free again.
+        """
+        assert self._model is not None
+        if self.recovery.wanted and self._put_off(run):
+            return
+        requests: list[InferenceRequest] = list(run.tickets)  # type: ignore[arg-type]
+        run.tickets = ()  # the caller of this keeps it for longer than they live
+        self._batch_size = run.size
+        self.running = requests
+        self.busy = True
+        execution = Execution(
+            run.size, self.name, requests[0].number, len(requests), run.reason, run.formed_ns,
+            run.waiting,
+        )  # fmt: skip
+        self.meter.started_ns = execution.start_ns
+        for request in requests:
+            request.execution = execution
+        error: TritonError | None = None
+        responses: Sequence[Response | None] | None = None
+        owner = self._owner
+        try:
+            if owner.sequences is None:
+                if owner.signature.may_lack_inputs:
+                    _refuse_without_inputs(requests, execution)
+                responses = self._call(requests, execution)
+            else:
+                responses = owner.sequences.responses(
+                    run, self._call(owner.sequences.batch(run, requests), execution)
+                )
+            if responses is not None and len(responses) != len(requests):
+                raise InternalError(
+                    f"'{self.name}' gave {len(responses)} responses to {len(requests)} requests"
+                )
+        except TritonError as raised:
+            # Without the engine's frames, which hold the batch; the model's own are with its cause.
+            error = raised.with_traceback(None)
+            if self.recovery.wanted:  # before it is idle again
+                owner.suspend(self.index)
+        except Exception as raised:
+            _log.exception("the backend of %s raised", self.name)
+            error = InternalError(f"{type(raised).__name__}: {raised}")
+        except BaseException:
+            error = InternalError(f"the execution of '{self.name}' was interrupted")
+            # Ctrl-C is raised in the main thread only: on other threads a library raised it.
+            if self.thread in (_interrupts.main, self._own_thread):
+                raise
+        finally:
+            self._settle(requests, responses, error, execution, inline)
+            error = None  # else it holds this frame, behind the model's, which holds it
+            if execution.end_ns >= self._probe_due_ns:
+                self._probe_due_ns = owner.probe_interpreter(self)
+
+    def _call(
+        self, batch: Sequence[InferenceRequest], execution: Execution
+    ) -> Sequence[Response | None] | None:
+        """Run the user's code, with interrupts allowed."""
+        assert self._model is not None
+        self.thread = thread = _thread_id()
+        executing = self._executing
+        callers = EXECUTING.get().callers
+        if callers:
+            executing = Executing((*callers, self), executing.running)
+        token = EXECUTING.set(executing)
+        try:
+            if thread != _interrupts.main:
+                return self._model.execute(batch, execution)
+            # `interrupts_allowed`: as a call of Python's it takes 5% of a step of an ensemble.
+            depth = _interrupts.depth
+            try:
+                _interrupts.depth = 0
+                if _interrupts.pending:
+                    _interrupts.flush()
+                return self._model.execute(batch, execution)
+            finally:
+                _interrupts.depth = depth
+        finally:
+            EXECUTING.reset(token)
+
+    def _settle(
+        self,
+        requests: list[InferenceRequest],
+        responses: Sequence[Response | None] | None,
+        error: TritonError | None,
+        execution: Execution,
+        inline: InlineCompletion | None,
+    ) -> None:
+        execution.end()
+        start, end = execution.start_ns, execution.end_ns
+        owner = self._owner
+        queued = total = inferences = 0
+        oldest = start
+        for request in requests:
+            enqueued = request.enqueued_ns
+            queued += start - enqueued
+            if enqueued < oldest:  # noqa: PLR1730 - min() costs a third of this loop
+                oldest = enqueued
+            total += end - request.start_ns
+            inferences += request.size
+            if request.trace is not None:
+                request.trace.executed(request)
+        count = len(requests)
+        statistics = owner.statistics
+        meter = self.meter
+        if owner.history is not None and end >= owner.history.due_ns:
+            owner.history.advance(end)
+        execution.longest_ns = start - oldest
+        execution.failed = error is not None
+        execution.inferences = inferences
+        execution.queue_ns = queued
+        execution.total_ns = total
+        if execution.reached:
+            statistics.record_execution(execution)
+        if error is not None:
+            statistics.record_failure(count, total, "BACKEND")
+        elif statistics.summaries is not None:
+            input_ns, infer_ns, output_ns = execution.times()
+            for request in requests:
+                statistics.summaries.record_execution(
+                    end - request.start_ns, start - request.enqueued_ns,
+                    input_ns, infer_ns, output_ns,
+                )  # fmt: skip
+        meter.executions += 1
+        meter.started_ns = 0
+        meter.busy_ns += end - start
+        self._batch_size = 0
+        if inline is not None:
+            # It is idle before it answers: what follows from the answer, such as the next step of an
+            # ensemble, may need it. (Before a sequence goes on, its state has to be kept.)
+            early = owner.sequences is None
+            if early:
+                owner.free(self, requests, inline)
+            self._answer_all(requests, responses, error, inline, frees=not early)
+            return
+        response_thread = self._response_thread
+        response_thread.wait_idle()
+        # What waits is complete: nothing that follows from these answers could be with it.
+        if (
+            count > 1
+            and not self.decoupled
+            and owner.has_next
+            and response_thread.should_offload(end - start)
+        ):
+            owner.free(self, requests, None)
+            response_thread.put(
+                partial(self._answer_batch, requests, responses, error, response_thread.thread)
+            )
+        elif count > 1:
+            self._answer_batch(requests, responses, error, self._engine_thread)
+        else:  # a thread of its own is not idle while it answers
+            self._answer_all(requests, responses, error, None, frees=True)
+
+    def _answer_batch(
+        self,
+        requests: list[InferenceRequest],
+        responses: Sequence[Response | None] | None,
+        error: TritonError | None,
+        thread: EngineThread,
+    ) -> None:
+        """Answer several requests, on this instance's thread or on its response thread."""
+        own = thread is self._engine_thread
+        completion = BatchCompletion(None if own else self._response_thread.unblock_instance)
+        thread.completion = completion
+        try:
+            try:
+                self._answer_all(requests, responses, error, completion, frees=own)
+            finally:
+                completion.flush()
+        finally:
+            thread.completion = None
+
+    def _answer_all(
+        self,
+        requests: list[InferenceRequest],
+        responses: Sequence[Response | None] | None,
+        error: TritonError | None,
+        completion: Completion | None,
+        *,
+        frees: bool,
+    ) -> None:
+        """Answer a batch; with ``frees`` the instance is idle afterwards."""
+        owner = self._owner
+        count = len(requests)
+        again = 0
+        batch = completion if isinstance(completion, BatchCompletion) else None
+        try:
+            if error is not None:
+                if batch is not None:
+                    batch.answer_remaining = partial(_fail, requests, error)
+                _fail(requests, error, completion)
+            elif responses is not None:
+                left = requests if owner.sequences is None else requests.copy()
+                if batch is not None:
+                    batch.answer_remaining = partial(self._answer_remaining, left, responses)
+                left.reverse()
+                self._answer_remaining(left, responses, completion)
+            else:  # a decoupled model, which may send its own responses for long
+                for request in requests:
+                    self._sent_or_late(request)
+        finally:
+            if frees:
+                again = owner.free(self, requests, completion)
+            owner.record_ended(count - again)
+
+    def _answer_remaining(
+        self,
+        requests: list[InferenceRequest],
+        responses: Sequence[Response | None],
+        completion: Completion | None,
+    ) -> None:
+        """Answer the requests that are left, the last one first, and remove each from the lists.
+
+        Its memory is then free for the request that follows from its answer. A batch kept until its
+        last answer would look like new objects that stay: with batches of 256 to a torch MLP the
+        garbage collector then took a tenth of the time. A callback may call this method again.
+        """
+        owner = self._owner
+        made = responses if isinstance(responses, list) else None
+        count = len(responses)
+        while requests:
+            at = count - len(requests)
+            request = requests.pop()
+            response = responses[at]
+            if made is not None:
+                made[at] = None
+            if response is None:
+                self._sent_or_late(request)
+            elif request.try_finish():
+                owner.deliver(request, response, final=True, completion=completion)
+
+    def _sent_or_late(self, request: InferenceRequest) -> None:
+        """Keep a request without a response, unless it is answered already or rescheduled."""
+        if not request.is_answered() and not request.rescheduled:
+            self._owner.keep(request)
+
+    def _live(self) -> None:
+        self._own_thread = get_ident()
+        with engine_thread(self._engine_thread):
+            self._create()
+            if self._error is None:
+                self._serve()
+        self._response_thread.stop()
+        self.readiness = None
+        if self._model is not None:
+            self._finalizing = True
+            try:
+                self._model.finalize()
+            except Exception:
+                _log.exception("finalize of %s raised", self.name)
+            # Weights are freed now and not by the garbage collector, which does not see their size.
+            self._model = self._made = None
+            self._executing = Executing((self,))
+
+    def _create(self) -> None:
+        try:
+            self._model = self._made = create_instance(self._backend, self._context)
+            self.any_thread = self._model.any_thread
+            self.readiness = self._model.readiness
+            self._executing = Executing((self,), self._model.running)
+            warm_up(self._owner, self._context, self._model)
+            self.recovery.started(now_ns())
+            self._model.watch(self.lost)
+        except BaseException as error:  # also SystemExit from a model's initialize
+            self._error = error
+        finally:
+            self._created.set()
+
+    def lost(self, cause: str) -> None:
+        """Handle a loss, on any thread: also on one that must not run callbacks of requests."""
+        self.recovery.lost(cause)
+        self._owner.suspend_later(self.index)
+
+    def _put_off(self, run: RunBatch) -> bool:
+        """Recover before a batch that came just as the idle instance was lost; True if it waits.
+
+        Nothing of it is inside yet, so it need not fail, but for a request of a sequence: what the model
+        knew of that is lost.
+        """
+        owner = self._owner
+        if owner.sequences is not None:
+            return False
+        if get_ident() != self._own_thread:
+            self.put(run)
+            return True
+        owner.suspend(self.index)
+        self.recovery.run(self._restart)
+        return False
+
+    def _restart(self) -> None:
+        assert self._model is not None
+        self._model.restart()
+        warm_up(self._owner, self._context, self._model)
+
+    def _recover(self) -> None:
+        recovery = self.recovery
+        if recovery.run(self._restart):
+            self._owner.resume(self.index)
+            if recovery.wanted:  # lost again, before it was resumed
+                self._owner.suspend(self.index)
+        elif recovery.down:
+            self._owner.give_up(self.index)
+
+    def _serve(self) -> None:
+        while (run := self._batches.get()) is not None:
+            try:
+                if isinstance(run, Recovery):
+                    self._recover()
+                else:
+                    self.execute(run)
+            except BaseException:
+                # The requests are answered; the instance goes on.
+                _log.exception("an execution of %s ended abnormally", self.name)
+            del run  # its requests hold tensors and connections: not until the next batch
+
+
+def _fail(
+    requests: Sequence[InferenceRequest], error: TritonError, completion: Completion | None
+) -> None:
+    for request in requests:
+        request.fail(error, completion)
+        error = error.again()  # each has its own
+
+
+def _refuse_without_inputs(requests: Sequence[InferenceRequest], execution: Execution) -> None:
+    """Fail a batch if one of its requests leaves out all of its inputs, which are optional."""
+    for request in requests:
+        if not request.inputs:
+            execution.reached = False
+            raise InvalidArgumentError(
+                f"{request.log_prefix}out of bounds index 0: request has 0 inputs",
+                hint="with a batch dimension a request needs an input that gives its batch size",
+            )

@@ -1,0 +1,666 @@
+"""A model version with instances, and the owner of its batcher."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any, Final
+
+from nbtriton.backends.base import Backend, ModelContext, Response
+from nbtriton.common.errors import (
+    EngineStoppedError,
+    RequestTimeoutError,
+    TritonError,
+    error_from_status,
+)
+from nbtriton.model.config import InstancePlan, ModelConfig
+from nbtriton.model.tensors import read_only
+from nbtriton.runtime.engine.core.completion import Completion, InlineCompletion
+from nbtriton.runtime.engine.core.custom_batching import CustomBatching
+from nbtriton.runtime.engine.core.events import EventKind
+from nbtriton.runtime.engine.core.execution import now_ns
+from nbtriton.runtime.engine.core.finalizer import Finalizer
+from nbtriton.runtime.engine.core.history import Meter
+from nbtriton.runtime.engine.core.in_flight import MANY_CHANGES, InFlight
+from nbtriton.runtime.engine.core.instance import Instance
+from nbtriton.runtime.engine.core.instance_set import InstanceSet, InstanceUpdate, UpdatableRuntime
+from nbtriton.runtime.engine.core.limiter import Limiter
+from nbtriton.runtime.engine.core.mailbox import Mailbox
+from nbtriton.runtime.engine.core.recovery import lost_text
+from nbtriton.runtime.engine.core.request import InferenceRequest
+from nbtriton.runtime.engine.core.response_order import InOrder
+from nbtriton.runtime.engine.core.runtime import summary_of
+from nbtriton.runtime.engine.core.scheduler_settings import (
+    batcher_settings,
+    preserves_order,
+    sequence_settings,
+)
+from nbtriton.runtime.engine.core.scheduler_thread import SchedulerThread
+from nbtriton.runtime.engine.core.sequence_tensors import SequenceTensors
+from nbtriton.runtime.engine.core.snapshot import ModelSnapshot
+from nbtriton.runtime.engine.diagnostics.deadlocks import Blockers
+from nbtriton.runtime.engine.diagnostics.interpreter import InterpreterProbe
+from nbtriton.runtime.engine.interrupts import interrupts_deferred
+from nbtriton.scheduling import (
+    Batcher,
+    Decision,
+    RejectTicket,
+    RetireInstance,
+    ReturnResources,
+    RunBatch,
+    SequenceBatcher,
+    StageInstance,
+    SuspendInstance,
+    Ticket,
+)
+
+__all__ = ["ModelRuntime"]
+
+# A custom batching strategy may keep the batcher for longer; what waits is then not seen.
+_LOOK_S: Final = 0.2
+
+# Why a request that no instance executed counts as failed (T8).
+_FAILURES = {"timeout": "REJECTED", "cancelled": "CANCELED"}
+
+
+class _Look:
+    """A question to the thread that owns the batcher: which requests wait."""
+
+    def __init__(self) -> None:
+        self.waiting: list[Ticket] = []
+        self.done = threading.Event()
+
+
+class ModelRuntime(UpdatableRuntime):
+    """One version of a model that a backend runs.
+
+    The batcher has one owner at a time, and no thread waits for it: events go through a
+    `Mailbox`. Model code always runs outside.
+
+    Parameters
+    ----------
+    context : ModelContext
+        With the completed configuration.
+    backend : Backend
+        Opened for this version.
+    plans : sequence of InstancePlan
+    clock : SchedulerThread
+    limiter : Limiter, optional
+        Where the server limits rates.
+    strategy : CustomBatching, optional
+        Opened by the caller; closed at the end.
+    """
+
+    def __init__(
+        self,
+        context: ModelContext,
+        backend: Backend,
+        plans: Sequence[InstancePlan],
+        clock: SchedulerThread,
+        limiter: Limiter | None = None,
+        strategy: CustomBatching | None = None,
+    ) -> None:
+        config = context.config
+        super().__init__(config, context.version)
+        self.source = context.source
+        self.directory = context.model_directory
+        self.example = context.example
+        self.context = context
+        self.backend = backend
+        self._clock = clock
+        self._limiter = limiter
+        self._strategy = strategy
+        # The argument of `Server.load`; kept when only the configuration is replaced.
+        self.batching: object = None
+        # Set by the load: the configuration before its completion, and how old the source was then.
+        self.given = ModelConfig()
+        self.auto_complete = True
+        self.mtime_ns = 0
+        # Where the instances were asked to live ("thread", "process" or "auto"), and whether they wait for
+        # each other there.
+        self.isolation_asked = "thread"
+        self.interpreter = InterpreterProbe()
+        self._instances = InstanceSet(self, backend, context, plans, limiter)
+        self.sequences = None
+        self._batcher: Batcher | SequenceBatcher
+        active, gated = len(self._instances.active), limiter is not None
+        if config.HasField("sequence_batching"):
+            self.sequences = SequenceTensors(config, context.model_directory)
+            self._batcher = SequenceBatcher(sequence_settings(config), active, gated=gated)
+        else:
+            self._batcher = Batcher(
+                batcher_settings(config), active, strategy,
+                gated=gated, rank=self._rank if gated else None,
+            )  # fmt: skip
+        self._mailbox: Mailbox[tuple[int, Any]] = Mailbox()
+        # Owned like the batcher.
+        self._woken_at: int | None = None
+        self._in_flight = InFlight()
+        self._draining = False
+        self._finalizer = Finalizer(f"nbtriton-end-{self.name}", self._finalize)
+        # Only where the order of responses is preserved.
+        self._order: InOrder | None = None
+        if preserves_order(config):
+            self._order = InOrder(self._send, per_instance=config.HasField("sequence_batching"))
+        # Responses go straight to the caller: none is kept, put in order, reshaped or counted.
+        self._plain = not (
+            self.sequences
+            or self._order
+            or self.signature.decoupled
+            or self.signature.reshaped_outputs
+        )
+
+    # -- life ------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Create all instances, each on its own thread; undo everything if one fails.
+
+        Raises
+        ------
+        BaseException
+            The error of the first failing instance, or KeyboardInterrupt.
+        """
+        try:
+            first = self._instances.create()
+        except BaseException:
+            self.drain()
+            raise
+        if first is not None:
+            self._finalizer.run()
+            raise first
+
+    def own_checks(self) -> Sequence[Callable[[], bool]]:
+        """Return the readiness checks of the instances."""
+        return self._instances.readiness_checks()
+
+    def prepare_update(self, config: ModelConfig, plans: Sequence[InstancePlan]) -> InstanceUpdate:
+        """Create the instances that a configuration asks for beside those that can stay (L16).
+
+        Nothing that serves changes before `apply_update`. The caller applies or discards the update.
+
+        Raises
+        ------
+        BaseException
+            The error of the first failing instance, or KeyboardInterrupt; none of them is left.
+        """
+        return self._instances.prepare_update(config, plans)
+
+    def is_current(self, update: InstanceUpdate) -> bool:
+        return update.before is self._instances.plans and not self._mailbox.closed
+
+    def apply_update(self, update: InstanceUpdate) -> None:
+        self.config = update.config
+        self._instances.plan_update(update)
+        self._post(EventKind.UPDATE, update)
+        if self.history is not None:
+            self.history.changed(summary_of(update.config))
+
+    def wait_updated(self) -> None:
+        """Wait until the instances that updates have removed are finalized."""
+        for instance in self._instances.leaving:
+            instance.join()
+
+    def discard_update(self, update: InstanceUpdate) -> None:
+        self._instances.remove(update.added.values())
+
+    def drain(self) -> None:
+        """Accept no more requests; finish the accepted ones, then finalize on a separate thread."""
+        # No request can slip in behind this event: it would be left without an instance.
+        self._mailbox.close((EventKind.DRAIN, None))
+        self._process_all(None)
+
+    def wait_drained(self, timeout_s: float | None) -> bool:
+        """Wait until the instances are finalized; False if time ran out."""
+        return self._finalizer.wait(timeout_s)
+
+    @property
+    def forms_own_batches(self) -> bool:
+        """True if custom batching, in Python, decides what a batch is."""
+        return self._strategy is not None
+
+    @property
+    def orders_inputs(self) -> bool:
+        """True if its instances, and nothing before them, read inputs, behind their writers' events."""
+        devices = self.context.devices
+        return (
+            self.cache is None
+            and self.sequences is None
+            and self._strategy is None
+            and self.backend.isolation == "thread"
+            and all(
+                plan.kind == "KIND_GPU" and plan.device_id in devices
+                for plan in self._instances.plans.values()
+            )
+        )
+
+    @property
+    def gpu(self) -> int:
+        """The id of the only GPU that its instances run on, of those that are managed here; -1 if not so."""
+        gpus = {
+            plan.device_id if plan.kind == "KIND_GPU" else -1
+            for plan in self._instances.plans.values()
+        }
+        only = gpus.pop() if len(gpus) == 1 else -1
+        return only if only in self.context.devices else -1
+
+    @property
+    def is_rate_limited(self) -> bool:
+        """True if the server limits rates."""
+        return self._limiter is not None
+
+    @property
+    def can_be_passed_by(self) -> bool:
+        """True while no request is inside, nor a planned fault in its instances: no batch misses another request."""
+        exchanged = [one for one in self.instances() if one.is_exchanged]
+        return not exchanged and not self._in_flight.count()
+
+    @property
+    def has_next(self) -> bool:
+        """True if an instance that becomes free gets a batch at once that grows no more.
+
+        Never with sequences: the state of a sequence has to be kept before its next request.
+        """
+        return isinstance(self._batcher, Batcher) and self._batcher.has_next
+
+    def served(self) -> object:
+        """Return the object that the instances run; see `Backend.served`."""
+        return self.backend.served(self.context)
+
+    def fail_pending(self, reason: str) -> None:
+        """Answer everything that waits with UNAVAILABLE."""
+        self._post(EventKind.FAIL_PENDING, reason)
+
+    def fail_running(self, reason: str) -> None:
+        """Answer everything that still runs."""
+        for request in [*self._in_flight.late, *self._instances.running()]:
+            request.fail(EngineStoppedError(reason))
+        self._instances.abandon()
+
+    def _finalize(self) -> None:
+        self._instances.end()
+        if self._strategy is not None:
+            self._strategy.close()
+        self.backend.close()
+        self.end_record()
+        self.log_unloaded()
+
+    # -- requests --------------------------------------------------------------------------------
+
+    def _enter(self, request: InferenceRequest, completion: Completion | None) -> bool:
+        if self.sequences is not None:
+            self.sequences.check(self.name, request.correlation_id, request.log_prefix)
+        if self._strategy is not None:  # the strategy reads requests; the model gets copies
+            request.inputs = {name: read_only(array) for name, array in request.inputs.items()}
+        kind = EventKind.SUBMIT
+        if (
+            request.parent is not None and request.is_cancelled()
+        ):  # an idle instance would not look (X6)
+            kind = EventKind.SUBMIT_CANCELLED
+        return self._submit(kind, request, completion)
+
+    def submit_many(
+        self, requests: Sequence[InferenceRequest], completion: Completion | None = None
+    ) -> Sequence[bool | TritonError]:
+        """Accept requests of the same moment; see `Runtime.submit_many`."""
+        if self.sequences is not None or self.cache is not None:
+            return super().submit_many(requests, completion)
+        return [self._submit(EventKind.SUBMIT_MANY, requests, completion)] * len(requests)
+
+    def _submit(self, kind: int, requests: object, completion: Completion | None) -> bool:
+        """Accept new requests, unless this version is drained."""
+        mailbox = self._mailbox
+        if not mailbox.messages and mailbox.try_acquire():
+            # Without the mailbox. Events posted now, DRAIN too, are handled behind these requests.
+            accepted = not mailbox.closed
+            if accepted:
+                self._process(kind, requests, completion)
+            else:
+                mailbox.release()
+        else:
+            accepted = mailbox.post_if_open((kind, requests))
+        if mailbox.messages:
+            self._process_all(completion)
+        return accepted
+
+    def blockers(self, request: InferenceRequest) -> Blockers:
+        """Return the instance that executes a request, else all that could."""
+        # A list first: it is made in one go, with and without a GIL, while instances come and go.
+        instances = tuple(list(self._instances.active.values()))  # noqa: C414
+        if request.executes:
+            return Blockers(tuple([i for i in instances if request in i.running]))
+        limiter = self._limiter
+        if limiter is None:
+            return Blockers(instances)
+        found: list[Instance] = []
+        for instance in instances:  # a staged one is idle until others release its resources
+            others = [] if instance.busy else limiter.blocked_by(instance)
+            found += others or [instance]
+        return Blockers(tuple(found))
+
+    def cancel(self, request: InferenceRequest) -> None:
+        self._post(EventKind.CANCEL, request)
+        self.backend.cancelled(request)
+
+    def refuse(self, request: InferenceRequest, error: TritonError) -> None:
+        if request.try_finish():
+            self._post(EventKind.REFUSE, request)
+            self.deliver(request, Response(error=error), final=True)
+
+    def free(
+        self,
+        instance: Instance,
+        requests: Sequence[InferenceRequest],
+        completion: Completion | None,
+    ) -> int:
+        """Make an instance idle; return how many of the requests it is to execute once more."""
+        instance.running = ()
+        instance.busy = False
+        again: Sequence[InferenceRequest] = ()
+        limiter = self._limiter
+        ahead = False
+        if limiter is not None:
+            # With a batch that is formed by now it competes for the resources again (R6).
+            ahead = self._batcher.forms_ahead
+            if not ahead:
+                limiter.finished(instance)
+        if self.sequences is None:
+            self._post(EventKind.IDLE, instance.index, completion)
+        else:
+            again = [request for request in requests if request.pop_rescheduled()]
+            if again:
+                self.sequences.rescheduled(self.name, again)
+            self._post(EventKind.IDLE_IN_SEQUENCE, (instance.index, requests, again), completion)
+        if limiter is not None and ahead:
+            limiter.finished(instance)
+        return len(again)
+
+    def suspend(self, instance: int) -> None:
+        with interrupts_deferred():  # the main thread may come here from a model's code
+            self._post(EventKind.SUSPEND, instance)
+
+    def suspend_later(self, instance: int) -> None:
+        self._clock.call_at(now_ns(), partial(self._post, EventKind.SUSPEND, instance))
+
+    def resume(self, instance: int) -> None:
+        self._post(EventKind.RESUME, instance)
+
+    def give_up(self, instance: int) -> None:
+        self._post(EventKind.GIVE_UP, instance)
+
+    def _rank(self, instance: int) -> int:
+        assert self._limiter is not None
+        return self._limiter.rank(self._instances.active[instance])
+
+    def keep(self, request: InferenceRequest) -> None:
+        self._in_flight.keep(request)
+        if request.is_answered():  # meanwhile
+            self._answered_late(request)
+
+    def _answered_late(self, request: InferenceRequest) -> None:
+        if self._in_flight.answered(request):
+            self.record_ended(1)
+
+    def record_ended(self, count: int) -> None:
+        self._in_flight.changes.append(-count)
+        if self._draining:
+            self._post(EventKind.ENDED, None)
+
+    def probe_interpreter(self, instance: Instance) -> int:
+        """Sample the interpreter on the thread of an instance; see `InterpreterProbe.probe`."""
+        others = [one for one in list(self._instances.active.values()) if one is not instance]
+        return self.interpreter.probe(len([one for one in others if one.executing]))
+
+    # -- events ----------------------------------------------------------------------------------
+
+    def _post(self, kind: int, payload: object, completion: Completion | None = None) -> None:
+        """Process an event, or leave it to the thread that owns the batcher."""
+        mailbox = self._mailbox
+        if mailbox.messages or not mailbox.try_acquire():
+            mailbox.post((kind, payload))
+        else:
+            self._process(kind, payload, completion)
+        if mailbox.messages:
+            self._process_all(completion)
+
+    def _process_all(self, completion: Completion | None) -> None:
+        """Process what was posted, unless another thread does so."""
+        mailbox = self._mailbox
+        while (event := mailbox.acquire_next()) is not None:
+            self._process(event[0], event[1], completion)
+
+    def _process(self, kind: int, payload: object, completion: Completion | None) -> None:
+        """Process an event and all that were posted meanwhile; this thread owns the batcher."""
+        mailbox = self._mailbox
+        try:
+            now = now_ns()
+            decisions = self._handle(now, kind, payload)
+            while mailbox.messages and (event := mailbox.pop()) is not None:
+                now = now_ns()
+                decisions += self._handle(now, event[0], event[1])
+            waiting = self._batcher.waiting
+            if self.history is not None and waiting != self.history.depth:
+                self.history.note_depth(now, waiting)
+            if self._order is not None:
+                self._order.line_up(decisions)
+            if len(self._in_flight.changes) > MANY_CHANGES:
+                self._in_flight.sum_up()
+            if waiting or self.sequences is not None:  # else there is nothing to wake for
+                wake = self._batcher.wake_at()
+                if wake is not None and (self._woken_at is None or wake < self._woken_at):
+                    self._woken_at = wake
+                    self._clock.call_at(wake, self._wake)
+        finally:
+            mailbox.release()
+        for decision in decisions:
+            self._apply(decision, completion)
+
+    def _handle(self, now: int, kind: int, payload: Any) -> list[Decision]:
+        """Pass an event to the batcher; return its decisions."""
+        batcher = self._batcher
+        if kind == EventKind.SUBMIT:
+            self._in_flight.changes.append(1)
+            return batcher.submit(now, payload)
+        if kind == EventKind.IDLE:
+            assert isinstance(batcher, Batcher)
+            return batcher.finish(now, payload)
+        if kind == EventKind.SUBMIT_MANY:
+            assert isinstance(batcher, Batcher)
+            self._in_flight.changes.append(len(payload))
+            return batcher.submit_many(now, payload)
+        if kind == EventKind.IDLE_IN_SEQUENCE:
+            assert isinstance(batcher, SequenceBatcher)
+            return batcher.finish(now, *payload)
+        if kind == EventKind.CANCEL:
+            return batcher.cancel(now, payload)
+        if kind == EventKind.GRANTED:
+            return batcher.granted(now, payload)
+        if kind == EventKind.REFUSE:
+            return batcher.cancel(now, payload, formed=True)
+        if kind == EventKind.WAKE:
+            self._woken_at = None
+            return batcher.tick(now)
+        if kind == EventKind.UPDATE:
+            return self._update(now, payload)
+        if kind == EventKind.SUSPEND:
+            return self._suspend(payload)
+        if kind == EventKind.RESUME:
+            return batcher.resume(now, payload)
+        if kind == EventKind.GIVE_UP:
+            return self._give_up()
+        if kind == EventKind.LOOK:
+            payload.waiting = batcher.tickets()
+            payload.done.set()
+            return []
+        if kind == EventKind.SUBMIT_CANCELLED:
+            self._in_flight.changes.append(1)
+            return batcher.submit_cancelled(now, payload)
+        if kind == EventKind.FAIL_PENDING:
+            return [*batcher.clear("UNAVAILABLE", payload)]
+        # EventKind.DRAIN, or EventKind.ENDED after it
+        self._draining = True
+        if self._in_flight.is_empty():
+            self._finalizer.start()
+        return []
+
+    def _join_order(self, request: InferenceRequest) -> None:
+        if self._order is not None:
+            self._order.accept(request)
+
+    def _update(self, now: int, update: InstanceUpdate) -> list[Decision]:
+        added, removed = self._instances.apply_update(update)
+        decisions: list[Decision] = []
+        for number in added:
+            decisions += self._batcher.add_instance(now, number)
+        for number in removed:
+            decisions += self._batcher.remove_instance(now, number)
+        for number, instance in self._instances.active.items():
+            # One that was lost before it was added; and those that are down, now that others are not.
+            if instance.recovery.wanted or (added and instance.recovery.down):
+                decisions += self._suspend_now(number, instance)
+        return decisions
+
+    def _suspend(self, number: int) -> list[Decision]:
+        """Suspend an instance unless it was removed, or has recovered, since this was posted."""
+        instance = self._instances.active.get(number)
+        if instance is None or not instance.recovery.wanted:
+            return []
+        return self._suspend_now(number, instance)
+
+    def _suspend_now(self, number: int, instance: Instance) -> list[Decision]:
+        batcher = self._batcher
+        if isinstance(batcher, SequenceBatcher):
+            return batcher.suspend(now_ns(), number, "INTERNAL", lost_text(instance.name))
+        return batcher.suspend(now_ns(), number)
+
+    def _give_up(self) -> list[Decision]:
+        """Let requests fail once no instance recovers; until then they are for the others."""
+        active = self._instances.active
+        if not all(instance.recovery.down for instance in active.values()):
+            return []
+        now = now_ns()
+        return [decision for number in active for decision in self._batcher.resume(now, number)]
+
+    def _wake(self) -> None:
+        self._post(EventKind.WAKE, None)
+
+    # -- decisions -------------------------------------------------------------------------------
+
+    def _apply(self, decision: Decision, completion: Completion | None) -> None:
+        if isinstance(decision, RunBatch):
+            instance = self._instances.active[decision.instance]
+            if isinstance(completion, InlineCompletion) and len(decision.tickets) == 1:
+                request: InferenceRequest = decision.tickets[0]  # type: ignore[assignment]
+                if completion.accept(instance, decision, request.parent or request):
+                    return
+            instance.put(decision)
+        elif isinstance(decision, StageInstance):
+            assert self._limiter is not None
+            start = partial(self._post, EventKind.GRANTED, decision.instance)
+            self._limiter.stage(self._instances.active[decision.instance], start)
+        elif isinstance(decision, ReturnResources):
+            assert self._limiter is not None
+            self._limiter.finished(self._instances.active[decision.instance])
+        elif isinstance(decision, RetireInstance):
+            if self.history is not None:
+                self.history.retire(self._instances.active[decision.instance].meter)
+            self._instances.retire(decision.instance)
+        elif isinstance(decision, SuspendInstance):
+            self._instances.active[decision.instance].recover()
+        else:
+            self._reject(decision, completion)
+
+    def _reject(self, decision: RejectTicket, completion: Completion | None) -> None:
+        request: InferenceRequest = decision.ticket  # type: ignore[assignment]
+        request.outcome = decision.reason
+        if decision.reason == "cancelled":
+            request.outcome = request.root.cancelled or request.cancelled or decision.reason
+        error: TritonError
+        if decision.reason == "stopped":
+            error = EngineStoppedError(decision.message)
+        else:
+            message = decision.message
+            if decision.reason in ("queue_full", "custom_batching_refused"):
+                message = request.log_prefix + message
+            if decision.reason == "timeout":
+                error = RequestTimeoutError(message)
+            else:
+                error = error_from_status(decision.status, message)
+            # Refused, not accepted: neither counts. The others failed (Q4, Q7, X2).
+            if decision.reason in ("queue_full", "sequence_rule"):
+                error.accepted = request.parent is not None
+            else:
+                self.statistics.record_failure(
+                    1, now_ns() - request.start_ns, _FAILURES.get(decision.reason, "OTHER")
+                )
+        request.fail(error, completion)
+        self.record_ended(1)
+
+    # -- responses -------------------------------------------------------------------------------
+
+    def deliver(
+        self,
+        request: InferenceRequest,
+        response: Response | None,
+        *,
+        final: bool,
+        completion: Completion | None = None,
+    ) -> None:
+        """Pass on a response, in the order of the requests if the model preserves it."""
+        if self._plain and not request.cache_key and not self._in_flight.late:
+            request.deliver(response, final=final, completion=completion)
+            return
+        if self.sequences is not None:
+            response = self.sequences.keep(request, response, final=final)
+        if self._order is None:
+            super().deliver(request, response, final=final, completion=completion)
+        else:
+            self._order.respond(request, response, final=final, completion=completion)
+        if final and self._in_flight.late:
+            self._answered_late(request)
+
+    def _send(
+        self,
+        request: InferenceRequest,
+        response: Response | None,
+        final: bool,
+        completion: Completion | None,
+    ) -> None:
+        super().deliver(request, response, final=final, completion=completion)
+
+    # -- inspection ------------------------------------------------------------------------------
+
+    def in_flight(self) -> int:
+        found = self._in_flight.count()
+        batcher = self._batcher
+        return max(found, batcher.live) if isinstance(batcher, SequenceBatcher) else found
+
+    def requests_inside(self) -> list[InferenceRequest]:
+        """Return the accepted requests that are not answered yet, as they move on: each is seen once."""
+        look = _Look()
+        with interrupts_deferred():
+            self._post(EventKind.LOOK, look)
+        look.done.wait(_LOOK_S)
+        waiting: list[InferenceRequest] = look.waiting  # type: ignore[assignment]
+        found = dict.fromkeys([*waiting, *self._instances.running(), *self._in_flight.late])
+        return [request for request in found if not request.is_answered()]
+
+    def instances(self) -> list[Instance]:
+        """Return the instances that execute batches now."""
+        return list(self._instances.active.values())
+
+    def meters(self) -> list[Meter]:
+        """Return the busy times of the instances."""
+        return [instance.meter for instance in self._instances.all().values()]
+
+    def snapshot(self, state: str, reason: str) -> ModelSnapshot:
+        """Return the state of this version now."""
+        instances = tuple(instance.snapshot() for instance in self._instances.all().values())
+        waiting = self._batcher.waiting
+        executing = max(0, self._in_flight.count() - waiting)
+        platform = self.backend.platform or self.backend.name
+        found = self._snapshot(state, reason, platform, waiting, executing, instances)
+        return replace(
+            found, isolation=self.backend.isolation, interpreter=self.interpreter.result()
+        )

@@ -1,0 +1,127 @@
+"""Response thread of an instance: it answers one batch while the instance computes the next."""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+from collections.abc import Callable
+from typing import Final
+
+from nbtriton.runtime.engine.core.threads import EngineThread, engine_thread
+
+__all__ = ["ResponseThread"]
+
+_log = logging.getLogger("nbtriton.runtime.engine")
+
+# A hand-over costs 0.1 ms a batch (two switches between threads, cold caches). It saves the time of
+# the answers, some 10 us each, where the model releases the GIL. Where it does not, a hand-over
+# would cost more than a fifth of a shorter execution.
+_LONG_NS: Final = 500_000
+# After a hand-over that did not help, at most this many executions are not offloaded: its cost is
+# then less than a hundredth.
+_MAX_SKIPS: Final = 128
+
+
+class ResponseThread:
+    """Answers the batches of an instance that has its next batch already.
+
+    It has one batch at a time, so answers leave in the order of the batches, and slow
+    callers hold their instance back. All methods are for the instance's thread.
+
+    Parameters
+    ----------
+    name : str
+        Of the thread, which starts with its first batch.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        # An instance is not blocked by what waits here.
+        self.thread = EngineThread()
+        self._inbox: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        # Held while it answers: acquired by the hand-over, released by its thread.
+        self._busy = threading.Lock()
+        # A callback waits on its thread, which has released `_busy`.
+        self._is_detached = False
+        self._worker: threading.Thread | None = None
+        # Of the last hand-over: it was since the last execution; its answers have begun.
+        self._handed = False
+        self._begun = False
+        # Executions still not offloaded, and the number after the next hand-over that does not help.
+        self._skips = 0
+        self._next_skips = 1
+
+    def wait_idle(self) -> None:
+        """Wait until all that was handed over is answered; the next batch has been computed."""
+        if self._worker is None:
+            return
+        if self._handed:
+            self._handed = False
+            if self._begun:
+                self._next_skips = 1
+            else:  # the model kept the GIL all the time, or the machine is busy
+                self._skips = self._next_skips
+                self._next_skips = min(2 * self._next_skips, _MAX_SKIPS)
+        with self._busy:
+            pass
+
+    def should_offload(self, took_ns: int) -> bool:
+        """Return whether to hand over, by the time of the last execution."""
+        if took_ns < _LONG_NS:
+            return False
+        if self._is_detached:
+            return False
+        if self._skips:
+            self._skips -= 1
+            return False
+        if self._worker is None:
+            thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+            try:
+                thread.start()
+            except RuntimeError:  # no more threads for this process, or Python is shutting down
+                self._skips = _MAX_SKIPS
+                return False
+            self._worker = thread
+        return True
+
+    def put(self, answer: Callable[[], None]) -> None:
+        """Hand over the function that answers a batch."""
+        self._busy.acquire()
+        self._handed = True
+        self._begun = False
+        self._inbox.put(answer)
+
+    def unblock_instance(self) -> None:
+        """Let the instance execute its next batch: a callback waits, perhaps for that.
+
+        Called on the thread itself, once all of the batch is answered.
+        """
+        if not self._is_detached:
+            self._is_detached = True
+            self._busy.release()
+
+    def stop(self) -> None:
+        """End the thread behind its batch; join it unless a callback on it waits."""
+        if self._worker is not None:
+            self._inbox.put(None)
+            if not self._is_detached:
+                self._worker.join()
+
+    def _run(self) -> None:
+        with engine_thread(self.thread):
+            self._answer()
+
+    def _answer(self) -> None:
+        while (answer := self._inbox.get()) is not None:
+            self._begun = True
+            try:
+                answer()
+            except BaseException:
+                _log.exception("answering a batch ended abnormally")
+            finally:
+                del answer  # its requests hold tensors and connections: not until the next batch
+                if self._is_detached:
+                    self._is_detached = False
+                else:
+                    self._busy.release()

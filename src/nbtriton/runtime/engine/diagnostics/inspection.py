@@ -1,0 +1,359 @@
+"""Readiness, configurations and statistics of models: everything that changes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from operator import attrgetter
+from pathlib import Path
+from time import monotonic_ns
+from typing import Any
+
+from nbtriton.backends.devices import DeviceSet
+from nbtriton.common.checks import Kind, check, is_number, optional, whole
+from nbtriton.common.errors import NotFoundError, TritonError, UnavailableError, nearest
+from nbtriton.model.config import ModelConfig, all_input_specs, all_output_specs, enum_name
+from nbtriton.runtime.engine.core.history import ModelHistory, Recorder
+from nbtriton.runtime.engine.core.limiter import Limiter
+from nbtriton.runtime.engine.core.model_runtime import ModelRuntime
+from nbtriton.runtime.engine.core.model_signature import ModelSignature
+from nbtriton.runtime.engine.core.registry import (
+    Registry,
+    checked_name,
+    checked_version,
+    versions_to_keep,
+)
+from nbtriton.runtime.engine.core.runtime import Runtime
+from nbtriton.runtime.engine.core.snapshot import (
+    BatchRecord,
+    ModelHistorySnapshot,
+    ModelSnapshot,
+    RequestRecord,
+    ServerHistory,
+    ServerSnapshot,
+)
+from nbtriton.runtime.engine.core.statistics import Statistics
+from nbtriton.runtime.engine.core.summaries import LatencySummaries
+from nbtriton.runtime.engine.diagnostics.records import read_records, records_of
+
+__all__ = ["Inspection"]
+
+
+class Inspection:
+    """The models of a `nbtriton.Server`, looked at: readiness, configurations, statistics.
+
+    Parameters
+    ----------
+    registry : Registry
+        Of the server's models.
+    runtimes : callable
+        Returns every version that has requests, or may get some.
+    recorder : callable
+        Returns the recorder, None where it is off.
+    limiter : callable
+        Returns the rate limiter, None where it is off.
+    """
+
+    def __init__(
+        self,
+        registry: Registry,
+        runtimes: Callable[[], list[Runtime]],
+        recorder: Callable[[], Recorder | None],
+        limiter: Callable[[], Limiter | None],
+    ) -> None:
+        self._registry = registry
+        self._runtimes = runtimes
+        self._recorder = recorder
+        self._limiter = limiter
+
+    def check_answering(self) -> None:
+        """Check that the server answers questions about models.
+
+        Raises
+        ------
+        UnavailableError
+            ``Server not ready``: it could not be set up, or stops.
+        """
+        if self._registry.refusal or self._registry.stopping:
+            raise UnavailableError(self._registry.refusal or "Server not ready")
+
+    def is_known(self, name: str) -> bool:
+        """Return True once a load of a model has begun: Triton's lifecycle then lists it."""
+        return name in self._registry.entries or name in self._registry.absent
+
+    def has_no_version(self, name: str) -> bool:
+        """Return True if the version policy of a model left none, from its first load on."""
+        return name not in self._registry.entries and self._registry.absent.get(name) == {}
+
+    def missing_versions(self, name: str) -> list[int]:
+        """Return the versions that a model's version policy wants and that were loaded once, not now."""
+        entry, absent = self._registry.entry(name), self._registry.absent.get(name, {})
+        config = self._registry.resolve(name, -1).config
+        wanted = versions_to_keep(config, {*entry.slots, *absent})
+        return sorted(wanted - set(entry.slots))
+
+    def is_ready(self, name: str, version: int = -1) -> bool:
+        """Return True if a request to this version would be accepted."""
+        try:
+            self._registry.resolve(name, version)
+        except (NotFoundError, UnavailableError):
+            return False
+        return True
+
+    def is_model_ready(self, name: str, version: int = -1) -> bool:
+        """Return True if a version `is_ready` and its model's own check passes, as clients see it.
+
+        A Python model may define ``is_ready``, which may take 5 s an instance.
+        """
+        try:
+            checks = self._registry.resolve(name, version).own_checks()
+        except TritonError:
+            return False
+        return all(check() for check in checks)
+
+    def has_own_checks(self) -> bool:
+        """Return True if `is_model_ready` may take long, as some model has a check of its own."""
+        return any(
+            slot.runtime.own_checks()
+            for entry in list(self._registry.entries.values())
+            for slot in entry.slots.values()
+        )
+
+    def is_decoupled(self, name: str, version: int = -1) -> bool:
+        """Return True if a version answers with any number of responses."""
+        return self._registry.resolve(name, version).signature.decoupled
+
+    def signature(self, name: str, version: int = -1) -> ModelSignature:
+        """Return the signature of a version: by which the endpoints read requests."""
+        return self._registry.resolve(name, version).signature
+
+    def config(self, name: str, version: int = -1) -> ModelConfig:
+        """Return a copy of the completed configuration of a version."""
+        copy = ModelConfig()
+        copy.CopyFrom(self._registry.resolve(name, version).config)
+        return copy
+
+    def user_config(self, name: str) -> ModelConfig:
+        """Return a copy of a model's configuration as it was given, before completion."""
+        copy = ModelConfig()
+        copy.CopyFrom(self._registry.entry(name).user_config)
+        return copy
+
+    def metadata(self, name: str, version: int = -1) -> dict[str, Any]:
+        """Return Triton's model metadata: tensors with the batch dimension (J4)."""
+        entry = self._registry.entry(name, version)
+        runtime = self._registry.resolve(name, version)
+        batch = [-1] if runtime.signature.max_batch_size > 0 else []
+        return {
+            "name": name,
+            "versions": [str(number) for number in sorted(entry.slots)],
+            "platform": runtime.snapshot("READY", "").platform,
+            **{
+                key: [
+                    {"name": spec.name, "datatype": spec.datatype, "shape": [*batch, *spec.dims]}
+                    for spec in specs
+                ]
+                for key, specs in (
+                    ("inputs", all_input_specs(runtime.config)),
+                    ("outputs", all_output_specs(runtime.config)),
+                )
+            },
+        }
+
+    def statistics(self, name: str = "", version: int = -1) -> dict[str, Any]:
+        """Return the statistics in the form of Triton's endpoint; see `nbtriton.Server.statistics`."""
+        name, version = checked_name(name), checked_version(version)
+        if name:
+            self._registry.resolve(name, version)
+        return {
+            "model_stats": [
+                slot.runtime.statistics.to_dict(model, number) | _on_simulated(slot.runtime)
+                for model, entry in sorted(self._registry.entries.items())
+                for number, slot in sorted(entry.slots.items())
+                if name in ("", model) and version in (-1, number) and slot.state == "READY"
+            ]
+        }
+
+    def failures(self, name: str, version: int) -> dict[str, int]:
+        """Return how many requests to a version failed, by Triton's reasons; none if it is unloaded."""
+        statistics = self._statistics_of(name, version)
+        return {} if statistics is None else dict(statistics.failures)
+
+    def summaries(self, name: str, version: int) -> LatencySummaries | None:
+        """Return the latency summaries of a version, if the server keeps them."""
+        statistics = self._statistics_of(name, version)
+        return None if statistics is None else statistics.summaries
+
+    def _statistics_of(self, name: str, version: int) -> Statistics | None:
+        entry = self._registry.entries.get(name)
+        slot = entry.slots.get(version) if entry is not None else None
+        return slot.runtime.statistics if slot is not None else None
+
+    def models(self) -> tuple[ModelSnapshot, ...]:
+        """Return every version of every model, by name."""
+        found: list[ModelSnapshot] = []
+        for _, entry in sorted(self._registry.entries.items()):
+            fields = tuple(path for path, _ in entry.ignored)
+            for _, slot in sorted(entry.slots.items()):
+                snapshot = slot.runtime.snapshot(slot.state, slot.reason)
+                found.append(replace(snapshot, ignored=fields) if fields else snapshot)
+        return tuple(found)
+
+    def ignored(self, name: str) -> dict[str, str]:
+        """Return the fields of a model's configuration that have no effect here, with the reasons.
+
+        Raises
+        ------
+        NotFoundError
+            No such model.
+        """
+        return dict(self._registry.entry(name).ignored)
+
+    def model_names(self) -> tuple[str, ...]:
+        """Return the names of all models; cheap enough for completion."""
+        return tuple(sorted(self._registry.entries))
+
+    def snapshot(self) -> ServerSnapshot:
+        """Return everything that can be seen at this moment."""
+        return ServerSnapshot(monotonic_ns(), self.models())
+
+    def batches(
+        self, name: str, version: int = -1, *, since_ns: int = 0, most: int | None = None
+    ) -> tuple[BatchRecord, ...]:
+        """Return a model's recent executions, oldest first; see `nbtriton.Server.batches`."""
+        found = self._records(name, version, since_ns, most)
+        batches = [batch for of_version, _ in found for batch in of_version]
+        return tuple(sorted(batches, key=attrgetter("end_ns")))
+
+    def requests(
+        self, name: str, version: int = -1, *, since_ns: int = 0, most: int | None = None
+    ) -> tuple[RequestRecord, ...]:
+        """Return a model's recent answered requests; see `nbtriton.Server.requests`."""
+        found = self._records(name, version, since_ns, most)
+        requests = [request for _, of_version in found for request in of_version]
+        return tuple(sorted(requests, key=attrgetter("answered_ns")))
+
+    def in_flight(self, name: str = "", version: int = -1) -> tuple[RequestRecord, ...]:
+        """Return the requests that are accepted and not answered; see `nbtriton.Server.in_flight`."""
+        name, version = checked_name(name), checked_version(version)
+        if name and not self.is_known(name):
+            self._registry.entry(name)  # which says so
+        found = [
+            record
+            for one in self._runtimes()
+            if name in ("", one.name) and version in (-1, one.version)
+            for record in records_of(one)
+        ]
+        return tuple(sorted(found, key=attrgetter("arrival_ns")))
+
+    def _records(
+        self, name: str, version: int, since_ns: int, most: int | None
+    ) -> list[tuple[list[BatchRecord], list[RequestRecord]]]:
+        """Return the batches and the requests of each version."""
+        check(
+            {"since_ns": since_ns, "most": most},
+            {"since_ns": Kind(is_number, "a number of nanoseconds"), "most": optional(whole(0))},
+        )
+        return [read_records(history, since_ns, most) for history in self.histories(name, version)]
+
+    def histories(self, name: str = "", version: int = -1) -> list[ModelHistory]:
+        """Return the histories of a model, or of all.
+
+        Raises
+        ------
+        NotFoundError
+            Nothing was ever recorded under this name.
+        UnavailableError
+            The server has no recorder.
+        """
+        name, version = checked_name(name), checked_version(version)
+        recorder = self._recorder()
+        if recorder is None:
+            raise UnavailableError(
+                "the recorder of this server is off", hint="nbtriton.Server(recorder=True)"
+            )
+        found = recorder.find(name, version)
+        if name and not found:
+            known = {history.name for history in recorder.find()}
+            raise NotFoundError(
+                f"Request for unknown model: '{name}' is not found", hint=nearest(name, known)
+            )
+        return found
+
+    def resources(self) -> dict[tuple[str, int], tuple[int, int]]:
+        """Return (used, size) of the rate limiter's resources, by name and device; -1 is the global one."""
+        limiter = self._limiter()
+        return limiter.resources() if limiter is not None else {}
+
+    def forget(self, name: str) -> None:
+        """Drop what was recorded of a model."""
+        recorder = self._recorder()
+        if recorder is not None:
+            recorder.forget(name)
+
+    def history(self) -> ServerHistory:
+        """Return the last moments of all models; see `nbtriton.Server.history`."""
+        recorder = self._recorder()
+        models = []
+        for model in self.models():
+            history = recorder.history(model.name, model.version) if recorder is not None else None
+            busy = model.queued + model.executing > 0
+            models.append(
+                ModelHistorySnapshot(
+                    model,
+                    history.moments() if history is not None else (),
+                    history.changes() if history is not None else (),
+                    self._inside_since_ns(model) if busy else 0,
+                )
+            )
+        return ServerHistory(monotonic_ns(), tuple(models))
+
+    def _inside_since_ns(self, model: ModelSnapshot) -> int:
+        """Return the arrival of the oldest request in flight; 0 without one. A view asks all the time."""
+        arrivals = [
+            request.start_ns
+            for one in self._runtimes()
+            if (one.name, one.version) == (model.name, model.version)
+            for request in one.requests_inside()
+        ]
+        return min(arrivals, default=0)
+
+    def source(self, name: str) -> object:
+        """Return the object that a model's highest version was made of; None for an ensemble."""
+        return getattr(self._registry.resolve(name, -1), "source", None)
+
+    def directory(self, name: str, version: int = -1) -> Path | None:
+        """Return a model's directory; None for one that no files were loaded of."""
+        return self._registry.resolve(name, version).directory
+
+    def forms_own_batches(self, name: str, version: int = -1) -> bool:
+        """Return True if custom batching decides what a batch of a version is."""
+        runtime = self._registry.resolve(name, version)
+        return isinstance(runtime, ModelRuntime) and runtime.forms_own_batches
+
+    def served(self, name: str, version: int = -1) -> object:
+        """Return what the instances of a version run: the source, or a module with its weights."""
+        runtime = self._registry.resolve(name, version)
+        return runtime.served() if isinstance(runtime, ModelRuntime) else None
+
+
+def _on_simulated(runtime: Runtime) -> dict[str, Any]:
+    """Return what the statistics of a version on simulated GPUs say in addition: that, and their times."""
+    context = getattr(runtime, "context", None)
+    devices = getattr(context, "devices", None)
+    if not isinstance(devices, DeviceSet) or devices.simulated is None:
+        return {}
+    if not any(enum_name(group, "kind") == "KIND_GPU" for group in runtime.config.instance_group):
+        return {}
+    return {
+        "simulated": str(devices.simulated),
+        "device_stats": [
+            {
+                "device": one.device,
+                "operation": one.operation,
+                "compute": {"count": one.count, "ns": one.time_ns},
+            }
+            for one in devices.ledger.computations()
+            if one.owner == runtime.name
+        ],
+    }

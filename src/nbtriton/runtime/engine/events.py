@@ -1,0 +1,164 @@
+"""The recorder's events as a DataFrame."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from nbtriton.common.checks import SERVER, check
+from nbtriton.common.errors import InvalidArgumentError, nearest
+from nbtriton.common.packages import needed
+from nbtriton.runtime.engine.core.snapshot import BatchRecord, RequestRecord
+from nbtriton.runtime.engine.server import Server
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["events"]
+
+_KINDS = ("event", "request", "batch")
+
+
+def events(server: Server, name: str = "", *, by: str = "event") -> pd.DataFrame:
+    """Return what the recorder keeps of the last requests and batches, and those that are in flight.
+
+    Parameters
+    ----------
+    server : Server
+    name : str
+        All models by default.
+    by : {"event", "request", "batch"}
+        One row for each event, in the order in which they happened; or for each request; or for each
+        batch.
+
+    Returns
+    -------
+    pandas.DataFrame
+        Times of events are in milliseconds since the first one (``at_ms``), durations in
+        microseconds. An event is ``arrival``, ``batch`` (formed, with the reason for its size and
+        how many requests it left ``waiting``), ``start``, ``end``, ``answer`` or ``refusal`` (of a
+        request that never ran). One that is in flight has no ``end`` and no ``answer``, and NaN for the
+        durations that have not ended. ``batch`` is the number of its first request, ``caller`` that of the
+        request which led to a step of an ensemble or to a call of a model (BLS), else 0.
+
+    Raises
+    ------
+    NotFoundError
+        Nothing was ever recorded under this name.
+    UnavailableError
+        The server has no recorder.
+
+    Examples
+    --------
+    >>> _ = server.infer("double", {"IN": ones})
+    >>> nt.events(server)["event"].tolist()[:2]
+    ['arrival', 'batch']
+    """
+    check({"server": server}, {"server": SERVER})
+    if by not in _KINDS:
+        raise InvalidArgumentError(
+            f"events by '{by}' do not exist", hint=nearest(by, _KINDS) or ", ".join(_KINDS)
+        )
+    with needed("a table of events"):
+        import pandas as pd
+
+    batches: Sequence[BatchRecord] = server.batches(name)
+    requests: Sequence[RequestRecord] = server.requests(name)
+    in_flight = server.in_flight(name)
+    numbers = {request.number for request in requests}
+    requests = [*requests, *(one for one in in_flight if one.number not in numbers)]
+    running = dict.fromkeys(one.batch for one in in_flight if one.batch is not None)
+    batches = [*batches, *(batch for batch in running if not batch.end_ns)]
+    since = min(
+        [*(request.arrival_ns for request in requests), *(batch.formed_ns for batch in batches)],
+        default=0,
+    )
+
+    def at_ms(ns: int) -> float:
+        return (ns - since) / 1e6
+
+    if by == "request":
+        return pd.DataFrame(
+            [_request_row(request, at_ms) for request in requests], columns=_REQUEST
+        )
+    if by == "batch":
+        return pd.DataFrame([_batch_row(batch, at_ms) for batch in batches], columns=_BATCH)
+    rows = [row for request in requests for row in _request_events(request)]
+    rows += [row for batch in batches for row in _batch_events(batch)]
+    rows.sort(key=lambda row: (row[0], _ORDER.index(row[1])))
+    return pd.DataFrame([(at_ms(row[0]), *row[1:]) for row in rows], columns=_EVENT)
+
+
+_ORDER = ("arrival", "refusal", "batch", "start", "end", "answer")
+
+_EVENT = (
+    "at_ms", "event", "model", "version", "request", "caller", "batch", "instance", "rows",
+    "reason", "waiting", "status",
+)  # fmt: skip
+
+
+def _request_events(request: RequestRecord) -> list[tuple[Any, ...]]:
+    batch = request.batch
+    number = batch.requests[0] if batch is not None else 0
+    instance = batch.instance if batch is not None else ""
+    who = (request.model, request.version, request.number, request.caller, number, instance)
+    what = (request.size, request.outcome, None, request.status)
+    end = "refusal" if request.status and request.outcome else "answer"
+    arrival = (request.arrival_ns, "arrival", *who, request.size, "", None, "")
+    return [arrival, (request.answered_ns, end, *who, *what)] if request.answered_ns else [arrival]
+
+
+def _batch_events(batch: BatchRecord) -> list[tuple[Any, ...]]:
+    who = (batch.model, batch.version, None, 0, batch.requests[0], batch.instance, batch.batch_size)
+    begun = [
+        (batch.formed_ns, "batch", *who, batch.reason, batch.waiting, ""),
+        (batch.start_ns, "start", *who, "", None, ""),
+    ]
+    end = (batch.end_ns, "end", *who, "", None, "FAILED" if batch.failed else "")
+    return [*begun, end] if batch.end_ns else begun
+
+
+_REQUEST = (
+    "at_ms", "model", "version", "request", "request_id", "caller", "step", "rows", "batch",
+    "batch_size", "instance", "reason", "queue_us", "handover_us", "compute_us", "answer_us",
+    "total_us", "responses", "first_response_us", "outcome", "status", "error",
+)  # fmt: skip
+
+
+def _us(begin_ns: int, end_ns: int) -> float:
+    """Return the time between two moments; NaN if one has not come."""
+    return (end_ns - begin_ns) / 1e3 if begin_ns and end_ns else float("nan")
+
+
+def _request_row(request: RequestRecord, at_ms: Callable[[int], float]) -> tuple[Any, ...]:
+    batch = request.batch
+    arrival = request.arrival_ns
+    formed, start, end = (batch.formed_ns, batch.start_ns, batch.end_ns) if batch else (0, 0, 0)
+    return (
+        at_ms(arrival), request.model, request.version, request.number, request.request_id,
+        request.caller, request.step, request.size,
+        batch.requests[0] if batch is not None else 0,
+        batch.batch_size if batch is not None else 0,
+        batch.instance if batch is not None else "",
+        batch.reason if batch is not None else "",
+        _us(arrival, formed), _us(formed, start), _us(start, end),
+        _us(min(end, request.answered_ns), request.answered_ns), _us(arrival, request.answered_ns),
+        request.responses, _us(arrival, request.first_response_ns),
+        request.outcome, request.status, request.error,
+    )  # fmt: skip
+
+
+_BATCH = (
+    "at_ms", "model", "version", "batch", "requests", "batch_size", "instance", "reason", "waiting",
+    "longest_wait_us", "handover_us", "compute_input_us", "compute_infer_us", "compute_output_us",
+    "failed",
+)  # fmt: skip
+
+
+def _batch_row(batch: BatchRecord, at_ms: Callable[[int], float]) -> tuple[Any, ...]:
+    return (
+        at_ms(batch.formed_ns), batch.model, batch.version, batch.requests[0], len(batch.requests),
+        batch.batch_size, batch.instance, batch.reason, batch.waiting, batch.queue_ns / 1e3,
+        _us(batch.formed_ns, batch.start_ns), _us(batch.start_ns, batch.infer_start_ns),
+        _us(batch.infer_start_ns, batch.infer_end_ns), _us(batch.infer_end_ns, batch.end_ns), batch.failed,
+    )  # fmt: skip

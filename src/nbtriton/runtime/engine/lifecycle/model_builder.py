@@ -1,0 +1,314 @@
+"""Versions of models, made with the options of a server."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from nbtriton.backends import BackendSettings
+from nbtriton.backends.base import ModelContext, ServerHandle
+from nbtriton.backends.devices import DeviceSet
+from nbtriton.common.errors import LoadError, TritonError
+from nbtriton.model.config import ModelConfig, ignored_fields, normalize, plan_instances, validate
+from nbtriton.runtime.engine.core.cache import ResponseCache
+from nbtriton.runtime.engine.core.custom_batching import find_strategy
+from nbtriton.runtime.engine.core.ensemble_runtime import EnsembleRuntime
+from nbtriton.runtime.engine.core.history import Recorder
+from nbtriton.runtime.engine.core.instance_set import InstanceUpdate
+from nbtriton.runtime.engine.core.limiter import Limiter
+from nbtriton.runtime.engine.core.model_runtime import ModelRuntime
+from nbtriton.runtime.engine.core.registry import Registry
+from nbtriton.runtime.engine.core.runtime import Runtime
+from nbtriton.runtime.engine.core.scheduler_thread import SchedulerThread
+from nbtriton.runtime.engine.core.summaries import LatencySummaries
+from nbtriton.runtime.engine.lifecycle.isolation import choose_isolation, start_early
+from nbtriton.runtime.engine.lifecycle.loading import (
+    check_ensemble,
+    complete_model,
+    load_failure,
+    model_directory,
+    resolve_instances,
+    settings_of,
+)
+from nbtriton.runtime.engine.lifecycle.mtimes import source_mtime_ns
+from nbtriton.runtime.engine.lifecycle.options import ServerOptions
+from nbtriton.runtime.workers.environment import Environments
+from nbtriton.runtime.workers.options import WorkerOptions
+
+__all__ = ["ModelBuilder", "take_instances"]
+
+
+def take_instances(config: ModelConfig, of: ModelConfig) -> None:
+    """Give a configuration the instances and the version policy of another one (L16)."""
+    for field in ("instance_group", "version_policy"):
+        config.ClearField(field)
+    config.instance_group.extend(of.instance_group)
+    if of.HasField("version_policy"):
+        config.version_policy.CopyFrom(of.version_policy)
+
+
+@dataclass(slots=True, frozen=True)
+class ModelBuilder:
+    """Makes versions of models; `changed` gives the builder for other options.
+
+    Parameters
+    ----------
+    registry : Registry
+    server : ServerHandle
+        The part of the server that model code gets.
+    scheduler_thread : SchedulerThread
+    options : ServerOptions
+        For every version that is made.
+    cache : ResponseCache or None
+        For the versions that want one.
+    limiter : Limiter or None
+        Where rates are limited.
+    recorder : Recorder or None
+        Where it is on.
+    environments : Environments
+        Of models that have their own.
+    workers : WorkerOptions
+        For instances in processes.
+    devices : DeviceSet
+        The GPUs that models may use.
+    """
+
+    registry: Registry
+    server: ServerHandle
+    scheduler_thread: SchedulerThread
+    options: ServerOptions
+    cache: ResponseCache | None
+    limiter: Limiter | None
+    recorder: Recorder | None
+    environments: Environments
+    workers: WorkerOptions
+    devices: DeviceSet
+
+    @classmethod
+    def of(
+        cls,
+        registry: Registry,
+        server: ServerHandle,
+        thread: SchedulerThread,
+        options: ServerOptions,
+    ) -> ModelBuilder:
+        """Return the builder of a new server."""
+        made = options.make_cache(), options.make_limiter(), options.make_recorder()
+        workers = options.worker_options(None)
+        start_early(options.isolation)
+        devices = options.make_devices()
+        return cls(registry, server, thread, options, *made, Environments(), workers, devices)
+
+    def changed(self, options: ServerOptions) -> ModelBuilder:
+        """Return the builder for other options; cache, limiter and recorder stay where theirs are the same."""
+        changes: dict[str, Any] = {"options": options}
+        if options.cache_bytes != self.options.cache_bytes:
+            changes["cache"] = options.make_cache()
+        if options.limits != self.options.limits:
+            changes["limiter"] = options.make_limiter()
+        if options.recorder != self.options.recorder:
+            changes["recorder"] = options.make_recorder()
+        if options.gpus != self.options.gpus:
+            changes["devices"] = options.make_devices()
+        changes["workers"] = options.worker_options(self.workers.budget)
+        start_early(options.isolation)
+        return replace(self, **changes)
+
+    @property
+    def settings(self) -> BackendSettings:
+        """The settings of backends."""
+        return self.options.backend_config or {}
+
+    @property
+    def gpus(self) -> tuple[int, ...]:
+        """The GPUs that models may use."""
+        return self.devices.ids
+
+    def build(
+        self,
+        config: ModelConfig,
+        source: object,
+        version: int,
+        *,
+        example: object = None,
+        batching: object = None,
+        auto_complete: bool = True,
+        directory: Path | None = None,
+    ) -> Runtime:
+        """Make one version that no request finds yet: to be installed, or to be drained.
+
+        Several threads may build at once. An ensemble has no source, nor has a model of a backend
+        that needs none; `directory` is the ensemble's own in a repository.
+
+        Raises
+        ------
+        ConfigError, LoadError
+            As `nbtriton.Server.load`.
+        """
+        registry = self.registry
+        runtime: Runtime
+        ensemble = source is None and not config.backend and config.platform in ("", "ensemble")
+        if not ensemble:  # which begins once its members fit
+            registry.record_loading(config.name, version)
+        try:
+            if ensemble:
+                completed = check_ensemble(
+                    config, version, registry.configs(), registry.versions(), directory
+                )
+                runtime = EnsembleRuntime(
+                    completed, version, registry.resolve, self.scheduler_thread, directory
+                )
+                self._summarize(runtime)
+            else:
+                runtime = self._build_model(
+                    config, source, version, example, batching, auto_complete
+                )
+        except TritonError as error:
+            if not ensemble or isinstance(error, LoadError):
+                registry.record_absent(config.name, {version: error.message.strip()})
+            raise
+        if runtime.config.response_cache.enable:
+            runtime.cache = self.cache
+        if self.recorder is not None:
+            runtime.record_in(self.recorder.history(runtime.name, version))
+        return runtime
+
+    def _build_model(
+        self,
+        config: ModelConfig,
+        source: object,
+        version: int,
+        example: object,
+        batching: object,
+        auto_complete: bool,
+    ) -> ModelRuntime:
+        """Complete and check a configuration, and create the instances.
+
+        `batching` is the custom batching that the caller wants; None for the model's own.
+        """
+        mtime_ns = source_mtime_ns(source)
+        gpus = self.gpus
+        isolation = choose_isolation(
+            config, self.options.isolation, source, self._serving(config.name, version)
+        )
+        backend, completed = complete_model(
+            config, source, version,
+            example=example, gpus=gpus, auto_complete=auto_complete, settings=self.settings,
+            stand_in=self.options.stand_in, environments=self.environments,
+            isolation=isolation.chosen, workers=self.workers,
+        )  # fmt: skip
+        context = ModelContext(
+            completed.name,
+            version,
+            completed,
+            source,
+            model_directory(source),
+            self.server,
+            example,
+            settings_of(self.settings, backend.name),
+            self.devices.managed,
+        )
+        try:
+            # Where the caller gives functions, those of the model are not asked for.
+            own = backend.batching(context) if batching is None else None
+            strategy = find_strategy(context, batching, own)
+            backend.open(context)
+            runtime = ModelRuntime(
+                context, backend, plan_instances(completed, gpus=gpus), self.scheduler_thread,
+                self.limiter, strategy,
+            )  # fmt: skip
+            runtime.isolation_asked = isolation.asked
+            runtime.batching = batching
+            runtime.given.CopyFrom(config)
+            runtime.auto_complete = auto_complete
+            runtime.mtime_ns = mtime_ns
+            if strategy is not None:
+                strategy.open(context)
+            self._summarize(runtime)  # its warmup counts (W5)
+            runtime.start()
+        except Exception as error:
+            raise load_failure(config.name, version, error) from error
+        return runtime
+
+    def _summarize(self, runtime: Runtime) -> None:
+        """Keep summaries of a version's latencies, if the server does."""
+        if self.options.summaries:
+            cached = runtime.config.response_cache.enable
+            runtime.statistics.summaries = LatencySummaries(cached=cached)
+
+    def _serving(self, name: str, version: int) -> ModelRuntime | None:
+        """Return the version that a new one will take the place of, or the latest."""
+        entry = self.registry.entries.get(name)
+        if entry is None:
+            return None
+        slot = entry.slots.get(version)
+        runtime = slot.runtime if slot is not None else entry.latest
+        return runtime if isinstance(runtime, ModelRuntime) else None
+
+    def rebuild(self, runtime: ModelRuntime) -> Runtime:
+        """Make a version anew, with the instances that it was updated to (L16)."""
+        return self.build(
+            runtime.given,
+            runtime.source,
+            runtime.version,
+            example=runtime.example,
+            batching=runtime.batching,
+            auto_complete=runtime.auto_complete,
+        )
+
+    def updated_config(self, runtime: ModelRuntime, config: ModelConfig) -> ModelConfig:
+        """Return a version's configuration with the instances and version policy of another one.
+
+        Raises
+        ------
+        ConfigError
+            An instance group is wrong.
+        """
+        wanted = normalize(config, name=runtime.name)
+        changed = ModelConfig()
+        changed.CopyFrom(runtime.config)
+        take_instances(changed, wanted)
+        validate(changed)
+        return resolve_instances(changed, runtime.backend, self.gpus)
+
+    def update(self, runtime: ModelRuntime, config: ModelConfig) -> InstanceUpdate:
+        """Make the instances by which a version that goes on must grow (L16).
+
+        Raises
+        ------
+        ConfigError
+            An instance group is wrong.
+        LoadError
+            A new instance failed, with Triton's text; the version serves as before.
+        """
+        changed = self.updated_config(runtime, config)
+        try:
+            return runtime.prepare_update(changed, plan_instances(changed, gpus=self.gpus))
+        except Exception as error:
+            raise load_failure(runtime.name, runtime.version, error, state="READY") from error
+
+    def ignored_fields(
+        self, user_config: ModelConfig, runtimes: Sequence[Runtime], *, agents: bool
+    ) -> list[tuple[str, str]]:
+        """Return the fields of a configuration that have no effect on this server, with the reasons."""
+        config = ModelConfig()
+        config.CopyFrom(user_config)
+        config.backend = next((runtime.config.backend for runtime in runtimes), config.backend)
+        return ignored_fields(
+            config,
+            whole_batches=any(
+                not isinstance(getattr(runtime, "source", None), type | Path | None)
+                for runtime in runtimes
+            ),
+            agents=agents,
+            labels=any(runtime.directory is not None for runtime in runtimes),
+            cache=self.cache is not None,
+            limiter=self.limiter is not None,
+            policies=bool(self.options.host_policies)
+            and any(
+                isinstance(runtime, ModelRuntime) and runtime.backend.isolation == "process"
+                for runtime in runtimes
+            ),
+        )

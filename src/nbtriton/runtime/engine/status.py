@@ -1,0 +1,152 @@
+"""The state of the models as a DataFrame."""
+
+from __future__ import annotations
+
+from time import monotonic_ns
+from typing import TYPE_CHECKING, Any
+
+from nbtriton.common.checks import NAME, SERVER, Kind, check, optional
+from nbtriton.common.errors import TritonError
+from nbtriton.common.packages import needed
+from nbtriton.model.config import stand_in_reason
+from nbtriton.runtime.engine.core.snapshot import InstanceSnapshot, ModelSnapshot
+from nbtriton.runtime.engine.server import Server
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from nbtriton.drawing.frames import TableFrame
+
+__all__ = ["show_server", "status", "status_table"]
+
+_MODEL = Kind(NAME.accepts, "the name of a model")
+
+
+def status(server: Server, name: str | None = None) -> pd.DataFrame:
+    """Return the models, their state, queues and statistics, one row a version.
+
+    Parameters
+    ----------
+    server : Server
+    name : str, optional
+        By default all models.
+
+    Returns
+    -------
+    pandas.DataFrame
+        Durations are means per successful request, in microseconds. ``interpreter_wait``, where
+        several instances of a model have run at once, is the share of their time, from 0 to 1, that
+        they waited for each other's Python code. ``restarts``, where processes of instances have
+        ended, says how often, why, when an instance is restarted, and how often it still may be. Where there are any, a column
+        has what is missing of each stand-in. The times of instances on ``simulated GPU`` are simulated.
+
+    Raises
+    ------
+    NotFoundError
+        No model of this name is loaded.
+
+    Examples
+    --------
+    >>> nt.status(server)["state"].tolist()
+    ['READY']
+    """
+    check({"server": server, "name": name}, {"server": SERVER, "name": optional(_MODEL)})
+    frame = status_table(server, name)
+    if name is not None and not len(frame):
+        server.config(name)  # raises, and says why it is not there
+    return frame
+
+
+def status_table(server: Server, name: str | None = None) -> TableFrame:
+    """Return what `status` does; an empty table of a model that is not loaded."""
+    with needed("a table of models"):
+        import pandas as pd
+
+        from nbtriton.drawing.frames import TableFrame
+
+    shown = [model for model in server.models() if name in (None, model.name)]
+    frame = pd.DataFrame([_row(model) for model in shown], columns=_COLUMNS)
+    if any(model.interpreter.probes for model in shown):
+        frame["interpreter_wait"] = [round(model.interpreter.share, 2) for model in shown]
+    restarts = ["; ".join(filter(None, map(_restarts, model.instances))) for model in shown]
+    if any(restarts):
+        frame["restarts"] = restarts
+    if any(model.ignored for model in shown):
+        frame["ignored"] = [", ".join(model.ignored) for model in shown]
+    reasons = [_stand_in(server, model) for model in shown]
+    if any(reasons):
+        frame["stand_in"] = reasons
+    # Rows of one model differ by their version.
+    several = len({model.name for model in shown}) < len(shown)
+    first = ("model", "version", *_FIRST[1:]) if several else _FIRST
+    return TableFrame(frame, first, empty="no models are loaded")
+
+
+def show_server(server: Server) -> dict[str, str]:
+    """Show a server in a notebook: its models, where it has any."""
+    head = repr(server)
+    if server.engine.state != "open" or not server.models():
+        return {"text/plain": head}
+    html, text = status_table(server).compact_view(caption=head.strip("<>"))
+    return {"text/plain": text, "text/html": html}
+
+
+def _restarts(instance: InstanceSnapshot) -> str:
+    """Return how often an instance was restarted, and why; empty for one that never was lost."""
+    state = instance.restart
+    if not state.cause:
+        return ""
+    text = f"{instance.name}: {state.restarts} \u00d7, {state.cause}"
+    if state.down:
+        return f"{text}; not restarted any more, until the model is loaded again"
+    if state.due_ns is None:
+        return text
+    again_s = max(0, state.due_ns - monotonic_ns()) / 1e9
+    return f"{text}; again in {again_s:.1f} s, {state.left} \u00d7 left after that"
+
+
+def _stand_in(server: Server, model: ModelSnapshot) -> str:
+    """Return why a version is a stand-in; empty for one that is none, or serves no more."""
+    try:
+        return stand_in_reason(server.config(model.name, model.version))
+    except TritonError:
+        return ""
+
+
+_COLUMNS = (
+    "model", "version", "state", "platform", "instances", "isolation", "max_batch_size", "queued",
+    "executing", "requests", "failed", "inferences", "executions", "mean_batch_size", "queue_us", "compute_us",
+)  # fmt: skip
+
+# What a narrow page has room for; the columns that are there only where they say something come early.
+_FIRST = (
+    "model", "state", "queued", "restarts", "stand_in", "ignored", "requests", "failed", "queue_us",
+    "compute_us", "mean_batch_size", "interpreter_wait", "instances", "executing",
+)  # fmt: skip
+
+
+def _row(model: ModelSnapshot) -> tuple[Any, ...]:
+    per_request_us = 1 / (1000 * model.success_count) if model.success_count else float("nan")
+    compute_ns = model.compute_input_ns + model.compute_infer_ns + model.compute_output_ns
+    kinds = [
+        "simulated " * instance.simulated + instance.kind.removeprefix("KIND_")
+        for instance in model.instances
+    ]
+    return (
+        model.name,
+        model.version,
+        model.state if not model.reason else f"{model.state}: {model.reason}",
+        model.platform,
+        " + ".join(f"{kinds.count(kind)} \u00d7 {kind}" for kind in dict.fromkeys(kinds)),
+        model.isolation if kinds else "",
+        model.max_batch_size,
+        model.queued,
+        model.executing,
+        model.success_count,
+        model.fail_count,
+        model.inference_count,
+        model.execution_count,
+        model.inference_count / model.execution_count if model.execution_count else float("nan"),
+        round(model.queue_ns * per_request_us, 1),
+        round(compute_ns * per_request_us, 1),
+    )

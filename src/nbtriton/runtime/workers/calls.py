@@ -1,0 +1,325 @@
+"""A worker's use of the server, handled in the engine's process."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import warnings
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from nbtriton.backends.base import BackendRequest, RequestOptions, Response, ServerHandle
+from nbtriton.backends.core.executing import EXECUTING, Executing
+from nbtriton.backends.python.api.metrics import MetricKind, family_of
+from nbtriton.common.errors import EngineStoppedError, InternalError, TritonError
+from nbtriton.runtime.workers import protocol
+from nbtriton.runtime.workers.core.channel import Channel, ChannelClosed
+from nbtriton.runtime.workers.core.codec import (
+    decode_response,
+    decode_tensors,
+    encode_response,
+)
+from nbtriton.runtime.workers.core.memory import Outgoing, Place
+from nbtriton.runtime.workers.core.packing import Packer
+from nbtriton.runtime.workers.errors import encode_error, failure
+
+if TYPE_CHECKING:
+    from nbtriton.backends.python.api.metrics import Family, Sample
+
+__all__ = ["ServerCalls"]
+
+_log = logging.getLogger("nbtriton.runtime.workers")
+# Questions whose answers may take long.
+_SLOW = ("is_model_ready", "load_model", "unload_model")
+
+
+class ServerCalls:
+    """Handles the messages by which a worker uses the server.
+
+    Parameters
+    ----------
+    server : ServerHandle or None
+        None while a configuration is completed.
+    channel : Channel
+        Of calls.
+    heap : Outgoing
+        For the tensors of responses.
+    open_memory : callable
+        ``open_memory(place, behind)`` returns the memory of a message's tensors.
+    request : callable
+        ``request(batch, index)`` returns a request that the worker executes, or None.
+
+    Attributes
+    ----------
+    server : ServerHandle or None
+    context : Executing
+        Of the current execution.
+    """
+
+    def __init__(
+        self,
+        server: ServerHandle | None,
+        channel: Channel,
+        heap: Outgoing,
+        open_memory: Callable[[Place | None, memoryview], Any],
+        request: Callable[[int, int], BackendRequest | None],
+    ) -> None:
+        self.server = server
+        self._channel = channel
+        self._heap = heap
+        self._open = open_memory
+        self._request = request
+        self.context = Executing()
+        self._futures: dict[int, Any] = {}
+        # The objects of the model's metrics, by the worker's numbers for them.
+        self._families: dict[int, Family] = {}
+        self._samples: dict[int, Sample] = {}
+        self._lock = threading.Lock()
+        self._numbers = 0
+
+    def handle(self, message: tuple[Any, ...], behind: memoryview, lane: Channel) -> None:
+        """Handle one message; an answer uses the channel of the message."""
+        kind = message[0]
+        if kind == protocol.SEND:
+            self._send(behind, *message[1:])
+        elif kind == protocol.NOTE:
+            self._note(message[1], message[2])
+        elif kind == protocol.ASK:
+            self._ask(lane, *message[1:])
+        elif kind == protocol.SUBMIT:
+            self._submit(behind, lane, *message[1:])
+        elif kind == protocol.CALL:
+            self._call(behind, lane, *message[1:])
+        elif kind == protocol.CANCEL:
+            future = self._futures.get(message[1])
+            if future is not None:
+                future.ask_to_end()
+        elif kind == protocol.AWAITS:
+            self._awaits(message[1])
+        else:
+            raise InternalError(f"a worker sent a message of the unknown kind {kind}")
+
+    def forget_metrics(self, families: Sequence[int], samples: Sequence[int]) -> None:
+        """Drop metrics whose objects were deleted in the worker."""
+        for number in families:
+            self._families.pop(number, None)
+        for number in samples:
+            self._samples.pop(number, None)
+
+    def close(self) -> None:
+        """Cancel the requests that the model has sent: no caller waits for them any more."""
+        for future in list(self._futures.values()):
+            with suppress(TritonError):
+                future.cancel()
+        self._futures.clear()
+        self._families.clear()
+        self._samples.clear()
+
+    # -- responses -------------------------------------------------------------------------------
+
+    def _send(
+        self,
+        behind: memoryview,
+        batch: int,
+        index: int,
+        body: Any,
+        final: bool,
+        place: Place | None,
+    ) -> None:
+        request = self._request(batch, index)
+        response = None if body is None else decode_response(body, self._open(place, behind))
+        if request is None:
+            return
+        try:
+            request.send(response, final=final)
+        except TritonError as error:  # the server was closed meanwhile, and has answered
+            _log.debug("a response came too late: %s", error)
+
+    # -- requests to other models ----------------------------------------------------------------
+
+    def _call(
+        self,
+        behind: memoryview,
+        lane: Channel,
+        number: int,
+        model: str,
+        version: int,
+        tensors: Any,
+        options: Sequence[Any],
+        place: Place | None,
+    ) -> None:
+        try:
+            inputs = decode_tensors(tensors, self._open(place, behind))
+            response = self._any_server().call(model, version, inputs, RequestOptions(*options))
+        except KeyboardInterrupt:
+            lane.send((protocol.ANSWER, number, False, None, None))
+            return
+        except Exception as error:
+            lane.send((protocol.ANSWER, number, False, encode_error(failure(error)), None))
+            return
+        self._respond(lane, protocol.ANSWER, number, response)
+
+    def _submit(
+        self,
+        behind: memoryview,
+        lane: Channel,
+        number: int,
+        model: str,
+        version: int,
+        tensors: Any,
+        options: Sequence[Any],
+        streams: bool,
+        traced: Sequence[int] | None,
+        place: Place | None,
+    ) -> None:
+        try:
+            trace = None
+            if traced is not None:
+                request = self._request(traced[0], traced[1])
+                parent = None if request is None else request.trace
+                trace = None if parent is None else parent.child()
+            inputs = decode_tensors(tensors, self._open(place, behind))
+            future = self._any_server().submit(
+                model,
+                version,
+                inputs,
+                RequestOptions(*options),
+                partial(self._on_response, number) if streams else None,
+                trace,
+            )
+        except Exception as error:
+            lane.send((protocol.ANSWER, number, False, encode_error(failure(error)), None))
+            return
+        self._futures[number] = future
+        lane.send((protocol.ANSWER, number, True, None, None))
+        future.add_done_callback(partial(self._on_done, number, streams))
+
+    def _on_response(self, number: int, response: Response, final: bool) -> None:
+        with suppress(ChannelClosed):
+            self._respond(self._channel, protocol.RESPONSE, number, response, final)
+
+    def _on_done(self, number: int, streams: bool, future: Any) -> None:
+        self._futures.pop(number, None)
+        error = future.exception()
+        with suppress(ChannelClosed):
+            if error is not None:
+                self._channel.send(
+                    (protocol.DONE, number, encode_error(failure(error)), None, None)
+                )
+            elif streams:  # it has had its responses
+                self._channel.send((protocol.DONE, number, None, None, None))
+            else:
+                result = future.result()
+                packer = Packer()
+                body = encode_response(Response(dict(result), None, result.parameters), packer)
+                place, behind = packer.finish(self._heap)
+                self._channel.send((protocol.DONE, number, None, body, place), behind)
+
+    def _respond(
+        self, lane: Channel, kind: int, number: int, response: Response, final: bool = True
+    ) -> None:
+        packer = Packer()
+        body = encode_response(response, packer)
+        place, behind = packer.finish(self._heap)
+        lane.send((kind, number, final, body, place), behind)
+
+    def _awaits(self, number: int) -> None:
+        future = self._futures.get(number)
+        if future is None:  # answered already
+            return
+        token = EXECUTING.set(self.context)
+        try:
+            self._any_server().awaits(future)
+        finally:
+            EXECUTING.reset(token)
+
+    # -- questions -------------------------------------------------------------------------------
+
+    def _ask(self, lane: Channel, number: int, what: str, arguments: Sequence[Any]) -> None:
+        if lane is self._channel and what in _SLOW:
+            # The thread that reads this channel must not wait.
+            threading.Thread(
+                target=self._answer,
+                args=(number, what, arguments, lane),
+                name=f"nbtriton-{what}",
+                daemon=True,
+            ).start()
+        else:
+            self._answer(number, what, arguments, lane)
+
+    def _answer(self, number: int, what: str, arguments: Sequence[Any], lane: Channel) -> None:
+        try:
+            value = getattr(self, f"_ask_{what}")(*arguments)
+        except KeyboardInterrupt:
+            lane.send((protocol.ANSWER, number, False, None, None))
+        except Exception as error:
+            with suppress(ChannelClosed):
+                lane.send((protocol.ANSWER, number, False, encode_error(failure(error)), None))
+        else:
+            with suppress(ChannelClosed):
+                lane.send((protocol.ANSWER, number, True, value, None))
+
+    def _ask_is_model_ready(self, name: str, version: int) -> bool:
+        return self._any_server().is_model_ready(name, version)
+
+    def _ask_is_decoupled(self, name: str, version: int) -> bool:
+        return self._any_server().is_decoupled(name, version)
+
+    def _ask_load_model(self, name: str, config: str, files: Any) -> None:
+        self._any_server().load_model(name, config, files)
+
+    def _ask_unload_model(self, name: str, dependents: bool) -> None:
+        self._any_server().unload_model(name, dependents)
+
+    def _ask_family(self, name: str, description: str, kind: int) -> tuple[int, int]:
+        family = family_of(self.server, name, description, MetricKind(kind))
+        return self._number(self._families, family), int(family.kind)
+
+    def _ask_sample(
+        self, family: int, labels: Sequence[Sequence[str]], bounds: Sequence[float]
+    ) -> int:
+        key = tuple((str(name), str(value)) for name, value in labels)
+        sample = self._families[family].sample(key, tuple(bounds))
+        return self._number(self._samples, sample)
+
+    def _ask_value(self, sample: int) -> float:
+        return self._samples[sample].read()
+
+    def _number(self, table: dict[int, Any], value: Any) -> int:
+        with self._lock:
+            self._numbers += 1
+            table[self._numbers] = value
+            return self._numbers
+
+    # -- notes -----------------------------------------------------------------------------------
+
+    def _note(self, what: str, arguments: Sequence[Any]) -> None:
+        try:
+            getattr(self, f"_note_{what}")(*arguments)
+        except Exception:
+            _log.exception("a note of a worker: %s", what)
+
+    def _note_call(self, caller: str, callee: str) -> None:
+        if self.server is not None:
+            self.server.note_call(caller, callee)
+
+    def _note_metric(self, sample: int, change: str, value: float) -> None:
+        metric = self._samples.get(sample)
+        if metric is not None:
+            getattr(metric, change)(value)
+
+    def _note_log(self, fields: dict[str, Any]) -> None:
+        logger = logging.getLogger(fields["name"])
+        if logger.isEnabledFor(fields["levelno"]):
+            logger.handle(logging.makeLogRecord(fields))
+
+    def _note_warn(self, message: str, category: str, filename: str, line: int) -> None:
+        kind = getattr(__import__("builtins"), category, UserWarning)
+        warnings.warn_explicit(message, kind, filename, line)
+
+    def _any_server(self) -> ServerHandle:
+        if self.server is None:
+            raise EngineStoppedError("Model control needs a model that a server runs.")
+        return self.server

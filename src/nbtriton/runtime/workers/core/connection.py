@@ -1,0 +1,469 @@
+"""The engine's end of a worker: its two channels, its memory, its executions."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import select
+import threading
+from _thread import get_ident
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from time import monotonic
+from typing import Any
+
+from nbtriton.backends.base import BackendRequest, BatchTimer, Response, ServerHandle
+from nbtriton.backends.core.executing import EXECUTING
+from nbtriton.common.errors import InternalError, TritonError
+from nbtriton.runtime.workers import protocol
+from nbtriton.runtime.workers.calls import ServerCalls
+from nbtriton.runtime.workers.core.channel import Channel, ChannelClosed
+from nbtriton.runtime.workers.core.codec import decode_responses, encode_requests
+from nbtriton.runtime.workers.core.memory import Incoming, Outgoing, Place
+from nbtriton.runtime.workers.core.packing import Packer
+from nbtriton.runtime.workers.errors import decode_error
+from nbtriton.runtime.workers.limits import Limits
+from nbtriton.runtime.workers.process import WorkerProcess
+from nbtriton.runtime.workers.waiting import Waiting
+
+__all__ = ["Connection", "unhealthy"]
+
+_log = logging.getLogger("nbtriton.runtime.workers")
+
+# Longer than a model's timeout for its readiness (`nbtriton.backends.python.readiness`).
+_READY_S = 6.0
+# Seconds for code after an interrupt before its process is ended: by a second interrupt, and without one.
+_PATIENCE_S = 1.0
+_LONGEST_PATIENCE_S = 5.0
+_WENT_ON = "it was interrupted, and went on"
+# Seconds for messages of the worker's other threads from before the end of an execution.
+_ORDER_S = 5.0
+
+
+def unhealthy(name: str, cause: str) -> InternalError:
+    """Return the error of a request whose worker has ended, with Triton's text (PB92)."""
+    return InternalError(
+        f"Stub process '{name}' is not healthy.", hint=f"its process has ended: {cause}"
+    )
+
+
+class Connection:
+    """One worker process, from its start to its end.
+
+    One thread at a time sends a question and waits for the reply. The connection's own thread reads the
+    worker's other messages.
+
+    Parameters
+    ----------
+    name : str
+        Of the instance, for messages and threads.
+    process : WorkerProcess
+    server : ServerHandle or None
+        For the model's code.
+    waiting : Waiting
+    model : str
+        The worker follows the levels of this model's logger and of the root.
+    timeout_s : float, optional
+        For each execution: a worker that takes longer is killed.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        process: WorkerProcess,
+        server: ServerHandle | None,
+        waiting: Waiting,
+        model: str = "",
+        timeout_s: float | None = None,
+    ) -> None:
+        self.name = name
+        self.process = process
+        self._waiting = waiting
+        self._timeout_s = timeout_s
+        self._on_lost: Callable[[str], object] | None = None
+        self._losing = threading.Lock()
+        self._cause = ""  # the reason of its end, or of its kill
+        self._lane = Channel(process.execute)
+        self._channel = Channel(process.calls, descriptors=True)
+        self._poll = select.poll()
+        self._poll.register(self._lane.fileno(), select.POLLIN)
+        self._printed = select.poll()
+        for output in process.outputs:
+            self._printed.register(output.reader, select.POLLIN)
+        self._heap = Outgoing(self._announce, self._drop)
+        self._incoming = Incoming()
+        self._calls = ServerCalls(server, self._channel, self._heap, self._open, self._request)
+        self._server = server
+        self._main = threading.main_thread().ident
+        self._dialogues = itertools.count(1)
+        # The requests of the worker's execution, and those it may answer later; None for answered ones.
+        self._batches: dict[int, Sequence[BackendRequest]] = {}
+        self._late: dict[int, list[BackendRequest | None]] = {}
+        self._logger = logging.getLogger(f"nbtriton.model.{model}")
+        self._levels = (-1, -1)
+        # Of an instance, after its creation; released with the process.
+        self.limits: Limits | None = None
+        self._threads = 0
+        self._handled = 0  # messages on the channel of calls
+        self._progress = threading.Condition()
+        self._ready: dict[int, tuple[threading.Event, list[bool]]] = {}
+        self._closing = False
+        self._reported = False
+        self._calling = False  # the executing thread runs a call of the worker
+        self._deadline: float | None = None
+        self._interrupt_deadline = 0.0
+        self.alive = True
+        self._reader = threading.Thread(
+            target=self._read, name=f"nbtriton-{name}-calls", daemon=True
+        )
+        self._reader.start()
+
+    # -- dialogues -------------------------------------------------------------------------------
+
+    def adopt(self, name: str, server: ServerHandle | None) -> None:
+        """Become the connection of an instance, after the completion of its configuration."""
+        self.name = name
+        self._server = server
+        self._calls.server = server
+
+    def ask(self, kind: int, description: object) -> Any:
+        """Send a single question, such as to create the instance; return the answer.
+
+        Raises
+        ------
+        TritonError
+            An error of the model's code, or the death of the worker.
+        KeyboardInterrupt
+            The interrupt has reached the model's code.
+        """
+        with self._waiting.deferred():
+            number = next(self._dialogues)
+            reply, _ = self._converse(number, (kind, number, description, self._levels_now()), b"")
+            return reply[2]
+
+    def execute(
+        self, requests: Sequence[BackendRequest], timer: BatchTimer, all_outputs: frozenset[str]
+    ) -> Sequence[Response | None] | None:
+        """Execute one batch; see `BackendInstance.execute`."""
+        with self._waiting.deferred():
+            number = next(self._dialogues)
+            self._batches[number] = requests
+            self._calls.context = EXECUTING.get()
+            try:
+                packer = Packer()
+                body = encode_requests(requests, all_outputs, packer)
+                place, behind = packer.finish(self._heap)
+                levels = self._levels_now() if number & 63 == 1 else None
+                message = (
+                    protocol.EXECUTE, number, body, place, self._incoming.pop_released(), levels,
+                    self._threads_now(),
+                )  # fmt: skip
+                reply, behind_it = self._converse(number, message, behind, self._timeout_s)
+                _, _, spec, start, end, again, place = reply[:7]
+                timer.marked(start, end)
+                responses = decode_responses(spec, self._open(place, behind_it))
+                for index in again:
+                    requests[index].reschedule()
+                # (Responses of scattered outputs are not made here, and none of them is missing.)
+                if responses is None or (type(responses) is list and None in responses):
+                    self._keep(number, requests, again)
+                return responses
+            except ChannelClosed:  # possible as soon as the inputs are announced
+                self._lost()
+                raise unhealthy(self.name, self._cause) from None
+            finally:
+                del self._batches[number]
+
+    def watch(self, on_lost: Callable[[str], object]) -> None:
+        """Set a function to call with the cause when the worker ends unasked."""
+        with self._losing:
+            self._on_lost = on_lost
+            lost = self._reported
+        if lost:
+            on_lost(self._cause)
+
+    def kill(self, cause: str) -> None:
+        """End the worker at once, even during a computation."""
+        self._cause = self._cause or cause
+        self.process.kill()
+
+    def finalize(self) -> None:
+        """Let the model finalize, and end the process."""
+        self._closing = True
+        try:
+            with suppress(TritonError):
+                self.ask(protocol.FINALIZE, None)
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """End the process; it may be dead already."""
+        self._closing = True
+        self.process.end()
+        if get_ident() != self._reader.ident:
+            self._reader.join()
+        # Not before: it reads from a descriptor whose number could belong to another file.
+        self.process.close()
+        if self.limits is not None:
+            self.limits.release()
+
+    def cancel(self, request: BackendRequest) -> None:
+        """Pass the cancellation of a request on to the worker, if it has it."""
+        for number, requests in (*list(self._batches.items()), *list(self._late.items())):
+            for index, one in enumerate(requests):
+                if one is request:
+                    with suppress(ChannelClosed):
+                        self._channel.send((protocol.CANCELLED, number, index))
+                    return
+
+    def ask_ready(self) -> bool:
+        """Ask the model whether it is ready; False also without an answer."""
+        number = next(self._dialogues)
+        event, answer = threading.Event(), [False]
+        self._ready[number] = (event, answer)
+        try:
+            self._channel.send((protocol.READY, number))
+            event.wait(_READY_S)
+        except ChannelClosed:
+            return False
+        finally:
+            self._ready.pop(number, None)
+        return answer[0]
+
+    def _converse(
+        self,
+        number: int,
+        message: tuple[Any, ...],
+        behind: bytes,
+        timeout_s: float | None = None,
+    ) -> tuple[tuple[Any, ...], memoryview]:
+        """Send a message, answer the worker's questions meanwhile, and return its reply."""
+        lane = self._lane
+        interrupted = False
+        patience = 0.0
+        self._deadline = None if timeout_s is None else monotonic() + timeout_s
+        try:
+            lane.send(message, behind)
+            while True:
+                if not lane.spin():
+                    try:
+                        if get_ident() == self._main:
+                            self._waiting.interruptible(self._readable)
+                        elif self._deadline is not None:
+                            self._readable(threading.TIMEOUT_MAX)
+                    except KeyboardInterrupt:
+                        if interrupted and monotonic() > patience:
+                            self.kill(_WENT_ON)
+                        elif not interrupted:
+                            patience = monotonic() + _PATIENCE_S
+                        interrupted = True
+                        self._interrupt(number)
+                        continue
+                reply, behind_it = lane.receive()
+                kind = reply[0]
+                if kind <= protocol.INTERRUPTED:
+                    if self._printed.poll(0):
+                        self.process.forward_output()
+                    break
+                if kind == protocol.WAIT:
+                    interrupted = self._wait_for_coroutine(number) or interrupted
+                else:
+                    self._calling = True
+                    try:
+                        if not self.alive:
+                            raise ChannelClosed
+                        self._calls.handle(reply, behind_it, lane)
+                    finally:
+                        self._calling = False
+                    del reply, behind_it
+                    released = self._incoming.pop_released()
+                    if released:
+                        self._channel.send((protocol.RELEASED, released))
+        except ChannelClosed:
+            self._lost()
+            if interrupted:
+                raise KeyboardInterrupt from None
+            raise unhealthy(self.name, self._cause) from None
+        return self._settled(reply, interrupted), behind_it
+
+    def _settled(self, reply: tuple[Any, ...], interrupted: bool) -> tuple[Any, ...]:
+        """Handle the common part of every reply."""
+        released, sent, metrics, seen = reply[-4:]
+        if released:
+            self._heap.release(released)
+        if metrics:
+            self._calls.forget_metrics(*metrics)
+        if sent > self._handled:  # by other threads of the worker, before this reply
+            with self._progress:
+                self._progress.wait_for(lambda: self._handled >= sent, _ORDER_S)
+        kind = reply[0]
+        if kind == protocol.FAILED:
+            raise decode_error(reply[2])
+        if kind == protocol.INTERRUPTED or (interrupted and not seen):
+            raise KeyboardInterrupt
+        return reply
+
+    def _wait_for_coroutine(self, number: int) -> bool:
+        """Wait until the worker has sent something; return True after an interrupt."""
+        if self._lane.has_more or self._server is None:
+            return False
+        try:
+            self._server.wait_for_coroutine(self._readable)
+        except KeyboardInterrupt:
+            self._interrupt(number)
+            return True
+        return False
+
+    def _interrupt(self, number: int) -> None:
+        """Pass an interrupt on; a worker that goes on nevertheless will be ended."""
+        self._channel.send((protocol.INTERRUPT, number))
+        due = monotonic() + _LONGEST_PATIENCE_S
+        if self._deadline is None or self._deadline > due:
+            self._deadline = self._interrupt_deadline = due
+
+    def _readable(self, timeout_s: float) -> bool:
+        """Wait for a message; return True also if the worker was killed after its timeout."""
+        deadline = self._deadline
+        if deadline is not None:
+            timeout_s = min(timeout_s, max(0.0, deadline - monotonic()))
+        if self._poll.poll(min(timeout_s * 1000, 1 << 30)):
+            return True
+        if deadline is None or monotonic() < deadline:
+            return False
+        self._deadline = None
+        went_on = deadline == self._interrupt_deadline
+        self.kill(_WENT_ON if went_on else f"an execution took longer than {self._timeout_s:g} s")
+        return True
+
+    def _levels_now(self) -> tuple[int, int] | None:
+        """Return the levels of the model's logger and of the root, if they changed for the worker."""
+        levels = self._logger.getEffectiveLevel(), logging.root.level
+        if levels == self._levels:
+            return None
+        self._levels = levels
+        return levels
+
+    def _threads_now(self) -> int:
+        """Return the threads of the worker's libraries if they changed for the worker; else 0."""
+        limits = self.limits
+        if limits is None or limits.share.threads == self._threads:
+            return 0
+        self._threads = limits.share.threads
+        return self._threads
+
+    # -- the worker's other messages -----------------------------------------------------------------
+
+    def _read(self) -> None:
+        channel = self._channel
+        try:
+            while True:
+                message, behind = channel.receive()
+                kind = message[0]
+                try:
+                    if kind == protocol.SEGMENT:
+                        self._incoming.add(message[1], channel.pop_descriptor(), message[2])
+                    elif kind == protocol.DROP:
+                        self._incoming.drop(message[1])
+                    elif kind == protocol.RELEASED:
+                        self._heap.release(message[1])
+                    elif kind == protocol.ANSWER:
+                        event, answer = self._ready.get(message[1], (None, []))
+                        if event is not None:
+                            answer[0] = message[2]
+                            event.set()
+                    else:
+                        self._calls.handle(message, behind, channel)
+                        if kind == protocol.SEND and message[4]:
+                            self._forget_answered(message[1])
+                except ChannelClosed:
+                    raise
+                except Exception:
+                    _log.exception("a message of the worker of '%s'", self.name)
+                # Before the next message, which reuses its memory.
+                del message, behind
+                released = self._incoming.pop_released()
+                if released:
+                    channel.send((protocol.RELEASED, released))
+                with self._progress:
+                    self._handled += 1
+                    self._progress.notify_all()
+        except ChannelClosed:
+            self._ended()
+
+    def _ended(self) -> None:
+        self.alive = False
+        with self._progress:
+            self._handled = 1 << 62
+            self._progress.notify_all()
+        for event, _ in list(self._ready.values()):
+            event.set()
+        self._lost()
+        if self._calling:  # that thread executes another model, and this one may take its time
+            for requests in list(self._batches.values()):
+                self._fail(requests)
+        self._fail_late()
+        self._calls.close()
+
+    def _lost(self) -> None:
+        """Handle the end of the worker; its requests have failed when this returns."""
+        with self._losing:
+            self.alive = False
+            if self._closing or self._reported:
+                return
+            self._reported = True
+            # It may continue without its connections: code that it runs at its exit.
+            self.process.end()
+            self._cause = self._cause or str(self.process.exit or self.process.reason)
+            if self._on_lost is not None:
+                self._on_lost(self._cause)
+
+    # -- requests --------------------------------------------------------------------------------
+
+    def _keep(self, number: int, requests: Sequence[BackendRequest], again: Sequence[int]) -> None:
+        """Keep the requests of a batch that the model may answer later."""
+        late: list[BackendRequest | None] = [
+            None if index in again else request for index, request in enumerate(requests)
+        ]
+        self._late[number] = late
+        self._forget_answered(number)
+        if not self.alive:
+            self._fail_late()
+
+    def _forget_answered(self, number: int) -> None:
+        late = self._late.get(number)
+        if late is None:
+            return
+        for index, request in enumerate(late):
+            if request is not None and request.is_answered():
+                late[index] = None
+        if not any(late):
+            self._late.pop(number, None)
+
+    def _fail_late(self) -> None:
+        """Fail the requests that the model would have answered later."""
+        for number, requests in list(self._late.items()):
+            self._fail(requests)
+            self._late.pop(number, None)
+
+    def _fail(self, requests: Sequence[BackendRequest | None]) -> None:
+        for request in requests:
+            with suppress(TritonError):
+                if request is not None and not request.is_answered():
+                    request.send(Response(error=unhealthy(self.name, self._cause)), final=True)
+
+    def _request(self, batch: int, index: int) -> BackendRequest | None:
+        requests = self._batches.get(batch) or self._late.get(batch)
+        return None if requests is None else requests[index]
+
+    # -- memory ----------------------------------------------------------------------------------
+
+    def _open(self, place: Place | None, behind: memoryview) -> Any:
+        """Return the memory of a message's tensors, owned by the reader."""
+        return bytearray(behind) if place is None else self._incoming.view(place)
+
+    def _announce(self, number: int, fd: int, size: int) -> None:
+        self._channel.send((protocol.SEGMENT, number, size), fds=(fd,))
+
+    def _drop(self, number: int) -> None:
+        with suppress(ChannelClosed):
+            self._channel.send((protocol.DROP, number))

@@ -1,0 +1,259 @@
+"""A worker process: its start, its supervision and its end in the kernel.
+
+It has sockets, pipes and a process group, and no named resource that could be left behind.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from nbtriton.backends.python.isolation.imports import model_folders
+from nbtriton.common.errors import InternalError
+from nbtriton.runtime.workers.launching import (
+    ForkServer,
+    Interpreter,
+    end_idle_servers,
+    fork_server_of,
+)
+from nbtriton.runtime.workers.output import OutputPipe
+
+__all__ = ["Interpreter", "WorkerExit", "WorkerProcess", "end_idle_servers", "start_worker"]
+
+_log = logging.getLogger("nbtriton.runtime.workers")
+
+# Seconds from the end of its connections to the end of a worker, and from a kill to its report.
+_GRACE_S: Final = 5.0
+# Seconds to start an interpreter and import NumPy on a busy machine.
+_START_S: Final = 60.0
+# A fork server may end between its look-up and the request.
+_ATTEMPTS: Final = 3
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerExit:
+    """The end of a worker.
+
+    Attributes
+    ----------
+    code : int
+        The exit status, or the negative number of the signal, as `subprocess.Popen.returncode`.
+    """
+
+    code: int
+
+    def __str__(self) -> str:
+        if self.code >= 0:
+            return f"exit status {self.code}"
+        if self.code == -signal.SIGKILL:
+            return "killed (SIGKILL), as the system does when memory runs out"
+        try:
+            return f"killed ({signal.Signals(-self.code).name})"
+        except ValueError:
+            return f"killed (signal {-self.code})"
+
+
+class WorkerProcess:
+    """One worker: its connections and its end.
+
+    Parameters
+    ----------
+    name : str
+        Of the instance.
+    on_end : callable, optional
+        Called once with the `WorkerExit`, on a thread that must not be blocked.
+
+    Attributes
+    ----------
+    pid : int
+    execute, calls : socket.socket
+        The kernel's ends of the two connections. Both are at their end after the worker has ended, even if
+        one of its children still has the other ends. `close` closes them.
+    exit : WorkerExit or None
+        None while it runs.
+    """
+
+    def __init__(self, name: str, on_end: Callable[[WorkerExit], None] | None) -> None:
+        self.name = name
+        self.pid = 0
+        self.exit: WorkerExit | None = None
+        self.reason = ""
+        self._on_end = on_end
+        self._settled = threading.Event()  # started, or ended without a start
+        self._ended = threading.Event()
+        self._forked = False
+        self._server: ForkServer | None = None
+        self._number = 0
+        self.execute, execute = socket.socketpair()
+        self.calls, calls = socket.socketpair()
+        self.outputs = (OutputPipe("stdout"), OutputPipe("stderr"))
+        self._theirs = [execute.detach(), calls.detach(), *(pipe.writer for pipe in self.outputs)]
+
+    def wait_ended(self, timeout_s: float | None = None) -> bool:
+        """Wait for its end; return False after the timeout."""
+        return self._ended.wait(timeout_s)
+
+    def kill(self) -> None:
+        """End it at once, with the processes that it has started."""
+        if self._server is not None and not self._forked:
+            self._server.signal(self._number, signal.SIGKILL)
+
+    def forward_output(self) -> None:
+        """Print its output so far, on this thread.
+
+        Called after its reply, so that the output of ``execute`` comes before the result, in the cell of the
+        request. (Other output is printed as it arrives.)
+        """
+        for output in self.outputs:
+            output.forward()
+
+    def end(self, timeout_s: float = _GRACE_S) -> None:
+        """End its connections; if it does not end in time, it is killed."""
+        if self._forked:
+            return
+        self._shut_down()
+        if not self._ended.wait(timeout_s):
+            self.kill()
+            if not self._ended.wait(_GRACE_S):
+                _log.warning("process %d of %s has not ended", self.pid, self.name)
+
+    def close(self, timeout_s: float = _GRACE_S) -> None:
+        """End it, and close the connections; no thread may wait on them."""
+        self.end(timeout_s)
+        for connection in (self.execute, self.calls):
+            connection.close()
+
+    def _shut_down(self) -> None:
+        for connection in (self.execute, self.calls):
+            with contextlib.suppress(OSError):  # closed, or at its end
+                connection.shutdown(socket.SHUT_RDWR)
+
+    def request(self, interpreter: Interpreter, message: Mapping[str, object]) -> None:
+        """Request the process from a fork server, and wait for it."""
+        try:
+            for _ in range(_ATTEMPTS):
+                server = self._server = fork_server_of(interpreter)
+                self._number = server.start(self, message, tuple(self._theirs))
+                if self._number:
+                    break
+                server.join(_GRACE_S)
+                if server.failure:
+                    break
+        finally:
+            self._close_theirs()
+        if self._number and not self._settled.wait(_START_S):
+            server.abandon(self._number)
+            self._settled.wait(_GRACE_S)
+        if not self.pid:
+            self.reason = self.reason or server.failure or "no answer in time"
+            self._ended.set()
+            for output in self.outputs:
+                output.close()
+            self.close(0)
+            raise InternalError(f"failed to start a process for '{self.name}': {self.reason}")
+
+    def _close_theirs(self) -> None:
+        while self._theirs:
+            os.close(self._theirs.pop())
+
+    # -- called by the fork server -----------------------------------------------------------------
+
+    def started(self, pid: int) -> None:
+        """Handle the start."""
+        self.pid = pid
+        self._settled.set()
+
+    def ended(self, code: int | None, reason: str = "") -> None:
+        """Handle the end, or a failed start (None)."""
+        self.reason = reason
+        for output in self.outputs:
+            output.close()
+        ended = self.exit = None if code is None or not self.pid else WorkerExit(code)
+        self._settled.set()
+        self._shut_down()
+        if ended is not None and self._on_end is not None:
+            try:
+                self._on_end(ended)
+            except Exception:
+                _log.exception("the end of %s was not handled", self.name)
+        self._ended.set()
+
+    def in_child(self) -> None:
+        """Close the copies in a forked child of the kernel; the connections belong to the parent."""
+        self._forked = True
+        for connection in (self.execute, self.calls):
+            connection.close()
+        for output in self.outputs:
+            output.in_child()
+        self._close_theirs()
+
+
+def start_worker(
+    name: str,
+    *,
+    interpreter: Interpreter | None = None,
+    environment: Mapping[str, str] | None = None,
+    processors: Collection[int] | None = None,
+    directory: Path | None = None,
+    on_end: Callable[[WorkerExit], None] | None = None,
+) -> WorkerProcess:
+    """Start a worker; it runs after the return.
+
+    Parameters
+    ----------
+    name : str
+        Of the instance.
+    interpreter : Interpreter, optional
+        By default the kernel's own.
+    environment : mapping of str to str, optional
+        Variables in addition to the kernel's. (OpenBLAS reads its own earlier: it has one thread.)
+    processors : collection of int, optional
+        The numbers of processors that the worker may use; by default the kernel's.
+    directory : Path, optional
+        Its working directory; by default the kernel's.
+    on_end : callable, optional
+        Called once with the `WorkerExit`, on a thread that must not be blocked.
+
+    Raises
+    ------
+    InternalError
+        The interpreter could not be started, or a worker's imports fail; the text has its output.
+    """
+    interpreter = interpreter or Interpreter()
+    worker = WorkerProcess(name, on_end)
+    worker.request(
+        interpreter,
+        {
+            "name": name,
+            "environment": interpreter.variables() | dict(environment or {}),
+            "processors": None if processors is None else sorted(processors),
+            "directory": os.fspath(directory or _here()),
+            "path": _path() if interpreter.path is None else None,
+        },
+    )
+    return worker
+
+
+def _path() -> list[str]:
+    """Return `sys.path` without the folders of the notebook and of models: a worker's model has its own.
+
+    Serialized objects of the notebook bring their path along (`nbtriton.runtime.workers.carry`).
+    """
+    others = {"", _here(), *model_folders()}
+    return [entry for entry in sys.path if entry not in others]
+
+
+def _here() -> str:
+    try:
+        return os.getcwd()  # noqa: PTH109 - for a process of any version
+    except FileNotFoundError:
+        return os.sep

@@ -1,0 +1,432 @@
+"""The work of a worker: one instance of a model, and two channels to the engine's process."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import os
+import signal
+import socket
+import sys
+import threading
+from _thread import get_ident
+from collections.abc import Callable
+from contextlib import suppress
+from time import monotonic_ns
+from types import FrameType
+from typing import Any
+
+from nbtriton.backends.base import BackendInstance, Response
+from nbtriton.backends.core.executing import EXECUTING, Executing
+from nbtriton.backends.forking import after_fork
+from nbtriton.common.errors import TritonError
+from nbtriton.runtime.workers import protocol
+from nbtriton.runtime.workers.core.channel import Channel, ChannelClosed
+from nbtriton.runtime.workers.core.codec import (
+    decode_requests,
+    decode_response,
+    encode_response,
+    encode_responses,
+)
+from nbtriton.runtime.workers.core.memory import Incoming, Outgoing, Place
+from nbtriton.runtime.workers.core.packing import Packer
+from nbtriton.runtime.workers.core.remote import RemoteRequest
+from nbtriton.runtime.workers.errors import decode_error, encode_error, failure
+from nbtriton.runtime.workers.plain import plain
+from nbtriton.runtime.workers.worker.limits import set_threads
+from nbtriton.runtime.workers.worker.making import InstanceFactory, follow_levels
+from nbtriton.runtime.workers.worker.output import redirect
+from nbtriton.runtime.workers.worker.server import RemoteFuture, RemoteServer, RemoteTrace
+
+__all__ = ["Worker"]
+
+_log = logging.getLogger("nbtriton.runtime.workers")
+
+
+class _Marks:
+    """The times of an execution: a `nbtriton.backends.base.BatchTimer`."""
+
+    __slots__ = ("infer_done_ns", "inputs_ready_ns")
+
+    def __init__(self) -> None:
+        self.inputs_ready_ns = 0
+        self.infer_done_ns = 0
+
+    def inputs_ready(self) -> None:
+        self.inputs_ready_ns = monotonic_ns()
+
+    def infer_done(self) -> None:
+        self.infer_done_ns = monotonic_ns()
+
+    def marked(self, inputs_ready_ns: int, infer_done_ns: int) -> None:
+        self.inputs_ready_ns = inputs_ready_ns
+        self.infer_done_ns = infer_done_ns
+
+
+class Worker:
+    """The main thread executes; another one reads the engine's other messages.
+
+    Attributes
+    ----------
+    heap : Outgoing
+        For the tensors of responses and of calls.
+    iterative : bool
+        The model may reschedule its requests.
+    """
+
+    def __init__(self, execute: socket.socket, calls: socket.socket) -> None:
+        self._lane = Channel(execute)
+        self._channel = Channel(calls, descriptors=True)
+        self.heap = Outgoing(self._announce, self._drop)
+        self._incoming = Incoming()
+        self._main = get_ident()
+        self._numbers = itertools.count(1)
+        self._answers: dict[int, _Answer] = {}
+        self._futures: dict[int, RemoteFuture] = {}
+        self._open_requests: dict[int, list[RemoteRequest]] = {}
+        self._factory = InstanceFactory()
+        self._instance: BackendInstance | None = None
+        self._executing_context = Executing()
+        self._all_outputs: frozenset[str] = frozenset()
+        self.iterative = False
+        self.server = RemoteServer(self)
+        # The current dialogue, 0 for none; and the one that an interrupt is meant for.
+        self._dialogue = 0
+        self._interrupted = 0
+        self._guards = 0
+        self._interruptible = False
+        self._seen = False
+        self._ending = False
+        self.dropped_metrics: tuple[list[int], list[int]] = ([], [])
+
+    def run(self) -> None:
+        """Serve until the engine's process ends the worker, or ends itself."""
+        signal.signal(signal.SIGINT, self._on_interrupt)
+        redirect(self.note)
+        after_fork(self._leave)
+        threading.Thread(target=self._read, name="nbtriton-calls", daemon=True).start()
+        with suppress(ChannelClosed):
+            while not self._ending:
+                self._lane.spin()
+                message, behind = self._lane.receive()
+                self._converse(message, behind)
+
+    def _leave(self) -> None:
+        """Leave the engine to the parent, in a child that the model's code has forked.
+
+        One that returns from ``execute`` as its parent does would answer a second time, which the next request
+        would take for its own answer.
+        """
+        self._lane.leave()
+        self._channel.leave()
+
+    # -- dialogues -------------------------------------------------------------------------------
+
+    def _converse(self, message: tuple[Any, ...], behind: memoryview) -> None:
+        kind, number = message[0], message[1]
+        self._seen = False
+        self._dialogue = number
+        packer = Packer()
+        behind_it = b""
+        try:
+            self._interruptible = True
+            if kind == protocol.EXECUTE:
+                reply = self._execute(message, behind, packer)
+                self._interruptible = False
+                place, behind_it = packer.finish(self.heap)
+                reply += (place,)
+            else:
+                if message[3] is not None:
+                    follow_levels(*message[3])
+                result = self._do(kind, message[2])
+                reply = (protocol.REPLY, number, result)
+        except KeyboardInterrupt:
+            reply = (protocol.INTERRUPTED, number)
+        except BaseException as error:
+            if not isinstance(error, TritonError):
+                _log.exception("the backend raised")
+            reply = (protocol.FAILED, number, encode_error(failure(error)))
+        finally:
+            self._interruptible = False
+        with suppress(Exception):  # the model may have replaced them
+            sys.stdout.flush()
+            sys.stderr.flush()
+        self._dialogue = 0
+        del packer  # with the last views of the inputs
+        families, samples = self.dropped_metrics
+        dropped = None
+        if families or samples:
+            self.dropped_metrics = ([], [])
+            dropped = (families, samples)
+        reply += (self._incoming.pop_released(), self._channel.sent, dropped, self._seen)
+        self._lane.send(reply, behind_it)
+
+    def _do(self, kind: int, description: Any) -> Any:
+        if kind == protocol.FINALIZE:
+            self._ending = True
+            if self._instance is not None:
+                self._instance.finalize()
+            self._factory.close()
+            return None
+        if kind == protocol.COMPLETE:
+            return self._factory.complete(description)
+        created = self._factory.create(description, self.server)
+        self._instance = created.instance
+        self._all_outputs = created.all_outputs
+        self.iterative = created.iterative
+        self._executing_context = Executing((), created.instance.running)
+        return {"ready": created.instance.readiness is not None}
+
+    def _execute(
+        self, message: tuple[Any, ...], behind: memoryview, packer: Packer
+    ) -> tuple[Any, ...]:
+        _, number, body, place, released, levels, threads = message
+        assert self._instance is not None
+        if released:
+            self.heap.release(released)
+        if levels is not None:
+            follow_levels(*levels)
+        if threads:
+            set_threads(threads)
+        requests = decode_requests(
+            body, self._open(place, behind), self, number, self._all_outputs, RemoteTrace
+        )
+        timer = _Marks()
+        self._open_requests[number] = requests
+        kept = False
+        token = EXECUTING.set(self._executing_context)
+        try:
+            try:
+                responses = self._instance.execute(requests, timer)
+            finally:
+                EXECUTING.reset(token)
+            encoded = encode_responses(responses, packer)
+            again = []
+            # (Responses of scattered outputs are not made here, and none of them is missing.)
+            listed = responses if isinstance(responses, list) else None
+            for index, request in enumerate(requests):
+                if request.rescheduled and not request.is_answered():
+                    again.append(index)
+                elif responses is None or (listed is not None and listed[index] is None):
+                    kept = kept or not request.is_answered()
+                else:
+                    request.try_finish()
+            return (
+                protocol.REPLY, number, encoded, timer.inputs_ready_ns, timer.infer_done_ns, again,
+            )  # fmt: skip
+        except BaseException:
+            for request in requests:  # the engine answers the remaining requests
+                request.try_finish()
+            raise
+        finally:
+            if not kept:
+                self._open_requests.pop(number, None)  # answered by another thread meanwhile
+
+    # -- the model's code uses the server --------------------------------------------------------
+
+    @property
+    def inside(self) -> bool:
+        """Whether this is the main thread while the engine's process waits for its reply."""
+        return self._dialogue > 0 and get_ident() == self._main
+
+    def post(self, message: tuple[Any, ...], behind: bytes = b"") -> None:
+        """Send a message without an answer."""
+        if self.inside:
+            self._guarded_send(message, behind)
+        else:
+            self._channel.send(message, behind)
+
+    def note(self, what: str, arguments: tuple[Any, ...]) -> None:
+        """Send a note; see `protocol.NOTE`."""
+        self.post((protocol.NOTE, what, plain(arguments)))
+
+    def send(self, request: RemoteRequest, response: Response | None, final: bool) -> None:
+        """Send one response of a request."""
+        packer = Packer()
+        body = None if response is None else encode_response(response, packer)
+        place, behind = packer.finish(self.heap)
+        self.post((protocol.SEND, request.batch, request.index, body, final, place), behind)
+        if final:
+            kept = self._open_requests.get(request.batch)
+            if kept is not None and all(one.is_answered() for one in kept):
+                self._open_requests.pop(request.batch, None)
+
+    def ask(self, what: str, arguments: tuple[Any, ...]) -> Any:
+        """Send a question to the server and wait for the answer."""
+        number = next(self._numbers)
+        return self.request(number, (protocol.ASK, number, what, plain(arguments)))
+
+    def call(
+        self,
+        model: str,
+        version: int,
+        tensors: Any,
+        options: tuple[Any, ...],
+        place: Place | None,
+        behind: bytes,
+    ) -> Response:
+        """Send a request to another model and wait for its response; on the main thread."""
+        number = next(self._numbers)
+        message = (protocol.CALL, number, model, version, tensors, options, place)
+        return self._ask_inside(message, behind)  # type: ignore[no-any-return]
+
+    def request(self, number: int, message: tuple[Any, ...], behind: bytes = b"") -> Any:
+        """Send a message and wait for its answer: a value, or an error, which is raised."""
+        if self.inside:
+            return self._ask_inside(message, behind)
+        answer = self._answers[number] = _Answer()
+        try:
+            self._channel.send(message, behind)
+            answer.event.wait()
+        finally:
+            self._answers.pop(number, None)
+        return _settled(answer.good, answer.value)
+
+    def _ask_inside(self, message: tuple[Any, ...], behind: bytes) -> Any:
+        self._guards += 1
+        try:
+            self._lane.send(message, behind)
+            self._lane.spin()
+            answer, behind_it = self._lane.receive()
+            _, _, good, value, place = answer
+            if good and message[0] == protocol.CALL:
+                value = decode_response(value, self._open(place, behind_it))
+            released = self._incoming.pop_released()
+            if released:
+                self._channel.send((protocol.RELEASED, released))
+        finally:
+            self._guards -= 1
+        self._flush_interrupt()
+        return _settled(good, value)
+
+    def new_future(self, on_response: Callable[[Response, bool], None] | None) -> RemoteFuture:
+        """Return the future of a request to another model."""
+        number = next(self._numbers)
+        future = self._futures[number] = RemoteFuture(self, number, on_response)
+        return future
+
+    def forget_future(self, number: int) -> None:
+        """Forget a refused request."""
+        self._futures.pop(number, None)
+
+    def guarded(self, callback: Callable[..., object], *arguments: object) -> None:
+        """Call a function on the reading thread, which its errors must not end."""
+        try:
+            callback(*arguments)
+        except Exception:
+            _log.exception("a callback raised")
+
+    # -- interrupts ------------------------------------------------------------------------------
+
+    def _on_interrupt(self, _: int, __: FrameType | None) -> None:
+        """Raise an interrupt for the current execution, between two messages."""
+        if self._interruptible and self._interrupted == self._dialogue and not self._guards:
+            self._interrupted = 0
+            self._seen = True
+            raise KeyboardInterrupt
+
+    def _flush_interrupt(self) -> None:
+        if self._interrupted:
+            self._on_interrupt(0, None)
+
+    def _guarded_send(self, message: tuple[Any, ...], behind: bytes) -> None:
+        self._guards += 1
+        try:
+            self._lane.send(message, behind)
+        finally:
+            self._guards -= 1
+        self._flush_interrupt()
+
+    # -- the engine's other messages -----------------------------------------------------------------
+
+    def _read(self) -> None:
+        channel = self._channel
+        try:
+            while True:
+                message, behind = channel.receive()
+                try:
+                    self._handle(message, behind)
+                except Exception:
+                    _log.exception("a message of the engine's process")
+                del message, behind
+        except ChannelClosed:
+            if not self._ending:
+                os._exit(1)
+
+    def _handle(self, message: tuple[Any, ...], behind: memoryview) -> None:
+        kind = message[0]
+        if kind == protocol.ANSWER:
+            answer = self._answers.get(message[1])
+            if answer is not None:
+                answer.good, answer.value = message[2], message[3]
+                answer.event.set()
+        elif kind == protocol.RESPONSE:
+            _, number, final, body, place = message
+            response = decode_response(body, self._open(place, behind))
+            future = self._futures.get(number)
+            if future is not None:
+                self.guarded(future.receive, response, final)
+        elif kind == protocol.DONE:
+            _, number, error, body, place = message
+            last = None if body is None else decode_response(body, self._open(place, behind))
+            future = self._futures.pop(number, None)
+            if future is not None:
+                future.resolve(last, None if error is None else decode_error(error))
+        elif kind == protocol.CANCELLED:
+            requests = self._open_requests.get(message[1])
+            if requests is not None:
+                requests[message[2]].cancelled = True
+        elif kind == protocol.INTERRUPT:
+            self._interrupted = message[1]
+            signal.pthread_kill(self._main, signal.SIGINT)
+        elif kind == protocol.READY:
+            threading.Thread(
+                target=self._say_ready, args=(message[1],), name="nbtriton-ready", daemon=True
+            ).start()
+        elif kind == protocol.SEGMENT:
+            self._incoming.add(message[1], self._channel.pop_descriptor(), message[2])
+        elif kind == protocol.DROP:
+            self._incoming.drop(message[1])
+        elif kind == protocol.RELEASED:
+            self.heap.release(message[1])
+
+    def _say_ready(self, number: int) -> None:
+        instance = self._instance
+        readiness = None if instance is None else instance.readiness
+        ready = False
+        try:
+            ready = readiness is None or bool(readiness())
+        finally:
+            self._channel.send((protocol.ANSWER, number, ready))
+
+    # -- memory ----------------------------------------------------------------------------------
+
+    def _open(self, place: Place | None, behind: memoryview) -> Any:
+        """Return the memory of a message's tensors, owned by the reader."""
+        return bytearray(behind) if place is None else self._incoming.view(place)
+
+    def _announce(self, number: int, fd: int, size: int) -> None:
+        self._channel.send((protocol.SEGMENT, number, size), fds=(fd,))
+
+    def _drop(self, number: int) -> None:
+        self._channel.send((protocol.DROP, number))
+
+
+class _Answer:
+    """The answer that a thread waits for."""
+
+    __slots__ = ("event", "good", "value")
+
+    def __init__(self) -> None:
+        self.event = threading.Event()
+        self.good = False
+        self.value: Any = None
+
+
+def _settled(good: bool, value: Any) -> Any:
+    """Return the value of an answer, or raise the error in it."""
+    if good:
+        return value
+    if value is None:
+        raise KeyboardInterrupt
+    raise decode_error(value)

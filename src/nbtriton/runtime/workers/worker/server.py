@@ -1,0 +1,214 @@
+"""The server, for the model in a worker (`nbtriton.backends.base.ServerHandle`)."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from nbtriton.backends.base import RequestOptions, Response
+from nbtriton.common.errors import TritonError
+from nbtriton.model.tensors import Array
+from nbtriton.runtime.workers import protocol
+from nbtriton.runtime.workers.core.codec import encode_tensors
+from nbtriton.runtime.workers.core.packing import Packer
+from nbtriton.runtime.workers.plain import plain
+from nbtriton.runtime.workers.worker.metrics import RemoteFamily
+
+if TYPE_CHECKING:
+    from nbtriton.backends.python.api.metrics import MetricKind
+    from nbtriton.runtime.workers.worker.core.worker import Worker
+
+__all__ = ["RemoteFuture", "RemoteServer", "RemoteTrace"]
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteTrace:
+    """The trace of a request, identified by the request; the engine's process has the trace itself."""
+
+    batch: int
+    index: int
+    context: str | None = None
+
+    def child(self) -> RemoteTrace:
+        """Return a marker for a child trace, opened at its submission."""
+        return self
+
+
+class RemoteResult(dict[str, Array]):
+    """The outputs of a request by name.
+
+    Attributes
+    ----------
+    parameters : mapping
+        Of the response.
+    """
+
+    parameters: Mapping[str, bool | int | str]
+
+
+class RemoteFuture:
+    """The future of a request by the model's code, with the interface of the engine's future."""
+
+    def __init__(
+        self, worker: Worker, number: int, on_response: Callable[[Response, bool], None] | None
+    ) -> None:
+        self._worker = worker
+        self.number = number
+        self._on_response = on_response
+        self._lock = threading.Lock()
+        self._done = threading.Event()
+        self._callbacks: list[Callable[[RemoteFuture], object]] = []
+        self._result: RemoteResult | None = None
+        self._error: TritonError | None = None
+
+    def result(self) -> RemoteResult:
+        """Wait, and return the outputs or raise the error."""
+        self._done.wait()
+        if self._error is not None:
+            raise self._error.with_traceback(None)
+        assert self._result is not None
+        return self._result
+
+    def exception(self) -> TritonError | None:
+        """Wait, and return the error; None if the request succeeded."""
+        self._done.wait()
+        return self._error
+
+    def add_done_callback(self, callback: Callable[[RemoteFuture], object]) -> None:
+        """Call ``callback(self)`` once done."""
+        with self._lock:
+            if not self._done.is_set():
+                self._callbacks.append(callback)
+                return
+        callback(self)
+
+    def ask_to_end(self) -> None:
+        """Ask the target to end; further responses are still delivered."""
+        self._worker.post((protocol.CANCEL, self.number))
+
+    def wait_for(self, wait: Callable[[float], bool]) -> None:
+        """Call ``wait(seconds)`` until it returns True."""
+        while not wait(threading.TIMEOUT_MAX):
+            pass
+
+    def receive(self, response: Response, final: bool) -> None:
+        """Handle one of several responses."""
+        if self._on_response is not None:
+            self._on_response(response, final)
+
+    def resolve(self, response: Response | None, error: TritonError | None) -> None:
+        """Handle the final response."""
+        self._error = error
+        self._result = RemoteResult()
+        self._result.parameters = {}
+        if response is not None:
+            self._result.update(response.outputs)
+            self._result.parameters = response.parameters
+        with self._lock:
+            self._done.set()
+            callbacks, self._callbacks = self._callbacks, []
+        for callback in callbacks:
+            self._worker.guarded(callback, self)
+
+
+class RemoteServer:
+    """Passes all calls on to the engine's process."""
+
+    def __init__(self, worker: Worker) -> None:
+        self._worker = worker
+        self._noted: set[tuple[str, str]] = set()
+
+    def note_call(self, caller: str, callee: str) -> None:
+        """Record that the code of a model calls another model."""
+        if (caller, callee) not in self._noted:
+            self._noted.add((caller, callee))
+            self._worker.note("call", (caller, callee))
+
+    def submit(
+        self,
+        model_name: str,
+        version: int,
+        inputs: Mapping[str, Array],
+        options: RequestOptions,
+        on_response: Callable[[Response, bool], None] | None = None,
+        trace: Any = None,
+    ) -> RemoteFuture:
+        """Send a request; see `ServerHandle.submit`."""
+        worker = self._worker
+        packer = Packer()
+        tensors = encode_tensors(inputs, packer)
+        place, behind = packer.finish(worker.heap)
+        traced = (trace.batch, trace.index) if isinstance(trace, RemoteTrace) else None
+        future = worker.new_future(on_response)
+        try:
+            worker.request(
+                future.number,
+                (
+                    protocol.SUBMIT, future.number, model_name, version, tensors, _plain(options),
+                    on_response is not None, traced, place,
+                ),
+                behind,
+            )  # fmt: skip
+        except BaseException:
+            worker.forget_future(future.number)
+            raise
+        return future
+
+    def call(
+        self, model_name: str, version: int, inputs: Mapping[str, Array], options: RequestOptions
+    ) -> Response:
+        """Send a request and wait for its response; see `ServerHandle.call`."""
+        worker = self._worker
+        if worker.inside:
+            packer = Packer()
+            tensors = encode_tensors(inputs, packer)
+            place, behind = packer.finish(worker.heap)
+            return worker.call(model_name, version, tensors, _plain(options), place, behind)
+        future = self.submit(model_name, version, inputs, options)
+        error = future.exception()
+        if error is not None:
+            return Response(error=error)
+        result = future.result()
+        return Response(result, None, result.parameters)
+
+    def awaits(self, future: RemoteFuture) -> None:
+        """Record that a coroutine of the model may await this future."""
+        self._worker.post((protocol.AWAITS, future.number))
+
+    def wait_for_coroutine(self, wait: Callable[[float], bool]) -> None:
+        """Wait for a coroutine; the engine's process detects deadlocks meanwhile."""
+        if self._worker.inside:
+            self._worker.post((protocol.WAIT,))
+        while not wait(threading.TIMEOUT_MAX):
+            pass
+
+    def family_of(self, name: str, description: str, kind: MetricKind) -> RemoteFamily:
+        """Return a family of metrics; see `nbtriton.backends.python.api.metrics`."""
+        return RemoteFamily(self._worker, name, description, kind)
+
+    def is_model_ready(self, name: str, version: int = -1) -> bool:
+        """Return True if the model accepts requests; False also for an unknown one."""
+        return bool(self._worker.ask("is_model_ready", (name, version)))
+
+    def is_decoupled(self, name: str, version: int = -1) -> bool:
+        """Return True if the model answers with any number of responses."""
+        return bool(self._worker.ask("is_decoupled", (name, version)))
+
+    def load_model(
+        self, name: str, config: str = "", files: Mapping[str, bytes] | None = None
+    ) -> None:
+        """Load a model; see `ServerHandle.load_model`."""
+        self._worker.ask("load_model", (name, config, dict(files) if files else None))
+
+    def unload_model(self, name: str, unload_dependents: bool = False) -> None:
+        """Unload a model; an unknown one is no error."""
+        self._worker.ask("unload_model", (name, unload_dependents))
+
+
+def _plain(options: RequestOptions) -> Any:
+    return plain((
+        tuple(options.outputs), options.request_id, options.priority, options.timeout_us,
+        options.correlation_id, options.flags, dict(options.parameters) if options.parameters else None,
+    ))  # fmt: skip

@@ -1,0 +1,412 @@
+"""Endpoints of a server: KServe v2 over HTTP and gRPC, shared memory, metrics, OpenAI's API.
+
+`serve` opens ports; the `Endpoints` that it returns closes them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import threading
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Any
+
+from nbtriton.common.checks import MAPPING, PATH, SWITCH, Kind, check, is_whole, optional
+from nbtriton.common.closing import Closing
+from nbtriton.common.errors import InvalidArgumentError, UnavailableError
+from nbtriton.runtime.engine.forks import notify_in_children
+from nbtriton.runtime.engine.interrupts import interrupts_deferred
+from nbtriton.serving.frontends.http1.cycle import RequestResponseCycle
+from nbtriton.serving.frontends.http1.handlers import Handlers
+from nbtriton.serving.frontends.http1.listener import HttpListener
+from nbtriton.serving.frontends.http1.response import HttpResponse, error_body
+from nbtriton.serving.frontends.kserve.forwarding import forwards_of
+from nbtriton.serving.frontends.listener import Listener
+from nbtriton.serving.frontends.loop import LoopThread
+from nbtriton.serving.frontends.metrics import Metrics, MetricsConfig
+from nbtriton.serving.frontends.openai.endpoint import OpenAiHandlers, OpenAiOptions
+from nbtriton.serving.frontends.serve.logs import LogSettings
+from nbtriton.serving.frontends.service import Control, Limits, NoControl, Service
+from nbtriton.serving.frontends.spans import OpenTelemetry, SpanExport
+from nbtriton.serving.frontends.tls import Tls
+from nbtriton.serving.frontends.tracing import TraceValues, Tracing
+
+if TYPE_CHECKING:
+    from nbtriton.runtime.engine import Server
+
+__all__ = [
+    "Control",
+    "Endpoints",
+    "Limits",
+    "LogSettings",
+    "MetricsConfig",
+    "OpenAiOptions",
+    "OpenTelemetry",
+    "Service",
+    "Tls",
+    "TraceValues",
+    "serve",
+]
+
+_HIGHEST_PORT = 65535
+_PORT = optional(Kind(is_whole, "a port, or None for none"))
+_TEXT = Kind(lambda value: isinstance(value, str), "a text")
+
+
+def _made_by(kind: type) -> Kind:
+    return optional(Kind(lambda value: isinstance(value, kind), f"of the type {kind.__name__}"))
+
+
+_KINDS: Mapping[str, Kind] = {
+    **dict.fromkeys(("http_port", "grpc_port", "metrics_port", "openai_port"), _PORT),
+    "host": _TEXT,
+    **dict.fromkeys(("grpc_host", "metrics_host"), optional(_TEXT)),
+    **dict.fromkeys(("restricted", "grpc_restricted"), optional(MAPPING)),
+    **dict.fromkeys(("strict_readiness", "client_shm"), SWITCH),
+    "header_forward_pattern": _TEXT,
+    "grpc_header_forward_pattern": optional(_TEXT),
+    "trace_file": PATH,
+    "name": _TEXT,
+    "limits": _made_by(Limits),
+    "trace": _made_by(TraceValues),
+    "opentelemetry": _made_by(OpenTelemetry),
+    "log": _made_by(LogSettings),
+    "metrics": _made_by(MetricsConfig),
+    "openai": _made_by(OpenAiOptions),
+    "http_tls": _made_by(Tls),
+    "grpc_tls": _made_by(Tls),
+}
+
+
+class Endpoints(Closing):
+    """The open ports of one server; a context manager that closes them.
+
+    Attributes
+    ----------
+    http_port, grpc_port, metrics_port, openai_port : int or None
+        None for a protocol without an open port.
+    host : str
+        The address that they listen on.
+
+    Examples
+    --------
+    >>> with server.serve(http_port=0, grpc_port=0, metrics_port=None) as endpoints:
+    ...     endpoints.host, endpoints.metrics_port
+    ('127.0.0.1', None)
+    """
+
+    def __init__(self, service: Service, thread: LoopThread, host: str, *, own_log: bool) -> None:
+        self.service = service
+        self.host = host
+        self._thread = thread
+        self._own_log = own_log
+        self._in_child = False
+        self._open: dict[str, Listener[Any]] = {}
+        self._stopping: Future[None] | None = None
+        self._closing = threading.Lock()
+        notify_in_children(self)
+
+    def in_child(self) -> None:
+        """Close a forked process's copies of the ports; the parent keeps its own."""
+        self._in_child = True
+        for listener in self._open.values():
+            listener.in_child()
+        self._open.clear()
+
+    def add(self, protocol: str, listener: Listener[Any]) -> None:
+        """Add the listener of a protocol; `close` closes it with the others."""
+        self._open[protocol] = listener
+
+    @property
+    def http_port(self) -> int | None:
+        return self._port("http")
+
+    @property
+    def grpc_port(self) -> int | None:
+        return self._port("grpc")
+
+    @property
+    def metrics_port(self) -> int | None:
+        return self._port("metrics")
+
+    @property
+    def openai_port(self) -> int | None:
+        return self._port("openai")
+
+    def _port(self, protocol: str) -> int | None:
+        endpoint = self._open.get(protocol)
+        return None if endpoint is None else endpoint.port
+
+    def wait_for_clients(self, timeout_s: float) -> int:
+        """Accept no more HTTP connections, and answer the open ones until the clients disconnect.
+
+        Parameters
+        ----------
+        timeout_s : float
+            Seconds to wait.
+
+        Returns
+        -------
+        int
+            Connections that are still open.
+        """
+        http = self._open.get("http")
+        return http.wait_for_clients(timeout_s) if isinstance(http, HttpListener) else 0
+
+    def close(self, *, drain_s: float = 0.0) -> None:
+        """Close all ports; harmless when repeated.
+
+        Parameters
+        ----------
+        drain_s : float
+            Seconds to wait for requests that are being answered; the rest are cancelled.
+        """
+        if self._in_child:
+            return
+        with self._closing:
+            with interrupts_deferred():
+                if self._stopping is None:  # else a Ctrl-C ended the wait of an earlier call
+                    self._stopping = self._thread.start(self._stop(drain_s))
+            self._stopping.result()
+            self._thread.stop()
+            self.service.trace.close()
+            self.service.shared_memory.close()
+            if self._own_log:
+                self.service.log.close()
+
+    def stop(self) -> None:
+        """Close all ports at once, as `stop()` of every object that a magic keeps running."""
+        self.close()
+
+    async def _stop(self, drain_s: float) -> None:
+        # Concurrently: each protocol may take all of `drain_s`.
+        await asyncio.gather(*(listener.stop(drain_s) for listener in self._open.values()))
+        self._open.clear()
+
+    def __repr__(self) -> str:
+        ports = ", ".join(
+            f"{protocol} {endpoint.port}" for protocol, endpoint in self._open.items()
+        )
+        return f"<nbtriton.Endpoints: {ports or 'closed'}>"
+
+
+def serve(
+    server: Server,
+    *,
+    http_port: int | None = 8000,
+    grpc_port: int | None = None,
+    metrics_port: int | None = 8002,
+    openai_port: int | None = None,
+    host: str = "127.0.0.1",
+    control: Control | None = None,
+    limits: Limits | None = None,
+    strict_readiness: bool = True,
+    restricted: Mapping[str, tuple[str, str]] | None = None,
+    header_forward_pattern: str = "",
+    trace_file: str = "",
+    trace: TraceValues | None = None,
+    opentelemetry: OpenTelemetry | None = None,
+    grpc_host: str | None = None,
+    metrics_host: str | None = None,
+    grpc_restricted: Mapping[str, tuple[str, str]] | None = None,
+    grpc_options: Sequence[tuple[str, int | str]] = (),
+    name: str = "triton",
+    log: LogSettings | None = None,
+    metrics: MetricsConfig | None = None,
+    client_shm: bool = True,
+    grpc_header_forward_pattern: str | None = None,
+    openai: OpenAiOptions | None = None,
+    http_tls: Tls | None = None,
+    grpc_tls: Tls | None = None,
+) -> Endpoints:
+    """Open a server's ports to clients.
+
+    Parameters
+    ----------
+    server : Server
+        Stays open when the endpoints close.
+    http_port, grpc_port, metrics_port : int or None
+        0 for any free port, None for no port.
+    openai_port : int, optional
+        OpenAI's ``/v1/completions``, ``/v1/chat/completions`` and ``/v1/models`` over text models,
+        at the address of HTTP. Triton's OpenAI-compatible frontend listens on 9000.
+    host : str
+        The address to listen on. Clients are not authenticated: every client that reaches the
+        address may use the models.
+    control : Control, optional
+        Lets clients load and unload models; None refuses both, as in Triton.
+    limits : Limits, optional
+        Resources that one client may use.
+    strict_readiness : bool
+        Triton's ``--strict-readiness``.
+    restricted : mapping, optional
+        Triton's ``--http-restricted-api``: category to header field and value.
+    header_forward_pattern : str
+        Triton's ``--http-header-forward-pattern``, a regular expression in RE2's syntax: header
+        fields with such a name become parameters of the request.
+    trace_file : str
+        Triton's ``--trace-config triton,file=…``; clients can only read it.
+    trace : TraceValues, optional
+        Trace settings at the start, off by default; clients may change them.
+    opentelemetry : OpenTelemetry, optional
+        Triton's ``--trace-config mode=opentelemetry``: traces are sent as spans, not written to a file.
+    grpc_host, metrics_host : str, optional
+        Other addresses than `host` to listen on.
+    grpc_restricted : mapping, optional
+        Triton's ``--grpc-restricted-protocol``: category to header field and value.
+    grpc_options : sequence of (name, value)
+        gRPC's channel arguments, such as ``("grpc.keepalive_time_ms", 7200000)``.
+    name : str
+        Name in the server's metadata; Triton's ``--id``.
+    log : LogSettings, optional
+        Triton's settings by default; clients' changes apply to the loggers under ``nbtriton``
+        until the endpoints close.
+    metrics : MetricsConfig, optional
+        Triton's ``--metrics-config``.
+    client_shm : bool
+        Triton's ``--allow-client-shm``: whether clients may register shared memory.
+    grpc_header_forward_pattern : str, optional
+        Triton's ``--grpc-header-forward-pattern``; the one for HTTP by default.
+    openai : OpenAiOptions, optional
+        Chat template and limits of the OpenAI endpoint.
+    http_tls, grpc_tls : Tls, optional
+        TLS settings; for gRPC Triton's ``--grpc-use-ssl`` and the flags beside it.
+
+    Returns
+    -------
+    Endpoints
+
+    Raises
+    ------
+    UnavailableError
+        A port is in use, or the address is not this machine's; nothing is left open.
+    InvalidArgumentError
+        A certificate or key cannot be read, or a port is out of range.
+
+    Examples
+    --------
+    >>> with serve(server, http_port=0, metrics_port=None) as endpoints:
+    ...     endpoints.http_port > 0
+    True
+    """
+    check(locals(), _KINDS)
+    hosts = {
+        "http": (http_port, host),
+        "grpc": (grpc_port, host if grpc_host is None else grpc_host),
+        "metrics": (metrics_port, host if metrics_host is None else metrics_host),
+        "openai": (openai_port, host),
+    }
+    for protocol, (port, _) in hosts.items():
+        if port is not None and not 0 <= port <= _HIGHEST_PORT:
+            raise InvalidArgumentError(
+                f"{protocol}_port must be from 0 to {_HIGHEST_PORT}, found {port}"
+            )
+    for address in sorted({at for port, at in hosts.values() if port is not None}):
+        if not _is_loopback(address):
+            warnings.warn(
+                f"nbtriton listens on {address}: everyone who can reach this machine can run its "
+                "models",
+                stacklevel=2,
+            )
+    if grpc_header_forward_pattern is None:
+        grpc_header_forward_pattern = header_forward_pattern
+    forwards = forwards_of(header_forward_pattern)
+    service = Service(
+        server,
+        NoControl(server) if control is None else control,
+        trace=Tracing(
+            trace_file, trace, None if opentelemetry is None else SpanExport(opentelemetry)
+        ),
+        log=log or LogSettings(),
+        limits=limits or Limits(),
+        strict_readiness=strict_readiness,
+        restricted=restricted or {},
+        forwards=forwards,
+        grpc_forwards=forwards_of(grpc_header_forward_pattern),
+        name=name,
+        client_shm=client_shm,
+    )
+    thread = LoopThread("nbtriton-endpoints")
+    endpoints = Endpoints(service, thread, host, own_log=log is None)
+    protocol = "grpc"
+    try:
+        # First, as in Triton: a client that finds the server ready over HTTP may call it over gRPC.
+        if grpc_port is not None:
+            from nbtriton.serving.frontends.grpc.endpoint import GrpcEndpoint
+
+            endpoints.add(
+                "grpc",
+                GrpcEndpoint(
+                    service, hosts["grpc"][1], grpc_port, thread, options=grpc_options,
+                    restricted=grpc_restricted, tls=grpc_tls,
+                ).listener,
+            )  # fmt: skip
+        protocol = "http"
+        if http_port is not None:
+            handle = Handlers(service, thread.join_batch).handle
+            endpoints.add(
+                "http",
+                HttpListener(
+                    handle, host, http_port, service.limits, service.trace, thread,
+                    keep_fields=forwards is not None, tls=http_tls,
+                ),
+            )  # fmt: skip
+        text_of_metrics = Metrics(server, metrics or MetricsConfig()).text
+        protocol = "openai"
+        if openai_port is not None:
+            handlers = OpenAiHandlers(
+                service, openai or OpenAiOptions(), text_of_metrics, thread.join_batch
+            )
+            endpoints.add(
+                "openai",
+                HttpListener(
+                    handlers.handle, host, openai_port, service.limits, service.trace, thread,
+                    tls=http_tls,
+                ),
+            )  # fmt: skip
+        protocol = "metrics"
+        if metrics_port is not None:
+            answer = _MetricsHandler(text_of_metrics)
+            endpoints.add(
+                "metrics",
+                HttpListener(
+                    answer, hosts["metrics"][1], metrics_port, service.limits, service.trace, thread
+                ),
+            )
+    except UnavailableError as error:
+        endpoints.close()
+        if not error.hint:  # an address, not a port
+            raise
+        option = f"{protocol}_port (--{protocol}-port)"
+        raise UnavailableError(
+            error.message, hint=f"give another {option}, or 0 for any that is free"
+        ) from None
+    except BaseException:
+        endpoints.close()
+        raise
+    return endpoints
+
+
+class _MetricsHandler:
+    """Handler of the metrics port: other paths get an empty 200, as in Triton (KS1)."""
+
+    def __init__(self, text: Callable[[], bytes]) -> None:
+        self._text = text
+
+    def __call__(self, cycles: Sequence[RequestResponseCycle]) -> None:
+        for cycle in cycles:
+            if cycle.head.method != "GET":
+                cycle.respond(HttpResponse(405, parts=(error_body("Method Not Allowed"),)))
+                continue
+            is_metrics = cycle.head.path in ("/metrics", "/metrics/")
+            parts = (self._text(),) if is_metrics else ()
+            cycle.respond(HttpResponse(200, b"text/plain; charset=utf-8", parts))
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

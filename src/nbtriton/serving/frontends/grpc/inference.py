@@ -1,0 +1,481 @@
+"""ModelInfer and ModelStreamInfer (GS1 to GS9)."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from abc import abstractmethod
+from collections.abc import Mapping
+from functools import partial
+from time import monotonic_ns
+from typing import TYPE_CHECKING, Any
+
+from nbtriton.common.errors import CancelledError, InternalError, TritonError, UnsupportedError
+from nbtriton.runtime.engine import BARE_FINAL
+from nbtriton.serving.frontends.kserve.call import InferCall
+from nbtriton.serving.frontends.kserve.messages import messages
+from nbtriton.serving.frontends.kserve.proto_codec import (
+    parse,
+    parse_at_once,
+    read_request,
+    read_request_id,
+    read_version,
+)
+from nbtriton.serving.frontends.kserve.proto_parts import LONG
+from nbtriton.serving.frontends.kserve.proto_responses import (
+    encode_response,
+    encode_stream_error,
+    encode_stream_response,
+)
+from nbtriton.serving.frontends.kserve.proto_templates import ProtoTemplates, is_plain
+from nbtriton.serving.frontends.kserve.responder import Responder
+from nbtriton.serving.frontends.kserve.shared_memory import READ_AT_ONCE, LongReadError, ShortReads
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from nbtriton.backends.base import Response
+    from nbtriton.runtime.engine import InferenceRequest, JoinBatch, ModelSignature
+    from nbtriton.serving.frontends.grpc.calls import StreamCall, UnaryCall
+    from nbtriton.serving.frontends.kserve.proto_parts import Contents
+    from nbtriton.serving.frontends.kserve.shared_memory import SharedMemory
+    from nbtriton.serving.frontends.service import Service
+
+    _Read = tuple[ModelSignature, int, InferCall]
+
+__all__ = ["GrpcInference", "InferStream"]
+
+_log = logging.getLogger("nbtriton.serving.frontends")
+
+_ENDS_AT_ERRORS = ("triton_grpc_error", "true")
+_CANCELLED = "the request was cancelled by the caller"
+_DECOUPLED = "ModelInfer RPC doesn't support models with decoupled transaction policy"  # Y5
+
+
+class GrpcInference:
+    """Reader of inference requests, which submits them to the engine; used by one thread.
+
+    Parameters
+    ----------
+    service : Service
+    join_batch : callable, optional
+        As for `RequestDispatcher.submit_many`.
+    """
+
+    def __init__(self, service: Service, join_batch: JoinBatch | None = None) -> None:
+        self.service = service
+        self._join_batch = join_batch
+        self._templates = ProtoTemplates()
+        self._short = ShortReads(service.shared_memory, READ_AT_ONCE)
+        self._ready: list[_Waiting] = []
+
+    def infer(self, data: bytes, rpc: UnaryCall) -> None:
+        """Read the request of a unary call; `submit` passes it to the engine."""
+        times = (rpc.since_ns, self.now_ns())
+        try:
+            found = self.read(data, rpc.metadata, unary=True)
+        except TritonError as error:
+            rpc.fail(error)
+        except LongReadError:
+            then = partial(self._put_unary, rpc, times)
+            rpc.run_on_worker(partial(self.read_long, data, rpc.metadata, then, unary=True))
+        else:
+            self.put(_Unary(self, found, rpc), times, rpc.metadata)
+
+    def _put_unary(
+        self, rpc: UnaryCall, times: tuple[int, int], found: _Read | TritonError
+    ) -> None:
+        if isinstance(found, TritonError):
+            rpc.fail(found)
+        else:
+            self.put(_Unary(self, found, rpc), times, rpc.metadata)
+
+    def now_ns(self) -> int:
+        """Return the time if tracing is on, else 0."""
+        return monotonic_ns() if self.service.trace.on else 0
+
+    def read(
+        self, data: bytes, metadata: Sequence[tuple[str, Any]], *, unary: bool = False
+    ) -> _Read:
+        """Read a request; raises TritonError with Triton's text, or LongReadError."""
+        cached = self._templates.read(data)
+        if cached is not None:
+            name, version, call = cached
+            found = self._signature(name, version, unary), version, call
+            if self.service.grpc_forwards is not None:
+                self._forward(metadata, call)
+            return found
+        if len(data) > LONG and not is_plain(data):
+            raise LongReadError
+        parsed = parse_at_once(messages.ModelInferRequest, data)
+        request, found = self._read_new(parsed, self._short, unary)
+        self._templates.remember(data, request, found[1], found[2])
+        self._forward(metadata, found[2])
+        return found
+
+    def read_long(
+        self,
+        data: bytes,
+        metadata: Sequence[tuple[str, Any]],
+        then: Callable[[_Read | TritonError], object],
+        *,
+        unary: bool = False,
+    ) -> Callable[[], None]:
+        """Read a long request on a worker; return the function to call on the loop."""
+        found: _Read | TritonError
+        try:
+            parsed = parse(messages.ModelInferRequest, data)
+            _, found = self._read_new(parsed, self.service.shared_memory, unary)
+            self._forward(metadata, found[2])
+        except TritonError as error:
+            found = error
+        except Exception as error:
+            _log.exception("a request could not be read")
+            found = InternalError(f"{type(error).__name__}: {error}")
+
+        def put() -> None:
+            then(found)
+            self.submit()
+
+        return put
+
+    def _read_new(
+        self,
+        parsed: tuple[Any, Sequence[Contents]],
+        memory: SharedMemory | ShortReads,
+        unary: bool,
+    ) -> tuple[Any, _Read]:
+        request, contents = parsed
+        version = read_version(request.model_version)
+        signature = self._signature(request.model_name, version, unary)
+        return request, (signature, version, read_request(request, signature, memory, contents))
+
+    def _forward(self, metadata: Sequence[tuple[str, Any]], call: InferCall) -> None:
+        forwards = self.service.grpc_forwards
+        if forwards is None:
+            return
+        forwarded = {
+            header: value if isinstance(value, str) else _text(value)
+            for header, value in metadata
+            if forwards(header.encode())
+        }
+        call.add_parameters(forwarded)
+
+    def _signature(self, name: str, version: int, unary: bool) -> ModelSignature:
+        signature = self.service.server.engine.inspection.signature(name, version)
+        if unary and signature.decoupled:  # before other checks, as in Triton
+            raise UnsupportedError(_DECOUPLED)
+        return signature
+
+    def put(
+        self,
+        waiting: _Waiting,
+        read_ns: tuple[int, int],
+        metadata: Sequence[tuple[str, Any]],
+    ) -> None:
+        """Add a request to the next `submit`; `read_ns` is when the wait for it began, and its arrival."""
+        tracing = self.service.trace
+        if tracing.on:
+            found = dict(metadata)
+            parent = tracing.parent(found.get("traceparent"), found.get("tracestate"))
+            trace = tracing.sample(waiting.signature.name, parent)
+            waiting.start_trace(trace, "GRPC_WAITREAD_START", "GRPC_WAITREAD_END", read_ns)
+        self._ready.append(waiting)
+
+    def submit(self) -> None:
+        """Submit the requests that arrived together to the engine."""
+        found, self._ready = self._ready, []
+        ready = []
+        for waiting in found:
+            if waiting.is_cancelled():  # cancelled since it was read
+                waiting.refused(CancelledError(_CANCELLED))
+            else:
+                ready.append(waiting)
+        if not ready:
+            return
+        try:
+            accepted = self.service.server.engine.dispatcher.submit_many(
+                [one.submission() for one in ready], self._join_batch
+            )
+        except Exception as error:
+            _log.exception("requests could not be submitted")
+            refusal = InternalError(f"{type(error).__name__}: {error}")
+            for waiting in ready:
+                waiting.refused(refusal)
+            return
+        for waiting, request in zip(ready, accepted, strict=True):
+            waiting.submitted(request)
+
+
+class _Waiting(Responder):
+    """A gRPC request from the end of its reading to its last response.
+
+    Parameters
+    ----------
+    inference : GrpcInference
+    found : tuple
+        Signature, version and call, as for `Responder`.
+    """
+
+    __slots__ = ("_is_over", "_request", "_service")
+
+    call: InferCall
+
+    def __init__(self, inference: GrpcInference, found: _Read) -> None:
+        super().__init__(*found)
+        self._service = inference.service
+        self._request: InferenceRequest | None = None
+        self._is_over = False
+
+    def submitted(self, request: InferenceRequest | TritonError) -> None:
+        """Handle the accepted request, or the error that refuses it."""
+        if isinstance(request, TritonError):
+            self.refused(request)
+            return
+        self._request = request
+        if self._is_over:  # answered in the meantime
+            self._request = None
+        elif self.is_cancelled():
+            self.cancel()
+
+    def close(self) -> None:
+        super().close()
+        self._is_over = True
+        # Break the reference cycle, so that tensors do not wait for the garbage collector.
+        self._request = None
+
+    def cancel(self) -> None:
+        """Cancel the request: its client no longer waits."""
+        request = self._request
+        if request is not None:
+            request.cancel()
+
+    def written(
+        self, outputs: Mapping[str, Any], parameters: Mapping[str, Any], version: int
+    ) -> bytes:
+        """Return a serialized response; raises TritonError if it cannot be sent."""
+        try:
+            return encode_response(
+                self.call,
+                outputs,
+                parameters,
+                model_name=self.signature.name,
+                model_version=version,
+                batches=self.signature.max_batch_size > 0,
+                labels=self._service.labels,
+            )
+        except TritonError:
+            raise
+        except Exception as error:
+            _log.exception("a response of %s could not be written", self.signature.name)
+            raise InternalError(f"{type(error).__name__}: {error}") from error
+
+    @abstractmethod
+    def is_cancelled(self) -> bool:
+        """True if the client no longer waits."""
+
+    @abstractmethod
+    def refused(self, error: TritonError) -> None:
+        """Answer a request that the engine refused."""
+
+
+class _Unary(_Waiting):
+    """One ModelInfer call."""
+
+    __slots__ = ("_answer", "_rpc")
+
+    def __init__(self, inference: GrpcInference, found: _Read, rpc: UnaryCall) -> None:
+        super().__init__(inference, found)
+        self._rpc = rpc
+        self._answer: bytes | TritonError | None = None
+        rpc.on_cancel = self.cancel
+
+    def is_cancelled(self) -> bool:
+        return self._rpc.is_cancelled
+
+    def cancel(self) -> None:
+        super().cancel()
+        # The call ends at once, though the model may still run.
+        self._rpc.fail(CancelledError(_CANCELLED))
+
+    def refused(self, error: TritonError) -> None:
+        self.close()
+        self._rpc.fail(error)
+
+    def handle_response(self, request: InferenceRequest, response: Response, final: bool) -> None:
+        if final:
+            self.record("INFER_RESPONSE_COMPLETE", "GRPC_SEND_START")
+        if self._answer is None or response is not BARE_FINAL:
+            self._answer = self._encode(request, response)
+        if not final:
+            return
+        # Before the response: a client that has the response may unregister the memory.
+        self.call.release()
+        if isinstance(self._answer, bytes):
+            self._rpc.reply(self._answer)
+        else:
+            self._rpc.fail(self._answer)
+        self.record("GRPC_SEND_END")
+        self.close()
+
+    def _encode(self, request: InferenceRequest, response: Response) -> bytes | TritonError:
+        if response.error is not None:
+            return response.error
+        assert request.runtime is not None
+        try:
+            return self.written(response.outputs, response.parameters, request.runtime.version)
+        except TritonError as error:
+            return error
+
+
+class InferStream:
+    """One ModelStreamInfer call: any number of requests, each answered when it is done."""
+
+    def __init__(self, inference: GrpcInference, rpc: StreamCall) -> None:
+        self._inference = inference
+        self._rpc = rpc
+        self._lock = threading.Lock()
+        # Arrival of the last request, or the start of the call.
+        self._since_ns = inference.now_ns()
+        self._running: set[_Streamed] = set()
+        self._ended = False
+        # Whether the client wants an error of a model to end the call with its status.
+        self.ends_at_errors = any(field == _ENDS_AT_ERRORS for field in rpc.metadata)
+
+    def on_message(self, data: bytes) -> None:
+        """Read one request; `GrpcInference.submit` passes it to the engine."""
+        since_ns, self._since_ns = self._since_ns, self._inference.now_ns()
+        times = (since_ns, self._since_ns)
+        inference, rpc = self._inference, self._rpc
+        try:
+            found = inference.read(data, rpc.metadata)
+        except TritonError as error:
+            self._put(data, times, error)
+        except LongReadError:
+            then = partial(self._put, data, times)
+            rpc.run_on_worker(partial(inference.read_long, data, rpc.metadata, then))
+        else:
+            self._put(data, times, found)
+
+    def _put(self, data: bytes, times: tuple[int, int], found: _Read | TritonError) -> None:
+        rpc = self._rpc
+        if isinstance(found, TritonError):
+            rpc.send(encode_stream_error(found.message, read_request_id(data)))
+            rpc.message_done()
+            return
+        request = _Streamed(self._inference, found, self, rpc)
+        with self._lock:
+            self._running.add(request)
+        self._inference.put(request, times, rpc.metadata)
+
+    def on_half_close(self) -> None:
+        """End the call after the last response: no more requests will arrive."""
+        with self._lock:
+            self._ended = True
+            over = not self._running
+        if over:
+            self._rpc.finish()
+
+    def on_cancel(self) -> None:
+        """Cancel the requests in progress (GS8)."""
+        with self._lock:
+            running = list(self._running)
+        for request in running:
+            request.cancel()
+
+    def failed(self, error: TritonError) -> None:
+        """End the call with the error of a response; cancel the other requests."""
+        self._rpc.fail(error)
+        self.on_cancel()
+
+    def end_request(self, request: _Streamed) -> None:
+        """Note that a request is answered completely; harmless when repeated."""
+        with self._lock:
+            if request not in self._running:
+                return
+            self._running.discard(request)
+            over = self._ended and not self._running
+        self._rpc.message_done()
+        if over:
+            self._rpc.finish()
+
+
+class _Streamed(_Waiting):
+    """One request of a stream."""
+
+    __slots__ = ("_only", "_rpc", "_stream")
+
+    def __init__(
+        self, inference: GrpcInference, found: _Read, stream: InferStream, rpc: StreamCall
+    ) -> None:
+        super().__init__(inference, found)
+        self._stream = stream
+        self._rpc = rpc
+        self._only: bytes | None = None
+
+    def is_cancelled(self) -> bool:
+        return self._rpc.is_cancelled
+
+    def cancel(self) -> None:
+        super().cancel()
+        self._stream.end_request(self)
+
+    def refused(self, error: TritonError) -> None:
+        self.close()
+        self._rpc.send(encode_stream_error(error.message, self.call.request_id))
+        self._stream.end_request(self)
+
+    def handle_response(self, request: InferenceRequest, response: Response, final: bool) -> None:
+        data: bytes | None
+        if self.signature.decoupled:
+            data = self._encode_decoupled(request, response, final=final)
+        else:  # GS3: responses and errors after the first response are dropped
+            if self._only is None:
+                self._only = self._encode(request, response, final=True)
+            if not final:
+                return
+            data = self._only
+        if final:
+            self.call.release()
+        if data is not None:
+            self.record("INFER_RESPONSE_COMPLETE", "GRPC_SEND_START")
+            self._rpc.send(data)
+            self.record("GRPC_SEND_END")
+        if final:
+            self.close()
+            self._stream.end_request(self)
+
+    def _encode_decoupled(
+        self, request: InferenceRequest, response: Response, *, final: bool
+    ) -> bytes | None:
+        """Return the message of a decoupled model's response; None for no message (GS2 to GS6)."""
+        if response is not BARE_FINAL:
+            return self._encode(request, response, final=final)
+        if not self.call.empty_final:
+            return None
+        return encode_stream_response(self.written({}, {}, self.version), final=True)
+
+    def _encode(self, request: InferenceRequest, response: Response, *, final: bool) -> bytes:
+        error = response.error
+        if error is None:
+            assert request.runtime is not None
+            try:
+                data = self.written(response.outputs, response.parameters, request.runtime.version)
+                return encode_stream_response(data, final=final)
+            except TritonError as raised:
+                error = raised
+        if not error.accepted:
+            return encode_stream_error(error.message, self.call.request_id)
+        if self._stream.ends_at_errors:
+            self._stream.failed(error)
+        return encode_stream_error(
+            error.message,
+            self.call.request_id,
+            model=self.signature.name,
+            version=self.version,
+            final=final,
+        )
+
+
+def _text(value: bytes) -> str:
+    return value.decode("utf-8", "surrogateescape")

@@ -1,0 +1,351 @@
+"""One HTTP/1.1 connection: its requests in order, and their responses.
+
+Everything but `run` is called on the loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from _thread import get_ident
+from collections import deque
+from collections.abc import Callable
+from time import monotonic, monotonic_ns
+from typing import Any
+
+from nbtriton.serving.frontends.http1.cycle import RequestHead, RequestResponseCycle
+from nbtriton.serving.frontends.http1.reader import RefusedError, RequestReader
+from nbtriton.serving.frontends.http1.response import (
+    JSON,
+    Data,
+    HttpResponse,
+    chunked_head,
+    error_body,
+    response_head,
+)
+from nbtriton.serving.frontends.http1.states import ConnectionState, Event, State
+from nbtriton.serving.frontends.listener import Listener
+from nbtriton.serving.frontends.loop import TURN_S
+
+__all__ = ["HttpConnection"]
+
+_CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+# Up to this size a response is joined and sent by one call; longer responses are sent part by part.
+_JOINED = 64 << 10
+# Limit of pipelined requests behind the one in progress; beyond, nothing more is read.
+_PIPELINED = 16
+# Time in which the input of a refused client is discarded, so that the client can read the refusal.
+_LINGER_S = 2.0
+
+
+class HttpConnection(asyncio.BufferedProtocol):
+    """One connection.
+
+    Parameters
+    ----------
+    listener : Listener
+    new_reader : callable
+        ``new_reader(state, on_request, on_expect_continue)``.
+    buffer : memoryview
+        Receive buffer, shared by all connections.
+    on_request : callable
+        Called with each request when those before it are answered.
+    """
+
+    __slots__ = (
+        "_active", "_buffer", "_current", "_eof", "_first_ns", "_full", "_linger_until", "_moved", "_on_request",
+        "_paused", "_pending", "_reader", "_refusal", "_rest", "_sent", "_state", "_transport", "_unsent", "listener",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        listener: Listener[HttpConnection],
+        new_reader: Callable[..., RequestReader],
+        buffer: memoryview,
+        on_request: Callable[[RequestResponseCycle], None],
+    ) -> None:
+        self.listener = listener
+        self._buffer = buffer
+        self._on_request = on_request
+        self._transport: Any = None
+        self._state = ConnectionState()
+        self._reader = new_reader(self._state, self._request_read, self._expect_continue)
+        self._current: RequestResponseCycle | None = None
+        self._pending: deque[RequestResponseCycle] = deque()
+        self._full = False  # the limit of pipelined requests is reached
+        self._rest = b""  # received, to be read in a later turn
+        self._paused = False  # reading from the transport is paused
+        self._eof = False  # the client has sent everything
+        self._active = False  # it has sent a request
+        self._refusal = b""
+        self._linger_until = 0.0
+        self._first_ns = 0  # arrival of a request's first bytes, if tracing is on
+        self._moved = self._sent = listener.thread.loop.time()  # last bytes from and to the client
+        self._unsent = 0
+
+    @property
+    def busy(self) -> bool:
+        """True while a request is unanswered."""
+        return self._current is not None
+
+    def idle_since(self) -> float | None:
+        """Return the time of the last activity on the loop's clock; None if busy."""
+        return None if self.busy else self._moved
+
+    # -- callbacks of asyncio --------------------------------------------------------------------
+
+    def connection_made(self, transport: Any) -> None:
+        self._transport = transport
+        self.listener.add(self)
+        if not self.listener.admit(self):
+            self._refuse(503, "the server has too many connections")
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
+        self.listener.remove(self)
+        cycles = [*self._pending]
+        if self._current is not None:
+            cycles.append(self._current)
+        self._current = None
+        self._pending.clear()
+        for cycle in cycles:
+            cycle.finished = True
+            if cycle.on_disconnect is not None:
+                cycle.on_disconnect()
+        self.listener.request_finished()
+        self._state.process(Event.CLOSE)
+        self._reader.close()  # it refers to this connection
+
+    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002
+        place = self._reader.place
+        return self._buffer if place is None else place
+
+    def buffer_updated(self, nbytes: int) -> None:
+        if self._reader.place is None:
+            self._read(self._buffer[:nbytes])
+        else:
+            self._moved = self.listener.thread.loop.time()
+            self._reader.received(nbytes)
+
+    def eof_received(self) -> bool:
+        """Return whether the connection stays open: a half-closed client may still read."""
+        self._eof = True
+        current = self._current
+        if current is not None and current.ends_with_client:
+            return False
+        return self.busy and self._transport.can_write_eof()
+
+    def pause_writing(self) -> None:
+        """Do nothing: streams check the buffer themselves, and other responses come one at a time."""
+
+    # -- reading ---------------------------------------------------------------------------------
+
+    def _read(self, data: memoryview) -> None:
+        """Read input for at most one turn of the loop; defer the rest."""
+        state, reader = self._state, self._reader
+        if not state.reads:
+            return
+        self._moved = self.listener.thread.loop.time()
+        unknown = b""
+        if state.now is State.IDLE:
+            self._first_ns = monotonic_ns() if self.listener.tracing.on else 0
+            head = reader.read_template(data)
+            if head is None:
+                return
+            unknown = head
+        offset, end = 0, len(data)
+        turn_end = monotonic() + TURN_S
+        while offset < end and state.reads:
+            try:
+                offset += reader.feed(data[offset:], self._moved)
+            except RefusedError as refused:
+                self._refuse(refused.status, refused.message)
+                return
+            if offset < end and (self._full or monotonic() > turn_end):
+                self._defer(bytes(data[offset:]))
+                return
+        reader.remember(unknown, end)
+
+    def _request_read(self, head: RequestHead, data: Data, start: int) -> None:
+        cycle = RequestResponseCycle(self, head, data, start)
+        if not self._active:
+            self._active = True
+            self.listener.mark_active(self)
+        if self._first_ns:
+            cycle.received_ns = (self._first_ns, monotonic_ns())
+        if self._current is None:
+            self._current = cycle
+            self._on_request(cycle)
+        else:
+            self._pending.append(cycle)
+            if len(self._pending) >= _PIPELINED and not self._full:
+                self._full = True
+                self._pace()
+
+    def _expect_continue(self) -> None:
+        if self._current is None:
+            self._transport.write(_CONTINUE)
+
+    def _defer(self, rest: bytes) -> None:
+        """Read the rest in a later turn, after other connections."""
+        self._rest = rest
+        self._pace()
+        if not self._full:
+            self.listener.thread.defer(self._read_rest)
+
+    def _read_rest(self) -> None:
+        rest, self._rest = self._rest, b""
+        if rest:
+            self._read(memoryview(rest))
+        self._pace()
+
+    def _pace(self) -> None:
+        """Pause or resume the transport: receive only while nothing is deferred."""
+        pause = self._full or bool(self._rest)
+        if pause != self._paused and not self._transport.is_closing():
+            self._paused = pause
+            if pause:
+                self._transport.pause_reading()
+            else:
+                self._transport.resume_reading()
+
+    # -- responding, on the loop -----------------------------------------------------------------
+
+    def run(self, function: Callable[..., None], *arguments: Any) -> None:
+        """Call one of the methods below on the loop; at once on the loop's thread."""
+        thread = self.listener.thread
+        if get_ident() == thread.ident:
+            function(*arguments)
+        else:
+            thread.post(function, *arguments)
+
+    def work(self, task: Callable[[], None]) -> None:
+        """Run a long task on a worker of the loop."""
+        self.listener.thread.run_on_worker(task)
+
+    def respond(self, cycle: RequestResponseCycle, response: HttpResponse) -> None:
+        """Send a whole response."""
+        if cycle is not self._current:
+            return
+        size = sum(map(len, response.parts))
+        head = response_head(
+            response.status,
+            response.content_type,
+            size,
+            tuple(response.headers),
+            _connection_field(cycle),
+        )
+        if cycle.head.method == "HEAD":
+            self._transport.write(head)
+        elif size <= _JOINED:
+            self._transport.write(b"".join((head, *response.parts)))
+        else:
+            self._transport.write(head)
+            for part in response.parts:
+                self._transport.write(part)
+        self._finish(cycle)
+
+    def begin(self, cycle: RequestResponseCycle, status: int, content_type: bytes) -> None:
+        """Start a response of unknown length."""
+        if cycle is not self._current:
+            return
+        chunked = not cycle.head.old
+        cycle.keep_alive = cycle.keep_alive and chunked
+        self._transport.write(
+            chunked_head(status, content_type, _connection_field(cycle), chunked=chunked)
+        )
+
+    def chunk(self, cycle: RequestResponseCycle, data: bytes) -> None:
+        """Send the next part of its body."""
+        if cycle is not self._current or not data:
+            return
+        self._transport.write(data if cycle.head.old else b"%x\r\n%s\r\n" % (len(data), data))
+        if self._transport.get_write_buffer_size() > self.listener.limits.unread_bytes:
+            self.abort()
+
+    def end(self, cycle: RequestResponseCycle) -> None:
+        """Finish a response of unknown length."""
+        if cycle is not self._current:
+            return
+        if not cycle.head.old:
+            self._transport.write(b"0\r\n\r\n")
+        self._finish(cycle)
+
+    def _finish(self, cycle: RequestResponseCycle) -> None:
+        cycle.finished = True
+        cycle.on_disconnect = None
+        self._current = None
+        self._moved = self.listener.thread.loop.time()
+        if not cycle.keep_alive or (self._eof and not self._pending):
+            self._pending.clear()
+            self._state.process(Event.CLOSE)
+            self._transport.close()
+        elif self._pending:
+            self._current = self._pending.popleft()
+            self._on_request(self._current)
+            self._resume()
+        elif self._state.now is State.MUST_CLOSE:
+            self._linger()
+        self.listener.request_finished()
+
+    # -- ending ----------------------------------------------------------------------------------
+
+    def announce_close(self) -> None:
+        """Do nothing: HTTP/1.1 has no message for it."""
+
+    def fileno(self) -> int:
+        """Return the socket's descriptor; -1 if it is closed."""
+        found = self._transport.get_extra_info("socket")
+        return -1 if found is None else int(found.fileno())
+
+    def evict(self) -> None:
+        """Close the connection to make room for another client."""
+        self._state.process(Event.CLOSE)
+        self.abort()
+
+    def abort(self) -> None:
+        """End the connection at once."""
+        self._transport.abort()
+
+    def _refuse(self, status: int, message: str) -> None:
+        """Answer a malformed request with an error, after the requests before it; close the connection."""
+        body = error_body(message)
+        self._refusal = response_head(status, JSON, len(body), (), b"close") + body
+        self._state.process(Event.LAST_REQUEST)
+        self._reader.close()
+        if self._current is None:
+            self._linger()
+
+    def _linger(self) -> None:
+        """Send the refusal and let the client read it: closing at once might discard it."""
+        self._state.process(Event.LAST_RESPONSE)
+        self._rest = b""
+        self._transport.write(self._refusal)
+        if self._transport.can_write_eof():  # not under TLS
+            self._transport.write_eof()
+        self._linger_until = self.listener.thread.loop.time() + _LINGER_S
+        self._resume()
+
+    def _resume(self) -> None:
+        if self._full and len(self._pending) <= _PIPELINED // 2:
+            self._full = False
+            self._read_rest()
+
+    def check_timeouts(self, now: float) -> None:
+        """End a connection that has stalled."""
+        limits, state = self.listener.limits, self._state
+        waiting = self._transport.get_write_buffer_size()
+        if waiting < self._unsent or not waiting:
+            self._sent = now
+        self._unsent = waiting
+        lingered = state.now is State.LINGERING and now > self._linger_until
+        if lingered or now - self._sent > limits.idle_s:
+            self.abort()
+        elif state.now is State.HEAD and now - self._reader.began > limits.head_s:
+            self._refuse(408, "the header of the request did not come in time")
+        elif state.in_request and not self._paused and now - self._moved > limits.idle_s:
+            self._refuse(408, "the request did not come in time")
+
+
+def _connection_field(cycle: RequestResponseCycle) -> bytes:
+    if not cycle.keep_alive:
+        return b"close"
+    return b"keep-alive" if cycle.head.old else b""

@@ -1,0 +1,328 @@
+"""Handlers of the HTTP endpoint except inference (KS11 to KS17, KS40 to KS44, KS61, KS65, KS70, KS71)."""
+
+from __future__ import annotations
+
+import base64
+import logging
+import re
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from nbtriton.common.errors import (
+    InternalError,
+    InvalidArgumentError,
+    TritonError,
+    UnavailableError,
+    UnsupportedError,
+)
+from nbtriton.model.config import to_reported_dict
+from nbtriton.serving.frontends.http1.cycle import RequestHead, RequestResponseCycle
+from nbtriton.serving.frontends.http1.inference import (
+    LONG_JSON,
+    HttpResponder,
+    Inference,
+    RouteHandler,
+    read_version,
+)
+from nbtriton.serving.frontends.http1.response import (
+    JSON,
+    TEXT,
+    HttpResponse,
+    error_body,
+    error_response,
+    unexpected_error,
+)
+from nbtriton.serving.frontends.http1.routes import Route, find_route
+from nbtriton.serving.frontends.kserve.jsontext import (
+    as_array,
+    as_bool,
+    as_string,
+    as_uint,
+    dumps,
+    member,
+    member_as_string,
+    parse,
+)
+from nbtriton.serving.frontends.kserve.settings import log_changes, trace_changes
+
+if TYPE_CHECKING:
+    from nbtriton.runtime.engine import JoinBatch
+    from nbtriton.serving.frontends.kserve.shared_memory import Kind
+    from nbtriton.serving.frontends.service import Service
+
+__all__ = ["Handlers"]
+
+_log = logging.getLogger("nbtriton.serving.frontends")
+
+# Routes whose errors have no JSON content type in Triton.
+_PLAIN_ERRORS = frozenset({"infer", "model_ready", "server_live", "server_ready"})
+_CUDA_HANDLE = 64
+_NOT_BASE64 = re.compile(rb"[^A-Za-z0-9+/]")
+_OK_JSON = HttpResponse(200, JSON)
+
+
+class Handlers:
+    """Handlers by route.
+
+    Parameters
+    ----------
+    service : Service
+    join_batch : callable, optional
+        As for `RequestDispatcher.submit_many`.
+    """
+
+    def __init__(self, service: Service, join_batch: JoinBatch | None = None) -> None:
+        self._service = service
+        self._inference = Inference(service, join_batch)
+        self._infer: Mapping[str, Callable[..., RouteHandler]] = {
+            "infer": self._inference.infer,
+            "generate": self._inference.generate,
+            "generate_stream": self._inference.generate_stream,
+        }
+        # On a worker: loading takes seconds, and the index may read the disk.
+        self._slow = {"repository_load", "repository_unload", "repository_index"}
+
+    def handle(self, cycles: Sequence[RequestResponseCycle]) -> None:
+        """Answer requests that arrived together, each now or later; never raises."""
+        ready: list[HttpResponder] = []
+        for cycle in cycles:
+            head = cycle.head
+            try:
+                route_handler: RouteHandler | None = head.route_handler
+                if route_handler is None:
+                    route_handler = head.route_handler = self._route_handler(head)
+                responder = route_handler(cycle)
+            except Exception as error:
+                _log.exception("a request to %s failed", head.path)
+                cycle.respond(unexpected_error(error))
+            else:
+                if responder is not None:
+                    ready.append(responder)
+        if ready:
+            self._inference.submit(ready)
+
+    def _route_handler(self, head: RequestHead) -> RouteHandler:
+        """Return the handler of requests with this head."""
+        route = find_route(head.path)
+        if route is None:
+            return _always(HttpResponse(404, TEXT, (error_body("Not Found"),)))
+        restricted = self._service.restricted.get(route.category)
+        if restricted is not None:
+            header, value = restricted
+            if head.headers.get(header.lower().encode()) != value.encode():
+                text = f"This API is restricted, expecting header '{header}'"
+                return _always(HttpResponse(403, TEXT, (error_body(text),)))
+        if head.method not in route.methods:
+            body = error_body("Method Not Allowed")
+            return _always(HttpResponse(405, _kind_of_errors(route), (body,)))
+        if route.category == "inference":
+            return self._infer[route.handler](head, **route.arguments)
+        return lambda cycle: self._answer_in_time(cycle, route)
+
+    def _answer_in_time(self, cycle: RequestResponseCycle, route: Route) -> None:
+        """Answer at once, or on a worker if that may take long."""
+        checks = self._service.server.engine.inspection.has_own_checks
+        is_slow = route.handler in self._slow or (route.handler == "model_ready" and checks())
+        if is_slow or len(cycle.body) > LONG_JSON:
+            cycle.work(lambda: self._answer(cycle, route))
+        else:
+            self._answer(cycle, route)
+
+    def _answer(self, cycle: RequestResponseCycle, route: Route) -> None:
+        handler: Callable[..., HttpResponse] = getattr(self, f"_{route.handler}")
+        try:
+            response = handler(cycle, **route.arguments)
+        except TritonError as error:
+            response = error_response(error, _kind_of_errors(route))
+        except Exception as error:
+            _log.exception("a request to %s failed", cycle.head.path)
+            response = unexpected_error(error, _kind_of_errors(route))
+        cycle.respond(response)
+
+    # -- server and models -----------------------------------------------------------------------
+
+    def _server_live(self, _: RequestResponseCycle) -> HttpResponse:
+        return HttpResponse(200 if self._service.is_live() else 400)
+
+    def _server_ready(self, _: RequestResponseCycle) -> HttpResponse:
+        return HttpResponse(200 if self._service.is_ready() else 400)
+
+    def _server_metadata(self, _: RequestResponseCycle) -> HttpResponse:
+        return _json(self._service.metadata())
+
+    def _model_ready(self, _: RequestResponseCycle, name: str, version: str) -> HttpResponse:
+        self._service.server.engine.inspection.check_answering()
+        if not self._service.server.engine.inspection.is_model_ready(name, read_version(version)):
+            return HttpResponse(400, TEXT, (error_body("Model version not ready"),))
+        return HttpResponse()
+
+    def _model_metadata(self, _: RequestResponseCycle, name: str, version: str) -> HttpResponse:
+        found = self._service.server.metadata(name, read_version(version))
+        if version:
+            found["versions"] = [str(int(version))]
+        return _json(found)
+
+    def _model_config(self, _: RequestResponseCycle, name: str, version: str) -> HttpResponse:
+        return _json(to_reported_dict(self._service.server.config(name, read_version(version))))
+
+    def _statistics(
+        self, _: RequestResponseCycle, name: str = "", version: str = ""
+    ) -> HttpResponse:
+        return _json(self._service.statistics(name, read_version(version)))
+
+    # -- repository ------------------------------------------------------------------------------
+
+    def _repository_index(self, cycle: RequestResponseCycle, repository: str) -> HttpResponse:  # noqa: ARG002
+        given = _optional_object(cycle)
+        ready = "ready" in given and as_bool(given["ready"])
+        return _json(self._service.control.index(ready=ready))
+
+    def _repository_load(
+        self, cycle: RequestResponseCycle, repository: str, name: str
+    ) -> HttpResponse:
+        _check_repository(repository)
+        parameters: dict[str, Any] = {}
+        for key, value in _parameters(cycle).items():
+            if type(value) is not str:
+                raise InternalError("attempt to access JSON non-string as string")
+            if key == "config":
+                parameters[key] = value
+            elif key.startswith("file:"):
+                parameters[key] = _lenient_base64(value)
+            else:
+                raise InternalError("unexpected error on creating Triton parameter")
+        self._service.control.load(name, parameters)
+        return _OK_JSON
+
+    def _repository_unload(
+        self, cycle: RequestResponseCycle, repository: str, name: str
+    ) -> HttpResponse:
+        _check_repository(repository)
+        parameters: dict[str, Any] = {}
+        # As in Triton, a malformed body does not prevent unloading.
+        with suppress(TritonError):
+            given = _optional_object(cycle).get("parameters")
+            if type(given) is dict and "unload_dependents" in given:
+                parameters["unload_dependents"] = as_bool(given["unload_dependents"])
+        self._service.control.unload(name, parameters)
+        return _OK_JSON
+
+    # -- shared memory ---------------------------------------------------------------------------
+
+    def _memory_status(self, _: RequestResponseCycle, kind: Kind, region: str) -> HttpResponse:
+        return _json(self._service.shared_memory.status(kind, region))
+
+    def _memory_register(self, cycle: RequestResponseCycle, kind: str, region: str) -> HttpResponse:
+        memory = self._service.clients_memory()
+        if not region:
+            raise InvalidArgumentError(
+                f"'region name' is necessary to register {kind} shared memory region"
+            )
+        given = _object(cycle)
+        missing = "Shared memory register request has no '{}' field"
+        if kind == "system":
+            if "key" not in given:
+                raise InvalidArgumentError(missing.format("key"))
+            key = as_string(given["key"])
+            offset = as_uint(given.get("offset", 0))
+            if "byte_size" not in given:
+                raise InvalidArgumentError(missing.format("byte_size"))
+            memory.register_system(region, key, offset, as_uint(given["byte_size"]))
+            return _OK_JSON
+        if "raw_handle" not in given:
+            raise InvalidArgumentError(missing.format("raw_handle"))
+        handle = _lenient_base64(member_as_string(given["raw_handle"], "b64"))
+        size, device = (as_uint(member(given, field)) for field in ("byte_size", "device_id"))
+        if len(handle) != _CUDA_HANDLE:
+            raise InvalidArgumentError(
+                "'raw_handle' must be a valid base64 encoded cudaIpcMemHandle_t"
+            )
+        memory.register_cuda(region, handle, device, size)
+        return _OK_JSON
+
+    def _memory_unregister(self, _: RequestResponseCycle, kind: Kind, region: str) -> HttpResponse:
+        self._service.clients_memory().unregister(kind, region)
+        return _OK_JSON
+
+    # -- trace and log settings ------------------------------------------------------------------
+
+    def _trace(self, cycle: RequestResponseCycle, name: str = "") -> HttpResponse:
+        if name:
+            self._service.server.engine.inspection.check_answering()
+            if not self._service.server.is_ready(name):
+                raise InvalidArgumentError(f"Request for unknown model : {name}")
+        if cycle.head.method == "POST":
+            changes = trace_changes(_object(cycle), _levels, _number, got="got:")
+            self._service.trace.update(name, changes)
+        return _json(self._service.trace.get(name))
+
+    def _logging(self, cycle: RequestResponseCycle) -> HttpResponse:
+        if cycle.head.method == "POST":
+            given = {name: value for name, value in _object(cycle).items() if value is not None}
+            self._service.log.update(log_changes(given, _log_value, _wrong_format))
+        return _json(self._service.log.get())
+
+
+def _kind_of_errors(route: Route) -> bytes:
+    return TEXT if route.handler in _PLAIN_ERRORS else JSON
+
+
+def _always(response: HttpResponse) -> RouteHandler:
+    return lambda cycle: cycle.respond(response)
+
+
+def _json(value: Any) -> HttpResponse:
+    return HttpResponse(200, JSON, (dumps(value),))
+
+
+def _check_repository(repository: str) -> None:
+    if repository:
+        raise UnsupportedError("'repository_name' specification is not supported")
+
+
+def _parameters(cycle: RequestResponseCycle) -> dict[str, Any]:
+    found: dict[str, Any] = _optional_object(cycle).get("parameters", {})
+    if type(found) is not dict:
+        raise InternalError("attempt to get members for non-object")
+    return found
+
+
+def _lenient_base64(text: str) -> bytes:
+    """Decode base64 as libb64 does: skip other characters, drop an incomplete end (KS61)."""
+    digits = _NOT_BASE64.sub(b"", text.encode("utf-8", "surrogateescape"))
+    digits = digits[: len(digits) - (len(digits) % 4 == 1)]
+    return base64.b64decode(digits + b"=" * (-len(digits) % 4))
+
+
+def _object(cycle: RequestResponseCycle) -> dict[str, Any]:
+    """Return the members of a JSON body; none if it is not an object."""
+    document = parse(cycle.body)
+    return document if type(document) is dict else {}
+
+
+def _optional_object(cycle: RequestResponseCycle) -> dict[str, Any]:
+    return _object(cycle) if cycle.body else {}
+
+
+def _levels(value: Any) -> list[str] | None:
+    return None if value is None else [as_string(level) for level in as_array(value)]
+
+
+def _number(_: str, value: Any) -> str | None:
+    return None if value is None else as_string(value)
+
+
+_LOG_READERS: Mapping[type, Callable[[Any], bool | int | str]] = {
+    bool: as_bool,
+    int: as_uint,
+    str: as_string,
+}
+
+
+def _log_value(_: str, kind: type, value: Any) -> bool | int | str:
+    return _LOG_READERS[kind](value)
+
+
+def _wrong_format(text: str) -> UnavailableError:
+    return UnavailableError(f"invalid argument for --log_format, got: {text}")

@@ -1,0 +1,303 @@
+"""Inference over HTTP: infer, generate and generate_stream (KS20 to KS39, KS50 to KS53)."""
+
+from __future__ import annotations
+
+import logging
+import re
+import zlib
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+
+from nbtriton.common.errors import InvalidArgumentError, TritonError, UnsupportedError
+from nbtriton.serving.frontends.decompression import DecompressionError, Decompressor, OversizeError
+from nbtriton.serving.frontends.http1.cycle import RequestHead, RequestResponseCycle
+from nbtriton.serving.frontends.http1.responders import (
+    GenerateResponder,
+    HttpResponder,
+    InferResponder,
+    SseResponder,
+)
+from nbtriton.serving.frontends.http1.response import (
+    JSON,
+    TEXT,
+    Data,
+    error_response,
+    unexpected_error,
+)
+from nbtriton.serving.frontends.kserve.generate import decode_generate
+from nbtriton.serving.frontends.kserve.json_codec import decode_infer
+from nbtriton.serving.frontends.kserve.json_templates import JsonTemplates
+from nbtriton.serving.frontends.kserve.shared_memory import READ_AT_ONCE, LongReadError, ShortReads
+from nbtriton.serving.frontends.kserve.wire import BrokenStringError
+
+if TYPE_CHECKING:
+    from nbtriton.runtime.engine import JoinBatch, ModelSignature
+    from nbtriton.serving.frontends.kserve.forwarding import Forwards
+    from nbtriton.serving.frontends.kserve.shared_memory import SharedMemory
+    from nbtriton.serving.frontends.service import Service
+
+__all__ = ["LONG_JSON", "HttpResponder", "Inference", "RouteHandler", "read_version"]
+
+# Handler of the requests with one head: answers a request, or returns its responder for the engine.
+RouteHandler = Callable[[RequestResponseCycle], HttpResponder | None]
+
+_log = logging.getLogger("nbtriton.serving.frontends")
+
+# JSON of this size takes about a millisecond to read; longer texts are read on a worker.
+LONG_JSON = 64 << 10
+_DECOUPLED = "HTTP end point doesn't support models with decoupled transaction policy"
+_HEADER_LENGTH = b"inference-header-content-length"
+_ATOI = re.compile(rb"\s*([+-]?\d{1,18})")
+_INT64_MAX = (1 << 63) - 1
+_PLAIN = b"identity"
+_COMPRESSED = (b"gzip", b"deflate")
+# As in Triton, the body's first bytes tell gzip from zlib, not the header field.
+_GZIP_OR_ZLIB = zlib.MAX_WBITS | 32
+
+
+def read_version(text: str) -> int:
+    """Return the version of a path, -1 for none (KS9).
+
+    Raises
+    ------
+    InvalidArgumentError
+        The version is beyond 64 bits.
+    """
+    if not text:
+        return -1
+    if len(text.lstrip("0")) > 19 or int(text) > _INT64_MAX:
+        raise InvalidArgumentError(
+            f"failed to get model version from specified version string '{text}' (details: stol), "
+            "version should be an integral value > 0"
+        )
+    return int(text)
+
+
+class Inference:
+    """Reader of inference requests, which submits them to the engine.
+
+    Parameters
+    ----------
+    service : Service
+    join_batch : callable, optional
+        As for `RequestDispatcher.submit_many`.
+    """
+
+    def __init__(self, service: Service, join_batch: JoinBatch | None = None) -> None:
+        self.service = service
+        self._join_batch = join_batch
+        self.server = service.server
+        self.templates = JsonTemplates()
+        self.short = ShortReads(service.shared_memory, READ_AT_ONCE)
+
+    def infer(self, head: RequestHead, name: str, version: str) -> RouteHandler:
+        """Return the handler of a POST to ``…/infer``."""
+        return _Infer(self, head, name, version).read
+
+    def generate(self, head: RequestHead, name: str, version: str) -> RouteHandler:
+        """Return the handler of a POST to ``…/generate``."""
+        return partial(self._generate, GenerateResponder, _encoding(head), name, version)
+
+    def generate_stream(self, head: RequestHead, name: str, version: str) -> RouteHandler:
+        """Return the handler of a POST to ``…/generate_stream``."""
+        return partial(self._generate, SseResponder, _encoding(head), name, version)
+
+    def submit(self, ready: Sequence[HttpResponder]) -> None:
+        """Submit requests that are ready together."""
+        tracing = self.service.trace
+        if tracing.on:
+            for responder in ready:
+                headers = responder.cycle.head.headers
+                parent = tracing.parent(headers.get(b"traceparent"), headers.get(b"tracestate"))
+                trace = tracing.sample(responder.signature.name, parent)
+                times = responder.cycle.received_ns
+                responder.start_trace(trace, "HTTP_RECV_START", "HTTP_RECV_END", times)
+        try:
+            accepted = self.server.engine.dispatcher.submit_many(
+                [responder.submission() for responder in ready], self._join_batch
+            )
+        except Exception as error:
+            _log.exception("requests could not be submitted")
+            for responder in ready:
+                responder.refuse(unexpected_error(error))
+            return
+        for responder, request in zip(ready, accepted, strict=True):
+            responder.submitted(request)
+
+    def _generate(
+        self,
+        kind: type[GenerateResponder],
+        encoding: bytes,
+        name: str,
+        version: str,
+        cycle: RequestResponseCycle,
+    ) -> HttpResponder | None:
+        try:
+            number = read_version(version)
+            signature = self.server.engine.inspection.signature(name, number)
+            if encoding != _PLAIN:
+                raise InvalidArgumentError(
+                    "Unsupported content-encoding, only 'identity' is supported."
+                )
+            if len(cycle.body) <= LONG_JSON:
+                return kind(cycle, signature, number, decode_generate(cycle.body, signature))
+        except TritonError as error:
+            cycle.respond(error_response(error))
+            return None
+        cycle.work(partial(self._generate_long, kind, cycle, signature, number))
+        return None
+
+    def _generate_long(
+        self,
+        kind: type[GenerateResponder],
+        cycle: RequestResponseCycle,
+        signature: ModelSignature,
+        version: int,
+    ) -> None:
+        """Read a long request on a worker."""
+        try:
+            responder = kind(cycle, signature, version, decode_generate(cycle.body, signature))
+        except TritonError as error:
+            cycle.respond(error_response(error))
+        except Exception as error:
+            _log.exception("a request to %s could not be read", signature.name)
+            cycle.respond(unexpected_error(error))
+        else:
+            self.submit((responder,))
+
+
+class _Infer:
+    """Handler of infer requests with one head."""
+
+    def __init__(self, inference: Inference, head: RequestHead, name: str, version: str) -> None:
+        self._inference = inference
+        # Not the head, which refers to this handler: a reference cycle would need the garbage collector.
+        self._fields = head.fields
+        self._name = name
+        self._version = version
+        self._given = _encoding(head)
+        self._wanted = best_encoding(head.headers.get(b"accept-encoding", b"").decode("latin-1"))
+        self._length: int | None = None
+        self._length_text = head.headers.get(_HEADER_LENGTH, b"")
+        if _HEADER_LENGTH in head.headers:
+            found = _ATOI.match(self._length_text)
+            self._length = int(found[1]) if found else 0  # as C's atoi
+
+    def read(self, cycle: RequestResponseCycle) -> HttpResponder | None:
+        """Read a request; None if it is answered, or is being read on a worker."""
+        try:
+            number = read_version(self._version)
+            signature = self._inference.server.engine.inspection.signature(self._name, number)
+            if signature.decoupled:
+                raise UnsupportedError(_DECOUPLED)
+            if self._given == _PLAIN:
+                data, start = cycle.data, cycle.start
+                length = self._header_length(len(data) - start)
+                if length <= LONG_JSON:
+                    memory = self._inference.short
+                    try:
+                        return self._decode(cycle, signature, number, data, start, length, memory)
+                    except LongReadError:
+                        pass
+            elif self._given not in _COMPRESSED:
+                response = error_response(UnsupportedError("Unsupported compression type"), TEXT)
+                response.headers = ((b"Accept-Encoding", b"gzip, deflate"),)
+                cycle.respond(response)
+                return None
+        except TritonError as error:
+            cycle.respond(error_response(error, TEXT))
+            return None
+        cycle.work(partial(self._read_long, cycle, signature, number))
+        return None
+
+    def _header_length(self, size: int) -> int:
+        length = size if self._length is None else self._length
+        if not 0 <= length <= size:
+            text = self._length_text.decode("latin-1")
+            raise InvalidArgumentError(
+                f"inference header size should be in range (0, {size}), got: {text}"
+            )
+        return length
+
+    def _read_long(
+        self, cycle: RequestResponseCycle, signature: ModelSignature, version: int
+    ) -> None:
+        """Read a long request on a worker."""
+        try:
+            data, start = cycle.data, cycle.start
+            if self._given != _PLAIN:
+                data, start = self._decompressed(cycle), 0
+            length = self._header_length(len(data) - start)
+            memory = self._inference.service.shared_memory
+            responder = self._decode(cycle, signature, version, data, start, length, memory)
+        except TritonError as error:
+            cycle.respond(error_response(error, TEXT))
+        except Exception as error:
+            _log.exception("a request to %s could not be read", self._name)
+            cycle.respond(unexpected_error(error))
+        else:
+            if responder is not None:
+                self._inference.submit((responder,))
+
+    def _decode(
+        self,
+        cycle: RequestResponseCycle,
+        signature: ModelSignature,
+        version: int,
+        data: Data,
+        start: int,
+        length: int,
+        memory: SharedMemory | ShortReads,
+    ) -> HttpResponder | None:
+        inference = self._inference
+        service = inference.service
+        try:
+            call = decode_infer(data, length, signature, memory, inference.templates, start)
+        except TritonError as error:
+            kind = TEXT if isinstance(error, BrokenStringError) else JSON
+            cycle.respond(error_response(error, kind))
+            return None
+        if service.forwards is not None:
+            call.add_parameters(_forwarded(service.forwards, self._fields))
+        return InferResponder(cycle, signature, version, call, service, self._wanted)
+
+    def _decompressed(self, cycle: RequestResponseCycle) -> memoryview:
+        if not cycle.body:
+            raise InvalidArgumentError("nothing to be decompressed")
+        limits = self._inference.service.limits
+        limit = min(limits.body_bytes, limits.decompressed_bytes)
+        try:
+            return Decompressor(cycle.body, _GZIP_OR_ZLIB, limit).all()
+        except OversizeError as error:
+            raise InvalidArgumentError(
+                f"the decompressed request is {error}", hint="--max-decompressed-size allows more"
+            ) from None
+        except DecompressionError as error:
+            raise InvalidArgumentError(f"the compressed request cannot be read: {error}") from None
+
+
+def _forwarded(forwards: Forwards, fields: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
+    """Return the header fields that become request parameters."""
+    return {
+        name.decode("utf-8", "surrogateescape"): value.decode("utf-8", "surrogateescape")
+        for name, value in fields
+        if forwards(name)
+    }
+
+
+def _encoding(head: RequestHead) -> bytes:
+    return head.headers.get(b"content-encoding", _PLAIN)
+
+
+def best_encoding(accepted: str) -> str:
+    """Return the client's preferred coding: ``identity``, ``deflate`` or ``gzip``."""
+    best, weight = "identity", 0.0
+    for item in accepted.split(","):
+        name, _, quality = item.lstrip(" ").partition(";q=")
+        found = re.match(r"\s*[+-]?(\d+\.?\d*|\.\d+)", quality or "1")
+        if found is None:
+            continue
+        if name in ("identity", "deflate", "gzip") and float(found[0]) > weight:
+            best, weight = name, float(found[0])
+    return best

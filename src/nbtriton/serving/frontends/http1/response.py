@@ -1,0 +1,110 @@
+"""HTTP responses and their bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from http import HTTPStatus
+
+from nbtriton.common.errors import InternalError, TritonError
+from nbtriton.serving.frontends.kserve.jsontext import dumps
+
+__all__ = [
+    "JSON",
+    "TEXT",
+    "Data",
+    "HttpResponse",
+    "chunked_head",
+    "error_body",
+    "error_response",
+    "response_head",
+    "unexpected_error",
+]
+
+Data = bytes | memoryview
+
+JSON = b"application/json"
+TEXT = b"text/plain"
+
+# KS5
+_STATUS = {
+    "INVALID_ARG": 400,
+    "ALREADY_EXISTS": 400,
+    "CANCELLED": 400,
+    "UNKNOWN": 400,
+    "NOT_FOUND": 404,
+    "INTERNAL": 500,
+    "UNSUPPORTED": 501,
+    "UNAVAILABLE": 503,
+}
+_STATUS_LINES = {
+    status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus
+}
+_STATUS_LINES[405] = b"HTTP/1.1 405 Not Allowed\r\n"  # evhtp's reason phrase
+
+
+@dataclass(slots=True)
+class HttpResponse:
+    """A complete response.
+
+    Parameters
+    ----------
+    status : int
+    content_type : bytes
+    parts : sequence of bytes-like
+        The body.
+    headers : sequence of (name, value)
+        Further header fields.
+    """
+
+    status: int = 200
+    content_type: bytes = TEXT
+    parts: Sequence[Data] = ()
+    headers: Sequence[tuple[bytes, bytes]] = ()
+
+
+def error_body(message: str) -> bytes:
+    """Return the body of every error (KS3)."""
+    return dumps({"error": message})
+
+
+def error_response(error: TritonError, content_type: bytes = JSON) -> HttpResponse:
+    """Return the response to a request that failed."""
+    return HttpResponse(_STATUS[error.status], content_type, (error_body(error.message),))
+
+
+def unexpected_error(error: Exception, content_type: bytes = TEXT) -> HttpResponse:
+    """Return the response to a request that failed by an unexpected exception."""
+    return error_response(InternalError(f"{type(error).__name__}: {error}"), content_type)
+
+
+@lru_cache(maxsize=256)
+def response_head(
+    status: int,
+    content_type: bytes,
+    size: int,
+    headers: tuple[tuple[bytes, bytes], ...],
+    connection: bytes,
+) -> bytes:
+    """Return status line and header fields; `connection` is the field's value, empty for no field."""
+    fields = (
+        (b"Content-Type", content_type),
+        (b"Content-Length", b"%d" % size),
+        *headers,
+    )
+    return _head(status, fields, connection)
+
+
+def chunked_head(status: int, content_type: bytes, connection: bytes, *, chunked: bool) -> bytes:
+    """Return the head of a response of unknown length; without chunks the connection's end ends it."""
+    fields = [(b"Content-Type", content_type)]
+    if chunked:
+        fields.append((b"Transfer-Encoding", b"chunked"))
+    return _head(status, fields, connection)
+
+
+def _head(status: int, fields: Sequence[tuple[bytes, bytes]], connection: bytes) -> bytes:
+    more = ((b"Connection", connection),) if connection else ()
+    lines = [b"%s: %s\r\n" % field for field in (*fields, *more)]
+    return b"".join((_STATUS_LINES[status], *lines, b"\r\n"))

@@ -1,0 +1,261 @@
+"""HPACK, header compression (RFC 7541): a full decoder, and an encoder without Huffman code.
+
+A block that does not change the table has the same meaning until the table changes. So the connection caches
+decoded blocks by their bytes (`Decoder.changes`), and the encoder caches its blocks by their fields.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Container
+
+from nbtriton.serving.frontends.http2 import huffman
+from nbtriton.serving.frontends.http2.errors import HpackError
+
+__all__ = ["TABLE_SIZE", "Decoder", "Encoder", "Field"]
+
+Field = tuple[bytes, bytes]
+
+# Static table (appendix A), from index 1.
+_STATIC: tuple[Field, ...] = (
+    (b":authority", b""), (b":method", b"GET"), (b":method", b"POST"), (b":path", b"/"),
+    (b":path", b"/index.html"), (b":scheme", b"http"), (b":scheme", b"https"),
+    (b":status", b"200"), (b":status", b"204"), (b":status", b"206"), (b":status", b"304"),
+    (b":status", b"400"), (b":status", b"404"), (b":status", b"500"), (b"accept-charset", b""),
+    (b"accept-encoding", b"gzip, deflate"), (b"accept-language", b""), (b"accept-ranges", b""),
+    (b"accept", b""), (b"access-control-allow-origin", b""), (b"age", b""), (b"allow", b""),
+    (b"authorization", b""), (b"cache-control", b""), (b"content-disposition", b""),
+    (b"content-encoding", b""), (b"content-language", b""), (b"content-length", b""),
+    (b"content-location", b""), (b"content-range", b""), (b"content-type", b""),
+    (b"cookie", b""), (b"date", b""), (b"etag", b""), (b"expect", b""), (b"expires", b""),
+    (b"from", b""), (b"host", b""), (b"if-match", b""), (b"if-modified-since", b""),
+    (b"if-none-match", b""), (b"if-range", b""), (b"if-unmodified-since", b""),
+    (b"last-modified", b""), (b"link", b""), (b"location", b""), (b"max-forwards", b""),
+    (b"proxy-authenticate", b""), (b"proxy-authorization", b""), (b"range", b""),
+    (b"referer", b""), (b"refresh", b""), (b"retry-after", b""), (b"server", b""),
+    (b"set-cookie", b""), (b"strict-transport-security", b""), (b"transfer-encoding", b""),
+    (b"user-agent", b""), (b"vary", b""), (b"via", b""), (b"www-authenticate", b""),
+)  # fmt: skip
+_STATIC_FIELDS = {field: n for n, field in reversed([*enumerate(_STATIC, 1)])}
+_STATIC_NAMES = {name: n for (name, _), n in _STATIC_FIELDS.items()}
+# Overhead of a table entry in bytes (section 4.1), and the table's initial size.
+_OVERHEAD, TABLE_SIZE = 32, 4096
+_MAX_INTEGER = 1 << 28
+# Representations of section 6: the pattern, and the bits of the integer's prefix.
+_INDEXED, _INDEXING, _RESIZE, _LITERAL = (0x80, 7), (0x40, 6), (0x20, 5), (0x00, 4)
+_MAX_CACHED = 64
+
+
+class _DynamicTable:
+    """Dynamic table, the newest entry first (section 2.3.2)."""
+
+    __slots__ = ("changes", "fields", "max_size", "size")
+
+    def __init__(self, max_size: int) -> None:
+        self.fields: deque[Field] = deque()
+        self.size = 0
+        self.max_size = max_size
+        self.changes = 0
+
+    def add(self, field: Field) -> None:
+        """Insert a field; a field larger than the table empties it (section 4.4)."""
+        size = _size(field)
+        self._evict(size)
+        if size <= self.max_size:
+            self.fields.appendleft(field)
+            self.size += size
+
+    def resize(self, max_size: int) -> None:
+        self.max_size = max_size
+        self._evict(0)
+
+    def _evict(self, room: int) -> None:
+        self.changes += 1
+        while self.fields and self.size + room > self.max_size:
+            self.size -= _size(self.fields.pop())
+
+
+def _size(field: Field) -> int:
+    return len(field[0]) + len(field[1]) + _OVERHEAD
+
+
+class Decoder:
+    """HPACK decoder of one connection.
+
+    Parameters
+    ----------
+    max_table_size : int
+        SETTINGS_HEADER_TABLE_SIZE as sent to the peer.
+    """
+
+    __slots__ = ("_max_table_size", "_table")
+
+    def __init__(self, max_table_size: int = TABLE_SIZE) -> None:
+        self._max_table_size = max_table_size
+        self._table = _DynamicTable(max_table_size)
+
+    @property
+    def changes(self) -> int:
+        """Count of the table's changes: while it is the same, equal blocks have equal fields."""
+        return self._table.changes
+
+    def decode(self, block: bytes, max_list_size: int) -> list[Field] | None:
+        """Return the fields of a complete block; None if they exceed `max_list_size`.
+
+        Raises
+        ------
+        HpackError
+        """
+        fields: list[Field] = []
+        size = offset = 0
+        while offset < len(block):
+            first = block[offset]
+            if first & 0xE0 == _RESIZE[0]:
+                if size:
+                    raise HpackError("the table's size changes after a field")
+                max_size, offset = _read_integer(block, offset, 5)
+                if max_size > self._max_table_size:
+                    text = f"a table of {max_size} bytes is more than {self._max_table_size}"
+                    raise HpackError(text)
+                self._table.resize(max_size)
+                continue
+            if first >= _INDEXED[0]:
+                index, offset = _read_integer(block, offset, 7)
+                field = self._entry(index)
+            else:
+                indexing = first >= _INDEXING[0]
+                index, offset = _read_integer(block, offset, 6 if indexing else 4)
+                if index:
+                    name = self._entry(index)[0]
+                else:
+                    name, offset = _read_string(block, offset)
+                value, offset = _read_string(block, offset)
+                field = (name, value)
+                if indexing:
+                    self._table.add(field)
+            size += _size(field)
+            if size <= max_list_size:  # further fields only update the table
+                fields.append(field)
+        return fields if size <= max_list_size else None
+
+    def _entry(self, index: int) -> Field:
+        if not index:
+            raise HpackError("no field has the index 0")
+        if index <= len(_STATIC):
+            return _STATIC[index - 1]
+        try:
+            return self._table.fields[index - len(_STATIC) - 1]
+        except IndexError:
+            raise HpackError(f"no field has the index {index}") from None
+
+
+def _read_integer(block: bytes, offset: int, bits: int) -> tuple[int, int]:
+    mask = (1 << bits) - 1
+    value = block[offset] & mask
+    offset += 1
+    if value < mask:
+        return value, offset
+    shift = 0
+    try:
+        while True:
+            byte = block[offset]
+            offset += 1
+            value += (byte & 0x7F) << shift
+            if byte < 0x80:
+                return value, offset
+            shift += 7
+            if value > _MAX_INTEGER or shift > 28:
+                raise HpackError("an integer is too large")
+    except IndexError:
+        raise HpackError("an integer is cut off") from None
+
+
+def _read_string(block: bytes, offset: int) -> tuple[bytes, int]:
+    if offset >= len(block):
+        raise HpackError("a string is missing")
+    is_huffman = block[offset] >= 0x80
+    size, offset = _read_integer(block, offset, 7)
+    text = block[offset : offset + size]
+    if len(text) < size:
+        raise HpackError("a string is cut off")
+    return (huffman.decode(text) if is_huffman else text), offset + size
+
+
+class Encoder:
+    """HPACK encoder of one connection.
+
+    Parameters
+    ----------
+    indexed : container of fields
+        Frequent fields: each uses an entry of the peer's table, and one byte in every later block.
+    """
+
+    __slots__ = ("_blocks", "_indexed", "_smallest", "_table")
+
+    def __init__(self, indexed: Container[Field] = ()) -> None:
+        self._indexed = indexed
+        self._table = _DynamicTable(TABLE_SIZE)
+        self._blocks: dict[tuple[Field, ...], bytes] = {}
+        self._smallest: int | None = None  # smallest table size that no block has announced yet
+
+    def set_max_table_size(self, size: int) -> None:
+        """Apply the peer's SETTINGS_HEADER_TABLE_SIZE; the next block announces it (section 4.2)."""
+        size = min(size, TABLE_SIZE)
+        if size != self._table.max_size or self._smallest is not None:
+            self._smallest = min(size, size if self._smallest is None else self._smallest)
+            self._table.resize(size)
+            self._blocks.clear()
+
+    def cached(self, fields: tuple[Field, ...]) -> bytes:
+        """Return the cached block of some fields; empty if there is none, or the table must change first."""
+        return self._blocks.get(fields, b"")
+
+    def encode(self, fields: tuple[Field, ...]) -> bytes:
+        """Return a block of fields."""
+        block = self.cached(fields)
+        if block:
+            return block
+        changes = self._table.changes
+        resized = b""
+        if self._smallest is not None:
+            sizes = {self._smallest: None, self._table.max_size: None}
+            resized = b"".join(_integer(size, *_RESIZE) for size in sizes)
+            self._smallest = None
+        block = b"".join(map(self._encode_field, fields))
+        if self._table.changes != changes or len(self._blocks) >= _MAX_CACHED:
+            self._blocks.clear()
+        if self._table.changes == changes:
+            self._blocks[fields] = block
+        return resized + block
+
+    def _encode_field(self, field: Field) -> bytes:
+        index = _STATIC_FIELDS.get(field, 0)
+        if not index and field in self._table.fields:
+            index = len(_STATIC) + 1 + self._table.fields.index(field)
+        if index:
+            return _integer(index, *_INDEXED)
+        name, value = field
+        representation = _LITERAL
+        if field in self._indexed and _size(field) <= self._table.max_size:
+            representation = _INDEXING
+            self._table.add(field)
+        named = _STATIC_NAMES.get(name, 0)
+        head = _integer(named, *representation)
+        return head + (b"" if named else _string(name)) + _string(value)
+
+
+def _string(text: bytes) -> bytes:
+    return _integer(len(text), 0, 7) + text
+
+
+def _integer(value: int, pattern: int, bits: int) -> bytes:
+    mask = (1 << bits) - 1
+    if value < mask:
+        return bytes((pattern | value,))
+    out = bytearray((pattern | mask,))
+    value -= mask
+    while value >= 0x80:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)

@@ -1,0 +1,417 @@
+"""Infer requests over HTTP, read in Triton's order with Triton's errors.
+
+KServe v2 JSON with the binary tensor data extension (KS20 to KS39). Bytes and a model's signature in,
+an `InferCall` out.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterator, Mapping
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from nbtriton.common.errors import InternalError, InvalidArgumentError
+from nbtriton.model.tensors import DATATYPES
+from nbtriton.serving.frontends.kserve.call import SEQUENCE_FLAGS, InferCall, OutputRequest
+from nbtriton.serving.frontends.kserve.json_templates import JsonTemplates
+from nbtriton.serving.frontends.kserve.jsontext import (
+    as_bool,
+    as_string,
+    as_uint,
+    member_as_array,
+    member_as_string,
+    parse,
+)
+from nbtriton.serving.frontends.kserve.wire import (
+    DTYPES,
+    WireInput,
+    duplicate_input,
+    element_count,
+    log_prefix,
+    raw_input,
+)
+
+if TYPE_CHECKING:
+    from nbtriton.runtime.engine import ModelSignature
+    from nbtriton.serving.frontends.kserve.shared_memory import Lease, SharedMemory, ShortReads
+
+__all__ = ["decode_infer", "read_json_data", "read_parameter"]
+
+_NO_JSON = ("FP16", "BF16")  # KS24
+_INT64 = range(-(1 << 63), 1 << 63)
+_UINT64 = range(1 << 64)
+# Elements that are handled at once, in a millisecond in which no other thread runs.
+_AT_ONCE = 1 << 16
+# Triton counts the elements of JSON data in 32 bits, and crashes on more.
+_MOST_ELEMENTS = (1 << 31) - 1
+_RESERVED = "parameter keys starting with 'triton_' are reserved for Triton usage and should not be specified."  # fmt: skip
+_FIELDS = (
+    "Input must set only one of the following fields: 'data', 'binary_data_size' in 'parameters', "
+    "'shared_memory_region' in 'parameters'. But"
+)
+_SHAPE = "Unable to parse 'data': Shape does not match true shape of 'data' field"
+
+
+def decode_infer(
+    data: bytes | memoryview,
+    header_length: int,
+    signature: ModelSignature,
+    shared_memory: SharedMemory | ShortReads,
+    templates: JsonTemplates | None = None,
+    start: int = 0,
+) -> InferCall:
+    """Read the body of an infer request.
+
+    Parameters
+    ----------
+    data : bytes-like
+        Padding and the decompressed body; the arrays of the result view it.
+    header_length : int
+        Length of the JSON text in bytes; 0 for a raw request.
+    signature : ModelSignature
+    shared_memory : SharedMemory
+        The registered regions.
+    templates : JsonTemplates, optional
+        Templates of earlier requests.
+    start : int
+        Offset of the body in `data`.
+
+    Raises
+    ------
+    TritonError
+        With Triton's text; no shared memory is held then.
+    """
+    tensors_start = start + header_length
+    text = bytes(data[start:tensors_start])
+    # No templates without tensors after the text: all data would be part of the text.
+    if templates is not None and (not text or tensors_start == len(data)):
+        templates = None
+    if templates is not None:
+        cached = templates.read(text, data, tensors_start)
+        if cached is not None:
+            return cached
+    body = memoryview(data)[tensors_start:]
+    call = InferCall()
+    if not text:
+        call.default = OutputRequest("binary")
+        call.set_inputs(signature, [raw_input(signature, body)])
+        return call
+    # FP32 does not need the last bit of a double.
+    document = parse(text, exact=b"FP64" in text)
+    try:
+        if type(document) is dict:
+            if "id" in document:
+                call.options.request_id = as_string(document["id"], "Unable to parse 'id': ")
+            if "parameters" in document:
+                _read_parameters(document["parameters"], call)
+        inputs = _read_inputs(document, body, signature.name, shared_memory, call)
+        if type(document) is dict and "outputs" in document:
+            _read_outputs(document, shared_memory, call)
+        call.set_inputs(signature, inputs)
+    except BaseException:
+        call.release()
+        raise
+    if templates is not None:
+        templates.remember(text, inputs, call)
+    return call
+
+
+# -- parameters --------------------------------------------------------------------------------------
+
+
+def _read_parameters(parameters: Any, call: InferCall) -> None:
+    if type(parameters) is not dict:
+        raise InternalError("failed to get request params.: attempt to get members for non-object")
+    custom: dict[str, Any] = {}
+    options = call.options
+    for name, value in parameters.items():
+        if name == "binary_data_output":
+            if as_bool(value, "Unable to parse 'binary_data_output': "):
+                call.default = OutputRequest("binary")
+            else:
+                call.default = OutputRequest()
+        elif name == "sequence_id":
+            if type(value) is int and value in _UINT64:
+                options.correlation_id = value
+            else:
+                call.set_sequence_id(as_string(value, "Unable to parse 'sequence_id': "))
+        elif name in SEQUENCE_FLAGS:
+            if as_bool(value, f"Unable to parse '{name}': "):
+                options.flags |= SEQUENCE_FLAGS[name]
+        elif name == "priority":
+            options.priority = as_uint(value, "Unable to parse 'priority': ")
+        elif name == "timeout":
+            options.timeout_us = as_uint(value, "Unable to parse 'timeout': ")
+        elif name.startswith("triton_"):
+            raise InvalidArgumentError(_RESERVED)
+        else:
+            custom[name] = read_parameter(name, value)
+    if custom:
+        options.parameters = custom
+
+
+def read_parameter(name: str, value: Any) -> bool | int | float | str:
+    """Return the value of a custom parameter; integers beyond 63 bits become doubles.
+
+    Raises
+    ------
+    InvalidArgumentError
+        The value is null, a list or an object.
+    """
+    if isinstance(value, int) and type(value) is not bool and value not in _INT64:
+        return float(value)
+    if isinstance(value, str | int | float):
+        return value
+    raise InvalidArgumentError(
+        f"parameter '{name}' has invalid type. It should be either 'int', 'bool', or 'string'."
+    )
+
+
+# -- inputs ------------------------------------------------------------------------------------------
+
+
+def _read_inputs(
+    document: Any,
+    blobs: memoryview,
+    model: str,
+    shared_memory: SharedMemory | ShortReads,
+    call: InferCall,
+) -> list[WireInput]:
+    inputs: list[WireInput] = []
+    names: set[str] = set()
+    offset = 0
+    for item in member_as_array(document, "inputs", "Unable to parse 'inputs': "):
+        parameters = _parameters_of(item)
+        _check_one_source(item, parameters)
+        name = member_as_string(item, "name", "Unable to parse 'name': ")
+        datatype = member_as_string(item, "datatype", "Unable to parse 'datatype': ")
+        shape = tuple(
+            as_uint(dim, "Unable to parse 'shape': ")
+            for dim in member_as_array(item, "shape", "Unable to parse 'shape': ")
+        )
+        if name in names:
+            raise duplicate_input(name, call.request_id)
+        names.add(name)
+        data: bytes | memoryview | np.ndarray[Any, Any] | list[bytes]
+        if "binary_data_size" in parameters:
+            size = as_uint(parameters["binary_data_size"], "Unable to parse 'binary_data_size': ")
+            if size > len(blobs) - offset:
+                raise InvalidArgumentError(
+                    f"unexpected size for input '{name}', expecting "
+                    f"{size - (len(blobs) - offset)} additional bytes for model '{model}'"
+                )
+            data = blobs[offset : offset + size]
+            offset += size
+        elif parameters and (lease := _lease(parameters, shared_memory, call)) is not None:
+            data = lease.data()
+        else:
+            data = _json_tensor(item["data"], name, datatype, shape, model, call.request_id)
+        inputs.append(WireInput(name, datatype, shape, data))
+    if offset != len(blobs):
+        raise InvalidArgumentError(f"unexpected additional input data for model '{model}'")
+    return inputs
+
+
+def _parameters_of(item: Any) -> dict[str, Any]:
+    found = item.get("parameters") if type(item) is dict else None
+    return found if type(found) is dict else {}
+
+
+def _check_one_source(item: Any, parameters: Mapping[str, Any]) -> None:
+    found = []
+    if type(item) is dict and "data" in item:
+        found.append("'data'")
+    found += [
+        f"'{name}'" for name in ("binary_data_size", "shared_memory_region") if name in parameters
+    ]
+    if len(found) != 1:
+        says = " set " + " ".join(found) if found else " no field is set"
+        raise InvalidArgumentError(_FIELDS + says)
+
+
+def _lease(
+    parameters: Mapping[str, Any], shared_memory: SharedMemory | ShortReads, call: InferCall
+) -> Lease | None:
+    """Return the lease of a tensor in shared memory; None for other tensors."""
+    region = parameters.get("shared_memory_region", "")
+    region = as_string(region, "Unable to parse 'shared_memory_region': ")
+    offset, size = (
+        as_uint(parameters.get(name, 0), f"Unable to parse '{name}': ")
+        for name in ("shared_memory_offset", "shared_memory_byte_size")
+    )
+    if "shared_memory_region" not in parameters:
+        return None
+    return call.lease(shared_memory, region, offset, size)
+
+
+def _json_tensor(
+    data: Any, name: str, datatype: str, shape: tuple[int, ...], model: str, request_id: str
+) -> bytes | np.ndarray[Any, Any] | list[bytes]:
+    count = element_count(shape)
+    if count == 0:
+        return b"" if datatype != "BYTES" else []
+    if count > _MOST_ELEMENTS:
+        size = count * (DTYPES[datatype].itemsize if datatype in DTYPES else 1)
+        raise InvalidArgumentError(
+            f"{log_prefix(request_id)}input byte size mismatch for input '{name}' for model "
+            f"'{model}'. Expected {size}, got no more than a request can hold"
+        )
+    if type(data) is not list:
+        raise InternalError("Unable to parse 'data': attempt to access JSON non-array as array")
+    return read_json_data(data, name, datatype, count)
+
+
+def read_json_data(
+    data: list[Any], name: str, datatype: str, count: int
+) -> np.ndarray[Any, Any] | list[bytes]:
+    """Return the elements of a tensor in JSON, nested or flat (KS21, KS22).
+
+    Parameters
+    ----------
+    data : list
+        Nested to any depth; not to be used afterwards.
+    name, datatype : str
+        Of the input.
+    count : int
+        Number of elements of its shape.
+
+    Returns
+    -------
+    numpy.ndarray or list of bytes
+        One-dimensional. The number of strings is not checked here: the engine has another text for it.
+    """
+    flat, kinds = _flatten(data)
+    try:
+        return _elements(flat, kinds, name, datatype, count)
+    finally:
+        _clear(flat)
+
+
+def _elements(
+    flat: list[Any], kinds: set[type], name: str, datatype: str, count: int
+) -> np.ndarray[Any, Any] | list[bytes]:
+    if datatype == "BYTES":
+        if kinds <= {str}:
+            return [item.encode("utf-8", "surrogateescape") for item in flat]
+        raise InternalError(
+            "Unable to parse JSON bytes array: attempt to access JSON non-string as string"
+        )
+    if datatype in _NO_JSON:
+        raise InvalidArgumentError(
+            f"receiving {datatype} data via JSON is not supported. Please use the binary data "
+            f"format for input {name}"
+        )
+    if datatype not in DATATYPES:
+        raise InvalidArgumentError(f"invalid datatype for input {name}")
+    dtype = DTYPES[datatype]
+    wanted, message = _KINDS[dtype.kind]
+    if len(flat) != count or not kinds <= wanted:
+        _refuse_elements(flat, wanted, message, count)
+    try:
+        return _cast(flat, dtype)
+    except OverflowError:
+        if dtype.kind != "f":
+            raise InternalError(f"Unable to parse 'data': {message}") from None
+        raise InternalError(
+            "failed to parse the request JSON buffer: Number too big to be stored in double. at 0"
+        ) from None
+
+
+_KINDS = {
+    "f": (frozenset({int, float}), "attempt to access JSON non-number as double"),
+    "i": (frozenset({int}), "attempt to access JSON non-signed-integer as signed-integer"),
+    "u": (frozenset({int}), "attempt to access JSON non-unsigned-integer as unsigned-integer"),
+    "b": (frozenset({bool}), "attempt to access JSON non-boolean as boolean"),
+}
+
+
+def _cast(flat: list[Any], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
+    if len(flat) > _AT_ONCE:
+        return np.concatenate([_cast(part, dtype) for part in _parts(flat)])
+    if not flat:
+        return np.empty(0, dtype)
+    # `array` casts as C does. numpy would warn, and suppressing the warning costs 4 us.
+    kind = "f" if dtype == np.float32 else {"f": "d", "i": "q", "u": "Q", "b": "b"}[dtype.kind]
+    # Narrow types keep the low bits, as in C.
+    return np.frombuffer(array(kind, flat), kind).astype(dtype, copy=False)
+
+
+def _parts(data: list[Any]) -> Iterator[list[Any]]:
+    for at in range(0, len(data), _AT_ONCE):
+        yield data[at : at + _AT_ONCE]
+
+
+def _flatten(data: list[Any]) -> tuple[list[Any], set[type]]:
+    """Return the leaves in order, and the set of their types; long lists are emptied for it."""
+    kinds = _kinds(data)
+    while list in kinds:
+        if len(data) == 1:
+            data = data[0]
+        else:
+            rows, data = data, []
+            for row in rows:
+                if type(row) is not list:  # beside lists
+                    data.append(row)
+                    continue
+                data += row
+                if len(row) > _AT_ONCE:
+                    row.clear()
+        kinds = _kinds(data)
+    return data, kinds
+
+
+def _kinds(data: list[Any]) -> set[type]:
+    if len(data) <= _AT_ONCE:
+        return set(map(type, data))
+    return set().union(*(set(map(type, part)) for part in _parts(data)))
+
+
+def _clear(flat: list[Any]) -> None:
+    """Free the elements part by part."""
+    while len(flat) > _AT_ONCE:
+        del flat[-_AT_ONCE:]
+
+
+def _refuse_elements(flat: list[Any], wanted: frozenset[type], message: str, count: int) -> None:
+    """Raise Triton's first error: a wrong element, or one too many."""
+    unsigned = message == _KINDS["u"][1]
+    read = islice(flat, count)
+    if any(type(item) not in wanted or (unsigned and item < 0) for item in read):
+        raise InternalError(f"Unable to parse 'data': {message}")
+    raise InternalError(_SHAPE)
+
+
+# -- outputs -----------------------------------------------------------------------------------------
+
+
+def _read_outputs(document: Any, shared_memory: SharedMemory | ShortReads, call: InferCall) -> None:
+    outputs: dict[str, OutputRequest] = {}
+    for item in member_as_array(document, "outputs", "Unable to parse 'outputs': "):
+        parameters = _parameters_of(item)
+        if "shared_memory_region" in parameters:
+            _check_shared_output(parameters)
+        name = member_as_string(item, "name", "Unable to parse 'name': ")
+        wanted = OutputRequest()
+        if parameters:
+            wanted.classes = as_uint(
+                parameters.get("classification", 0), "Unable to set 'classification': "
+            )
+            wanted.lease = _lease(parameters, shared_memory, call)
+            if wanted.lease is not None:
+                wanted.kind = "shared"
+            elif as_bool(parameters.get("binary_data", False), "Unable to parse 'binary_data': "):
+                wanted.kind = "binary"
+        outputs.setdefault(name, wanted)  # KS27
+    call.outputs = outputs
+
+
+def _check_shared_output(parameters: Mapping[str, Any]) -> None:
+    if "classification" in parameters:
+        raise InvalidArgumentError(
+            "Output can't set both 'shared_memory_region' and 'classification'"
+        )
+    if as_bool(parameters.get("binary_data", False), "Unable to set 'binary_data': "):
+        raise InvalidArgumentError("Output can't set both 'shared_memory_region' and 'binary_data'")

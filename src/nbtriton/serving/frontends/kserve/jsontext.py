@@ -1,0 +1,289 @@
+"""JSON as Triton reads and writes it, with its error texts and its form of numbers.
+
+RapidJSON reads, as in Triton, so that reasons and offsets of errors agree. Every error of a JSON text is
+INTERNAL (KS6).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import rapidjson
+
+from nbtriton.common.errors import InternalError, InvalidArgumentError
+from nbtriton.serving.frontends.kserve.wire import MOST_STRINGS
+
+__all__ = [
+    "Members",
+    "as_array",
+    "as_bool",
+    "as_string",
+    "as_uint",
+    "check_parts",
+    "dumps",
+    "format_double",
+    "member",
+    "member_as_array",
+    "member_as_string",
+    "parse",
+    "parse_members",
+    "write_array",
+]
+
+_UINT64 = 1 << 64
+# Members of an object in order, repeated names included.
+Members = tuple[tuple[str, Any], ...]
+
+
+def _first_counts(members: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(members)
+    if len(found) != len(members):
+        found |= dict(reversed(members))
+    return found
+
+
+class _FirstCounts(rapidjson.Decoder):
+    """Decoder in which the first member of a name counts, as in Triton; in Python the last one does."""
+
+    # Called for each object; a Python method would cost 0.2 us more.
+    start_object = list
+    end_object = staticmethod(_first_counts)
+
+
+class _AllMembers(rapidjson.Decoder):
+    """Decoder of objects as `Members`."""
+
+    start_object = list
+    end_object = tuple
+
+
+_EXACT = _FirstCounts(number_mode=rapidjson.NM_NAN)
+_FAST = _FirstCounts(number_mode=rapidjson.NM_NAN | rapidjson.NM_NATIVE)
+_MEMBERS = _AllMembers(number_mode=rapidjson.NM_NAN)
+# Longer texts are read piece by piece: at once they would block other threads for more than about 10 ms.
+_LONG = 256 << 10
+# Limits of one text. To free an object of a million members takes 100 ms, in which no other thread runs; and the
+# garbage collector visits all lists in one go.
+MOST_MEMBERS = 1 << 16
+MOST_LISTS = 1 << 20
+_LIMITS = {
+    b":": (MOST_MEMBERS, "members of objects"),
+    b"{": (MOST_MEMBERS, "objects"),
+    b"[": (MOST_LISTS, "lists"),
+    b'"': (MOST_STRINGS, "strings"),
+}
+_NOT_ASCII = re.compile(rb"[\x80-\xff]")
+_OFFSET = re.compile(r"Parse error at offset (\d+): (.*)", re.DOTALL)
+
+# Compact (KS8); bytes that are not UTF-8 are lone surrogates (KS25).
+_encoder = json.JSONEncoder(ensure_ascii=False, check_circular=False, separators=(",", ":"))
+
+
+def dumps(value: Any) -> bytes:
+    """Write a value as compact JSON."""
+    return _encoder.encode(value).encode("utf-8", "surrogateescape")
+
+
+def parse(text: bytes | memoryview, *, exact: bool = True) -> Any:
+    """Read one JSON text.
+
+    Parameters
+    ----------
+    exact : bool
+        Whether doubles are rounded correctly. Otherwise they are read as in Triton: the last bit may
+        differ, in a quarter of the time.
+
+    Raises
+    ------
+    InternalError
+        With RapidJSON's reason and the offset.
+    InvalidArgumentError
+        A long text has too many members or lists.
+    """
+    return _parse(bytes(text), _EXACT if exact else _FAST, _first_counts)
+
+
+def parse_members(text: bytes | memoryview) -> Any:
+    """Read one JSON text, objects as `Members`.
+
+    Raises
+    ------
+    TritonError
+        As `parse`.
+    """
+    return _parse(bytes(text), _MEMBERS, tuple)
+
+
+def check_parts(text: bytes) -> None:
+    """Check how many members, objects, lists and strings a text has; raises InvalidArgumentError."""
+    for mark, (most, what) in _LIMITS.items():
+        found = sum(text.count(mark, at, at + _LONG) for at in range(0, len(text), _LONG))
+        if found > most and sum(piece.count(mark) for piece in _outside_strings(text)) > most:
+            raise InvalidArgumentError(f"the JSON of the request has more than {most} {what}")
+
+
+def _outside_strings(text: bytes) -> Iterator[bytes]:
+    """Yield the text in pieces, with a single quotation mark for each string."""
+    is_inside, escape = False, b""
+    for at in range(0, len(text), _LONG):
+        piece = escape + text[at : at + _LONG]
+        # A backslash at the end belongs to the next piece.
+        backslashes = len(piece) - len(piece.rstrip(b"\\"))
+        escape = piece[len(piece) - backslashes % 2 :]
+        piece = piece[: len(piece) - len(escape)].replace(b"\\\\", b"").replace(b'\\"', b"")
+        parts = piece.split(b'"')
+        yield b'"'.join(parts[is_inside::2])
+        is_inside ^= len(parts) % 2 == 0
+
+
+def _parse(
+    text: bytes, decoder: Callable[[Any], Any], make: Callable[[list[tuple[str, Any]]], Any]
+) -> Any:
+    if len(text) >= _LONG:
+        check_parts(text)
+    try:
+        return decoder(text if len(text) < _LONG else _Pieces(text))
+    except UnicodeDecodeError:
+        return _parse_other_bytes(text, make)
+    except (ValueError, RecursionError) as error:
+        raise _unreadable(error) from None
+
+
+class _Pieces:
+    """Reader of a text in pieces, between which other threads may run."""
+
+    def __init__(self, text: bytes) -> None:
+        self._text = text
+        self._offset = 0
+
+    def read(self, size: int) -> bytes:
+        start, self._offset = self._offset, self._offset + size
+        return self._text[start : self._offset]
+
+
+def _parse_other_bytes(raw: bytes, make: Callable[[list[tuple[str, Any]]], Any]) -> Any:
+    """Read a text that is not UTF-8 as Triton does: invalid bytes become lone surrogates."""
+    try:
+        rapidjson.loads(_NOT_ASCII.sub(b"?", raw))
+    except (ValueError, RecursionError) as error:
+        raise _unreadable(error) from None
+    try:
+        return json.loads(raw.decode("utf-8", "surrogateescape"), object_pairs_hook=make)
+    except (ValueError, RecursionError):
+        raise _unreadable(ValueError("Invalid encoding in string.")) from None
+
+
+def _unreadable(error: Exception) -> InternalError:
+    found = _OFFSET.match(str(error))
+    reason, offset = (found[2], found[1]) if found else (str(error), "0")
+    # A control character, for which Triton's RapidJSON has another text than newer versions.
+    reason = reason.replace("Invalid encoding in string", "Invalid escape character in string")
+    return InternalError(f"failed to parse the request JSON buffer: {reason} at {offset}")
+
+
+# -- kinds: TritonJson's As* and MemberAs*, with its texts -------------------------------------------
+
+
+def _wrong(what: str, where: str) -> InternalError:
+    return InternalError(f"{where}attempt to access JSON non-{what} as {what}")
+
+
+def as_string(value: Any, where: str = "") -> str:
+    """Return a string; `where` begins the message of the error."""
+    if type(value) is not str:
+        raise _wrong("string", where)
+    return value
+
+
+def as_bool(value: Any, where: str = "") -> bool:
+    """Return a boolean."""
+    if type(value) is not bool:
+        raise _wrong("boolean", where)
+    return value
+
+
+def as_uint(value: Any, where: str = "") -> int:
+    """Return an integer of 0 to 2^64 - 1; refuse ``1.0``."""
+    if type(value) is not int or not 0 <= value < _UINT64:
+        raise _wrong("unsigned-integer", where)
+    return value
+
+
+def as_array(value: Any, where: str = "") -> list[Any]:
+    """Return an array."""
+    if type(value) is not list:
+        raise _wrong("array", where)
+    return value
+
+
+def member(value: Any, name: str, where: str = "") -> Any:
+    """Return a required member."""
+    if type(value) is not dict or name not in value:
+        raise InternalError(f"{where}attempt to access non-existing object member '{name}'")
+    return value[name]
+
+
+def member_as_string(value: Any, name: str, where: str = "") -> str:
+    """Return a required string member."""
+    return as_string(member(value, name, where), where)
+
+
+def member_as_array(value: Any, name: str, where: str = "") -> list[Any]:
+    """Return a required array member."""
+    return as_array(member(value, name, where), where)
+
+
+# -- numbers -----------------------------------------------------------------------------------------
+
+
+def write_array(array: np.ndarray[Any, Any]) -> bytes:
+    """Write the elements of a numeric or boolean array as one flat JSON list (KS23)."""
+    flat = array.reshape(-1)
+    if flat.dtype.kind != "f":
+        return _encoder.encode(flat.tolist()).encode()
+    # Python prints the same shortest form except for exponents. Changing these in the whole text takes a
+    # third of the time of printing each number.
+    text = repr(flat.tolist()).replace(" ", "")
+    if "e" in text:
+        numbers = text[1:-1].split(",")
+        printed = (
+            format_double(float(number)) if number.endswith(_OTHER_FORM) else number
+            for number in numbers
+        )
+        text = f"[{','.join(printed)}]".replace("e+", "e").replace("e-0", "e-")
+    if "n" in text:
+        text = text.replace("nan", "NaN").replace("inf", "Infinity")
+    return text.encode()
+
+
+# Range in which Python prints an exponent and RapidJSON does not.
+_OTHER_FORM = ("e-05", "e-06", *(f"e+{exponent}" for exponent in range(16, 22)))
+
+
+def format_double(value: float) -> str:
+    """Print a double as RapidJSON does: ``0.1``, ``1e30``, ``1.5e-7``, ``100000000000000000000.0``."""
+    if value != value:  # noqa: PLR0124 - the only number that differs from itself
+        return "NaN"
+    text = repr(value)
+    if text.endswith("inf"):
+        return text.replace("inf", "Infinity")
+    sign = "-" if text[0] == "-" else ""
+    mantissa, _, exponent = text.lstrip("-").partition("e")
+    whole, _, fraction = mantissa.partition(".")
+    digits = (whole + fraction).lstrip("0")
+    if not digits:
+        return f"{sign}0.0"
+    point = len(whole) + int(exponent or 0) - (len(whole + fraction) - len(digits))
+    digits = digits.rstrip("0")
+    if len(digits) <= point <= 21:
+        return f"{sign}{digits}{'0' * (point - len(digits))}.0"
+    if 0 < point <= 21:
+        return f"{sign}{digits[:point]}.{digits[point:]}"
+    if -6 < point <= 0:
+        return f"{sign}0.{'0' * -point}{digits}"
+    tail = f".{digits[1:]}" if len(digits) > 1 else ""
+    return f"{sign}{digits[0]}{tail}e{point - 1}"

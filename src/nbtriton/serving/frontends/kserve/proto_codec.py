@@ -1,0 +1,364 @@
+"""Infer requests over gRPC, checked in Triton's order (GS13 to GS19)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from google.protobuf.message import DecodeError
+
+from nbtriton.common.errors import InternalError, InvalidArgumentError
+from nbtriton.model.tensors import DATATYPES, numpy_dtype
+from nbtriton.serving.frontends.kserve.call import SEQUENCE_FLAGS, InferCall, OutputRequest
+from nbtriton.serving.frontends.kserve.messages import UNPARSABLE, parameter_value
+from nbtriton.serving.frontends.kserve.proto_parts import (
+    LONG,
+    MOST_FIELDS,
+    Contents,
+    read_long,
+    top_fields,
+)
+from nbtriton.serving.frontends.kserve.wire import WireInput, duplicate_input
+
+if TYPE_CHECKING:
+    from nbtriton.runtime.engine import ModelSignature
+    from nbtriton.serving.frontends.kserve.shared_memory import Lease, SharedMemory, ShortReads
+
+__all__ = ["parse", "parse_at_once", "read_request", "read_request_id", "read_version"]
+
+_UINT64 = (1 << 64) - 1
+_EMPTY_FINAL = "triton_enable_empty_final_response"
+_RESERVED = (
+    "parameter keys starting with 'triton_' are reserved for Triton usage. Only the following keys "
+    f"starting with 'triton_' are allowed: {_EMPTY_FINAL}"
+)
+_STOL = re.compile(r"\s*([+-]?\d+)")
+_INT64_MAX = (1 << 63) - 1
+
+# The datatypes of each field of typed contents, by its number.
+_CONTENTS = {
+    1: ("BOOL",),
+    2: ("INT32", "INT16", "INT8"),
+    3: ("INT64",),
+    4: ("UINT32", "UINT16", "UINT8"),
+    5: ("UINT64",),
+    6: ("FP32",),
+    7: ("FP64",),
+    8: ("BYTES",),
+}
+_ID = 3
+
+
+def read_version(text: str) -> int:
+    """Return a request's model version, -1 for none (KS9).
+
+    Raises
+    ------
+    InvalidArgumentError
+        The version is not a number, or negative.
+    """
+    if not text:
+        return -1
+    found = _STOL.match(text)
+    # Python refuses to read thousands of digits.
+    if found is None or len(found[1].lstrip("+-0")) > 19 or int(found[1]) > _INT64_MAX:
+        raise InvalidArgumentError(
+            f"failed to get model version from specified version string '{text}' (details: stol), "
+            "version should be an integral value > 0"
+        )
+    version = int(found[1])
+    if version < 0:  # 0 is refused too, but later, as in Triton
+        raise InvalidArgumentError(
+            f"invalid model version specified '{text}' , version should be an integral value > 0"
+        )
+    return version
+
+
+def parse_at_once(kind: Any, data: bytes) -> tuple[Any, Sequence[Contents]]:
+    """Parse a message of a class of protobuf's that is known to be read soon.
+
+    Raises
+    ------
+    InternalError
+        The bytes are not such a message.
+    """
+    try:
+        return kind.FromString(data), ()
+    except DecodeError:
+        raise InternalError(UNPARSABLE) from None
+
+
+def parse(kind: Any, data: bytes) -> tuple[Any, Sequence[Contents]]:
+    """Parse a message; one longer than `LONG` should be parsed on a worker.
+
+    Returns
+    -------
+    message, contents
+        As `read_long`; of a short message the tensors have their contents, and the second is empty.
+
+    Raises
+    ------
+    InternalError
+        The bytes are not such a message.
+    InvalidArgumentError
+        The message has too many fields, or strings.
+    """
+    if len(data) <= LONG:
+        return parse_at_once(kind, data)
+    try:
+        return read_long(kind, data)
+    except DecodeError:
+        raise InternalError(UNPARSABLE) from None
+
+
+def read_request_id(data: bytes) -> str:
+    """Return the id of a request that may have an error; empty for none."""
+    found = b""
+    try:
+        for number, start, end in islice(top_fields(data), MOST_FIELDS):
+            if number == _ID:
+                found = data[start:end]
+        return found.decode()
+    except (InternalError, UnicodeDecodeError):
+        return ""
+
+
+# -- requests ----------------------------------------------------------------------------------------
+
+
+def read_request(
+    request: Any,
+    signature: ModelSignature,
+    shared_memory: SharedMemory | ShortReads,
+    contents: Sequence[Contents] = (),
+) -> InferCall:
+    """Read a request of a known model.
+
+    Parameters
+    ----------
+    request : ModelInferRequest
+    signature : ModelSignature
+        Signature of the model.
+    shared_memory : SharedMemory
+        The registered regions.
+    contents : sequence of Contents
+        Of each input, if they are not in the message.
+
+    Returns
+    -------
+    InferCall
+        Arrays view the message's bytes.
+
+    Raises
+    ------
+    TritonError
+        With Triton's text; no shared memory is held then.
+    """
+    call = InferCall(default=OutputRequest("binary"))
+    if request.id:
+        call.options.request_id = request.id
+    try:
+        _read_parameters(request.parameters, call)
+        _check_names(request, call)
+        inputs = _read_inputs(request, contents, shared_memory, call)
+        _read_outputs(request, shared_memory, call)
+        call.set_inputs(signature, inputs)
+    except BaseException:
+        call.release()
+        raise
+    return call
+
+
+def _read_parameters(parameters: Any, call: InferCall) -> None:
+    custom: dict[str, Any] = {}
+    options = call.options
+    for name, parameter in parameters.items():
+        kind, value = parameter_value(parameter)
+        if name == "sequence_id":
+            if kind == "int64_param":
+                options.correlation_id = value & _UINT64
+            else:
+                more = "int64_param or string_param"
+                call.set_sequence_id(_of_kind(kind, value, name, "string_param", expected=more))
+        elif name in SEQUENCE_FLAGS:
+            if _of_kind(kind, value, name, "bool_param"):
+                options.flags |= SEQUENCE_FLAGS[name]
+        elif name == "priority":
+            if kind == "uint64_param":
+                options.priority = value
+            else:
+                more = "int64_param or uint64_param"
+                options.priority = _of_kind(kind, value, name, "int64_param", expected=more)
+                if value < 0:
+                    raise InvalidArgumentError("invalid value for 'priority', expected value >= 0.")
+        elif name == "timeout":
+            options.timeout_us = _of_kind(kind, value, name, "int64_param") & _UINT64
+        elif name.startswith("triton_"):
+            if name != _EMPTY_FINAL:
+                raise InvalidArgumentError(_RESERVED)
+            call.empty_final = _of_kind(kind, value, name, "bool_param")
+        elif kind in ("bool_param", "int64_param", "string_param", "double_param"):
+            custom[name] = value
+        else:
+            raise InvalidArgumentError(
+                f"invalid value type for '{name}' parameter, expected int64_param, bool_param, or "
+                "string_param."
+            )
+    if custom:
+        options.parameters = custom
+
+
+def _of_kind(kind: str, value: Any, name: str, wanted: str, *, expected: str = "") -> Any:
+    if kind != wanted:
+        raise InvalidArgumentError(
+            f"invalid value type for '{name}' parameter, expected {expected or wanted}."
+        )
+    return value
+
+
+def _check_names(request: Any, call: InferCall) -> None:
+    names: set[str] = set()
+    for tensor in request.inputs:
+        if tensor.name in names:
+            raise duplicate_input(tensor.name, call.request_id)
+        names.add(tensor.name)
+
+
+def _read_inputs(
+    request: Any,
+    contents: Sequence[Contents],
+    shared_memory: SharedMemory | ShortReads,
+    call: InferCall,
+) -> list[WireInput]:
+    inputs: list[WireInput] = []
+    raw = request.raw_input_contents
+    index = 0
+    model = request.model_name
+    for position, tensor in enumerate(request.inputs):
+        name = tensor.name
+        named = tensor.parameters and "shared_memory_region" in tensor.parameters
+        if named and tensor.HasField("contents"):
+            _region(tensor.parameters, name)
+            raise InvalidArgumentError(
+                "unexpected 'content' provided when using shared memory for input tensor "
+                f"'{name}' for model '{model}'"
+            )
+        lease = _lease(tensor.parameters, name, shared_memory, call)
+        data: bytes | memoryview | np.ndarray[Any, Any] | list[bytes]
+        if lease is not None:
+            data = lease.data()
+        elif tensor.HasField("contents"):
+            if raw:
+                raise InvalidArgumentError(
+                    "contents field must not be specified when using raw_input_contents for "
+                    f"'{name}' for model '{model}'"
+                )
+            data = _typed(tensor, contents[position] if contents else None, model)
+        elif index < len(raw):
+            data = raw[index]
+            index += 1
+        else:
+            raise InvalidArgumentError(
+                f"unable to find data for input tensor '{name}' for model '{model}' in request."
+            )
+        inputs.append(WireInput(name, tensor.datatype, tuple(tensor.shape), data))
+    return inputs
+
+
+def _typed(
+    tensor: Any, taken: Contents | None, model: str
+) -> np.ndarray[Any, Any] | list[bytes] | bytes:
+    """Return the elements of ``contents``; `taken` are those that are not in the message."""
+    datatype = tensor.datatype
+    given: Any = tensor.contents.ListFields() if taken is None else taken.items()
+    for field, values in given:
+        kinds = _CONTENTS[field.number if taken is None else field]
+        if datatype not in kinds:
+            expected = datatype if datatype in DATATYPES else "<invalid>"
+            raise InvalidArgumentError(
+                f"unexpected explicit tensor data for input tensor '{tensor.name}' for model "
+                f"'{model}' of type '{kinds[0]}', expected datatype '{expected}'"
+            )
+        if datatype == "BYTES":
+            return list(values)
+        dtype = numpy_dtype(datatype)
+        if isinstance(values, np.ndarray):
+            return values.astype(dtype, copy=False)
+        if dtype.kind in "iu" and dtype.itemsize < 4:  # keep the low bits, as C++ does
+            wide = np.fromiter(values, np.int64, len(values))
+            return wide.astype(dtype)
+        return np.fromiter(values, dtype, len(values))
+    return b""
+
+
+def _lease(
+    parameters: Any, name: str, shared_memory: SharedMemory | ShortReads, call: InferCall
+) -> Lease | None:
+    """Return the lease of a tensor in shared memory; None for other tensors."""
+    found = _region(parameters, name) if parameters else None
+    if found is None:
+        return None
+    region, offset, size = found
+    return call.lease(shared_memory, region, offset & _UINT64, size & _UINT64)
+
+
+def _region(parameters: Any, name: str) -> tuple[str, int, int] | None:
+    """Return region, offset and size from a tensor's parameters; None without a region."""
+    region = None
+    about = f"parameter for tensor '{name}'"
+    if "shared_memory_region" in parameters:
+        kind, region = parameter_value(parameters["shared_memory_region"])
+        if kind != "string_param":
+            raise InvalidArgumentError(
+                f"invalid value type for 'shared_memory_region' {about}, expected string_param."
+            )
+    numbers = {"shared_memory_offset": 0, "shared_memory_byte_size": 0}
+    for field in numbers:
+        if field not in parameters:
+            continue
+        if region is None:
+            raise InvalidArgumentError(
+                f"'{field}' can not be specified without 'shared_memory_region' {about}"
+            )
+        kind, numbers[field] = parameter_value(parameters[field])
+        if kind != "int64_param":
+            raise InvalidArgumentError(
+                f"invalid value type for '{field}' {about}, expected int64_param."
+            )
+    if region is None:
+        return None
+    if "shared_memory_byte_size" not in parameters:
+        raise InvalidArgumentError(
+            f"'shared_memory_byte_size' must be specified along with 'shared_memory_region' {about}"
+        )
+    return region, numbers["shared_memory_offset"], numbers["shared_memory_byte_size"]
+
+
+def _read_outputs(request: Any, shared_memory: SharedMemory | ShortReads, call: InferCall) -> None:
+    outputs: dict[str, OutputRequest] = {}
+    for tensor in request.outputs:
+        wanted = OutputRequest("binary")
+        if tensor.parameters:
+            if "classification" in tensor.parameters:
+                kind, classes = parameter_value(tensor.parameters["classification"])
+                if kind != "int64_param":
+                    raise InvalidArgumentError(
+                        "invalid value type for 'classification' parameter, expected int64_param"
+                    )
+                if classes <= 0:  # the text is Triton's
+                    raise InvalidArgumentError(
+                        "invalid value for 'classification' parameter, expected >= 0"
+                    )
+                wanted.classes = classes
+            lease = _lease(tensor.parameters, tensor.name, shared_memory, call)
+            if lease is not None:
+                if "classification" in tensor.parameters:
+                    raise InvalidArgumentError(
+                        "output can't set both 'shared_memory_region' and 'classification'"
+                    )
+                wanted.kind, wanted.lease = "shared", lease
+        outputs.setdefault(tensor.name, wanted)
+    call.outputs = outputs

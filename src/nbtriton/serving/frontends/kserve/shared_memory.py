@@ -1,0 +1,406 @@
+"""Regions of shared memory that clients register and name in their requests (KS40 to KS45).
+
+HTTP and gRPC share one `SharedMemory`. Two defects of Triton are not copied (KS43): a second region on
+the same key is accepted, and a region's offset counts once.
+
+Regions are not mapped: a client may truncate an object at any time, and access to a page beyond its end
+raises SIGBUS. Reads and writes through the file descriptor fail with an error instead.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import stat
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar, Literal, NoReturn
+
+import numpy as np
+
+from nbtriton.common.errors import (
+    AlreadyExistsError,
+    InternalError,
+    InvalidArgumentError,
+    NotFoundError,
+)
+from nbtriton.serving.frontends.buffers import LONG, buffers
+
+__all__ = ["READ_AT_ONCE", "Lease", "LongReadError", "SharedMemory", "ShortReads"]
+
+_ROOT = Path("/dev/shm")  # noqa: S108 - where shm_open puts its objects on Linux
+_NAME_MAX = 255
+# Largest read on the loop: a tenth of a millisecond.
+READ_AT_ONCE = 1 << 20
+_OUTSIDE = "Invalid offset + byte size for shared memory region: '{}'"
+_INT64_MAX = (1 << 63) - 1
+
+
+@dataclass(slots=True)
+class _Region:
+    name: str
+    byte_size: int
+    leases: int = field(default=0, init=False)
+    closed: bool = field(default=False, init=False)
+
+
+@dataclass(slots=True)
+class _SystemRegion(_Region):
+    word: ClassVar = "system"
+
+    key: str
+    offset: int
+    descriptor: int
+
+    def existing(self) -> int:
+        """Return the current size of the region in bytes: the object may have shrunk."""
+        return os.fstat(self.descriptor).st_size - self.offset
+
+    def part(self, start: int, end: int) -> None:
+        """Return None: the region is not mapped."""
+
+    def status(self) -> dict[str, Any]:
+        fields = ("name", "key", "offset", "byte_size")
+        return {field: getattr(self, field) for field in fields}
+
+    def close(self) -> None:
+        """Close the descriptor; no request may use it, as another file may get its number."""
+        self.closed = True
+        if not self.leases:
+            os.close(self.descriptor)
+
+
+@dataclass(slots=True)
+class _CudaRegion(_Region):
+    word: ClassVar = "CUDA"
+
+    device_id: int
+    memory: Any  # a torch tensor of bytes on that GPU
+
+    def existing(self) -> int:
+        return self.byte_size
+
+    def part(self, start: int, end: int) -> Any:
+        return self.memory[start:end]
+
+    def status(self) -> dict[str, Any]:
+        return {"name": self.name, "device_id": self.device_id, "byte_size": self.byte_size}
+
+    def close(self) -> None:
+        # Unmapped with the last view of the memory.
+        self.closed = True
+        self.memory = None
+
+
+_AnyRegion = _SystemRegion | _CudaRegion
+Kind = Literal["system", "cuda"]
+_KINDS: dict[Kind, type[_AnyRegion]] = {"system": _SystemRegion, "cuda": _CudaRegion}
+
+
+class LongReadError(Exception):
+    """A read is too long for the event loop."""
+
+
+@dataclass(slots=True)
+class Lease:
+    """A part of a region in use by a request; the region cannot be unregistered before `release`.
+
+    Attributes
+    ----------
+    byte_size : int
+    tensor : torch.Tensor, optional
+        The bytes as uint8, for memory of a GPU.
+    at_once : int, optional
+        Limit of a read in bytes.
+    """
+
+    byte_size: int
+    tensor: Any
+    _offset: int  # in the region
+    _owner: SharedMemory
+    _region: _AnyRegion | None = field(repr=False)
+    at_once: int | None = None
+
+    def data(self) -> Any:
+        """Return a copy of the bytes, or `tensor`.
+
+        Raises
+        ------
+        InvalidArgumentError
+            The memory no longer exists.
+        LongReadError
+            The size exceeds `at_once`.
+        """
+        if self.tensor is not None:
+            return self.tensor
+        size = self.byte_size
+        if self.at_once is not None and size > self.at_once:
+            raise LongReadError
+        descriptor, at = self._place()
+        content = buffers.acquire(size) if size >= LONG else np.empty(size, np.uint8).data
+        done = 0
+        while done < size:
+            count = os.preadv(descriptor, [content[done:]], at + done)
+            if not count:
+                self._refuse()
+            done += count
+        return content
+
+    def write(self, data: bytes | memoryview) -> None:
+        """Write to the beginning of system memory; `data` must fit.
+
+        Raises
+        ------
+        InvalidArgumentError
+            The memory no longer exists.
+        """
+        descriptor, at = self._place()
+        # A write beyond the end would extend the object.
+        if os.fstat(descriptor).st_size < at + len(data):
+            self._refuse()
+        done = 0
+        while done < len(data):
+            done += os.pwrite(descriptor, memoryview(data)[done:], at + done)
+
+    def _place(self) -> tuple[int, int]:
+        region = self._region
+        assert isinstance(region, _SystemRegion), "released, or not in system memory"
+        return region.descriptor, region.offset + self._offset
+
+    def _refuse(self) -> NoReturn:
+        assert self._region is not None
+        raise InvalidArgumentError(_OUTSIDE.format(self._region.name))
+
+    def release(self) -> None:
+        """End the lease; harmless when repeated."""
+        region, self._region = self._region, None
+        if region is not None:
+            self._owner.end_lease(region)
+
+
+class ShortReads:
+    """Shared memory for the event loop, whose leases refuse long reads.
+
+    Parameters
+    ----------
+    memory : SharedMemory
+    most : int
+        Limit of an input in bytes.
+    """
+
+    def __init__(self, memory: SharedMemory, most: int) -> None:
+        self._memory = memory
+        self._most = most
+
+    def lease(self, name: str, offset: int, byte_size: int) -> Lease:
+        """Return a part of a region for one request, as `SharedMemory.lease`."""
+        lease = self._memory.lease(name, offset, byte_size)
+        lease.at_once = self._most
+        return lease
+
+
+class SharedMemory:
+    """Regions of one server by name; all methods are thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._regions: dict[str, _AnyRegion] = {}
+
+    def register_system(self, name: str, key: str, offset: int, byte_size: int) -> None:
+        """Register a POSIX shared memory object.
+
+        Parameters
+        ----------
+        name : str
+            Name of the region in requests.
+        key : str
+            Name of the object, with or without its leading slash.
+        offset, byte_size : int
+            Part of the object in bytes; the offset is a multiple of the page size.
+
+        Raises
+        ------
+        AlreadyExistsError
+            A region of that name exists.
+        InternalError
+            The object does not exist.
+        InvalidArgumentError
+            The part is empty, not inside the object, or not aligned to a page.
+        """
+        with self._adding(name):
+            descriptor = _open(key)
+            try:
+                if offset + byte_size > min(os.fstat(descriptor).st_size, _INT64_MAX):
+                    _refuse(name, "invalid args")
+                if byte_size == 0 or offset % mmap.ALLOCATIONGRANULARITY:
+                    _refuse(name, "unable to process address spaceInvalid argument")
+                try:
+                    # As in Triton, refuse a part that cannot be mapped.
+                    mmap.mmap(descriptor, byte_size, offset=offset).close()
+                except (OSError, ValueError, OverflowError) as error:
+                    reason = getattr(error, "strerror", None) or str(error)
+                    _refuse(name, f"unable to process address space{reason}")
+            except BaseException:
+                os.close(descriptor)
+                raise
+            self._regions[name] = _SystemRegion(name, byte_size, key, offset, descriptor)
+
+    def register_cuda(self, name: str, raw_handle: bytes, device_id: int, byte_size: int) -> None:
+        """Register GPU memory of another process.
+
+        Parameters
+        ----------
+        name : str
+            Name of the region in requests.
+        raw_handle : bytes
+            The memory's ``cudaIpcMemHandle_t``.
+        device_id, byte_size : int
+            GPU and size of the memory.
+
+        Raises
+        ------
+        AlreadyExistsError
+            A region of that name exists.
+        InvalidArgumentError
+            The GPU does not exist, the handle cannot be opened, or the memory is smaller.
+        """
+        with self._adding(name):
+            # Imported here: only clients with a GPU need it.
+            from nbtriton.serving.frontends.kserve.cuda_memory import open_cuda_memory
+
+            memory = open_cuda_memory(raw_handle, device_id, byte_size)
+            self._regions[name] = _CudaRegion(name, byte_size, device_id, memory)
+
+    @contextmanager
+    def _adding(self, name: str) -> Iterator[None]:
+        with self._lock:
+            if name in self._regions:
+                raise AlreadyExistsError(f"shared memory region '{name}' already in manager")
+            yield
+
+    def status(self, kind: Kind, name: str = "") -> list[dict[str, Any]]:
+        """Return Triton's report of a region, or by name of all regions of a kind.
+
+        Raises
+        ------
+        NotFoundError
+            The region does not exist or is of the other kind.
+        """
+        wanted = _KINDS[kind]
+        with self._lock:
+            found = self._regions.get(name)
+            if name and found is None:
+                raise NotFoundError(
+                    f"Unable to find {wanted.word.lower()} shared memory region: '{name}'"
+                )
+            if found is not None and not isinstance(found, wanted):
+                raise NotFoundError(
+                    f"The region named '{name}' is registered as {found.word} shared "
+                    f"memory, not {wanted.word} shared memory"
+                )
+            return [region.status() for region in self._of_kind(wanted, name)]
+
+    def unregister(self, kind: Kind, name: str = "") -> None:
+        """Remove a region, or all regions of a kind; ignore an unknown name (KS41).
+
+        Raises
+        ------
+        InternalError
+            A request is using it.
+        """
+        wanted = _KINDS[kind]
+        busy = []
+        with self._lock:
+            for region in self._of_kind(wanted, name):
+                if region.leases:
+                    busy.append(region.name)
+                else:
+                    self._regions.pop(region.name).close()
+        if busy and name:
+            raise InternalError(
+                f"Cannot unregister shared memory region '{name}', it is currently in use."
+            )
+        if busy:
+            names = "".join(f"{found} ," for found in busy)
+            raise InternalError(
+                f"Failed to unregister the following {wanted.word.lower()} shared memory "
+                f"regions: {names}"
+            )
+
+    def _of_kind(self, kind: type[_AnyRegion], name: str) -> list[_AnyRegion]:
+        """Return the region of a name, or all regions for an empty name, ordered by name."""
+        return [
+            region
+            for _, region in sorted(self._regions.items())
+            if isinstance(region, kind) and name in ("", region.name)
+        ]
+
+    def lease(self, name: str, offset: int, byte_size: int) -> Lease:
+        """Return a part of a region for one request.
+
+        Parameters
+        ----------
+        name : str
+        offset, byte_size : int
+            Inside the region, in bytes.
+
+        Raises
+        ------
+        NotFoundError
+            The region does not exist.
+        InvalidArgumentError
+            The part is not inside the region, or the object has shrunk meanwhile.
+        """
+        with self._lock:
+            region = self._regions.get(name)
+            if region is None:
+                raise NotFoundError(f"Unable to find shared memory region: '{name}'")
+            if offset >= region.byte_size:
+                raise InvalidArgumentError(f"Invalid offset for shared memory region: '{name}'")
+            # As in Triton, an empty part is refused at the region's start, and accepted elsewhere.
+            if not offset + byte_size or offset + byte_size > min(
+                region.byte_size, region.existing()
+            ):
+                raise InvalidArgumentError(_OUTSIDE.format(name))
+            region.leases += 1
+            return Lease(byte_size, region.part(offset, offset + byte_size), offset, self, region)
+
+    def end_lease(self, region: _AnyRegion) -> None:
+        """End one lease."""
+        with self._lock:
+            region.leases -= 1
+            if region.closed and not region.leases:
+                region.close()
+
+    def close(self) -> None:
+        """Remove all regions; a region in use is closed with its last lease."""
+        with self._lock:
+            while self._regions:
+                self._regions.popitem()[1].close()
+
+
+def _open(key: str) -> int:
+    name = key.lstrip("/")
+    # As shm_open: a single file name, without a path.
+    fits = 0 < len(os.fsencode(name)) <= _NAME_MAX and name not in (".", "..")
+    here = _ROOT.is_dir()
+    if here and fits and "/" not in name and "\0" not in name:
+        try:
+            descriptor = os.open(
+                _ROOT / name, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+            )
+        except OSError:
+            pass
+        else:
+            if stat.S_ISREG(os.fstat(descriptor).st_mode):
+                return descriptor
+            os.close(descriptor)
+    hint = "" if here else f"regions of clients are opened in {_ROOT}, which only Linux has"
+    raise InternalError(f"Unable to open shared memory region: '{key}'", hint=hint)
+
+
+def _refuse(name: str, reason: str) -> NoReturn:
+    raise InvalidArgumentError(f"failed to register shared memory region '{name}': {reason}")

@@ -1,0 +1,299 @@
+"""State and settings that the endpoints of one server share."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from nbtriton.common.errors import (
+    InvalidArgumentError,
+    NotFoundError,
+    TritonError,
+    UnavailableError,
+    UnsupportedError,
+)
+from nbtriton.model.config import is_ensemble
+from nbtriton.serving.frontends.kserve.shared_memory import SharedMemory
+from nbtriton.serving.frontends.serve.logs import LogSettings
+from nbtriton.serving.frontends.tracing import Tracing
+
+if TYPE_CHECKING:
+    from nbtriton.runtime.engine import Server
+    from nbtriton.serving.frontends.kserve.forwarding import Forwards
+
+__all__ = ["EXTENSIONS", "Control", "FailedControl", "Limits", "NoControl", "Service"]
+
+# Triton's version; clients compare it with theirs.
+PROTOCOL_VERSION = "2.51.0"
+EXTENSIONS = (
+    "classification",
+    "sequence",
+    "model_repository",
+    "model_repository(unload_dependents)",
+    "schedule_policy",
+    "model_configuration",
+    "system_shared_memory",
+    "cuda_shared_memory",
+    "binary_tensor_data",
+    "parameters",
+    "statistics",
+    "trace",
+    "logging",
+)
+
+
+class Control(Protocol):
+    """Loads and unloads models for clients."""
+
+    def index(self, ready: bool) -> list[dict[str, Any]]:
+        """Return ``name`` and, if known, ``version``, ``state``, ``reason`` of every model version."""
+        ...
+
+    def load(self, name: str, parameters: dict[str, Any]) -> None:
+        """Load a model; ``config`` is JSON text, ``file:<path>`` are bytes."""
+        ...
+
+    def unload(self, name: str, parameters: dict[str, Any]) -> None:
+        """Unload a model; ``unload_dependents`` is a bool."""
+        ...
+
+    def is_server_ready(self) -> bool:
+        """Return True if no model failed or is still loading; unloaded ones do not count."""
+        ...
+
+
+class NoControl(Control):
+    """Triton's ``--model-control-mode=none``: models can only be listed."""
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+
+    def index(self, ready: bool) -> list[dict[str, Any]]:
+        return [
+            {
+                "name": model.name,
+                "version": str(model.version),
+                "state": model.state,
+                **({"reason": model.reason} if model.reason else {}),
+            }
+            for model in self._server.models()
+            if not ready or model.state == "READY"
+        ]
+
+    def load(self, name: str, parameters: dict[str, Any]) -> None:  # noqa: ARG002
+        raise UnavailableError("explicit model load / unload is not allowed if polling is enabled")
+
+    def unload(self, name: str, parameters: dict[str, Any]) -> None:
+        self.load(name, parameters)
+
+    def is_server_ready(self) -> bool:
+        return all(model.state == "READY" for model in self._server.models())
+
+
+class FailedControl(NoControl):
+    """Model control of a server whose set-up failed: ``--exit-on-error=false``.
+
+    Parameters
+    ----------
+    server : Server
+        The server refuses every request about a model from now on.
+    """
+
+    _REASON = "Server not ready"
+
+    def __init__(self, server: Server) -> None:
+        super().__init__(server)
+        server.engine.lifecycle.refuse(self._REASON)
+
+    def index(self, ready: bool) -> list[dict[str, Any]]:  # noqa: ARG002
+        raise UnavailableError(self._REASON)
+
+    def load(self, name: str, parameters: dict[str, Any]) -> None:  # noqa: ARG002
+        raise UnavailableError(self._REASON)
+
+    def is_server_ready(self) -> bool:
+        return False
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Resources that one client may use.
+
+    Parameters
+    ----------
+    header_bytes : int
+        Request line and header fields of one request.
+    body_bytes : int
+        Body of one request as it is sent; gRPC's limit by default.
+    decompressed_bytes : int
+        Decompressed size of a body, or of a message over gRPC.
+    unread_bytes : int
+        Responses that a client has not read; beyond, its connection is aborted.
+    head_s : float
+        Seconds from the first byte of a request to the end of its header fields.
+    idle_s : float
+        Seconds without progress, inside a request or while a response waits to be read.
+    connections : int
+        Connections of all clients together. A further one replaces the oldest connection without a
+        request, else the one that has been idle longest.
+    calls : int
+        Concurrent gRPC calls of one connection (SETTINGS_MAX_CONCURRENT_STREAMS). A client may cancel as
+        many, and more as calls are answered, before its connection is closed.
+
+    Examples
+    --------
+    >>> with server.serve(
+    ...     http_port=0, metrics_port=None, limits=Limits(body_bytes=1 << 20)
+    ... ) as endpoints:
+    ...     endpoints.http_port > 0
+    True
+    """
+
+    header_bytes: int = 64 << 10
+    body_bytes: int = (1 << 31) - 1
+    decompressed_bytes: int = 64 << 20
+    unread_bytes: int = 64 << 20
+    head_s: float = 30.0
+    idle_s: float = 60.0
+    connections: int = 1000
+    calls: int = 1000
+
+
+@dataclass(slots=True)
+class Service:
+    """One server with the settings of its endpoints.
+
+    Parameters
+    ----------
+    server : Server
+    control : Control
+        Model control.
+    strict_readiness : bool
+        Whether a model that failed makes the server not ready, as in Triton by default.
+    restricted : mapping
+        API category (``"inference"``, ``"model-repository"``, …) to the header field and the value
+        that a client must send.
+    forwards, grpc_forwards : callable, optional
+        Which header fields become request parameters.
+    name : str
+        Name in the server's metadata; Triton's ``--id``.
+    client_shm : bool
+        Whether clients may register and unregister shared memory.
+    """
+
+    server: Server
+    control: Control
+    shared_memory: SharedMemory = field(default_factory=SharedMemory)
+    trace: Tracing = field(default_factory=Tracing)
+    log: LogSettings = field(default_factory=LogSettings)
+    limits: Limits = field(default_factory=Limits)
+    strict_readiness: bool = True
+    restricted: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    forwards: Forwards | None = None
+    grpc_forwards: Forwards | None = None
+    name: str = "triton"
+    client_shm: bool = True
+
+    def clients_memory(self) -> SharedMemory:
+        """Return the regions of shared memory, for a client that registers or unregisters one.
+
+        Raises
+        ------
+        UnsupportedError
+            Clients may not register shared memory.
+        """
+        if not self.client_shm:
+            raise UnsupportedError(
+                "Client shared memory is disabled. Start the server with "
+                "'--allow-client-shm=true' to enable."
+            )
+        return self.shared_memory
+
+    def metadata(self) -> dict[str, Any]:
+        """Return Triton's server metadata."""
+        return {
+            "name": self.name,
+            "version": PROTOCOL_VERSION,
+            "extensions": list(EXTENSIONS),
+        }
+
+    def is_live(self) -> bool:
+        """Return True unless the server's set-up failed.
+
+        Raises
+        ------
+        UnavailableError
+            The server is stopping.
+        """
+        self._check_staying()
+        return not isinstance(self.control, FailedControl)
+
+    def is_ready(self) -> bool:
+        """Return True if the server is live, and with strict readiness its models are ready.
+
+        Raises
+        ------
+        UnavailableError
+            The server is stopping.
+        """
+        self._check_staying()
+        if not self.strict_readiness:
+            return self.is_live()
+        return self.control.is_server_ready()
+
+    def _check_staying(self) -> None:
+        if self.server.engine.registry.stopping:
+            raise UnavailableError("Server exiting")
+
+    def statistics(self, name: str, version: int) -> dict[str, Any]:
+        """Return Triton's statistics of a model, or of all for an empty name.
+
+        Raises
+        ------
+        InvalidArgumentError
+            No such version is ready.
+        UnavailableError
+            The server's set-up failed, or it stops.
+        """
+        self.server.engine.inspection.check_answering()
+        try:
+            return self.server.statistics(name, version)
+        except (NotFoundError, UnavailableError):
+            known = self.server.is_ready(name)
+        raise InvalidArgumentError(
+            f"requested model version is not available for model '{name}'"
+            if known
+            else f"requested model '{name}' is not available"
+        )
+
+    def labels(self, name: str, version: int, output: str) -> tuple[str, ...]:
+        """Return the class labels of an output; none without a label file."""
+        try:
+            config = self.server.config(name, version)
+            directory = self.server.engine.inspection.directory(name, version)
+        except TritonError:  # unloaded since
+            return ()
+        wanted = next((t.label_filename for t in config.output if t.name == output), "")
+        if is_ensemble(config) and not wanted:
+            for step in config.ensemble_scheduling.step:
+                for inner, outer in step.output_map.items():
+                    if outer == output:
+                        return self.labels(step.model_name, step.model_version, inner)
+            return ()
+        if directory is None or not wanted:
+            return ()
+        file = directory / wanted
+        try:
+            return _read_labels(file, file.stat().st_mtime_ns)
+        except OSError:
+            return ()
+
+
+@lru_cache(maxsize=64)
+def _read_labels(file: Path, _changed: int) -> tuple[str, ...]:
+    return tuple(
+        line.rstrip("\r") for line in file.read_text("utf-8", errors="replace").split("\n")
+    )

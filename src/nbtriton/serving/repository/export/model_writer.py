@@ -1,0 +1,409 @@
+"""Writing of one model into a repository: versions, files and configuration."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import FunctionType
+
+from nbtriton.backends.fil.parameters import FILENAMES, model_type
+from nbtriton.backends.python.predictors import is_pipeline, is_predictor
+from nbtriton.common.errors import InvalidArgumentError, UnsupportedError
+from nbtriton.model.config import (
+    ModelConfig,
+    differences,
+    format_pbtxt,
+    is_ensemble,
+    stand_in_reason,
+)
+from nbtriton.runtime.engine import Server
+from nbtriton.runtime.engine.lifecycle.loading import model_directory
+from nbtriton.serving.repository.export.environments import is_environment, write_environment
+from nbtriton.serving.repository.export.modelfile import (
+    ModelFile,
+    class_file,
+    estimator_file,
+    function_file,
+    torch_file,
+)
+from nbtriton.serving.repository.export.nativefiles import files_beside, save_native
+from nbtriton.serving.repository.export.onnxfiles import external_files
+
+__all__ = ["TORCH_FORMATS", "ExportedModel", "ModelWriter"]
+
+TORCH_FORMATS = ("torchscript", "export", "python")
+
+# Fields of completion that a file keeps; the others are Triton's defaults.
+_COMPLETED = (
+    "backend", "max_batch_size", "dynamic_batching", "sequence_batching",
+    "model_transaction_policy",
+)  # fmt: skip
+
+# Occurs in the text of every model that calls others (business logic scripting).
+_BLS_CALL = "InferenceRequest("
+
+
+@dataclass(frozen=True, slots=True)
+class ExportedModel:
+    """One exported model.
+
+    Attributes
+    ----------
+    kind : str
+        ``"class"``, ``"function"``, ``"estimator"``, ``"TorchScript"``, ``"ONNX"``, ``"treelite checkpoint"``,
+        ``"OpenVINO"``, ``"files"``, ``"configuration"`` (a backend that runs no code), ``"stand-in"`` or
+        ``"ensemble"``.
+    carried, missing : mapping of str to str
+        Notebook variables in the files, and variables that the files use and lack.
+    notes : tuple of str
+    """
+
+    name: str
+    versions: tuple[int, ...]
+    kind: str
+    carried: Mapping[str, str]
+    missing: Mapping[str, str]
+    notes: tuple[str, ...] = ()
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """Sentences for the user."""
+        lines = list(self.notes)
+        if self.missing:
+            names = ", ".join(f"'{name}' ({what})" for name, what in self.missing.items())
+            lines.append(
+                f"the file of model '{self.name}' will not have {names}: define "
+                f"{'it' if len(self.missing) == 1 else 'them'} in the model's cell, or carry "
+                f"{'it' if len(self.missing) == 1 else 'them'} along with carry="
+                f"{list(self.missing)!r}"
+            )
+        return tuple(lines)
+
+
+class ModelWriter:
+    """Writer of one model.
+
+    Parameters
+    ----------
+    server : Server
+    name : str
+    folder : Path
+        The model's directory, to be created.
+    carry, torch, python_prefix, on_progress
+        As in `nbtriton.serving.repository.export.writer.export_repository`.
+    """
+
+    def __init__(
+        self,
+        server: Server,
+        name: str,
+        folder: Path,
+        carry: Collection[str] | bool,
+        torch: str,
+        python_prefix: str | None,
+        on_progress: Callable[[str], None],
+    ) -> None:
+        self._inspection = server.engine.inspection
+        self._server = server
+        self._name = name
+        self._folder = folder
+        self._carry = carry
+        self._torch = torch
+        self._python_prefix = python_prefix
+        self._on_progress = on_progress
+        self._completed = server.config(name)
+        self._config = _sensible(self._inspection.user_config(name), self._completed)
+        self._notes: list[str] = []
+
+    def write(
+        self, names: Collection[str], extra: Mapping[str, str | bytes | Path]
+    ) -> ExportedModel:
+        """Write versions, further files and configuration.
+
+        Parameters
+        ----------
+        names : collection of str
+            All models of the export.
+        extra : mapping
+            Further files by path.
+        """
+        self._folder.mkdir()
+        versions = sorted(
+            model.version
+            for model in self._server.models()
+            if model.name == self._name and model.state == "READY"
+        )
+        carried: dict[str, str] = {}
+        missing: dict[str, str] = {}
+        kind = ""
+        for version in versions:
+            place = self._folder / str(version)
+            place.mkdir()
+            kind, file = self._write_version(version, place)
+            carried |= file.carried
+            missing |= file.missing
+        for path, content in extra.items():
+            _write_extra(self._folder, path, content)
+        self._notes += write_environment(
+            self._config,
+            model_directory(self._inspection.served(self._name, versions[-1])),
+            self._folder,
+            python_prefix=self._python_prefix,
+            on_progress=self._on_progress,
+        )
+        text = format_pbtxt(self._config)
+        (self._folder / "config.pbtxt").write_text(text, encoding="utf-8")
+        notes = self._notes + _missing_files(self._completed, self._folder)
+        notes += self._call_notes(names)
+        written = ModelConfig()
+        written.CopyFrom(self._completed)
+        written.backend = self._config.backend
+        notes += [f"model '{self._name}': {difference}" for difference in differences(written)]
+        return ExportedModel(
+            self._name, tuple(versions), kind, carried, missing, tuple(dict.fromkeys(notes))
+        )
+
+    def _write_version(self, version: int, place: Path) -> tuple[str, ModelFile]:
+        """Write one version; return its kind, and its ``model.py`` if it has one."""
+        name, config = self._name, self._config
+        if is_ensemble(config):
+            (place / ".keep").touch()  # git and zip skip an empty directory
+            return "ensemble", ModelFile()
+        if self._inspection.forms_own_batches(name, version):
+            self._notes.append(
+                f"model '{name}' has custom batching in Python, which Triton takes as a C library only: "
+                "there its batches are those of the dynamic batcher"
+            )
+        completed = self._server.config(name, version)
+        reason = stand_in_reason(completed)
+        source = self._inspection.served(name, version)
+        if reason:
+            return self._write_stand_in(reason, source, version, place), ModelFile()
+        if isinstance(source, Path):
+            if completed.runtime == "model.py":
+                self._notes.append(
+                    f"model '{name}' runs the code of the Python-based backend '{config.backend}', "
+                    "which is not written: Triton needs its folder among its backends"
+                )
+            _copy_files(source, place, config)
+            return "files", ModelFile()
+        if source is None:
+            (place / ".keep").touch()
+            return "configuration", ModelFile()
+        native = save_native(source, completed, config, place)
+        if native:
+            return native, ModelFile()
+        if isinstance(source, bytes):
+            (place / "model.onnx").write_bytes(source)
+            config.ClearField("default_model_filename")
+            return "ONNX", ModelFile()
+        if isinstance(source, type):
+            file = class_file(source, carry=self._carry)
+            return "class", self._write_python(file, place)
+        if isinstance(source, FunctionType):
+            if len(config.batch_input):
+                self._notes.append(
+                    f"model '{name}' has batch inputs, which Triton's python backend does not make: "
+                    "its function will not get them there"
+                )
+            streams = completed.model_transaction_policy.decoupled
+            file = function_file(source, streams=streams, carry=self._carry)
+            return "function", self._write_python(file, place)
+        if is_pipeline(source):
+            raise UnsupportedError(
+                f"model '{name}' is a pipeline of transformers, which has no file",
+                hint="write its weights with its save_pretrained('FOLDER'), and a class TritonPythonModel "
+                f"whose initialize makes pipeline('{getattr(source, 'task', '')}', 'FOLDER'); models that are named are "
+                "exported without the others",
+            )
+        if is_predictor(source):
+            outputs = [tensor.name for tensor in completed.output]
+            file = estimator_file(source, outputs, completed.input[0].name)
+            package = type(source).__module__.partition(".")[0]
+            self._notes.append(
+                f"model '{name}' is pickled: the server needs the same version of {package}"
+            )
+            return "estimator", self._write_python(file, place)
+        return self._write_module(source, completed, place)
+
+    def _write_python(self, file: ModelFile, place: Path) -> ModelFile:
+        file.write(place)
+        self._config.backend = "python"
+        self._config.ClearField("default_model_filename")
+        return file
+
+    def _write_module(
+        self, module: object, completed: ModelConfig, place: Path
+    ) -> tuple[str, ModelFile]:
+        if not hasattr(module, "forward"):
+            raise UnsupportedError(
+                f"model '{completed.name}' is a {type(module).__name__}, which has no file",
+                hint="a class, a function, an estimator, a torch module or a file can be written: make "
+                "the object in the initialize of a class TritonPythonModel",
+            )
+        from nbtriton.serving.repository.export.torchfiles import save_program, save_torchscript
+
+        config = self._config
+        config.ClearField("platform")
+        config.ClearField("default_model_filename")
+        config.backend = "pytorch"
+        if self._torch == "export":
+            save_program(module, completed, place / "model.pt2")
+            config.default_model_filename = "model.pt2"
+            return "torch.export", ModelFile()
+        self._notes += save_torchscript(module, completed, place / "model.pt")
+        if self._torch == "torchscript":
+            return "TorchScript", ModelFile()
+        return "TorchScript in model.py", self._write_python(torch_file("model.pt"), place)
+
+    def _write_stand_in(self, reason: str, source: object, version: int, place: Path) -> str:
+        """Copy the files of a stand-in's directory; the model's file too if only its backend is missing."""
+        name = self._name
+        has_file = False
+        if isinstance(source, Path):
+            is_there = source.exists()
+            if is_there or source.parent.name == place.name:
+                _copy_files(source if is_there else source.parent, place, self._config)
+            has_file = is_there and any(place.iterdir())
+        if not any(place.iterdir()):
+            (place / ".keep").touch()
+        self._notes.append(
+            f"model '{name}' is a stand-in here ({reason}): "
+            + (
+                "its files are written as they are"
+                if has_file
+                else f"its file is not written, put it into '{name}/{version}'"
+            )
+        )
+        return "stand-in"
+
+    def _call_notes(self, names: Collection[str]) -> list[str]:
+        """Return notes about known calls of other models by business logic scripting."""
+        name = self._name
+        calls = self._server.engine.model_server.called_by(name)
+        if calls:
+            brought = [callee for callee in calls if callee in names]
+            missing = [callee for callee in calls if callee not in names]
+            notes = []
+            if brought:
+                notes.append(
+                    f"model '{name}' called {_quoted(brought)} when it ran here: written along"
+                )
+            if missing:
+                notes.append(
+                    f"model '{name}' called {_quoted(missing)} when it ran here, which is not loaded now "
+                    "and not written"
+                )
+            return notes
+        if any(
+            _BLS_CALL in file.read_text("utf-8", errors="replace")
+            for file in self._folder.glob("*/model.py")
+        ):
+            text = "can call other models and called none here so far: name those that it needs, or run it first"
+            return [f"model '{name}' {text}"]
+        return []
+
+
+def _quoted(names: Sequence[str]) -> str:
+    return ", ".join(f"'{name}'" for name in names)
+
+
+def _sensible(given: ModelConfig, completed: ModelConfig) -> ModelConfig:
+    """Return a concise configuration: the given one, with some fields of completion."""
+    config = ModelConfig()
+    config.CopyFrom(given)
+    for field in _COMPLETED:
+        descriptor = ModelConfig.DESCRIPTOR.fields_by_name[field]
+        message = descriptor.message_type is not None
+        absent = not config.HasField(field) if message else not getattr(config, field)
+        completes = completed.HasField(field) if message else bool(getattr(completed, field))
+        if absent and completes and not (message and _has_other_scheduler(config, field)):
+            if message:
+                getattr(config, field).CopyFrom(getattr(completed, field))
+            else:
+                setattr(config, field, getattr(completed, field))
+    for field in ("input", "output"):
+        config.ClearField(field)
+        getattr(config, field).extend(getattr(completed, field))
+    if is_ensemble(completed):
+        config.platform = "ensemble"
+        config.ClearField("backend")
+    return config
+
+
+def _has_other_scheduler(config: ModelConfig, field: str) -> bool:
+    chosen = config.WhichOneof("scheduling_choice")
+    return field in ("dynamic_batching", "sequence_batching") and chosen is not None
+
+
+def _copy_files(source: Path, place: Path, config: ModelConfig) -> None:
+    """Copy the files of a model; in a repository its whole directory."""
+    ignored = shutil.ignore_patterns("__pycache__")
+    if not source.exists():
+        raise UnsupportedError(
+            f"the file '{source}' of model '{config.name}' is not there any more"
+        )
+    version = source if source.is_dir() and source.name == place.name else source.parent
+    if version.name != place.name:  # not in a repository
+        if source.is_dir():
+            shutil.copytree(source, place / source.name, ignore=ignored)
+        else:
+            shutil.copyfile(source, place / source.name)
+        for name in (*external_files(source), *files_beside(source)):
+            (place / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(source.parent / name, place / name)
+        if _default_file(config) != source.name:
+            config.default_model_filename = source.name
+        return
+    shutil.copytree(version, place, dirs_exist_ok=True, ignore=ignored)
+    for path in version.parent.iterdir():
+        target = place.parent / path.name
+        if path.name in ("config.pbtxt", "configs", "__pycache__") or target.exists():
+            continue
+        if path.is_dir() and not path.name.isdigit() and not is_environment(path):
+            shutil.copytree(path, target, ignore=ignored)
+        elif path.is_file():
+            shutil.copyfile(path, target)
+
+
+def _default_file(config: ModelConfig) -> str:
+    """Return the default name of a model's file; empty for other backends."""
+    if config.backend == "fil":
+        return FILENAMES[model_type(config)]
+    defaults = {
+        "python": "model.py", "pytorch": "model.pt", "onnxruntime": "model.onnx", "openvino": "model.xml",
+    }  # fmt: skip
+    return defaults.get(config.backend, "")
+
+
+def _write_extra(folder: Path, path: str, content: str | bytes | Path) -> None:
+    target = (folder / path).resolve()
+    if not target.is_relative_to(folder.resolve()) or target == folder.resolve():
+        raise InvalidArgumentError(
+            f"file '{path}' is outside the directory of model '{folder.name}'"
+        )
+    target.parent.mkdir(parents=True, exist_ok=True)
+    if isinstance(content, Path):
+        shutil.copyfile(content, target)
+    else:
+        target.write_bytes(content.encode() if isinstance(content, str) else content)
+
+
+def _missing_files(config: ModelConfig, folder: Path) -> list[str]:
+    """Return notes about files that the configuration names and the directory lacks."""
+    named_files = [str(output.label_filename) for output in config.output if output.label_filename]
+    for sample in config.model_warmup:
+        named_files += [
+            f"warmup/{spec.input_data_file}"
+            for spec in sample.inputs.values()
+            if spec.input_data_file
+        ]
+    for state in config.sequence_batching.state:
+        named_files += [f"initial_state/{i.data_file}" for i in state.initial_state if i.data_file]
+    return [
+        f"model '{folder.name}' refers to {path}, which was not given with files="
+        for path in dict.fromkeys(named_files)
+        if not (folder / path).exists()
+    ]

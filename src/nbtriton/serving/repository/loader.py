@@ -1,0 +1,314 @@
+"""Loading and unloading of repository models in a server, with dependent ensembles."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+
+from nbtriton.common.errors import (
+    EngineStoppedError,
+    InternalError,
+    InvalidArgumentError,
+    NotFoundError,
+    TritonError,
+)
+from nbtriton.common.scratch import ScratchFolder
+from nbtriton.runtime.engine import Server
+from nbtriton.runtime.engine.core.threads import starting_here
+from nbtriton.serving.repository.building import build_versions, check
+from nbtriton.serving.repository.dependencies import by_dependency
+from nbtriton.serving.repository.override import Override
+from nbtriton.serving.repository.parallel import in_parallel
+from nbtriton.serving.repository.polling import PolledModel, poll_model
+from nbtriton.serving.repository.reader import is_folder_name
+from nbtriton.serving.repository.records import LOADS, ModelRecord, load_error, with_hint
+
+__all__ = ["ModelLoader"]
+
+_log = logging.getLogger("nbtriton.serving.repository")
+_loads = logging.getLogger(LOADS)
+
+
+class ModelLoader:
+    """Loader of repository models, with a record of each.
+
+    Parameters
+    ----------
+    server : Server
+    directories : sequence of Path
+        The repositories.
+    auto_complete, config_name, threads, retries
+        As in `nbtriton.serving.repository.control.ModelControl`.
+
+    Attributes
+    ----------
+    records : dict of str to ModelRecord
+    """
+
+    def __init__(
+        self,
+        server: Server,
+        directories: Sequence[Path],
+        *,
+        auto_complete: bool,
+        config_name: str,
+        threads: int,
+        retries: int,
+    ) -> None:
+        self.records: dict[str, ModelRecord] = {}
+        self._server = server
+        self._directories = directories
+        self._poll_model = partial(
+            poll_model, directories, config_name=config_name, auto_complete=auto_complete
+        )
+        self._auto_complete = auto_complete
+        self._threads = threads
+        self._retries = retries
+        self._lock = threading.Lock()
+        self._ended = threading.Condition()
+        # Models of loads that have not ended, and of unloads that wait for them.
+        self._loading: Counter[str] = Counter()
+        self._unloading: Counter[str] = Counter()
+        # The files that came with load requests.
+        self._scratch: ScratchFolder | None = None
+
+    def clean_up(self) -> None:
+        """Remove the files that came with load requests."""
+        with self._lock:
+            scratch, self._scratch = self._scratch, None
+        if scratch is not None:
+            scratch.close()
+
+    def _scratch_folder(self) -> Path:
+        with self._lock:
+            if self._scratch is None:
+                self._scratch = ScratchFolder("nbtriton-model-")
+            return self._scratch.path
+
+    def record(self, name: str) -> ModelRecord:
+        """Return the record of a model, created on first use."""
+        with self._lock:
+            return self.records.setdefault(name, ModelRecord(name))
+
+    def load(
+        self, names: Iterable[str], overrides: Mapping[str, Override] | None = None
+    ) -> dict[str, TritonError]:
+        """Load models and their composing models; return the errors of failed models.
+
+        Raises
+        ------
+        InvalidArgumentError
+            A model asks for it, and is one of them, while it is loaded itself.
+        """
+        requested = list(dict.fromkeys(names))
+        polled, errors = self._poll(requested, overrides or {})
+        if starting_here() in polled:  # it would wait for itself
+            raise InvalidArgumentError(
+                f"model '{starting_here()}' is being loaded, by this very call"
+            )
+        with self._in_progress([*polled]):
+            self._load_polled(requested, polled, errors)
+        return errors
+
+    @contextmanager
+    def _in_progress(self, names: Sequence[str]) -> Iterator[None]:
+        """Let unloads of these models wait, behind those that wait already."""
+        with self._ended:
+            if not starting_here():  # an unload may wait for the load that waits here
+                self._ended.wait_for(lambda: not any(self._unloading[name] for name in names))
+            self._loading.update(names)
+        try:
+            yield
+        finally:
+            with self._ended:
+                self._loading -= Counter(names)  # without those that are 0
+                self._ended.notify_all()
+
+    def _load_polled(
+        self,
+        requested: Sequence[str],
+        polled: Mapping[str, PolledModel],
+        errors: dict[str, TritonError],
+    ) -> None:
+        for name in requested:
+            if name in polled:
+                self.record(name).explicit = True
+        changed: set[str] = set()
+        load = partial(self._load_one, errors, changed)
+        in_parallel(
+            load, [model for model in polled.values() if not model.is_ensemble], self._threads
+        )
+        ensembles = {name: model for name, model in polled.items() if model.is_ensemble}
+        ordered, cyclic = by_dependency({n: model.config for n, model in ensembles.items()})
+        for name, cycle in cyclic.items():
+            errors[name] = load_error(name, cycle)
+            self.failed(name, errors[name])
+            _loads.error("failed to load '%s': %s", name, with_hint(errors[name]))
+        for name in ordered:
+            # A changed composing model requires a rebuild of the ensemble (L11).
+            load(ensembles[name], force=not changed.isdisjoint(ensembles[name].members))
+        self._load_dependents(changed, set(polled))
+
+    def failed(self, name: str, error: TritonError) -> None:
+        """Record the error of a load, and what serves on."""
+        record, entry = self.record(name), self._server.engine.registry.entries.get(name)
+        record.error, record.kept = error, None if entry is None else entry.user_config
+
+    def unload(self, name: str, *, dependents: bool = False) -> None:
+        """Unload a model, once its loads that have begun have ended.
+
+        With `dependents` also composing models that no other model uses.
+        """
+        with self._ended:
+            if not starting_here():
+                self._unloading[name] += 1
+                try:
+                    self._ended.wait_for(lambda: not self._loading[name])
+                finally:
+                    self._unloading -= Counter([name])
+                    self._ended.notify_all()
+            record = self.records.get(name)
+            serving = [model.version for model in self._server.models() if model.name == name]
+            self._server.unload(name)
+            if record is None:
+                return
+            record.explicit = False
+            record.waiting = None
+            record.set_unloaded(serving)
+            unloaded, record.loaded = record.loaded, None
+        if unloaded is None or not dependents:
+            return
+        used = {
+            member
+            for other in list(self.records.values())
+            if other.loaded is not None
+            for member in other.loaded.members
+        }
+        for member in unloaded.members:
+            composing = self.records.get(member)
+            if composing is not None and not composing.explicit and member not in used:
+                self.unload(member, dependents=True)  # L19
+
+    def _poll(
+        self, names: Sequence[str], overrides: Mapping[str, Override]
+    ) -> tuple[dict[str, PolledModel], dict[str, TritonError]]:
+        """Poll models and their composing models."""
+        polled: dict[str, PolledModel] = {}
+        errors: dict[str, TritonError] = {}
+        polled_names = set(names)
+        waiting = list(names)
+        while waiting:
+            name = waiting.pop(0)
+            try:
+                model = self._poll_model(
+                    name, override=overrides.get(name), scratch=self._scratch_folder
+                )
+            except (TritonError, OSError) as error:
+                if name in names:
+                    errors[name] = self._poll_failed(name, error)
+                continue  # a composing model: reported by the check of the ensemble
+            polled[name] = model
+            waiting += [member for member in model.members if member not in polled_names]
+            polled_names.update(model.members)
+        return polled, errors
+
+    def _poll_failed(self, name: str, error: TritonError | OSError) -> TritonError:
+        text = error.message if isinstance(error, TritonError) else str(error)
+        reported = InternalError(
+            f"failed to load '{name}', failed to poll from model repository", hint=text
+        )
+        record = self.records.get(name)
+        folder = is_folder_name(name)
+        if record is None and folder and any((root / name).is_dir() for root in self._directories):
+            record = self.record(name)
+        if record is None or record.polled_error != text:
+            if isinstance(error, NotFoundError):
+                _loads.error("%s", text)
+            else:
+                _loads.error("Poll failed for model directory '%s': %s", name, text)
+        if record is not None:
+            record.polled_error = text
+            self.failed(name, reported)
+        return reported
+
+    def _load_one(
+        self,
+        errors: dict[str, TritonError],
+        changed: set[str],
+        model: PolledModel,
+        *,
+        force: bool = False,
+    ) -> None:
+        name, record = model.name, self.record(model.name)
+        record.polled_error = ""
+        with record.busy:
+            if not force and self._is_current(record, model):
+                record.error = None
+                return
+            served = self._server.engine.registry.entries.get(name)
+            try:
+                self._install(record, model)
+            except EngineStoppedError:
+                raise
+            except TritonError as error:
+                if model.is_ensemble or not model.versions:  # otherwise logged for each version
+                    _loads.error("failed to load '%s': %s", name, with_hint(error))
+                errors[name] = error
+                self.failed(name, error)
+                record.waiting = model if model.is_ensemble else None
+                return
+            before = () if record.loaded is None else record.loaded.versions
+            removed = {*before, *record.states} - set(model.versions)
+            record.loaded, record.error, record.waiting, record.states = model, None, None, {}
+            record.set_unloaded(removed)
+            _loads.info("successfully loaded '%s'", name)
+            for _, text in self._server.engine.lifecycle.remarks(name, served):
+                _log.warning("model '%s': %s", name, text)
+            changed.add(name)
+
+    def _install(self, record: ModelRecord, model: PolledModel) -> None:
+        lifecycle = self._server.engine.lifecycle
+        check(self._server, self.records, model)
+        keep: set[int] = set()
+        if record.loaded is not None:
+            # The notebook may have replaced a version loaded here.
+            keep = {
+                version
+                for version in model.unchanged_since(record.loaded)
+                if lifecycle.can_update(model.name, version, model.config)
+            }
+        with lifecycle.loading(model.name) as begun:
+            runtimes, updates = build_versions(
+                self._server, record, model, keep=keep,
+                auto_complete=self._auto_complete, retries=self._retries,
+            )  # fmt: skip
+            record.set_unloaded([runtime.version for runtime in runtimes])  # until it is installed
+            lifecycle.install(model.name, model.given, runtimes, begun, updates=updates)
+
+    def _is_current(self, record: ModelRecord, model: PolledModel) -> bool:
+        return (
+            record.loaded is not None
+            and not model.is_override
+            and self._server.is_ready(model.name)
+            and model.mtime_ns <= record.loaded.mtime_ns
+        )
+
+    def _load_dependents(self, changed: set[str], done: set[str]) -> None:
+        """Rebuild ensembles whose composing models changed or are new (L11, L20)."""
+        if not changed:
+            return
+        serving = {model.name for model in self._server.models()}
+        ensembles = {}
+        for name, record in list(self.records.items()):
+            model = record.waiting or (record.loaded if name in serving else None)
+            if model is not None and name not in done and model.is_ensemble:
+                ensembles[name] = model
+        ordered, _ = by_dependency({n: model.config for n, model in ensembles.items()})
+        for name in ordered:
+            if not changed.isdisjoint(ensembles[name].members):
+                self._load_one({}, changed, ensembles[name], force=True)

@@ -1,0 +1,193 @@
+"""Reader of a model repository's directories, as Triton reads them (F1 to F6, L1 to L3)."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from nbtriton.common.errors import ConfigError, NotFoundError
+from nbtriton.model.config import (
+    ModelConfig,
+    normalize,
+    parse_pbtxt,
+    validate,
+    validate_io,
+)
+from nbtriton.runtime.engine.lifecycle.agents import run_agents
+
+__all__ = [
+    "RepositoryModel",
+    "check_config",
+    "directories_without_version",
+    "is_folder_name",
+    "parse_config",
+    "read_config",
+    "read_model",
+    "read_repository",
+]
+
+# A name with a leading zero, or not a number, is not a version (L1).
+_VERSION = re.compile(r"[1-9][0-9]*|0")
+# Other folders that Triton allows beside the versions.
+_OTHER_FOLDERS = ("configs", "initial_state", "warmup")
+# Of Linux's file systems, in bytes.
+_NAME_MAX = 255
+
+
+def is_folder_name(name: str) -> bool:
+    """Return whether a model may have a folder of its name in a repository, and nowhere else.
+
+    >>> [is_folder_name(name) for name in ("my model", "..", "a/b", "")]
+    [True, False, False, False]
+    """
+    # A name with a separator would be a path, also out of the repository.
+    proper = name not in ("", ".", "..") and not re.search(r"[/\\\0]", name)
+    return proper and len(name.encode(errors="surrogatepass")) <= _NAME_MAX
+
+
+@dataclass(frozen=True, slots=True)
+class RepositoryModel:
+    """One model's directory: versions in ascending order, and the configuration file."""
+
+    name: str
+    directory: Path
+    versions: tuple[int, ...]
+    config_file: Path | None
+
+    def version_directory(self, version: int) -> Path:
+        """Return the directory of a version."""
+        return self.directory / str(version)
+
+
+def read_repository(directory: str | Path, *, config_name: str = "") -> list[RepositoryModel]:
+    """Return the models of a repository by name, without opening their files.
+
+    Parameters
+    ----------
+    directory : path
+    config_name : str
+        ``--model-config-name``: ``configs/<name>.pbtxt`` is preferred to ``config.pbtxt`` (F2).
+
+    Raises
+    ------
+    NotFoundError
+        The directory does not exist.
+    """
+    root = Path(directory)
+    # No name, such as of a variable of the shell that is not set, is not the current directory.
+    if not str(directory) or not root.is_dir():
+        raise NotFoundError(f"failed to open model repository '{directory}': no such directory")
+    return [
+        read_model(path, path.name, config_name=config_name)
+        for path in sorted(root.iterdir())
+        if path.is_dir() and not path.name.startswith(".")
+    ]
+
+
+def read_config(model: RepositoryModel, *, auto_complete: bool = True) -> ModelConfig:
+    """Read, normalise and check a model's configuration.
+
+    Raises
+    ------
+    ConfigError
+        The configuration cannot be read or parsed, or `check_config` refuses it.
+    """
+    given = parse_config(model, auto_complete=auto_complete)
+    return check_config(model, given, auto_complete=auto_complete)
+
+
+def parse_config(model: RepositoryModel, *, auto_complete: bool = True) -> ModelConfig:
+    """Return the configuration in a model's file; empty without a file.
+
+    Raises
+    ------
+    ConfigError
+        The file cannot be parsed, or does not exist and auto-completion is off.
+    """
+    if model.config_file is not None:
+        return parse_pbtxt(model.config_file.read_bytes(), source=str(model.config_file))
+    if not auto_complete:
+        path = model.directory / "config.pbtxt"
+        raise ConfigError(
+            f"failed to open text file for read {path}: No such file or directory",
+            hint="auto-complete is off, so every model needs a configuration",
+        )  # F3
+    return ModelConfig()
+
+
+def check_config(
+    model: RepositoryModel, config: ModelConfig, *, auto_complete: bool = True
+) -> ModelConfig:
+    """Normalise a configuration for this directory, and check it in Triton's order (F7).
+
+    Raises
+    ------
+    ConfigError
+        The backend is unknown, the name is not the directory's, or a rule of class P is broken, without
+        auto-completion one of class I.
+    TritonError
+        A repository agent refused the directory.
+    """
+    run_agents(config, model.directory)
+    first = min(map(str, model.versions), default=None)
+    filenames: list[str] = []
+    if first is not None:
+        filenames = [
+            f"{path.name}/" if path.is_dir() else path.name
+            for path in model.version_directory(int(first)).iterdir()
+        ]
+    config = normalize(config, name=model.name, filenames=filenames)
+    validate(config)
+    if not auto_complete:
+        validate_io(config)
+    if config.name != model.name:
+        raise ConfigError(
+            f"unexpected directory name '{model.name}' for model '{config.name}', "
+            "directory name must equal model name",
+            field="name",
+        )  # V50
+    return config
+
+
+def read_model(directory: Path, name: str, *, config_name: str = "") -> RepositoryModel:
+    """Return one model's directory, without opening its files.
+
+    Parameters
+    ----------
+    directory : Path
+        The model's directory.
+    name : str
+        Name of the model; the directory's name, except for an override.
+    config_name : str
+        As in `read_repository`.
+    """
+    versions = sorted(
+        int(child.name)
+        for child in directory.iterdir()
+        if child.is_dir() and _VERSION.fullmatch(child.name)
+    )
+    return RepositoryModel(name, directory, tuple(versions), _config_file(directory, config_name))
+
+
+def _config_file(directory: Path, config_name: str) -> Path | None:
+    candidates = [directory / "config.pbtxt"]
+    if config_name:
+        candidates.insert(0, directory / "configs" / f"{config_name}.pbtxt")
+    return next((path for path in candidates if path.is_file()), None)
+
+
+def directories_without_version(directory: Path) -> list[tuple[str, str]]:
+    """Return the directories of a model that are not versions, each with Triton's reason."""
+    return [
+        (
+            child.name,
+            "contains leading zeros in its directory name"
+            if child.name.startswith("0")
+            else "fails to convert to integral number",
+        )
+        for child in sorted(directory.iterdir())
+        if child.is_dir()
+        and child.name not in _OTHER_FOLDERS
+        and not _VERSION.fullmatch(child.name)
+    ]

@@ -1,0 +1,199 @@
+"""Validation of a repository without serving it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+
+from nbtriton.backends import BackendSettings, find_backend
+from nbtriton.backends.devices import visible_gpus
+from nbtriton.common.errors import ConfigError, InternalError, TritonError
+from nbtriton.model.config import (
+    Difference,
+    ModelConfig,
+    differences,
+    ignored_fields,
+    is_ensemble,
+    stand_in_reason,
+)
+from nbtriton.runtime.engine.core.registry import versions_to_keep
+from nbtriton.runtime.engine.lifecycle.loading import check_ensemble, check_model, complete_model
+from nbtriton.runtime.workers.environment import Environments
+from nbtriton.serving.repository.dependencies import by_dependency
+from nbtriton.serving.repository.reader import RepositoryModel, read_config, read_repository
+
+__all__ = ["Finding", "validate_repository"]
+
+_DEFAULT_FILES = {"python": "model.py", "pytorch": "model.pt", "onnxruntime": "model.onnx"}
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Result of one model: its completed configuration, or its error."""
+
+    name: str
+    config: ModelConfig | None = None
+    error: TritonError | None = None
+    ignored: Sequence[tuple[str, str]] = ()  # fields without effect here, and the reasons
+    differences: Sequence[Difference] = ()  # of Triton 2.51, where the model is not as it is here
+
+    @property
+    def stand_in(self) -> str:
+        """Reason why only a stand-in could run the model; empty for a complete model."""
+        return "" if self.config is None else stand_in_reason(self.config)
+
+    def __str__(self) -> str:
+        if self.error is not None:
+            return f"{self.name}: {self.error.message}"
+        mark = f" as a stand-in ({self.stand_in})" if self.stand_in else ""
+        return f"{self.name}: OK{mark}"
+
+
+def validate_repository(
+    directory: str | Path,
+    *,
+    auto_complete: bool = True,
+    config_name: str = "",
+    settings: BackendSettings = MappingProxyType({}),
+    stand_in: bool = False,
+) -> Iterator[Finding]:
+    """Complete and check every model of a repository, also after errors.
+
+    The models' ``auto_complete_config`` is run, but not their ``initialize``.
+
+    Parameters
+    ----------
+    directory : path
+    auto_complete : bool
+        False is ``--disable-auto-complete-config``.
+    config_name : str
+        ``--model-config-name``.
+    settings : mapping of str to mapping
+        ``--backend-config``, as `nbtriton.Server` takes it.
+    stand_in : bool
+        Check a model whose backend, package or file is missing as a stand-in of its shapes.
+
+    Yields
+    ------
+    Finding
+        One per model: first models that are not ensembles, then ensembles after their composing models.
+
+    Raises
+    ------
+    NotFoundError
+        The directory does not exist.
+    """
+    with closing(Environments()) as environments:
+        how = _How(auto_complete, settings, stand_in, environments)
+        yield from _findings(directory, config_name, how)
+
+
+@dataclass(frozen=True, slots=True)
+class _How:
+    """Options of a completion."""
+
+    auto_complete: bool
+    settings: BackendSettings
+    stand_in: bool
+    environments: Environments
+
+
+def _findings(directory: str | Path, config_name: str, how: _How) -> Iterator[Finding]:
+    models = read_repository(directory, config_name=config_name)
+    by_name = {model.name: model for model in models}
+    read: dict[str, ModelConfig] = {}
+    failed: dict[str, TritonError] = {}
+    done: dict[str, ModelConfig] = {}
+    for model in models:
+        try:
+            read[model.name] = read_config(model, auto_complete=how.auto_complete)
+        except TritonError as error:
+            failed[model.name] = error
+    for model in models:
+        if model.name in read and not is_ensemble(read[model.name]):
+            try:
+                done[model.name] = _check(model, read[model.name], how)
+            except TritonError as error:
+                failed[model.name] = error
+            yield _finding(model.name, read, done, failed)
+        elif model.name in failed:
+            yield Finding(model.name, error=failed[model.name])
+    ensembles = {name: config for name, config in read.items() if is_ensemble(config)}
+    versions = {
+        model.name: versions_to_keep(read[model.name], model.versions)
+        for model in models
+        if model.name in read
+    }
+    ordered, cyclic = by_dependency(ensembles)
+    for name in (*ordered, *cyclic):  # the check of an ensemble reports the cycle
+        try:
+            _check_versions(name, versions[name], by_name[name].versions)
+            _check_members(name, read, failed)
+            done[name] = check_ensemble(
+                read[name],
+                max(versions[name]),
+                {**ensembles, **done},
+                versions,
+                by_name[name].directory,
+            )
+        except TritonError as error:
+            failed[name] = error
+        yield _finding(name, read, done, failed)
+
+
+def _finding(
+    name: str,
+    read: Mapping[str, ModelConfig],
+    done: Mapping[str, ModelConfig],
+    failed: Mapping[str, TritonError],
+) -> Finding:
+    config = done.get(name)
+    found = () if config is None else differences(config)
+    return Finding(name, config, failed.get(name), ignored_fields(read[name]), found)
+
+
+def _check(model: RepositoryModel, config: ModelConfig, how: _How) -> ModelConfig:
+    selected = versions_to_keep(config, model.versions)
+    _check_versions(model.name, selected, model.versions)
+    if config.backend and not how.stand_in:
+        find_backend(config.backend, how.settings)
+    completed = config
+    for version in sorted(selected):
+        filename = config.default_model_filename or _DEFAULT_FILES.get(config.backend, "")
+        source = model.version_directory(version) / filename
+        if filename and not source.exists() and not how.stand_in:
+            raise InternalError(
+                f"load failed for model '{model.name}': version {version} is at UNAVAILABLE "
+                f"state: Internal: model file '{source}' does not exist;"
+            )
+        _, completed = complete_model(
+            config, source, version,
+            gpus=visible_gpus(), auto_complete=how.auto_complete, settings=how.settings,
+            stand_in=how.stand_in, environments=how.environments,
+        )  # fmt: skip
+        check_model(completed, source, version)
+    return completed
+
+
+def _check_versions(name: str, selected: Collection[int], found: Sequence[int]) -> None:
+    if not selected:
+        raise ConfigError(
+            f"at least one version must be available under the version policy of model '{name}'",
+            hint=f"version directories found: {', '.join(map(str, found)) or 'none'}",
+            field="version_policy",
+        )  # V51
+
+
+def _check_members(
+    name: str, read: Mapping[str, ModelConfig], failed: Mapping[str, TritonError]
+) -> None:
+    for step in read[name].ensemble_scheduling.step:
+        error = failed.get(step.model_name)
+        if error is not None and step.model_name in read:
+            raise ConfigError(
+                f"ensemble '{name}' depends on '{step.model_name}' which has no loaded version. "
+                f"Model '{step.model_name}' loading failed with error: {error.message}"
+            )  # V114

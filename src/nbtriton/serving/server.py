@@ -1,0 +1,354 @@
+"""The public `Server`, with repositories and endpoints, and the process-wide server."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import warnings
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+from nbtriton.backends.forking import per_process
+from nbtriton.common.errors import LoadWarning
+from nbtriton.runtime.engine import Server as EngineServer
+from nbtriton.runtime.engine.lifecycle.options import ServerOptions
+
+if TYPE_CHECKING:
+    from nbtriton.serving.frontends import Endpoints
+    from nbtriton.serving.repository.control import ModelControl
+    from nbtriton.serving.repository.export.writer import Exported
+    from nbtriton.serving.repository.verify.find_server import RealServer
+    from nbtriton.serving.repository.verify.verification import Verification
+
+__all__ = ["Server", "close_server", "server"]
+
+
+class Server(EngineServer):  # noqa: D101 - the docstring of what it extends
+    __doc__ = EngineServer.__doc__
+
+    def _repr_mimebundle_(self, **_options: object) -> dict[str, str]:
+        from nbtriton.runtime.engine.status import show_server
+
+        return show_server(self)
+
+    # Made once, on first use: several threads may need it at the same time.
+
+    @property
+    def _endpoints(self) -> list[Endpoints]:
+        found: list[Endpoints] = self.__dict__.setdefault("_endpoint_list", [])
+        return found
+
+    @property
+    def _controls(self) -> list[ModelControl]:
+        found: list[ModelControl] = self.__dict__.setdefault("_control_list", [])
+        return found
+
+    @property
+    def endpoints(self) -> tuple[Endpoints, ...]:
+        """Open endpoints of `serve`."""
+        return tuple([one for one in list(self._endpoints) if _is_open(one)])
+
+    def load_repository(
+        self,
+        directory: str | Path | Sequence[str | Path],
+        *,
+        control_mode: str = "none",
+        load_models: Sequence[str] = (),
+        poll_s: float = 15.0,
+        auto_complete: bool = True,
+        config_name: str = "",
+        strict_readiness: bool = True,
+        exit_on_error: bool = False,
+        load_threads: int = 4,
+        load_retries: int = 0,
+    ) -> ModelControl:
+        """Load the models of a repository as Triton does; a model that fails does not affect others.
+
+        Parameters
+        ----------
+        directory : path or sequence of paths
+        control_mode : {"none", "explicit", "poll"}
+            Load all models once; or the models of `load_models` and `ModelControl.load`; or all, and
+            changed models every `poll_s` seconds.
+        load_models, poll_s, auto_complete, config_name, strict_readiness, exit_on_error, load_threads, load_retries
+            As in `nbtriton.serving.repository.control.ModelControl`.
+
+        Returns
+        -------
+        ModelControl
+            Displays the state of every model; closed by the server.
+
+        Raises
+        ------
+        NotFoundError
+            The directory does not exist.
+
+        Warns
+        -----
+        LoadWarning
+            For each model that failed while another load of it serves: that goes on.
+
+        Examples
+        --------
+        >>> import tempfile
+        >>> server.load_repository(tempfile.mkdtemp()).errors
+        {}
+        """
+        from nbtriton.serving.repository.control import ModelControl, kept_reason
+
+        self.engine.check_open()
+        control = ModelControl(
+            self,
+            directory,
+            mode=control_mode,
+            load_models=load_models,
+            poll_s=poll_s,
+            auto_complete=auto_complete,
+            config_name=config_name,
+            strict_readiness=strict_readiness,
+            exit_on_error=exit_on_error,
+            load_threads=load_threads,
+            load_retries=load_retries,
+        )
+        for old in self._controls:
+            if old.directories == control.directories:  # a cell that runs again
+                old.close()
+        self._controls.append(control)
+        self.engine.model_control = control
+        for name, error in control.kept.items():
+            text = kept_reason(name, error).strip()
+            warnings.warn(f"model '{name}': {text}", LoadWarning, stacklevel=2)
+        return control
+
+    def control_of(self, name: str) -> ModelControl | None:
+        """Return the control of the repository from which a model serves; None for other models.
+
+        Examples
+        --------
+        >>> server.control_of("double") is None
+        True
+        """
+        return next((one for one in reversed(self._controls) if one.holds(name)), None)
+
+    def export(
+        self,
+        directory: str | Path,
+        models: Sequence[str] | None = None,
+        *,
+        carry: Collection[str] | bool = (),
+        files: Mapping[str, Mapping[str, str | bytes | Path]] | None = None,
+        torch: str = "torchscript",
+        overwrite: bool = False,
+        python_prefix: str | None = None,
+        on_progress: Callable[[str], None] = lambda _: None,
+        verify: bool = False,
+        requests: Mapping[str, Sequence[Mapping[str, Any]]] | None = None,
+        reference: RealServer | Path | str | None = None,
+    ) -> Exported | Verification:
+        """Write models as a repository for the real Triton.
+
+        Warns of every notebook variable that a model uses and its file lacks.
+
+        Parameters
+        ----------
+        directory : path
+            Created if it does not exist; refused without `overwrite` if it has other contents.
+        models : sequence of str, optional
+            All by default. Composing models of ensembles are included, and models called by business
+            logic scripting so far.
+        carry : collection of str or True
+            Notebook variables to include; True for all that are used.
+        files : mapping, optional
+            Labels, warmup data and other files by model and path within its directory.
+        torch : {"torchscript", "export", "python"}
+            Form of torch modules: TorchScript or ``torch.export`` files for Triton's pytorch
+            backend, or TorchScript and a ``model.py`` that runs it in the python backend.
+        overwrite : bool
+            Replace models of the same names that no export has written.
+        python_prefix : str, optional
+            Prefix of virtual environments' Python on the server, such as ``"/usr"``; by default as
+            here.
+        on_progress : callable, optional
+            Called with a description of a long step, such as packing an environment.
+        verify : bool
+            Send the same requests to this server and to the real tritonserver with the written
+            repository.
+        requests : mapping, optional
+            Requests of the verification by model; other models get generated requests.
+        reference : path or ``"install"``, optional
+            The real server; see `nbtriton.serving.repository.verify.find_server.find_server`.
+
+        Returns
+        -------
+        Exported or Verification
+            Both are displayed as tables.
+
+        Raises
+        ------
+        AlreadyExistsError
+            The directory has other contents.
+        UnsupportedError
+            A model cannot be written.
+        UnavailableError
+            No real server was found.
+
+        Examples
+        --------
+        >>> import tempfile
+        >>> exported = server.export(tempfile.mkdtemp(), ["double"])
+        >>> (exported.directory / "double" / "config.pbtxt").exists()
+        True
+        """
+        from nbtriton.serving.repository.export.writer import ExportWarning, export_repository
+        from nbtriton.serving.repository.verify.find_server import find_server
+
+        real = find_server(reference) if verify else None
+        exported = export_repository(
+            self, directory, models, carry=carry, files=files, torch=torch, overwrite=overwrite,
+            python_prefix=python_prefix, on_progress=on_progress,
+        )  # fmt: skip
+        for text in exported.warnings:
+            warnings.warn(text, ExportWarning, stacklevel=2)
+        if real is None:
+            return exported
+        from nbtriton.serving.repository.verify.verification import verify_repository
+
+        return verify_repository(
+            exported.directory,
+            server=self,
+            models=[model.name for model in exported.models],
+            requests=requests,
+            reference=real,
+            on_progress=on_progress,
+        )
+
+    def serve(self, **options: Any) -> Endpoints:
+        """Serve clients over KServe's protocol, as tritonserver does.
+
+        Clients may load and unload models if the last `load_repository` had
+        ``control_mode="explicit"``.
+
+        Parameters
+        ----------
+        **options
+            As in `nbtriton.serving.frontends.serve`: ``http_port``, ``grpc_port``, ``metrics_port`` and
+            ``openai_port`` (0 for any free port, None for none) and ``host``, by default this machine only.
+
+        Returns
+        -------
+        Endpoints
+            Closed by its ``close()``, and with the server.
+
+        Raises
+        ------
+        UnavailableError
+            A port is in use; nothing is left open.
+
+        Examples
+        --------
+        >>> with server.serve(http_port=0, grpc_port=0, metrics_port=None) as endpoints:
+        ...     endpoints.http_port > 0
+        True
+        """
+        from nbtriton.serving.frontends import serve
+
+        self.engine.check_open()
+        options.setdefault("control", self.engine.model_control)
+        endpoints = serve(self, **options)
+        known = self._endpoints
+        known.append(endpoints)
+        for one in list(known):  # one by one: another thread may open further endpoints
+            if not _is_open(one):
+                with contextlib.suppress(ValueError):
+                    known.remove(one)
+        return endpoints
+
+    def _pop_endpoints(self) -> Iterator[Endpoints]:
+        """Yield each of the endpoints once, even if two threads close the server."""
+        with contextlib.suppress(IndexError):
+            while True:
+                yield self._endpoints.pop()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_error: object) -> None:
+        import asyncio  # 20 ms, only for callers that await
+
+        await asyncio.to_thread(self.close)  # the loop delivers what is awaited meanwhile
+
+    def close(self, *, timeout_s: float = 5.0) -> None:
+        """Stop endpoints, the polling of repositories, and models, in this order; idempotent.
+
+        Parameters
+        ----------
+        timeout_s : float
+            Seconds to wait for executing requests.
+
+        Examples
+        --------
+        >>> with nt.Server() as own:  # closes it at the end of the block
+        ...     pass
+        >>> own.close()
+        """
+        if self.engine.in_parent:
+            return
+        for endpoints in self._pop_endpoints():
+            endpoints.close()
+        for control in list(self._controls):
+            control.close(timeout_s=timeout_s)
+        super().close(timeout_s=timeout_s)
+        for control in self._controls:
+            control.clean_up()
+
+
+def _is_open(one: Endpoints) -> bool:
+    return bool(one.http_port or one.grpc_port or one.metrics_port or one.openai_port)
+
+
+_lock = per_process(threading.Lock)
+_server: Server | None = None
+
+
+def server(**options: Any) -> Server:
+    """Return the process-wide server, made on first use and closed at exit.
+
+    Parameters
+    ----------
+    **options
+        Of `Server`, such as ``cache_bytes=…``, ``rate_limit="execution_count"``, ``gpus=[0]`` or
+        ``backend_config={…}``. Other options are unchanged. Different values change the existing
+        server: its models are loaded again, as by `Server.set_options`, which returns their names.
+
+    Raises
+    ------
+    InvalidArgumentError
+        An option does not exist, or its value is invalid.
+    ConfigError, LoadError
+        A model cannot be loaded with these options; nothing has changed.
+
+    Examples
+    --------
+    >>> nt.server(cache_bytes=1_000_000) is nt.server()
+    True
+    """
+    global _server
+    with _lock():
+        if _server is None:
+            ServerOptions().changed(**options)  # checked before the server is made
+            _server = Server()
+        found = _server
+    if options:
+        found.set_options(**options)
+    return found
+
+
+def close_server() -> None:
+    """Close the process-wide server, if any; the next `server()` makes a new one."""
+    global _server
+    with _lock():
+        closing, _server = _server, None
+    if closing is not None:
+        # One second: an exit or an unload must not wait for a model that hangs.
+        closing.close(timeout_s=1.0)
