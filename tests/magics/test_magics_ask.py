@@ -148,8 +148,8 @@ def test_a_model_whose_name_has_spaces_is_named_in_quotes(notebook):
     assert "run %triton_profile 'my model', or" in str(
         notebook("%triton_whatif 'my model'").error.hint
     )
-    proposal = "nt.explain.findings.Proposal('my model', 'why', 'dynamic_batching { }').cell"
-    notebook.ok("import nbtriton.lab.explain.findings")
+    proposal = "Proposal('my model', 'why', 'dynamic_batching { }').cell"
+    notebook.ok("from nbtriton.lab.explain.findings import Proposal")
     notebook.ok(notebook.ok(proposal).value)
     assert notebook.ok("nt.server().config('my model').HasField('dynamic_batching')").value
     assert "'my model'" in notebook.complete("%triton_infer ")

@@ -67,8 +67,9 @@ def names(own_progress, tmp_path, monkeypatch) -> Iterator[dict[str, object]]:
 @pytest.mark.parametrize("module", modules())
 def test_the_examples_run(module: str, names: dict[str, object]) -> None:
     found = importlib.import_module(module)
-    around = importlib.import_module(".".join(module.split(".")[:2]))
-    names = {name: getattr(around, name) for name in getattr(around, "__all__", ())} | names
+    parts = module.split(".")
+    for around in (importlib.import_module(".".join(parts[:depth])) for depth in (2, 3)):
+        names = {name: getattr(around, name) for name in getattr(around, "__all__", ())} | names
     runner = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS)
     written: list[str] = []
     with warnings.catch_warnings():

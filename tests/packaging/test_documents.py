@@ -59,7 +59,7 @@ def test_named_paths_exist(document) -> None:
 
 
 def core_folders() -> list[Path]:
-    return [path for path in SOURCES.glob("*/*") if path.is_dir()]
+    return [path for depth in ("*/*", "*/*/*") for path in SOURCES.glob(depth) if path.is_dir()]
 
 
 def test_make_targets_exist(document) -> None:

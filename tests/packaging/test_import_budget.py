@@ -48,7 +48,7 @@ with Server(gpus=()) as server:
         "from nbtriton import TritonError",
         "import nbtriton.model.config, nbtriton.model.tensors, nbtriton.scheduling, nbtriton.drawing",
         "from nbtriton import Server",
-        "import nbtriton.perf",
+        "import nbtriton.lab.perf",
         SERVE,
     ],
     ids=["package", "names", "errors", "pure folders", "server", "perf", "serving"],
