@@ -12,7 +12,9 @@ import pytest
 
 SOURCES = Path(__file__).parents[2] / "src"
 PACKAGE = SOURCES / "nbtriton"
-ROOMS = sorted(path.parent.relative_to(PACKAGE).as_posix() for path in PACKAGE.glob("*/__init__.py"))
+ROOMS = sorted(
+    path.parent.relative_to(PACKAGE).as_posix() for path in PACKAGE.glob("*/__init__.py")
+)
 MOST = 3
 
 
