@@ -35,9 +35,6 @@ TOOLS: Mapping[str, Tool] = {
     "tritonclient": Tool(("tritonclient[grpc,http]==2.73.0",)),
     # It imports pkg_resources, which later versions of setuptools lack.
     "tritonclient-2.50": Tool(("tritonclient[grpc,http]==2.50.0", "numpy<2", "setuptools<81")),
-    # With a tritonserver of its own, of 250 MB.
-    "pytriton": Tool(("nvidia-pytriton==0.5.14", "numpy<2")),
-    "pytriton-client": Tool(("nvidia-pytriton==0.7.0",)),
     "kserve": Tool(("kserve==0.21.0",)),
     # It runs notebooks in its own process, so they need what nbtriton needs.
     "marimo": Tool(("marimo==0.25.2", "matplotlib", *_PROJECT["project"]["dependencies"])),

@@ -9,7 +9,6 @@ import os
 import shutil
 import socket
 import subprocess
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -220,25 +219,6 @@ def _calls(program: str) -> Callable[[Environment, Path], str]:
     return run
 
 
-def pytriton(environment: Environment, folder: Path) -> str:
-    """Run programs of PyTriton's interface with PyTriton, and here, and compare what they print."""
-    program = PROGRAMS / "pytriton_programs.py"
-    # PyTriton's tensor store needs the very release of Python that its binaries were built with.
-    _run(
-        environment.program("python"), program, "pytriton", *free_ports(3), folder / "theirs",
-        where=folder, env={"PYTRITON_NO_TENSORSTORE": "1"},
-    )  # fmt: skip
-    _run(
-        sys.executable, program, "nbtriton.pytriton", *free_ports(3), folder / "ours", where=folder
-    )
-    answers = [(folder / name).read_text().splitlines() for name in ("theirs", "ours")]
-    assert len(answers[0]) > 10, answers
-    assert answers[0] == answers[1], "\n".join(
-        f"{a}\n{b}" for a, b in zip(*answers, strict=False) if a != b
-    )
-    return f"{len(answers[0])} answers, the same here and there"
-
-
 def marimo(environment: Environment, folder: Path) -> str:
     """Execute a notebook of marimo's, and look for what its cells show."""
     page = folder / "notebook.html"
@@ -326,8 +306,6 @@ RUNS: Mapping[str, Callable[[Environment, Path], str]] = {
     "aiperf": aiperf,
     "tritonclient": _calls("tritonclient_calls.py"),
     "tritonclient-2.50": _calls("tritonclient_calls.py"),
-    "pytriton": pytriton,
-    "pytriton-client": _calls("pytriton_client_calls.py"),
     "kserve": _calls("kserve_calls.py"),
     "marimo": marimo,
 }

@@ -13,8 +13,6 @@ import pandas as pd
 
 import nbtriton as nt
 from nbtriton.model.config import ModelConfig
-from nbtriton.pytriton import ModelConfig as PyTritonConfig
-from nbtriton.pytriton import Tensor, Triton, batch
 from nbtriton.teaching import Progress
 
 Rows = npt.NDArray[np.float32]
@@ -38,11 +36,6 @@ def forms_batches(server: nt.Server) -> str:
 def one_each() -> object:
     """Which batches form?"""
     return nt.scenario(CONFIG, [0, 1])
-
-
-@batch
-def negate(data: Rows) -> list[Rows]:
-    return [-data]
 
 
 def serve(server: nt.Server, folder: Path) -> None:
@@ -112,13 +105,6 @@ def predict(server: nt.Server, folder: Path) -> None:
     print(mark.correct, forms_batches.hint, type(one_each).__name__)
 
 
-def bind() -> None:
-    triton = Triton()
-    data = Tensor(name="data", dtype=np.float32, shape=(-1,))
-    triton.bind("negate", negate, [data], [data], config=PyTritonConfig(max_batch_size=8))
-    print(triton.server.infer("negate", {"data": ONE})["data"].tolist(), triton.stop())
-
-
 def main() -> None:
     with nt.Server(gpus=()) as server, tempfile.TemporaryDirectory() as folder:
         server.load(CONFIG, double, name="double")
@@ -128,7 +114,6 @@ def main() -> None:
         explain(server, Path(folder))
         draw(server, report)
         predict(server, Path(folder))
-    bind()
 
 
 if __name__ == "__main__":
