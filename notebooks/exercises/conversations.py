@@ -66,7 +66,7 @@ def forgotten_conversations(server):
     """
     futures = [
         server.submit(
-            "chat", {"WORDS": np.ones((1, 1), np.int32)}, correlation_id=number,
+            "chat", {"WORDS": np.ones((1, 1), np.int32)}, sequence_id=number,
             sequence_start=True, sequence_end=number == 903,
         )
         for number in (901, 902, 903)

@@ -136,7 +136,7 @@ def play(server, name, values):
         server.infer(
             name,
             {"IN": row(value)},
-            correlation_id=9,
+            sequence_id=9,
             sequence_start=index == 0,
             sequence_end=index == last,
         )

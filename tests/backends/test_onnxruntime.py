@@ -704,7 +704,7 @@ def test_controls_and_implicit_state(server):
     for step in range(3):
         for sequence, add in ((7, 1), (8, 10)):
             found = server.infer(
-                "m", {"INPUT": np.array([[add]], np.int32)}, correlation_id=sequence,
+                "m", {"INPUT": np.array([[add]], np.int32)}, sequence_id=sequence,
                 sequence_start=step == 0, sequence_end=step == 2,
             )  # fmt: skip
             assert list(found) == ["OUTPUT"]

@@ -222,7 +222,7 @@ def play(server, name, values, sequence):
         server.infer(
             name,
             {"INPUT__0": row(value)},
-            correlation_id=sequence,
+            sequence_id=sequence,
             sequence_start=index == 0,
             sequence_end=index == last,
         )["OUTPUT__0"].item()
@@ -250,7 +250,7 @@ def test_implicit_state_is_an_argument_and_a_result_by_its_index(server, tmp_pat
     assert first == [101, 3]
     assert play(server, "summing", [5, 5, 5], 2) == [105, 10, 15]
     result = server.infer(
-        "summing", {"INPUT__0": row(1)}, correlation_id=3, sequence_start=True, sequence_end=True
+        "summing", {"INPUT__0": row(1)}, sequence_id=3, sequence_start=True, sequence_end=True
     )
     assert set(result) == {"OUTPUT__0"}  # the state is no output
 

@@ -155,8 +155,8 @@ def test_decoupled_stateful_and_bf16_stand_ins(server):
     data_type: TYPE_INT32 dims: 2 } }"""
     server.load(f'platform: "tensorrt_plan" max_batch_size: 2 {io} {state}', name="stateful")
     given = {"IN": torch.ones((1, 1), dtype=torch.bfloat16)}
-    first = server.infer("stateful", given, correlation_id=3, sequence_start=True)
-    last = server.infer("stateful", given, correlation_id=3, sequence_end=True)
+    first = server.infer("stateful", given, sequence_id=3, sequence_start=True)
+    last = server.infer("stateful", given, sequence_id=3, sequence_end=True)
     assert first["OUT"].shape == last["OUT"].shape == (1, 1)
 
 

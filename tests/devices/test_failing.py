@@ -57,7 +57,7 @@ def ask(server, model, rows):
     inputs = {("IN" if model in ("a", "cached", "stateful") else "T0"): rows}
     if model == "many":
         return list(server.stream(model, inputs))
-    sequence = {"correlation_id": 7, "sequence_start": True} if model == "stateful" else {}
+    sequence = {"sequence_id": 7, "sequence_start": True} if model == "stateful" else {}
     return [server.submit(model, inputs, **sequence).result(60)]
 
 

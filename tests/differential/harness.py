@@ -529,7 +529,7 @@ class OurSide(_Side):
                 request_id=send.request_id,
                 priority=send.priority,
                 timeout_us=send.timeout_us,
-                correlation_id=send.correlation_id,
+                sequence_id=send.correlation_id,
                 sequence_start=send.sequence_start,
                 sequence_end=send.sequence_end,
                 parameters=dict(parameters),

@@ -65,7 +65,7 @@ def _ask_ensemble(server: Server, name: str) -> None:
 def _ask_sequence(server: Server, name: str) -> None:
     for value, total in ((1, 1), (2, 3)):
         found = server.infer(
-            name, {"IN": np.array([[value]], np.float32)}, correlation_id=7,
+            name, {"IN": np.array([[value]], np.float32)}, sequence_id=7,
             sequence_start=value == 1, sequence_end=False,
         )  # fmt: skip
         assert found["OUT"] == total
@@ -73,7 +73,7 @@ def _ask_sequence(server: Server, name: str) -> None:
 
 def _ask_iterative(server: Server, name: str) -> None:
     found = server.infer(
-        name, {"IN": np.full((1, 3), 2, np.float32)}, correlation_id=7, sequence_start=True
+        name, {"IN": np.full((1, 3), 2, np.float32)}, sequence_id=7, sequence_start=True
     )
     assert found["OUT"].shape[-1] == 2
 

@@ -58,7 +58,7 @@ def test_the_collector_finds_no_reference_twice():
                 server.submit("ensemble", {"X": row(1)}),
                 server.submit("calling", {"IN": row(1)}),
                 server.submit(
-                    "s", {"IN": np.ones((1, 1), np.float32)}, correlation_id=1, sequence_start=True
+                    "s", {"IN": np.ones((1, 1), np.float32)}, sequence_id=1, sequence_start=True
                 ),
             ]
             dropped = server.submit(BASE, {"IN": row(1)})

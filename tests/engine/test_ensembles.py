@@ -214,7 +214,7 @@ def test_E5_steps_carry_what_the_request_carried(server: Server):
         "e",
         {"X": ones()},
         request_id="r1",
-        correlation_id=77,
+        sequence_id=77,
         sequence_start=True,
         timeout_us=5_000_000,
         parameters={"temperature": 3},
@@ -260,15 +260,15 @@ def test_E7_every_response_carries_the_sequence_parameters(server: Server):
         "sequence_start": False,
         "sequence_end": False,
     }
-    result = server.infer("e", {"X": ones()}, correlation_id="s-1", sequence_end=True)
+    result = server.infer("e", {"X": ones()}, sequence_id="s-1", sequence_end=True)
     assert result.parameters == {
         "sequence_id": "s-1",
         "sequence_start": False,
         "sequence_end": True,
     }
-    for correlation_id in (1, (1 << 63) - 1, 1 << 63, (1 << 64) - 5):  # a parameter is an int64
-        found = server.infer("e", {"X": ones()}, correlation_id=correlation_id).parameters
-        assert found["sequence_id"] == np.uint64(correlation_id).astype(np.int64)
+    for sequence_id in (1, (1 << 63) - 1, 1 << 63, (1 << 64) - 5):  # a parameter is an int64
+        found = server.infer("e", {"X": ones()}, sequence_id=sequence_id).parameters
+        assert found["sequence_id"] == np.uint64(sequence_id).astype(np.int64)
 
 
 # -- E8, E9: models that batch and models that do not ------------------------------------------------
@@ -637,12 +637,12 @@ def test_E6_steps_behind_get_the_sequence_that_a_response_names(server: Server):
     server.load(echo(), Reader, name="reader")
     server.load(echo(), relabelling({"sequence_id": 42, "sequence_end": True}), name="writer")
     server.load(chain("reader", "writer", "reader"), name="e")
-    result = server.infer("e", {"X": ones()}, correlation_id=7, sequence_start=True)
+    result = server.infer("e", {"X": ones()}, sequence_id=7, sequence_start=True)
     assert seen == [(7, 1), (42, 2)]
     # The last step said nothing of its own: its response is the request's again.
     assert result.parameters["sequence_id"] == 7
     server.load(chain("reader", "writer"), name="e")
-    result = server.infer("e", {"X": ones()}, correlation_id=7, sequence_start=True)
+    result = server.infer("e", {"X": ones()}, sequence_id=7, sequence_start=True)
     assert result.parameters == {
         "sequence_id": 42,
         "sequence_start": False,

@@ -288,7 +288,7 @@ def test_X6_a_step_that_begins_after_the_cancellation_does_as_its_scheduler(
         server.submit("first", {"IN": ones(8)})
         gate.wait_entered()
         dropped, kept = (
-            server.submit("e", {"X": row(number)}, request_id=name, correlation_id=number, sequence_start=True)
+            server.submit("e", {"X": row(number)}, request_id=name, sequence_id=number, sequence_start=True)
             for number, name in enumerate(("dropped", "kept"), start=1)
         )  # fmt: skip
         gate.let()
@@ -304,7 +304,7 @@ def test_X6_a_step_that_begins_after_the_cancellation_does_as_its_scheduler(
         assert counts["cache_miss"] == ("cache" in extra) * len(executed)
         if "sequence" in extra:  # its sequence has ended with it
             with pytest.raises(InvalidArgumentError, match="START flag"):
-                server.infer("next", {"IN": ones()}, correlation_id=1)
+                server.infer("next", {"IN": ones()}, sequence_id=1)
 
 
 def test_cancel_and_answer_at_once_give_one_answer(server: Server):

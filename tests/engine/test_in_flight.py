@@ -66,8 +66,8 @@ def test_a_request_inside_an_ensemble_is_in_the_step_that_names_it(server: Serve
 def test_a_sequence_of_requests_waits_behind_its_first(server: Server, gate: Gate):
     server.load(echo("sequence_batching {}"), gated(gate), name="m")
     futures = [
-        server.submit("m", {"IN": ones()}, correlation_id=7, sequence_start=True),
-        server.submit("m", {"IN": ones()}, correlation_id=7),
+        server.submit("m", {"IN": ones()}, sequence_id=7, sequence_start=True),
+        server.submit("m", {"IN": ones()}, sequence_id=7),
     ]
     gate.wait_entered()
     running, waiting = server.in_flight("m")

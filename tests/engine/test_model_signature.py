@@ -487,7 +487,7 @@ def test_numbers_of_a_request_may_be_numpys(server: Server):
     number = np.int64(1)
     result = server.infer(
         "m", {"IN": ones()}, version=number, priority=number, timeout_us=number * 10**9,
-        correlation_id=number, sequence_start=np.bool_(True), sequence_end=np.bool_(False),
+        sequence_id=number, sequence_start=np.bool_(True), sequence_end=np.bool_(False),
     )  # fmt: skip
     assert result["OUT"].tolist() == (ones() * 2).tolist()
 
@@ -542,16 +542,16 @@ def test_parameters_that_no_client_could_send_are_refused(parameters, said):
         ({"IN": ones(1)}, {"timeout_us": -1}, "timeout_us must be from 0 to 2^64 - 1, found -1"),
         (
             {"IN": ones(1)},
-            {"correlation_id": 1 << 64},
-            f"correlation_id must be from 0 to 2^64 - 1, found {1 << 64}",
+            {"sequence_id": 1 << 64},
+            f"sequence_id must be from 0 to 2^64 - 1, found {1 << 64}",
         ),
         ({"IN": ones(1)}, {"version": "1"}, "the version of a model is a whole number, found '1'"),
         ({"IN": ones(1)}, {"timeout_us": "5"}, "timeout_us must be a whole number, found '5'"),
         ({"IN": ones(1)}, {"timeout_us": None}, "timeout_us must be a whole number, found None"),
         (
             {"IN": ones(1)},
-            {"correlation_id": 1.5},
-            "correlation_id must be a whole number or a text, found 1.5",
+            {"sequence_id": 1.5},
+            "sequence_id must be a whole number or a text, found 1.5",
         ),
         ({"IN": ones(1)}, {"priority": "1"}, "priority must be a whole number, found '1'"),
         ({"IN": ones(1)}, {"request_id": 5}, "request_id must be a text, found 5"),

@@ -547,7 +547,7 @@ def test_an_implicit_state_is_not_what_the_model_writes_to(server: Server):
     for start in (True, False, False):
         for sequence in (1, 2):
             out = server.infer(
-                "m", {"IN": mine * sequence}, correlation_id=sequence, sequence_start=start
+                "m", {"IN": mine * sequence}, sequence_id=sequence, sequence_start=start
             )["OUT"]
             sums.setdefault(sequence, []).append(float(out[0, 0]))
             out[:] = 55
@@ -572,7 +572,7 @@ def test_a_request_that_runs_again_has_its_inputs_as_they_came(server: Server, a
             return found
 
     load(server, "m", Again, "sequence_batching { iterative_sequence: true }")
-    options = {"correlation_id": 1, "sequence_start": True, "sequence_end": True}
+    options = {"sequence_id": 1, "sequence_start": True, "sequence_end": True}
     if ask == "infer":
         found = server.infer("m", {"IN": ones()}, **options)
     else:

@@ -275,12 +275,12 @@ def test_an_unload_waits_for_those_inside_while_an_instance_restarts(
 
 def test_PB92_the_sequences_of_a_lost_instance_need_a_start(server: Server, made: list[Fragile]):
     load(server, "sequence_batching { direct {} }")
-    assert ask(server, 1, correlation_id=7, sequence_start=True) == 1
+    assert ask(server, 1, sequence_id=7, sequence_start=True) == 1
     with pytest.raises(InternalError, match="is not healthy"):
-        ask(server, DIES, correlation_id=7)
+        ask(server, DIES, sequence_id=7)
     with pytest.raises(TritonError, match="must specify the START flag on the first request"):
-        ask(server, 2, correlation_id=7)
-    assert ask(server, 3, correlation_id=7, sequence_start=True) == 3
+        ask(server, 2, sequence_id=7)
+    assert ask(server, 3, sequence_id=7, sequence_start=True) == 3
 
 
 @pytest.mark.parametrize("resources", ["", "rate_limiter { resources { name: 'R' count: 1 } }"])

@@ -39,15 +39,15 @@ def one(value: float = 0.0) -> dict[str, np.ndarray]:
 class User:
     """One client of a sequence; START goes with its first request."""
 
-    def __init__(self, server: Server, correlation_id: int | str, model: str = "m") -> None:
+    def __init__(self, server: Server, sequence_id: int | str, model: str = "m") -> None:
         self.server = server
-        self.id = correlation_id
+        self.id = sequence_id
         self.model = model
         self.started = False
 
     def options(self, end: bool) -> dict[str, object]:
         start, self.started = not self.started, True
-        return {"correlation_id": self.id, "sequence_start": start, "sequence_end": end}
+        return {"sequence_id": self.id, "sequence_start": start, "sequence_end": end}
 
     def say(self, value: float = 0.0, *, end: bool = False) -> float:
         result = self.server.infer(self.model, one(value), **self.options(end))
@@ -78,7 +78,7 @@ def test_C1_C2_controls_are_inputs_of_the_type_that_the_configuration_says(
     )
     value = one()["IN"] if max_batch_size else one()["IN"][0]
     for start, end in ((True, False), (False, False), (False, True), (True, True)):
-        server.infer("m", {"IN": value}, correlation_id=9, sequence_start=start, sequence_end=end)
+        server.infer("m", {"IN": value}, sequence_id=9, sequence_start=start, sequence_end=end)
     shape = (1, 1) if max_batch_size else (1,)
     flags = [(START, true, false), (0, false, false), (END, false, true), (3, true, true)]
     for (row,), (own, start, end) in zip(seen, flags, strict=True):
@@ -91,7 +91,7 @@ def test_C1_C2_controls_are_inputs_of_the_type_that_the_configuration_says(
 
 
 @pytest.mark.parametrize(
-    ("datatype", "correlation_id", "expected"),
+    ("datatype", "sequence_id", "expected"),
     [
         ("UINT64", 2**63 + 5, np.uint64(2**63 + 5)),
         ("INT64", 2**63 + 5, np.int64(-(2**63) + 5)),
@@ -104,19 +104,19 @@ def test_C1_C2_controls_are_inputs_of_the_type_that_the_configuration_says(
         ("STRING", "\ud800", b"\xed\xa0\x80"),
     ],
 )
-def test_C3_C4_the_correlation_id_in_every_type(server, datatype, correlation_id, expected):
+def test_C3_C4_the_correlation_id_in_every_type(server, datatype, sequence_id, expected):
     seen = []
     server.load(
         config(control("ID", "CORRID", f"data_type: TYPE_{datatype}")),
         looking(Gate(is_open=True), seen),
         name="m",
     )
-    User(server, correlation_id).say(end=True)
+    User(server, sequence_id).say(end=True)
     ((row,),) = seen
     assert row["ID"].shape == (1, 1)
     assert row["ID"].item() == expected
     assert type(row["ID"].flat[0]) is type(expected)
-    assert row["id"] == correlation_id
+    assert row["id"] == sequence_id
 
 
 def test_A18_a_number_where_the_control_is_text_is_refused(server):
@@ -183,9 +183,9 @@ def test_DI2_DI3_DI4_rows_keep_their_slots_and_padding_is_zeros(server, gate, da
     dtype = {"FP32": np.float32, "BOOL": np.bool_, "UINT8": np.uint8, "STRING": object}[datatype]
     value = np.full((1, 1), b"full" if dtype is object else 1, dtype)
 
-    def send(correlation_id: int, name: str, *, start: bool = False):
+    def send(sequence_id: int, name: str, *, start: bool = False):
         return server.submit(
-            "m", {"IN": value}, correlation_id=correlation_id, sequence_start=start, request_id=name
+            "m", {"IN": value}, sequence_id=sequence_id, sequence_start=start, request_id=name
         )
 
     futures = [send(11, "a1", start=True)]
@@ -319,16 +319,14 @@ def test_OL3_more_sequences_than_candidates_wait_for_an_end(server, gate):
 def test_SQ1_SQ2_SQ3_wrong_requests_are_refused_and_never_count(server):
     server.load(config(""), looking(Gate(is_open=True), []), name="m")
     for options in (
-        {"correlation_id": 5},
-        {"correlation_id": 0, "sequence_start": True},
-        {"correlation_id": "", "sequence_start": True},
+        {"sequence_id": 5},
+        {"sequence_id": 0, "sequence_start": True},
+        {"sequence_id": "", "sequence_start": True},
     ):
         with pytest.raises(InvalidArgumentError):
             server.infer("m", one(), **options)
     with pytest.raises(InvalidArgumentError, match="must specify batch-size 1"):
-        server.infer(
-            "m", {"IN": np.zeros((2, 1), np.float32)}, correlation_id=5, sequence_start=True
-        )
+        server.infer("m", {"IN": np.zeros((2, 1), np.float32)}, sequence_id=5, sequence_start=True)
     counts = fields(server.statistics("m"), "m")
     assert (counts["success"], counts["fail"], counts["execution_count"]) == (0, 0, 0)
 
@@ -488,12 +486,12 @@ def tensors_of_all_models() -> list[SequenceTensors]:
 def test_I5_the_state_of_an_ended_sequence_is_freed(server):
     before = tensors_of_all_models()
     server.load(config(STATE % ("1", "")), accumulator(), name="m")
-    for correlation_id in range(1, 6):
-        user = User(server, correlation_id)
+    for sequence_id in range(1, 6):
+        user = User(server, sequence_id)
         user.say(1)
         user.say(2, end=True)
     with pytest.raises(ModelError):
-        server.infer("m", one(-1), correlation_id=9, sequence_start=True, sequence_end=True)
+        server.infer("m", one(-1), sequence_id=9, sequence_start=True, sequence_end=True)
     (tensors,) = (found for found in tensors_of_all_models() if found not in before)
     assert not any(state.values for state in tensors._states.values())
     assert not tensors._under_way
@@ -552,8 +550,8 @@ def test_I4_a_file_has_the_first_state_and_what_is_too_long_is_cut(server, tmp_p
     (folder / "initial_state" / "first").write_bytes(np.array(values, np.float32).tobytes())
     text = config(STATE % ("1", initial("1", 'data_file: "first"')))
     server.load(text, folder / "1" / "model.py", name="m")
-    for correlation_id in (1, 2):
-        user = User(server, correlation_id)
+    for sequence_id in (1, 2):
+        user = User(server, sequence_id)
         assert [user.say(2), user.say(2)] == [42, 44]
 
 
@@ -602,7 +600,7 @@ def test_I4_strings_have_states_too(server, tmp_path, rest):
     state = (STATE % ("1", initial("1", 'data_file: "first"'))).replace("FP32", "STRING")
     text = config(state, datatype="STRING")
     server.load(text, folder / "1" / "model.py", name="m")
-    options = {"correlation_id": 1, "sequence_start": True}
+    options = {"sequence_id": 1, "sequence_start": True}
     for word, expected in ((b" you", b"hello you"), (b" all", b"hello you all")):
         result = server.infer("m", {"IN": np.array([[word]], object)}, **options)
         options["sequence_start"] = False
@@ -681,20 +679,20 @@ def test_E5_an_ensemble_hands_sequences_on_to_its_steps(server):
     )
     totals = {}
     for number in range(3):
-        for correlation_id in (4, 5):
+        for sequence_id in (4, 5):
             result = server.infer(
-                "whole", {"X": np.full((1, 1), correlation_id, np.float32)},
-                correlation_id=correlation_id, sequence_start=number == 0, sequence_end=number == 2,
+                "whole", {"X": np.full((1, 1), sequence_id, np.float32)},
+                sequence_id=sequence_id, sequence_start=number == 0, sequence_end=number == 2,
             )  # fmt: skip
-            totals.setdefault(correlation_id, []).append(result["Y"].item())
+            totals.setdefault(sequence_id, []).append(result["Y"].item())
             assert result.parameters == {
-                "sequence_id": correlation_id,
+                "sequence_id": sequence_id,
                 "sequence_start": number == 0,
                 "sequence_end": number == 2,
             }
     assert totals == {4: [4, 8, 12], 5: [5, 10, 15]}
     with pytest.raises(InvalidArgumentError, match=r"in ensemble 'whole'.*START flag"):
-        server.infer("whole", {"X": np.zeros((1, 1), np.float32)}, correlation_id=4)
+        server.infer("whole", {"X": np.zeros((1, 1), np.float32)}, sequence_id=4)
 
 
 @pytest.mark.parametrize("strategy", ["", "oldest { max_candidate_sequences: 3 }"])
@@ -707,16 +705,16 @@ def test_many_users_at_once_each_get_their_own_sums(strategy, rate_limit):
         )
         server.load(config(STATE % ("1", "") + strategy, rest=group), accumulator(), name="m")
 
-        def life(correlation_id: int) -> None:
+        def life(sequence_id: int) -> None:
             for _ in range(4):
-                user = User(server, correlation_id)
+                user = User(server, sequence_id)
                 total = 0.0
                 for number in range(8):
-                    total += correlation_id
-                    assert user.say(correlation_id, end=number == 7) == total
+                    total += sequence_id
+                    assert user.say(sequence_id, end=number == 7) == total
 
-        def burst(correlation_id: int) -> None:
-            user = User(server, correlation_id)
+        def burst(sequence_id: int) -> None:
+            user = User(server, sequence_id)
             futures = [user.send(1, end=number == 19) for number in range(20)]
             said = [future.result(timeout=WAIT_S)["OUT"].item() for future in futures]
             assert said == list(range(1, 21))

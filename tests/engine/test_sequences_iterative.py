@@ -43,7 +43,7 @@ def test_IT8_a_request_that_ends_its_sequence_runs_on_with_a_warning(server, str
 
     def warnings(passes: int, **flags: bool) -> list[str]:
         caplog.clear()
-        found = server.infer("m", wanting(passes), correlation_id=passes, **flags)
+        found = server.infer("m", wanting(passes), sequence_id=passes, **flags)
         assert found["OUT"].shape == (1, passes)
         return [
             each.getMessage() for each in caplog.records if "iterative-end" in each.getMessage()
@@ -97,12 +97,12 @@ def test_IT5_passes_share_batches(server, gate, strategy):
 def test_IT6_elsewhere_only_the_request_itself_fails(server, strategy):
     server.load(pieces(strategy), passing(), name="m")
     with pytest.raises(InternalError) as caught:
-        server.infer("m", wanting(2), correlation_id=1, sequence_start=True)
+        server.infer("m", wanting(2), sequence_id=1, sequence_start=True)
     assert caught.value.message == (
         "Request is released with TRITONSERVER_REQUEST_RELEASE_RESCHEDULE, while the model is not "
         "configured to handle such a flag."
     )
-    assert server.infer("m", wanting(1), correlation_id=2, sequence_start=True)["OUT"].size == 1
+    assert server.infer("m", wanting(1), sequence_id=2, sequence_start=True)["OUT"].size == 1
 
 
 def test_IT7_a_response_for_a_rescheduled_request(server):

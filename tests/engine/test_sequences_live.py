@@ -67,7 +67,7 @@ def ask(server: Server, sequence: int, value: float, *, start: bool = False, end
     return server.submit(
         "m",
         {"IN": row(value)},
-        correlation_id=sequence,
+        sequence_id=sequence,
         sequence_start=start,
         sequence_end=end,
     )
@@ -122,7 +122,7 @@ def test_C2_controls_of_a_sequence(server: Server):
 )
 def test_a_request_without_a_sequence_is_refused(server: Server, sequence, options, size, text):
     server.load(sequences(), summing([]), name="m")
-    future = server.submit("m", {"IN": ones(size)}, correlation_id=sequence, **options)
+    future = server.submit("m", {"IN": ones(size)}, sequence_id=sequence, **options)
     error = future.exception(WAIT_S)
     assert isinstance(error, InvalidArgumentError)
     assert text in error.message
@@ -339,7 +339,7 @@ def test_sequences_from_many_threads(server: Server):
                 out = server.infer(
                     "m",
                     {"IN": row(1)},
-                    correlation_id=sequence,
+                    sequence_id=sequence,
                     sequence_start=step == 0,
                     sequence_end=step == 9,
                 )["OUT"]

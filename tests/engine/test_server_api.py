@@ -47,7 +47,7 @@ def test_the_verbs_of_a_request_have_the_same_options(verb):
     names = list(inspect.signature(getattr(nt.Server, verb)).parameters)
     assert names[:12] == [
         "self", "name", "inputs", "version", "outputs", "request_id", "priority", "timeout_us",
-        "correlation_id", "sequence_start", "sequence_end", "parameters",
+        "sequence_id", "sequence_start", "sequence_end", "parameters",
     ]  # fmt: skip
 
 
@@ -70,7 +70,7 @@ def test_the_flags_of_a_sequence_are_truth_values(start, end):
 
     with nt.Server() as server:
         server.load(config, TritonPythonModel, name="m")
-        given = {"correlation_id": 7, "sequence_start": start, "sequence_end": end}
+        given = {"sequence_id": 7, "sequence_start": start, "sequence_end": end}
         result = server.infer("m", {"IN": np.ones((1, 1), np.float32)}, **given)
         assert result["OUT"][0, 0] == 1
 

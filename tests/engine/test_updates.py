@@ -443,7 +443,7 @@ def test_L16_sequences_stay_with_their_instance_and_state(server: Server, strate
 
     def send(name: int, start: bool = False, end: bool = False):
         return server.submit(
-            "s", {"IN": ONE}, correlation_id=name, sequence_start=start, sequence_end=end
+            "s", {"IN": ONE}, sequence_id=name, sequence_start=start, sequence_end=end
         )
 
     def total(future) -> float:

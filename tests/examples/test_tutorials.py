@@ -281,7 +281,7 @@ def test_an_ensemble_inherits_the_requirements_of_a_stateful_member() -> None:
         ):
             server.infer("ensemble_model", given)
         out = server.infer(
-            "ensemble_model", given, correlation_id=7, sequence_start=True, sequence_end=True
+            "ensemble_model", given, sequence_id=7, sequence_start=True, sequence_end=True
         )
         assert out["SEGMENTATION"].shape == (1, 3, 224, 224)
 

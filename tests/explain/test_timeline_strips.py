@@ -27,7 +27,7 @@ def timeline():
         for at in range(3):
             sent = [
                 server.submit(
-                    "s", {"IN": ROW}, correlation_id=who,
+                    "s", {"IN": ROW}, sequence_id=who,
                     sequence_start=at == 0, sequence_end=at == 2,
                 )
                 for who in (7, "eight")
@@ -36,9 +36,7 @@ def timeline():
                 future.result()
         # The identifier of a sequence that has ended begins another one.
         for who in (9, 9):
-            server.infer(
-                "s", {"IN": ROW}, correlation_id=who, sequence_start=True, sequence_end=True
-            )
+            server.infer("s", {"IN": ROW}, sequence_id=who, sequence_start=True, sequence_end=True)
         since = max(batch.end_ns for batch in server.batches("s"))
         assert server.batches("s", since_ns=since) == ()
         assert 0 < len(server.requests("s", since_ns=since - 1)) < len(server.requests("s"))
@@ -79,6 +77,6 @@ def test_the_strategy_oldest_has_candidates_and_no_slots():
             model=double,
             name="s",
         )
-        server.infer("s", {"IN": ROW}, correlation_id=7, sequence_start=True, sequence_end=True)
+        server.infer("s", {"IN": ROW}, sequence_id=7, sequence_start=True, sequence_end=True)
         (model,) = nt.timeline(server, "s").timeline.models
     assert [strip.name for strip in model.strips] == ["s_0 candidate 0"]

@@ -51,7 +51,7 @@ def test_PA22_lengths_vary_by_the_percentage_and_flags_mark_the_ends(length, var
             len(calls) - 1
         )
         assert [call.ends for call in calls] == [False] * (len(calls) - 1) + [True]
-        assert len({call.options["correlation_id"] for call in calls}) == 1
+        assert len({call.options["sequence_id"] for call in calls}) == 1
         assert [call.inputs["X"] for call in calls] == [i % 3 for i in range(len(calls))]
 
 
@@ -65,9 +65,9 @@ def test_PA22_PA24_given_data_is_as_long_as_its_stream_unless_a_length_is_given(
 
 def test_PA23_ids_go_up_from_the_first():
     traffic = sequences(2, length=1)
-    found = [traffic.next(lane, 0).options["correlation_id"] for lane in (0, 1, 0, 0, 1)]
+    found = [traffic.next(lane, 0).options["sequence_id"] for lane in (0, 1, 0, 0, 1)]
     assert found == [1, 2, 3, 4, 5]
-    assert sequences(first_id=40, as_text=True).next(0, 0).options["correlation_id"] == "40"
+    assert sequences(first_id=40, as_text=True).next(0, 0).options["sequence_id"] == "40"
 
 
 @given(
@@ -79,7 +79,7 @@ def test_PA23_no_two_live_sequences_share_an_id(lanes, extra, turns):
     for turn in turns:
         lane = turn % lanes
         options = traffic.next(lane, 0).options
-        number = options["correlation_id"]
+        number = options["sequence_id"]
         assert 10 <= number < 10 + lanes + extra
         assert number not in [other for where, other in live.items() if where != lane]
         live[lane] = number
@@ -98,7 +98,7 @@ def test_the_end_of_a_load_ends_live_sequences():
     closing = traffic.closing(0)
     assert closing.closing
     assert not closing.ends  # it does not count as a whole sequence
-    assert closing.options == {"correlation_id": 1, "sequence_start": False, "sequence_end": True}
+    assert closing.options == {"sequence_id": 1, "sequence_start": False, "sequence_end": True}
     assert traffic.closing(0) is None
     assert traffic.closing(1) is None
 

@@ -143,16 +143,16 @@ def test_requests_for_other_models_and_refused_ones_are_not_in_it(server, tmp_pa
 def test_a_sequence_that_had_begun_is_left_out(server, tmp_path):
     server.load(SUMS, same)
     value = {"IN": np.ones((1, 1), np.float32)}
-    server.infer("sums", value, correlation_id=7, sequence_start=True)
+    server.infer("sums", value, sequence_id=7, sequence_start=True)
     with nt.record(server, tmp_path / "t.jsonl") as tap:
-        server.infer("sums", value, correlation_id=7, sequence_end=True)
-        server.infer("sums", value, correlation_id=8, sequence_start=True)
-        server.infer("sums", value, correlation_id=8, sequence_end=True)
+        server.infer("sums", value, sequence_id=7, sequence_end=True)
+        server.infer("sums", value, sequence_id=8, sequence_start=True)
+        server.infer("sums", value, sequence_id=8, sequence_end=True)
     assert tap.left_out == 1
     assert "1 of sequences" in repr(tap)
     assert [request.options for request in tap.stop().requests] == [
-        {"correlation_id": 8, "sequence_start": True},
-        {"correlation_id": 8, "sequence_end": True},
+        {"sequence_id": 8, "sequence_start": True},
+        {"sequence_id": 8, "sequence_end": True},
     ]
 
 

@@ -118,7 +118,7 @@ def test_sequences_keep_their_order_and_their_ids(server, tmp_path):
         double,
     )
     steps = [
-        (0, 1, {"correlation_id": key, "sequence_start": n == 0, "sequence_end": n == 5})
+        (0, 1, {"sequence_id": key, "sequence_start": n == 0, "sequence_end": n == 5})
         for n in range(6)
         for key in (3, "four")
     ]
@@ -133,9 +133,9 @@ def test_sequences_keep_their_order_and_their_ids(server, tmp_path):
             assert point.sequence_count == 2
             again = tap.stop()
             for key in (3, "four"):
-                assert [
-                    r.options for r in again.requests if r.options["correlation_id"] == key
-                ] == [o for _, _, o in steps if o["correlation_id"] == key]
+                assert [r.options for r in again.requests if r.options["sequence_id"] == key] == [
+                    o for _, _, o in steps if o["sequence_id"] == key
+                ]
 
 
 def test_several_models_have_a_point_each(server):
@@ -191,8 +191,8 @@ def test_an_interrupt_leaves_a_partial_report_and_ends_its_sequences(server):
     )
     threads = set(threading.enumerate())
     played = recording(
-        (0, 1, {"correlation_id": 1, "sequence_start": True}),
-        (PATIENCE_S * 1e4, 1, {"correlation_id": 1, "sequence_end": True}),
+        (0, 1, {"sequence_id": 1, "sequence_start": True}),
+        (PATIENCE_S * 1e4, 1, {"sequence_id": 1, "sequence_end": True}),
         name="sums",
     )
     once = threading.Lock()  # a second interrupt would be raised
@@ -289,7 +289,7 @@ def test_an_ensemble_and_sequences_are_simulated():
     assert point.latency_p50_us == 3000
     assert [step.model for step in point.composing] == ["a", "b"]
     steps = [
-        (n, 1, {"correlation_id": 1, "sequence_start": n == 0, "sequence_end": n == 3})
+        (n, 1, {"sequence_id": 1, "sequence_start": n == 0, "sequence_end": n == 3})
         for n in range(4)
     ]
     (point,) = nt.replay(

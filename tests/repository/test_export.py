@@ -353,8 +353,8 @@ def test_a_function_of_a_sequence_gets_its_controls(server, cells, tmp_path):
     with again(tmp_path) as other:
         for one in (server, other):
             row = {"IN": ONE[:1]}
-            first = one.infer("f", row, correlation_id=1, sequence_start=True)["OUT"]
-            last = one.infer("f", row, correlation_id=1, sequence_end=True)["OUT"]
+            first = one.infer("f", row, sequence_id=1, sequence_start=True)["OUT"]
+            last = one.infer("f", row, sequence_id=1, sequence_end=True)["OUT"]
             assert (first - last == 100).all()
 
 

@@ -161,7 +161,7 @@ class Sender(threading.Thread):
                 answer = self._server.infer(
                     "sequential",
                     {"IN": np.full((1, 1), value, np.float32)},
-                    correlation_id=name,
+                    sequence_id=name,
                     sequence_start=at == 0,
                     sequence_end=at == 3,
                     parameters={"how": "leave"} if self._chance.random() < 0.02 else {},

@@ -66,7 +66,7 @@ def test_a_request_looks_the_same(server):
     def seen(model):
         result = server.infer(
             model, {"IN": ARRAY}, outputs=["TEXT"], request_id="7", timeout_us=10**7,
-            correlation_id=3, parameters={"program": "what_it_sees", "b": True, "s": "x", "i": 5},
+            sequence_id=3, parameters={"program": "what_it_sees", "b": True, "s": "x", "i": 5},
         )  # fmt: skip
         return json.loads(result["TEXT"][0])
 
@@ -77,7 +77,7 @@ def test_a_request_looks_the_same(server):
 def test_options_that_numpy_made_are_numbers_and_texts(server):
     result = server.infer(
         "apart", {np.str_("IN"): ARRAY}, request_id=np.str_("r"), timeout_us=np.int64(10**7),
-        correlation_id=np.int32(3), parameters={"program": np.str_("what_it_sees")},
+        sequence_id=np.int32(3), parameters={"program": np.str_("what_it_sees")},
     )  # fmt: skip
     seen = json.loads(result["TEXT"][0])
     assert [seen[key] for key in ("id", "timeout", "correlation_id", "inputs")] == [

@@ -87,7 +87,7 @@ def test_a_sequence_may_be_executed_again_and_again(server):
     )
     server.load(config + PROCESS, model=MODELS / "iterative" / "1" / "model.py", name="iterative")
     found = server.infer(
-        "iterative", {"IN": rows(3)[0]}, correlation_id=7, sequence_start=True, sequence_end=True
+        "iterative", {"IN": rows(3)[0]}, sequence_id=7, sequence_start=True, sequence_end=True
     )
     assert found["OUT"].tolist() == [[4]]
 
@@ -109,7 +109,7 @@ def test_state_goes_from_request_to_request(server):
     server.load(config + PROCESS, model=add, name="summing")
     one = np.ones((1, 1), np.float32)
     sums = [
-        server.infer("summing", {"IN": one}, correlation_id=1, sequence_start=turn == 0)["OUT"]
+        server.infer("summing", {"IN": one}, sequence_id=1, sequence_start=turn == 0)["OUT"]
         for turn in range(3)
     ]
     assert [float(value[0, 0]) for value in sums] == [1, 2, 3]

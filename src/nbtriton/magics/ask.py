@@ -42,7 +42,7 @@ __all__ = ["AskMagics", "check_known"]
 
 # Of `%triton_infer`, by the names of `Server.infer`.
 _REQUEST_OPTIONS = (
-    "version", "outputs", "request_id", "priority", "timeout_us", "correlation_id",
+    "version", "outputs", "request_id", "priority", "timeout_us", "sequence_id",
     "sequence_start", "sequence_end",
 )  # fmt: skip
 
@@ -75,7 +75,7 @@ class AskMagics(Magics):
     )
     @argument("--timeout-us", type=int, default=0, metavar="US", help="longest wait in the queue")
     @argument(
-        "--sequence-id", dest="correlation_id", type=_sequence_id, default=0, metavar="ID",
+        "--sequence-id", dest="sequence_id", type=_sequence_id, default=0, metavar="ID",
         help="the sequence that the request belongs to: a number, or a text",
     )  # fmt: skip
     @argument("--sequence-start", action="store_true", help="it is the sequence's first request")

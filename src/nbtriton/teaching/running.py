@@ -95,7 +95,7 @@ def run(scenario: Scenario) -> ScenarioRun:
         options: dict[str, Any] = {}
         if one.sequence:
             options = {
-                "correlation_id": one.sequence,
+                "sequence_id": one.sequence,
                 "sequence_start": seen[key] == 1,
                 "sequence_end": seen[key] == lengths[key],
             }

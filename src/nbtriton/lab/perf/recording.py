@@ -59,7 +59,7 @@ class RecordedRequest(NamedTuple):
         Its batch size; 0 for a model that does not batch.
     options : mapping
         Its given options, by the names of `nbtriton.Server.infer`: ``version``, ``outputs``, ``request_id``,
-        ``priority``, ``timeout_us``, ``correlation_id``, ``sequence_start``, ``sequence_end`` and
+        ``priority``, ``timeout_us``, ``sequence_id``, ``sequence_start``, ``sequence_end`` and
         ``parameters``.
     """
 

@@ -168,18 +168,12 @@ def remote_server(url: str, protocol: RemoteProtocol | None = None) -> RemoteSer
     return RemoteServer(GrpcClient(address) if chosen == "grpc" else HttpClient(address))
 
 
-# The protocols' request parameters for the options of a request.
-_PARAMETERS = {
-    "priority": "priority",
-    "timeout_us": "timeout",
-    "correlation_id": "sequence_id",
-    "sequence_start": "sequence_start",
-    "sequence_end": "sequence_end",
-}
+# The options of a request that the protocols take as its parameters.
+_PARAMETERS = ("priority", "timeout_us", "sequence_id", "sequence_start", "sequence_end")
 
 
 def _parameters(options: CallOptions) -> Mapping[str, Any]:
-    parameters = {
-        _PARAMETERS[name]: value for name, value in options.items() if name in _PARAMETERS
-    }
+    parameters = {name: value for name, value in options.items() if name in _PARAMETERS}
+    if "timeout_us" in parameters:
+        parameters["timeout"] = parameters.pop("timeout_us")
     return {**options.get("parameters", {}), **parameters}

@@ -37,7 +37,7 @@ class CallOptions(TypedDict, total=False):
 
     priority: int
     timeout_us: int
-    correlation_id: int | str
+    sequence_id: int | str
     sequence_start: bool
     sequence_end: bool
     version: int
@@ -307,7 +307,7 @@ class Sequences:
         ends = live.left == 0
         options: CallOptions = {
             **given,
-            "correlation_id": str(live.number) if self._plan.as_text else live.number,
+            "sequence_id": str(live.number) if self._plan.as_text else live.number,
             "sequence_start": starts,
             "sequence_end": ends and not (starts and self._plan.iterative),
         }

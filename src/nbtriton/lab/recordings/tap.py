@@ -329,9 +329,9 @@ class TrafficTap(Stopping):
 
     def _is_whole(self, model: str, options: dict[str, Any]) -> bool:
         """Return False for a request of a sequence whose start was not recorded."""
-        if "correlation_id" not in options:
+        if "sequence_id" not in options:
             return True
-        key = (model, options["correlation_id"])
+        key = (model, options["sequence_id"])
         if options.get("sequence_start"):
             self._sequences.add(key)
         known = key in self._sequences
@@ -410,16 +410,14 @@ def _digest(data: bytes) -> bytes:
 
 def _options_of(request: InferenceRequest, version: int, options: RequestOptions) -> dict[str, Any]:
     """Return a request's options that are not the default."""
-    correlation_id = options.correlation_id
+    sequence_id = options.correlation_id
     found: dict[str, Any] = {
         "version": int(version) if version != -1 else None,
         "outputs": list(options.outputs),
         "request_id": options.request_id,
         "priority": index(options.priority),
         "timeout_us": index(options.timeout_us),
-        "correlation_id": correlation_id
-        if isinstance(correlation_id, str)
-        else index(correlation_id),
+        "sequence_id": sequence_id if isinstance(sequence_id, str) else index(sequence_id),
         "sequence_start": bool(request.flags & SEQUENCE_START),
         "sequence_end": bool(request.flags & SEQUENCE_END),
         "parameters": dict(options.parameters or {}),

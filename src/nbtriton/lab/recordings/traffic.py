@@ -115,12 +115,12 @@ def planned_traffic(
                 {} if empty else _inputs(recording, each, configs[model], shapes, seed + len(cache))
             )
         options: CallOptions = {**each.options}  # type: ignore[typeddict-item]
-        correlation_id = options.get("correlation_id")
+        sequence_id = options.get("sequence_id")
         planned.append(
             Planned(
                 each,
                 Call(inputs, options, ends=bool(options.get("sequence_end")), model=model),
-                None if correlation_id is None else (model, correlation_id),
+                None if sequence_id is None else (model, sequence_id),
             )
         )
     return planned

@@ -42,7 +42,7 @@ class InferenceCalls:
         request_id: str = "",
         priority: int = 0,
         timeout_us: int = 0,
-        correlation_id: int | str = 0,
+        sequence_id: int | str = 0,
         sequence_start: bool = False,
         sequence_end: bool = False,
         parameters: Mapping[str, bool | int | str] | None = None,
@@ -61,7 +61,7 @@ class InferenceCalls:
             -1 for the highest that is ready.
         outputs : sequence of str
             All by default.
-        request_id, priority, timeout_us, correlation_id, sequence_start, sequence_end, parameters
+        request_id, priority, timeout_us, sequence_id, sequence_start, sequence_end, parameters
             As in Triton's inference request.
 
         Raises
@@ -75,7 +75,7 @@ class InferenceCalls:
         array([[2., 2., 2., 2.]], dtype=float32)
         """
         options = RequestOptions(
-            outputs, request_id, priority, timeout_us, correlation_id,
+            outputs, request_id, priority, timeout_us, sequence_id,
             sequence_flags(sequence_start, sequence_end), parameters,
         )  # fmt: skip
         request, response = self.engine.dispatcher.call(name, version, inputs, options)
@@ -96,7 +96,7 @@ class InferenceCalls:
         request_id: str = "",
         priority: int = 0,
         timeout_us: int = 0,
-        correlation_id: int | str = 0,
+        sequence_id: int | str = 0,
         sequence_start: bool = False,
         sequence_end: bool = False,
         parameters: Mapping[str, bool | int | str] | None = None,
@@ -130,7 +130,7 @@ class InferenceCalls:
         if on_response is not None:
             check({"on_response": on_response}, {"on_response": CALL})
         options = RequestOptions(
-            outputs, request_id, priority, timeout_us, correlation_id,
+            outputs, request_id, priority, timeout_us, sequence_id,
             sequence_flags(sequence_start, sequence_end), parameters,
         )  # fmt: skip
         _, future = self.engine.dispatcher.submit(
@@ -168,7 +168,7 @@ class InferenceCalls:
         request_id: str = "",
         priority: int = 0,
         timeout_us: int = 0,
-        correlation_id: int | str = 0,
+        sequence_id: int | str = 0,
         sequence_start: bool = False,
         sequence_end: bool = False,
         parameters: Mapping[str, bool | int | str] | None = None,
@@ -184,7 +184,7 @@ class InferenceCalls:
         [(1, 4)]
         """
         options = RequestOptions(
-            outputs, request_id, priority, timeout_us, correlation_id,
+            outputs, request_id, priority, timeout_us, sequence_id,
             sequence_flags(sequence_start, sequence_end), parameters,
         )  # fmt: skip
         return ResponseStream(

@@ -64,7 +64,7 @@ def request_of(sink: Sink, rows: int, key: int, call: Any) -> Request:
     flags = sequence_flags(options.get("sequence_start"), options.get("sequence_end"))
     request = Request(
         sink, rows, key, options.get("priority", 0), options.get("timeout_us", 0) * 1000,
-        options.get("correlation_id", 0), flags,
+        options.get("sequence_id", 0), flags,
     )  # fmt: skip
     request.ends = call.ends
     return request

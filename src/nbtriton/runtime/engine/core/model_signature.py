@@ -222,9 +222,9 @@ class ModelSignature:
             key.append(frozenset(arrays))
         priority = options.priority
         timeout_us = options.timeout_us
-        correlation_id = options.correlation_id
-        if (timeout_us or correlation_id) and parent is None:
-            _check_numbers(timeout_us, correlation_id)
+        sequence_id = options.correlation_id
+        if (timeout_us or sequence_id) and parent is None:
+            _check_numbers(timeout_us, sequence_id)
         return InferenceRequest(
             self._runtime,
             arrays,
@@ -237,9 +237,9 @@ class ModelSignature:
             else 0,
             timeout_us if isinstance(timeout_us, int) else _whole("timeout_us", timeout_us),
             request_id,
-            correlation_id
-            if isinstance(correlation_id, (int, str))
-            else _whole("correlation_id", correlation_id),
+            sequence_id
+            if isinstance(sequence_id, (int, str))
+            else _whole("sequence_id", sequence_id),
             options.flags,
             parameters,
             parent,
@@ -372,14 +372,14 @@ def _whole(name: str, value: Any) -> int:
     try:
         return index(value)
     except TypeError:
-        words = "a whole number or a text" if name == "correlation_id" else "a whole number"
+        words = "a whole number or a text" if name == "sequence_id" else "a whole number"
         raise InvalidArgumentError(f"{name} must be {words}, found {value!r}") from None
 
 
-def _check_numbers(timeout_us: object, correlation_id: object) -> None:
+def _check_numbers(timeout_us: object, sequence_id: object) -> None:
     """Refuse what has no place in Triton's 64 bits without a sign."""
-    for name, value in (("timeout_us", timeout_us), ("correlation_id", correlation_id)):
-        if name == "correlation_id" and isinstance(value, str):
+    for name, value in (("timeout_us", timeout_us), ("sequence_id", sequence_id)):
+        if name == "sequence_id" and isinstance(value, str):
             continue
         if not 0 <= _whole(name, value) < 1 << 64:
             raise InvalidArgumentError(f"{name} must be from 0 to 2^64 - 1, found {value}")

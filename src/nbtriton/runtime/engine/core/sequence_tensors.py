@@ -108,7 +108,7 @@ class SequenceTensors:
             raise InvalidArgumentError(
                 f"{prefix}sequence batching control '{name}' data-type is 'UINT64', "
                 f"but model '{model}' expects '{expected}'",
-                hint="give a correlation_id that is a string",
+                hint="give a sequence_id that is a string",
             )
 
     def rescheduled(self, model: str, requests: Sequence[InferenceRequest]) -> None:

@@ -74,7 +74,7 @@ class Traffic:
         """Return the correlation id and the sequence flags of a request by its index."""
         sequence, place = 1 + index // _SEQUENCE, index % _SEQUENCE
         return {
-            "correlation_id": f"{sequence:0{_STRING_ID}}" if strings else sequence,
+            "sequence_id": f"{sequence:0{_STRING_ID}}" if strings else sequence,
             "sequence_start": place == 0,
             "sequence_end": place == _SEQUENCE - 1 or index == self._count - 1,
         }
@@ -129,7 +129,7 @@ class BothServers:
         except TritonError as error:
             ours = error.message
         try:
-            theirs = self._client.infer(name, inputs, parameters=_parameters(options)).outputs
+            theirs = self._client.infer(name, inputs, parameters=options).outputs
         except UnavailableError:
             raise
         except TritonError as error:
@@ -148,7 +148,7 @@ class BothServers:
         """
         if self._grpc is None:
             self._grpc = GrpcClient(self._grpc_url, _TIMEOUT_S)
-        theirs = self._grpc.stream(name, inputs, parameters=_parameters(options))
+        theirs = self._grpc.stream(name, inputs, parameters=options)
         return self._own_stream(name, inputs, options), tuple(theirs)
 
     def _own_stream(self, name: str, inputs: Inputs, options: Options) -> Sequence[StreamResponse]:
@@ -167,10 +167,3 @@ class BothServers:
             return [StreamResponse({}, error, final=True)]
         future.exception(_TIMEOUT_S)
         return responses
-
-
-def _parameters(options: Options) -> dict[str, bool | int | str]:
-    """Return the request parameters of `Server.infer`'s options."""
-    return {
-        "sequence_id" if key == "correlation_id" else key: value for key, value in options.items()
-    }
