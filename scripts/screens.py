@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import http.server
 import json
 import os
 import shutil
@@ -19,6 +18,7 @@ from nbtriton.common.closing import Closing
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from tests.page.conftest import FLAGS, HOSTS, PAGE, _Files, frame_text
+from tests.sites import Site
 
 __all__ = ["Screens"]
 
@@ -41,7 +41,7 @@ class Screens(Closing):
         self._driver = sync_playwright().start()
         path = os.environ.get("NBTRITON_CHROMIUM") or shutil.which("chromium")
         self._browser = self._driver.chromium.launch(executable_path=path, args=FLAGS)
-        self._site: Any = http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Files)
+        self._site: Any = Site(_Files)
         self._site.files = {}
         self._thread = threading.Thread(target=self._site.serve_forever, daemon=True)
         self._thread.start()

@@ -1,17 +1,22 @@
 #!/bin/sh
-# Every check, even after one has failed; pytest last, so that its closing line ends the run.
+# Every check, even after one has failed; the last lines name the steps that failed and what failed in each.
 # A file's tests stay together: they share servers.
 # usage: scripts/test.sh BIN COMPILED [pytest flags]; COMPILED is a compiled build, or empty
 bin=$1
 compiled=$2
 shift 2
-failed=
+logs=$(mktemp -d)
+trap 'rm -rf "$logs"' EXIT
+failed=$logs/failed
+: >"$failed"
+# A failed test's line in pytest's summary has the whole first line of its message.
+export COLUMNS=240
 
 step() {
     name=$1
     shift
     echo "== $name"
-    "$@" || failed="$failed $name"
+    { "$@" 2>&1 || echo "$name" >>"$failed"; } | tee "$logs/$name"
 }
 
 step style "$bin/ruff" check --quiet .
@@ -34,7 +39,11 @@ fi
 processes=$(($(getconf _NPROCESSORS_ONLN) * 2))
 step pytest "$bin/python" -m pytest -n "$processes" --dist loadfile --no-loadscope-reorder "$@"
 
-if [ -n "$failed" ]; then
-    echo "FAILED:$failed"
-    exit 1
-fi
+[ -s "$failed" ] || exit 0
+while read -r name; do
+    echo "== failed: $name"
+    # pytest names each failed test; what another tool wrote, or pytest before it was ended, is shown by its end.
+    grep -E '^(FAILED|ERROR) ' "$logs/$name" | cut -c -240 | head -40 | grep . || tail -20 "$logs/$name"
+done <"$failed"
+echo "FAILED:$(sed 's/^/ /' "$failed" | tr -d '\n')"
+exit 1

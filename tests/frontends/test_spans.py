@@ -9,7 +9,7 @@ import re
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +33,7 @@ from nbtriton.serving.frontends.serve.flags import parse_flags
 from nbtriton.serving.frontends.spans import SpanExport, read_traceparent
 from tests.frontends import test_tracing
 from tests.frontends.test_tracing import SCENARIOS, Client
+from tests.sites import Site
 from tests.until import until
 
 repository = test_tracing.repository  # the fixture
@@ -75,7 +76,7 @@ class Collector:
             def log_message(self, *_: object) -> None:
                 """Say nothing."""
 
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._server = Site(Handler)
         self.url = f"127.0.0.1:{self._server.server_port}/v1/traces"
         self._thread = threading.Thread(target=self._server.serve_forever)
         self._thread.start()

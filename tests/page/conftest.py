@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.sites import Site
+
 FLAGS = [
     "--no-sandbox",
     "--disable-gpu",
@@ -101,7 +103,7 @@ class _Files(http.server.BaseHTTPRequestHandler):
 @pytest.fixture(scope="session")
 def site():
     # ES modules do not load over file://.
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Files)
+    server = Site(_Files)
     server.files = {}
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()

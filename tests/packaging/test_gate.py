@@ -1,0 +1,59 @@
+"""``scripts/test.sh``: what failed is in the last lines, whatever the steps after it write."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+SCRIPT = Path(__file__).parents[2] / "scripts" / "test.sh"
+PASSES = "echo all is well"
+RUFF = 'echo "src/a.py:1:1: F401 unused"; exit 1'
+PYTEST = """
+echo "FAILED tests/a.py::test_one - AssertionError: 1 == 2"
+echo "ERROR tests/b.py - ImportError: no b"
+seq 1000
+exit 1"""
+
+
+def run(tmp_path: Path, *, compiled: str = "", **tools: str) -> tuple[int, list[str]]:
+    for name in ("ruff", "mypy", "lint-imports", "python"):
+        tool = tmp_path / name
+        tool.write_text(f"#!/bin/sh\n{tools.get(name, PASSES)}\n")
+        tool.chmod(0o755)
+    done = subprocess.run(
+        ["sh", str(SCRIPT), str(tmp_path), compiled], capture_output=True, text=True, check=False
+    )
+    assert done.stderr == ""
+    return done.returncode, done.stdout.splitlines()
+
+
+def test_the_last_lines_name_the_steps_that_failed_and_their_tests(tmp_path: Path) -> None:
+    status, lines = run(tmp_path, ruff=RUFF, python=PYTEST)
+    tests = [
+        "FAILED tests/a.py::test_one - AssertionError: 1 == 2",
+        "ERROR tests/b.py - ImportError: no b",
+    ]
+    assert status == 1
+    assert lines[-8:] == [
+        "== failed: style", "src/a.py:1:1: F401 unused",
+        "== failed: format", "src/a.py:1:1: F401 unused",
+        "== failed: pytest", *tests,
+        "FAILED: style format pytest",
+    ]  # fmt: skip
+
+
+def test_a_step_that_was_ended_is_shown_by_its_last_lines(tmp_path: Path) -> None:
+    status, lines = run(tmp_path, python="seq 50; kill -9 $$")
+    assert status == 1
+    shown = lines[lines.index("== failed: pytest") :]
+    assert "50" in shown
+    assert len(shown) == 22
+    assert shown[-1] == "FAILED: pytest"
+
+
+def test_all_steps_run_and_nothing_is_said_of_failures_where_none_is(tmp_path: Path) -> None:
+    status, lines = run(tmp_path, compiled="build/compiled")
+    assert status == 0
+    assert [line for line in lines if line.startswith("==")] == [
+        "== style", "== format", "== types", "== layers", "== compiled", "== collector", "== pytest",
+    ]  # fmt: skip
