@@ -99,7 +99,7 @@ test-fast: $(VENV)/.test
 		-m "not (slow or reference or browser or lab)" $(PYTEST_FLAGS)
 
 test: $(VENV)/.test $(VENV)/.browser
-	@$(BIN)/python -m nbtriton.serving.repository.verify.install || echo "The tests against the real server will skip."
+	@$(BIN)/python -m nbtriton.extensions.verify.install || echo "The tests against the real server will skip."
 	@$(WITH_CORE) NBTRITON_CHROMIUM="$$(cat $(VENV)/.browser)" sh scripts/test.sh $(BIN) "$$core" $(PYTEST_FLAGS)
 
 bench: $(BENCHES:%=bench-%) bench-stages

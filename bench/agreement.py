@@ -24,8 +24,8 @@ from bench.load import WINDOWS, Measured, analyzer
 from bench.models import DOUBLE, python_model
 from bench.quiet import Watch
 from bench.session import Session
+from nbtriton.extensions.verify.running import RunningServer
 from nbtriton.lab.perf.options import Protocol
-from nbtriton.serving.repository.verify.running import RunningServer
 
 __all__ = ["main"]
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from bench.figures import Missing
-from nbtriton.serving.repository.verify.reference import default_directory
+from nbtriton.extensions.verify.reference import default_directory
 
 __all__ = ["environment", "share_packages"]
 

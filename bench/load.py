@@ -12,7 +12,7 @@ from typing import Any
 
 import nbtriton
 from bench.figures import Missing, Wrong
-from nbtriton.serving.repository.verify.reference import Reference
+from nbtriton.extensions.verify.reference import Reference
 
 __all__ = ["Measured", "analyzer", "in_process"]
 

@@ -16,7 +16,7 @@ __all__ = ["ROOT", "commit", "compiled", "cpu", "machine", "python"]
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("numpy", "torch", "grpcio", "httptools", "uvloop", "ipython")
-# Version that `nbtriton.serving.repository.verify.install` installs.
+# Version that `nbtriton.extensions.verify.install` installs.
 REFERENCE = {"tritonserver": "2.51.0", "perf_analyzer": "2.50.0"}
 
 

@@ -70,8 +70,8 @@ def measured(server: nt.Server) -> Any:
 
 def screens(server: nt.Server, report: Any, folder: Path, lessons: Path | None) -> None:
     """Save screenshots of each view, static and live, and of each lesson, light and dark."""
+    from nbtriton.extensions.lessons import SCENARIOS
     from nbtriton.lab.perf.curves import series_of
-    from nbtriton.teaching import SCENARIOS
     from nbtriton.widgets import CurveView, DagView, Hub, WatchView
     from nbtriton.widgets.timeline import live_timeline
     from screens import Screens

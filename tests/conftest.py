@@ -76,7 +76,7 @@ def playwright_driver():
 def reference():
     """The real tritonserver and perf_analyzer, installed on first use."""
     from nbtriton.common.errors import TritonError
-    from nbtriton.serving.repository.verify.install import ensure_reference
+    from nbtriton.extensions.verify.install import ensure_reference
 
     try:
         return ensure_reference()

@@ -1,7 +1,7 @@
 """Exercises of ``02_concurrent_execution.ipynb``; reading on spoils them."""
 
 import nbtriton as nt
-from nbtriton.teaching import MachineBusyError
+from nbtriton.extensions.lessons import MachineBusyError
 
 # How long each execution of `urgent` and `patient` takes.
 WAIT_MS = 30

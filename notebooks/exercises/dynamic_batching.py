@@ -3,7 +3,7 @@
 import numpy as np
 
 import nbtriton as nt
-from nbtriton.teaching import MachineBusyError
+from nbtriton.extensions.lessons import MachineBusyError
 
 OTHER = "The scheduler formed other batches: the timeline below shows them."
 

@@ -1,7 +1,7 @@
 """Exercise of ``12_production.ipynb``; reading on spoils it."""
 
 import nbtriton as nt
-from nbtriton.teaching import MachineBusyError
+from nbtriton.extensions.lessons import MachineBusyError
 
 
 @nt.exercise(

@@ -22,10 +22,20 @@ if TYPE_CHECKING:
     from nbtriton.common.errors import LoadWarning as LoadWarning
     from nbtriton.common.errors import TritonError as TritonError
     from nbtriton.drawing.page_figure import PageFigure as PageFigure
-    from nbtriton.lab.explain import ChaosReport as ChaosReport
+    from nbtriton.extensions.chaos import ChaosReport as ChaosReport
+    from nbtriton.extensions.chaos import chaos as chaos
+    from nbtriton.extensions.lessons import check as check
+    from nbtriton.extensions.lessons import exercise as exercise
+    from nbtriton.extensions.lessons import last_batches as last_batches
+    from nbtriton.extensions.lessons import predict_batches as predict_batches
+    from nbtriton.extensions.lessons import scenario as scenario
+    from nbtriton.extensions.lessons.widget import figure as figure
+    from nbtriton.extensions.recordings import Recording as Recording
+    from nbtriton.extensions.recordings import TrafficTap as TrafficTap
+    from nbtriton.extensions.recordings import record as record
+    from nbtriton.extensions.recordings import replay as replay
     from nbtriton.lab.explain import Diagnosis as Diagnosis
     from nbtriton.lab.explain import Explanation as Explanation
-    from nbtriton.lab.explain import chaos as chaos
     from nbtriton.lab.explain import doctor as doctor
     from nbtriton.lab.explain import why as why
     from nbtriton.lab.explain.trial_curve import TrialCurve as TrialCurve
@@ -37,10 +47,6 @@ if TYPE_CHECKING:
     from nbtriton.lab.perf import PerfRun as PerfRun
     from nbtriton.lab.perf import compare as compare
     from nbtriton.lab.perf import perf as perf
-    from nbtriton.lab.recordings import Recording as Recording
-    from nbtriton.lab.recordings import TrafficTap as TrafficTap
-    from nbtriton.lab.recordings import record as record
-    from nbtriton.lab.recordings import replay as replay
     from nbtriton.lab.simulate import Profile as Profile
     from nbtriton.lab.simulate import Tuning as Tuning
     from nbtriton.lab.simulate import profile as profile
@@ -57,15 +63,9 @@ if TYPE_CHECKING:
     from nbtriton.runtime.workers.virtual_environment import environment as environment
     from nbtriton.serving.server import Server as Server
     from nbtriton.serving.server import server as server
-    from nbtriton.teaching import check as check
-    from nbtriton.teaching import exercise as exercise
-    from nbtriton.teaching import last_batches as last_batches
-    from nbtriton.teaching import predict_batches as predict_batches
-    from nbtriton.teaching import scenario as scenario
     from nbtriton.widgets.calls import dag as dag
     from nbtriton.widgets.calls import timeline as timeline
     from nbtriton.widgets.calls import watch as watch
-    from nbtriton.widgets.figure import figure as figure
     from nbtriton.widgets.plots import plot as plot
 
     # Whether the core that runs is compiled.
@@ -75,7 +75,7 @@ __version__ = "0.1.0"
 
 # Where each public name lives; it is imported when it is first asked for.
 _PUBLIC = {
-    "ChaosReport": "nbtriton.lab.explain",
+    "ChaosReport": "nbtriton.extensions.chaos",
     "Comparison": "nbtriton.lab.perf",
     "ConfigWarning": "nbtriton.common.errors",
     "Diagnosis": "nbtriton.lab.explain",
@@ -88,33 +88,33 @@ _PUBLIC = {
     "PerfReport": "nbtriton.lab.perf",
     "PerfRun": "nbtriton.lab.perf",
     "Profile": "nbtriton.lab.simulate",
-    "Recording": "nbtriton.lab.recordings",
+    "Recording": "nbtriton.extensions.recordings",
     "Server": "nbtriton.serving.server",
     "SimulatedGPUs": "nbtriton.backends.devices",
-    "TrafficTap": "nbtriton.lab.recordings",
+    "TrafficTap": "nbtriton.extensions.recordings",
     "Trial": "nbtriton.lab.explain.trial_run",
     "TrialCurve": "nbtriton.lab.explain.trial_curve",
     "TritonError": "nbtriton.common.errors",
     "Tuning": "nbtriton.lab.simulate",
-    "check": "nbtriton.teaching",
-    "chaos": "nbtriton.lab.explain",
+    "check": "nbtriton.extensions.lessons",
+    "chaos": "nbtriton.extensions.chaos",
     "compare": "nbtriton.lab.perf",
     "copies": "nbtriton.runtime.engine.copies",
     "dag": "nbtriton.widgets.calls",
     "environment": "nbtriton.runtime.workers.virtual_environment",
     "doctor": "nbtriton.lab.explain",
     "events": "nbtriton.runtime.engine.events",
-    "exercise": "nbtriton.teaching",
-    "figure": "nbtriton.widgets.figure",
-    "last_batches": "nbtriton.teaching",
+    "exercise": "nbtriton.extensions.lessons",
+    "figure": "nbtriton.extensions.lessons.widget",
+    "last_batches": "nbtriton.extensions.lessons",
     "load_ipython_extension": "nbtriton.magics",
     "perf": "nbtriton.lab.perf",
     "plot": "nbtriton.widgets.plots",
-    "predict_batches": "nbtriton.teaching",
+    "predict_batches": "nbtriton.extensions.lessons",
     "profile": "nbtriton.lab.simulate",
-    "record": "nbtriton.lab.recordings",
-    "replay": "nbtriton.lab.recordings",
-    "scenario": "nbtriton.teaching",
+    "record": "nbtriton.extensions.recordings",
+    "replay": "nbtriton.extensions.recordings",
+    "scenario": "nbtriton.extensions.lessons",
     "server": "nbtriton.serving.server",
     "status": "nbtriton.runtime.engine.status",
     "timeline": "nbtriton.widgets.calls",

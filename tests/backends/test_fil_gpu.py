@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nbtriton.backends.fil.flatten import flatten
-from nbtriton.backends.fil.forest import Forest
-from nbtriton.backends.fil.parameters import ForestParameters
 from nbtriton.common.errors import InvalidArgumentError
+from nbtriton.extensions.fil.flatten import flatten
+from nbtriton.extensions.fil.forest import Forest
+from nbtriton.extensions.fil.parameters import ForestParameters
 
 treelite = pytest.importorskip("treelite", reason="treelite is not installed (extra fil)")
 torch = pytest.importorskip("torch", reason="torch is not installed (extra torch)")
@@ -24,7 +24,7 @@ if os.environ.get("TRITON_INTERPRET") != "1":
         "needs Triton's interpreter from the start: make test-fil-gpu", allow_module_level=True
     )
 
-from nbtriton.backends.fil.gpu import GpuForest  # noqa: E402 - it imports triton
+from nbtriton.extensions.fil.gpu import GpuForest  # noqa: E402 - it imports triton
 
 FEATURES = 5
 CLASSES = 3
@@ -191,7 +191,7 @@ COMPILE = """
 import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
-from nbtriton.backends.fil import kernel
+from nbtriton.extensions.fil import kernel
 
 for dtype in ("*fp32", "*fp64"):
     for width in (1, 3):

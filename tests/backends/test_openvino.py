@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import nbtriton as nt
-from nbtriton.backends.openvino.options import properties
 from nbtriton.common.errors import InternalError, InvalidArgumentError, LoadError
+from nbtriton.extensions.openvino.options import properties
 from nbtriton.model.config import as_config
 from tests.backends.onnx_models import same, sum_and_difference
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from nbtriton.serving.repository.verify.reference import Reference
+from nbtriton.extensions.verify.reference import Reference
 from tests.differential.servers import call, launch_ours, noted
 
 pytestmark = [pytest.mark.reference]

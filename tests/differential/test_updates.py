@@ -20,9 +20,9 @@ import numpy as np
 import pytest
 
 import nbtriton
+from nbtriton.extensions.verify.running import RunningServer
 from nbtriton.model.config import as_config, format_pbtxt, to_reported_dict
 from nbtriton.serving.clients.http import HttpClient
-from nbtriton.serving.repository.verify.running import RunningServer
 from tests.differential.harness import Model, write
 from tests.differential.servers import ISOLATION, noted
 from tests.until import until

@@ -106,7 +106,7 @@ def serve_real(
     TritonError
         It cannot be had here, or did not start.
     """
-    from nbtriton.serving.repository.verify.install import ensure_reference
+    from nbtriton.extensions.verify.install import ensure_reference
 
     reference = ensure_reference(on_progress=lambda line: print(line, file=sys.stderr))
     python = reference.shared_python(directory)

@@ -18,8 +18,8 @@ from nbtriton.common.errors import (
     UnavailableError,
     UnsupportedError,
 )
-from nbtriton.lab.explain.injection import FaultyInstance
-from nbtriton.lab.explain.planned_faults import _Experiment
+from nbtriton.extensions.chaos.injection import FaultyInstance
+from nbtriton.extensions.chaos.planned_faults import _Experiment
 from nbtriton.runtime.engine import ArrivalListener
 from tests.until import PATIENCE_S, until
 

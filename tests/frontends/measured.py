@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import subprocess
 
+from nbtriton.extensions.verify.reference import Reference
 from nbtriton.runtime.engine import Server
-from nbtriton.serving.repository.verify.reference import Reference
 
 __all__ = ["COUNT", "measured"]
 

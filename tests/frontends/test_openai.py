@@ -15,9 +15,9 @@ import pytest
 
 import nbtriton as nt
 from nbtriton.common.errors import InvalidArgumentError
-from nbtriton.serving.frontends.openai.chat import chat_template_of
-from nbtriton.serving.frontends.openai.endpoint import OpenAiOptions
-from nbtriton.serving.frontends.openai.requests import ApiError, read_chat, read_completion
+from nbtriton.extensions.openai.chat import chat_template_of
+from nbtriton.extensions.openai.endpoint import OpenAiOptions
+from nbtriton.extensions.openai.requests import ApiError, read_chat, read_completion
 from tests.frontends.models import WORDS_CONFIG
 from tests.until import until
 

@@ -57,7 +57,7 @@ def run(path: Path) -> dict[str, Any]:
         if done.result is not None:
             data, _ = shell.display_formatter.format(done.result)
             found["shown"].append({mime: str(text) for mime, text in data.items()})
-    from nbtriton.teaching import Exercise
+    from nbtriton.extensions.lessons import Exercise
 
     for exercise in [one for one in shell.user_ns.values() if isinstance(one, Exercise)]:
         answers = [*exercise.mistakes, exercise.solution]

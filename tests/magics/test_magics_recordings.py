@@ -9,7 +9,7 @@ import pytest
 from IPython.core.magic_arguments import parse_argstring
 
 import nbtriton as nt
-from nbtriton.lab.recordings import record, replay
+from nbtriton.extensions.recordings import record, replay
 
 
 def test_they_take_everything_that_the_python_calls_take(notebook):

@@ -14,8 +14,8 @@ import pytest
 
 import nbtriton as nt
 from nbtriton.common.errors import InvalidArgumentError, NotFoundError
+from nbtriton.extensions.recordings import Recording
 from nbtriton.lab.perf.recording import RecordedRequest, RecordedTensor
-from nbtriton.lab.recordings import Recording
 
 ONES = np.ones((2, 4), np.float32)
 SUMS = """

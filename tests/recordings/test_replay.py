@@ -19,8 +19,8 @@ from nbtriton.common.errors import (
     TritonError,
     UnavailableError,
 )
+from nbtriton.extensions.recordings import Recording
 from nbtriton.lab.perf.recording import RecordedRequest, RecordedTensor
-from nbtriton.lab.recordings import Recording
 from tests.simulate.profiles import chain, profile
 from tests.until import PATIENCE_S
 

@@ -10,11 +10,11 @@ import pytest
 
 import nbtriton as nt
 from nbtriton.common.errors import InternalError, NotFoundError, UnavailableError
+from nbtriton.extensions.verify.difference import Difference
+from nbtriton.extensions.verify.find_server import Executable, find_server
+from nbtriton.extensions.verify.verification import Checked, Verification, verify_repository
 from nbtriton.serving.clients.base import StreamResponse
 from nbtriton.serving.clients.http import HttpClient
-from nbtriton.serving.repository.verify.difference import Difference
-from nbtriton.serving.repository.verify.find_server import Executable, find_server
-from nbtriton.serving.repository.verify.verification import Checked, Verification, verify_repository
 from tests.repository.models import BROKEN, MODEL, add, ensemble, times
 from tests.repository.notebook import Cells
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import nbtriton as nt
-from nbtriton.teaching import Overview, Progress
+from nbtriton.extensions.lessons import Overview, Progress
 
 
 @nt.exercise(

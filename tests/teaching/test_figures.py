@@ -7,13 +7,13 @@ import pytest
 
 import nbtriton as nt
 from nbtriton.common.errors import ConfigError, InvalidArgumentError, NotFoundError
-from nbtriton.drawing.figure import figure_scenes, stage_scenes
+from nbtriton.extensions.lessons import SCENARIOS, Progress
+from nbtriton.extensions.lessons.figures import batch_rows, picture_of
+from nbtriton.extensions.lessons.predicting import sizes_of
+from nbtriton.extensions.lessons.running import run, traced
+from nbtriton.extensions.lessons.scenes import figure_scenes, stage_scenes
+from nbtriton.extensions.lessons.sentences import finding_of, moments_of
 from nbtriton.lab.explain.strips import sequence_strips
-from nbtriton.teaching import SCENARIOS, Progress
-from nbtriton.teaching.figures import batch_rows, picture_of
-from nbtriton.teaching.predicting import sizes_of
-from nbtriton.teaching.running import run, traced
-from nbtriton.teaching.sentences import finding_of, moments_of
 
 # Model, begin and end in milliseconds, requests, reason: computed by hand from arrivals and execution times.
 SCHEDULES = {

@@ -17,8 +17,8 @@ from playwright.sync_api import sync_playwright
 
 import nbtriton as nt
 from bench.processes import free_ports
-from nbtriton.serving.repository.verify.install import ensure_reference
-from nbtriton.serving.repository.verify.reference import environment_with
+from nbtriton.extensions.verify.install import ensure_reference
+from nbtriton.extensions.verify.reference import environment_with
 from tests.frontends.models import WORDS_CONFIG
 from tests.tools.environments import Environment
 from tests.tools.newer_glibc import command_of

@@ -12,8 +12,8 @@ import numpy.typing as npt
 import pandas as pd
 
 import nbtriton as nt
+from nbtriton.extensions.lessons import Progress
 from nbtriton.model.config import ModelConfig
-from nbtriton.teaching import Progress
 
 Rows = npt.NDArray[np.float32]
 Row = Annotated[Rows, "FP32[4]"]

@@ -6,8 +6,8 @@ import pytest
 
 import nbtriton as nt
 from nbtriton.common.errors import InvalidArgumentError
-from nbtriton.teaching import Progress
-from nbtriton.widgets.figure import Figure, FigureWidget
+from nbtriton.extensions.lessons import Progress
+from nbtriton.extensions.lessons.widget import Figure, FigureWidget
 from tests.widgets.samples import which_batches
 
 

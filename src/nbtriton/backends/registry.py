@@ -28,12 +28,12 @@ _BUILT_IN = {
     "pytorch": "nbtriton.backends.pytorch:PyTorchBackend",
     "python": "nbtriton.backends.python:PythonBackend",
     "onnxruntime": "nbtriton.backends.onnxruntime:OnnxRuntimeBackend",
-    "fil": "nbtriton.backends.fil:FilBackend",
-    "openvino": "nbtriton.backends.openvino:OpenVinoBackend",
-    "tensorflow": "nbtriton.backends.tensorflow:TensorFlowBackend",
-    "identity": "nbtriton.backends.demonstration:IdentityBackend",
-    "repeat": "nbtriton.backends.demonstration:RepeatBackend",
-    "square": "nbtriton.backends.demonstration:SquareBackend",
+    "fil": "nbtriton.extensions.fil:FilBackend",
+    "openvino": "nbtriton.extensions.openvino:OpenVinoBackend",
+    "tensorflow": "nbtriton.extensions.tensorflow:TensorFlowBackend",
+    "identity": "nbtriton.extensions.demonstration:IdentityBackend",
+    "repeat": "nbtriton.extensions.demonstration:RepeatBackend",
+    "square": "nbtriton.extensions.demonstration:SquareBackend",
 }
 
 _ONNX = 'export the model to ONNX and use backend: "onnxruntime"'

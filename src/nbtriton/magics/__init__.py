@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
-from nbtriton.magics.teach import TeachMagics
+from nbtriton.extensions.lessons.magics import TeachMagics
 
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell

@@ -317,7 +317,7 @@ def _perf_options(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def _export(arguments: argparse.Namespace) -> int:
-    from nbtriton.serving.repository.verify.verification import Verification
+    from nbtriton.extensions.verify.verification import Verification
     from nbtriton.serving.server import Server
 
     with Server(stand_in=arguments.stand_in) as server:

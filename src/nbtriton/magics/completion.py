@@ -19,10 +19,10 @@ from IPython.utils.process import arg_split
 
 from nbtriton.common.errors import TritonError
 from nbtriton.common.quoting import quoted
+from nbtriton.extensions.lessons import SCENARIOS, Exercise
 from nbtriton.magics.common import unquoted
 from nbtriton.magics.environments import environment_names
 from nbtriton.serving.server import server
-from nbtriton.teaching import SCENARIOS, Exercise
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -7,18 +7,18 @@ from traceback import walk_stack
 from typing import TYPE_CHECKING, Any
 
 from nbtriton.backends.python import install_pb_utils
+from nbtriton.extensions.chaos.magics import ChaosMagics
+from nbtriton.extensions.lessons.magics import TeachMagics
+from nbtriton.extensions.recordings.magics import RecordingMagics
 from nbtriton.magics import completion, configurable, display
 from nbtriton.magics.ask import AskMagics
-from nbtriton.magics.chaos import ChaosMagics
 from nbtriton.magics.define import DefineMagics
 from nbtriton.magics.environments import EnvironmentMagics
 from nbtriton.magics.explain import ExplainMagics
 from nbtriton.magics.measure import MeasureMagics
 from nbtriton.magics.options import OptionsMagics
 from nbtriton.magics.predict import PredictMagics
-from nbtriton.magics.recordings import RecordingMagics
 from nbtriton.magics.repository import RepositoryMagics
-from nbtriton.magics.teach import TeachMagics
 from nbtriton.magics.views import views
 from nbtriton.serving.server import close_server
 

@@ -15,11 +15,11 @@ from nbtriton.runtime.engine import Server as EngineServer
 from nbtriton.runtime.engine.lifecycle.options import ServerOptions
 
 if TYPE_CHECKING:
+    from nbtriton.extensions.verify.find_server import RealServer
+    from nbtriton.extensions.verify.verification import Verification
     from nbtriton.serving.frontends import Endpoints
     from nbtriton.serving.repository.control import ModelControl
     from nbtriton.serving.repository.export.writer import Exported
-    from nbtriton.serving.repository.verify.find_server import RealServer
-    from nbtriton.serving.repository.verify.verification import Verification
 
 __all__ = ["Server", "close_server", "server"]
 
@@ -177,7 +177,7 @@ class Server(EngineServer):  # noqa: D101 - the docstring of what it extends
         requests : mapping, optional
             Requests of the verification by model; other models get generated requests.
         reference : path or ``"install"``, optional
-            The real server; see `nbtriton.serving.repository.verify.find_server.find_server`.
+            The real server; see `nbtriton.extensions.verify.find_server.find_server`.
 
         Returns
         -------
@@ -200,8 +200,8 @@ class Server(EngineServer):  # noqa: D101 - the docstring of what it extends
         >>> (exported.directory / "double" / "config.pbtxt").exists()
         True
         """
+        from nbtriton.extensions.verify.find_server import find_server
         from nbtriton.serving.repository.export.writer import ExportWarning, export_repository
-        from nbtriton.serving.repository.verify.find_server import find_server
 
         real = find_server(reference) if verify else None
         exported = export_repository(
@@ -212,7 +212,7 @@ class Server(EngineServer):  # noqa: D101 - the docstring of what it extends
             warnings.warn(text, ExportWarning, stacklevel=2)
         if real is None:
             return exported
-        from nbtriton.serving.repository.verify.verification import verify_repository
+        from nbtriton.extensions.verify.verification import verify_repository
 
         return verify_repository(
             exported.directory,

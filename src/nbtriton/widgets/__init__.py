@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from nbtriton.widgets.curve import CurveView
 from nbtriton.widgets.dag import DagView, server_graph
-from nbtriton.widgets.figure import Figure, FigureWidget
 from nbtriton.widgets.graphs import graph_of
 from nbtriton.widgets.publisher import Hub, Publisher, hub
 from nbtriton.widgets.show import Shown, show_live
@@ -20,8 +19,6 @@ from nbtriton.widgets.watch import WatchView
 __all__ = [
     "CurveView",
     "DagView",
-    "Figure",
-    "FigureWidget",
     "Hub",
     "LiveTimeline",
     "LiveView",

@@ -34,9 +34,10 @@ _LOOK_S = 0.5
 _BEAT_S = 1.0
 
 
-def asset(name: str) -> str:
-    """Return the shared front-end code followed by that of one widget."""
-    shared, own = (_HERE / f"{part}" for part in (f"shared{Path(name).suffix}", name))
+def asset(name: str | Path) -> str:
+    """Return the shared front-end code followed by that of one widget: a file of this folder, or a path."""
+    own = _HERE / name
+    shared = _HERE / f"shared{own.suffix}"
     return shared.read_text(encoding="utf-8") + own.read_text(encoding="utf-8")
 
 

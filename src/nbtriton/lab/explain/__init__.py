@@ -12,8 +12,6 @@ if TYPE_CHECKING:
     from nbtriton.lab.explain.explanation import Explanation as Explanation
     from nbtriton.lab.explain.explanation import why as why
     from nbtriton.lab.explain.findings import Proposal as Proposal
-    from nbtriton.lab.explain.planned_faults import ChaosReport as ChaosReport
-    from nbtriton.lab.explain.planned_faults import chaos as chaos
     from nbtriton.lab.explain.settings_rules import Finding as Finding
     from nbtriton.lab.explain.timeline import Timeline as Timeline
     from nbtriton.lab.explain.timeline import read_timeline as read_timeline
@@ -22,14 +20,12 @@ if TYPE_CHECKING:
 
 # The module of each public name.
 _PLACES = {
-    "ChaosReport": "planned_faults",
     "Diagnosis": "diagnosis",
     "Explanation": "explanation",
     "Finding": "settings_rules",
     "PipelineTraffic": "traffic",
     "Proposal": "findings",
     "Timeline": "timeline",
-    "chaos": "planned_faults",
     "doctor": "diagnosis",
     "read_timeline": "timeline",
     "read_traffic": "traffic",

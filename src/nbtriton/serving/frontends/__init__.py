@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from nbtriton.common.checks import MAPPING, PATH, SWITCH, Kind, check, is_whole, optional
 from nbtriton.common.closing import Closing
 from nbtriton.common.errors import InvalidArgumentError, UnavailableError
+from nbtriton.extensions.openai.endpoint import OpenAiHandlers, OpenAiOptions
 from nbtriton.runtime.engine.forks import notify_in_children
 from nbtriton.runtime.engine.interrupts import interrupts_deferred
 from nbtriton.serving.frontends.http1.cycle import RequestResponseCycle
@@ -26,7 +27,6 @@ from nbtriton.serving.frontends.kserve.forwarding import forwards_of
 from nbtriton.serving.frontends.listener import Listener
 from nbtriton.serving.frontends.loop import LoopThread
 from nbtriton.serving.frontends.metrics import Metrics, MetricsConfig
-from nbtriton.serving.frontends.openai.endpoint import OpenAiHandlers, OpenAiOptions
 from nbtriton.serving.frontends.serve.logs import LogSettings
 from nbtriton.serving.frontends.service import Control, Limits, NoControl, Service
 from nbtriton.serving.frontends.spans import OpenTelemetry, SpanExport

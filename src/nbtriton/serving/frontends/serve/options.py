@@ -8,8 +8,8 @@ from types import SimpleNamespace
 from typing import Any
 
 from nbtriton.common.errors import InvalidArgumentError
-from nbtriton.serving.frontends.openai.chat import chat_template_of
-from nbtriton.serving.frontends.openai.endpoint import OpenAiOptions
+from nbtriton.extensions.openai.chat import chat_template_of
+from nbtriton.extensions.openai.endpoint import OpenAiOptions
 from nbtriton.serving.frontends.serve.flag_settings import (
     backend_config,
     cache_bytes,

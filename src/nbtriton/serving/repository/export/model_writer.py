@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import FunctionType
 
-from nbtriton.backends.fil.parameters import FILENAMES, model_type
 from nbtriton.backends.python.predictors import is_pipeline, is_predictor
 from nbtriton.common.errors import InvalidArgumentError, UnsupportedError
+from nbtriton.extensions.fil.parameters import FILENAMES, model_type
 from nbtriton.model.config import (
     ModelConfig,
     differences,

@@ -1,5 +1,0 @@
-"""The fil backend: tree models. The package treelite is imported with the first model."""
-
-from nbtriton.backends.fil.backend import FilBackend
-
-__all__ = ["FilBackend"]

@@ -1,0 +1,74 @@
+"""The magic that injects planned faults."""
+
+from __future__ import annotations
+
+from argparse import ArgumentTypeError
+from typing import Any
+
+from IPython.core.magic import Magics, line_magic, magics_class, output_can_be_silenced
+from IPython.core.magic_arguments import argument, magic_arguments
+
+from nbtriton.magics.arguments import DATA, RUN, arguments, only, read_options
+from nbtriton.magics.common import keep, keep_option, name_list, parse, unquoted
+from nbtriton.serving.server import server
+
+__all__ = ["ChaosMagics"]
+
+
+def _faults(text: str) -> list[str] | dict[str, float]:
+    """Read ``slow,raise``, or with shares ``slow=0.2,raise=0.01``."""
+    parts = name_list(text)
+    if not any("=" in part for part in parts):
+        return parts
+    try:
+        return {part.partition("=")[0]: float(part.partition("=")[2]) for part in parts}
+    except ValueError:
+        raise ArgumentTypeError(
+            f"'{text}' is neither a list of faults nor has it a share for each: slow=0.2,raise=0.01"
+        ) from None
+
+
+@magics_class
+class ChaosMagics(Magics):
+    """``%triton_chaos``."""
+
+    @output_can_be_silenced
+    @magic_arguments()
+    @argument("name", type=unquoted, help="a model; or an ensemble, whose composing models are hit")
+    @argument(
+        "--faults", type=_faults, metavar="LIST",
+        help="of slow, raise, nan, lost, queue_full (by default all), each 5%% of the executions or "
+        "requests; or with shares: slow=0.2,raise=0.01",
+    )  # fmt: skip
+    @argument("--seconds", type=float, default=5.0, metavar="S", help="how long (5)")
+    @argument("--count", type=int, metavar="N", help="or until its clients have sent N requests")
+    @argument(
+        "--slow-ms", type=float, default=50.0, metavar="MS", help="how much longer slow takes (50)"
+    )
+    @argument(
+        "-c", "--concurrency", type=int, default=4, metavar="N",
+        help="requests that its clients keep outstanding (4); 0: only the traffic that there is",
+    )  # fmt: skip
+    @arguments(only(DATA, "--inputs", "--shape"), only(RUN, "--seed"))
+    @keep_option
+    @line_magic
+    def triton_chaos(self, line: str) -> Any:
+        """Inject what goes wrong in production into a loaded model, and say what clients see.
+
+        Slow executions, a model that raises, NaN in its outputs, lost instances (killed processes),
+        full queues. The same seed gives the same faults. Each request is answered once, and at the
+        end, also after an interrupt, the model is what it was::
+
+            %triton_chaos double --count 200
+            report = %triton_chaos double --faults slow=0.2,raise=0.01 --count 200 --seed 7
+            report.frame
+        """
+        from nbtriton.extensions.chaos import chaos
+        from nbtriton.magics.live import LiveRun
+
+        options = vars(parse(self.triton_chaos, line))
+        name, out = options.pop("name"), options.pop("out")
+        read_options(self.shell, options)
+        run = LiveRun(self.shell, name, visible=not line.rstrip().endswith(";"))
+        report = run.of(lambda: chaos(server(), name, **options, observer=run.observe))
+        return keep(self.shell, out, report)

@@ -1,0 +1,179 @@
+"""A figure of a scenario or of recorded requests, and its drawing."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from nbtriton.common.packages import needed
+from nbtriton.extensions.lessons.picture import (
+    FigureBatch,
+    FigureModel,
+    FigureMoment,
+    FigurePicture,
+    FigureRequest,
+)
+from nbtriton.extensions.lessons.running import ScenarioRun
+from nbtriton.extensions.lessons.sentences import (
+    Moments,
+    finding_of,
+    labels_of,
+    moments_of,
+    ms,
+    slots_of,
+)
+from nbtriton.lab.explain.strips import SlotLife, slots_per_instance
+from nbtriton.lab.explain.timeline import mark_of
+from nbtriton.model.config import is_ensemble
+from nbtriton.runtime.engine import BatchRecord, RequestRecord
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["batch_frame", "batch_rows", "picture_of"]
+
+
+def picture_of(scenario_run: ScenarioRun, *, hidden: bool = False) -> FigurePicture:
+    """Return the picture of a run; `hidden` shows the arrivals only, for a prediction."""
+    moments = moments_of(scenario_run)
+    labels = labels_of(scenario_run)
+    slots = slots_of(scenario_run)
+    if hidden:
+        moments, slots = Moments((), (), {}, {}, {}), {}
+    requests = tuple(
+        _request(scenario_run, index, one, labels, slots, moments)
+        for index, records in enumerate(scenario_run.records)
+        for one in records.requests
+        if not (hidden and one.caller)
+    )
+    batches = [] if hidden else [
+        _batch(index, records.instances, one, scenario_run, labels, moments)
+        for index, records in enumerate(scenario_run.records)
+        for one in records.batches
+    ]  # fmt: skip
+    models = tuple(
+        FigureModel(
+            model.name,
+            records.instances,
+            slots_per_instance(model.config),
+            is_ensemble(model.config),
+        )
+        for model, records in zip(scenario_run.scenario.models, scenario_run.records, strict=True)
+    )
+    span = scenario_run.span_ms
+    if hidden:
+        # The true length would reveal the answer; this one depends on the arrivals only.
+        span = max(one.arrival_ms for one in requests) * 1.2 or 10.0
+    return FigurePicture(
+        scenario_run.scenario.title,
+        f"{len(requests)} requests come. Which batches leave?"
+        if hidden
+        else finding_of(scenario_run),
+        models,
+        requests,
+        tuple(batches),
+        tuple(FigureMoment(*each) for each in zip(moments.at_ms, moments.words, strict=True)),
+        span,
+        hidden,
+    )
+
+
+def _request(
+    scenario_run: ScenarioRun,
+    index: int,
+    one: RequestRecord,
+    labels: dict[tuple[str, int], str],
+    slots: dict[int | str, SlotLife],
+    moments: Moments,
+) -> FigureRequest:
+    batch, key = one.batch, (one.model, one.number)
+    left_ns = batch.start_ns if batch is not None else one.answered_ns
+    instances = scenario_run.records[index].instances
+    life = slots.get(one.sequence) if one.sequence and batch is not None else None
+    wait_ms, latency_ms = (left_ns - one.arrival_ns) / 1e6, (one.answered_ns - one.arrival_ns) / 1e6
+    title = (
+        f"request {labels[key]}, rows {one.size}: came at {ms(scenario_run.ms(one.arrival_ns))} ms"
+    )
+    if moments.words:
+        title += f", waited {ms(wait_ms)} ms" if batch is not None else ""
+        title += f", {one.error or 'answered'} after {ms(latency_ms)} ms"
+    end = moments.end.get(key, 0)
+    return FigureRequest(
+        labels[key],
+        index,
+        instances.index(batch.instance) if batch is not None else -1,
+        scenario_run.ms(one.arrival_ns),
+        scenario_run.ms(
+            left_ns
+            if not is_ensemble(scenario_run.scenario.models[index].config)
+            else one.arrival_ns
+        ),
+        scenario_run.ms(one.answered_ns),
+        title,
+        bool(one.status),
+        life.slot if life is not None else -1,
+        scenario_run.ms(life.begin_ns) if life is not None else 0.0,
+        moments.arrive.get(key, 0),
+        moments.leave.get(key, end),
+        end,
+        one.number - 1 if not one.caller else -1,
+    )
+
+
+def _batch(
+    index: int,
+    instances: tuple[str, ...],
+    one: BatchRecord,
+    scenario_run: ScenarioRun,
+    labels: dict[tuple[str, int], str],
+    moments: Moments,
+) -> FigureBatch:
+    key = (one.model, one.requests[0])
+    return FigureBatch(
+        index,
+        instances.index(one.instance),
+        scenario_run.ms(one.start_ns),
+        scenario_run.ms(one.end_ns),
+        one.batch_size,
+        tuple(labels[one.model, number] for number in one.requests),
+        mark_of(one),
+        moments.leave[key],
+        moments.end[key],
+    )
+
+
+def batch_rows(scenario_run: ScenarioRun) -> list[dict[str, Any]]:
+    """Return a row for each batch, in the order in which they left."""
+    labels = labels_of(scenario_run)
+    return [
+        {
+            "model": one.model,
+            "instance": one.instance,
+            "at_ms": scenario_run.ms(one.start_ns),
+            "end_ms": scenario_run.ms(one.end_ns),
+            "rows": one.batch_size,
+            "requests": [labels[one.model, number] for number in one.requests],
+            "waited_ms": one.queue_ns / 1e6,
+            "reason": one.reason,
+            "why": mark_of(one).words,
+        }
+        for one in scenario_run.batches
+    ]
+
+
+def batch_frame(scenario_run: ScenarioRun) -> pd.DataFrame:
+    """Return `batch_rows` as a DataFrame."""
+    with needed("a figure's table of batches"):
+        import pandas as pd
+
+    columns = (
+        "model",
+        "instance",
+        "at_ms",
+        "end_ms",
+        "rows",
+        "requests",
+        "waited_ms",
+        "reason",
+        "why",
+    )
+    return pd.DataFrame(batch_rows(scenario_run), columns=list(columns))

@@ -1,0 +1,182 @@
+"""The magics of lessons: ``%triton_check`` marks answers, ``%triton_figure`` draws what the scheduler does."""
+
+from __future__ import annotations
+
+import re
+import sys
+from typing import TYPE_CHECKING, Any
+
+from IPython.core.error import UsageError
+from IPython.core.magic import (
+    Magics,
+    line_magic,
+    magics_class,
+    no_var_expand,
+    output_can_be_silenced,
+)
+from IPython.core.magic_arguments import argument, magic_arguments
+
+from nbtriton.common.errors import nearest
+from nbtriton.extensions.lessons import SCENARIOS, Exercise, Overview, Progress, Scenario, check
+from nbtriton.magics.common import evaluate, int_list, keep, keep_option, parse, unquoted
+
+if TYPE_CHECKING:
+    from nbtriton.serving.server import Server
+
+__all__ = ["TeachMagics"]
+
+
+@magics_class
+class TeachMagics(Magics):
+    """``%triton_check`` and ``%triton_figure``."""
+
+    @no_var_expand
+    @output_can_be_silenced
+    @magic_arguments()
+    @argument("name", nargs="?", default="", help="an exercise (by default a table of all)")
+    @argument(
+        "answer", nargs="*", metavar="EXPR",
+        help="the answer, Python among the notebook's variables; ... is none yet",
+    )  # fmt: skip
+    @argument("--hint", action="store_true", help="show the hint")
+    @argument("--solution", action="store_true", help="show the solution")
+    @argument("--reset", action="store_true", help="forget the tries of this exercise, or of all")
+    @line_magic
+    def triton_check(self, line: str) -> Any:
+        """Mark the answer to an exercise by what the scheduler really did, and keep the progress.
+
+        Exercises are variables of the notebook, made by ``@nt.exercise`` in a cell or imported from a file.
+        A prediction has an answer; a task has none, it looks at what was done. Without a name it shows
+        which ones are solved (kept in ``~/.local/state/nbtriton/exercises.json``)::
+
+            %triton_check
+
+            @nt.exercise(example="1", solution="4", hint="Look at dims.")
+            def numbers_in_a_row(answer, server):
+                "How many numbers does a row of the model `double` hold?"
+                dims = server.config("double").input[0].dims
+                assert answer == dims[0], f"dims is {list(dims)}."
+
+            mark = %triton_check numbers_in_a_row 2 + 2
+        """
+        word, rest = _first_word(line.strip().removesuffix(";"))
+        is_answer = bool(rest) and not rest.startswith("--")
+        options = parse(self.triton_check, word if is_answer else line)
+        if not word:
+            known = self._exercises()
+            if options.reset:
+                Progress.of_user().forget(one.key for one in known.values())
+            return Overview(known.values(), Progress.of_user())
+        exercise = self._find(unquoted(word))
+        if options.reset:
+            Progress.of_user().forget([exercise.key])
+            return exercise
+        if options.hint or options.solution:
+            return _Text(exercise.hint if options.hint else exercise.solution)
+        answer = evaluate(self.shell, rest, f"%triton_check {word} ") if is_answer else ...
+        return check(_server(), exercise, answer)
+
+    @output_can_be_silenced
+    @magic_arguments()
+    @argument(
+        "name",
+        type=unquoted,
+        help="a figure, a variable with a scenario or an exercise, or a model with recorded requests: "
+        + ", ".join(SCENARIOS),
+    )
+    @argument("--arrivals", metavar="TIMES", help="milliseconds, in quotes: '0 0 5x2 10@m 20#A'")
+    @argument("--instances", type=int, metavar="N", help="instances of each model")
+    @argument("--max-batch-size", type=int, metavar="N", help="largest batch")
+    @argument(
+        "--dynamic-batching", choices=("on", "off"), help="with or without the dynamic batcher"
+    )
+    @argument("--max-queue-delay-us", type=int, metavar="US", help="max_queue_delay_microseconds")
+    @argument(
+        "--preferred", type=int_list, metavar="SIZES", help="preferred batch sizes, such as 2,4"
+    )
+    @argument("--execution-ms", type=float, metavar="MS", help="how long an execution takes")
+    @argument(
+        "--requests", type=int, default=12, metavar="N",
+        help="of a model: how many of its newest requests (12)",
+    )  # fmt: skip
+    @keep_option
+    @line_magic
+    def triton_figure(self, line: str) -> Any:
+        """Draw what the scheduler does with a few requests, to be played, stepped through and changed.
+
+        The figures that explain Triton's scheduling, run by the very schedulers in virtual time. On a page
+        requests, instances and settings can be changed; the picture stays in the file. Of a loaded model it
+        shows what happened to its newest requests::
+
+            %triton_figure batch_forms
+            %triton_figure batch_forms --instances 2
+            figure = %triton_figure one_instance --dynamic-batching on --max-queue-delay-us 5000
+            figure.batches
+        """
+        from nbtriton.extensions.lessons.widget import Figure, figure
+        from nbtriton.serving.server import server
+
+        options = parse(self.triton_figure, line)
+        changes = {
+            "arrivals": unquoted(options.arrivals) if options.arrivals else None,
+            "instances": options.instances,
+            "max_batch_size": options.max_batch_size,
+            "dynamic_batching": options.dynamic_batching and options.dynamic_batching == "on",
+            "max_queue_delay_us": options.max_queue_delay_us,
+            "preferred": options.preferred,
+            "execution_ms": options.execution_ms,
+        }
+        changes = {name: value for name, value in changes.items() if value is not None}
+        name = options.name
+        found = self.shell.user_ns.get(name)
+        if isinstance(found, Figure):
+            made = found.change(**changes) if changes else found
+        elif isinstance(found, Scenario | Exercise):
+            made = figure(found, **changes)
+        elif name not in SCENARIOS and name in server().engine.inspection.model_names():
+            made = figure(server(), name, requests=options.requests, **changes)
+        else:
+            made = figure(name, **changes)
+        return keep(self.shell, options.out, made)
+
+    def _exercises(self) -> dict[str, Exercise]:
+        names = self.shell.user_ns
+        # A history of outputs holds what was shown; an exercise keeps its own name.
+        found = [
+            one for name, one in names.items() if isinstance(one, Exercise) and name == one.name
+        ]
+        # As a file defines them, not as it was imported; those of cells as they were first run.
+        found.sort(key=lambda one: (one.lesson, 0 if one.lesson == "notebook" else one.line))
+        return {one.name: one for one in found}
+
+    def _find(self, name: str) -> Exercise:
+        found = self.shell.user_ns.get(name)
+        if isinstance(found, Exercise):
+            return found
+        known = self._exercises()
+        hint = nearest(name, known) or "@nt.exercise makes one, or import it from its file"
+        raise UsageError(f"there is no exercise '{name}' ({hint})")
+
+
+def _first_word(line: str) -> tuple[str, str]:
+    """Split a line into a name, as typed, and what follows; both are empty if an option stands first."""
+    found = re.match(r"""(?!-)("[^"]*"(?!\S)|'[^']*'(?!\S)|\S+)\s*(.*)""", line, re.DOTALL)
+    return (found[1], found[2]) if found else ("", "")
+
+
+def _server() -> Server | None:
+    """Return the server of the magics; None in a browser, where an exercise makes a trial."""
+    if sys.platform == "emscripten":
+        return None
+    from nbtriton.serving.server import server
+
+    return server()
+
+
+class _Text(str):
+    """A text that shows itself without quotes."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return str(self)

@@ -1,0 +1,16 @@
+"""Recording of live traffic to a file, and its replay (docs/recording.md).
+
+>>> nt.record(server, "traffic.jsonl", seconds=10)  # doctest: +SKIP
+>>> nt.replay("traffic.jsonl", server, speed=2)  # doctest: +SKIP
+
+`perf.recording` has the file's format, `tap` writes a file, `traffic` makes requests from it, `player` and `live`
+send these to a server and `simulated` to the simulator, and `api` makes the report.
+"""
+
+from __future__ import annotations
+
+from nbtriton.extensions.recordings.api import replay
+from nbtriton.extensions.recordings.tap import TrafficTap, record
+from nbtriton.lab.perf.recording import Recording
+
+__all__ = ["Recording", "TrafficTap", "record", "replay"]

@@ -1,0 +1,164 @@
+"""The magics that keep live traffic in a file and send it again."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from IPython.core.error import UsageError
+from IPython.core.magic import Magics, line_magic, magics_class, output_can_be_silenced
+from IPython.core.magic_arguments import argument, magic_arguments
+
+from nbtriton.common.errors import InternalError
+from nbtriton.magics.arguments import (
+    DATA,
+    LOAD,
+    PLACE,
+    PLACEMENT,
+    RUN,
+    SWEEP,
+    WINDOWS,
+    arguments,
+    only,
+    profile_option,
+    read_options,
+    read_profile,
+)
+from nbtriton.magics.common import keep, keep_option, name_list, parse, unquoted
+from nbtriton.serving.server import server
+
+if TYPE_CHECKING:
+    from nbtriton.extensions.recordings import Recording, TrafficTap
+
+__all__ = ["RecordingMagics"]
+
+
+def _models(text: str) -> list[str] | dict[str, str]:
+    """Read ``A,B``, or ``A:X,B:Y``: the requests for A are sent to X."""
+    names = name_list(text)
+    if not any(":" in name for name in names):
+        return names
+    return {name.partition(":")[0]: name.partition(":")[2] or name for name in names}
+
+
+def _stopped(taps: Sequence[TrafficTap]) -> Recording | list[Recording]:
+    """End recordings and return them, one alone as it is.
+
+    Raises
+    ------
+    InternalError
+        Some have failed: which, and why. The others have ended.
+    """
+    ended: list[Recording] = []
+    failed: list[tuple[TrafficTap, Exception]] = []
+    for tap in taps:  # one whose disk is full keeps no other from its end
+        try:
+            ended.append(tap.stop())
+        except Exception as error:
+            failed.append((tap, error))
+    if failed:
+        reasons = "; ".join(f"'{tap.path}': {error}" for tap, error in failed)
+        hint = "what was written before is in the file"
+        if ended:
+            hint += f"; recordings that are whole: {len(ended)}"
+        raise InternalError(f"recording has failed: {reasons}", hint=hint) from failed[0][1]
+    return ended[0] if len(ended) == 1 else ended
+
+
+@magics_class
+class RecordingMagics(Magics):
+    """``%triton_record`` and ``%triton_replay``."""
+
+    def __init__(self, shell: Any) -> None:
+        super().__init__(shell)
+        # What `%triton_record --stop` ends.
+        self._taps: list[TrafficTap] = []
+
+    @output_can_be_silenced
+    @magic_arguments()
+    @argument("file", nargs="?", type=unquoted, metavar="FILE", help="compressed if it ends in .gz")
+    @argument("--models", type=name_list, metavar="LIST", help="only requests for these")
+    @argument("--inputs", action="store_true", help="keep the contents of the inputs too")
+    @argument("--seconds", type=float, metavar="S", help="record for S seconds, and wait for it")
+    @argument("--count", type=int, metavar="N", help="or until N requests have come")
+    @argument(
+        "--past", action="store_true",
+        help="write what the server's recorder has of the last requests, and nothing that comes",
+    )  # fmt: skip
+    @argument("--stop", action="store_true", help="end the recordings that this magic has begun")
+    @keep_option
+    @line_magic
+    def triton_record(self, line: str) -> Any:
+        """Keep the requests that clients send to the server in a file, for ``%triton_replay``.
+
+        It returns at once and records until ``%triton_record --stop``, unless a duration or a count is given.
+        Each request is kept with its time, model, shapes, priority, timeout, sequence and parameters::
+
+            %triton_record traffic.jsonl --inputs
+            recording = %triton_record --stop
+            %triton_record traffic.jsonl.gz --past
+        """
+        from nbtriton.extensions.recordings import record
+
+        options = vars(parse(self.triton_record, line))
+        file, out, stop = (options.pop(each) for each in ("file", "out", "stop"))
+        if stop:
+            if file is not None or any(value not in (None, False) for value in options.values()):
+                raise UsageError("--stop goes with no other option and no file")
+            taps, self._taps = self._taps, []
+            if not taps:
+                raise UsageError("no recording is being made: %triton_record FILE begins one")
+            return keep(self.shell, out, _stopped(taps))
+        if file is None:
+            raise UsageError("where to? give a file: %triton_record traffic.jsonl")
+        tap = record(server(), file, **options)
+        if tap.ended.is_set():
+            return keep(self.shell, out, tap.stop())
+        self._taps = [one for one in self._taps if not one.ended.is_set()] + [tap]
+        return keep(self.shell, out, tap)
+
+    @output_can_be_silenced
+    @magic_arguments()
+    @argument("file", type=unquoted, metavar="FILE", help="a file of %%triton_record")
+    @argument(
+        "--models", type=_models, metavar="LIST",
+        help="only the requests for these; A:X sends those for A to X",
+    )  # fmt: skip
+    @arguments(only(LOAD, "--speed"))
+    @profile_option("simulate it, with this profile or a file of Profile.save")
+    @arguments(
+        only(PLACE, "--url", "--protocol"),
+        SWEEP,
+        only(PLACEMENT, "--kind"),
+        only(DATA, "--shape"),
+        only(WINDOWS, "--percentile"),
+        only(RUN, "--seed"),
+    )
+    @argument("--record", type=unquoted, metavar="FILE", help="record what is sent")
+    @keep_option
+    @line_magic
+    def triton_replay(self, line: str) -> Any:
+        """Send the requests of a recording again, each when it came, and measure.
+
+        To the server here, in one configuration after the other, to one at a ``--url``, or to the
+        simulator. The report is that of ``%triton_perf``. Interrupt it, or press Stop, and it returns
+        what it has measured::
+
+            %triton_record traffic.jsonl
+            %triton_infer double IN=[[1, 2, 3, 4]]
+            %triton_record --stop
+            report = %triton_replay traffic.jsonl --speed 1,10
+            %triton_replay traffic.jsonl --speed 10 --instances 1,2
+        """
+        from nbtriton.extensions.recordings import replay
+        from nbtriton.magics.live import LiveRun
+
+        options = vars(parse(self.triton_replay, line))
+        file, out, url, profile = (options.pop(each) for each in ("file", "out", "url", "profile"))
+        read_options(self.shell, options)
+        if url is not None and profile is not None:
+            raise UsageError("--url and --profile: give one of them")
+        target = url or (server() if profile is None else read_profile(self.shell, profile))
+        run = LiveRun(self.shell, file, visible=not line.rstrip().endswith(";"))
+        options["observer"] = run.observe
+        return keep(self.shell, out, run.of(lambda: replay(file, target, **options)))

@@ -1,0 +1,142 @@
+"""Search for a real tritonserver: on the PATH, at a path, in a package, or installed on request."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Protocol
+
+from nbtriton.common.errors import NotFoundError, UnavailableError
+from nbtriton.extensions.verify.install import ensure_reference
+from nbtriton.extensions.verify.reference import Reference, default_directory
+from nbtriton.extensions.verify.running import RunningServer, launch
+
+__all__ = ["Executable", "RealServer", "find_server"]
+
+
+class RealServer(Protocol):
+    """Interface of a tritonserver that can serve a repository."""
+
+    def server(
+        self, repository: Path | str, *flags: str, python: Path | None = None
+    ) -> contextlib.AbstractContextManager[RunningServer]:
+        """Run it until the block ends; see `Reference.server`."""
+        ...
+
+    def shared_python(self, directory: Path) -> Path | None:
+        """Make an environment with the notebook's packages for the python backend, if possible."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Executable:
+    """A tritonserver installed by the user.
+
+    Parameters
+    ----------
+    path : Path
+    flags : tuple of str
+        Flags with the paths of its backends.
+    libraries : tuple of Path
+        Further folders of shared libraries.
+    """
+
+    path: Path
+    flags: tuple[str, ...] = ()
+    libraries: tuple[Path, ...] = ()
+
+    @contextlib.contextmanager
+    def server(
+        self, repository: Path | str, *flags: str, python: Path | None = None
+    ) -> Iterator[RunningServer]:
+        """Run it until the block ends; see `Reference.server`."""
+        environment = dict(os.environ)
+        if python is not None:
+            environment["PATH"] = f"{python / 'bin'}:{environment.get('PATH', '')}"
+        if self.libraries:
+            path = environment.get("LD_LIBRARY_PATH", "")
+            environment["LD_LIBRARY_PATH"] = ":".join([*map(str, self.libraries), path])
+        with launch([str(self.path), *self.flags, *flags], repository, environment) as server:
+            yield server
+
+    def shared_python(self, directory: Path) -> Path | None:  # noqa: ARG002 - another kind has one
+        """Return None: it has its own Python."""
+        return None
+
+
+def find_server(where: RealServer | Path | str | None = None) -> RealServer:
+    """Return a tritonserver to compare with.
+
+    Parameters
+    ----------
+    where : path, ``"install"``, or a server, optional
+        A ``tritonserver`` executable, or a directory of `ensure_reference`; ``"install"`` installs
+        one (150 MB of downloads, once). By default the one on the PATH, else one installed before,
+        else that of an installed ``nvidia-pytriton``.
+
+    Raises
+    ------
+    UnavailableError
+        None was found.
+    NotFoundError
+        `where` is not a server.
+    UnsupportedError
+        ``"install"`` on a machine that cannot run it.
+    """
+    if where == "install":
+        return ensure_reference()
+    if isinstance(where, str | Path):
+        return _server_at(Path(where).expanduser())
+    if where is not None:
+        return where
+    on_path = shutil.which("tritonserver")
+    if on_path:
+        return Executable(Path(on_path))
+    reference = Reference(default_directory())
+    if reference.is_installed:
+        return reference
+    packaged = _in_package()
+    if packaged is not None:
+        return packaged
+    raise UnavailableError(
+        "no tritonserver was found: not on the PATH, none was set up before, and nvidia-pytriton "
+        "is not installed",
+        hint='reference="install" sets one up (a minute, 150 MB), or give its path',
+    )
+
+
+def _server_at(path: Path) -> RealServer:
+    if path.is_file() and os.access(path, os.X_OK):
+        return Executable(path)
+    if Reference(path).is_installed:
+        return Reference(path)
+    raise NotFoundError(
+        f"'{path}' is neither a tritonserver executable nor a directory where one was set up"
+    )
+
+
+def _in_package() -> Executable | None:
+    """Return the server of an installed nvidia-pytriton with a stub for this Python."""
+    spec = find_spec("pytriton")
+    if spec is None or spec.origin is None:
+        return None
+    triton = Path(spec.origin).parent / "tritonserver"
+    version = f"{sys.version_info[0]}.{sys.version_info[1]}"
+    stub = triton / "python_backend_stubs" / version / "triton_python_backend_stub"
+    if not stub.exists():
+        return None
+    # As in the package, the stub is chosen when the server starts.
+    backends = default_directory().parent / f"pytriton-backends-{version}"
+    shutil.copytree(triton / "backends", backends, dirs_exist_ok=True)
+    shutil.copy2(stub, backends / "python")
+    return Executable(
+        triton / "bin" / "tritonserver",
+        (f"--backend-directory={backends}", f"--cache-directory={triton / 'caches'}"),
+        (triton.parent.parent / "nvidia_pytriton.libs",),
+    )

@@ -1,0 +1,169 @@
+"""Requests of a verification, sent to nbtriton and to the real server."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from nbtriton.backends.base import Response
+from nbtriton.common.errors import TritonError, UnavailableError
+from nbtriton.extensions.verify.difference import Outcome
+from nbtriton.model.config import ModelConfig, enum_name
+from nbtriton.model.tensors import to_numpy
+from nbtriton.runtime.engine import Server
+from nbtriton.runtime.engine.core.request import BARE_FINAL
+from nbtriton.serving.clients.base import StreamResponse
+from nbtriton.serving.clients.grpc import GrpcClient
+from nbtriton.serving.clients.http import HttpClient
+from nbtriton.serving.repository.samples import sample_inputs
+
+__all__ = ["BothServers", "Inputs", "Traffic"]
+
+Inputs = Mapping[str, Any]
+# Keyword arguments of `Server.infer`.
+Options = Mapping[str, Any]
+
+# Length of sequences: a start, a request between, an end.
+_SEQUENCE = 3
+_BATCH_SIZES = (1, 2, 3, 1, 5, 8)
+# The only length of string ids that works in 2.51 (docs/differences.md, string-correlation-ids).
+_STRING_ID = 128
+# Timeout of the client for the real server, too.
+_TIMEOUT_S = 120.0
+
+
+class Traffic:
+    """Requests to each model, recorded or generated.
+
+    Parameters
+    ----------
+    server : Server
+        Server with the models loaded.
+    recorded : mapping of str to sequences of mappings
+        Recorded requests by model.
+    count : int
+        Number of generated requests for a model.
+    """
+
+    def __init__(
+        self, server: Server, recorded: Mapping[str, Sequence[Inputs]], count: int
+    ) -> None:
+        self._server = server
+        self._recorded = recorded
+        self._count = count
+
+    def of(self, name: str) -> Iterator[tuple[Inputs, Options]]:
+        """Yield a model's requests: inputs and options of `Server.infer`."""
+        requests = self._recorded.get(name)
+        if requests is not None:
+            for inputs in requests:
+                yield inputs, {}
+            return
+        config = self._server.config(name)
+        largest = max(1, int(config.max_batch_size))
+        stateful = self._stateful(config)
+        for index in range(self._count):
+            size = min(largest, _BATCH_SIZES[index % len(_BATCH_SIZES)])
+            options: Options = {}
+            if stateful is not None:
+                size = 1
+                options = self._place(index, strings=stateful)
+            yield sample_inputs(config, size=size, seed=index), options
+
+    def _place(self, index: int, *, strings: bool) -> Options:
+        """Return the correlation id and the sequence flags of a request by its index."""
+        sequence, place = 1 + index // _SEQUENCE, index % _SEQUENCE
+        return {
+            "sequence_id": f"{sequence:0{_STRING_ID}}" if strings else sequence,
+            "sequence_start": place == 0,
+            "sequence_end": place == _SEQUENCE - 1 or index == self._count - 1,
+        }
+
+    def _stateful(self, config: ModelConfig) -> bool | None:
+        """Return None for a model without sequences, else True if correlation ids are strings."""
+        if config.HasField("sequence_batching"):
+            return any(
+                enum_name(control, "kind") == "CONTROL_SEQUENCE_CORRID"
+                and enum_name(control, "data_type") == "TYPE_STRING"
+                for tensor in config.sequence_batching.control_input
+                for control in tensor.control
+            )
+        for step in config.ensemble_scheduling.step:
+            found = self._stateful(self._server.config(step.model_name, step.model_version))
+            if found is not None:
+                return found
+        return None
+
+
+class BothServers:
+    """nbtriton's server and the real one; each request is sent to both.
+
+    Parameters
+    ----------
+    server : Server
+        nbtriton's server.
+    client : HttpClient
+        Client of the real server.
+    grpc_url : str
+        Its address for streams.
+    """
+
+    def __init__(self, server: Server, client: HttpClient, grpc_url: str) -> None:
+        self._server = server
+        self._client = client
+        self._grpc_url = grpc_url
+        self._grpc: GrpcClient | None = None
+
+    def close(self) -> None:
+        """Close the connection for streams."""
+        if self._grpc is not None:
+            self._grpc.close()
+
+    def infer(self, name: str, inputs: Inputs, options: Options) -> tuple[Outcome, Outcome]:
+        """Return both outcomes of a request with one response."""
+        ours: Outcome
+        theirs: Outcome
+        try:
+            result = self._server.infer(name, inputs, **options)
+            ours = {key: to_numpy(result.raw(key)) for key in result}
+        except TritonError as error:
+            ours = error.message
+        try:
+            theirs = self._client.infer(name, inputs, parameters=options).outputs
+        except UnavailableError:
+            raise
+        except TritonError as error:
+            theirs = error.message
+        return ours, theirs
+
+    def stream(
+        self, name: str, inputs: Inputs, options: Options
+    ) -> tuple[Sequence[StreamResponse], Sequence[StreamResponse]]:
+        """Return the responses of both to a request of a decoupled model.
+
+        Raises
+        ------
+        UnsupportedError
+            The package ``grpcio`` is missing.
+        """
+        if self._grpc is None:
+            self._grpc = GrpcClient(self._grpc_url, _TIMEOUT_S)
+        theirs = self._grpc.stream(name, inputs, parameters=options)
+        return self._own_stream(name, inputs, options), tuple(theirs)
+
+    def _own_stream(self, name: str, inputs: Inputs, options: Options) -> Sequence[StreamResponse]:
+        responses: list[StreamResponse] = []
+
+        def on_response(response: Response, final: bool) -> None:
+            # Copied at once: the model may reuse its memory.
+            outputs = {key: to_numpy(value).copy() for key, value in response.outputs.items()}
+            if response is BARE_FINAL or response.error is not None:
+                outputs = {}
+            responses.append(StreamResponse(outputs, response.error, final))
+
+        try:
+            future = self._server.submit(name, inputs, on_response=on_response, **options)
+        except TritonError as error:
+            return [StreamResponse({}, error, final=True)]
+        future.exception(_TIMEOUT_S)
+        return responses

@@ -1,0 +1,347 @@
+"""Verified export: the same requests to nbtriton and to the real tritonserver."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from nbtriton.common.checks import absolute
+from nbtriton.common.errors import TritonError, UnsupportedError
+from nbtriton.drawing import TableView, counted
+from nbtriton.extensions.verify.difference import Difference
+from nbtriton.extensions.verify.find_server import RealServer, find_server
+from nbtriton.extensions.verify.traffic import BothServers, Inputs, Traffic
+from nbtriton.model.config import (
+    ModelConfig,
+    format_pbtxt,
+    parse_pbtxt,
+    to_reported_dict,
+)
+from nbtriton.runtime.engine import Server
+from nbtriton.serving.clients.http import HttpClient
+from nbtriton.serving.repository.control import ModelControl
+from nbtriton.serving.repository.export.modelfile import torch_file
+from nbtriton.serving.repository.parallel import in_parallel
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["Checked", "Verification", "verify_repository"]
+
+# Concurrent loads in the reference: its default.
+_LOADS = 4
+_NO_BACKEND = "unable to find backend library for backend"
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """Verdict on one model.
+
+    Attributes
+    ----------
+    verdict : str
+        ``"equal"`` bit by bit, ``"close"`` within the tolerances, ``"different"``, ``"not run"``
+        (the reference lacks its backend; its configuration was accepted) or ``"failed"`` (the
+        reference refused the model).
+    requests : int
+        Requests compared.
+    max_abs, max_rel : float or None
+        Largest differences of floating-point outputs; None without a comparison.
+    note : str
+        The first difference, or the reason why the model did not run.
+    responses : int or None
+        Number of nbtriton's responses, for a decoupled model.
+    """
+
+    name: str
+    verdict: str
+    requests: int = 0
+    max_abs: float | None = None
+    max_rel: float | None = None
+    note: str = ""
+    responses: int | None = None
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Verification(TableView):
+    """Result of the verification of a repository; displayed as a table.
+
+    Attributes
+    ----------
+    directory : Path
+    reference : str
+        Name and version of the real server.
+    models : tuple of Checked
+    """
+
+    directory: Path
+    reference: str
+    models: tuple[Checked, ...]
+
+    @property
+    def ok(self) -> bool:
+        """True if no model is different and none failed."""
+        return all(model.verdict in ("equal", "close", "not run") for model in self.models)
+
+    @property
+    def frame(self) -> pd.DataFrame:
+        """Table with one row per model."""
+        import pandas as pd
+
+        return pd.DataFrame(self._rows(), columns=list(_COLUMNS))
+
+    def _table(self) -> tuple[Sequence[str], Sequence[Sequence[object]], str]:
+        return _COLUMNS, self._rows(), f"{self.directory} in nbtriton and in {self.reference}"
+
+    def _rows(self) -> list[tuple[Any, ...]]:
+        return [
+            (
+                m.name,
+                m.verdict,
+                m.requests or None,
+                m.responses,
+                m.max_abs,
+                m.max_rel,
+                m.note.strip(),
+            )
+            for m in self.models
+        ]
+
+
+_COLUMNS = ("model", "verdict", "requests", "responses", "max_abs", "max_rel", "note")
+
+
+def verify_repository(
+    directory: str | Path,
+    *,
+    server: Server | None = None,
+    models: Sequence[str] | None = None,
+    requests: Mapping[str, Sequence[Inputs]] | None = None,
+    count: int = 6,
+    rtol: float = 1e-4,
+    atol: float = 1e-6,
+    reference: RealServer | Path | str | None = None,
+    stand_in: bool = True,
+    on_progress: Callable[[str], None] = lambda _: None,
+) -> Verification:
+    """Compare the responses of a repository's models with the real tritonserver's.
+
+    Parameters
+    ----------
+    directory : path
+        The repository.
+    server : Server, optional
+        The server to compare; by default a new one with the models of the directory.
+    models : sequence of str, optional
+        All by default.
+    requests : mapping of str to sequences of mappings, optional
+        Recorded requests by model; other models get generated requests.
+    count : int
+        Number of generated requests for a model.
+    rtol, atol : float
+        Tolerances of floating-point outputs that are ``"close"``.
+    reference : path, ``"install"`` or a server, optional
+        The real server; see `nbtriton.extensions.verify.find_server.find_server`.
+    stand_in : bool
+        If the reference lacks the backend of TorchScript files, run them in its python backend, so
+        that all models can be compared. Their notes say so.
+    on_progress : callable, optional
+        Called with a line before each step that takes long.
+
+    Raises
+    ------
+    UnsupportedError, UnavailableError
+        The reference cannot run here, or did not start.
+    """
+    root = absolute(directory)
+    found = find_server(reference)
+    with contextlib.ExitStack() as stack:
+        if server is None:
+            server = stack.enter_context(Server())
+            ModelControl(server, root)
+        names = list(models or sorted(server.engine.inspection.model_names()))
+        scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="nbtriton-verify-")))
+        copied = scratch / "models"
+        shutil.copytree(root, copied)
+        on_progress("starting the real server")
+        python = found.shared_python(scratch / "python")
+        real = stack.enter_context(
+            found.server(copied, "--model-control-mode=explicit", python=python)
+        )
+        client = stack.enter_context(HttpClient(real.http_url))
+        both = BothServers(server, client, real.grpc_url)
+        stack.callback(both.close)
+        traffic = Traffic(server, requests or {}, count)
+        comparison = _Comparison(server, client, copied, both, traffic, rtol, atol, stand_in)
+        # All models first: a model may call another.
+        loaded = comparison.load_all(names, on_progress)
+        checked = []
+        tell = _Steps("compared", len(names), on_progress)
+        tell.next()
+        for name in names:
+            note = loaded[name]
+            checked.append(comparison.compare(name, note) if isinstance(note, str) else note)
+            tell.next()
+        return Verification(root, client.describe(), tuple(checked))
+
+
+class _Steps:
+    """Lines about equal steps: how many are done, and about how long the others take."""
+
+    def __init__(self, what: str, total: int, on_progress: Callable[[str], None]) -> None:
+        self._what, self._total, self._on_progress = what, total, on_progress
+        self._done = -1
+        self._began_s = time.monotonic()
+
+    def next(self) -> None:
+        """Say that the first step begins, or that one more has ended."""
+        self._done += 1
+        left = ""
+        if 0 < self._done < self._total:
+            each_s = (time.monotonic() - self._began_s) / self._done
+            left = f", about {max(1, round(each_s * (self._total - self._done)))} s left"
+        self._on_progress(f"{self._done} of {counted(self._total, 'model')} {self._what}{left}")
+
+
+@dataclass(slots=True)
+class _Comparison:
+    """Comparison model by model; may change the reference's repository, which is a copy."""
+
+    server: Server
+    client: HttpClient
+    directory: Path
+    both: BothServers
+    traffic: Traffic
+    rtol: float
+    atol: float
+    stand_in: bool
+    replaced: set[str] = field(default_factory=set)
+
+    def load_all(
+        self, names: Sequence[str], on_progress: Callable[[str], None]
+    ) -> dict[str, Checked | str]:
+        """Load models in the reference concurrently, then the ensembles."""
+        tell = _Steps("loaded by the real server", len(names), on_progress)
+        tell.next()
+        loaded: dict[str, Checked | str] = {}
+        ensembles = [
+            name
+            for name in names
+            if self.server.is_ready(name)
+            and self.server.config(name).HasField("ensemble_scheduling")
+        ]
+
+        def load(name: str) -> None:
+            loaded[name] = self.load(name)
+
+        alone = [name for name in names if name not in ensembles]
+        in_parallel(load, alone, _LOADS, tell.next)
+        for name in ensembles:
+            load(name)
+            tell.next()
+        return loaded
+
+    def load(self, name: str) -> Checked | str:
+        """Load a model in the reference; return a note, or a verdict if there is nothing to compare."""
+        if not self.server.is_ready(name):
+            return Checked(name, "failed", note="it is not loaded in nbtriton")
+        lacking = f"the reference has no {self._backend(name)} backend"
+        try:
+            self._prepare(name)
+            self.client.load(name)
+        except TritonError as error:
+            if _NO_BACKEND not in error.message:
+                return Checked(name, "failed", note=f"the reference: {error.message}")
+            if not self._replace(name):
+                return Checked(name, "not run", note=f"{lacking}; it accepts the configuration")
+        if name in self.replaced:
+            return f"{lacking}; the file ran in its python backend"
+        difference = _config_difference(self.server.config(name), self.client.config(name))
+        return f"configurations differ: {difference}" if difference else ""
+
+    def compare(self, name: str, note: str) -> Checked:
+        """Compare the responses of a model that both have loaded."""
+        try:
+            return self._compare(name, note)
+        except UnsupportedError as error:  # no grpcio
+            return Checked(name, "not run", note=f"it loads; {error.message}")
+
+    def _backend(self, name: str) -> str:
+        """Return the backend of the configuration file, or of completion."""
+        file = self.directory / name / "config.pbtxt"
+        config = parse_pbtxt(file.read_bytes()) if file.exists() else ModelConfig()
+        return str(config.backend or self.server.config(name).backend)
+
+    def _prepare(self, name: str) -> None:
+        """Replace an ensemble's composing models by stand-ins before it is loaded."""
+        for step in self.server.config(name).ensemble_scheduling.step:
+            member = str(step.model_name)
+            self._prepare(member)
+            try:
+                self.client.load(member)
+            except TritonError as error:
+                if _NO_BACKEND in error.message:
+                    self._replace(member)
+
+    def _replace(self, name: str) -> bool:
+        """Make the python backend run a TorchScript file; False if that is impossible."""
+        folder = self.directory / name
+        files = list(folder.glob("[0-9]*/model.pt"))
+        if not (self.stand_in and files):
+            return False
+        config = parse_pbtxt((folder / "config.pbtxt").read_bytes())
+        config.backend = "python"
+        config.ClearField("platform")
+        config.ClearField("default_model_filename")
+        for file in files:
+            torch_file("model.pt").write(file.parent)
+        (folder / "config.pbtxt").write_text(format_pbtxt(config), "utf-8")
+        try:
+            self.client.load(name)
+        except TritonError:
+            return False
+        self.replaced.add(name)
+        return True
+
+    def _compare(self, name: str, note: str) -> Checked:
+        found = Difference(self.rtol, self.atol)
+        decoupled = self.server.engine.inspection.is_decoupled(name)
+        sent = answered = 0
+        for inputs, options in self.traffic.of(name):
+            sent += 1
+            if decoupled:
+                ours, theirs = self.both.stream(name, inputs, options)
+                answered += sum(1 for part in ours if part.outputs or part.error)
+                found.compare_streams(f"request {sent}", ours, theirs)
+            else:
+                found.compare(f"request {sent}", *self.both.infer(name, inputs, options))
+        return Checked(
+            name,
+            found.verdict,
+            sent,
+            found.max_abs,
+            found.max_rel,
+            "; ".join(filter(None, (found.first, note))),
+            answered if decoupled else None,
+        )
+
+
+# Fields that depend on the server: placement of instances, and paths.
+_OWN = ("instance_group", "optimization", "default_model_filename", "cc_model_filenames")
+
+
+def _config_difference(ours: ModelConfig, theirs: ModelConfig) -> str:
+    """Return the fields in which the completed configurations differ, as text."""
+    mine, other = to_reported_dict(ours), to_reported_dict(theirs)
+    return ", ".join(
+        key
+        for key in mine
+        if key not in _OWN and json.dumps(mine[key]) != json.dumps(other.get(key))
+    )
