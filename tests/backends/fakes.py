@@ -94,10 +94,10 @@ class Future:
         else:
             self._callbacks.append(callback)
 
-    def ask_to_end(self):
+    def _ask_to_end(self):
         self.cancelled = True
 
-    def wait_for(self, wait):
+    def _wait_for(self, wait):
         return wait(60)
 
 

@@ -12,5 +12,5 @@ def test_classes_have_their_docstring_and_a_line_of_each_method():
     assert found.startswith("One request's answer.")
     assert "result(timeout: float | None=None)\n    Wait for the answer." in found
     assert "done()\n    Return True once" in found
-    assert "\npending\n" in found
+    assert "exception(timeout: float | None=None)\n" in found
     assert "_wait" not in found

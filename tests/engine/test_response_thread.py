@@ -141,7 +141,7 @@ def test_each_request_is_answered_once_under_failures_and_changes(
     def count(future) -> None:
         nonlocal missing
         with turn:
-            answers[future.number] = answers.get(future.number, 0) + 1
+            answers[id(future)] = answers.get(id(future), 0) + 1  # `futures` keeps them
             missing -= 1
             turn.notify_all()
 

@@ -256,16 +256,16 @@ def test_T4_a_failing_last_step_counts_twice_for_the_ensemble(server: Server):
 
 def test_batch_records_show_requests_and_reason(server: Server, gate: Gate):
     server.load(echo("dynamic_batching {}"), gated(gate), name="m")
-    first = server.submit("m", {"IN": row(*[0.0] * 8)})
+    first = server.submit("m", {"IN": row(*[0.0] * 8)}, request_id="first")
     gate.wait_entered()
-    rest = [server.submit("m", {"IN": ones(size)}) for size in (1, 2)]
+    rest = [server.submit("m", {"IN": ones(size)}, request_id=str(size)) for size in (1, 2)]
     assert server.batches("m") == ()  # it runs still
     gate.open()
     for future in (first, *rest):
         future.result(WAIT_S)
     one, two = server.batches("m")
-    assert one.requests == (first.number,)
-    assert two.requests == tuple(future.number for future in rest)
+    numbers = {request.request_id: request.number for request in server.requests("m")}
+    assert (one.requests, two.requests) == ((numbers["first"],), (numbers["1"], numbers["2"]))
     assert (one.batch_size, two.batch_size) == (8, 3)
     assert {one.reason, two.reason} <= set(REASONS)
     assert one.start_ns <= one.end_ns <= two.start_ns <= two.end_ns

@@ -145,7 +145,7 @@ def test_nan_is_in_floating_point_outputs_alone(server):
     class Sends(ArrivalListener):
         """Keeps what clients of the model get."""
 
-        def arrived(self, request, version, options):
+        def __call__(self, request, version, options):
             seen.append(request.expect())
 
         def close(self):

@@ -35,13 +35,8 @@ WITHOUT = {
     "InstanceContext": "nbtriton makes it",
     "ModelContext": "nbtriton makes it",
     "ServerHandle": "nbtriton makes it",
-    "InferenceFuture.ask_to_end": "endpoints call it",
-    "InferenceFuture.resolve": "the engine calls it",
     "PageFigure.add_subplot": "pyplot calls it",
-    "TrafficTap.arrived": "the engine calls it",
     "TrafficTap.close": "the engine calls it",
-    "TrafficTap.start": "nt.record calls it",
-    "TrafficTap.write_past": "nt.record calls it",
     "TritonError.again": "nbtriton calls it",
 }
 

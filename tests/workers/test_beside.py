@@ -79,7 +79,7 @@ def test_a_stream_sees_that_it_was_cancelled_and_its_memory_is_used_again(beside
         on_response=on_response,
     )
     assert begun.wait(30)
-    future.ask_to_end()
+    future._ask_to_end()
     assert ended.wait(30)
     assert stream(beside, "three")[0] == [0, 0, 0]
 

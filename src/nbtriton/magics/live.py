@@ -102,7 +102,7 @@ class LiveRun:
         with self._lock:
             self._running = False
         # A run that failed leaves what was drawn; its handle raises the error.
-        if run.error is None:
+        if run.exception() is None:
             self._report = run.result()
         if self._shown is not None:
             self._shown.stop()

@@ -201,7 +201,7 @@ class Arrivals:
         self._injected = injected
         self._lock = threading.Lock()
 
-    def arrived(
+    def __call__(
         self,
         request: InferenceRequest,
         version: int,  # noqa: ARG002 - of every listener

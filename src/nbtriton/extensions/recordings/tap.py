@@ -119,9 +119,9 @@ def record(
     requests = _past_requests(server, chosen) if past else []  # before the file is replaced
     tap = TrafficTap(server, path, chosen, inputs=inputs, limit=count)
     if past:
-        tap.write_past(requests)
+        tap._write_past(requests)  # noqa: SLF001
         return tap
-    tap.start()
+    server.engine.dispatcher.listen(tap)
     if seconds is not None or count is not None:
         try:
             wait_in_slices(tap.ended.wait, seconds)
@@ -226,11 +226,7 @@ class TrafficTap(Stopping):
         self._numbers: dict[Any, int] = {}
         self._sequences: set[tuple[str, int | str]] = set()
 
-    def start(self) -> None:
-        """Start recording."""
-        self._server.engine.dispatcher.listen(self)
-
-    def arrived(
+    def __call__(
         self, request: InferenceRequest, version: int, options: RequestOptions
     ) -> TritonError | None:
         """Add a request; its inputs are copied at once, as the model may write to them."""
@@ -274,7 +270,7 @@ class TrafficTap(Stopping):
             raise self.error
         return Recording.load(self.path)
 
-    def write_past(self, requests: Sequence[RecordedRequest]) -> None:
+    def _write_past(self, requests: Sequence[RecordedRequest]) -> None:
         """Write the given requests, and end."""
         self.ended.set()
         with self._writer:

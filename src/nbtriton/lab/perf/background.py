@@ -72,10 +72,16 @@ class PerfRun:
         """
         return self._future.done()
 
-    @property
-    def error(self) -> BaseException | None:
-        """The error that ended the run; None while it runs, and after a report."""
-        return self._future.exception() if self._future.done() else None
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        """Wait for the end of the run, and return the error that ended it; None after a report.
+
+        Examples
+        --------
+        >>> nt.PerfRun(server, "double", concurrency=1, request_count=4).exception(timeout=60) is None
+        True
+        """
+        self._wait(timeout)
+        return self._future.exception()
 
     def stop(self) -> PerfReport:
         """Stop the run; return the report of the measurements so far, with ``interrupted=True``.
@@ -104,11 +110,14 @@ class PerfRun:
         TritonError
             The run failed, as `nbtriton.perf` does.
         """
+        self._wait(timeout)
+        return self._future.result()
+
+    def _wait(self, timeout: float | None) -> None:
         ended = threading.Event()
         self._future.add_done_callback(lambda _: ended.set())
         if not wait_in_slices(ended.wait, timeout):
             raise TimeoutError(f"'{self.model}' is still being measured after {timeout:g} s")
-        return self._future.result()
 
     def add_done_callback(self, call: Callable[[PerfRun], None]) -> None:
         """Call a function at the end of the run, in its thread; at once if it has ended.
@@ -129,8 +138,8 @@ class PerfRun:
         if not self.done():
             line = progress_line(self.progress)[0] if self.progress else "starting"
             return f"<PerfRun {self.model}: {line}>"
-        if self.error is not None:
-            return f"<PerfRun {self.model}: failed: {self.error}>"
+        if (error := self._future.exception()) is not None:
+            return f"<PerfRun {self.model}: failed: {error}>"
         return f"<PerfRun {self.result().headline}>"
 
     def _run(self, options: PerfOptions) -> None:

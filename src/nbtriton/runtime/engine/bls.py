@@ -111,7 +111,7 @@ class ModelServer:
 
     def awaits(self, future: InferenceFuture) -> None:
         """Note that a coroutine of the model that calls may await this answer."""
-        request = future.pending
+        request = future._request  # noqa: SLF001 - the engine's side of it
         if request is not None:
             end = DEADLOCKS.begin_call(request)
             future.add_done_callback(lambda _: end())

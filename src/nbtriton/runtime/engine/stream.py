@@ -78,7 +78,7 @@ class ResponseStream(Closing):
         try:
             # Most arrived while the caller used the one before: no wait.
             if arrived.empty() or not receive(0):
-                self._future.wait_for(receive)
+                self._future._wait_for(receive)  # noqa: SLF001 - the engine's side of it
         except BaseException:
             self.close()  # Ctrl-C: the caller no longer waits
             raise

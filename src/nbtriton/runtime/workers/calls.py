@@ -95,7 +95,7 @@ class ServerCalls:
         elif kind == protocol.CANCEL:
             future = self._futures.get(message[1])
             if future is not None:
-                future.ask_to_end()
+                future._ask_to_end()  # noqa: SLF001 - the engine's side of it
         elif kind == protocol.AWAITS:
             self._awaits(message[1])
         else:

@@ -131,7 +131,7 @@ class ResponseIterator:
             return True
 
         if not pop(0):
-            self._future.wait_for(pop)
+            self._future._wait_for(pop)
         return popped[0]
 
     def cancel(self) -> None:
@@ -142,7 +142,7 @@ class ResponseIterator:
         warn_newer("cancel() of the responses of a decoupled call", "bls-cancel")
         if self._future is not None and not self._exhausted:
             self._cancelled = True
-            self._future.ask_to_end()
+            self._future._ask_to_end()
 
     def _on_response(self, response: Response | None, final: bool) -> None:
         if self._ended:

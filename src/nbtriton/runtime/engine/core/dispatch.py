@@ -32,7 +32,7 @@ _thread_id: Final = get_ident
 class ArrivalListener(Protocol):
     """Receives each request of a client before it is submitted: a recording, planned faults."""
 
-    def arrived(
+    def __call__(
         self, request: InferenceRequest, version: int, options: RequestOptions
     ) -> TritonError | None:
         """Handle a request, on the thread that sends it; it must not raise.
@@ -109,7 +109,7 @@ class RequestDispatcher:
     def _is_refused(self, request: InferenceRequest, version: Any, options: RequestOptions) -> bool:
         """Pass a request to the listeners; True if one of them has refused it."""
         for listener in self._listeners:
-            error = listener.arrived(request, version, options)
+            error = listener(request, version, options)
             if error is not None:
                 assert isinstance(request.runtime, Runtime)
                 request.runtime.refuse_new(request, error)

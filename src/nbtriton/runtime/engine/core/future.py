@@ -52,11 +52,6 @@ class InferenceFuture:
     It is resolved exactly once. Unlike `concurrent.futures.Future` it owns no condition: each
     waiter brings its own lock, so a request without a waiter costs nothing.
 
-    Attributes
-    ----------
-    number : int
-        The request's number, as in `BatchRecord.requests`.
-
     Examples
     --------
     >>> future = server.submit("double", {"IN": ones})
@@ -66,10 +61,9 @@ class InferenceFuture:
     True
     """
 
-    __slots__ = ("_done", "_error", "_group", "_request", "_result", "_then", "number")
+    __slots__ = ("_done", "_error", "_group", "_request", "_result", "_then")
 
-    def __init__(self, request: PendingRequest, number: int) -> None:
-        self.number = number
+    def __init__(self, request: PendingRequest) -> None:
         # To cancel it. None once it is answered, so that nothing holds its tensors.
         self._request: PendingRequest | None = request
         self._result: InferenceResult | None = None
@@ -81,11 +75,6 @@ class InferenceFuture:
         self._then: list[Callable[[InferenceFuture], object]] = [_answer]
         # Waiters for several futures at once; made for the first of them.
         self._group: _WaiterGroup | None = None
-
-    @property
-    def pending(self) -> PendingRequest | None:
-        """The request while it has no answer."""
-        return self._request
 
     def done(self) -> bool:
         """Return True once the request is answered, failed or cancelled."""
@@ -138,12 +127,11 @@ class InferenceFuture:
 
         Examples
         --------
-        >>> answered = []
+        >>> answered = threading.Event()
         >>> future = server.submit("double", {"IN": ones})
-        >>> future.add_done_callback(lambda done: answered.append(done.result()["OUT"].shape))
-        >>> _ = future.wait_for(lambda seconds: bool(answered))
-        >>> answered
-        [(1, 4)]
+        >>> future.add_done_callback(lambda done: answered.set())
+        >>> answered.wait(timeout=60)
+        True
         """
         self._then.append(callback)
         if self._done:
@@ -169,13 +157,13 @@ class InferenceFuture:
         """
         with interrupts_deferred():
             request = self._request
-            if not self.resolve(None, CancelledError("the request was cancelled by the caller")):
+            if not self._resolve(None, CancelledError("the request was cancelled by the caller")):
                 return False
             if request is not None:
                 request.cancel(reason)
             return True
 
-    def ask_to_end(self) -> None:
+    def _ask_to_end(self) -> None:
         """Ask the model to end, and still deliver what it sends.
 
         A request that still waits is dropped. A model that executes sees `is_cancelled`, and may end
@@ -247,10 +235,10 @@ class InferenceFuture:
         if self._done:  # in between
             return
         limit_s = None if timeout is None else max(0.0, timeout)
-        if not self.wait_for(partial(lock.acquire, True), limit_s):
+        if not self._wait_for(partial(lock.acquire, True), limit_s):
             raise TimeoutError(f"no answer within {timeout} s")
 
-    def wait_for(self, wait: Callable[[float], bool], timeout_s: float | None = None) -> bool:
+    def _wait_for(self, wait: Callable[[float], bool], timeout_s: float | None = None) -> bool:
         """Call ``wait(seconds)`` until it returns True, which depends on this request.
 
         The wait can be interrupted, and fails where it would last forever.
@@ -267,7 +255,7 @@ class InferenceFuture:
         DEADLOCKS.wait(wait, (request,))
         return True
 
-    def resolve(self, result: InferenceResult | None, error: TritonError | None) -> bool:
+    def _resolve(self, result: InferenceResult | None, error: TritonError | None) -> bool:
         """Set the answer; False if it is set already."""
         try:
             self._then.remove(_answer)

@@ -280,7 +280,7 @@ class InferenceRequest(Ticket):
         """
         future = self.future
         if future is None:
-            future = self.future = InferenceFuture(self, self.number)
+            future = self.future = InferenceFuture(self)
             response = self.final_response
             # Answered in between: the answering thread reads the future afterwards.
             if response is not None:
@@ -475,10 +475,9 @@ class InferenceRequest(Ticket):
         )  # fmt: skip
 
     def _resolve(self, future: InferenceFuture, response: Response) -> None:
-        if response.error is not None:
-            future.resolve(None, response.error)
-        else:
-            future.resolve(self.result_of(response), None)
+        error = response.error
+        result = self.result_of(response) if error is None else None
+        future._resolve(result, error)  # noqa: SLF001 - the engine's side of it
 
     def result_of(self, response: Response) -> InferenceResult:
         """Wrap a response for the caller."""

@@ -84,11 +84,11 @@ class RemoteFuture:
                 return
         callback(self)
 
-    def ask_to_end(self) -> None:
+    def _ask_to_end(self) -> None:
         """Ask the target to end; further responses are still delivered."""
         self._worker.post((protocol.CANCEL, self.number))
 
-    def wait_for(self, wait: Callable[[float], bool]) -> None:
+    def _wait_for(self, wait: Callable[[float], bool]) -> None:
         """Call ``wait(seconds)`` until it returns True."""
         while not wait(threading.TIMEOUT_MAX):
             pass
