@@ -77,7 +77,9 @@ class PerfRun:
 
         Examples
         --------
-        >>> nt.PerfRun(server, "double", concurrency=1, request_count=4).exception(timeout=60) is None
+        >>> nt.PerfRun(server, "double", concurrency=1, request_count=4).exception(
+        ...     timeout=60
+        ... ) is None
         True
         """
         self._wait(timeout)
