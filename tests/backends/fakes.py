@@ -8,7 +8,7 @@ from types import MappingProxyType
 
 import numpy as np
 
-from nbtriton.backends import Response
+from nbtriton.backends import BatchTimer, Response
 from nbtriton.common.errors import InternalError, NotFoundError, TritonError, UnsupportedError
 
 
@@ -49,7 +49,7 @@ class Request:
         return self.answered.is_set()
 
 
-class Timer:
+class Timer(BatchTimer):
     def __init__(self):
         self.marks = []
 

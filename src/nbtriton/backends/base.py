@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from nbtriton.backends.core.request_options import RequestOptions
-from nbtriton.backends.core.response import Response
+from nbtriton.backends.core.response import BatchTimer, Response
 
 if TYPE_CHECKING:
     from nbtriton.backends.devices.base import Device
@@ -123,19 +123,6 @@ class BackendRequest(Protocol):
 
     def is_answered(self) -> bool:
         """Whether the final response was sent."""
-
-
-class BatchTimer(Protocol):
-    """Two marks inside one execution; the engine records the others (T9)."""
-
-    def inputs_ready(self) -> None:
-        """Mark that inputs are gathered and on the device: compute_input ends, compute_infer starts."""
-
-    def infer_done(self) -> None:
-        """Mark that the model's own code returned: compute_infer ends, compute_output starts."""
-
-    def marked(self, inputs_ready_ns: int, infer_done_ns: int) -> None:
-        """Set both marks from another process, on the clock of `time.monotonic_ns`; 0 for none."""
 
 
 class ServerHandle(Protocol):

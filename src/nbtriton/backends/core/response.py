@@ -5,10 +5,30 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from nbtriton.backends.compiling import mypyc_attr
 from nbtriton.common.errors import TritonError
 from nbtriton.model.tensors import Array, scatter
 
-__all__ = ["Response", "ScatteredResponses"]
+__all__ = ["BatchTimer", "Response", "ScatteredResponses"]
+
+
+@mypyc_attr(allow_interpreted_subclasses=True, acyclic=True)
+class BatchTimer:
+    """Two marks inside one execution; the engine records the others (T9)."""
+
+    __slots__ = ()
+
+    def inputs_ready(self) -> None:
+        """Mark that inputs are gathered and on the device: compute_input ends, compute_infer starts."""
+        raise NotImplementedError
+
+    def infer_done(self) -> None:
+        """Mark that the model's own code returned: compute_infer ends, compute_output starts."""
+        raise NotImplementedError
+
+    def marked(self, inputs_ready_ns: int, infer_done_ns: int) -> None:
+        """Set both marks from another process, on the clock of `time.monotonic_ns`; 0 for none."""
+        raise NotImplementedError
 
 
 class Response:

@@ -284,7 +284,9 @@ class EnsembleExecution(ResponseSink):
         ready: list[_Ready] = []
         done = False
         outbox = self._outbox
-        with self._lock:
+        # By its methods: `with` takes twice their time, half a percent of a step.
+        self._lock.acquire()
+        try:
             if request not in self._running:  # it was refused when it was submitted
                 return
             if final:
@@ -299,6 +301,8 @@ class EnsembleExecution(ResponseSink):
                 self._account(request)
             if outbox is not None and (emit is not None or (done and error is None)):
                 outbox.post((emit, done))  # E14
+        finally:
+            self._lock.release()
         if emit is not None and outbox is None:
             emit = completed(emit, self.request)
             error = emit.error
@@ -353,8 +357,9 @@ class EnsembleExecution(ResponseSink):
         tensors = self._tensors[iteration]
         outputs = response.outputs
         for output, tensor in binding.outputs[step]:
-            if output in outputs:
-                tensors[tensor] = outputs[output]
+            value = outputs.get(output)
+            if value is not None:
+                tensors[tensor] = value
                 if mark is not None:
                     if self._marks is None:
                         self._marks = {}
@@ -496,11 +501,15 @@ class EnsembleExecution(ResponseSink):
         times = self._times
         now = now_ns()
         total_ns = now - request.start_ns
+        times.size = request.size
+        times.total_ns = total_ns
+        times.end_ns = now
         request.step_times = times
+        request.answered_ns = now
         if self.ensemble.history is not None:
             self.ensemble.history.advance(now)
         statistics = self.ensemble.statistics
-        statistics.record_ensemble_request(request.size, times, total_ns)
+        statistics.record_ensemble_request(times)
         if statistics.summaries is not None:
             statistics.summaries.record_execution(
                 total_ns, 0, times.input_ns, times.infer_ns, times.output_ns

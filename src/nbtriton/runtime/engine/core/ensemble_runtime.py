@@ -72,7 +72,9 @@ class EnsembleRuntime(EnsembleOwner):
         graph = self._graph  # looked at once: another thread may forget it meanwhile
         if graph is not None and graph.is_stale():
             self.members_changed()
-        with self._lock:
+        # By its methods: `with` takes twice their time, half a percent of a request.
+        self._lock.acquire()
+        try:
             if self._draining:
                 return False
             binding = self._binding
@@ -94,6 +96,8 @@ class EnsembleRuntime(EnsembleOwner):
             request.enqueued_ns = now = now_ns()
             if self.history is not None:
                 self.history.note_depth(now, len(self._executions))
+        finally:
+            self._lock.release()
         execution.begin(completion)
         return True
 
@@ -178,13 +182,17 @@ class EnsembleRuntime(EnsembleOwner):
 
     def on_complete(self, execution: EnsembleExecution) -> None:
         binding = execution.held
-        with self._lock:
+        self._lock.acquire()
+        try:
             self._executions.pop(execution.request, None)
             binding.active -= 1
             last = not binding.active and binding is not self._binding
             done = self._draining and not self._executions
             if self.history is not None:
-                self.history.note_depth(now_ns(), len(self._executions))
+                at_ns = execution.request.answered_ns or now_ns()
+                self.history.note_depth(at_ns, len(self._executions))
+        finally:
+            self._lock.release()
         if last:
             binding.release()
         if done:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from time import monotonic_ns
 from typing import Final
 
+from nbtriton.backends.base import BatchTimer
 from nbtriton.backends.compiling import mypyc_attr
 from nbtriton.runtime.engine.core.snapshot import BatchRecord
 
@@ -56,11 +57,10 @@ class RequestDetail:
 
 
 @mypyc_attr(acyclic=True)
-class Execution:
+class Execution(BatchTimer):
     """Times of one execution, on the clock of `time.monotonic_ns`; 0 until they are reached.
 
-    It is the backend's `BatchTimer`, and all requests of the batch refer to it: what is the same
-    for all of them is stored once. It outlives them in the statistics and in the recorder, so it keeps
+    All requests of the batch refer to it: what is the same for all of them is stored once. It outlives them in the statistics and in the recorder, so it keeps
     only numbers (and the compiled core's garbage collector need not walk it).
 
     What the recorder keeps of the only request of a batch stands here, too: with the sums it is all
@@ -172,19 +172,29 @@ class Execution:
         )  # fmt: skip
 
 
+@mypyc_attr(acyclic=True)
 class StepTimes:
     """Times of the steps of an ensemble's request: sums in nanoseconds (T4).
+
+    It outlives the request in the statistics until they add it up.
 
     Attributes
     ----------
     first : bool
         No other request has been answered since the load.
+    size, total_ns, end_ns : int
+        The rows of the request, how long it took, and when it was answered; 0 until then.
     """
 
-    __slots__ = ("first", "infer_ns", "input_ns", "output_ns", "queue_ns")
+    __slots__ = (
+        "end_ns", "first", "infer_ns", "input_ns", "output_ns", "queue_ns", "size", "total_ns",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         self.first = False
+        self.size = 0
+        self.total_ns = 0
+        self.end_ns = 0
         self.queue_ns = 0
         self.input_ns = 0
         self.infer_ns = 0

@@ -173,10 +173,8 @@ class ModelSignature:
             if parent is None
             else inputs
         )
-        usual = len(arrays) == len(rules)
-        for name in arrays:
-            usual = usual and name in rules
-        if not usual and not self._acceptable(arrays):
+        # As many as the model has, each of which is found below, are all of them.
+        if len(arrays) != len(rules) and not self._has_required(arrays):
             self._refuse(arrays, request_id)
         kind = "numpy"
         batching = self.max_batch_size > 0
@@ -185,7 +183,9 @@ class ModelSignature:
         key: list[Hashable] = []
         changed: dict[str, Any] | None = None  # not yet replaced: an error describes what came
         for name, given in arrays.items():
-            rule = rules[name]
+            rule = rules.get(name)
+            if rule is None:
+                self._refuse(arrays, request_id)
             value: Array = given
             if type(given) is not _ndarray or given.dtype != rule.dtype:
                 value = as_array(given, rule.datatype, name=name)
@@ -301,12 +301,9 @@ class ModelSignature:
     def _priority(self, priority: int) -> int:
         return priority if 0 < priority <= self._priority_levels else self._default_priority  # A16
 
-    def _acceptable(self, inputs: Mapping[Any, Any]) -> bool:
-        """True if inputs other than exactly those of the model are accepted."""
-        rules = self._rules
-        return all(name in rules for name in inputs) and all(
-            name in inputs for name in self._required
-        )
+    def _has_required(self, inputs: Mapping[Any, Any]) -> bool:
+        """True if no input is missing that the model needs."""
+        return all(name in inputs for name in self._required)
 
     def _checked(self, rule: _InputRule, shape: tuple[int, ...]) -> tuple[int, ...] | None:
         """Check a shape that is new, and return that of one item; None if it does not fit."""

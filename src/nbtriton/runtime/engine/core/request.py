@@ -192,7 +192,7 @@ class InferenceRequest(Ticket):
     outcome : str
         Why no instance executed it, a key of `REASONS` or ``"cache_hit"``; empty otherwise.
     answered_ns : int
-        When the recorder took note of its final response, 0 before and without a recorder.
+        When the recorder took note of its final response, or an ensemble counted it; else 0.
     first_ns, responses : int
         The time of its first response before the final one, and how many of these it had.
     keeps_response : bool
@@ -452,10 +452,10 @@ class InferenceRequest(Ticket):
                 bool(self.flags & SEQUENCE_START),
             )  # fmt: skip
         execution = self.execution
-        # A look at the clock costs a fiftieth of a step: its execution has just ended. That at the end
-        # of a caller's own request also serves `timing`.
-        answered_ns = 0
-        if execution is not None and self.parent is not None:
+        # A look at the clock costs a fiftieth of a step: its execution has just ended, and an ensemble
+        # has looked. That at the end of a caller's own request also serves `timing`.
+        answered_ns = self.answered_ns
+        if not answered_ns and execution is not None and self.parent is not None:
             answered_ns = execution.end_ns
         if not answered_ns:
             answered_ns = now_ns()

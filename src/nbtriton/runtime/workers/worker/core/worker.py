@@ -16,7 +16,7 @@ from time import monotonic_ns
 from types import FrameType
 from typing import Any
 
-from nbtriton.backends.base import BackendInstance, Response
+from nbtriton.backends.base import BackendInstance, BatchTimer, Response
 from nbtriton.backends.core.executing import EXECUTING, Executing
 from nbtriton.backends.forking import after_fork
 from nbtriton.common.errors import TritonError
@@ -43,8 +43,8 @@ __all__ = ["Worker"]
 _log = logging.getLogger("nbtriton.runtime.workers")
 
 
-class _Marks:
-    """The times of an execution: a `nbtriton.backends.base.BatchTimer`."""
+class _Marks(BatchTimer):
+    """The times of an execution."""
 
     __slots__ = ("infer_done_ns", "inputs_ready_ns")
 
