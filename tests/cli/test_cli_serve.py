@@ -219,7 +219,7 @@ def _grpc_infer(channel: Any, model: str, value: float) -> Any:
 
 
 def test_calls_of_models_and_steps_of_ensembles_are_finished(pipelines: Path) -> None:
-    grpc = pytest.importorskip("grpc", reason="the gRPC endpoint needs the extra 'serve'")
+    grpc = pytest.importorskip("grpc", reason="tritonclient's gRPC is not installed")
     with serving("--model-repository", str(pipelines), *GRPC) as (process, ports, _lines):
         with grpc.insecure_channel(f"127.0.0.1:{ports['GRPCInferenceService']}") as channel:
             # Each has begun, "twice" first: "other" calls the model that prints what its steps print.
@@ -271,7 +271,7 @@ def test_a_signal_ends_the_server_before_any_line_that_it_waits_in(tmp_path: Pat
 
 
 def test_a_request_beyond_the_timeout_gets_an_error(repository: Path) -> None:
-    grpc = pytest.importorskip("grpc", reason="the gRPC endpoint needs the extra 'serve'")
+    grpc = pytest.importorskip("grpc", reason="tritonclient's gRPC is not installed")
     flags = ("--model-repository", str(repository), "--exit-timeout-secs=1", *GRPC)
     with serving(*flags) as (process, ports, _lines):
         with grpc.insecure_channel(f"127.0.0.1:{ports['GRPCInferenceService']}") as channel:
@@ -290,7 +290,7 @@ def test_a_request_beyond_the_timeout_gets_an_error(repository: Path) -> None:
 
 
 def test_every_request_under_load_is_answered_once(repository: Path, tmp_path: Path) -> None:
-    grpc = pytest.importorskip("grpc", reason="the gRPC endpoint needs the extra 'serve'")
+    grpc = pytest.importorskip("grpc", reason="tritonclient's gRPC is not installed")
     from tests.frontends.grpc_support import infer, open_stream, tensor
 
     ran = tmp_path / "ran"

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("grpc", reason="the gRPC endpoint needs the extra 'serve'")
+pytest.importorskip("grpc", reason="tritonclient's gRPC is not installed")
 pytest.importorskip("tritonclient.grpc", reason="Triton's stubs need grpcio")
 
 import grpc

@@ -20,20 +20,20 @@ pytestmark = pytest.mark.skipif(not compiled, reason="the classes are Python's o
 
 # Some of the classes whose instances are there while all that follows is in flight.
 SEEN = {
-    "engine.core.ensemble_execution.EnsembleExecution",
-    "engine.core.ensemble_runtime.EnsembleRuntime",
-    "engine.core.future.InferenceFuture",
-    "engine.core.history.ModelHistory",
-    "engine.core.instance.Instance",
-    "engine.core.limiter.Limiter",
-    "engine.core.model_runtime.ModelRuntime",
-    "engine.core.request.InferenceRequest",
-    "engine.core.sequence_tensors.SequenceTensors",
-    "engine.core.statistics.Statistics",
-    "engine.core.summaries.LatencySummaries",
+    "runtime.engine.core.ensemble_execution.EnsembleExecution",
+    "runtime.engine.core.ensemble_runtime.EnsembleRuntime",
+    "runtime.engine.core.future.InferenceFuture",
+    "runtime.engine.core.history.ModelHistory",
+    "runtime.engine.core.instance.Instance",
+    "runtime.engine.core.limiter.Limiter",
+    "runtime.engine.core.model_runtime.ModelRuntime",
+    "runtime.engine.core.request.InferenceRequest",
+    "runtime.engine.core.sequence_tensors.SequenceTensors",
+    "runtime.engine.core.statistics.Statistics",
+    "runtime.engine.core.summaries.LatencySummaries",
     "scheduling.batcher.Batcher",
     "scheduling.ensemble.EnsembleRun",
-    "workers.core.connection.Connection",
+    "runtime.workers.core.connection.Connection",
 }
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-pytest.importorskip("grpc", reason="the gRPC endpoint needs the extra 'serve'")
+pytest.importorskip("grpc", reason="tritonclient's gRPC is not installed")
 pytest.importorskip("tritonclient.grpc", reason="Triton's stubs need grpcio")
 
 from tests.frontends.crowded import MESSAGES, TEXTS, memory_mb, send_message, send_text

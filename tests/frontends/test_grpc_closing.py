@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-pytest.importorskip("grpc", reason="the gRPC endpoint needs the extra 'serve'")
+pytest.importorskip("grpc", reason="tritonclient's gRPC is not installed")
 pytest.importorskip("tritonclient.grpc", reason="Triton's stubs need grpcio")
 
 from tests.frontends.grpc_closing import close_under_load

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-pytest.importorskip("grpc", reason="the gRPC endpoint needs the extra 'serve'")
+pytest.importorskip("grpc", reason="tritonclient's gRPC is not installed")
 pytest.importorskip("tritonclient.grpc", reason="Triton's stubs need grpcio")
 
 from tritonclient.grpc import service_pb2 as pb

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-pytest.importorskip("grpc", reason="the gRPC endpoint needs the extra 'serve'")
+pytest.importorskip("grpc", reason="tritonclient's gRPC is not installed")
 
 import nbtriton as nt
 from nbtriton.common.errors import InvalidArgumentError, TritonError, UnsupportedError

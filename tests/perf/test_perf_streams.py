@@ -13,7 +13,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-pytest.importorskip("grpc", reason="the gRPC endpoint needs the extra 'serve'")
+pytest.importorskip("grpc", reason="tritonclient's gRPC is not installed")
 
 import nbtriton as nt
 from nbtriton.backends.python.api import pb_utils

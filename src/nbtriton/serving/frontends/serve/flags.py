@@ -108,7 +108,7 @@ GROUPS: Mapping[str, tuple[Flag, ...]] = {
              ours=True),
     ),
     "gRPC": (
-        Flag("allow-grpc", kinds.BOOLEAN, None, "answer over gRPC; needs grpcio"),
+        Flag("allow-grpc", kinds.BOOLEAN, None, "answer over gRPC"),
         Flag("grpc-address", kinds.TEXT, None, "by default as --http-address"),
         Flag("grpc-port", kinds.PORT, None, "8001 by default; 0 for any that is free"),
         _idle("reuse-grpc-port", kinds.BOOLEAN, "a port belongs to one server"),
