@@ -30,7 +30,6 @@ __all__ = ["CHECKS", "main", "rehearse"]
 RESULTS = Path(__file__).with_name("results")
 GPU = "max_batch_size: 64 dynamic_batching { } instance_group [ { kind: KIND_GPU gpus: [ 0 ] } ]"
 CPU = "max_batch_size: 64 dynamic_batching { } instance_group [ { kind: KIND_CPU } ]"
-GRAPHS = 'parameters { key: "CUDA_GRAPHS" value { string_value: "yes" } }'
 ROWS = np.arange(8, dtype=np.float32).reshape(2, 4)
 
 
@@ -57,7 +56,7 @@ def _server(gpus: Any) -> Iterator[nt.Server]:
         yield server
 
 
-def _chain(name: str, models: list[str], parameters: str = "") -> str:
+def _chain(name: str, models: list[str]) -> str:
     tensor = '[ {{ name: "T{}" data_type: TYPE_FP32 dims: [ 4 ] }} ]'
     steps = ", ".join(
         f'{{ model_name: "{model}" model_version: -1 input_map {{ key: "IN" value: "T{n}" }} '
@@ -66,7 +65,7 @@ def _chain(name: str, models: list[str], parameters: str = "") -> str:
     )
     return (
         f'name: "{name}" platform: "ensemble" max_batch_size: 64 input {tensor.format(0)} '
-        f"output {tensor.format(len(models))} ensemble_scheduling {{ step [ {steps} ] }} {parameters}"
+        f"output {tensor.format(len(models))} ensemble_scheduling {{ step [ {steps} ] }}"
     )
 
 
@@ -177,24 +176,6 @@ def check_torch_module(gpus: Any) -> None:
                 np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-4)
 
 
-def check_ensemble_graph(gpus: Any) -> None:
-    """Check that an ensemble as one graph equals its steps one by one, for every set of shapes."""
-    with _server(gpus) as server:
-        _load_pair(server)
-        for n, rows in enumerate((2, 1, 7, 2, 1)):
-            x = np.random.default_rng(n).random((rows, 4), dtype=np.float32)
-            _equal(server.infer("graph", {"T0": x})["T6"], server.infer("plain", {"T0": x})["T6"])
-        by = [batch.instance for batch in server.batches("b")]
-        assert by.count("graph_graph") == 15, by
-        assert len(by) == 30, by
-
-
-def _load_pair(server: nt.Server) -> None:
-    """Load the ensemble of small models with and without a graph."""
-    for name, parameters in (("graph", GRAPHS), ("plain", "")):
-        server.load(_chain(name, ["a", "b"] * 3, parameters))
-
-
 def check_forest(gpus: Any) -> None:
     """Check that a forest equals treelite on the host."""
     import treelite
@@ -219,34 +200,13 @@ CHECKS: tuple[Callable[[Any], None], ...] = (
     check_out_of_memory,
     check_too_large_a_model,
     check_torch_module,
-    check_ensemble_graph,
     check_forest,
 )
 
 
 def rehearse() -> dict[str, str]:
-    """Run the checks on a simulated GPU; return the errors by check.
-
-    Also print how much simulated time an ensemble of small models saves as one graph, if an operation takes only
-    its launch.
-    """
-    failed = _checked("simulated:1,memory_mib=64")
-    with _server("simulated:1,elementwise=1e9") as server:
-        _load_pair(server)
-        took = {name: _simulated_us(server, name) for name in ("plain", "graph")}
-    print(
-        f"an ensemble of 6 small models on a simulated GPU: {took['plain']:g} us of its time step by step, "
-        f"{took['graph']:g} us as one graph: {took['plain'] / took['graph']:.1f}x"
-    )
-    return failed
-
-
-def _simulated_us(server: nt.Server, name: str) -> float:
-    """Return the simulated time of one request's operations, after its shapes are known."""
-    server.infer(name, {"T0": ROWS})
-    server.devices.ledger.clear()
-    server.infer(name, {"T0": ROWS})
-    return sum(one.time_ns for one in server.devices.ledger.computations()) / 1e3
+    """Run the checks on a simulated GPU; return the errors by check."""
+    return _checked("simulated:1,memory_mib=64")
 
 
 def _checked(gpus: Any) -> dict[str, str]:
@@ -305,24 +265,6 @@ def measure_steps() -> dict[str, float]:
         two = _median_s(lambda: server.infer("gpu", {"T0": ROWS})["T2"], 300)
         mixed = _median_s(lambda: server.infer("mixed", {"T0": ROWS})["T3"], 300)
         return {"one_step_us": one * 1e6, "two_steps_us": two * 1e6, "mixed_us": mixed * 1e6}
-
-
-def measure_ensemble_graph() -> dict[str, float]:
-    """Return the times of requests through six small models, step by step and as one graph, in turn."""
-    with _server([0]) as server:
-        _load_pair(server)
-        took: dict[str, list[float]] = {"plain": [], "graph": []}
-        for _ in range(5):
-            for name, found in took.items():
-                found.append(
-                    _median_s(lambda n=name: server.infer(n, {"T0": ROWS})["T6"], 100)  # type: ignore[misc]
-                )
-        ratios = [p / g for p, g in zip(took["plain"], took["graph"], strict=True)]
-        return {
-            "step_by_step_us": statistics.median(took["plain"]) * 1e6,
-            "one_graph_us": statistics.median(took["graph"]) * 1e6,
-            "ratio": statistics.median(ratios),
-        }
 
 
 def measure_bert(tokens: int = 256) -> dict[str, float]:
@@ -425,7 +367,6 @@ def main() -> int:
     for measure in (
         measure_device,
         measure_steps,
-        measure_ensemble_graph,
         measure_bert,
         measure_readability,
     ):

@@ -308,23 +308,6 @@ def test_on_a_simulated_gpu_it_is_of_its_own_class_and_accounted_there(binary, d
     assert memory > 1000  # 5 trees, flat
 
 
-def test_in_an_ensemble_that_is_one_graph(binary, data):
-    tensor = 'name: "%s" data_type: TYPE_FP32 dims: %d'
-    ensemble = f"""name: "graph" platform: "ensemble" max_batch_size: {ROWS}
-        input {{ {tensor % ("input__0", FEATURES)} }} output {{ {tensor % ("output__0", 1)} }}
-        ensemble_scheduling {{ step {{ model_name: "m" model_version: -1
-        input_map {{ key: "input__0" value: "input__0" }}
-        output_map {{ key: "output__0" value: "output__0" }} }} }} {parameters(CUDA_GRAPHS="yes")}"""
-    with nt.Server(gpus="simulated:1") as running:
-        running.load(config(**BINARY) + "instance_group { kind: KIND_GPU }", binary[0], name="m")
-        running.load(ensemble)
-        for rows in (data[0], data[0][:3], data[0][3:6]):
-            found = predict(running, rows, "graph")
-            assert found.tolist() == predict(running, rows).tolist()
-        instances = [batch.instance for batch in running.batches("m")]
-    assert instances == ["graph_graph", "m_0_0"] * 3
-
-
 def test_an_estimator_that_is_no_forest(data):
     from sklearn.linear_model import LinearRegression
 

@@ -23,7 +23,6 @@ _PLACES = {
     "GPU 0": "kind: KIND_GPU gpus: [ 0 ]",
     "GPU 1": "kind: KIND_GPU gpus: [ 1 ]",
 }
-GRAPHS = ' parameters { key: "CUDA_GRAPHS" value { string_value: "yes" } }'
 
 
 class Walk:
@@ -72,8 +71,7 @@ class Walk:
         """Load an ensemble, send requests, and look at the books."""
         choose = self.random
         steps, outputs = self._steps()
-        graphs = self.random.random() < 0.5  # one by one where the steps are on several devices
-        self.server.load(config_of(steps, outputs) + (GRAPHS if graphs else ""))
+        self.server.load(config_of(steps, outputs))
         ledger = self.server.devices.ledger
         ledger.clear()
         failing = choose.random() < 0.3

@@ -272,15 +272,6 @@ class BackendInstance(ABC):
             Fails every unanswered request of the batch.
         """
 
-    def capturable(self) -> Callable[[Mapping[str, Array]], Mapping[str, Array]] | None:
-        """Return the function that a graph of several models may capture; None without one.
-
-        It maps the inputs of one request by name, writable arrays of its GPU, to all outputs by name, also on
-        that GPU. It uses the current stream only; an exception says why it cannot be captured. It is called
-        on one thread at a time, which may differ from that of `execute`.
-        """
-        return None
-
     def watch(self, on_lost: Callable[[str], None]) -> None:
         """Set the function to call when the instance is lost, for example with its process.
 

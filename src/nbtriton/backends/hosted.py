@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -84,10 +83,6 @@ class _Wrapped(BackendInstance):
         """Run one batch; see `BackendInstance.execute`."""
         return self._inner.execute(requests, timer)
 
-    def capturable(self) -> Callable[[Mapping[str, Array]], Mapping[str, Array]] | None:
-        """See `BackendInstance.capturable`."""
-        return self._inner.capturable()
-
     def watch(self, on_lost: Callable[[str], None]) -> None:
         """See `BackendInstance.watch`."""
         self._inner.watch(on_lost)
@@ -149,21 +144,6 @@ class HostedInstance(_Wrapped):
             with place.computing(held, self._operation):
                 responses = self._inner.execute(staged, timer)
             return _adopted(place, responses, requests)
-
-    def capturable(self) -> Callable[[Mapping[str, Array]], Mapping[str, Array]] | None:
-        """Return the inner instance's function, as one operation of the device."""
-        inner = self._inner.capturable()
-        return None if inner is None else partial(self._captured, inner)
-
-    def _captured(
-        self,
-        inner: Callable[[Mapping[str, Array]], Mapping[str, Array]],
-        inputs: Mapping[str, Array],
-    ) -> Mapping[str, Array]:
-        def call(placed: Mapping[str, Array]) -> Mapping[str, Array]:
-            return inner({name: array.contents() for name, array in placed.items()})
-
-        return self._place.as_one(call, inputs, self._operation)
 
     def finalize(self) -> None:
         """Release the stream, too."""

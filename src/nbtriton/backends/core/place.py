@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -130,21 +130,6 @@ class Place:
         if not self.device.simulated or type(array) is _ndarray or kind_of(array) != "torch":
             return array
         return self.device.adopt(to_numpy(array))
-
-    def as_one(
-        self, call: Callable[[Mapping[str, Array]], Mapping[str, Any]], inputs: Mapping[str, Array],
-        operation: str = "module",
-    ) -> dict[str, Array]:  # fmt: skip
-        """Return the result of a call without simulated arrays, accounted as one operation of the device."""
-        names: list[str] = []
-
-        def work() -> list[Any]:
-            found = call(inputs)
-            names[:] = found
-            return [np.ascontiguousarray(to_numpy(array)) for array in found.values()]
-
-        arrays = self.device.run(operation, work, list(inputs.values()))
-        return {name: self.device.adopt(array) for name, array in zip(names, arrays)}  # noqa: B905
 
     def computing(self, reads: Sequence[Array] = (), operation: str = "module") -> Any:
         """Return the context of a call without simulated arrays."""

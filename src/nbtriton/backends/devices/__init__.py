@@ -1,23 +1,21 @@
 """Devices: where arrays live and work runs. Importing this imports no framework."""
 
-from nbtriton.backends.devices.base import Device, Event, Graph, Memory, Reservation, Stream
+from nbtriton.backends.devices.base import Device, Event, Memory, Reservation, Stream
 from nbtriton.backends.devices.device_set import DeviceSet, checked_gpus
 from nbtriton.backends.devices.errors import CaptureError, OutOfMemoryError
-from nbtriton.backends.devices.graphs import Captured, Graphs
+from nbtriton.backends.devices.graphs import Graphs
 from nbtriton.backends.devices.ledger import Computed, Copied, CopyLedger
 from nbtriton.backends.devices.settings import SimulatedGPUs
 from nbtriton.backends.devices.visible import visible_gpus
 
 __all__ = [
     "CaptureError",
-    "Captured",
     "Computed",
     "Copied",
     "CopyLedger",
     "Device",
     "DeviceSet",
     "Event",
-    "Graph",
     "Graphs",
     "Memory",
     "OutOfMemoryError",

@@ -8,18 +8,16 @@ of one stream is done in order, and an event says when a stream has come so far.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from nbtriton.backends.devices.ledger import CopyLedger
     from nbtriton.model.tensors import Array
 
-__all__ = ["Device", "Event", "Graph", "Memory", "Reservation", "Stream", "Weights"]
-
-_T = TypeVar("_T")
+__all__ = ["Device", "Event", "Memory", "Reservation", "Stream", "Weights"]
 
 
 class Event(ABC):
@@ -64,22 +62,6 @@ class Stream(ABC):
     @abstractmethod
     def synchronize(self) -> None:
         """Block the calling thread until all work is done."""
-
-
-class Graph(ABC):
-    """Work that was captured once, and is given to a device again by one launch.
-
-    It works in the memory that it was captured with: what it reads is written there before, and what it has
-    written is copied away before it is replayed again. One replay at a time.
-    """
-
-    @abstractmethod
-    def replay(self) -> None:
-        """Launch it in the calling thread's current stream."""
-
-    @abstractmethod
-    def close(self) -> None:
-        """Release its memory, once all replays are done; may be called twice."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,14 +184,6 @@ class Device(ABC):
         """
 
     @abstractmethod
-    def write(self, target: Array, source: Array, reader: str) -> None:
-        """Copy an array into one of this device of the same shape and dtype, in the current stream.
-
-        The source is on the host, where its contents now count, or of this device and ordered before what comes
-        next in the current stream.
-        """
-
-    @abstractmethod
     def fetch(self, array: Array, reader: str) -> Array:
         """Copy an array of this device to the host, and wait for it.
 
@@ -235,24 +209,6 @@ class Device(ABC):
 
         `operation` is one of `nbtriton.backends.devices.settings.OPERATIONS`, `owner` whose it is, `reads` what it
         reads of the device's memory.
-        """
-
-    @abstractmethod
-    def capture(self, work: Callable[[], _T], beside: Graph | None = None) -> tuple[Graph, _T]:
-        """Capture what a call gives to the current stream, instead of doing it; return what it returned, too.
-
-        Parameters
-        ----------
-        work : callable
-            Gives work to the current stream alone, and has done so before: what libraries allocate and choose
-            with their first call is no part of it. Arrays that it makes belong to the graph.
-        beside : Graph, optional
-            One of this device that is never replayed at the same time, whose memory may be used again.
-
-        Raises
-        ------
-        CaptureError
-            It reads from the device or waits for it, or its memory does not suffice; the stream is as before.
         """
 
     @abstractmethod

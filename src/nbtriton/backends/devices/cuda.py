@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
-from nbtriton.backends.devices.base import Device, Event, Graph, Memory, Reservation, Weights
+from nbtriton.backends.devices.base import Device, Event, Memory, Reservation, Weights
 from nbtriton.backends.devices.cuda_streams import CudaEvent, CudaStream, capturing, event_behind
 from nbtriton.backends.devices.errors import CaptureError, OutOfMemoryError
 from nbtriton.backends.devices.ledger import HOST, CopyLedger
@@ -35,8 +35,11 @@ _FAILED: list[Any] = []
 _T = TypeVar("_T")
 
 
-class CudaGraph(Graph):
-    """A graph of torch's.
+class CudaGraph:
+    """Work that was captured once, and is given to a GPU again by one launch.
+
+    It works in the memory that it was captured with: what it reads is written there before, and what it has
+    written is copied away before it is replayed again. One replay at a time.
 
     Attributes
     ----------
@@ -329,12 +332,29 @@ class CudaDevice(Device):
 
     # -- graphs ------------------------------------------------------------------------------------
 
-    def capture(self, work: Callable[[], _T], beside: Graph | None = None) -> tuple[CudaGraph, _T]:
-        """Capture what a call gives to the current stream, which is not torch's default one."""
+    def capture(
+        self, work: Callable[[], _T], beside: CudaGraph | None = None
+    ) -> tuple[CudaGraph, _T]:
+        """Capture what a call gives to the current stream, instead of doing it; return what it returned, too.
+
+        Parameters
+        ----------
+        work : callable
+            Gives work to the current stream alone, which is not torch's default one, and has done so before: what
+            libraries allocate and choose with their first call is no part of it. Arrays that it makes belong to the
+            graph.
+        beside : CudaGraph, optional
+            One of this device that is never replayed at the same time, whose memory may be used again.
+
+        Raises
+        ------
+        CaptureError
+            It reads from the device or waits for it, or its memory does not suffice; the stream is as before.
+        """
         torch = self._torch
         current = torch.cuda.current_stream(self.place)
         # Chosen here, as a graph whose capture fails does not tell its own.
-        pool = beside.pool if isinstance(beside, CudaGraph) else torch.cuda.graph_pool_handle()
+        pool = beside.pool if beside is not None else torch.cuda.graph_pool_handle()
         native = torch.cuda.CUDAGraph()
         try:
             # Other threads may allocate meanwhile: their calls are no part of this capture.

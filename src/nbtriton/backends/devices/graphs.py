@@ -9,13 +9,15 @@ from __future__ import annotations
 import gc
 import logging
 from collections.abc import Callable, Mapping
-from types import MappingProxyType
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from nbtriton.backends.devices.base import Device, Graph, Stream
+from nbtriton.backends.devices.base import Stream
 from nbtriton.model.tensors import Array, copy_of, datatype_of, is_on_device
 
-__all__ = ["Captured", "Graphs"]
+if TYPE_CHECKING:
+    from nbtriton.backends.devices.cuda import CudaDevice, CudaGraph
+
+__all__ = ["Graphs"]
 
 _log = logging.getLogger("nbtriton.backends.devices")
 
@@ -33,7 +35,7 @@ class Captured:
 
     Attributes
     ----------
-    graph : Graph
+    graph : CudaGraph
     inputs : mapping of str to Array
         Of the device; to be written before each replay.
     result : object
@@ -42,17 +44,15 @@ class Captured:
 
     __slots__ = ("graph", "inputs", "result")
 
-    def __init__(self, graph: Graph, inputs: Mapping[str, Array], result: Any) -> None:
+    def __init__(self, graph: CudaGraph, inputs: Mapping[str, Array], result: Any) -> None:
         self.graph = graph
         self.inputs = inputs
         self.result = result
 
-    def write(
-        self, device: Device, inputs: Mapping[str, Array], readers: Mapping[str, str]
-    ) -> None:
+    def write(self, device: CudaDevice, inputs: Mapping[str, Array]) -> None:
         """Write the inputs of the next replay, in the current stream; as `Graphs.find` gets them."""
         for name, target in self.inputs.items():
-            device.write(target, inputs[name], readers.get(name, name))
+            device.write(target, inputs[name], name)
 
 
 class Graphs:
@@ -60,32 +60,24 @@ class Graphs:
 
     Parameters
     ----------
-    device : Device
+    device : CudaDevice
     stream : Stream
         Current during every call.
     what : str
         Whose they are, for the log, such as ``model 'bert'``.
     """
 
-    def __init__(self, device: Device, stream: Stream, what: str) -> None:
+    def __init__(self, device: CudaDevice, stream: Stream, what: str) -> None:
         self._device = device
         self._stream = stream
         self._what = what
         self._captured: dict[_Key, Captured | None] = {}
         self._warned = False
 
-    def has_refused(self, inputs: Mapping[str, Array]) -> bool:
-        """Return whether inputs of these shapes get no graph, as is known by now; on any thread."""
-        key = _key(inputs)
-        if key in self._captured:
-            return self._captured[key] is None
-        return len(self._captured) >= _MOST
-
     def find(
         self,
         call: Callable[[Mapping[str, Array]], Any],
         inputs: Mapping[str, Array],
-        readers: Mapping[str, str] = MappingProxyType({}),
     ) -> Captured | None:
         """Return the graph of a call for inputs of these shapes; None where there can be none.
 
@@ -95,14 +87,12 @@ class Graphs:
             Gets arrays of the device, and computes there.
         inputs : mapping of str to Array
             On the host, or of the device and ordered before what comes next in the stream.
-        readers : mapping of str to str
-            Who needs those that come from the host, for the copy ledger.
         """
         key = _key(inputs)
         if key not in self._captured:
             if len(self._captured) >= _MOST:
                 return None
-            self._captured[key] = self._capture(call, inputs, readers)
+            self._captured[key] = self._capture(call, inputs)
         return self._captured[key]
 
     def close(self) -> None:
@@ -116,7 +106,6 @@ class Graphs:
         self,
         call: Callable[[Mapping[str, Array]], Any],
         inputs: Mapping[str, Array],
-        readers: Mapping[str, str],
     ) -> Captured | None:
         """Return the graph of a call; None, with one warning, where it cannot be captured.
 
@@ -126,9 +115,7 @@ class Graphs:
         beside = next((one.graph for one in self._captured.values() if one is not None), None)
         try:
             static = {
-                name: copy_of(array)
-                if is_on_device(array)
-                else device.put(array, readers.get(name, name))
+                name: copy_of(array) if is_on_device(array) else device.put(array, name)
                 for name, array in inputs.items()
             }
             for _ in range(_WARM_UP):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import sys
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from nbtriton.backends.base import Backend, BackendInstance, InstanceContext, ModelContext
 from nbtriton.backends.core.place import Place
@@ -110,7 +110,7 @@ class PyTorchBackend(Backend):
             order = arrange_inputs(names, self._of(model).forward(), indexed)
         place = graphs = None
         if device is not None and device.type == "cuda":
-            gpu = context.device or CudaDevice(context.device_id, CopyLedger())
+            gpu: Any = context.device or CudaDevice(context.device_id, CopyLedger())
             place = Place(gpu, model.name)
             if config.optimization.cuda.graphs:
                 graphs = Graphs(gpu, place.stream, f"model '{model.name}'")

@@ -30,14 +30,12 @@ from nbtriton.model.config.normalize import (
 )
 from nbtriton.model.config.options import apply_options
 from nbtriton.model.config.own_parameters import (
-    CUDA_GRAPHS,
     INSTANCE_ISOLATION,
     ISOLATIONS,
     READ_ONLY_INPUTS,
     check_isolation,
     isolation_of,
     reads_only,
-    runs_as_graph,
 )
 from nbtriton.model.config.pbtxt import format_pbtxt, looks_like_pbtxt, parse_pbtxt
 from nbtriton.model.config.sequence_tensors import (
@@ -60,7 +58,6 @@ from nbtriton.model.config.validate_ensemble import validate_ensemble
 from nbtriton.model.config.validate_io import STRATEGY_PATH, validate_io, validate_load
 
 __all__ = [
-    "CUDA_GRAPHS",
     "EXECUTION_ENV_PATH",
     "INSTANCE_ISOLATION",
     "ISOLATIONS",
@@ -100,7 +97,6 @@ __all__ = [
     "parse_pbtxt",
     "plan_instances",
     "reads_only",
-    "runs_as_graph",
     "scheduling_choice",
     "stand_in_reason",
     "state_inputs",

@@ -11,34 +11,17 @@ if TYPE_CHECKING:
     from nbtriton.model.config._proto import ModelConfig
 
 __all__ = [
-    "CUDA_GRAPHS",
     "INSTANCE_ISOLATION",
     "ISOLATIONS",
     "READ_ONLY_INPUTS",
     "check_isolation",
     "isolation_of",
     "reads_only",
-    "runs_as_graph",
 ]
 
-CUDA_GRAPHS: Final = "CUDA_GRAPHS"
 READ_ONLY_INPUTS: Final = "READ_ONLY_INPUTS"
 INSTANCE_ISOLATION: Final = "INSTANCE_ISOLATION"
 ISOLATIONS: Final = ("thread", "process", "auto")
-
-
-def runs_as_graph(ensemble: ModelConfig) -> bool:
-    """Return True if an ensemble is to run as one CUDA graph where it can.
-
-    A parameter, as Triton refuses an ensemble with ``optimization``.
-
-    Raises
-    ------
-    ConfigError
-        The parameter ``CUDA_GRAPHS`` is neither yes nor no.
-    """
-    hint = "yes: a request alone runs all steps as one CUDA graph; or no"
-    return _word_of(ensemble, CUDA_GRAPHS, ("yes", "no"), hint, kind="ensemble") == "yes"
 
 
 def reads_only(config: ModelConfig) -> bool:
@@ -84,9 +67,7 @@ def check_isolation(value: str) -> None:
         )
 
 
-def _word_of(
-    config: ModelConfig, key: str, allowed: Sequence[str], hint: str = "", *, kind: str = "model"
-) -> str | None:
+def _word_of(config: ModelConfig, key: str, allowed: Sequence[str], hint: str = "") -> str | None:
     """Return what a parameter says, None where it is not set; an error with the nearest word, or with the hint."""
     if key not in config.parameters:
         return None
@@ -94,7 +75,7 @@ def _word_of(
     if value not in allowed:
         words = f"{', '.join(allowed[:-1])} or {allowed[-1]}"
         raise ConfigError(
-            f"Incorrect value for {key} of {kind} '{config.name}': '{value}'",
+            f"Incorrect value for {key} of model '{config.name}': '{value}'",
             field=f"parameters.{key}",
             hint=hint or f"{words}; {nearest(value, allowed)}",
         )

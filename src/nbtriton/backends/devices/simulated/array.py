@@ -14,7 +14,6 @@ import numpy as np
 from numpy.lib.mixins import NDArrayOperatorsMixin
 
 from nbtriton.backends.devices.ledger import HOST
-from nbtriton.backends.devices.simulated.graph import rebuilt
 from nbtriton.backends.devices.simulated.timeline import Access
 
 if TYPE_CHECKING:
@@ -53,22 +52,6 @@ _REDUCTIONS = frozenset(
 )
 _PRODUCTS = frozenset(
     ["matmul", "dot", "vdot", "inner", "outer", "tensordot", "einsum", "convolve"]
-)
-# Functions whose result has a shape that depends on the data.
-_SHAPED_BY_DATA = frozenset(
-    [
-        "argwhere",
-        "compress",
-        "extract",
-        "flatnonzero",
-        "intersect1d",
-        "nonzero",
-        "setdiff1d",
-        "setxor1d",
-        "trim_zeros",
-        "union1d",
-        "unique",
-    ]
 )
 # kDLCUDA of DLPack: what a consumer must see to refuse.
 _CUDA = 2
@@ -236,8 +219,6 @@ class SimulatedArray(NDArrayOperatorsMixin):
     def __getitem__(self, at: Any) -> SimulatedArray:
         plain = at if isinstance(at, tuple) else (at,)
         keys = [one for one in plain if isinstance(one, SimulatedArray)]
-        if any(one.dtype == bool for one in keys):
-            self.device.outside_capture("the shape of a result depends on the data")
         if keys:
             return self._call("elementwise", lambda data, key: data[key], (self, at), {})
         return self._result(self._data[at])
@@ -314,8 +295,6 @@ class SimulatedArray(NDArrayOperatorsMixin):
                 return value
             return self.device.put(func(*args, **kwargs), self.device.line_of_code() or HOST)
         name = func.__name__
-        if name in _SHAPED_BY_DATA or (name == "where" and len(args) == 1):
-            self.device.outside_capture("the shape of a result depends on the data")
         operation = (
             "matmul" if name in _PRODUCTS else "reduction" if name in _REDUCTIONS else "elementwise"
         )
@@ -359,7 +338,9 @@ class SimulatedArray(NDArrayOperatorsMixin):
 
     def _wrapped(self, result: Any, sources: Sequence[SimulatedArray]) -> Any:
         if isinstance(result, (tuple, list)):
-            return rebuilt(result, [self._wrapped(one, sources) for one in result])
+            parts = [self._wrapped(one, sources) for one in result]
+            # A named tuple takes them one by one.
+            return type(result)(*parts) if hasattr(result, "_fields") else type(result)(parts)
         if isinstance(result, np.generic):
             result = np.asarray(result)
         if not isinstance(result, np.ndarray):

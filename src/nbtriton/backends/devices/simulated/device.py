@@ -8,23 +8,22 @@ import threading
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, ClassVar, TypeVar
+from typing import Any
 
 import numpy as np
 
-from nbtriton.backends.devices.base import Device, Event, Graph, Memory, Reservation, Weights
+from nbtriton.backends.devices.base import Device, Event, Memory, Reservation, Weights
 from nbtriton.backends.devices.errors import OutOfMemoryError
 from nbtriton.backends.devices.ledger import BY_LINE, HOST, CopyLedger
 from nbtriton.backends.devices.settings import SimulatedGPUs
 from nbtriton.backends.devices.simulated.array import Allocation, SimulatedArray
-from nbtriton.backends.devices.simulated.graph import Recording, SimulatedGraph
 from nbtriton.backends.devices.simulated.timeline import (
     Clock,
     SimulatedEvent,
     SimulatedStream,
     Timeline,
 )
-from nbtriton.model.tensors import Array, is_on_device, to_numpy
+from nbtriton.model.tensors import Array, to_numpy
 
 __all__ = ["SimulatedDevice"]
 
@@ -32,8 +31,6 @@ __all__ = ["SimulatedDevice"]
 _BETWEEN = ("nbtriton.backends.devices.simulated", "numpy")
 # Units of a device that work side by side.
 _COMPUTE, _IN, _OUT = "compute", "copies in", "copies out"
-
-_T = TypeVar("_T")
 
 
 class SimulatedDevice(Device):
@@ -60,7 +57,6 @@ class SimulatedDevice(Device):
     """
 
     simulated = True
-    COMPUTE: ClassVar[str] = _COMPUTE
 
     def __init__(
         self,
@@ -171,8 +167,6 @@ class SimulatedDevice(Device):
         """Return an array of the device around memory that an operation there has made."""
         stream = self.current()
         allocation = Allocation(self, stream.owner, data.nbytes)
-        if stream.recording is not None:
-            stream.recording.keep(allocation)
         stream.launch(_COMPUTE, (), (allocation.access,), lambda: 0)
         return SimulatedArray(self, data, allocation)
 
@@ -180,7 +174,6 @@ class SimulatedDevice(Device):
 
     def put(self, array: Array, reader: str, requests: int = 1) -> SimulatedArray:
         """Copy an array from the host, in the current stream."""
-        self.outside_capture("a copy from the host")
         data = np.array(to_numpy(array), order="C")
         stream = self.current()
         allocation = Allocation(self, stream.owner, data.nbytes)
@@ -195,7 +188,6 @@ class SimulatedDevice(Device):
     def to_device(self, array: Array, reader: str) -> SimulatedArray:
         """Return an array from any simulated device here."""
         if array.device is not self:
-            self.outside_capture("a copy from another device")
             return self._copy_from_peer(array, reader)
         self.order_behind(array)
         found: SimulatedArray = array
@@ -230,7 +222,6 @@ class SimulatedDevice(Device):
 
     def fetch(self, array: Array, reader: str) -> np.ndarray[Any, Any]:
         """Copy an array of this device to the host, and wait for it."""
-        self.outside_capture("a copy to the host")
         access = array.allocation.access
         stream = self.current()
         self.order_behind(array)
@@ -243,27 +234,6 @@ class SimulatedDevice(Device):
         )  # fmt: skip
         stream.synchronize()
         return data
-
-    def write(self, target: Array, source: Array, reader: str) -> None:
-        """Copy an array into one of this device, in the current stream."""
-        contents: np.ndarray[Any, Any] = target.contents()
-        if is_on_device(source):
-            self.run(
-                "elementwise", lambda: np.copyto(contents, source.contents()), [source], [target]
-            )
-            return
-        data = to_numpy(source)
-        duration = self.settings.copy_ns(data.nbytes)
-
-        def copy() -> int:
-            np.copyto(contents, data)
-            return duration
-
-        self.current().launch(_IN, (), (target.allocation.access,), copy)
-        self.ledger.copied(
-            (HOST, reader), ("CPU", f"GPU {self.index}"), data.nbytes, duration,
-            simulated=True,
-        )  # fmt: skip
 
     def hand_over(self, arrays: Sequence[Array], writer: Sequence[str]) -> Event:
         """Note that the current stream has written these arrays."""
@@ -289,8 +259,6 @@ class SimulatedDevice(Device):
     ) -> Any:
         """Run one operation in the current stream; return what the function returns."""
         stream, clock = self.current(), self.timeline.clock
-        if stream.recording is not None:
-            return stream.recording.add(operation, stream.owner, function, reads, writes)
         result: Any = None
 
         def work() -> int:
@@ -329,35 +297,6 @@ class SimulatedDevice(Device):
                 began,
             )
             self.ledger.computed(owner, self.name, operation, duration, simulated=True)
-
-    def capture(
-        self,
-        work: Callable[[], _T],
-        beside: Graph | None = None,  # noqa: ARG002 - each graph has its own memory here
-    ) -> tuple[Graph, _T]:
-        """Record the operations of a call; what they compute meanwhile is of no account."""
-        stream = self.current()
-        self.outside_capture("a capture in a capture")
-        stream.recording = recording = Recording()
-        try:
-            result = work()
-        finally:
-            stream.recording = None
-        if recording.error is not None:
-            raise recording.error
-        return SimulatedGraph(self, recording), result
-
-    def outside_capture(self, what: str) -> None:
-        """Do nothing where the current stream captures nothing.
-
-        Raises
-        ------
-        CaptureError
-            It does: `what` cannot be captured.
-        """
-        recording = self.current().recording
-        if recording is not None:
-            raise recording.refuse(what)
 
     def close(self) -> None:
         """Nothing is held."""

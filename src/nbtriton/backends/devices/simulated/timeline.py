@@ -21,7 +21,6 @@ from nbtriton.scheduling.bookings import Bookings
 
 if TYPE_CHECKING:
     from nbtriton.backends.devices.simulated.device import SimulatedDevice
-    from nbtriton.backends.devices.simulated.graph import Recording
 
 __all__ = ["Access", "Clock", "SimulatedEvent", "SimulatedStream", "Timeline", "UnorderedError"]
 
@@ -138,8 +137,6 @@ class SimulatedStream(Stream):
         self.position = 0
         self.order: dict[int, int] = {}
         self.ready_ns = 0
-        # While it captures.
-        self.recording: Recording | None = None
         with timeline.lock:
             timeline.streams[self.number] = self
 
@@ -170,8 +167,6 @@ class SimulatedStream(Stream):
 
     def block(self, event: SimulatedEvent) -> None:
         """Block the calling thread until an event of this stream is reached."""
-        if self.recording is not None:
-            raise self.recording.refuse("the host waits for the device")
         self.device.waited(self)
         self._timeline.clock.sleep_until(event.reached_ns)
         with self._timeline.lock:

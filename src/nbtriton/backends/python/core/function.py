@@ -23,7 +23,6 @@ from nbtriton.backends.python.callables import open_callable
 from nbtriton.backends.python.core.instance import without_running_loop
 from nbtriton.backends.python.core.tensor import leaving
 from nbtriton.backends.python.isolation.running import Running, any_live, enter_live, leave_live
-from nbtriton.backends.ragged import PLAIN
 from nbtriton.backends.read_only import check_unchanged, explained_error, versions_of
 from nbtriton.common.errors import TritonError as EngineError
 from nbtriton.common.errors import UnsupportedError
@@ -107,33 +106,6 @@ class FunctionInstance(BatchInstance):
             timer.infer_done()
             return None
         return super().execute(requests, timer)
-
-    def capturable(self) -> Callable[[Mapping[str, Array]], Mapping[str, Array]] | None:
-        """Return the function for arrays of its GPU; None if it needs others, or yields responses."""
-        kinds = {self._kinds.get(name, "numpy") for name in self._inputs}
-        if (
-            self._place is None
-            or self._model.streams
-            or self._layout != PLAIN
-            or not kinds <= {"simulated", "torch"}
-        ):
-            return None
-        return self._on_device
-
-    def _on_device(self, inputs: Mapping[str, Array]) -> Mapping[str, Array]:
-        """Return the outputs of one request; the function may reuse these arrays."""
-        place = self._place
-        assert place is not None
-        if self._timed and place.device.simulated:
-            return place.as_one(self._called, inputs)
-        return self._called(inputs)
-
-    def _called(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
-        place = self._place
-        assert place is not None
-        names = frozenset(self._outputs)
-        seen = {name: place.seen_as(a, self._kinds[name]) for name, a in inputs.items()}
-        return self._checked(self._of_user(partial(self._model.call, seen), names), names)
 
     def finalize(self) -> None:
         """Deregister the instance."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -11,7 +11,6 @@ from nbtriton.backends.base import BackendRequest, BatchTimer, Response
 from nbtriton.backends.core.batching import BatchInstance, gather_inputs
 from nbtriton.backends.core.place import Place
 from nbtriton.backends.pytorch.core.naming import InputOrder, arrange_outputs, name_results
-from nbtriton.backends.ragged import PLAIN
 from nbtriton.backends.read_only import check_unchanged, versions_of
 from nbtriton.backends.tracebacks import model_error
 from nbtriton.common.errors import InternalError, InvalidArgumentError
@@ -194,21 +193,9 @@ class ModuleInstance(BatchInstance):
         captured = self._graphs.find(self._called, inputs)
         if captured is None:
             return self._called(inputs)
-        captured.write(place.device, inputs, {})
+        captured.write(place.device, inputs)
         captured.graph.replay()
         return captured.result
-
-    def capturable(self) -> Callable[[Mapping[str, Array]], Mapping[str, Array]] | None:
-        """Return the module as a function of tensors; None if it gets strings or another layout."""
-        return self._on_device if self._layout == PLAIN else None
-
-    def _on_device(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
-        """Return the outputs of one request; the module may reuse these tensors."""
-        with self._guard:
-            if self._before_batch is not None:
-                self._before_batch()
-            tensors = {name: to_torch(a, self._device).contiguous() for name, a in inputs.items()}
-            return self._name_outputs(self._called(tensors))
 
     def _name_outputs(self, result: Any) -> dict[str, Array]:
         # (A tensor is not checked for a mapping, which is slow in abc.)

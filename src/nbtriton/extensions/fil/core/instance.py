@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from nbtriton.backends.base import BackendRequest, BatchTimer, Response
@@ -79,10 +79,3 @@ class ForestInstance(BatchInstance):
         given = to_numpy(rows) if self._place is None else to_torch(rows)
         results: Array = self._forest.predict(given, self._width)
         return results.reshape(-1) if self._width == 1 else results
-
-    def capturable(self) -> Callable[[Mapping[str, Array]], Mapping[str, Array]] | None:
-        """Return the forest as a function of rows: its kernel, followed by torch's operations."""
-        return self._on_device
-
-    def _on_device(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
-        return {OUTPUT: self._answer(inputs[INPUT])}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from itertools import chain
 
 from nbtriton.runtime.engine.core.hash_order import hash_order
@@ -73,13 +73,11 @@ class EnsembleBinding:
         In the order in which Triton answers.
     active : int
         Requests that are executed with this binding; guarded by the ensemble's lock.
-    on_release : callable or None
-        Called before the versions are released.
     """
 
     __slots__ = (
         "active", "batching", "decoupled", "ensemble_inputs", "ensemble_outputs", "inputs",
-        "on_release", "outputs", "owned", "owned_of_all", "plan", "requested", "runtimes",
+        "outputs", "owned", "owned_of_all", "plan", "requested", "runtimes",
     )  # fmt: skip
 
     def __init__(
@@ -123,12 +121,9 @@ class EnsembleBinding:
             for name in hash_order(signature.outputs)
         )
         self.active = 0
-        self.on_release: Callable[[], object] | None = None
 
     def release(self) -> None:
         """Release the versions, once no request is executed with this binding and none will be."""
-        if self.on_release is not None:
-            self.on_release()
         for runtime in self.runtimes:
             runtime.release()
 

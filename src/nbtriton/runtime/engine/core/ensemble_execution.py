@@ -61,10 +61,6 @@ class EnsembleOwner(Runtime):
     gates: list[StepGate]
 
     @abstractmethod
-    def run_steps(self, execution: EnsembleExecution, completion: Completion | None) -> None:
-        """Begin anew, with all steps, what the graph of the ensemble has declined."""
-
-    @abstractmethod
     def on_complete(self, execution: EnsembleExecution) -> None:
         """Remove an execution of which nothing runs any more."""
 
@@ -78,7 +74,7 @@ class EnsembleExecution(ResponseSink):
 
     __slots__ = (
         "_lock", "_marks", "_options", "_outbox", "_running", "_tensors", "_times", "binding",
-        "ensemble", "held", "request", "run",
+        "ensemble", "request", "run",
     )  # fmt: skip
 
     # A step takes the tensors of another one, which orders their streams.
@@ -89,8 +85,6 @@ class EnsembleExecution(ResponseSink):
     ) -> None:
         self.ensemble = ensemble
         self.binding = binding
-        # By which the request is counted.
-        self.held = binding
         self.request = request
         self.run = EnsembleRun(binding.plan, request.requested_outputs)
         # Tensors by iteration; those that no step needs any more are released.

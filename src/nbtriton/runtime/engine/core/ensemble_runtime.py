@@ -7,16 +7,14 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from nbtriton.common.errors import TritonError
-from nbtriton.model.config import ModelConfig, runs_as_graph
+from nbtriton.model.config import ModelConfig
 from nbtriton.runtime.engine.core.completion import BatchCompletion, Completion
 from nbtriton.runtime.engine.core.ensemble_binding import EnsembleBinding
 from nbtriton.runtime.engine.core.ensemble_execution import EnsembleExecution, EnsembleOwner
-from nbtriton.runtime.engine.core.ensemble_graph import EnsembleGraph, GraphExecution, open_graph
 from nbtriton.runtime.engine.core.execution import now_ns
 from nbtriton.runtime.engine.core.request import InferenceRequest
 from nbtriton.runtime.engine.core.runtime import Runtime
 from nbtriton.runtime.engine.core.scheduler_settings import ensemble_plan
-from nbtriton.runtime.engine.core.scheduler_thread import SchedulerThread
 from nbtriton.runtime.engine.core.snapshot import ModelSnapshot
 from nbtriton.runtime.engine.core.step_gate import StepGate
 from nbtriton.runtime.engine.core.step_values import placed
@@ -37,7 +35,6 @@ class EnsembleRuntime(EnsembleOwner):
     version : int
     resolve : callable
         ``resolve(model_name, version)`` returns the runtime that serves a step now, or raises.
-    clock : SchedulerThread
     directory : Path or None
         The ensemble's own, in a repository.
     """
@@ -47,7 +44,6 @@ class EnsembleRuntime(EnsembleOwner):
         config: ModelConfig,
         version: int,
         resolve: Resolve,
-        clock: SchedulerThread,
         directory: Path | None = None,
     ) -> None:
         super().__init__(config, version)
@@ -59,19 +55,11 @@ class EnsembleRuntime(EnsembleOwner):
         self.resolve = resolve
         self._lock = threading.Lock()
         self._binding: EnsembleBinding | None = None
-        self._clock = clock
-        self._wants_graph = runs_as_graph(config)
-        # Of the binding, and of earlier ones.
-        self._graph: EnsembleGraph | None = None
-        self._graphs: list[EnsembleGraph] = []
         self._executions: dict[InferenceRequest, EnsembleExecution] = {}
         self._draining = False
         self._drained = threading.Event()
 
     def _enter(self, request: InferenceRequest, completion: Completion | None) -> bool:
-        graph = self._graph  # looked at once: another thread may forget it meanwhile
-        if graph is not None and graph.is_stale():
-            self.members_changed()
         # By its methods: `with` takes twice their time, half a percent of a request.
         self._lock.acquire()
         try:
@@ -81,17 +69,7 @@ class EnsembleRuntime(EnsembleOwner):
             if binding is None:
                 binding = self._binding = self._bind()
             binding.active += 1
-            graph = self._graph
-            execution: EnsembleExecution
-            if (
-                graph is not None
-                and not self._executions
-                and not isinstance(completion, BatchCompletion)
-                and graph.takes(request)
-            ):
-                execution = GraphExecution(self, binding, graph, request)
-            else:
-                execution = EnsembleExecution(self, binding, request)
+            execution = EnsembleExecution(self, binding, request)
             self._executions[request] = execution
             request.enqueued_ns = now = now_ns()
             if self.history is not None:
@@ -105,8 +83,7 @@ class EnsembleRuntime(EnsembleOwner):
         self, requests: Sequence[InferenceRequest], completion: Completion | None = None
     ) -> Sequence[bool | TritonError]:
         """Accept requests of the same moment; their first steps are submitted together."""
-        alone = self._wants_graph and len(requests) == 1
-        if alone or isinstance(completion, BatchCompletion):
+        if isinstance(completion, BatchCompletion):
             return super().submit_many(requests, completion)
         batch = BatchCompletion()
         try:
@@ -133,30 +110,12 @@ class EnsembleRuntime(EnsembleOwner):
             for runtime in acquired:
                 runtime.release()
             raise placed(error, self.name) from None
-        binding = EnsembleBinding(self.plan, self.signature, tuple(acquired))
-        if self._wants_graph:
-            try:
-                self._graph = graph = open_graph(self, binding, self._clock)
-            except BaseException:  # Ctrl-C
-                binding.release()
-                raise
-            if graph is not None:
-                binding.on_release = graph.close
-                self._graphs = [one for one in self._graphs if not one.wait_closed(0)] + [graph]
-        return binding
-
-    def run_steps(self, execution: EnsembleExecution, completion: Completion | None) -> None:
-        request = execution.request
-        with self._lock:
-            again = EnsembleExecution(self, execution.held, request)
-            self._executions[request] = again
-        again.begin(completion)
+        return EnsembleBinding(self.plan, self.signature, tuple(acquired))
 
     def members_changed(self) -> None:
         """Bind later requests to the models that serve then; those in flight keep theirs (E17)."""
         with self._lock:
             binding, self._binding = self._binding, None
-            self._graph = None
             idle = binding is not None and not binding.active
         if binding is not None and idle:
             binding.release()
@@ -181,7 +140,7 @@ class EnsembleRuntime(EnsembleOwner):
         return [] if execution is None else execution.running()
 
     def on_complete(self, execution: EnsembleExecution) -> None:
-        binding = execution.held
+        binding = execution.binding
         self._lock.acquire()
         try:
             self._executions.pop(execution.request, None)
@@ -213,25 +172,14 @@ class EnsembleRuntime(EnsembleOwner):
         self._drained.set()
 
     def fail_pending(self, reason: str) -> None:
-        """Fail what waits for the graph; other requests wait in the queues of their steps."""
-        for graph in self._graphs:
-            graph.runtime.fail_pending(reason)
+        """Do nothing: requests wait in the queues of their steps."""
 
     def fail_running(self, reason: str) -> None:
-        """Fail what the graph runs; for other requests the versions of the steps answer."""
-        for graph in self._graphs:
-            graph.runtime.fail_running(reason)
+        """Do nothing: the versions of the steps answer."""
 
     def wait_drained(self, timeout_s: float | None) -> bool:
-        """Wait until no request is in flight and no graph is left; False if time ran out."""
-        ends_ns = None if timeout_s is None else now_ns() + int(timeout_s * 1e9)
-        if not wait_in_slices(self._drained.wait, timeout_s):
-            return False
-        for graph in self._graphs:
-            left_s = None if ends_ns is None else max(0.0, (ends_ns - now_ns()) / 1e9)
-            if not graph.wait_closed(left_s):
-                return False
-        return True
+        """Wait until no request is in flight; False if time ran out."""
+        return wait_in_slices(self._drained.wait, timeout_s)
 
     def in_flight(self) -> int:
         return len(self._executions)

@@ -142,7 +142,6 @@ class Instance(Executor):
         self._probe_due_ns = 0
         self.meter = Meter((context.name, context.kind, context.device_id))
         self._model: BackendInstance | None = None
-        self._made: BackendInstance | None = None
         self._response_thread = ResponseThread(f"nbtriton-{context.name}-answers")
         self._engine_thread = EngineThread(self)
         self.recovery = Recovery(context.name)
@@ -179,11 +178,6 @@ class Instance(Executor):
         model = self._model
         if model is not None:
             self._model = make(model)
-
-    @property
-    def is_exchanged(self) -> bool:
-        """True while it executes by another instance of the backend than the one that it created."""
-        return self._model is not self._made
 
     def abandon(self) -> None:
         """End what the model does now: a batch whose requests have been answered, its restart or its finalize."""
@@ -476,12 +470,12 @@ class Instance(Executor):
             except Exception:
                 _log.exception("finalize of %s raised", self.name)
             # Weights are freed now and not by the garbage collector, which does not see their size.
-            self._model = self._made = None
+            self._model = None
             self._executing = Executing((self,))
 
     def _create(self) -> None:
         try:
-            self._model = self._made = create_instance(self._backend, self._context)
+            self._model = create_instance(self._backend, self._context)
             self.any_thread = self._model.any_thread
             self.readiness = self._model.readiness
             self._executing = Executing((self,), self._model.running)

@@ -236,27 +236,6 @@ class ModelRuntime(UpdatableRuntime):
         )
 
     @property
-    def gpu(self) -> int:
-        """The id of the only GPU that its instances run on, of those that are managed here; -1 if not so."""
-        gpus = {
-            plan.device_id if plan.kind == "KIND_GPU" else -1
-            for plan in self._instances.plans.values()
-        }
-        only = gpus.pop() if len(gpus) == 1 else -1
-        return only if only in self.context.devices else -1
-
-    @property
-    def is_rate_limited(self) -> bool:
-        """True if the server limits rates."""
-        return self._limiter is not None
-
-    @property
-    def can_be_passed_by(self) -> bool:
-        """True while no request is inside, nor a planned fault in its instances: no batch misses another request."""
-        exchanged = [one for one in self.instances() if one.is_exchanged]
-        return not exchanged and not self._in_flight.count()
-
-    @property
     def has_next(self) -> bool:
         """True if an instance that becomes free gets a batch at once that grows no more.
 

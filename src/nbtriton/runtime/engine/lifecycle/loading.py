@@ -25,7 +25,6 @@ from nbtriton.model.config import (
     mark_stand_in,
     normalize,
     normalize_instance_groups,
-    runs_as_graph,
     validate,
     validate_ensemble,
     validate_instance_groups,
@@ -210,7 +209,6 @@ def check_ensemble(
     config = normalize(config, name=config.name)
     validate(config)
     validate_io(config)
-    runs_as_graph(config)
     config = validate_ensemble(config, members, versions)
     try:
         _check_files(config, directory)

@@ -157,9 +157,7 @@ class ModelBuilder:
                 completed = check_ensemble(
                     config, version, registry.configs(), registry.versions(), directory
                 )
-                runtime = EnsembleRuntime(
-                    completed, version, registry.resolve, self.scheduler_thread, directory
-                )
+                runtime = EnsembleRuntime(completed, version, registry.resolve, directory)
                 self._summarize(runtime)
             else:
                 runtime = self._build_model(
