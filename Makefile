@@ -1,4 +1,4 @@
-# `make demo` (see it work), `make test-fast` (while you work), `make test` (before you commit).
+# `make demo` (see it work), `make check ROOM=engine` and `make test-fast` (while you work), `make test` (before you commit).
 # Everything is made in .venv/ and build/; nothing has to be installed by hand.
 
 PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11 python3.14; do \
@@ -16,12 +16,14 @@ export PYTHONUNBUFFERED := 1
 export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: gpu help demo lab binder test-fast test-compiled test-collector test-fil-gpu test-free-threaded test bench $(BENCHES:%=bench-%) bench-stages bench-history bench-page docs lite lite-check hosts types scripts test-lowest test-newest compiled examples fmt pin clean python
+.PHONY: gpu help demo lab binder check room test-fast test-compiled test-collector test-fil-gpu test-free-threaded test bench $(BENCHES:%=bench-%) bench-stages bench-history bench-page docs lite lite-check hosts types scripts test-lowest test-newest compiled examples fmt pin clean python
 
 help:
 	@echo "make demo    run the notebook about ensembles, print its table, leave build/04_ensembles.html"
 	@echo "make lab     open the notebooks in JupyterLab"
 	@echo "make binder  the environment of Binder in build/binder, without Docker, and the first lesson in it"
+	@echo "make check ROOM=engine"
+	@echo "             style, types and the fast tests of one folder of tests/: half a minute"
 	@echo "make test-fast"
 	@echo "             what needs no other server, browser or notebook: 90 s on two processors"
 	@echo "make test    style, types, layers and the whole test suite, on all processors"
@@ -53,7 +55,7 @@ help:
 	@echo "make lite    the pages that run in a browser alone, in build/lite/html (make docs then has them too);"
 	@echo "             make lite-check opens them in a headless Chromium"
 	@echo "make fmt     format and fix what can be fixed"
-	@echo "make pin     resolve constraints.txt anew from pyproject.toml"
+	@echo "make pin     resolve constraints.txt from pyproject.toml again"
 	@echo "make clean   remove .venv/ and build/"
 
 python:
@@ -94,9 +96,22 @@ WITH_CORE = core=; if [ $(CORE) = compiled ] && $(BIN)/python scripts/compiled.p
 	$(MAKE) --no-print-directory build/compiled || exit 1; core=build/compiled; fi;
 
 # The walks of the schedulers are a fifth as long: the fewest steps in which every reason comes up.
+FAST := NBTRITON_WALK_STEPS=20000 $(BIN)/python -m pytest -q -n auto --dist worksteal --hypothesis-profile=fast \
+	-m "not (slow or reference or browser or lab)"
+ROOMS := $(sort $(patsubst tests/%/,%,$(dir $(wildcard tests/*/test_*.py))))
+
+# Before the environment is made.
+room:
+	@test -n "$(filter $(ROOM),$(ROOMS))" || { echo "make check ROOM=NAME, with one of: $(ROOMS)"; exit 1; }
+
+check: room $(VENV)/.test
+	@$(BIN)/ruff check --quiet .
+	@$(BIN)/ruff format --check --quiet .
+	@$(BIN)/mypy
+	@$(FAST) tests/$(ROOM) $(PYTEST_FLAGS)
+
 test-fast: $(VENV)/.test
-	@NBTRITON_WALK_STEPS=20000 $(BIN)/python -m pytest -q -n auto --dist worksteal --hypothesis-profile=fast \
-		-m "not (slow or reference or browser or lab)" $(PYTEST_FLAGS)
+	@$(FAST) $(PYTEST_FLAGS)
 
 test: $(VENV)/.test $(VENV)/.browser
 	@$(BIN)/python -m nbtriton.extensions.verify.install || echo "The tests against the real server will skip."
@@ -107,7 +122,7 @@ bench: $(BENCHES:%=bench-%) bench-stages
 $(BENCHES:%=bench-%): bench-%: $(VENV)/.test
 	@$(WITH_CORE) PYTHONPATH=$$core $(BIN)/python -m bench $* $(BENCH_FLAGS)
 
-# Says so where there is no GPU.
+# Without a GPU it prints that there is none.
 gpu: $(VENV)/.test
 	@$(BIN)/python -m bench.gpu
 
@@ -144,7 +159,7 @@ test-collector: build/compiled
 	@PYTHONPATH=$< $(BIN)/python -X faulthandler -m tests.engine.storm --operations 5000 --thresholds 1 1 1
 	@PYTHONPATH=$< $(BIN)/python -X faulthandler -m tests.engine.storm --operations 100000 --thresholds 50 2 2
 
-# The Triton language is 1 GB, in a folder of its own: its interpreter needs no GPU.
+# The Triton language is 1 GB, so it is installed beside .venv: its interpreter needs no GPU.
 TRITON_LANGUAGE := build/triton-language
 $(TRITON_LANGUAGE)/.installed: $(VENV)/.test
 	@rm -rf $(TRITON_LANGUAGE)
@@ -172,13 +187,13 @@ compiled: test-compiled
 examples: $(VENV)/.test
 	@$(BIN)/python -m tests.examples $(EXAMPLES_FLAGS)
 
-# basedpyright is pyright from PyPI with the Node that it needs: 300 MB, in an environment of its own.
+# basedpyright is pyright from PyPI with the Node that it needs: 300 MB, so it gets a separate environment.
 PYRIGHT := build/pyright
 $(PYRIGHT)/bin/basedpyright: | python
 	@$(PYTHON) -m venv --clear $(PYRIGHT)
 	@$(PYRIGHT)/bin/pip install -q --disable-pip-version-check basedpyright==1.40.2
 
-# Notebook 7 is a part of `make test` too; marimo gets an environment of its own, of 400 MB.
+# Notebook 7 is a part of `make test` too; marimo gets a separate environment of 400 MB.
 hosts: $(VENV)/.test $(VENV)/.browser
 	@NBTRITON_CHROMIUM="$$(cat $(VENV)/.browser)" $(BIN)/python -m pytest -q -n0 tests/lab/test_lab_notebook.py
 	@NBTRITON_CHROMIUM="$$(cat $(VENV)/.browser)" $(BIN)/python -m tests.tools marimo
@@ -192,7 +207,7 @@ scripts: | python
 test-lowest test-newest: test-%: | python
 	@$(PYTHON) scripts/versions.py $* $(PYTEST_FLAGS)
 
-# Its own stamp: the tests need none of it, and it needs neither them nor torch.
+# A separate stamp: the tests need none of it, and it needs neither them nor torch.
 $(VENV)/.docs: $(INPUTS) | python
 	@$(PYTHON) scripts/environment.py $(VENV) docs,plot
 	@touch $@
@@ -200,7 +215,7 @@ $(VENV)/.docs: $(INPUTS) | python
 docs: $(VENV)/.docs
 	@$(BIN)/python scripts/docs.py
 
-# Its own stamp: neither the tests nor the site need it.
+# A separate stamp: neither the tests nor the site need it.
 $(VENV)/.lite: $(VENV)/.test
 	@$(PYTHON) scripts/environment.py $(VENV) lite,test
 	@touch $@

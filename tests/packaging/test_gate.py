@@ -1,11 +1,12 @@
-"""``scripts/test.sh``: what failed is in the last lines, whatever the steps after it write."""
+"""``scripts/test.sh`` and ``make check``: the last lines name what failed, and an unknown room gets the list of them."""
 
 from __future__ import annotations
 
 import subprocess
 from pathlib import Path
 
-SCRIPT = Path(__file__).parents[2] / "scripts" / "test.sh"
+ROOT = Path(__file__).parents[2]
+SCRIPT = ROOT / "scripts" / "test.sh"
 PASSES = "echo all is well"
 RUFF = 'echo "src/a.py:1:1: F401 unused"; exit 1'
 PYTEST = """
@@ -57,3 +58,16 @@ def test_all_steps_run_and_nothing_is_said_of_failures_where_none_is(tmp_path: P
     assert [line for line in lines if line.startswith("==")] == [
         "== style", "== format", "== types", "== layers", "== compiled", "== collector", "== pytest",
     ]  # fmt: skip
+
+
+def test_an_unknown_room_gets_the_list_of_rooms() -> None:
+    def room(name: str) -> subprocess.CompletedProcess[str]:
+        command = ["make", "--silent", "room", f"ROOM={name}"]
+        return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+
+    rooms = {path.parent.name for path in (ROOT / "tests").glob("*/test_*.py")}
+    for name in ("engines", ""):
+        refused = room(name)
+        assert refused.returncode
+        assert set(refused.stdout.rpartition(": ")[2].split()) == rooms
+    assert room("engine").returncode == 0
