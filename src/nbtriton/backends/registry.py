@@ -27,7 +27,7 @@ _GROUP = "nbtriton.backends"
 _BUILT_IN = {
     "pytorch": "nbtriton.backends.pytorch:PyTorchBackend",
     "python": "nbtriton.backends.python:PythonBackend",
-    "onnxruntime": "nbtriton.backends.onnxruntime:OnnxRuntimeBackend",
+    "onnxruntime": "nbtriton.extensions.onnxruntime:OnnxRuntimeBackend",
     "fil": "nbtriton.extensions.fil:FilBackend",
     "openvino": "nbtriton.extensions.openvino:OpenVinoBackend",
     "tensorflow": "nbtriton.extensions.tensorflow:TensorFlowBackend",

@@ -7,9 +7,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from nbtriton.backends.base import Backend, BackendInstance, InstanceContext, ModelContext
-from nbtriton.backends.onnxruntime.check import Model, check
-from nbtriton.backends.onnxruntime.complete import complete, is_complete
-from nbtriton.backends.onnxruntime.runtime import TensorInfo
+from nbtriton.backends.described import Model, TensorInfo, check, complete, is_complete
 from nbtriton.backends.parameters import integer_value, text_parameter
 from nbtriton.common.errors import InternalError, UnavailableError, UnsupportedError, nearest
 from nbtriton.common.packages import needed

@@ -6,14 +6,13 @@ from pathlib import Path
 from typing import ClassVar
 
 from nbtriton.backends.base import Backend, BackendInstance, InstanceContext, ModelContext
-from nbtriton.backends.onnxruntime.check import Model, check
-from nbtriton.backends.onnxruntime.complete import complete, is_complete
-from nbtriton.backends.onnxruntime.core.instance import OnnxInstance
-from nbtriton.backends.onnxruntime.options import CUDA, GLOBAL_THREADS, run_options
-from nbtriton.backends.onnxruntime.runtime import has_provider, import_onnxruntime, tensor_infos
-from nbtriton.backends.onnxruntime.sessions import Sessions, model_bytes
+from nbtriton.backends.described import Model, check, complete, is_complete
 from nbtriton.backends.parameters import integer_value
 from nbtriton.common.errors import InternalError
+from nbtriton.extensions.onnxruntime.core.instance import OnnxInstance
+from nbtriton.extensions.onnxruntime.options import CUDA, GLOBAL_THREADS, run_options
+from nbtriton.extensions.onnxruntime.runtime import has_provider, import_onnxruntime, tensor_infos
+from nbtriton.extensions.onnxruntime.sessions import Sessions, model_bytes
 from nbtriton.model.config import ModelConfig, enum_name
 
 __all__ = ["OnnxRuntimeBackend"]
@@ -47,7 +46,7 @@ class OnnxRuntimeBackend(Backend):
         return has_provider(CUDA)
 
     def complete_config(self, context: ModelContext) -> ModelConfig:
-        """Fill inputs, outputs and batching; see `nbtriton.backends.onnxruntime.complete`."""
+        """Fill inputs, outputs and batching; see `nbtriton.backends.described`."""
         if is_complete(context.config):
             return context.config
         model = self._described(context)
@@ -55,7 +54,7 @@ class OnnxRuntimeBackend(Backend):
         return complete(context.config, model.inputs, model.outputs, max(0, size))
 
     def check(self, context: ModelContext) -> None:
-        """Compare the configuration with the model; see `nbtriton.backends.onnxruntime.check`."""
+        """Compare the configuration with the model; see `nbtriton.backends.described`."""
         check(context.config, self._described(context))
 
     def open(self, context: ModelContext) -> None:

@@ -1,5 +1,5 @@
 """The onnxruntime backend. The package onnxruntime is imported with the first model."""
 
-from nbtriton.backends.onnxruntime.backend import OnnxRuntimeBackend
+from nbtriton.extensions.onnxruntime.backend import OnnxRuntimeBackend
 
 __all__ = ["OnnxRuntimeBackend"]

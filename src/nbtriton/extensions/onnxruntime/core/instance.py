@@ -12,11 +12,11 @@ import numpy as np
 from nbtriton.backends.base import BackendRequest, BatchTimer, Response
 from nbtriton.backends.checks import model_dims
 from nbtriton.backends.core.batching import BatchInstance, gather_inputs, wanted_outputs
-from nbtriton.backends.onnxruntime.check import Model
-from nbtriton.backends.onnxruntime.runtime import import_onnxruntime, runtime_error
+from nbtriton.backends.described import Model
 from nbtriton.backends.ragged import batch_input_names
 from nbtriton.common.errors import InternalError
 from nbtriton.common.packages import needed
+from nbtriton.extensions.onnxruntime.runtime import import_onnxruntime, runtime_error
 from nbtriton.model.config import ModelConfig, output_specs
 from nbtriton.model.tensors import Array, as_bytes_array, kind_of, to_numpy
 

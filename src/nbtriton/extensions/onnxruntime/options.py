@@ -9,7 +9,6 @@ import logging
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from nbtriton.backends.onnxruntime.runtime import has_provider, runtime_error
 from nbtriton.backends.parameters import (
     boolean_parameter,
     boolean_value,
@@ -18,6 +17,7 @@ from nbtriton.backends.parameters import (
     text_parameter,
 )
 from nbtriton.common.errors import InvalidArgumentError, UnsupportedError
+from nbtriton.extensions.onnxruntime.runtime import has_provider, runtime_error
 from nbtriton.model.config import ModelConfig
 
 __all__ = [

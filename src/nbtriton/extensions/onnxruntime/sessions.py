@@ -12,9 +12,9 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from nbtriton.backends.onnxruntime.options import providers, session_options, uses_global_threads
-from nbtriton.backends.onnxruntime.runtime import import_onnxruntime, runtime_error
 from nbtriton.common.errors import UnavailableError
+from nbtriton.extensions.onnxruntime.options import providers, session_options, uses_global_threads
+from nbtriton.extensions.onnxruntime.runtime import import_onnxruntime, runtime_error
 from nbtriton.model.config import ModelConfig
 
 __all__ = ["Sessions", "model_bytes"]

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Any
 
+from nbtriton.backends.described import TensorInfo
 from nbtriton.common.errors import InternalError, TritonError, UnsupportedError
 from nbtriton.common.packages import needed
 
-__all__ = ["TensorInfo", "has_provider", "import_onnxruntime", "runtime_error", "tensor_infos"]
+__all__ = ["has_provider", "import_onnxruntime", "runtime_error", "tensor_infos"]
 
 # The protocol's datatypes of ONNX Runtime's element types, which are upper case in Triton's messages.
 _INTEGERS = [f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)]
@@ -26,26 +26,6 @@ _KINDS = {"seq": "SEQUENCE", "map": "MAP", "sparse_tensor": "SPARSETENSOR"}
 # "[ONNXRuntimeError] : 2 : INVALID_ARGUMENT : Got invalid dimensions …"
 _ERROR = re.compile(r"\[ONNXRuntimeError\] : (\d+) : \w+ : (.*)", re.DOTALL)
 _INVALID_ARGUMENT = 2
-
-
-@dataclass(frozen=True, slots=True)
-class TensorInfo:
-    """One input or output of the model.
-
-    Parameters
-    ----------
-    datatype : str
-        The protocol's name; empty for an element type that Triton does not have.
-    onnx_type : str
-        As in Triton's messages: ``"FLOAT"``.
-    dims : tuple of int
-        With the batch dimension; -1 for each variable one. Empty for a scalar, and for a tensor without a
-        rank in the model.
-    """
-
-    datatype: str
-    onnx_type: str
-    dims: tuple[int, ...]
 
 
 def import_onnxruntime() -> Any:

@@ -1,24 +1,52 @@
-"""Checks of a configuration against the model, with the texts of Triton's onnxruntime backend."""
+"""Completion and checks of a configuration by the tensors that a model's file describes.
+
+The rules and the texts are those of Triton's onnxruntime backend.
+"""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from nbtriton.backends.checks import expect, expect_input_count, model_dims
-from nbtriton.backends.onnxruntime.runtime import TensorInfo
 from nbtriton.common.errors import InternalError, InvalidArgumentError, UnsupportedError, nearest
 from nbtriton.model.config import (
     ModelConfig,
     TensorSpec,
     control_types,
     enum_name,
+    from_dict,
     input_specs,
     output_specs,
+    scheduling_choice,
 )
 from nbtriton.model.tensors import format_shape, to_config, to_protocol
 
-__all__ = ["Model", "check"]
+__all__ = ["Model", "TensorInfo", "check", "complete", "is_complete"]
+
+_log = logging.getLogger("nbtriton.onnxruntime")
+
+
+@dataclass(frozen=True, slots=True)
+class TensorInfo:
+    """One input or output of the model.
+
+    Parameters
+    ----------
+    datatype : str
+        The protocol's name; empty for an element type that Triton does not have.
+    onnx_type : str
+        As in Triton's messages: ``"FLOAT"``.
+    dims : tuple of int
+        With the batch dimension; -1 for each variable one. Empty for a scalar, and for a tensor without a
+        rank in the model.
+    """
+
+    datatype: str
+    onnx_type: str
+    dims: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,3 +211,66 @@ def _check_mixture(name: str, model: Model) -> None:
         hint="cast the outputs to FP32 in the model",
         error=UnsupportedError,
     )
+
+
+def is_complete(config: ModelConfig) -> bool:
+    """Return True for a configuration that needs no completion."""
+    return bool((config.input or config.batch_input) and config.output)
+
+
+def complete(
+    config: ModelConfig,
+    inputs: Mapping[str, TensorInfo],
+    outputs: Mapping[str, TensorInfo],
+    default_max_batch_size: int,
+) -> ModelConfig:
+    """Return an incomplete configuration with inputs, outputs and batching filled in.
+
+    A model whose tensors all have a variable first dimension batches. Without ``max_batch_size`` it gets
+    `default_max_batch_size`, and above 1 the dynamic batcher unless another scheduler is chosen.
+
+    Raises
+    ------
+    InvalidArgumentError
+        ``max_batch_size`` is set, and the model does not batch.
+    """
+    done = ModelConfig()
+    done.CopyFrom(config)
+    fixed = {
+        name: info.dims for name, info in {**inputs, **outputs}.items() if info.dims[:1] != (-1,)
+    }
+    if not fixed:
+        if done.max_batch_size == 0:
+            done.max_batch_size = default_max_batch_size
+            _log.info(
+                "model '%s': autofilled max_batch_size to %d, its tensors have a variable first "
+                "dimension",
+                done.name, default_max_batch_size,
+            )  # fmt: skip
+        if done.max_batch_size > 1 and not scheduling_choice(done):
+            done.dynamic_batching.SetInParent()
+    elif done.max_batch_size != 0:
+        name, dims = next(iter(fixed.items()))
+        raise InvalidArgumentError(
+            f"autofill failed for model '{done.name}': model does not support batching while "
+            "non-zero max_batch_size is specified",
+            hint=f"'{name}' is {format_shape(dims)}: export it with a variable first dimension, or "
+            "set max_batch_size: 0",
+        )
+    batches = done.max_batch_size > 0
+    if not (config.input or config.batch_input):
+        tensors = [_tensor(name, info, batches) for name, info in inputs.items()]
+        done.input.extend(from_dict({"input": tensors}).input)
+    if not config.output:
+        tensors = [_tensor(name, info, batches) for name, info in outputs.items()]
+        done.output.extend(from_dict({"output": tensors}).output)
+    return done
+
+
+def _tensor(name: str, info: TensorInfo, batches: bool) -> dict[str, Any]:
+    dims = list(info.dims[1:] if batches else info.dims)
+    data_type = to_config(info.datatype) if info.datatype else "TYPE_INVALID"
+    tensor: dict[str, Any] = {"name": name, "data_type": data_type, "dims": dims or [1]}
+    if not dims and batches:
+        tensor["reshape"] = {"shape": []}
+    return tensor
