@@ -51,7 +51,7 @@ def test_the_pure_python_protobuf_is_enough() -> None:
     run(
         'import os; os.environ["PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION"] = "python"\n'
         + OURS
-        + "import nbtriton.model.config.protocol as theirs\n"
+        + "import nbtriton.model.config._proto as theirs\n"
         "assert ours.parse_pbtxt('name: \"m\"').name == 'm'\n"
         "request = theirs.messages.ModelInferRequest(model_name='m')\n"
         "request.inputs.add(name='IN', datatype='FP32', shape=[4])\n"
@@ -65,7 +65,7 @@ def test_the_definitions_are_those_of_tritonclient() -> None:
     from tritonclient.grpc import model_config_pb2, service_pb2
 
     from nbtriton.model.config import ModelConfig
-    from nbtriton.model.config.protocol import messages
+    from nbtriton.model.config._proto import messages
 
     ours = {
         "model_config.proto": ModelConfig.DESCRIPTOR.file,

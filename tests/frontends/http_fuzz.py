@@ -19,9 +19,12 @@ from typing import Any
 
 from nbtriton.runtime.engine import Server
 from nbtriton.serving.frontends import Limits, serve
-from nbtriton.serving.frontends.http1.cycle import RequestHead, RequestResponseCycle
 from nbtriton.serving.frontends.http1.handlers import Handlers
-from nbtriton.serving.frontends.http1.response import HttpResponse
+from nbtriton.serving.frontends.http1.response import (
+    HttpResponse,
+    RequestHead,
+    RequestResponseCycle,
+)
 from nbtriton.serving.frontends.service import NoControl, Service
 from tests.frontends.cases import CASES, Case
 from tests.frontends.fuzzing import Tally, main, scratched

@@ -21,10 +21,13 @@ from nbtriton.model.tensors import serialize_bytes
 from nbtriton.runtime.engine import ModelSignature, Server
 from nbtriton.serving.frontends.http1.inference import best_encoding
 from nbtriton.serving.frontends.kserve.call import InferCall, OutputRequest
-from nbtriton.serving.frontends.kserve.classification import classify
-from nbtriton.serving.frontends.kserve.json_codec import decode_infer, read_json_data
-from nbtriton.serving.frontends.kserve.json_responses import encode_infer, json_elements
-from nbtriton.serving.frontends.kserve.json_templates import JsonTemplates
+from nbtriton.serving.frontends.kserve.json_codec import (
+    JsonTemplates,
+    decode_infer,
+    encode_infer,
+    json_elements,
+    read_json_data,
+)
 from nbtriton.serving.frontends.kserve.jsontext import (
     MOST_LISTS,
     MOST_MEMBERS,
@@ -35,7 +38,7 @@ from nbtriton.serving.frontends.kserve.jsontext import (
     write_array,
 )
 from nbtriton.serving.frontends.kserve.shared_memory import SharedMemory
-from nbtriton.serving.frontends.kserve.wire import MOST_STRINGS, element_count, wire_bytes
+from nbtriton.serving.frontends.kserve.wire import MOST_STRINGS, classify, element_count, wire_bytes
 
 MEMORY = SharedMemory()
 DTYPES = {

@@ -18,8 +18,12 @@ from nbtriton.common.errors import InternalError, InvalidArgumentError, NotFound
 from nbtriton.model.config import as_config
 from nbtriton.runtime.engine import ModelSignature, Server
 from nbtriton.serving.frontends import Endpoints, serve
-from nbtriton.serving.frontends.kserve.cuda_memory import HANDLE_BYTES, open_cuda_memory
-from nbtriton.serving.frontends.kserve.shared_memory import Lease, SharedMemory
+from nbtriton.serving.frontends.kserve.shared_memory import (
+    HANDLE_BYTES,
+    Lease,
+    SharedMemory,
+    open_cuda_memory,
+)
 from nbtriton.serving.frontends.kserve.wire import WireInput, arrays_of, write_shared
 
 REFUSED = "failed to register shared memory region: invalid args"

@@ -20,19 +20,16 @@ from nbtriton.model.config import parse_pbtxt
 from nbtriton.model.tensors import DATATYPES
 from nbtriton.runtime.engine import ModelSignature
 from nbtriton.serving.frontends.kserve.call import InferCall, OutputRequest
-from nbtriton.serving.frontends.kserve.messages import messages, varint
+from nbtriton.serving.frontends.kserve.messages import MOST_FIELDS, messages, read_long, varint
 from nbtriton.serving.frontends.kserve.proto_codec import (
+    encode_response,
+    encode_stream_error,
+    encode_stream_response,
     parse,
     parse_at_once,
     read_request,
     read_request_id,
     read_version,
-)
-from nbtriton.serving.frontends.kserve.proto_parts import MOST_FIELDS, read_long
-from nbtriton.serving.frontends.kserve.proto_responses import (
-    encode_response,
-    encode_stream_error,
-    encode_stream_response,
 )
 from nbtriton.serving.frontends.kserve.proto_templates import ProtoTemplates
 from nbtriton.serving.frontends.kserve.shared_memory import SharedMemory

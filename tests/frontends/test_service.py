@@ -20,8 +20,7 @@ from nbtriton.common.errors import InternalError, InvalidArgumentError, LoadErro
 from nbtriton.model.config import as_config
 from nbtriton.runtime.engine import Server
 from nbtriton.serving.frontends import Endpoints, serve
-from nbtriton.serving.frontends.kserve.forwarding import forwards_of
-from nbtriton.serving.frontends.service import EXTENSIONS
+from nbtriton.serving.frontends.service import EXTENSIONS, forwards_of
 from nbtriton.serving.frontends.tracing import Tracing
 from tests.frontends.cases import CASES, ONE_JSON, Case, ask, document, tensor
 from tests.frontends.models import ECHO, MODELS, load_all

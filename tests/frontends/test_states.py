@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from nbtriton.serving.frontends.http1.states import TRANSITIONS, ConnectionState, Event, State
+from nbtriton.serving.frontends.http1.reader import TRANSITIONS, ConnectionState, Event, State
 
 
 @pytest.mark.parametrize(("state", "event"), list(itertools.product(State, Event)))

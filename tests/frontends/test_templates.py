@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nbtriton.serving.frontends.templates import TemplateCache
+from nbtriton.serving.frontends.buffers import TemplateCache
 
 
 def test_a_template_is_found_by_its_text() -> None:

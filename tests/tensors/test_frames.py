@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from nbtriton.model.tensors.frames import frame_of
+from nbtriton.model.tensors.coerce import frame_of
 
 
 def test_a_row_of_the_batch_is_a_row():

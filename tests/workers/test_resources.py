@@ -24,7 +24,7 @@ FORMAT = "host policy setting 'cpu-cores' format is '<lower_cpu_core_id>-<upper_
 WORKER = """
 import ctypes, json, os, sys
 import numpy
-from nbtriton.runtime.workers.worker.limits import bind, set_threads
+from nbtriton.runtime.workers.worker.making import bind, set_threads
 bind({cores!r}, {node!r})
 set_threads({threads})
 from threadpoolctl import threadpool_info

@@ -20,8 +20,7 @@ from nbtriton.runtime.workers.core.channel import Channel, ChannelClosed, pair
 from nbtriton.runtime.workers.core.codec import decode_responses, encode_responses
 from nbtriton.runtime.workers.core.memory import Incoming, Outgoing
 from nbtriton.runtime.workers.core.packing import INLINE_BYTES, Packer, read_column
-from nbtriton.runtime.workers.errors import WorkerTraceback, decode_error, encode_error
-from nbtriton.runtime.workers.plain import plain
+from nbtriton.runtime.workers.protocol import WorkerTraceback, decode_error, encode_error, plain
 
 DTYPES = ["?", "i1", "u2", "i4", "u8", "f2", "f4", "f8"]
 TENSORS = arrays.arrays(

@@ -20,7 +20,7 @@ import json, sys
 sys.path[:] = [entry for entry in sys.path if "site-packages" not in entry] + [sys.argv[1]]
 before = set(sys.modules)
 import nbtriton.runtime.workers.fork_server
-import nbtriton.runtime.workers.worker.main
+import nbtriton.runtime.workers.worker.server
 files = {name: getattr(module, "__file__", None) for name, module in sys.modules.items()}
 print(json.dumps({name: file for name, file in files.items() if name not in before}))
 """

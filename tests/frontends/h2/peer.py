@@ -8,10 +8,9 @@ from dataclasses import dataclass, field
 import pytest
 
 from nbtriton.serving.frontends.http2 import events
-from nbtriton.serving.frontends.http2.connection import Http2Connection
-from nbtriton.serving.frontends.http2.errors import ErrorCode
+from nbtriton.serving.frontends.http2.connection import Http2Connection, Http2Limits
+from nbtriton.serving.frontends.http2.frames import ErrorCode
 from nbtriton.serving.frontends.http2.hpack import Decoder, Encoder, Field
-from nbtriton.serving.frontends.http2.limits import Http2Limits
 from nbtriton.serving.frontends.http2.streams import Http2Stream
 from tests.frontends.http2_raw import (
     END_HEADERS,

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from nbtriton.serving.frontends.http2 import events
-from nbtriton.serving.frontends.http2.connection import Http2Connection
-from nbtriton.serving.frontends.http2.limits import Http2Limits
+from nbtriton.serving.frontends.http2.connection import Http2Connection, Http2Limits
 from tests.frontends.h2.peer import REQUEST, RESPONSE, TRAILERS, block, ended_request
 from tests.frontends.http2_raw import PREFACE, SETTINGS, frame
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from nbtriton.serving.frontends.http2 import events
-from nbtriton.serving.frontends.http2.errors import ErrorCode
+from nbtriton.serving.frontends.http2.frames import ErrorCode
 from tests.frontends.h2.peer import Peer, request
 from tests.frontends.http2_raw import PREFACE, SETTINGS, WINDOW_UPDATE, frame
 

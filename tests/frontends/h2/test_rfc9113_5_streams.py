@@ -6,8 +6,8 @@ import itertools
 
 import pytest
 
-from nbtriton.serving.frontends.http2.errors import ErrorCode
-from nbtriton.serving.frontends.http2.limits import Http2Limits
+from nbtriton.serving.frontends.http2.connection import Http2Limits
+from nbtriton.serving.frontends.http2.frames import ErrorCode
 from nbtriton.serving.frontends.http2.streams import (
     TRANSITIONS,
     StreamInput,

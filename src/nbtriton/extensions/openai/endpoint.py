@@ -34,10 +34,9 @@ from nbtriton.extensions.openai.tensors import (
     usage_of,
 )
 from nbtriton.runtime.engine import BARE_FINAL
-from nbtriton.serving.frontends.http1.cycle import RequestResponseCycle
 from nbtriton.serving.frontends.http1.inference import LONG_JSON
 from nbtriton.serving.frontends.http1.responders import HttpResponder
-from nbtriton.serving.frontends.http1.response import JSON, HttpResponse
+from nbtriton.serving.frontends.http1.response import JSON, HttpResponse, RequestResponseCycle
 from nbtriton.serving.frontends.kserve.call import InferCall
 
 if TYPE_CHECKING:

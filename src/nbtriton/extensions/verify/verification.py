@@ -28,7 +28,7 @@ from nbtriton.runtime.engine import Server
 from nbtriton.serving.clients.http import HttpClient
 from nbtriton.serving.repository.control import ModelControl
 from nbtriton.serving.repository.export.modelfile import torch_file
-from nbtriton.serving.repository.parallel import in_parallel
+from nbtriton.serving.repository.loader import in_parallel
 
 if TYPE_CHECKING:
     import pandas as pd

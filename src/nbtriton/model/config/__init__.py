@@ -7,17 +7,18 @@ text that it is handed. Messages are Triton's, hints are ours.
 from __future__ import annotations
 
 from nbtriton.model.config._proto import ModelConfig, enum_name
-from nbtriton.model.config.autocomplete import complete_from
 from nbtriton.model.config.convert import (
     Dumpable,
+    amend,
     as_config,
+    complete_from,
     from_dict,
+    is_whole,
     to_dict,
     to_json,
     to_reported_dict,
 )
 from nbtriton.model.config.differences import Difference, differences
-from nbtriton.model.config.fragment import amend, is_whole
 from nbtriton.model.config.ignored import EXECUTION_ENV_PATH, field_effects, ignored_fields
 from nbtriton.model.config.normalize import (
     InstancePlan,
@@ -35,24 +36,24 @@ from nbtriton.model.config.own_parameters import (
     READ_ONLY_INPUTS,
     check_isolation,
     isolation_of,
+    mark_stand_in,
     reads_only,
+    stand_in_reason,
+    without_stand_in,
 )
 from nbtriton.model.config.pbtxt import format_pbtxt, looks_like_pbtxt, parse_pbtxt
-from nbtriton.model.config.sequence_tensors import (
-    control_types,
-    output_types,
-    state_inputs,
-    state_outputs,
-)
 from nbtriton.model.config.signature import (
     TensorSpec,
     all_input_specs,
     all_output_specs,
+    control_types,
     input_specs,
     output_specs,
+    output_types,
     parse_annotation,
+    state_inputs,
+    state_outputs,
 )
-from nbtriton.model.config.stand_in import mark_stand_in, stand_in_reason, without_stand_in
 from nbtriton.model.config.validate import validate, validate_instance_groups
 from nbtriton.model.config.validate_ensemble import validate_ensemble
 from nbtriton.model.config.validate_io import STRATEGY_PATH, validate_io, validate_load

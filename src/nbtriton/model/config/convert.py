@@ -12,13 +12,34 @@ from typing import TYPE_CHECKING, Any, Protocol, SupportsIndex, cast
 
 from google.protobuf import json_format
 
-from nbtriton.common.errors import ConfigError
-from nbtriton.model.config._proto import Descriptor, ModelConfig, copy_of, is_map, is_repeated
-from nbtriton.model.config.hints import hint_for_json
-from nbtriton.model.config.pbtxt import parse_pbtxt
+from nbtriton.common.errors import ConfigError, InternalError
+from nbtriton.model.config._proto import (
+    Descriptor,
+    ModelConfig,
+    copy_of,
+    hint_for_json,
+    is_map,
+    is_repeated,
+)
+from nbtriton.model.config.normalize import scheduling_choice
+from nbtriton.model.config.pbtxt import lay_over_pbtxt, parse_pbtxt
 
 if TYPE_CHECKING:
     from google.protobuf.message import Message
+
+__all__ = [
+    "Dumpable",
+    "amend",
+    "as_config",
+    "complete_from",
+    "from_dict",
+    "is_whole",
+    "lay_over_dict",
+    "read_json",
+    "to_dict",
+    "to_json",
+    "to_reported_dict",
+]
 
 _FULL_NAME = str(ModelConfig.DESCRIPTOR.full_name)
 
@@ -33,17 +54,6 @@ _REPORTED_AS_STRINGS = frozenset(
 
 # Fields that Triton 2.51 does not have: it reports nothing of them where they are at their default.
 _NEWER = frozenset({"inference.ModelEnsembling.max_inflight_requests"})
-
-__all__ = [
-    "Dumpable",
-    "as_config",
-    "from_dict",
-    "lay_over_dict",
-    "read_json",
-    "to_dict",
-    "to_json",
-    "to_reported_dict",
-]
 
 
 class Dumpable(Protocol):
@@ -274,3 +284,118 @@ def _jsonable(value: Any) -> Any:
     if isinstance(value, SupportsIndex):
         return int(value)
     return value
+
+
+def complete_from(config: ModelConfig, completed: Mapping[str, Any]) -> ModelConfig:
+    """Take over what auto-complete may change, and nothing else (AC4).
+
+    Parameters
+    ----------
+    config : ModelConfig
+        As it was before.
+    completed : mapping
+        What the model's ``pb_utils.ModelConfig`` holds afterwards.
+
+    Returns
+    -------
+    ModelConfig
+        With `max_batch_size`, `input`, `output`, ``model_transaction_policy.decoupled`` and, if
+        none was configured, the scheduling choice of `completed`. Not normalised.
+
+    Raises
+    ------
+    ConfigError
+        The dict is no configuration.
+    InternalError
+        It changes a scheduling choice that was configured (Triton's status for it).
+    """
+    new = from_dict(completed)
+    before, after = scheduling_choice(config), scheduling_choice(new)
+    done = copy_of(config)
+    done.max_batch_size = new.max_batch_size
+    for tensors in ("input", "output"):
+        done.ClearField(tensors)
+        getattr(done, tensors).extend(getattr(new, tensors))
+    if new.HasField("model_transaction_policy"):
+        done.model_transaction_policy.decoupled = new.model_transaction_policy.decoupled
+    if before and after != before:
+        number = config.DESCRIPTOR.fields_by_name[before].number
+        raise InternalError(
+            f"Cannot update scheduling choice from {number} to {number} when auto-completing.",
+            hint=f"the configuration says {before}: remove it there or leave it alone",
+        )
+    if after and not before:
+        getattr(done, after).CopyFrom(getattr(new, after))
+        getattr(done, after).SetInParent()
+    return done
+
+
+def is_whole(config: ModelConfig) -> bool:
+    """Return True if a text describes a model, and not only a part of one.
+
+    It does if it says which model it is about (``name``), what runs it (``platform`` or
+    ``backend``), or both what goes in and what comes out (``input`` and ``output``).
+    """
+    described = bool(config.input) and bool(config.output)
+    return bool(config.name or config.platform or config.backend) or described
+
+
+def amend(
+    base: ModelConfig,
+    given: str | bytes | Mapping[str, Any] | ModelConfig,
+    *,
+    source: str = "config.pbtxt",
+) -> ModelConfig:
+    """Return what a whole configuration says, or `base` with what a fragment changes.
+
+    A fragment changes the fields that it names, down to those of a message: ``dynamic_batching {
+    max_queue_delay_microseconds: 100 }`` leaves the preferred sizes. A list is replaced as a whole,
+    and of fields that exclude each other the named one stays. What is named counts also where it
+    is 0, false or empty.
+
+    Parameters
+    ----------
+    base : ModelConfig
+        Not changed.
+    given : str, bytes, mapping or ModelConfig
+        As for `as_config`; whole or a fragment by `is_whole`.
+    source : str
+        Name of a text in errors.
+
+    Raises
+    ------
+    ConfigError
+        As `as_config`.
+
+    Examples
+    --------
+    >>> base = parse_pbtxt("max_batch_size: 8  dynamic_batching { preferred_batch_size: 4 }")
+    >>> config = amend(base, "dynamic_batching { max_queue_delay_microseconds: 100 }")
+    >>> config.max_batch_size, list(config.dynamic_batching.preferred_batch_size)
+    (8, [4])
+    """
+    value: Any = given
+    if isinstance(given, str | bytes) and given.lstrip()[:1] in ("{", b"{"):
+        value = read_json(given)
+    is_text = isinstance(value, str | bytes)
+    fragment = parse_pbtxt(value, source=source) if is_text else as_config(value)
+    if is_whole(fragment):
+        return fragment
+    amended = copy_of(base)
+    _clear_lists(amended, fragment)
+    if is_text:
+        lay_over_pbtxt(amended, value)
+    elif isinstance(value, ModelConfig):
+        amended.MergeFrom(value)
+    else:
+        lay_over_dict(amended, value)
+    return amended
+
+
+def _clear_lists(target: Message, fragment: Message) -> None:
+    """Empty the lists that the fragment fills: protobuf appends."""
+    for field, value in fragment.ListFields():
+        if is_repeated(field) and not is_map(field):
+            target.ClearField(field.name)
+        elif field.message_type is not None and not is_map(field) and target.HasField(field.name):
+            _clear_lists(getattr(target, field.name), value)

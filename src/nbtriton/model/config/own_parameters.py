@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from nbtriton.common.errors import ConfigError, InvalidArgumentError, nearest
+from nbtriton.model.config._proto import ModelConfig, copy_of
 
 if TYPE_CHECKING:
     from nbtriton.model.config._proto import ModelConfig
@@ -16,7 +17,10 @@ __all__ = [
     "READ_ONLY_INPUTS",
     "check_isolation",
     "isolation_of",
+    "mark_stand_in",
     "reads_only",
+    "stand_in_reason",
+    "without_stand_in",
 ]
 
 READ_ONLY_INPUTS: Final = "READ_ONLY_INPUTS"
@@ -80,3 +84,27 @@ def _word_of(config: ModelConfig, key: str, allowed: Sequence[str], hint: str = 
             hint=hint or f"{words}; {nearest(value, allowed)}",
         )
     return value
+
+
+_MARK = "STAND_IN"
+
+
+def stand_in_reason(config: ModelConfig) -> str:
+    """Return why a model is a stand-in; empty for one that is none."""
+    return str(config.parameters[_MARK].string_value) if _MARK in config.parameters else ""
+
+
+def mark_stand_in(config: ModelConfig, reason: str) -> ModelConfig:
+    """Return the configuration of a stand-in."""
+    marked = copy_of(config)
+    marked.parameters[_MARK].string_value = reason
+    return marked
+
+
+def without_stand_in(config: ModelConfig) -> ModelConfig:
+    """Return a configuration without the mark: one of a stand-in may be loaded again with its backend."""
+    if _MARK not in config.parameters:
+        return config
+    plain = copy_of(config)
+    del plain.parameters[_MARK]
+    return plain

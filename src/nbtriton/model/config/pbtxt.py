@@ -11,10 +11,8 @@ import re
 from google.protobuf import text_format
 
 from nbtriton.common.errors import ConfigError
-from nbtriton.model.config._proto import ModelConfig
-from nbtriton.model.config.hints import hint_unknown_field, hint_unknown_value
-from nbtriton.model.config.textproto import Opened, Reader
-from nbtriton.model.config.tokens import END, TextError, place
+from nbtriton.model.config._proto import ModelConfig, hint_unknown_field, hint_unknown_value
+from nbtriton.model.config.textproto import END, Opened, Reader, TextError, place
 
 __all__ = ["format_pbtxt", "lay_over_pbtxt", "looks_like_pbtxt", "parse_pbtxt"]
 

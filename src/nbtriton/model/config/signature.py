@@ -7,8 +7,13 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from nbtriton.common.errors import ConfigError, nearest
-from nbtriton.model.config._proto import PROTOCOL_TYPES, ModelConfig, protocol_name
-from nbtriton.model.config.hints import known_data_type
+from nbtriton.model.config._proto import (
+    PROTOCOL_TYPES,
+    ModelConfig,
+    enum_name,
+    known_data_type,
+    protocol_name,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -19,9 +24,13 @@ __all__ = [
     "TensorSpec",
     "all_input_specs",
     "all_output_specs",
+    "control_types",
     "input_specs",
     "output_specs",
+    "output_types",
     "parse_annotation",
+    "state_inputs",
+    "state_outputs",
 ]
 
 _ANNOTATION = re.compile(r"\s*(?P<datatype>\w+)\s*(?:\[(?P<dims>[^\[\]]*)\])?\s*", re.ASCII)
@@ -199,3 +208,39 @@ def _dims(annotation: str, text: str | None) -> tuple[int, ...]:
             hint="one value per request is [1], a sequence of any length is [-1]",
         )
     return dims
+
+
+# Of a control's values for false and true, which also say its data type.
+_KINDS = ("int32", "fp32", "bool")
+
+
+def control_types(config: ModelConfig) -> dict[str, str]:
+    """Return the data type of each control tensor, such as ``TYPE_INT32``, by its name."""
+    return {
+        tensor.name: next(
+            (f"TYPE_{kind.upper()}" for kind in _KINDS if getattr(control, f"{kind}_false_true")),
+            enum_name(control, "data_type"),
+        )
+        for tensor in config.sequence_batching.control_input
+        for control in tensor.control
+    }
+
+
+def state_inputs(config: ModelConfig) -> dict[str, str]:
+    """Return the data type of each implicit state, by the name of its input."""
+    states = config.sequence_batching.state
+    return {state.input_name: enum_name(state, "data_type") for state in states}
+
+
+def state_outputs(config: ModelConfig) -> dict[str, str]:
+    """Return the data type of each implicit state, by the name of its output."""
+    states = config.sequence_batching.state
+    return {state.output_name: enum_name(state, "data_type") for state in states}
+
+
+def output_types(config: ModelConfig) -> dict[str, str]:
+    """Return the protocol's datatype of each output, then of each state that is no output, by name."""
+    types = {name: spec.datatype for name, spec in output_specs(config).items()}
+    for state in config.sequence_batching.state:
+        types.setdefault(state.output_name, protocol_name(state.data_type))
+    return types

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from nbtriton.common.errors import ConfigError, nearest
 from nbtriton.model.config._proto import DATA_TYPES, ModelConfig, enum_name
-from nbtriton.model.config.validate_sequence import validate_initial_states
+from nbtriton.model.config.validate import validate_initial_states
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

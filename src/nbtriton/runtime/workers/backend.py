@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import pickle
 import threading
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,22 +15,28 @@ from nbtriton.backends.base import (
     Backend,
     BackendInstance,
     BackendRequest,
+    BatchTimer,
     InstanceContext,
     ModelContext,
+    Response,
 )
+from nbtriton.backends.python.backend import PythonBackend
 from nbtriton.common.errors import UnsupportedError
-from nbtriton.model.config import EXECUTION_ENV_PATH, ModelConfig, complete_from
+from nbtriton.model.config import EXECUTION_ENV_PATH, ModelConfig, complete_from, output_types
 from nbtriton.runtime.workers import protocol
+from nbtriton.runtime.workers.carry import pack
 from nbtriton.runtime.workers.core.connection import Connection
-from nbtriton.runtime.workers.description import describe_instance, describe_model, is_python_model
 from nbtriton.runtime.workers.environment import Environment, Environments, environment_path
-from nbtriton.runtime.workers.instance import WorkerInstance
-from nbtriton.runtime.workers.limits import Limits
-from nbtriton.runtime.workers.options import WorkerOptions
-from nbtriton.runtime.workers.process import start_worker
-from nbtriton.runtime.workers.waiting import Waiting
+from nbtriton.runtime.workers.process import Waiting, start_worker
+from nbtriton.runtime.workers.resources import Limits, WorkerOptions
 
-__all__ = ["WorkerBackend"]
+__all__ = [
+    "WorkerBackend",
+    "WorkerInstance",
+    "describe_instance",
+    "describe_model",
+    "is_python_model",
+]
 
 
 class WorkerBackend(Backend):
@@ -232,3 +240,148 @@ class _Prepared:
         connection = self.pop()
         if connection is not None:
             connection.close()
+
+
+_NOT_AWAITED = "the server did not wait for it"
+
+
+class WorkerInstance(BackendInstance):
+    """Passes batches on to a worker.
+
+    Parameters
+    ----------
+    start : callable
+        ``start(connected)`` starts a worker, calls ``connected`` with its connection, creates the instance in
+        it, and returns whether the model can be asked for its readiness.
+    all_outputs : frozenset of str
+        The outputs of the model.
+    """
+
+    def __init__(
+        self, start: Callable[[Callable[[Connection], None]], bool], all_outputs: frozenset[str]
+    ) -> None:
+        self._start = start
+        self._all_outputs = all_outputs
+        self._on_lost: Callable[[str], None] | None = None
+        self._abandoned = False
+        if start(self._connected):
+            self.readiness = self._ask_ready
+
+    def execute(
+        self, requests: Sequence[BackendRequest], timer: BatchTimer
+    ) -> Sequence[Response | None] | None:
+        """Run one batch; see `BackendInstance.execute`."""
+        return self._connection.execute(requests, timer, self._all_outputs)
+
+    def cancelled(self, request: BackendRequest) -> None:
+        """Handle the cancellation of a request that the worker may have."""
+        self._connection.cancel(request)
+
+    def watch(self, on_lost: Callable[[str], None]) -> None:
+        """Set the function to call when the process has ended; see `BackendInstance.watch`."""
+        self._on_lost = on_lost
+        self._connection.watch(on_lost)
+
+    def restart(self) -> None:
+        """Create the instance in a new process; see `BackendInstance.restart`."""
+        self._connection.close()
+        self._start(self._connected)
+        if self._on_lost is not None:
+            self._connection.watch(self._on_lost)
+
+    def abandon(self) -> None:
+        """End the process, or the one that a restart makes next; see `BackendInstance.abandon`."""
+        if not self._connection.alive:
+            self._abandoned = True
+        self._connection.kill(_NOT_AWAITED)
+
+    def _connected(self, connection: Connection) -> None:
+        self._connection = connection
+        if self._abandoned:
+            connection.kill(_NOT_AWAITED)
+
+    def _ask_ready(self) -> bool:
+        return self._connection.ask_ready()
+
+    def finalize(self) -> None:
+        """Finalize the model and end its process."""
+        self.readiness = None
+        self._connection.finalize()
+
+
+def is_python_model(backend: Backend, source: object) -> bool:
+    """Return True for a `TritonPythonModel`, which needs only NumPy in a worker."""
+    return isinstance(backend, PythonBackend) and backend.has_class(source)
+
+
+def describe_model(
+    context: ModelContext,
+    backend: Backend,
+    settings: Mapping[str, Mapping[str, str]],
+    *,
+    batches: bool = True,
+) -> dict[str, Any]:
+    """Return the description of a model.
+
+    Parameters
+    ----------
+    context : ModelContext
+    backend : Backend
+    settings : mapping
+        Of all backends, for the look-up of a Python-based backend.
+    batches : bool
+        See `PythonModel.batches`.
+
+    Raises
+    ------
+    UnsupportedError
+        The model cannot be serialized for another process.
+    """
+    config = context.config
+    described: dict[str, Any] = {
+        "version": protocol.VERSION,
+        "source": _portable(context.source),
+        "directory": _portable(context.model_directory),
+        "outputs": list(output_types(config)),
+        "iterative": bool(config.sequence_batching.iterative_sequence),
+    }
+    if is_python_model(backend, context.source):
+        assert isinstance(backend, PythonBackend)
+        model = backend.describe(context)
+        described["python"] = {
+            field.name: _portable(getattr(model, field.name))
+            for field in fields(model)
+            if field.name not in ("source", "directory")
+        } | {"batches": batches}
+        return described
+    return described | {
+        "backend": backend.name,
+        "config": config.SerializeToString(),
+        "model_version": context.version,
+        "settings": dict(context.settings),
+        "all_settings": {name: dict(values) for name, values in settings.items()},
+        "example": None if context.example is None else pickle.dumps(context.example),
+    }
+
+
+def describe_instance(
+    context: InstanceContext, model: Mapping[str, Any], limits: Limits
+) -> dict[str, Any]:
+    """Return the description of an instance of a model."""
+    instance = {"name": context.name, "kind": context.kind, "device_id": context.device_id}
+    policy = limits.policy
+    bounds = {
+        "cores": sorted(policy.cores),
+        "numa_node": policy.numa_node,
+        "threads": limits.share.threads,
+    }
+    return {**model, "instance": instance, "limits": bounds}
+
+
+def _portable(value: object) -> Any:
+    """Return a value for marshal: paths and the notebook's own objects are marked."""
+    if value is None or isinstance(value, (str, int)):
+        return value
+    if isinstance(value, Path):
+        return "path", str(value.absolute())
+    return "packed", pack(value)

@@ -23,7 +23,7 @@ from nbtriton.runtime.workers.core.codec import (
 )
 from nbtriton.runtime.workers.core.memory import Outgoing, Place
 from nbtriton.runtime.workers.core.packing import Packer
-from nbtriton.runtime.workers.errors import encode_error, failure
+from nbtriton.runtime.workers.protocol import encode_error, failure
 
 if TYPE_CHECKING:
     from nbtriton.backends.python.api.metrics import Family, Sample

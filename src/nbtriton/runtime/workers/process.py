@@ -13,21 +13,29 @@ import socket
 import sys
 import threading
 from collections.abc import Callable, Collection, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from nbtriton.backends.python.isolation.imports import model_folders
 from nbtriton.common.errors import InternalError
 from nbtriton.runtime.workers.launching import (
     ForkServer,
     Interpreter,
+    OutputPipe,
     end_idle_servers,
     fork_server_of,
 )
-from nbtriton.runtime.workers.output import OutputPipe
 
-__all__ = ["Interpreter", "WorkerExit", "WorkerProcess", "end_idle_servers", "start_worker"]
+__all__ = [
+    "Interpreter",
+    "Waiting",
+    "WorkerExit",
+    "WorkerProcess",
+    "end_idle_servers",
+    "start_worker",
+]
 
 _log = logging.getLogger("nbtriton.runtime.workers")
 
@@ -257,3 +265,19 @@ def _here() -> str:
         return os.getcwd()  # noqa: PTH109 - for a process of any version
     except FileNotFoundError:
         return os.sep
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """Functions for waits and interrupts.
+
+    Parameters
+    ----------
+    deferred : callable
+        Returns a context manager that defers an interrupt of the main thread.
+    interruptible : callable
+        ``interruptible(wait)`` calls ``wait(seconds)`` until it returns True, with interrupts allowed.
+    """
+
+    deferred: Callable[[], AbstractContextManager[Any]]
+    interruptible: Callable[[Callable[[float], bool]], object]

@@ -15,7 +15,13 @@ Tensors follow a message, or are in shared memory at a place that the message na
 
 from __future__ import annotations
 
-from typing import Final
+import traceback
+from collections.abc import Sequence
+from typing import Any, Final
+
+from nbtriton.common import errors
+from nbtriton.common.errors import TritonError
+from nbtriton.model.tensors import Array
 
 __all__ = [
     "ANSWER",
@@ -43,7 +49,13 @@ __all__ = [
     "SUBMIT",
     "VERSION",
     "WAIT",
-]  # fmt: skip
+    "RequestBatch",
+    "WorkerTraceback",
+    "decode_error",
+    "encode_error",
+    "failure",
+    "plain",
+]
 
 # Version of the messages: the engine's side refuses a worker with another one.
 VERSION: Final = 1
@@ -81,3 +93,98 @@ CANCELLED: Final = 35
 SEGMENT: Final = 40  # a new segment; its descriptor is passed with the message
 DROP: Final = 41  # an unused segment
 RELEASED: Final = 42  # blocks that the receiver has released
+
+
+def plain(value: Any) -> Any:
+    """Return a value of marshal's types.
+
+    marshal would take numbers and texts of NumPy for buffers and write their memory. All values of a user's
+    code pass here first.
+
+    Raises
+    ------
+    TypeError
+        Any other object.
+    """
+    if value is None or type(value) in (bool, int, float, str, bytes):
+        return value
+    if isinstance(value, (tuple, list)):
+        return tuple(plain(item) for item in value)
+    if isinstance(value, dict):
+        return {plain(key): plain(item) for key, item in value.items()}
+    if isinstance(value, (set, frozenset)):
+        return frozenset(plain(item) for item in value)
+    kind: Any
+    for kind in (int, float, str, bytes):
+        if isinstance(value, kind):
+            return kind(value)
+    if hasattr(value, "item"):
+        return plain(value.item())
+    if hasattr(value, "items"):
+        return {plain(key): plain(item) for key, item in value.items()}
+    if hasattr(value, "__index__"):
+        return int(value)
+    raise TypeError(f"a control message cannot hold a {type(value).__name__}")
+
+
+class WorkerTraceback(Exception):  # noqa: N818 - what is shown as the cause of an error
+    """The text of an exception in a model's code, which stays in its own process."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+
+    def __str__(self) -> str:
+        return f'\n"""\n{self.args[0]}"""'
+
+
+def encode_error(error: TritonError) -> tuple[Any, ...]:
+    """Return an error as plain values."""
+    cause = error.__cause__
+    shown = ""
+    if isinstance(cause, WorkerTraceback):
+        shown = cause.args[0]
+    elif cause is not None:
+        shown = getattr(error, "user_traceback", "") or "".join(
+            traceback.format_exception(type(cause), cause, cause.__traceback__)
+        )
+    details = {
+        name: getattr(error, name)
+        for name in ("user_traceback", "field", "line", "column", "accepted")
+        if name in vars(error)
+    }
+    return type(error).__name__, error.message, error.hint, details, shown
+
+
+def decode_error(body: Sequence[Any]) -> TritonError:
+    """Return an error of the same class and texts."""
+    name, message, hint, details, shown = body
+    kind = getattr(errors, name, None)
+    if not (isinstance(kind, type) and issubclass(kind, TritonError)):
+        kind = errors.InternalError
+    error: TritonError = kind(message, hint=hint)
+    for key, value in details.items():
+        setattr(error, key, value)
+    if shown:
+        error.__cause__ = WorkerTraceback(shown)
+    return error
+
+
+def failure(error: BaseException) -> TritonError:
+    """Return any other exception as the engine reports it."""
+    if isinstance(error, TritonError):
+        return error
+    return errors.InternalError(f"{type(error).__name__}: {error}")
+
+
+class RequestBatch(list[Any]):
+    """The requests, with their inputs as received: a backend of whole batches need not join them again.
+
+    Attributes
+    ----------
+    joined : dict of str to Array
+        Inputs whose rows are one array, of which the requests have views.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.joined: dict[str, Array] = {}

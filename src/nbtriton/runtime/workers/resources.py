@@ -11,9 +11,10 @@ import os
 import sys
 import threading
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
+from nbtriton.backends.base import InstanceContext
 from nbtriton.backends.parameters import integer_parameter
 from nbtriton.common.errors import InvalidArgumentError, UnsupportedError, nearest
 from nbtriton.model.config import ModelConfig
@@ -21,8 +22,10 @@ from nbtriton.model.config import ModelConfig
 __all__ = [
     "POLICY_SETTINGS",
     "HostPolicy",
+    "Limits",
     "ThreadBudget",
     "ThreadShare",
+    "WorkerOptions",
     "can_fork",
     "check_fork",
     "fixed_threads",
@@ -229,3 +232,59 @@ def kernel_threads() -> int:
 def fixed_threads(config: ModelConfig) -> int:
     """Return the number of threads for a model's operators in its configuration; 0 for none."""
     return max(0, *(integer_parameter(config, key) for key in _THREAD_PARAMETERS))
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerOptions:
+    """Options of all workers of a server.
+
+    Parameters
+    ----------
+    timeout_s : float or None
+        Longest time of one execution in seconds; None for no limit.
+    policies : mapping of str to HostPolicy
+        By name; instances without a policy of their own have ``cpu``, ``gpu_<id>`` or ``model``.
+    budget : ThreadBudget
+        The cores that the workers share.
+    """
+
+    timeout_s: float | None = None
+    policies: Mapping[str, HostPolicy] = field(default_factory=dict)
+    budget: ThreadBudget = field(default_factory=lambda: ThreadBudget(usable_cores()))
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """The limits of one worker.
+
+    Parameters
+    ----------
+    policy : HostPolicy
+        Of the instance; an empty one if the server has none of its name.
+    share : ThreadShare
+        Its threads; they change with the number of workers.
+    budget : ThreadBudget
+        The owner of the share.
+    """
+
+    policy: HostPolicy
+    share: ThreadShare
+    budget: ThreadBudget
+
+    @classmethod
+    def of(cls, context: InstanceContext, options: WorkerOptions) -> Limits:
+        """Return the limits of a new worker; the caller releases them.
+
+        Raises
+        ------
+        InvalidArgumentError
+            An invalid number of threads in the model's configuration.
+        """
+        policy = options.policies.get(context.host_policy, HostPolicy())
+        bounds = [count for count in (len(policy.cores), kernel_threads()) if count]
+        share = options.budget.join(fixed_threads(context.model.config), min(bounds, default=0))
+        return cls(policy, share, options.budget)
+
+    def release(self) -> None:
+        """Release the threads for other workers."""
+        self.budget.leave(self.share)

@@ -21,7 +21,7 @@ from nbtriton.common.errors import (
 )
 from nbtriton.common.packages import needed
 from nbtriton.model.config import ModelConfig
-from nbtriton.model.config.protocol import messages
+from nbtriton.model.config._proto import messages
 from nbtriton.model.tensors import datatype_of, shape_of
 from nbtriton.serving.clients.base import (
     TIMEOUT_S,

@@ -19,18 +19,15 @@ from nbtriton.common.errors import InvalidArgumentError, UnavailableError
 from nbtriton.extensions.openai.endpoint import OpenAiHandlers, OpenAiOptions
 from nbtriton.runtime.engine.forks import notify_in_children
 from nbtriton.runtime.engine.interrupts import interrupts_deferred
-from nbtriton.serving.frontends.http1.cycle import RequestResponseCycle
+from nbtriton.serving.frontends.http1.connection import HttpListener
 from nbtriton.serving.frontends.http1.handlers import Handlers
-from nbtriton.serving.frontends.http1.listener import HttpListener
-from nbtriton.serving.frontends.http1.response import HttpResponse, error_body
-from nbtriton.serving.frontends.kserve.forwarding import forwards_of
-from nbtriton.serving.frontends.listener import Listener
+from nbtriton.serving.frontends.http1.response import HttpResponse, RequestResponseCycle, error_body
+from nbtriton.serving.frontends.listener import Listener, Tls
 from nbtriton.serving.frontends.loop import LoopThread
 from nbtriton.serving.frontends.metrics import Metrics, MetricsConfig
 from nbtriton.serving.frontends.serve.logs import LogSettings
-from nbtriton.serving.frontends.service import Control, Limits, NoControl, Service
+from nbtriton.serving.frontends.service import Control, Limits, NoControl, Service, forwards_of
 from nbtriton.serving.frontends.spans import OpenTelemetry, SpanExport
-from nbtriton.serving.frontends.tls import Tls
 from nbtriton.serving.frontends.tracing import TraceValues, Tracing
 
 if TYPE_CHECKING:

@@ -8,13 +8,23 @@ from __future__ import annotations
 
 import sysconfig
 import threading
+import zlib
 from collections.abc import Sequence
 from sys import getrefcount
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 
-__all__ = ["LONG", "Buffers", "buffers"]
+__all__ = [
+    "LONG",
+    "LONGEST",
+    "Buffers",
+    "DecompressionError",
+    "Decompressor",
+    "OversizeError",
+    "TemplateCache",
+    "buffers",
+]
 
 # Smallest body in bytes that uses the pool.
 LONG = 64 << 10
@@ -72,3 +82,95 @@ def _references(arrays: Sequence[np.ndarray[Any, Any]]) -> int:
 _FREE = _references([np.empty(0)])
 
 buffers = Buffers(_KEPT)
+
+
+# Bytes of one step: zlib releases the GIL during a step, and the result is copied after it.
+_PIECE = 256 << 10
+
+
+class DecompressionError(Exception):
+    """The bytes are malformed or incomplete."""
+
+
+class OversizeError(DecompressionError):
+    """The decompressed bytes exceed the limit."""
+
+
+class Decompressor:
+    """Decompressor of one body or message.
+
+    Parameters
+    ----------
+    data : bytes-like
+        All compressed bytes.
+    window_bits : int
+        The format, as for `zlib.decompressobj`.
+    max_size : int
+        Limit of the decompressed bytes.
+    """
+
+    def __init__(self, data: bytes | memoryview, window_bits: int, max_size: int) -> None:
+        self._engine = zlib.decompressobj(window_bits)
+        self._rest: bytes | memoryview = data
+        self._max_size = max_size
+        self._unpacked = bytearray()
+
+    def step(self, size: int = _PIECE) -> bool:
+        """Decompress at most `size` more bytes; True at the end.
+
+        Raises
+        ------
+        DecompressionError
+        """
+        engine = self._engine
+        try:
+            piece = engine.decompress(
+                self._rest, min(size, self._max_size + 1 - len(self._unpacked))
+            )
+        except zlib.error as error:
+            raise DecompressionError(str(error)) from None
+        self._rest = engine.unconsumed_tail
+        self._unpacked += piece
+        if len(self._unpacked) > self._max_size:
+            raise OversizeError(f"larger than the limit of {self._max_size} bytes")
+        if engine.eof:
+            return True
+        if not (piece or self._rest):
+            raise DecompressionError("the end is missing")
+        return False
+
+    def all(self) -> memoryview:
+        """Decompress everything and return it."""
+        while not self.step():
+            pass
+        return self.result()
+
+    def result(self) -> memoryview:
+        """Return the decompressed bytes, read-only."""
+        return memoryview(self._unpacked).toreadonly()
+
+
+# Longer texts are rare and would displace many others.
+LONGEST = 4096
+_MOST = 256
+
+T = TypeVar("T")
+
+
+class TemplateCache(Generic[T]):
+    """Templates by the bytes of a text without ids and tensors; each operation is atomic."""
+
+    __slots__ = ("_templates", "find")
+
+    def __init__(self) -> None:
+        self._templates: dict[bytes, T] = {}
+        # The bound method itself, as it is called once or twice a request.
+        self.find = self._templates.get
+
+    def remember(self, text: bytes, template: T) -> None:
+        """Store the template of a text unless the text is long; a full cache is cleared first."""
+        if len(text) > LONGEST:
+            return
+        if len(self._templates) >= _MOST:
+            self._templates.clear()
+        self._templates[text] = template

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import logging
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -22,9 +23,17 @@ from nbtriton.serving.frontends.tracing import Tracing
 
 if TYPE_CHECKING:
     from nbtriton.runtime.engine import Server
-    from nbtriton.serving.frontends.kserve.forwarding import Forwards
 
-__all__ = ["EXTENSIONS", "Control", "FailedControl", "Limits", "NoControl", "Service"]
+__all__ = [
+    "EXTENSIONS",
+    "Control",
+    "FailedControl",
+    "Forwards",
+    "Limits",
+    "NoControl",
+    "Service",
+    "forwards_of",
+]
 
 # Triton's version; clients compare it with theirs.
 PROTOCOL_VERSION = "2.51.0"
@@ -297,3 +306,31 @@ def _read_labels(file: Path, _changed: int) -> tuple[str, ...]:
     return tuple(
         line.rstrip("\r") for line in file.read_text("utf-8", errors="replace").split("\n")
     )
+
+
+_log = logging.getLogger("nbtriton.serving.frontends")
+
+# True if a field of this name is forwarded.
+Forwards = Callable[[bytes], bool]
+
+
+def forwards_of(pattern: str) -> Forwards | None:
+    """Return the predicate of a ``--http-header-forward-pattern``; None if it forwards nothing.
+
+    As in Triton the syntax is RE2's, case is ignored, any part of the name may match, and a wrong
+    pattern is logged and forwards nothing.
+    """
+    if not pattern:
+        return None
+    import re2
+
+    options = re2.Options()
+    options.log_errors = False
+    try:
+        compiled = re2.compile(b"(?i)" + pattern.encode("utf-8", "surrogateescape"), options)
+    except re2.error as error:
+        said = error.args[0] if error.args else b""
+        reason = said.decode(errors="replace") if isinstance(said, bytes) else str(said)
+        _log.error("no header is forwarded: '%s' is no pattern of RE2: %s", pattern, reason)
+        return None
+    return lambda name: compiled.search(name) is not None

@@ -10,15 +10,15 @@ from nbtriton.common.errors import ConfigError, EngineStoppedError, LoadError, T
 from nbtriton.runtime.engine import Server
 from nbtriton.runtime.engine.core.instance_set import InstanceUpdate
 from nbtriton.runtime.engine.core.runtime import Runtime
-from nbtriton.serving.repository.polling import PolledModel
-from nbtriton.serving.repository.reader import directories_without_version
-from nbtriton.serving.repository.records import (
+from nbtriton.serving.repository.polling import (
     LOADS,
     UNLOADED,
     ModelRecord,
+    PolledModel,
     load_error,
     load_reason,
 )
+from nbtriton.serving.repository.reader import directories_without_version
 
 __all__ = ["build_versions", "check"]
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from nbtriton.common.checks import DIRECTORY, Kind, absolute, check, listed
 from nbtriton.common.closing import Closing
@@ -32,11 +32,15 @@ from nbtriton.runtime.engine.core.model_runtime import ModelRuntime
 from nbtriton.runtime.engine.core.threads import blocked_here
 from nbtriton.serving.repository.loader import ModelLoader
 from nbtriton.serving.repository.override import Override
-from nbtriton.serving.repository.poll_thread import start_polling
-from nbtriton.serving.repository.polling import DUPLICATE, directories_of
-from nbtriton.serving.repository.records import UNLOADED, ModelRecord, VersionState
+from nbtriton.serving.repository.polling import (
+    DUPLICATE,
+    UNLOADED,
+    ModelRecord,
+    VersionState,
+    directories_of,
+)
 
-__all__ = ["MODES", "ModelControl", "kept_reason"]
+__all__ = ["MODES", "ModelControl", "kept_reason", "start_polling"]
 
 MODES = ("none", "explicit", "poll")
 
@@ -420,3 +424,29 @@ def _reason(name: str, error: TritonError) -> str:
     # The text of a poll failure says only that it failed.
     text = error.hint if isinstance(error, InternalError) else error.message
     return text.removeprefix(f"load failed for model '{name}': ")
+
+
+class _Pollable(Protocol):
+    def poll_now(self) -> None: ...
+
+
+def start_polling(
+    control: weakref.ref[_Pollable], closed: threading.Event, poll_s: float
+) -> threading.Thread:
+    """Poll until the control is closed or collected; the thread holds no reference to it."""
+    thread = threading.Thread(
+        target=_poll, args=(control, closed, poll_s), name="nbtriton-poll", daemon=True
+    )
+    thread.start()
+    return thread
+
+
+def _poll(control: weakref.ref[_Pollable], closed: threading.Event, poll_s: float) -> None:
+    while not closed.wait(poll_s):
+        pollable = control()
+        if pollable is None:
+            return
+        # A repository that is missing for a while is polled again next time.
+        with suppress(TritonError):
+            pollable.poll_now()
+        del pollable

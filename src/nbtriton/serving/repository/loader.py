@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
+import queue
 import threading
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 from nbtriton.common.errors import (
     EngineStoppedError,
@@ -21,14 +23,19 @@ from nbtriton.common.scratch import ScratchFolder
 from nbtriton.runtime.engine import Server
 from nbtriton.runtime.engine.core.threads import starting_here
 from nbtriton.serving.repository.building import build_versions, check
-from nbtriton.serving.repository.dependencies import by_dependency
 from nbtriton.serving.repository.override import Override
-from nbtriton.serving.repository.parallel import in_parallel
-from nbtriton.serving.repository.polling import PolledModel, poll_model
+from nbtriton.serving.repository.polling import (
+    LOADS,
+    ModelRecord,
+    PolledModel,
+    by_dependency,
+    load_error,
+    poll_model,
+    with_hint,
+)
 from nbtriton.serving.repository.reader import is_folder_name
-from nbtriton.serving.repository.records import LOADS, ModelRecord, load_error, with_hint
 
-__all__ = ["ModelLoader"]
+__all__ = ["ModelLoader", "in_parallel"]
 
 _log = logging.getLogger("nbtriton.serving.repository")
 _loads = logging.getLogger(LOADS)
@@ -312,3 +319,58 @@ class ModelLoader:
         for name in ordered:
             if not changed.isdisjoint(ensembles[name].members):
                 self._load_one({}, changed, ensembles[name], force=True)
+
+
+ItemT = TypeVar("ItemT")
+
+
+def in_parallel(
+    work: Callable[[ItemT], None],
+    items: Sequence[ItemT],
+    threads: int,
+    on_end: Callable[[], None] = lambda: None,
+) -> None:
+    """Call `work` for all items concurrently; an interrupt does not wait for running calls.
+
+    `on_end` is called on this thread after each call.
+
+    Raises
+    ------
+    BaseException
+        The first error, once all calls have ended.
+    """
+    if len(items) == 1:
+        work(items[0])
+        on_end()
+        return
+    waiting: queue.SimpleQueue[ItemT] = queue.SimpleQueue()
+    ended: queue.SimpleQueue[BaseException | None] = queue.SimpleQueue()
+    for item in items:
+        waiting.put(item)
+
+    def run() -> None:
+        with suppress(queue.Empty):
+            while True:
+                item = waiting.get_nowait()
+                try:
+                    work(item)
+                except BaseException as error:
+                    ended.put(error)
+                else:
+                    ended.put(None)
+
+    for _ in range(min(threads, len(items))):
+        threading.Thread(target=run, name="nbtriton-load", daemon=True).start()
+    try:
+        errors = []
+        for _ in items:
+            errors.append(ended.get())
+            on_end()
+    except BaseException:
+        with suppress(queue.Empty):
+            while True:
+                waiting.get_nowait()
+        raise
+    for error in errors:
+        if error is not None:
+            raise error

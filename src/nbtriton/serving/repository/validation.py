@@ -22,7 +22,7 @@ from nbtriton.model.config import (
 from nbtriton.runtime.engine.core.registry import versions_to_keep
 from nbtriton.runtime.engine.lifecycle.loading import check_ensemble, check_model, complete_model
 from nbtriton.runtime.workers.environment import Environments
-from nbtriton.serving.repository.dependencies import by_dependency
+from nbtriton.serving.repository.polling import by_dependency
 from nbtriton.serving.repository.reader import RepositoryModel, read_config, read_repository
 
 __all__ = ["Finding", "validate_repository"]

@@ -140,7 +140,7 @@ class InferenceResult(Mapping[str, Array]):
         >>> server.infer("double", {"IN": ones}).to_frame()["OUT"].tolist()
         [[2.0, 2.0, 2.0, 2.0]]
         """
-        from nbtriton.model.tensors.frames import frame_of
+        from nbtriton.model.tensors.coerce import frame_of
 
         return frame_of(self)
 

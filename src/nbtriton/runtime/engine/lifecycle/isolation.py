@@ -20,8 +20,7 @@ from nbtriton.runtime.engine.interrupts import (
     wait_in_slices,
 )
 from nbtriton.runtime.workers.environment import Environments
-from nbtriton.runtime.workers.options import WorkerOptions
-from nbtriton.runtime.workers.resources import can_fork, check_fork, usable_cores
+from nbtriton.runtime.workers.resources import WorkerOptions, can_fork, check_fork, usable_cores
 
 if TYPE_CHECKING:
     from nbtriton.backends.python.isolation.imports import LocalModules
@@ -171,7 +170,7 @@ def isolated(
         start_early("process")  # while the rest is imported and the model is read
     # Where no model has processes, nothing of them is imported.
     from nbtriton.runtime.workers.backend import WorkerBackend
-    from nbtriton.runtime.workers.waiting import Waiting
+    from nbtriton.runtime.workers.process import Waiting
 
     waiting = Waiting(interrupts_deferred, _wait)
     return WorkerBackend(backend, settings, waiting, workers, environments if own else None)

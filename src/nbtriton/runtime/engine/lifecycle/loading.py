@@ -37,7 +37,7 @@ from nbtriton.runtime.engine.core.model_runtime import ModelRuntime
 from nbtriton.runtime.engine.core.warmup import check_samples
 from nbtriton.runtime.engine.lifecycle.isolation import isolated
 from nbtriton.runtime.workers.environment import Environments
-from nbtriton.runtime.workers.options import WorkerOptions
+from nbtriton.runtime.workers.resources import WorkerOptions
 
 __all__ = [
     "CODE_TEXTS",

@@ -35,7 +35,7 @@ from nbtriton.runtime.engine.lifecycle.loading import (
 from nbtriton.runtime.engine.lifecycle.mtimes import source_mtime_ns
 from nbtriton.runtime.engine.lifecycle.options import ServerOptions
 from nbtriton.runtime.workers.environment import Environments
-from nbtriton.runtime.workers.options import WorkerOptions
+from nbtriton.runtime.workers.resources import WorkerOptions
 
 __all__ = ["ModelBuilder", "take_instances"]
 

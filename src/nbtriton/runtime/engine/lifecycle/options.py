@@ -15,8 +15,7 @@ from nbtriton.runtime.engine.core.cache import ResponseCache
 from nbtriton.runtime.engine.core.history import Recorder
 from nbtriton.runtime.engine.core.limiter import Limiter
 from nbtriton.runtime.engine.core.scheduler_settings import parse_resources
-from nbtriton.runtime.workers.options import WorkerOptions
-from nbtriton.runtime.workers.resources import HostPolicy, ThreadBudget, usable_cores
+from nbtriton.runtime.workers.resources import HostPolicy, ThreadBudget, WorkerOptions, usable_cores
 
 __all__ = ["ServerOptions"]
 

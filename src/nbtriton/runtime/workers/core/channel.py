@@ -18,7 +18,7 @@ from contextlib import suppress
 from time import monotonic_ns
 from typing import Any, Final
 
-from nbtriton.runtime.workers.plain import plain
+from nbtriton.runtime.workers.protocol import plain
 
 __all__ = ["Channel", "ChannelClosed", "pair"]
 
@@ -93,7 +93,7 @@ class Channel:
     def send(
         self, message: tuple[Any, ...], behind: bytes | bytearray = b"", fds: Sequence[int] = ()
     ) -> None:
-        """Send a message of plain values; see `nbtriton.runtime.workers.plain`.
+        """Send a message of plain values; see `nbtriton.runtime.workers.protocol`.
 
         Raises
         ------

@@ -21,10 +21,9 @@ from nbtriton.runtime.workers.core.channel import Channel, ChannelClosed
 from nbtriton.runtime.workers.core.codec import decode_responses, encode_requests
 from nbtriton.runtime.workers.core.memory import Incoming, Outgoing, Place
 from nbtriton.runtime.workers.core.packing import Packer
-from nbtriton.runtime.workers.errors import decode_error
-from nbtriton.runtime.workers.limits import Limits
-from nbtriton.runtime.workers.process import WorkerProcess
-from nbtriton.runtime.workers.waiting import Waiting
+from nbtriton.runtime.workers.process import Waiting, WorkerProcess
+from nbtriton.runtime.workers.protocol import decode_error
+from nbtriton.runtime.workers.resources import Limits
 
 __all__ = ["Connection", "unhealthy"]
 

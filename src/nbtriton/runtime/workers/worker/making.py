@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import logging
+import os
 import pickle
-from collections.abc import Mapping
+import platform
+import sys
+import warnings
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final, TextIO
 
 from nbtriton.backends.base import (
     Backend,
@@ -17,10 +23,10 @@ from nbtriton.backends.base import (
     ServerHandle,
 )
 from nbtriton.backends.python.model import PythonModel, install_pb_utils
+from nbtriton.common.errors import InternalError
 from nbtriton.runtime.workers import protocol
-from nbtriton.runtime.workers.worker.limits import bind, set_threads
 
-__all__ = ["CreatedInstance", "InstanceFactory", "follow_levels"]
+__all__ = ["CreatedInstance", "InstanceFactory", "bind", "follow_levels", "redirect", "set_threads"]
 
 # For backends with as many threads as cores unless a number is set.
 _THREADS = {"onnxruntime": "intra_op_thread_count", "openvino": "INFERENCE_NUM_THREADS"}
@@ -47,7 +53,7 @@ class InstanceFactory:
         Parameters
         ----------
         description : mapping
-            See `nbtriton.runtime.workers.description`.
+            See `nbtriton.runtime.workers.backend`.
         server : ServerHandle
         """
         _check_version(description)
@@ -157,3 +163,112 @@ def _check_version(description: Mapping[str, Any]) -> None:
             f"this worker speaks version {protocol.VERSION} of the protocol, the engine version "
             f"{description['version']}"
         )
+
+
+_MPOL_BIND: Final = 2
+# Numbers of the system call set_mempolicy, for which libc has no function.
+_SET_MEMPOLICY: Final = {"x86_64": 238, "aarch64": 237}
+# Variables that the libraries read at their import.
+_VARIABLES: Final = (
+    "OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "BLIS_NUM_THREADS",
+    "VECLIB_MAXIMUM_THREADS", "NUMEXPR_NUM_THREADS",
+)  # fmt: skip
+
+
+def bind(cores: Collection[int], numa_node: int | None) -> None:
+    """Bind this process and its children to cores and to the memory of a node.
+
+    Parameters
+    ----------
+    cores : collection of int
+        Empty for all.
+    numa_node : int or None
+
+    Raises
+    ------
+    InternalError
+        The system refuses, with Triton's text.
+    """
+    if cores and hasattr(os, "sched_setaffinity"):
+        try:
+            os.sched_setaffinity(0, cores)
+        except OSError as error:
+            raise InternalError(f"Unable to set NUMA thread affinity: {error.strerror}") from error
+    if numa_node is not None:
+        _bind_memory(numa_node)
+
+
+def _bind_memory(node: int) -> None:
+    number = _SET_MEMPOLICY.get(platform.machine())
+    if number is None or not sys.platform.startswith("linux"):
+        return
+    words = node // 64 + 1
+    mask = (ctypes.c_ulong * words)()
+    mask[node // 64] = 1 << node % 64
+    libc = ctypes.CDLL(None, use_errno=True)
+    # The kernel reads one bit less than the given number.
+    if libc.syscall(number, _MPOL_BIND, mask, ctypes.c_ulong(64 * words + 1)) != 0:
+        text = os.strerror(ctypes.get_errno())
+        raise InternalError(f"Unable to set NUMA memory policy: {text}")
+
+
+def set_threads(count: int) -> None:
+    """Set the number of threads of this process's libraries.
+
+    It also holds for libraries imported later. Called on the executing thread: OpenMP keeps the number for
+    each thread that starts others.
+    """
+    for name in _VARIABLES:
+        os.environ[name] = str(count)
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        torch.set_num_threads(count)
+    if "numpy" in sys.modules:
+        with contextlib.suppress(ImportError):  # in an environment of the model's own
+            from threadpoolctl import ThreadpoolController
+
+            ThreadpoolController().limit(limits=count)
+
+
+# Its arguments are a note's: its kind, and the values.
+Note = Callable[[str, tuple[Any, ...]], None]
+
+_FIELDS = (
+    "name", "levelno", "levelname", "pathname", "filename", "module", "lineno", "funcName", "created",
+    "msecs", "relativeCreated", "thread", "threadName", "process", "processName",
+)  # fmt: skip
+
+
+def redirect(note: Note) -> None:
+    """Send log records and warnings to the engine's process."""
+    root = logging.getLogger()
+    root.handlers[:] = [_Records(note)]
+
+    def show(
+        message: Warning | str,
+        category: type[Warning],
+        filename: str,
+        lineno: int,
+        file: TextIO | None = None,  # noqa: ARG001 - the signature of `warnings.showwarning`
+        line: str | None = None,  # noqa: ARG001
+    ) -> None:
+        note("warn", (str(message), category.__name__, filename, lineno))
+
+    warnings.showwarning = show
+
+
+class _Records(logging.Handler):
+    def __init__(self, note: Note) -> None:
+        super().__init__()
+        self._note = note
+        self._formatter = logging.Formatter()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            fields = {name: getattr(record, name) for name in _FIELDS}
+            fields["msg"] = record.getMessage()
+            if record.exc_info:
+                fields["exc_text"] = self._formatter.formatException(record.exc_info)
+            self._note("log", (fields,))
+        except Exception:
+            self.handleError(record)

@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from nbtriton.backends.base import RequestOptions, Response
+from nbtriton.backends.python.api.metrics import Family, MetricKind, Sample
 from nbtriton.common.errors import TritonError
 from nbtriton.model.tensors import Array
 from nbtriton.runtime.workers import protocol
 from nbtriton.runtime.workers.core.codec import encode_tensors
 from nbtriton.runtime.workers.core.packing import Packer
-from nbtriton.runtime.workers.plain import plain
-from nbtriton.runtime.workers.worker.metrics import RemoteFamily
+from nbtriton.runtime.workers.protocol import plain
+from nbtriton.runtime.workers.worker.core.worker import Worker
 
-if TYPE_CHECKING:
-    from nbtriton.backends.python.api.metrics import MetricKind
-    from nbtriton.runtime.workers.worker.core.worker import Worker
+__all__ = ["main"]
 
-__all__ = ["RemoteFuture", "RemoteServer", "RemoteTrace"]
+
+def main(execute: socket.socket, calls: socket.socket, name: str) -> None:  # noqa: ARG001
+    """Run a worker to its end: the entry point of its process."""
+    Worker(execute, calls, RemoteServer, RemoteTrace).run()
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,18 +144,19 @@ class RemoteServer:
         tensors = encode_tensors(inputs, packer)
         place, behind = packer.finish(worker.heap)
         traced = (trace.batch, trace.index) if isinstance(trace, RemoteTrace) else None
-        future = worker.new_future(on_response)
+        number = next(worker.numbers)
+        future = worker.futures[number] = RemoteFuture(worker, number, on_response)
         try:
             worker.request(
-                future.number,
+                number,
                 (
-                    protocol.SUBMIT, future.number, model_name, version, tensors, _plain(options),
+                    protocol.SUBMIT, number, model_name, version, tensors, _plain(options),
                     on_response is not None, traced, place,
                 ),
                 behind,
             )  # fmt: skip
         except BaseException:
-            worker.forget_future(future.number)
+            worker.futures.pop(number, None)
             raise
         return future
 
@@ -212,3 +216,44 @@ def _plain(options: RequestOptions) -> Any:
         tuple(options.outputs), options.request_id, options.priority, options.timeout_us,
         options.correlation_id, options.flags, dict(options.parameters) if options.parameters else None,
     ))  # fmt: skip
+
+
+class RemoteFamily(Family):
+    """A family, by its number in the engine's process."""
+
+    def __init__(self, worker: Worker, name: str, description: str, kind: MetricKind) -> None:
+        number, found = worker.ask("family", (name, description, int(kind)))
+        super().__init__(name, description, MetricKind(found))
+        self._worker = worker
+        self._number = number
+
+    def sample(self, labels: tuple[tuple[str, str], ...], bounds: tuple[float, ...]) -> Sample:
+        """Return the value with these labels."""
+        number = self._worker.ask("sample", (self._number, labels, bounds))
+        return _RemoteSample(self._worker, number)
+
+    def __del__(self) -> None:
+        # Not a message: a finalizer may run anywhere, also while one is being sent.
+        self._worker.dropped_metrics[0].append(self._number)
+
+
+class _RemoteSample(Sample):
+    def __init__(self, worker: Worker, number: int) -> None:
+        super().__init__(())
+        self._worker = worker
+        self._number = number
+
+    def read(self) -> float:
+        return float(self._worker.ask("value", (self._number,)))
+
+    def add(self, value: float) -> None:
+        self._worker.note("metric", (self._number, "add", float(value)))
+
+    def assign(self, value: float) -> None:
+        self._worker.note("metric", (self._number, "assign", float(value)))
+
+    def observe(self, value: float) -> None:
+        self._worker.note("metric", (self._number, "observe", float(value)))
+
+    def __del__(self) -> None:
+        self._worker.dropped_metrics[1].append(self._number)

@@ -19,18 +19,21 @@ from nbtriton.serving.frontends.grpc.headers import (
     RequestHeaders,
     status_trailers,
 )
-from nbtriton.serving.frontends.grpc.messages import PREFIX, MessageReader, compress, decompress
-from nbtriton.serving.frontends.grpc.status import (
+from nbtriton.serving.frontends.grpc.messages import (
     DEADLINE_EXCEEDED,
     INTERNAL,
     OK,
+    PREFIX,
     RESOURCE_EXHAUSTED,
     UNAVAILABLE,
+    MessageReader,
     StatusError,
     code_of,
+    compress,
+    decompress,
 )
 from nbtriton.serving.frontends.http2.connection import Http2Connection
-from nbtriton.serving.frontends.http2.errors import ErrorCode
+from nbtriton.serving.frontends.http2.frames import ErrorCode
 from nbtriton.serving.frontends.http2.streams import Http2Stream, StreamState
 from nbtriton.serving.frontends.listener import Listener
 

@@ -20,17 +20,15 @@ from nbtriton.serving.frontends.grpc.headers import (
     status_trailers,
 )
 from nbtriton.serving.frontends.grpc.keepalive import ChannelArguments, Keepalive
-from nbtriton.serving.frontends.grpc.status import UNIMPLEMENTED, StatusError
+from nbtriton.serving.frontends.grpc.messages import UNIMPLEMENTED, StatusError
 from nbtriton.serving.frontends.http2 import events
-from nbtriton.serving.frontends.http2.connection import Http2Connection
-from nbtriton.serving.frontends.http2.errors import ErrorCode
+from nbtriton.serving.frontends.http2.connection import Http2Connection, Http2Limits
+from nbtriton.serving.frontends.http2.frames import ErrorCode
 from nbtriton.serving.frontends.http2.headers import HeaderBlock
-from nbtriton.serving.frontends.http2.limits import Http2Limits
 from nbtriton.serving.frontends.http2.streams import Http2Stream
-from nbtriton.serving.frontends.listener import Listener, listen
+from nbtriton.serving.frontends.listener import Listener, Tls, listen
 from nbtriton.serving.frontends.loop import TURN_S, LoopThread
 from nbtriton.serving.frontends.service import Limits
-from nbtriton.serving.frontends.tls import Tls
 from nbtriton.serving.frontends.tracing import Tracing
 
 __all__ = ["GrpcConnection", "GrpcListener"]

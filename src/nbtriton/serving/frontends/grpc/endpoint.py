@@ -13,13 +13,12 @@ from nbtriton.serving.frontends.grpc.connection import GrpcListener
 from nbtriton.serving.frontends.grpc.inference import GrpcInference, InferStream
 from nbtriton.serving.frontends.grpc.keepalive import ChannelArguments
 from nbtriton.serving.frontends.grpc.methods import Method, grpc_methods
-from nbtriton.serving.frontends.kserve.messages import SERVICE
-from nbtriton.serving.frontends.kserve.proto_parts import LONG
+from nbtriton.serving.frontends.kserve.messages import LONG, SERVICE
 from nbtriton.serving.frontends.loop import LoopThread
 
 if TYPE_CHECKING:
+    from nbtriton.serving.frontends.listener import Tls
     from nbtriton.serving.frontends.service import Service
-    from nbtriton.serving.frontends.tls import Tls
 
 __all__ = ["GrpcEndpoint"]
 

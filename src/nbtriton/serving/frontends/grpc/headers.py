@@ -9,11 +9,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from urllib.parse import quote
 
-from nbtriton.serving.frontends.grpc.messages import WINDOW_BITS
-from nbtriton.serving.frontends.grpc.status import (
+from nbtriton.serving.frontends.grpc.messages import (
     INTERNAL,
     RESOURCE_EXHAUSTED,
     UNKNOWN,
+    WINDOW_BITS,
     StatusError,
 )
 from nbtriton.serving.frontends.http2.hpack import Field

@@ -12,23 +12,19 @@ from typing import TYPE_CHECKING, Any
 
 from nbtriton.common.errors import CancelledError, InternalError, TritonError, UnsupportedError
 from nbtriton.runtime.engine import BARE_FINAL
-from nbtriton.serving.frontends.kserve.call import InferCall
-from nbtriton.serving.frontends.kserve.messages import messages
+from nbtriton.serving.frontends.kserve.call import InferCall, Responder
+from nbtriton.serving.frontends.kserve.messages import LONG, messages
 from nbtriton.serving.frontends.kserve.proto_codec import (
+    encode_response,
+    encode_stream_error,
+    encode_stream_response,
     parse,
     parse_at_once,
     read_request,
     read_request_id,
     read_version,
 )
-from nbtriton.serving.frontends.kserve.proto_parts import LONG
-from nbtriton.serving.frontends.kserve.proto_responses import (
-    encode_response,
-    encode_stream_error,
-    encode_stream_response,
-)
 from nbtriton.serving.frontends.kserve.proto_templates import ProtoTemplates, is_plain
-from nbtriton.serving.frontends.kserve.responder import Responder
 from nbtriton.serving.frontends.kserve.shared_memory import READ_AT_ONCE, LongReadError, ShortReads
 
 if TYPE_CHECKING:
@@ -37,7 +33,7 @@ if TYPE_CHECKING:
     from nbtriton.backends.base import Response
     from nbtriton.runtime.engine import InferenceRequest, JoinBatch, ModelSignature
     from nbtriton.serving.frontends.grpc.calls import StreamCall, UnaryCall
-    from nbtriton.serving.frontends.kserve.proto_parts import Contents
+    from nbtriton.serving.frontends.kserve.messages import Contents
     from nbtriton.serving.frontends.kserve.shared_memory import SharedMemory
     from nbtriton.serving.frontends.service import Service
 

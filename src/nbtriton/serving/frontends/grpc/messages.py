@@ -5,10 +5,26 @@ from __future__ import annotations
 import zlib
 from struct import Struct
 
-from nbtriton.serving.frontends.decompression import DecompressionError, Decompressor, OversizeError
-from nbtriton.serving.frontends.grpc.status import INTERNAL, RESOURCE_EXHAUSTED, StatusError
+from nbtriton.common.errors import TritonError
+from nbtriton.serving.frontends.buffers import DecompressionError, Decompressor, OversizeError
 
-__all__ = ["PREFIX", "WINDOW_BITS", "MessageReader", "compress", "decompress"]
+__all__ = [
+    "CANCELLED",
+    "DEADLINE_EXCEEDED",
+    "INTERNAL",
+    "OK",
+    "PREFIX",
+    "RESOURCE_EXHAUSTED",
+    "UNAVAILABLE",
+    "UNIMPLEMENTED",
+    "UNKNOWN",
+    "WINDOW_BITS",
+    "MessageReader",
+    "StatusError",
+    "code_of",
+    "compress",
+    "decompress",
+]
 
 # Prefix of a message: compressed flag, length.
 PREFIX = Struct(">BI")
@@ -110,3 +126,37 @@ def compress(message: bytes, encoding: bytes) -> tuple[int, bytes]:
         if len(data) < len(message):
             return 1, data
     return 0, message
+
+
+OK, CANCELLED, UNKNOWN, INVALID_ARGUMENT, DEADLINE_EXCEEDED, NOT_FOUND, ALREADY_EXISTS = range(7)
+RESOURCE_EXHAUSTED, UNIMPLEMENTED, INTERNAL, UNAVAILABLE = 8, 12, 13, 14
+_CODES = {
+    "INVALID_ARG": INVALID_ARGUMENT,
+    "NOT_FOUND": NOT_FOUND,
+    "INTERNAL": INTERNAL,
+    "UNSUPPORTED": UNIMPLEMENTED,
+    "UNAVAILABLE": UNAVAILABLE,
+    "ALREADY_EXISTS": ALREADY_EXISTS,
+    "CANCELLED": CANCELLED,
+    "UNKNOWN": UNKNOWN,
+}
+
+
+class StatusError(Exception):
+    """End of a call with a gRPC status.
+
+    Parameters
+    ----------
+    code : int
+    text : str
+    """
+
+    def __init__(self, code: int, text: str) -> None:
+        super().__init__(text)
+        self.code = code
+        self.text = text
+
+
+def code_of(error: TritonError) -> int:
+    """Return the gRPC status code of an error."""
+    return _CODES[error.status]

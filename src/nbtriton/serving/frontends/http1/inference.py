@@ -10,8 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from nbtriton.common.errors import InvalidArgumentError, TritonError, UnsupportedError
-from nbtriton.serving.frontends.decompression import DecompressionError, Decompressor, OversizeError
-from nbtriton.serving.frontends.http1.cycle import RequestHead, RequestResponseCycle
+from nbtriton.serving.frontends.buffers import DecompressionError, Decompressor, OversizeError
 from nbtriton.serving.frontends.http1.responders import (
     GenerateResponder,
     HttpResponder,
@@ -22,20 +21,20 @@ from nbtriton.serving.frontends.http1.response import (
     JSON,
     TEXT,
     Data,
+    RequestHead,
+    RequestResponseCycle,
     error_response,
     unexpected_error,
 )
 from nbtriton.serving.frontends.kserve.generate import decode_generate
-from nbtriton.serving.frontends.kserve.json_codec import decode_infer
-from nbtriton.serving.frontends.kserve.json_templates import JsonTemplates
+from nbtriton.serving.frontends.kserve.json_codec import JsonTemplates, decode_infer
 from nbtriton.serving.frontends.kserve.shared_memory import READ_AT_ONCE, LongReadError, ShortReads
 from nbtriton.serving.frontends.kserve.wire import BrokenStringError
 
 if TYPE_CHECKING:
     from nbtriton.runtime.engine import JoinBatch, ModelSignature
-    from nbtriton.serving.frontends.kserve.forwarding import Forwards
     from nbtriton.serving.frontends.kserve.shared_memory import SharedMemory
-    from nbtriton.serving.frontends.service import Service
+    from nbtriton.serving.frontends.service import Forwards, Service
 
 __all__ = ["LONG_JSON", "HttpResponder", "Inference", "RouteHandler", "read_version"]
 

@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from nbtriton.common.errors import InternalError, TritonError
 from nbtriton.runtime.engine import BARE_FINAL
-from nbtriton.serving.frontends.http1.cycle import RequestResponseCycle
 from nbtriton.serving.frontends.http1.response import (
     JSON,
     TEXT,
     HttpResponse,
+    RequestResponseCycle,
     error_body,
     error_response,
 )
+from nbtriton.serving.frontends.kserve.call import Responder
 from nbtriton.serving.frontends.kserve.generate import encode_generate
-from nbtriton.serving.frontends.kserve.json_responses import Answer, encode_infer
-from nbtriton.serving.frontends.kserve.responder import Responder
+from nbtriton.serving.frontends.kserve.json_codec import Answer, encode_infer
 
 if TYPE_CHECKING:
     from nbtriton.backends.base import Response

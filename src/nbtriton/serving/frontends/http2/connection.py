@@ -8,16 +8,11 @@ peer's windows. It answers a stream error with RST_STREAM and a connection error
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Mapping
+from dataclasses import dataclass
 from struct import Struct
 from typing import ClassVar, Final
 
 from nbtriton.serving.frontends.http2 import events, frames
-from nbtriton.serving.frontends.http2.closed_streams import ClosedStreams
-from nbtriton.serving.frontends.http2.errors import (
-    ErrorCode,
-    Http2ConnectionError,
-    Http2StreamError,
-)
 from nbtriton.serving.frontends.http2.frames import (
     CONTINUATION,
     DATA,
@@ -26,24 +21,25 @@ from nbtriton.serving.frontends.http2.frames import (
     FRAME,
     HEADERS,
     PADDED,
+    ErrorCode,
+    Http2ConnectionError,
+    Http2StreamError,
     frame,
     number_frame,
 )
-from nbtriton.serving.frontends.http2.header_blocks import HeaderBlockReader
-from nbtriton.serving.frontends.http2.headers import HeaderBlock
+from nbtriton.serving.frontends.http2.headers import HeaderBlock, HeaderBlockReader
 from nbtriton.serving.frontends.http2.hpack import Field
-from nbtriton.serving.frontends.http2.limits import Http2Limits
 from nbtriton.serving.frontends.http2.streams import (
     TRANSITIONS,
+    ClosedStreams,
     Http2Stream,
     StreamInput,
     StreamState,
     allowed,
 )
-from nbtriton.serving.frontends.http2.token_bucket import TokenBucket
 from nbtriton.serving.frontends.http2.writer import FIRST_FRAME_SIZE, FIRST_WINDOW, FrameWriter
 
-__all__ = ["Http2Connection"]
+__all__ = ["Http2Connection", "Http2Limits", "TokenBucket"]
 
 _IDLE, _OPEN, _, _HALF_CLOSED_REMOTE, _CLOSED = StreamState
 _ON_DATA: Final = TRANSITIONS[StreamInput.RECEIVE_DATA]
@@ -611,3 +607,81 @@ class Http2Connection:
     def data_to_send(self) -> bytes | list[bytes | memoryview]:
         """Return the bytes to send; as pieces where joining would copy long data."""
         return self._writer.data_to_send()
+
+
+class TokenBucket:
+    """At most `size` tokens at once and `per_s` a second in the long run; full at first.
+
+    Parameters
+    ----------
+    size : int
+    per_s : float
+    now : float
+        Seconds, of any clock.
+
+    Attributes
+    ----------
+    earned : int
+        Tokens added by the owner of the bucket since the last `acquire`.
+    """
+
+    __slots__ = ("_left", "_per_s", "_size", "_then", "earned")
+
+    def __init__(self, size: int, per_s: float, now: float) -> None:
+        self._size = size
+        self._per_s = per_s
+        self._left = float(size)
+        self._then = now
+        self.earned = 0
+
+    def acquire(self, now: float) -> bool:
+        """Take a token; False if none is left."""
+        gained = self.earned + (now - self._then) * self._per_s
+        self._left = min(self._left + gained, self._size)
+        self._then = now
+        self.earned = 0
+        if self._left < 1:
+            return False
+        self._left -= 1
+        return True
+
+
+@dataclass(frozen=True, slots=True)
+class Http2Limits:
+    """Resources that one peer may use.
+
+    Parameters
+    ----------
+    max_concurrent_streams : int
+        Concurrent streams, and how many streams the peer may reset at once.
+    max_header_list_size : int
+        As HPACK counts. Beyond twice that, a block is not read at all.
+    max_frame_size : int
+        Of DATA frames.
+    stream_window, connection_window : int
+        Bytes that the peer may send before WINDOW_UPDATE.
+    resets_per_s : float
+        Mean rate of streams that the peer may reset, besides one for each response (CVE-2023-44487).
+    settings_at_once, settings_per_s : float
+        Burst and mean rate of SETTINGS: each may affect every stream.
+    idle_frames_at_once, idle_frames_per_s : int, float
+        Burst and mean rate of frames that ask for nothing, besides four for each call and message: small
+        WINDOW_UPDATE, PRIORITY, acknowledgements, empty DATA and unknown frames.
+    max_unread_replies : int
+        Acknowledgements and header blocks for a peer that does not read; a long block counts for several.
+    turn_bytes : int
+        Bytes after which `receive_data` returns, so that other clients get a turn: some 20 short requests.
+    """
+
+    max_concurrent_streams: int = 1000
+    max_header_list_size: int = 16 << 10
+    max_frame_size: int = 4 << 20
+    stream_window: int = 4 << 20
+    connection_window: int = 16 << 20
+    resets_per_s: float = 100
+    settings_at_once: int = 100
+    settings_per_s: float = 10
+    idle_frames_at_once: int = 10_000
+    idle_frames_per_s: float = 1000
+    max_unread_replies: int = 10_000
+    turn_bytes: int = 4 << 10

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from nbtriton.serving.frontends.http2.errors import ErrorCode
+from nbtriton.serving.frontends.http2.frames import ErrorCode
 from nbtriton.serving.frontends.http2.headers import HeaderBlock
 from nbtriton.serving.frontends.http2.streams import Http2Stream
 

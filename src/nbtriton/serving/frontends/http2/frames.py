@@ -3,17 +3,104 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from enum import IntEnum
 from struct import Struct
 
-from nbtriton.serving.frontends.http2.errors import ErrorCode, Http2ConnectionError
-
 __all__ = [
-    "ACK", "CONTINUATION", "DATA", "ENABLE_PUSH", "END_HEADERS", "END_STREAM", "FRAME", "GOAWAY",
-    "HEADERS", "HEADER_TABLE_SIZE", "INITIAL_WINDOW_SIZE", "MAX_CONCURRENT_STREAMS", "MAX_FRAME_SIZE",
-    "MAX_HEADER_LIST_SIZE", "MAX_STREAM_ID", "MAX_WINDOW", "PADDED", "PING", "PREFACE", "PRIORITY",
-    "PRIORITY_FLAG", "PUSH_PROMISE", "RST_STREAM", "SETTINGS", "WINDOW_UPDATE", "frame", "number_frame", "read_dependency",
-    "read_settings", "settings_frame", "strip_padding",
-]  # fmt: skip
+    "ACK",
+    "CONTINUATION",
+    "DATA",
+    "ENABLE_PUSH",
+    "END_HEADERS",
+    "END_STREAM",
+    "FRAME",
+    "GOAWAY",
+    "HEADERS",
+    "HEADER_TABLE_SIZE",
+    "INITIAL_WINDOW_SIZE",
+    "MAX_CONCURRENT_STREAMS",
+    "MAX_FRAME_SIZE",
+    "MAX_HEADER_LIST_SIZE",
+    "MAX_STREAM_ID",
+    "MAX_WINDOW",
+    "PADDED",
+    "PING",
+    "PREFACE",
+    "PRIORITY",
+    "PRIORITY_FLAG",
+    "PUSH_PROMISE",
+    "RST_STREAM",
+    "SETTINGS",
+    "WINDOW_UPDATE",
+    "ErrorCode",
+    "HpackError",
+    "Http2ConnectionError",
+    "Http2StreamError",
+    "frame",
+    "number_frame",
+    "read_dependency",
+    "read_settings",
+    "settings_frame",
+    "strip_padding",
+]
+
+
+class ErrorCode(IntEnum):
+    """Error codes of RST_STREAM and GOAWAY (section 7)."""
+
+    NO_ERROR = 0
+    PROTOCOL_ERROR = 1
+    INTERNAL_ERROR = 2
+    FLOW_CONTROL_ERROR = 3
+    SETTINGS_TIMEOUT = 4
+    STREAM_CLOSED = 5
+    FRAME_SIZE_ERROR = 6
+    REFUSED_STREAM = 7
+    CANCEL = 8
+    COMPRESSION_ERROR = 9
+    CONNECT_ERROR = 10
+    ENHANCE_YOUR_CALM = 11
+    INADEQUATE_SECURITY = 12
+    HTTP_1_1_REQUIRED = 13
+
+
+class Http2ConnectionError(Exception):
+    """A connection error (section 5.4.1).
+
+    Parameters
+    ----------
+    text : str
+        Debug data of the GOAWAY frame.
+    code : ErrorCode, optional
+    """
+
+    def __init__(self, text: str, code: ErrorCode = ErrorCode.PROTOCOL_ERROR) -> None:
+        super().__init__(text)
+        self.code = code
+        self.text = text
+
+
+class HpackError(Http2ConnectionError):
+    """A header block cannot be decoded; nor can later ones (RFC 7541, RFC 9113 section 4.3)."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(f"Failed parsing HTTP/2 ({text})", ErrorCode.COMPRESSION_ERROR)
+
+
+class Http2StreamError(Exception):
+    """A stream error (section 5.4.2).
+
+    Parameters
+    ----------
+    stream_id : int
+    code : ErrorCode, optional
+    """
+
+    def __init__(self, stream_id: int, code: ErrorCode = ErrorCode.PROTOCOL_ERROR) -> None:
+        super().__init__(f"stream {stream_id}: {code.name}")
+        self.code = code
+        self.stream_id = stream_id
+
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 # Frame header: length and type as one number, flags, stream identifier.

@@ -1,4 +1,4 @@
-"""Decoded header blocks, and the checks of their fields (RFC 9113 sections 8.1 to 8.3)."""
+"""Header blocks of one connection: joined from frames, and decoded once (RFC 9113 section 4.3)."""
 
 from __future__ import annotations
 
@@ -6,9 +6,82 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from nbtriton.serving.frontends.http2.hpack import Field
+from nbtriton.serving.frontends.http2.frames import (
+    CONTINUATION,
+    END_HEADERS,
+    ErrorCode,
+    Http2ConnectionError,
+)
+from nbtriton.serving.frontends.http2.hpack import Decoder, Field
 
-__all__ = ["HeaderBlock"]
+__all__ = ["HeaderBlock", "HeaderBlockReader"]
+
+# Limits: cached header blocks, bytes of each, and frames of one block.
+_MAX_CACHED, _MAX_CACHED_SIZE, _MAX_FRAGMENTS = 256, 4096, 64
+
+
+class HeaderBlockReader:
+    """Reader of header blocks; a block that does not change the table is cached by its bytes.
+
+    Parameters
+    ----------
+    max_list_size : int
+        Limit of a block's fields, as HPACK counts them.
+    max_size : int
+        Limit of a block in bytes.
+
+    Attributes
+    ----------
+    cached : dict of bytes to HeaderBlock
+        Valid until the decoder's table changes. A repeated call has the same bytes.
+    continued : (int, int), optional
+        Stream and flags of the HEADERS frame whose block is continued.
+    """
+
+    __slots__ = ("_decoder", "_fragments", "_max_list_size", "_max_size", "cached", "continued")
+
+    def __init__(self, max_list_size: int, max_size: int) -> None:
+        self.cached: dict[bytes, HeaderBlock] = {}
+        self.continued: tuple[int, int] | None = None
+        self._decoder = Decoder()
+        self._fragments: list[bytes] = []
+        self._max_list_size = max_list_size
+        self._max_size = max_size
+
+    def begin(self, stream_id: int, flags: int, fragment: bytes) -> None:
+        """Read HEADERS that lacks END_HEADERS."""
+        self.continued = (stream_id, flags)
+        self._fragments = [fragment]
+
+    def append(
+        self, kind: int, flags: int, stream_id: int, fragment: bytes
+    ) -> tuple[int, bytes] | None:
+        """Read the next frame; return the flags of HEADERS and the block once it is complete."""
+        if self.continued is None or kind != CONTINUATION or stream_id != self.continued[0]:
+            raise Http2ConnectionError(
+                f"Failed parsing HTTP/2 (Expected CONTINUATION frame, got frame type {kind:02x})"
+            )
+        self._fragments.append(fragment)
+        if len(self._fragments) > _MAX_FRAGMENTS or sum(map(len, self._fragments)) > self._max_size:
+            raise Http2ConnectionError(
+                "received metadata size exceeds hard limit", ErrorCode.ENHANCE_YOUR_CALM
+            )
+        if not flags & END_HEADERS:
+            return None
+        found = self.continued[1], b"".join(self._fragments)
+        self._fragments, self.continued = [], None
+        return found
+
+    def decode(self, block: bytes) -> HeaderBlock:
+        """Decode a block that is not cached."""
+        changes = self._decoder.changes
+        headers = HeaderBlock(self._decoder.decode(block, self._max_list_size))
+        if self._decoder.changes != changes or len(self.cached) >= _MAX_CACHED:
+            self.cached.clear()
+        if self._decoder.changes == changes and len(block) <= _MAX_CACHED_SIZE:
+            self.cached[block] = headers
+        return headers
+
 
 _PSEUDO_FIELDS = frozenset({b":method", b":scheme", b":path", b":authority"})
 _CONNECTION_FIELDS = frozenset(

@@ -8,8 +8,7 @@ from struct import Struct
 from typing import Final
 
 from nbtriton.serving.frontends.http2 import frames
-from nbtriton.serving.frontends.http2.errors import ErrorCode, Http2ConnectionError
-from nbtriton.serving.frontends.http2.frames import FRAME
+from nbtriton.serving.frontends.http2.frames import FRAME, ErrorCode, Http2ConnectionError
 from nbtriton.serving.frontends.http2.hpack import Encoder, Field
 from nbtriton.serving.frontends.http2.streams import Http2Stream
 

@@ -9,8 +9,11 @@ from typing import TYPE_CHECKING, Any
 from nbtriton.common.errors import InternalError, InvalidArgumentError, TritonError
 from nbtriton.model.tensors import datatype_of, shape_of
 from nbtriton.serving.frontends.kserve.call import InferCall
-from nbtriton.serving.frontends.kserve.json_codec import read_json_data, read_parameter
-from nbtriton.serving.frontends.kserve.json_responses import json_elements
+from nbtriton.serving.frontends.kserve.json_codec import (
+    json_elements,
+    read_json_data,
+    read_parameter,
+)
 from nbtriton.serving.frontends.kserve.jsontext import Members, as_string, dumps, parse_members
 from nbtriton.serving.frontends.kserve.wire import WireInput, duplicate_input
 

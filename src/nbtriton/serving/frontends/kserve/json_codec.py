@@ -6,39 +6,62 @@ an `InferCall` out.
 
 from __future__ import annotations
 
+import re
 from array import array
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from nbtriton.common.errors import InternalError, InvalidArgumentError
-from nbtriton.model.tensors import DATATYPES
-from nbtriton.serving.frontends.kserve.call import SEQUENCE_FLAGS, InferCall, OutputRequest
-from nbtriton.serving.frontends.kserve.json_templates import JsonTemplates
+from nbtriton.model.tensors import DATATYPES, datatype_of, shape_of, to_numpy
+from nbtriton.serving.frontends.buffers import LONG, TemplateCache, buffers
+from nbtriton.serving.frontends.kserve.call import (
+    SEQUENCE_FLAGS,
+    InferCall,
+    InferTemplate,
+    OutputRequest,
+)
 from nbtriton.serving.frontends.kserve.jsontext import (
     as_bool,
     as_string,
     as_uint,
+    dumps,
     member_as_array,
     member_as_string,
     parse,
+    write_array,
 )
 from nbtriton.serving.frontends.kserve.wire import (
     DTYPES,
     WireInput,
+    classify,
     duplicate_input,
     element_count,
     log_prefix,
     raw_input,
+    wire_bytes,
+    write_shared,
 )
 
 if TYPE_CHECKING:
+    from nbtriton.model.tensors import Array
     from nbtriton.runtime.engine import ModelSignature
     from nbtriton.serving.frontends.kserve.shared_memory import Lease, SharedMemory, ShortReads
+    from nbtriton.serving.frontends.kserve.wire import Labels
 
-__all__ = ["decode_infer", "read_json_data", "read_parameter"]
+__all__ = [
+    "Answer",
+    "JsonTemplates",
+    "decode_infer",
+    "encode_infer",
+    "json_elements",
+    "read_json_data",
+    "read_parameter",
+]
 
 _NO_JSON = ("FP16", "BF16")  # KS24
 _INT64 = range(-(1 << 63), 1 << 63)
@@ -415,3 +438,168 @@ def _check_shared_output(parameters: Mapping[str, Any]) -> None:
         )
     if as_bool(parameters.get("binary_data", False), "Unable to set 'binary_data': "):
         raise InvalidArgumentError("Output can't set both 'shared_memory_region' and 'binary_data'")
+
+
+# An id that is the first member and has no escapes.
+_ID = re.compile(rb'\{"id": ?"([^"\\\x00-\x1f\x80-\xff]*)"')
+
+
+class JsonTemplates:
+    """Templates by text."""
+
+    def __init__(self) -> None:
+        self._cache = TemplateCache[InferTemplate]()
+
+    def read(self, text: bytes, data: bytes | memoryview, start: int) -> InferCall | None:
+        """Return the request of a text, with tensors from `start` on; None without a template."""
+        request_id = ""
+        template = self._cache.find(text)
+        if template is None:
+            rest, request_id = _split(text)
+            template = self._cache.find(rest)
+        if template is None or template.size != len(data) - start:
+            return None
+        return template.call(data, start, request_id)
+
+    def remember(self, text: bytes, inputs: Sequence[WireInput], call: InferCall) -> None:
+        """Store the template of a text, if other requests can use it."""
+        rest, request_id = _split(text)
+        # A second id counts, not the first.
+        if call.request_id != request_id:
+            return
+        tensors = [
+            (tensor.name, tensor.datatype, tensor.shape, b"", tensor.data.nbytes)
+            for tensor in inputs
+            if isinstance(tensor.data, memoryview)
+        ]
+        template = InferTemplate.of(call, tensors) if len(tensors) == len(inputs) else None
+        if template is not None:
+            self._cache.remember(rest, template)
+
+
+def _split(text: bytes) -> tuple[bytes, str]:
+    """Return a text without the request id at its beginning, and the id; empty for none."""
+    found = _ID.match(text)
+    return (text, "") if found is None else (text[found.end() :], found[1].decode("ascii"))
+
+
+@dataclass(slots=True)
+class Answer:
+    """Parts of a body, in order; ``header_length`` is the JSON's length, 0 if nothing follows it."""
+
+    parts: list[bytes | memoryview]
+    header_length: int = 0
+
+
+def encode_infer(
+    call: InferCall,
+    outputs: Mapping[str, Array],
+    parameters: Mapping[str, Any],
+    model_name: str,
+    model_version: int,
+    batches: bool,
+    labels: Labels,
+) -> Answer:
+    """Write a response.
+
+    Parameters
+    ----------
+    call : InferCall
+        Requested form of each output; outputs in shared memory are written there.
+    outputs : mapping of str to array
+        In the model's order, which the response keeps (KS27).
+    parameters : mapping
+        Response parameters.
+    batches : bool
+        Whether the first dimension is the batch, for classification.
+    labels : callable
+        ``labels(model_name, model_version, output)`` returns the class labels of an output.
+
+    Raises
+    ------
+    TritonError
+        An output cannot be sent in the requested form.
+    """
+    members: list[bytes] = []
+    blobs: list[bytes | memoryview] = []
+    for name, made in outputs.items():
+        wanted = call.wanted(name)
+        array = made
+        if wanted.classes:
+            classes = labels(model_name, model_version, name)
+            array = classify(made, wanted.classes, batches, classes)
+        datatype = datatype_of(array)
+        shape = shape_of(array)
+        if wanted.kind == "binary":
+            blob = _copied(array)
+            members.append(_binary_output(name, datatype, shape, len(blob)))
+            if blob:
+                blobs.append(blob)
+        elif wanted.kind == "json":
+            data = json_elements(array, datatype)
+            members.append(b'%s,"data":%s}' % (_output(name, datatype, shape), data))
+        else:
+            assert wanted.lease is not None
+            write_shared(wanted.lease, array, name)
+            members.append(_output(name, datatype, shape) + b"}")
+    request_id = call.request_id
+    text = b'%s%s%s,"outputs":[%s]}' % (
+        b'{"id":%s,' % dumps(request_id) if request_id else b"{",
+        _model(model_name, model_version),
+        b',"parameters":' + dumps(dict(parameters)) if parameters else b"",
+        b",".join(members),
+    )
+    return Answer([text, *blobs], len(text) if blobs else 0)
+
+
+# Cached, as most responses share these parts.
+@lru_cache(maxsize=256)
+def _model(name: str, version: int) -> bytes:
+    return b'"model_name":%s,"model_version":"%d"' % (dumps(name), version)
+
+
+@lru_cache(maxsize=1024)
+def _output(name: str, datatype: str, shape: tuple[int, ...]) -> bytes:
+    dims = ",".join(map(str, shape))
+    return b'{"name":%s,"datatype":"%s","shape":[%s]' % (
+        dumps(name), datatype.encode(), dims.encode(),
+    )  # fmt: skip
+
+
+@lru_cache(maxsize=1024)
+def _binary_output(name: str, datatype: str, shape: tuple[int, ...], size: int) -> bytes:
+    parameters = b',"parameters":{"binary_data_size":%d}}' % size
+    return _output(name, datatype, shape) + parameters
+
+
+def _copied(array: Array) -> bytes | memoryview:
+    """Return a copy of an output's bytes: the model may reuse its memory."""
+    if type(array) is not np.ndarray or array.nbytes < LONG or array.dtype.kind in "OSU":
+        return wire_bytes(array)
+    data = buffers.acquire(array.nbytes)
+    np.copyto(np.ndarray(array.shape, array.dtype, data), array)
+    return data
+
+
+def json_elements(array: Array, datatype: str) -> bytes:
+    """Write the elements of an output as one flat JSON list.
+
+    Raises
+    ------
+    InvalidArgumentError
+        FP16 and BF16 (KS24).
+    """
+    if datatype in ("FP16", "BF16"):
+        raise InvalidArgumentError(
+            f"sending {datatype} data via JSON is not supported. Please use the binary data "
+            "format for output"
+        )
+    host = to_numpy(array)
+    if datatype != "BYTES":
+        return write_array(host)
+    return dumps(
+        [
+            item.decode("utf-8", "surrogateescape") if isinstance(item, bytes) else str(item)
+            for item in host.reshape(-1).tolist()
+        ]
+    )

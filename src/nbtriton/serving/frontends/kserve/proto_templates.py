@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from nbtriton.serving.frontends.buffers import LONGEST, TemplateCache
 from nbtriton.serving.frontends.kserve.call import InferCall, InferTemplate
 from nbtriton.serving.frontends.kserve.messages import varint
-from nbtriton.serving.frontends.templates import LONGEST, TemplateCache
 
 __all__ = ["ProtoTemplates", "is_plain"]
 

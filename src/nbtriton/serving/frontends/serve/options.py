@@ -10,6 +10,7 @@ from typing import Any
 from nbtriton.common.errors import InvalidArgumentError
 from nbtriton.extensions.openai.chat import chat_template_of
 from nbtriton.extensions.openai.endpoint import OpenAiOptions
+from nbtriton.serving.frontends.listener import Tls
 from nbtriton.serving.frontends.serve.flag_settings import (
     backend_config,
     cache_bytes,
@@ -21,7 +22,6 @@ from nbtriton.serving.frontends.serve.flag_settings import (
 )
 from nbtriton.serving.frontends.serve.logs import LogSettings
 from nbtriton.serving.frontends.service import Limits
-from nbtriton.serving.frontends.tls import Tls
 
 __all__ = ["endpoint_options", "server_options", "start_log"]
 

@@ -12,8 +12,12 @@ from pathlib import Path
 from nbtriton.common.errors import UnsupportedError
 from nbtriton.common.packages import needed
 from nbtriton.model.config import EXECUTION_ENV_PATH, ModelConfig
-from nbtriton.runtime.workers.activation import describe, interpreter_of
-from nbtriton.runtime.workers.environment import MODEL_DIRECTORY, environment_path
+from nbtriton.runtime.workers.environment import (
+    MODEL_DIRECTORY,
+    describe,
+    environment_path,
+    interpreter_of,
+)
 from nbtriton.runtime.workers.virtual_environment import run_step
 
 __all__ = ["is_environment", "write_environment"]

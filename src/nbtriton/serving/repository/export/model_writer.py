@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import mmap
+import re
 import shutil
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import FunctionType
+from typing import Any
 
 from nbtriton.backends.python.predictors import is_pipeline, is_predictor
 from nbtriton.common.errors import InvalidArgumentError, UnsupportedError
@@ -28,10 +31,15 @@ from nbtriton.serving.repository.export.modelfile import (
     function_file,
     torch_file,
 )
-from nbtriton.serving.repository.export.nativefiles import files_beside, save_native
-from nbtriton.serving.repository.export.onnxfiles import external_files
 
-__all__ = ["TORCH_FORMATS", "ExportedModel", "ModelWriter"]
+__all__ = [
+    "TORCH_FORMATS",
+    "ExportedModel",
+    "ModelWriter",
+    "external_files",
+    "files_beside",
+    "save_native",
+]
 
 TORCH_FORMATS = ("torchscript", "export", "python")
 
@@ -407,3 +415,70 @@ def _missing_files(config: ModelConfig, folder: Path) -> list[str]:
         for path in dict.fromkeys(named_files)
         if not (folder / path).exists()
     ]
+
+
+# Properties of an object that its file lacks.
+_PARAMETERS = ("model_type", "output_class", "threshold")
+
+
+def files_beside(source: Path) -> tuple[str, ...]:
+    """Return the names of the files beside a model's file: the weights of an OpenVINO model."""
+    weights = source.with_suffix(".bin")
+    return (weights.name,) if source.suffix == ".xml" and weights.is_file() else ()
+
+
+def save_native(source: Any, completed: ModelConfig, config: ModelConfig, place: Path) -> str:
+    """Write an object into a version's directory, and its properties into the configuration.
+
+    Parameters
+    ----------
+    source : treelite.Model or openvino.Model
+        The object that the instances run.
+    completed, config : ModelConfig
+        The served configuration, and the one to be written.
+    place : Path
+
+    Returns
+    -------
+    str
+        The kind of model; empty for another backend.
+    """
+    if completed.backend == "fil":
+        source.serialize(str(place / "checkpoint.tl"))
+        for key in _PARAMETERS:
+            if key in completed.parameters:
+                config.parameters[key].CopyFrom(completed.parameters[key])
+        config.ClearField("default_model_filename")
+        return "treelite checkpoint"
+    if completed.backend == "openvino":
+        import openvino
+
+        openvino.save_model(source, place / "model.xml", compress_to_fp16=False)
+        config.ClearField("default_model_filename")
+        return "OpenVINO"
+    return ""
+
+
+# StringStringEntryProto { key: "location", value: a path of up to 127 bytes } as protobuf writes it.
+_LOCATION = re.compile(rb"\x0a\x08location\x12([\x01-\x7f])")
+
+
+def external_files(path: Path) -> list[str]:
+    """Return the existing files that an ONNX file refers to, relative to its folder.
+
+    Parameters
+    ----------
+    path : Path
+        Other files and directories have none.
+    """
+    if path.suffix != ".onnx" or not path.is_file() or not path.stat().st_size:
+        return []
+    locations: dict[str, None] = {}
+    folder = path.parent.resolve()
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        for match in _LOCATION.finditer(data):
+            name = data[match.end() : match.end() + match[1][0]].decode(errors="replace")
+            # ONNX Runtime refuses files outside the model's folder, too.
+            if "\0" not in name and (folder / name).resolve().is_relative_to(folder):
+                locations[name] = None
+    return [name for name in locations if (folder / name).is_file()]

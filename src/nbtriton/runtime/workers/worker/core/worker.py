@@ -23,6 +23,7 @@ from nbtriton.common.errors import TritonError
 from nbtriton.runtime.workers import protocol
 from nbtriton.runtime.workers.core.channel import Channel, ChannelClosed
 from nbtriton.runtime.workers.core.codec import (
+    RemoteRequest,
     decode_requests,
     decode_response,
     encode_response,
@@ -30,13 +31,13 @@ from nbtriton.runtime.workers.core.codec import (
 )
 from nbtriton.runtime.workers.core.memory import Incoming, Outgoing, Place
 from nbtriton.runtime.workers.core.packing import Packer
-from nbtriton.runtime.workers.core.remote import RemoteRequest
-from nbtriton.runtime.workers.errors import decode_error, encode_error, failure
-from nbtriton.runtime.workers.plain import plain
-from nbtriton.runtime.workers.worker.limits import set_threads
-from nbtriton.runtime.workers.worker.making import InstanceFactory, follow_levels
-from nbtriton.runtime.workers.worker.output import redirect
-from nbtriton.runtime.workers.worker.server import RemoteFuture, RemoteServer, RemoteTrace
+from nbtriton.runtime.workers.protocol import decode_error, encode_error, failure, plain
+from nbtriton.runtime.workers.worker.making import (
+    InstanceFactory,
+    follow_levels,
+    redirect,
+    set_threads,
+)
 
 __all__ = ["Worker"]
 
@@ -66,6 +67,14 @@ class _Marks(BatchTimer):
 class Worker:
     """The main thread executes; another one reads the engine's other messages.
 
+    Parameters
+    ----------
+    execute, calls : socket.socket
+    server : callable
+        ``server(worker)`` returns the server for the model.
+    trace : callable
+        ``trace(batch, index, context)`` returns the trace of a request.
+
     Attributes
     ----------
     heap : Outgoing
@@ -74,22 +83,29 @@ class Worker:
         The model may reschedule its requests.
     """
 
-    def __init__(self, execute: socket.socket, calls: socket.socket) -> None:
+    def __init__(
+        self,
+        execute: socket.socket,
+        calls: socket.socket,
+        server: Callable[[Worker], Any],
+        trace: Callable[[int, int, str | None], Any],
+    ) -> None:
         self._lane = Channel(execute)
         self._channel = Channel(calls, descriptors=True)
         self.heap = Outgoing(self._announce, self._drop)
         self._incoming = Incoming()
         self._main = get_ident()
-        self._numbers = itertools.count(1)
+        self.numbers = itertools.count(1)
         self._answers: dict[int, _Answer] = {}
-        self._futures: dict[int, RemoteFuture] = {}
+        self.futures: dict[int, Any] = {}
         self._open_requests: dict[int, list[RemoteRequest]] = {}
         self._factory = InstanceFactory()
         self._instance: BackendInstance | None = None
         self._executing_context = Executing()
         self._all_outputs: frozenset[str] = frozenset()
         self.iterative = False
-        self.server = RemoteServer(self)
+        self.server = server(self)
+        self._trace = trace
         # The current dialogue, 0 for none; and the one that an interrupt is meant for.
         self._dialogue = 0
         self._interrupted = 0
@@ -189,7 +205,7 @@ class Worker:
         if threads:
             set_threads(threads)
         requests = decode_requests(
-            body, self._open(place, behind), self, number, self._all_outputs, RemoteTrace
+            body, self._open(place, behind), self, number, self._all_outputs, self._trace
         )
         timer = _Marks()
         self._open_requests[number] = requests
@@ -253,7 +269,7 @@ class Worker:
 
     def ask(self, what: str, arguments: tuple[Any, ...]) -> Any:
         """Send a question to the server and wait for the answer."""
-        number = next(self._numbers)
+        number = next(self.numbers)
         return self.request(number, (protocol.ASK, number, what, plain(arguments)))
 
     def call(
@@ -266,7 +282,7 @@ class Worker:
         behind: bytes,
     ) -> Response:
         """Send a request to another model and wait for its response; on the main thread."""
-        number = next(self._numbers)
+        number = next(self.numbers)
         message = (protocol.CALL, number, model, version, tensors, options, place)
         return self._ask_inside(message, behind)  # type: ignore[no-any-return]
 
@@ -298,16 +314,6 @@ class Worker:
             self._guards -= 1
         self._flush_interrupt()
         return _settled(good, value)
-
-    def new_future(self, on_response: Callable[[Response, bool], None] | None) -> RemoteFuture:
-        """Return the future of a request to another model."""
-        number = next(self._numbers)
-        future = self._futures[number] = RemoteFuture(self, number, on_response)
-        return future
-
-    def forget_future(self, number: int) -> None:
-        """Forget a refused request."""
-        self._futures.pop(number, None)
 
     def guarded(self, callback: Callable[..., object], *arguments: object) -> None:
         """Call a function on the reading thread, which its errors must not end."""
@@ -363,13 +369,13 @@ class Worker:
         elif kind == protocol.RESPONSE:
             _, number, final, body, place = message
             response = decode_response(body, self._open(place, behind))
-            future = self._futures.get(number)
+            future = self.futures.get(number)
             if future is not None:
                 self.guarded(future.receive, response, final)
         elif kind == protocol.DONE:
             _, number, error, body, place = message
             last = None if body is None else decode_response(body, self._open(place, behind))
-            future = self._futures.pop(number, None)
+            future = self.futures.pop(number, None)
             if future is not None:
                 future.resolve(last, None if error is None else decode_error(error))
         elif kind == protocol.CANCELLED:
