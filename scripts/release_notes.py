@@ -33,7 +33,7 @@ def notes(version: str, changelog: str) -> str:
 
 def own_version() -> str:
     """Return the version in the sources."""
-    text = (ROOT / "src" / "nbtriton" / "__init__.py").read_text(encoding="utf-8")
+    text = (ROOT / "src" / "nbtriton" / "common" / "__init__.py").read_text(encoding="utf-8")
     (found,) = re.findall(r'^__version__ = "(.+)"$', text, re.MULTILINE)
     return str(found)
 

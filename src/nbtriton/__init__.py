@@ -16,6 +16,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from nbtriton.common import __version__
+
 if TYPE_CHECKING:
     from nbtriton.backends.devices import SimulatedGPUs as SimulatedGPUs
     from nbtriton.common.errors import ConfigWarning as ConfigWarning
@@ -70,8 +72,6 @@ if TYPE_CHECKING:
 
     # Whether the core that runs is compiled.
     compiled: bool
-
-__version__ = "0.1.0"
 
 # Where each public name lives; it is imported when it is first asked for.
 _PUBLIC = {

@@ -15,8 +15,8 @@ from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from nbtriton import __version__
 from nbtriton.backends.devices import DeviceSet, SimulatedGPUs
+from nbtriton.common import __version__
 from nbtriton.common.errors import InvalidArgumentError
 from nbtriton.lab.perf.interpreter import InterpreterWaits
 from nbtriton.lab.perf.loads import level_values

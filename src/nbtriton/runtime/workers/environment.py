@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-import nbtriton
 from nbtriton.backends.parameters import text_parameter
+from nbtriton.common import PACKAGE
 from nbtriton.common.checks import absolute
 from nbtriton.common.errors import InternalError, UnsupportedError
 from nbtriton.common.scratch import ScratchFolder
@@ -150,9 +150,8 @@ class Environments:
         folder = self._folder() / "sources"
         if not folder.is_dir():
             folder.mkdir()
-            package = Path(nbtriton.__file__).parent
             # The modules of a compiled build, for a Python of the same version.
-            for one in (package, *package.parent.glob("*__mypyc.*")):
+            for one in (PACKAGE, *PACKAGE.parent.glob("*__mypyc.*")):
                 (folder / one.name).symlink_to(one)
         return folder
 
