@@ -16,7 +16,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from nbtriton.common import __version__
+from nbtriton.common import __version__, entries
 
 if TYPE_CHECKING:
     from nbtriton.backends.devices import SimulatedGPUs as SimulatedGPUs
@@ -75,7 +75,6 @@ if TYPE_CHECKING:
 
 # Where each public name lives; it is imported when it is first asked for.
 _PUBLIC = {
-    "ChaosReport": "nbtriton.extensions.chaos",
     "Comparison": "nbtriton.lab.perf",
     "ConfigWarning": "nbtriton.common.errors",
     "Diagnosis": "nbtriton.lab.explain",
@@ -88,33 +87,22 @@ _PUBLIC = {
     "PerfReport": "nbtriton.lab.perf",
     "PerfRun": "nbtriton.lab.perf",
     "Profile": "nbtriton.lab.simulate",
-    "Recording": "nbtriton.extensions.recordings",
     "Server": "nbtriton.serving.server",
     "SimulatedGPUs": "nbtriton.backends.devices",
-    "TrafficTap": "nbtriton.extensions.recordings",
     "Trial": "nbtriton.lab.explain.trial_run",
     "TrialCurve": "nbtriton.lab.explain.trial_curve",
     "TritonError": "nbtriton.common.errors",
     "Tuning": "nbtriton.lab.simulate",
-    "check": "nbtriton.extensions.lessons",
-    "chaos": "nbtriton.extensions.chaos",
     "compare": "nbtriton.lab.perf",
     "copies": "nbtriton.runtime.engine.copies",
     "dag": "nbtriton.widgets.calls",
     "environment": "nbtriton.runtime.workers.virtual_environment",
     "doctor": "nbtriton.lab.explain",
     "events": "nbtriton.runtime.engine.events",
-    "exercise": "nbtriton.extensions.lessons",
-    "figure": "nbtriton.extensions.lessons.widget",
-    "last_batches": "nbtriton.extensions.lessons",
     "load_ipython_extension": "nbtriton.magics",
     "perf": "nbtriton.lab.perf",
     "plot": "nbtriton.widgets.plots",
-    "predict_batches": "nbtriton.extensions.lessons",
     "profile": "nbtriton.lab.simulate",
-    "record": "nbtriton.extensions.recordings",
-    "replay": "nbtriton.extensions.recordings",
-    "scenario": "nbtriton.extensions.lessons",
     "server": "nbtriton.serving.server",
     "status": "nbtriton.runtime.engine.status",
     "timeline": "nbtriton.widgets.calls",
@@ -130,7 +118,9 @@ _PUBLIC = {
 # What needs a package of an extra: `from nbtriton import *` and `dir` work without it.
 _EXTRA = {"PageFigure": "matplotlib"}
 
-__all__ = [*(name for name in _PUBLIC if name not in _EXTRA), "__version__", "compiled"]  # noqa: PLE0604 - strings
+__all__ = [  # noqa: PLE0604 - strings
+    *(name for name in _PUBLIC if name not in _EXTRA), *entries.own_places("views"), "__version__", "compiled",
+]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:
@@ -139,9 +129,12 @@ def __getattr__(name: str) -> Any:
 
         return core_is_compiled()
     module = _PUBLIC.get(name)
-    if module is None:
+    if module is not None:
+        return getattr(importlib.import_module(module), name)
+    view = None if name.startswith("_") else entries.place_of("views", name)
+    if view is None:
         raise AttributeError(f"module 'nbtriton' has no attribute '{name}'")
-    return getattr(importlib.import_module(module), name)
+    return entries.load(view)
 
 
 def __dir__() -> list[str]:

@@ -6,6 +6,7 @@ import platform
 import tomllib
 from importlib.metadata import entry_points, requires
 from pathlib import Path
+from typing import get_args
 
 import pytest
 from hatchling.metadata.core import ProjectMetadata
@@ -26,19 +27,15 @@ def constraints() -> dict[str, Version]:
     return pins
 
 
-def test_every_backend_entry_point_is_a_backend() -> None:
-    from nbtriton.backends import Backend
-
-    found = {e.name: e.load() for e in entry_points(group="nbtriton.backends")}
-    assert {"python", "pytorch"} <= set(found)
-    assert all(issubclass(backend, Backend) for backend in found.values())
-
-
-def test_the_built_in_backends_are_entry_points() -> None:
-    from nbtriton.backends import registry
+def test_nbtritons_own_entries_are_declared_and_each_is_there() -> None:
+    from nbtriton.common import entries
 
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    assert project["entry-points"]["nbtriton.backends"] == registry._BUILT_IN
+    kinds = get_args(entries.Kind)
+    own = {f"nbtriton.{kind}": places for kind in kinds if (places := entries.own_places(kind))}
+    assert project["entry-points"] == own
+    for places in own.values():
+        assert all(entries.load(place) is not None for place in places.values())
 
 
 def test_the_console_script_is_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:

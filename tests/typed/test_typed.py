@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import nbtriton
+from nbtriton.common import entries
 from nbtriton.common.packages import EXTRAS
 from tests.children import run_python
 
@@ -80,7 +81,8 @@ def test_every_public_name_is_exported_for_type_checkers() -> None:
         for alias in node.names
         if alias.asname == alias.name
     }
-    assert exported == nbtriton._PUBLIC
+    views = {name: at.partition(":")[0] for name, at in entries.own_places("views").items()}
+    assert exported == {**nbtriton._PUBLIC, **views}
     for name, module in exported.items():
         assert name in importlib.import_module(str(module)).__all__
 

@@ -2,39 +2,19 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, TypeAlias, cast
+from typing import Any, TypeAlias
 
 from nbtriton.backends.base import BACKEND_DIRECTORY, WAY_OUT, Backend
+from nbtriton.common import entries
 from nbtriton.common.errors import InvalidArgumentError, UnsupportedError, nearest
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from importlib.metadata import EntryPoint
 
 __all__ = ["BackendSettings", "backend_for", "find_backend"]
 
 # By the backend's name; those of the empty name are for all.
 BackendSettings: TypeAlias = Mapping[str, Mapping[str, str]]
-
-_GROUP = "nbtriton.backends"
-
-# This package's own by name: also found when it is only on PYTHONPATH. They are asked about a source in this
-# order: an nn.Module may have an `execute` of its own.
-_BUILT_IN = {
-    "pytorch": "nbtriton.backends.pytorch:PyTorchBackend",
-    "python": "nbtriton.backends.python:PythonBackend",
-    "onnxruntime": "nbtriton.extensions.onnxruntime:OnnxRuntimeBackend",
-    "fil": "nbtriton.extensions.fil:FilBackend",
-    "openvino": "nbtriton.extensions.openvino:OpenVinoBackend",
-    "tensorflow": "nbtriton.extensions.tensorflow:TensorFlowBackend",
-    "identity": "nbtriton.extensions.demonstration:IdentityBackend",
-    "repeat": "nbtriton.extensions.demonstration:RepeatBackend",
-    "square": "nbtriton.extensions.demonstration:SquareBackend",
-}
 
 _ONNX = 'export the model to ONNX and use backend: "onnxruntime"'
 # Triton's other backends, with alternatives.
@@ -73,15 +53,12 @@ def find_backend(name: str, settings: BackendSettings = MappingProxyType({})) ->
     >>> find_backend("onnxruntime").__name__
     'OnnxRuntimeBackend'
     """
-    target = _BUILT_IN.get(name)
-    if target is not None:
-        return _load(name, target)
-    for point in _entry_points():
-        if point.name == name:
-            return _load(name, point.value)
+    place = entries.place_of("backends", name)
+    if place is not None:
+        return _load(name, place)
     code = Path(settings.get("", {}).get(BACKEND_DIRECTORY, ""), name, "model.py")
     if BACKEND_DIRECTORY in settings.get("", {}) and code.is_file():
-        python: Any = _load("python", _BUILT_IN["python"])
+        python: Any = find_backend("python")
         based: type[Backend] = python.based_on(name, code)
         return based
     raise InvalidArgumentError(
@@ -92,7 +69,7 @@ def find_backend(name: str, settings: BackendSettings = MappingProxyType({})) ->
 
 
 def _hint(name: str) -> str:
-    hint = _ELSEWHERE.get(name) or nearest(name, _names())
+    hint = _ELSEWHERE.get(name) or nearest(name, entries.places("backends"))
     if name == "ensemble" or hint.startswith("did you mean"):
         return hint
     return f"{hint}; {WAY_OUT}"
@@ -116,10 +93,10 @@ def backend_for(source: object) -> type[Backend]:
     >>> backend_for(lambda IN: IN).__name__
     'PythonBackend'
     """
-    for name in _names():
-        backend = find_backend(name)
+    for _, backend in entries.working("backends"):
         if backend.accepts(source):
-            return backend
+            found: type[Backend] = backend
+            return found
     what = source.__name__ if isinstance(source, type) else type(source).__name__
     raise InvalidArgumentError(
         f"no backend runs {source!r}" if len(repr(source)) < 80 else f"no backend runs a {what}",
@@ -128,23 +105,12 @@ def backend_for(source: object) -> type[Backend]:
     )
 
 
-def _names() -> list[str]:
-    return [*_BUILT_IN, *(p.name for p in _entry_points() if p.name not in _BUILT_IN)]
-
-
-def _entry_points() -> Iterable[EntryPoint]:
-    # Imported here: it costs 28 ms, a fifth of the whole import, and is seldom needed.
-    from importlib.metadata import entry_points
-
-    return entry_points(group=_GROUP)
-
-
-def _load(name: str, target: str) -> type[Backend]:
-    module, _, attribute = target.partition(":")
+def _load(name: str, place: str) -> type[Backend]:
     try:
-        backend = getattr(importlib.import_module(module), attribute)
+        backend: type[Backend] = entries.load(place)
     except ImportError as error:
         raise UnsupportedError(
-            f"backend '{name}' cannot be imported: {error}", hint=f"install what {module} needs"
+            f"backend '{name}' cannot be imported: {error}",
+            hint=f"install what {place.partition(':')[0]} needs",
         ) from error
-    return cast("type[Backend]", backend)
+    return backend

@@ -1,1 +1,39 @@
 """What is found by entry points and nothing else of nbtriton imports: each folder can be left unread, or out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+__all__ = ["ENTRY_POINTS"]
+
+# As in pyproject.toml, which a source tree on PYTHONPATH does not have: by kind and name.
+ENTRY_POINTS: Mapping[str, Mapping[str, str]] = {
+    "backends": {
+        "onnxruntime": "nbtriton.extensions.onnxruntime:OnnxRuntimeBackend",
+        "fil": "nbtriton.extensions.fil:FilBackend",
+        "openvino": "nbtriton.extensions.openvino:OpenVinoBackend",
+        "tensorflow": "nbtriton.extensions.tensorflow:TensorFlowBackend",
+        "identity": "nbtriton.extensions.demonstration:IdentityBackend",
+        "repeat": "nbtriton.extensions.demonstration:RepeatBackend",
+        "square": "nbtriton.extensions.demonstration:SquareBackend",
+    },
+    "magics": {
+        "chaos": "nbtriton.extensions.chaos.magics:ChaosMagics",
+        "lessons": "nbtriton.extensions.lessons.magics:TeachMagics",
+        "recordings": "nbtriton.extensions.recordings.magics:RecordingMagics",
+    },
+    "views": {
+        "ChaosReport": "nbtriton.extensions.chaos:ChaosReport",
+        "Recording": "nbtriton.extensions.recordings:Recording",
+        "TrafficTap": "nbtriton.extensions.recordings:TrafficTap",
+        "chaos": "nbtriton.extensions.chaos:chaos",
+        "check": "nbtriton.extensions.lessons:check",
+        "exercise": "nbtriton.extensions.lessons:exercise",
+        "figure": "nbtriton.extensions.lessons.widget:figure",
+        "last_batches": "nbtriton.extensions.lessons:last_batches",
+        "predict_batches": "nbtriton.extensions.lessons:predict_batches",
+        "record": "nbtriton.extensions.recordings:record",
+        "replay": "nbtriton.extensions.recordings:replay",
+        "scenario": "nbtriton.extensions.lessons:scenario",
+    },
+}

@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
-from nbtriton.extensions.lessons.magics import TeachMagics
+from nbtriton.common import entries
 
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
@@ -22,7 +22,9 @@ def load_ipython_extension(shell: InteractiveShell) -> None:
     In a browser alone there are no threads and so no server: there it is ``%triton_check`` only.
     """
     if _in_browser():
-        shell.register_magics(TeachMagics)
+        # The others need threads.
+        if (lessons := entries.place_of("magics", "lessons")) is not None:
+            shell.register_magics(entries.load(lessons))
         return
     from nbtriton.magics import extension
 

@@ -19,28 +19,38 @@ from IPython.utils.process import arg_split
 
 from nbtriton.common.errors import TritonError
 from nbtriton.common.quoting import quoted
-from nbtriton.extensions.lessons import SCENARIOS, Exercise
 from nbtriton.magics.common import unquoted
 from nbtriton.magics.environments import environment_names
 from nbtriton.serving.server import server
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable
     from types import SimpleNamespace
 
     from IPython.core.interactiveshell import InteractiveShell
+    from IPython.core.magic import Magics
 
 __all__ = ["register", "unregister"]
 
 _EVENT = "complete_command"
 
 
-def register(shell: InteractiveShell, methods: Mapping[str, Any]) -> None:
-    """Complete the lines of these magics, by name; each method carries its argparse parser."""
-    for name, method in methods.items():
-        for key in (f"%{name}", f"%%{name}"):
-            shell.set_hook(_EVENT, _completer(name, method), str_key=key)
-        shell.set_hook(_EVENT, _completer(name, method), re_key=_assigned(name))
+def register(shell: InteractiveShell, classes: Iterable[type[Magics]]) -> None:
+    """Complete the lines of these magics, of those that have an argparse parser.
+
+    A class with magics that name something other than a model has a static method ``completions(name, shell)``,
+    which returns these words for one of its magics.
+    """
+    for cls in classes:
+        own = getattr(cls, "completions", None)
+        for name, method in (item for kind in cls.magics.values() for item in kind.items()):
+            parser = getattr(getattr(cls, method), "parser", None)
+            if parser is None:
+                continue
+            complete = _completer(name, parser, own)
+            for key in (f"%{name}", f"%%{name}"):
+                shell.set_hook(_EVENT, complete, str_key=key)
+            shell.set_hook(_EVENT, complete, re_key=_assigned(name))
     shell.Completer.custom_matchers.append(_match_steps)
 
 
@@ -60,8 +70,10 @@ def _assigned(name: str) -> str:
     return rf"\s*[\w.\[\]'\"]+\s*=\s*%{name}\b"
 
 
-def _completer(name: str, method: Any) -> Any:
-    actions = method.parser._actions  # noqa: SLF001 - argparse has no public list of options
+def _completer(
+    name: str, parser: Any, own: Callable[[str, InteractiveShell], list[str]] | None
+) -> Any:
+    actions = parser._actions  # noqa: SLF001 - argparse has no public list of options
     positional = [action for action in actions if not action.option_strings]
     taken = inf if positional and positional[0].nargs else 1
 
@@ -83,11 +95,8 @@ def _completer(name: str, method: Any) -> Any:
             return [value for value in names if value.startswith(word)]
         if positional and positional[0].dest == "directory" and len(words) < taken:
             return []  # IPython completes paths
-        if name == "triton_check":
-            values = shell.user_ns.values()
-            return [] if words else [one.name for one in values if isinstance(one, Exercise)]
-        if name == "triton_figure":
-            return [] if words else [*SCENARIOS, *_words(_models(), is_open)]
+        if own is not None:
+            return [] if words else _words(own(name, shell), is_open)
         return [*_words(_models(), is_open), *_tensors(name, [unquoted(word) for word in words])]
 
     return complete

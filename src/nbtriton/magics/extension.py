@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import sys
+from functools import cache
 from traceback import walk_stack
 from typing import TYPE_CHECKING, Any
 
 from nbtriton.backends.python import install_pb_utils
-from nbtriton.extensions.chaos.magics import ChaosMagics
-from nbtriton.extensions.lessons.magics import TeachMagics
-from nbtriton.extensions.recordings.magics import RecordingMagics
+from nbtriton.common import entries
 from nbtriton.magics import completion, configurable, display
 from nbtriton.magics.ask import AskMagics
 from nbtriton.magics.define import DefineMagics
@@ -24,29 +23,28 @@ from nbtriton.serving.server import close_server
 
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
+    from IPython.core.magic import Magics
 
 __all__ = ["load_ipython_extension", "magic_methods", "unload_ipython_extension"]
 
-_CLASSES = (
+_CORE = (
     DefineMagics,
     AskMagics,
     MeasureMagics,
     ExplainMagics,
     PredictMagics,
-    RecordingMagics,
-    ChaosMagics,
     RepositoryMagics,
     OptionsMagics,
     EnvironmentMagics,
-    TeachMagics,
 )
 
 
 def load_ipython_extension(shell: InteractiveShell) -> None:
     """Add the magics; called by ``%load_ext nbtriton``."""
-    shell.register_magics(*_CLASSES)
+    _classes.cache_clear()
+    shell.register_magics(*_classes())
     install_pb_utils()
-    completion.register(shell, magic_methods())
+    completion.register(shell, _classes())
     display.register(shell)
     configurable.register(shell)
 
@@ -66,11 +64,17 @@ def unload_ipython_extension(shell: InteractiveShell) -> None:
     for kind in shell.magics_manager.magics.values():
         for name in magic_methods():
             kind.pop(name, None)
-    for cls in _CLASSES:
+    for cls in _classes():
         shell.magics_manager.registry.pop(cls.__name__, None)
     if not _reloads(shell):
         for module in ("triton_python_backend_utils", "c_python_backend_utils"):
             sys.modules.pop(module, None)
+
+
+@cache
+def _classes() -> tuple[type[Magics], ...]:
+    """Return all classes of magics; those of other packages as they were found when the extension was loaded."""
+    return (*_CORE, *(cls for _, cls in entries.working("magics")))
 
 
 def _reloads(shell: InteractiveShell) -> bool:
@@ -86,7 +90,7 @@ def magic_methods() -> dict[str, Any]:
     """Return the functions of all magics by name."""
     return {
         name: getattr(cls, method)
-        for cls in _CLASSES
+        for cls in _classes()
         for kind in cls.magics.values()
         for name, method in kind.items()
     }

@@ -21,6 +21,8 @@ from nbtriton.extensions.lessons import SCENARIOS, Exercise, Overview, Progress,
 from nbtriton.magics.common import evaluate, int_list, keep, keep_option, parse, unquoted
 
 if TYPE_CHECKING:
+    from IPython.core.interactiveshell import InteractiveShell
+
     from nbtriton.serving.server import Server
 
 __all__ = ["TeachMagics"]
@@ -138,6 +140,15 @@ class TeachMagics(Magics):
         else:
             made = figure(name, **changes)
         return keep(self.shell, options.out, made)
+
+    @staticmethod
+    def completions(name: str, shell: InteractiveShell) -> list[str]:
+        """Return the exercises of the notebook, or the figures and the models."""
+        if name == "triton_check":
+            return [one.name for one in shell.user_ns.values() if isinstance(one, Exercise)]
+        from nbtriton.serving.server import server
+
+        return [*SCENARIOS, *server().engine.inspection.model_names()]
 
     def _exercises(self) -> dict[str, Exercise]:
         names = self.shell.user_ns

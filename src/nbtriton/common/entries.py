@@ -1,0 +1,81 @@
+"""What packages add to nbtriton: each kind is a group of entry points, and one entry a name with its place.
+
+``nbtriton.backends``, ``nbtriton.magics``, ``nbtriton.endpoints``, ``nbtriton.commands``, ``nbtriton.views`` and
+``nbtriton.exporters``; CONTRIBUTING.md tells what an entry of each kind is. nbtriton's own extensions are entries as
+well, from a table in `nbtriton.extensions` that is also found where nothing is installed; without that folder they are
+not there, and all else is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import warnings
+from collections.abc import Iterator, Mapping
+from typing import Any, Literal, TypeAlias
+
+__all__ = ["CORE", "Kind", "load", "own_places", "place_of", "places", "working"]
+
+Kind: TypeAlias = Literal["backends", "magics", "endpoints", "commands", "views", "exporters"]
+
+# What the core has of each kind. Backends are asked about a source in this order: an nn.Module may have an
+# `execute` as well.
+CORE: Mapping[str, Mapping[str, str]] = {
+    "backends": {
+        "pytorch": "nbtriton.backends.pytorch:PyTorchBackend",
+        "python": "nbtriton.backends.python:PythonBackend",
+    },
+}
+
+
+def own_places(kind: Kind) -> dict[str, str]:
+    """Return the places of nbtriton's own entries of a kind, by name, as ``module:attribute``."""
+    own: Mapping[str, Mapping[str, str]] = {}
+    with contextlib.suppress(ImportError):  # the core alone
+        own = importlib.import_module("nbtriton.extensions").ENTRY_POINTS
+    return {**CORE.get(kind, {}), **own.get(kind, {})}
+
+
+def places(kind: Kind) -> dict[str, str]:
+    """Return the places of all entries of a kind, by name: nbtriton's own, then those of other packages."""
+    # Imported here: it costs 28 ms, a fifth of the whole import, and is seldom needed.
+    from importlib.metadata import entry_points
+
+    found = own_places(kind)
+    for point in entry_points(group=f"nbtriton.{kind}"):
+        # An installation of nbtriton may be older than the source that runs.
+        if not point.value.startswith("nbtriton."):
+            found.setdefault(point.name, point.value)
+    return found
+
+
+def place_of(kind: Kind, name: str) -> str | None:
+    """Return the place of an entry; None if there is none of this name."""
+    return own_places(kind).get(name) or places(kind).get(name)
+
+
+def load(place: str) -> Any:
+    """Return the object at a place; imports its module.
+
+    Raises
+    ------
+    ImportError, AttributeError
+        There is none, or its module cannot be imported.
+    """
+    module, _, attribute = place.partition(":")
+    return getattr(importlib.import_module(module), attribute)
+
+
+def working(kind: Kind) -> Iterator[tuple[str, Any]]:
+    """Yield the name and the object of each entry of a kind; one that cannot be loaded is a warning."""
+    for name, place in places(kind).items():
+        try:
+            found = load(place)
+        except Exception as error:
+            warnings.warn(
+                f"the extension '{name}' ({place}) adds nothing to nbtriton.{kind}: "
+                f"{type(error).__name__}: {error}",
+                stacklevel=2,
+            )
+        else:
+            yield name, found
