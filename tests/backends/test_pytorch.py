@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+import nbtriton as nt
 from nbtriton.backends import InstanceContext, ModelContext, find_backend
 from nbtriton.backends.pytorch.core.naming import (
     Forward,
@@ -385,6 +386,34 @@ def test_thread_counts_are_applied_and_0_keeps_torch_s_own(torch_model, run):
         assert torch.get_num_threads() == before
         torch_model(Scale, DEFAULT + parameter("INTRA_OP_THREAD_COUNT", "1"))
         assert torch.get_num_threads() == 1
+    finally:
+        torch.set_num_threads(before)
+
+
+def openmp_threads() -> int:
+    """Return the number of threads that a matrix product on this thread would take; asks torch for nothing."""
+    info = pytest.importorskip("threadpoolctl").threadpool_info()
+    return next(p["num_threads"] for p in info if "torch" in p["filepath"])
+
+
+class ThreadsOfModule(torch.nn.Module):
+    def forward(self, IN: "INT64[1]") -> {"OUT": "INT64[1]"}:  # noqa: F821
+        return torch.full_like(IN, openmp_threads())
+
+
+def threads_of_function(IN: "INT64[1]") -> {"OUT": "INT64[1]"}:  # noqa: F821
+    return {"OUT": np.full_like(IN, openmp_threads())}
+
+
+@pytest.mark.parametrize("model", [ThreadsOfModule, threads_of_function])
+def test_torch_s_number_of_threads_holds_on_the_threads_that_execute(model):
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(3)
+        with nt.Server() as server:
+            server.load("", model, name="m")
+            found = server.submit("m", {"IN": np.zeros((1,), np.int64)}).result(timeout=60)
+            assert found["OUT"].tolist() == [3]
     finally:
         torch.set_num_threads(before)
 

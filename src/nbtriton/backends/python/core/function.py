@@ -20,7 +20,7 @@ from nbtriton.backends.core.place import Place
 from nbtriton.backends.core.synchronize import to_host, wait_for_outputs
 from nbtriton.backends.python.api.sender import stop_answering_abandoned
 from nbtriton.backends.python.callables import open_callable
-from nbtriton.backends.python.core.instance import without_running_loop
+from nbtriton.backends.python.core.instance import call_model
 from nbtriton.backends.python.core.tensor import leaving
 from nbtriton.backends.python.isolation.running import Running, any_live, enter_live, leave_live
 from nbtriton.backends.read_only import check_unchanged, explained_error, versions_of
@@ -215,7 +215,7 @@ class FunctionInstance(BatchInstance):
     def _of_user(self, call: Callable[[Any], Any], argument: Any) -> Any:
         """Run the user's code; its errors name the user's line."""
         try:
-            return without_running_loop(call, argument)
+            return call_model(call, argument)
         except KeyboardInterrupt:
             raise
         except BaseException as error:

@@ -39,7 +39,7 @@ from nbtriton.model.tensors import (
 if TYPE_CHECKING:
     from nbtriton.backends.python.isolation.loop import LoopThread, Outcome
 
-__all__ = ["PythonInstance", "without_running_loop"]
+__all__ = ["PythonInstance", "call_model"]
 
 _Argument = TypeVar("_Argument")
 _Result = TypeVar("_Result")
@@ -123,7 +123,7 @@ class PythonInstance(BackendInstance):
         timer.inputs_ready()
         try:
             # A copy: the model may empty its list.
-            result = without_running_loop(execute, received.copy())
+            result = call_model(execute, received.copy())
             if type(result) is CoroutineType:
                 result = self._await(result, received)
         except KeyboardInterrupt:
@@ -348,17 +348,22 @@ def _run_again(view: ReceivedRequest) -> Response | None:
     return None
 
 
-def without_running_loop(call: Callable[[_Argument], _Result], argument: _Argument) -> _Result:
-    """Call a function as on a thread without an event loop.
+def call_model(call: Callable[[_Argument], _Result], argument: _Argument) -> _Result:
+    """Call a model's code as on its only thread: no event loop is running, and torch's settings hold.
 
     A model may call `asyncio.run`, which fails on a thread with a running loop, such as the notebook kernel's
-    own. (asyncio has no other way to set the running loop.)
+    own. (asyncio has no other way to set the running loop.) And ``torch.set_num_threads`` reaches another thread
+    only when that thread asks for the number: until then its matrix products take a thread for each core.
     """
     # Not imported here, which takes 30 ms of a worker's start: running loops have imported it already.
-    asyncio = _modules.get("asyncio")
+    torch, asyncio = _modules.get("torch"), _modules.get("asyncio")
+    if torch is not None:
+        threads = getattr(torch, "get_num_threads", None)  # none during its import
+        if threads is not None:
+            threads()
     if asyncio is None:  # an attribute that None lacks would cost 3,600 instructions
         return call(argument)
-    find_running = getattr(asyncio, "_get_running_loop", None)  # none during its import
+    find_running = getattr(asyncio, "_get_running_loop", None)  # likewise
     running = None if find_running is None else find_running()
     if running is None:
         return call(argument)

@@ -127,6 +127,9 @@ class ModuleInstance(BatchInstance):
         if self._reads_only:
             versions = versions_of({k: v for k, v in inputs.items() if type(v) is not list})
         timer.inputs_ready()
+        # `torch.set_num_threads` reaches a thread when that asks for the number: until then its matrix products take
+        # a thread for each core, which halves throughput, and divides it by ten beside other programs.
+        self._torch.get_num_threads()
         with self._guard:
             if place is None:
                 outputs = self._name_outputs(self._forward(inputs))
