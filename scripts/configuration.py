@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from nbtriton.model.config import field_effects
-from nbtriton.serving.frontends.serve.flags import GROUPS, Flag
+from nbtriton.serving.frontends.serve.flags import Flag, groups
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "configuration.md"
 
@@ -41,7 +41,7 @@ def server_flags() -> list[str]:
         "| flag | value | effect | |",
         "|---|---|---|---|",
     ]
-    for title, flags in GROUPS.items():
+    for title, flags in groups().items():
         if title:
             lines.append(f"| **{title}** | | | |")
         lines += [_row(flag) for flag in flags]

@@ -17,6 +17,7 @@ ENTRY_POINTS: Mapping[str, Mapping[str, str]] = {
         "repeat": "nbtriton.extensions.demonstration:RepeatBackend",
         "square": "nbtriton.extensions.demonstration:SquareBackend",
     },
+    "endpoints": {"openai": "nbtriton.extensions.openai.endpoint:OpenAiEndpoint"},
     "magics": {
         "chaos": "nbtriton.extensions.chaos.magics:ChaosMagics",
         "lessons": "nbtriton.extensions.lessons.magics:TeachMagics",

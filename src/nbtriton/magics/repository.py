@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from IPython.core.magic import Magics, line_magic, magics_class, output_can_be_silenced
 from IPython.core.magic_arguments import argument, magic_arguments
 
+from nbtriton.common import entries
 from nbtriton.common.errors import LoadWarning
 from nbtriton.magics.common import evaluate, keep, keep_option, name_list, parse, unquoted
 from nbtriton.serving.server import server
@@ -49,7 +50,12 @@ def _said(category: type[Warning]) -> Iterator[None]:
 
 
 _HIGHEST_PORT = 65535
-_PORTS = ("http_port", "grpc_port", "metrics_port", "openai_port")
+_PORTS = (
+    "http_port",
+    "grpc_port",
+    "metrics_port",
+    *(f"{one}_port" for one in entries.places("endpoints")),
+)
 
 
 def _port(text: str) -> int | None:
@@ -59,6 +65,16 @@ def _port(text: str) -> int | None:
     if not re.fullmatch("[0-9]{1,5}", text) or int(text) > _HIGHEST_PORT:
         raise ArgumentTypeError(f"'{text}' is neither a port nor 'none'")
     return int(text)
+
+
+def _ports_of_extensions(function: Any) -> Any:
+    """Add an option for the port of each endpoint that an extension adds."""
+    for name in entries.places("endpoints"):
+        text = f"the endpoint '{name}' of an extension"
+        function = argument(f"--{name}-port", type=_port, default=SUPPRESS, metavar="N", help=text)(
+            function
+        )
+    return function
 
 
 @magics_class
@@ -184,10 +200,7 @@ class RepositoryMagics(Magics):
     @argument("--http-port", type=_port, default=SUPPRESS, metavar="N", help="0: any that is free")
     @argument("--grpc-port", type=_port, default=SUPPRESS, metavar="N", help="'none': not at all")
     @argument("--metrics-port", type=_port, default=SUPPRESS, metavar="N", help="likewise")
-    @argument(
-        "--openai-port", type=_port, default=SUPPRESS, metavar="N",
-        help="OpenAI's completions and chat over text models",
-    )  # fmt: skip
+    @_ports_of_extensions
     @argument("--host", metavar="ADDRESS", help="by default this machine alone")
     @argument(
         "--tls-cert", metavar="FILE", help="HTTP and gRPC over TLS, with this certificate (PEM)"

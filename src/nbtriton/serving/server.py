@@ -304,7 +304,7 @@ class Server(EngineServer):  # noqa: D101 - the docstring of what it extends
 
 
 def _is_open(one: Endpoints) -> bool:
-    return bool(one.http_port or one.grpc_port or one.metrics_port or one.openai_port)
+    return one.is_open
 
 
 _lock = per_process(threading.Lock)

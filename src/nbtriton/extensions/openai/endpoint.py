@@ -8,10 +8,12 @@ from codecs import getincrementaldecoder
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
 from nbtriton.common.errors import NotFoundError, TritonError
+from nbtriton.extensions.openai.chat import chat_template_of
 from nbtriton.extensions.openai.requests import (
     ApiError,
     ChatTemplate,
@@ -34,17 +36,20 @@ from nbtriton.extensions.openai.tensors import (
     usage_of,
 )
 from nbtriton.runtime.engine import BARE_FINAL
+from nbtriton.serving.frontends.endpoint import Endpoint
 from nbtriton.serving.frontends.http1.inference import LONG_JSON
 from nbtriton.serving.frontends.http1.responders import HttpResponder
 from nbtriton.serving.frontends.http1.response import JSON, HttpResponse, RequestResponseCycle
 from nbtriton.serving.frontends.kserve.call import InferCall
+from nbtriton.serving.frontends.serve import kinds
+from nbtriton.serving.frontends.serve.flags import Flag
 
 if TYPE_CHECKING:
     from nbtriton.backends.base import Response
     from nbtriton.runtime.engine import InferenceRequest, JoinBatch, ModelSignature
     from nbtriton.serving.frontends.service import Service
 
-__all__ = ["OpenAiHandlers", "OpenAiOptions"]
+__all__ = ["OpenAiEndpoint", "OpenAiOptions"]
 
 _log = logging.getLogger("nbtriton.serving.frontends")
 
@@ -79,7 +84,7 @@ class OpenAiOptions:
     default_max_tokens: int = 16
 
 
-class OpenAiHandlers:
+class OpenAiEndpoint(Endpoint):
     """Handlers of ``/v1/completions``, ``/v1/chat/completions``, ``/v1/models``, and Triton's own two routes.
 
     Parameters
@@ -91,6 +96,17 @@ class OpenAiHandlers:
     join_batch : callable, optional
         As for `RequestDispatcher.submit_many`.
     """
+
+    title = "OpenAI"
+    options_type = OpenAiOptions
+    flags = (
+        Flag("openai-port", kinds.PORT, None, "answer /v1/completions, /v1/chat/completions and "
+             "/v1/models of text models; 0 for any that is free", ours=True),
+        Flag("tokenizer", kinds.TEXT, "", "of Hugging Face: its chat template makes prompts of "
+             "conversations", ours=True),
+        Flag("chat-template", kinds.TEXT, "", "or a template in Jinja's language, or its file", ours=True),
+        Flag("default-max-tokens", kinds.INTEGER, 16, "for requests that say nothing", ours=True),
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -108,6 +124,12 @@ class OpenAiHandlers:
             "/v1/completions": read_completion,
             "/v1/chat/completions": lambda body: read_chat(body, options.chat_template),
         }
+
+    @classmethod
+    def options_of(cls, arguments: SimpleNamespace) -> OpenAiOptions:
+        """Return the options that the flags set."""
+        template = chat_template_of(arguments.tokenizer, arguments.chat_template)
+        return OpenAiOptions(template, arguments.default_max_tokens)
 
     def handle(self, cycles: Sequence[RequestResponseCycle]) -> None:
         """Answer requests that arrived together, each now or later; never raises."""

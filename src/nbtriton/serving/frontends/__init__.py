@@ -1,4 +1,4 @@
-"""Endpoints of a server: KServe v2 over HTTP and gRPC, shared memory, metrics, OpenAI's API.
+"""Endpoints of a server: KServe v2 over HTTP and gRPC, shared memory, metrics.
 
 `serve` opens ports; the `Endpoints` that it returns closes them.
 """
@@ -13,12 +13,13 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
+from nbtriton.common import entries
 from nbtriton.common.checks import MAPPING, PATH, SWITCH, Kind, check, is_whole, optional
 from nbtriton.common.closing import Closing
-from nbtriton.common.errors import InvalidArgumentError, UnavailableError
-from nbtriton.extensions.openai.endpoint import OpenAiHandlers, OpenAiOptions
+from nbtriton.common.errors import InvalidArgumentError, UnavailableError, nearest
 from nbtriton.runtime.engine.forks import notify_in_children
 from nbtriton.runtime.engine.interrupts import interrupts_deferred
+from nbtriton.serving.frontends.endpoint import Endpoint
 from nbtriton.serving.frontends.http1.connection import HttpListener
 from nbtriton.serving.frontends.http1.handlers import Handlers
 from nbtriton.serving.frontends.http1.response import HttpResponse, RequestResponseCycle, error_body
@@ -35,11 +36,11 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Control",
+    "Endpoint",
     "Endpoints",
     "Limits",
     "LogSettings",
     "MetricsConfig",
-    "OpenAiOptions",
     "OpenTelemetry",
     "Service",
     "Tls",
@@ -57,7 +58,7 @@ def _made_by(kind: type) -> Kind:
 
 
 _KINDS: Mapping[str, Kind] = {
-    **dict.fromkeys(("http_port", "grpc_port", "metrics_port", "openai_port"), _PORT),
+    **dict.fromkeys(("http_port", "grpc_port", "metrics_port"), _PORT),
     "host": _TEXT,
     **dict.fromkeys(("grpc_host", "metrics_host"), optional(_TEXT)),
     **dict.fromkeys(("restricted", "grpc_restricted"), optional(MAPPING)),
@@ -71,7 +72,6 @@ _KINDS: Mapping[str, Kind] = {
     "opentelemetry": _made_by(OpenTelemetry),
     "log": _made_by(LogSettings),
     "metrics": _made_by(MetricsConfig),
-    "openai": _made_by(OpenAiOptions),
     "http_tls": _made_by(Tls),
     "grpc_tls": _made_by(Tls),
 }
@@ -82,8 +82,9 @@ class Endpoints(Closing):
 
     Attributes
     ----------
-    http_port, grpc_port, metrics_port, openai_port : int or None
-        None for a protocol without an open port.
+    http_port, grpc_port, metrics_port : int or None
+        None for a protocol without an open port; ``NAME_port`` of an extension's endpoint likewise.
+    is_open : bool
     host : str
         The address that they listen on.
 
@@ -128,9 +129,15 @@ class Endpoints(Closing):
     def metrics_port(self) -> int | None:
         return self._port("metrics")
 
+    def __getattr__(self, name: str) -> int | None:
+        protocol = name.removesuffix("_port")
+        if protocol == name or entries.place_of("endpoints", protocol) is None:
+            raise AttributeError(f"'Endpoints' has no attribute '{name}'")
+        return self._port(protocol)
+
     @property
-    def openai_port(self) -> int | None:
-        return self._port("openai")
+    def is_open(self) -> bool:
+        return bool(self._open)
 
     def _port(self, protocol: str) -> int | None:
         endpoint = self._open.get(protocol)
@@ -195,7 +202,6 @@ def serve(
     http_port: int | None = 8000,
     grpc_port: int | None = None,
     metrics_port: int | None = 8002,
-    openai_port: int | None = None,
     host: str = "127.0.0.1",
     control: Control | None = None,
     limits: Limits | None = None,
@@ -214,9 +220,9 @@ def serve(
     metrics: MetricsConfig | None = None,
     client_shm: bool = True,
     grpc_header_forward_pattern: str | None = None,
-    openai: OpenAiOptions | None = None,
     http_tls: Tls | None = None,
     grpc_tls: Tls | None = None,
+    **others: Any,
 ) -> Endpoints:
     """Open a server's ports to clients.
 
@@ -226,9 +232,6 @@ def serve(
         Stays open when the endpoints close.
     http_port, grpc_port, metrics_port : int or None
         0 for any free port, None for no port.
-    openai_port : int, optional
-        OpenAI's ``/v1/completions``, ``/v1/chat/completions`` and ``/v1/models`` over text models,
-        at the address of HTTP. Triton's OpenAI-compatible frontend listens on 9000.
     host : str
         The address to listen on. Clients are not authenticated: every client that reaches the
         address may use the models.
@@ -266,10 +269,13 @@ def serve(
         Triton's ``--allow-client-shm``: whether clients may register shared memory.
     grpc_header_forward_pattern : str, optional
         Triton's ``--grpc-header-forward-pattern``; the one for HTTP by default.
-    openai : OpenAiOptions, optional
-        Chat template and limits of the OpenAI endpoint.
     http_tls, grpc_tls : Tls, optional
         TLS settings; for gRPC Triton's ``--grpc-use-ssl`` and the flags beside it.
+
+    **others
+        ``NAME_port`` and ``NAME`` of each endpoint that an extension adds, its port at the address of HTTP and its
+        options: ``openai_port`` for OpenAI's ``/v1/completions``, ``/v1/chat/completions`` and ``/v1/models`` over
+        text models (Triton's OpenAI-compatible frontend listens on 9000), ``openai`` for their chat template.
 
     Returns
     -------
@@ -289,11 +295,12 @@ def serve(
     True
     """
     check(locals(), _KINDS)
+    added = _added(others)
     hosts = {
         "http": (http_port, host),
         "grpc": (grpc_port, host if grpc_host is None else grpc_host),
         "metrics": (metrics_port, host if metrics_host is None else metrics_host),
-        "openai": (openai_port, host),
+        **{name: (port, host) for name, (_, port, _) in added.items()},
     }
     for protocol, (port, _) in hosts.items():
         if port is not None and not 0 <= port <= _HIGHEST_PORT:
@@ -351,18 +358,14 @@ def serve(
                 ),
             )  # fmt: skip
         text_of_metrics = Metrics(server, metrics or MetricsConfig()).text
-        protocol = "openai"
-        if openai_port is not None:
-            handlers = OpenAiHandlers(
-                service, openai or OpenAiOptions(), text_of_metrics, thread.join_batch
-            )
+        for protocol, (kind, port, options) in added.items():
+            handle = kind(service, options, text_of_metrics, thread.join_batch).handle
             endpoints.add(
-                "openai",
+                protocol,
                 HttpListener(
-                    handlers.handle, host, openai_port, service.limits, service.trace, thread,
-                    tls=http_tls,
+                    handle, host, port, service.limits, service.trace, thread, tls=http_tls
                 ),
-            )  # fmt: skip
+            )
         protocol = "metrics"
         if metrics_port is not None:
             answer = _MetricsHandler(text_of_metrics)
@@ -384,6 +387,36 @@ def serve(
         endpoints.close()
         raise
     return endpoints
+
+
+def _added(given: Mapping[str, Any]) -> dict[str, tuple[type[Endpoint], int, Any]]:
+    """Return class, port and options of each endpoint of an extension that is to be opened.
+
+    Raises
+    ------
+    TypeError
+        An argument belongs to none.
+    InvalidArgumentError
+        A port or options are of another kind.
+    """
+    found = {}
+    for argument in given:
+        name = argument.removesuffix("_port")
+        place = entries.place_of("endpoints", name)
+        if place is None:
+            hint = nearest(
+                argument, [*_KINDS, *(f"{one}_port" for one in entries.places("endpoints"))]
+            )
+            raise TypeError(f"serve() got an unexpected keyword argument '{argument}' ({hint})")
+        kind: type[Endpoint] = entries.load(place)
+        port, options = given.get(f"{name}_port"), given.get(name)
+        check(
+            {f"{name}_port": port, name: options},
+            {f"{name}_port": _PORT, name: _made_by(kind.options_type)},
+        )
+        if port is not None:
+            found[name] = (kind, port, kind.options_type() if options is None else options)
+    return found
 
 
 class _MetricsHandler:

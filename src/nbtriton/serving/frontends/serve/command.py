@@ -17,9 +17,10 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from nbtriton.backends import SETTINGS_OF_ALL, find_backend
+from nbtriton.common import entries
 from nbtriton.common.errors import InternalError, InvalidArgumentError, TritonError
 from nbtriton.runtime.engine import CODE_TEXTS
-from nbtriton.serving.frontends.serve.flags import FLAGS, HELP, parse_flags, usage
+from nbtriton.serving.frontends.serve.flags import HELP, flags_by_name, parse_flags, usage
 from nbtriton.serving.frontends.serve.logs import LogSettings
 from nbtriton.serving.frontends.serve.options import endpoint_options, server_options, start_log
 from nbtriton.serving.frontends.service import FailedControl
@@ -80,8 +81,9 @@ def _run(
     log: LogSettings,
 ) -> int:
     for name in sorted(arguments.given):
-        if not FLAGS[name].effect:
-            _log.warning("--%s has no effect here: %s", name, FLAGS[name].help)
+        flag = flags_by_name()[name]
+        if not flag.effect:
+            _log.warning("--%s has no effect here: %s", name, flag.help)
     options = server_options(arguments)
     _log_without_effect(options["backend_config"])
     ports = {**endpoint_options(arguments), "log": log}
@@ -147,7 +149,10 @@ def _serve(
     for what, port, host in (
         ("GRPCInferenceService", endpoints.grpc_port, options["grpc_host"]),
         ("HTTPService", endpoints.http_port, options["host"]),
-        ("OpenAI Service", endpoints.openai_port, options["host"]),
+        *(
+            (f"{kind.title} Service", getattr(endpoints, f"{name}_port"), options["host"])
+            for name, kind in entries.working("endpoints")
+        ),
         ("Metrics Service", endpoints.metrics_port, options["metrics_host"]),
     ):
         if port is not None:

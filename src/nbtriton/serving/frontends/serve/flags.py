@@ -1,6 +1,6 @@
 """Flags of `nbtriton serve`, which are tritonserver's: names, kinds, defaults and help.
 
-The command line, its help and the table in ``docs/configuration.md`` are made from `GROUPS`.
+The command line, its help and the table in ``docs/configuration.md`` are made from `groups`.
 """
 
 from __future__ import annotations
@@ -9,14 +9,16 @@ import getopt
 import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from types import SimpleNamespace
 from typing import Any
 
+from nbtriton.common import entries
 from nbtriton.common.errors import InvalidArgumentError, TritonError, nearest
 from nbtriton.serving.frontends.serve import kinds
 from nbtriton.serving.frontends.serve.kinds import Kind, choice
 
-__all__ = ["FLAGS", "GROUPS", "HELP", "Flag", "parse_flags", "usage"]
+__all__ = ["HELP", "Flag", "flags_by_name", "groups", "parse_flags", "usage"]
 
 HELP = "see nbtriton serve --help"
 
@@ -66,7 +68,7 @@ _POOLS = "pools grow with their use"
 _SAGEMAKER = "SageMaker has no endpoint here"
 _VERTEX = "Vertex AI has no endpoint here"
 
-GROUPS: Mapping[str, tuple[Flag, ...]] = {
+_GROUPS: Mapping[str, tuple[Flag, ...]] = {
     "": (Flag("help", kinds.SWITCH, False, "print this"),),
     "Server": (
         Flag("id", kinds.TEXT, "triton", "the server's name in its metadata"),
@@ -156,14 +158,6 @@ GROUPS: Mapping[str, tuple[Flag, ...]] = {
         Flag("metrics-config", kinds.METRICS_SETTING, None, "counter_latencies (true), summary_latencies "
              "(false), summary_quantiles (0.5:0.05,0.9:0.01,…)", True),
     ),
-    "OpenAI (tritonserver has a program of its own for it)": (
-        Flag("openai-port", kinds.PORT, None, "answer /v1/completions, /v1/chat/completions and "
-             "/v1/models of text models; 0 for any that is free", ours=True),
-        Flag("tokenizer", kinds.TEXT, "", "of Hugging Face: its chat template makes prompts of "
-             "conversations", ours=True),
-        Flag("chat-template", kinds.TEXT, "", "or a template in Jinja's language, or its file", ours=True),
-        Flag("default-max-tokens", kinds.INTEGER, 16, "for requests that say nothing", ours=True),
-    ),
     "Log": (
         Flag("log-verbose", kinds.LEVEL, 0, "above 0: more messages"),
         Flag("log-info", kinds.BOOLEAN, True, "log information"),
@@ -227,7 +221,18 @@ GROUPS: Mapping[str, tuple[Flag, ...]] = {
         Flag("trace-log-frequency", kinds.INTEGER, None, "as --trace-config triton,log-frequency=N"),
     ),
 }  # fmt: skip
-FLAGS: Mapping[str, Flag] = {flag.name: flag for flags in GROUPS.values() for flag in flags}
+
+
+def groups() -> dict[str, tuple[Flag, ...]]:
+    """Return the flags by group, with those of the endpoints that extensions add."""
+    added = {kind.title: kind.flags for _, kind in entries.working("endpoints") if kind.flags}
+    return {**_GROUPS, **added}
+
+
+@cache
+def flags_by_name() -> Mapping[str, Flag]:
+    """Return all flags by name."""
+    return {flag.name: flag for flags in groups().values() for flag in flags}
 
 
 def parse_flags(argv: Sequence[str]) -> SimpleNamespace:
@@ -248,16 +253,16 @@ def parse_flags(argv: Sequence[str]) -> SimpleNamespace:
     InvalidArgumentError
         A flag is unknown or a value is wrong, with tritonserver's text.
     """
-    names = [flag.name + "=" * bool(flag.kind.shown) for flag in FLAGS.values()]
+    names = [flag.name + "=" * bool(flag.kind.shown) for flag in flags_by_name().values()]
     try:
         found, rest = getopt.gnu_getopt(list(argv), "", names)
     except getopt.GetoptError as error:
         raise _unreadable(error.opt, argv) from None
     values = SimpleNamespace(given=set())
-    for flag in FLAGS.values():
+    for flag in flags_by_name().values():
         setattr(values, flag.attribute, [] if flag.repeated else flag.default)
     for option, text in found:
-        flag = FLAGS[option.removeprefix("--")]
+        flag = flags_by_name()[option.removeprefix("--")]
         values.given.add(flag.name)
         try:
             value = flag.kind.read(text) if flag.kind.shown else True
@@ -279,16 +284,18 @@ def _unreadable(option: str, argv: Sequence[str]) -> InvalidArgumentError:
     if f"--{option}" not in {text.partition("=")[0] for text in argv}:
         return InvalidArgumentError(f"invalid option -- '{option}'", hint=HELP)
     candidates = (
-        [option] if option in FLAGS else [name for name in FLAGS if name.startswith(option)]
+        [option]
+        if option in flags_by_name()
+        else [name for name in flags_by_name() if name.startswith(option)]
     )
     if not candidates:
-        near = nearest(option, FLAGS)
+        near = nearest(option, flags_by_name())
         hint = near.replace("'", "'--", 1) if near.startswith("did") else HELP
         return InvalidArgumentError(f"unrecognized option '--{option}'", hint=hint)
     if len(candidates) > 1:
         others = " ".join(f"'--{name}'" for name in candidates)
         return InvalidArgumentError(f"option '--{option}' is ambiguous; possibilities: {others}")
-    if FLAGS[candidates[0]].kind.shown:
+    if flags_by_name()[candidates[0]].kind.shown:
         return InvalidArgumentError(f"option '--{candidates[0]}' requires an argument", hint=HELP)
     return InvalidArgumentError(f"option '--{candidates[0]}' doesn't allow an argument", hint=HELP)
 
@@ -300,7 +307,7 @@ def usage() -> str:
         "",
         "Serve a model repository over HTTP and gRPC, with tritonserver's flags, until SIGTERM or SIGINT.",
     ]
-    for title, flags in GROUPS.items():
+    for title, flags in groups().items():
         lines += ["", f"{title}:"] if title else [""]
         for flag in flags:
             lines.append(f"  --{flag.name} {flag.kind.shown}".rstrip())

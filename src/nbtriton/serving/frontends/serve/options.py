@@ -7,9 +7,8 @@ import sys
 from types import SimpleNamespace
 from typing import Any
 
+from nbtriton.common import entries
 from nbtriton.common.errors import InvalidArgumentError
-from nbtriton.extensions.openai.chat import chat_template_of
-from nbtriton.extensions.openai.endpoint import OpenAiOptions
 from nbtriton.serving.frontends.listener import Tls
 from nbtriton.serving.frontends.serve.flag_settings import (
     backend_config,
@@ -88,18 +87,24 @@ def endpoint_options(arguments: SimpleNamespace) -> dict[str, Any]:
     host = arguments.http_address
     grpc_host = arguments.grpc_address or host
     metrics_host = arguments.metrics_address or host
+    added = {
+        name: kind
+        for name, kind in entries.working("endpoints")
+        if getattr(arguments, f"{name}_port", None) is not None
+    }
+    ports_added = {name: getattr(arguments, f"{name}_port") for name in added}
     check_ports(
         ("HTTP", host, http_port),
         ("GRPC", grpc_host, grpc_port),
         ("metrics", metrics_host, metrics_port),
-        ("OpenAI", host, arguments.openai_port),
+        *((added[name].title, host, port) for name, port in ports_added.items()),
     )
     return {
         "http_port": http_port,
         "grpc_port": grpc_port,
         "metrics_port": metrics_port,
-        "openai_port": arguments.openai_port,
-        "openai": _openai(arguments),
+        **{f"{name}_port": port for name, port in ports_added.items()},
+        **{name: kind.options_of(arguments) for name, kind in added.items()},
         "host": host,
         "grpc_host": grpc_host,
         "metrics_host": metrics_host,
@@ -121,13 +126,6 @@ def endpoint_options(arguments: SimpleNamespace) -> dict[str, Any]:
         "http_tls": _tls(arguments, "http"),
         "grpc_tls": _tls(arguments, "grpc"),
     }
-
-
-def _openai(arguments: SimpleNamespace) -> OpenAiOptions | None:
-    if arguments.openai_port is None:
-        return None
-    template = chat_template_of(arguments.tokenizer, arguments.chat_template)
-    return OpenAiOptions(template, arguments.default_max_tokens)
 
 
 def _limits(arguments: SimpleNamespace) -> Limits:
