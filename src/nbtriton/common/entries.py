@@ -1,7 +1,6 @@
 """What packages add to nbtriton: each kind is a group of entry points, and one entry a name with its place.
 
-``nbtriton.backends``, ``nbtriton.magics``, ``nbtriton.endpoints``, ``nbtriton.commands``, ``nbtriton.views`` and
-``nbtriton.exporters``; CONTRIBUTING.md tells what an entry of each kind is. nbtriton's own extensions are entries as
+``nbtriton.backends``, ``nbtriton.magics`` and so on for each `Kind`; CONTRIBUTING.md tells what an entry of each is. nbtriton's own extensions are entries as
 well, from a table in `nbtriton.extensions` that is also found where nothing is installed; without that folder they are
 not there, and all else is.
 """
@@ -16,7 +15,9 @@ from typing import Any, Literal, TypeAlias
 
 __all__ = ["CORE", "Kind", "load", "own_places", "place_of", "places", "working"]
 
-Kind: TypeAlias = Literal["backends", "magics", "endpoints", "commands", "views", "exporters"]
+Kind: TypeAlias = Literal[
+    "backends", "magics", "endpoints", "commands", "views", "exporters", "verifiers"
+]
 
 # What the core has of each kind. Backends are asked about a source in this order: an nn.Module may have an
 # `execute` as well.

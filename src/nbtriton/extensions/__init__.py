@@ -18,11 +18,17 @@ ENTRY_POINTS: Mapping[str, Mapping[str, str]] = {
         "square": "nbtriton.extensions.demonstration:SquareBackend",
     },
     "endpoints": {"openai": "nbtriton.extensions.openai.endpoint:OpenAiEndpoint"},
+    "exporters": {
+        "onnxruntime": "nbtriton.extensions.onnxruntime.export:OnnxExporter",
+        "fil": "nbtriton.extensions.fil.export:FilExporter",
+        "openvino": "nbtriton.extensions.openvino.export:OpenVinoExporter",
+    },
     "magics": {
         "chaos": "nbtriton.extensions.chaos.magics:ChaosMagics",
         "lessons": "nbtriton.extensions.lessons.magics:TeachMagics",
         "recordings": "nbtriton.extensions.recordings.magics:RecordingMagics",
     },
+    "verifiers": {"tritonserver": "nbtriton.extensions.verify:verifier"},
     "views": {
         "ChaosReport": "nbtriton.extensions.chaos:ChaosReport",
         "Recording": "nbtriton.extensions.recordings:Recording",

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from nbtriton.backends.forking import per_process
-from nbtriton.common.errors import LoadWarning
+from nbtriton.common import entries
+from nbtriton.common.errors import LoadWarning, UnsupportedError
 from nbtriton.runtime.engine import Server as EngineServer
 from nbtriton.runtime.engine.lifecycle.options import ServerOptions
 
@@ -200,26 +201,22 @@ class Server(EngineServer):  # noqa: D101 - the docstring of what it extends
         >>> (exported.directory / "double" / "config.pbtxt").exists()
         True
         """
-        from nbtriton.extensions.verify.find_server import find_server
         from nbtriton.serving.repository.export.writer import ExportWarning, export_repository
 
-        real = find_server(reference) if verify else None
+        verification = _verification(reference) if verify else None
         exported = export_repository(
             self, directory, models, carry=carry, files=files, torch=torch, overwrite=overwrite,
             python_prefix=python_prefix, on_progress=on_progress,
         )  # fmt: skip
         for text in exported.warnings:
             warnings.warn(text, ExportWarning, stacklevel=2)
-        if real is None:
+        if verification is None:
             return exported
-        from nbtriton.extensions.verify.verification import verify_repository
-
-        return verify_repository(
+        return verification(
             exported.directory,
             server=self,
             models=[model.name for model in exported.models],
             requests=requests,
-            reference=real,
             on_progress=on_progress,
         )
 
@@ -301,6 +298,15 @@ class Server(EngineServer):  # noqa: D101 - the docstring of what it extends
         super().close(timeout_s=timeout_s)
         for control in self._controls:
             control.clean_up()
+
+
+def _verification(reference: RealServer | Path | str | None) -> Callable[..., Verification]:
+    """Return what compares a repository with a real server."""
+    place = entries.place_of("verifiers", "tritonserver")
+    if place is None:
+        raise UnsupportedError("verify=True needs nbtriton.extensions.verify, which is not here")
+    found: Callable[..., Verification] = entries.load(place)(reference)
+    return found
 
 
 def _is_open(one: Endpoints) -> bool:

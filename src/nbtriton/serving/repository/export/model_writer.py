@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import mmap
-import re
 import shutil
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import FunctionType
-from typing import Any
 
 from nbtriton.backends.python.predictors import is_pipeline, is_predictor
 from nbtriton.common.errors import InvalidArgumentError, UnsupportedError
-from nbtriton.extensions.fil.parameters import FILENAMES, model_type
 from nbtriton.model.config import (
     ModelConfig,
     differences,
@@ -24,6 +20,7 @@ from nbtriton.model.config import (
 from nbtriton.runtime.engine import Server
 from nbtriton.runtime.engine.lifecycle.loading import model_directory
 from nbtriton.serving.repository.export.environments import is_environment, write_environment
+from nbtriton.serving.repository.export.exporter import exporter_of
 from nbtriton.serving.repository.export.modelfile import (
     ModelFile,
     class_file,
@@ -32,14 +29,7 @@ from nbtriton.serving.repository.export.modelfile import (
     torch_file,
 )
 
-__all__ = [
-    "TORCH_FORMATS",
-    "ExportedModel",
-    "ModelWriter",
-    "external_files",
-    "files_beside",
-    "save_native",
-]
+__all__ = ["TORCH_FORMATS", "ExportedModel", "ModelWriter"]
 
 TORCH_FORMATS = ("torchscript", "export", "python")
 
@@ -200,13 +190,10 @@ class ModelWriter:
         if source is None:
             (place / ".keep").touch()
             return "configuration", ModelFile()
-        native = save_native(source, completed, config, place)
+        native = exporter_of(completed.backend).write(source, completed, config, place)
         if native:
-            return native, ModelFile()
-        if isinstance(source, bytes):
-            (place / "model.onnx").write_bytes(source)
             config.ClearField("default_model_filename")
-            return "ONNX", ModelFile()
+            return native, ModelFile()
         if isinstance(source, type):
             file = class_file(source, carry=self._carry)
             return "class", self._write_python(file, place)
@@ -359,10 +346,11 @@ def _copy_files(source: Path, place: Path, config: ModelConfig) -> None:
             shutil.copytree(source, place / source.name, ignore=ignored)
         else:
             shutil.copyfile(source, place / source.name)
-        for name in (*external_files(source), *files_beside(source)):
+        exporter = exporter_of(config.backend)
+        for name in exporter.files_beside(source):
             (place / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(source.parent / name, place / name)
-        if _default_file(config) != source.name:
+        if exporter.default_file(config) != source.name:
             config.default_model_filename = source.name
         return
     shutil.copytree(version, place, dirs_exist_ok=True, ignore=ignored)
@@ -374,16 +362,6 @@ def _copy_files(source: Path, place: Path, config: ModelConfig) -> None:
             shutil.copytree(path, target, ignore=ignored)
         elif path.is_file():
             shutil.copyfile(path, target)
-
-
-def _default_file(config: ModelConfig) -> str:
-    """Return the default name of a model's file; empty for other backends."""
-    if config.backend == "fil":
-        return FILENAMES[model_type(config)]
-    defaults = {
-        "python": "model.py", "pytorch": "model.pt", "onnxruntime": "model.onnx", "openvino": "model.xml",
-    }  # fmt: skip
-    return defaults.get(config.backend, "")
 
 
 def _write_extra(folder: Path, path: str, content: str | bytes | Path) -> None:
@@ -415,70 +393,3 @@ def _missing_files(config: ModelConfig, folder: Path) -> list[str]:
         for path in dict.fromkeys(named_files)
         if not (folder / path).exists()
     ]
-
-
-# Properties of an object that its file lacks.
-_PARAMETERS = ("model_type", "output_class", "threshold")
-
-
-def files_beside(source: Path) -> tuple[str, ...]:
-    """Return the names of the files beside a model's file: the weights of an OpenVINO model."""
-    weights = source.with_suffix(".bin")
-    return (weights.name,) if source.suffix == ".xml" and weights.is_file() else ()
-
-
-def save_native(source: Any, completed: ModelConfig, config: ModelConfig, place: Path) -> str:
-    """Write an object into a version's directory, and its properties into the configuration.
-
-    Parameters
-    ----------
-    source : treelite.Model or openvino.Model
-        The object that the instances run.
-    completed, config : ModelConfig
-        The served configuration, and the one to be written.
-    place : Path
-
-    Returns
-    -------
-    str
-        The kind of model; empty for another backend.
-    """
-    if completed.backend == "fil":
-        source.serialize(str(place / "checkpoint.tl"))
-        for key in _PARAMETERS:
-            if key in completed.parameters:
-                config.parameters[key].CopyFrom(completed.parameters[key])
-        config.ClearField("default_model_filename")
-        return "treelite checkpoint"
-    if completed.backend == "openvino":
-        import openvino
-
-        openvino.save_model(source, place / "model.xml", compress_to_fp16=False)
-        config.ClearField("default_model_filename")
-        return "OpenVINO"
-    return ""
-
-
-# StringStringEntryProto { key: "location", value: a path of up to 127 bytes } as protobuf writes it.
-_LOCATION = re.compile(rb"\x0a\x08location\x12([\x01-\x7f])")
-
-
-def external_files(path: Path) -> list[str]:
-    """Return the existing files that an ONNX file refers to, relative to its folder.
-
-    Parameters
-    ----------
-    path : Path
-        Other files and directories have none.
-    """
-    if path.suffix != ".onnx" or not path.is_file() or not path.stat().st_size:
-        return []
-    locations: dict[str, None] = {}
-    folder = path.parent.resolve()
-    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-        for match in _LOCATION.finditer(data):
-            name = data[match.end() : match.end() + match[1][0]].decode(errors="replace")
-            # ONNX Runtime refuses files outside the model's folder, too.
-            if "\0" not in name and (folder / name).resolve().is_relative_to(folder):
-                locations[name] = None
-    return [name for name in locations if (folder / name).is_file()]
