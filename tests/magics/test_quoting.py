@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from IPython.utils.process import arg_split
 
 from nbtriton.common.quoting import quoted
-from nbtriton.magics.common import unquoted
 from nbtriton.magics.inputs import split_inputs
+from nbtriton.options.reading import unquoted
 
 # The quotes of a line know no escapes: a name that holds both cannot always be written. Those of an input's
 # expression do: a backslash in front of the last quote would be read as one.

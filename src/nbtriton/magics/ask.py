@@ -20,19 +20,13 @@ from IPython.core.magic_arguments import argument, magic_arguments
 from nbtriton.common.errors import InvalidArgumentError, NotFoundError, nearest
 from nbtriton.common.packages import needed
 from nbtriton.drawing import count
-from nbtriton.magics.common import (
-    evaluate,
-    keep,
-    keep_option,
-    name_list,
-    parse,
-    unquoted,
-)
+from nbtriton.magics.common import evaluate, keep, keep_option, parse
 from nbtriton.magics.inputs import split_inputs
 from nbtriton.magics.responses import Responses
 from nbtriton.magics.views import views
 from nbtriton.model.config import output_specs
 from nbtriton.model.tensors import format_shape, shape_of
+from nbtriton.options.reading import name_list, unquoted
 from nbtriton.runtime.engine import InferenceResult, ServerHistory
 from nbtriton.runtime.engine.diagnostics.interpreter import advice
 from nbtriton.runtime.engine.status import status, status_table

@@ -12,8 +12,28 @@ from typing import Any
 from nbtriton.common import __version__
 from nbtriton.common.errors import InvalidArgumentError, TritonError, nearest
 from nbtriton.common.packages import core_is_compiled
+from nbtriton.options.blocks import (
+    DATA,
+    LOAD,
+    MEMORY,
+    PLACE,
+    PLACEMENT,
+    RUN,
+    SEQUENCES,
+    SWEEP,
+    WINDOWS,
+)
+from nbtriton.options.reading import float_list
 
 __all__ = ["main"]
+
+# All that a command line can write: `inputs` are arrays.
+_MEASUREMENT = tuple(
+    option
+    for block in (PLACE, MEMORY, LOAD, DATA, SEQUENCES, SWEEP, PLACEMENT, WINDOWS, RUN)
+    for option in block
+    if option.parameter != "inputs"
+)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -116,91 +136,14 @@ def _add_stand_in(command: argparse.ArgumentParser) -> None:
 def _add_perf(perf: argparse.ArgumentParser) -> None:
     perf.description = (
         "Load one model and measure its throughput and latency in this process, or those of a "
-        "server at a URL, with perf_analyzer's rules; %triton_perf takes the same options and more."
+        "server at a URL, with perf_analyzer's rules; %triton_perf takes the same options."
     )
     add = perf.add_argument
     add("model", metavar="MODEL", help="a model or an ensemble")
     place = perf.add_mutually_exclusive_group(required=True)
     place.add_argument("--model-repository", metavar="DIR", action="append")
-    place.add_argument(
-        "-u", "--url", metavar="HOST:PORT", help="http:// or grpc:// may stand in front"
-    )
-    add(
-        "-i", "--protocol", choices=("inproc", "http", "grpc"),
-        help="in the process by default, http at a --url",
-    )  # fmt: skip
-    add(
-        "--shared-memory", choices=("none", "system", "cuda"), default="none",
-        help="over http and grpc: have all tensors in shared memory of this machine",
-    )  # fmt: skip
-    add(
-        "--output-shared-memory-size", type=int, default=102_400, metavar="BYTES",
-        help="room a row for an output of strings or of variable dims (102400)",
-    )  # fmt: skip
-    add(
-        "-c",
-        "--concurrency",
-        "--concurrency-range",
-        metavar="LEVELS",
-        default=1,
-        help="8, 1:32, 1:32:x2 or 1,8,32",
-    )
-    add(
-        "--request-rate",
-        "--request-rate-range",
-        metavar="LEVELS",
-        help="or requests per second, written likewise",
-    )
-    add("--request-distribution", choices=("constant", "poisson"), default="constant")
-    add(
-        "--periodic-concurrency", "--periodic-concurrency-range", metavar="START:END:STEP",
-        help="or, of a decoupled model, STEP more requests each time the last have had some responses",
-    )  # fmt: skip
-    add("--request-period", type=int, default=10, metavar="N", help="responses of each")
-    add("--recording", metavar="FILE", help="or when the requests came in a recording of nt.record")
-    add("--speed", type=_floats, default=1.0, metavar="LIST", help="how many times as fast (1)")
-    add("--request-count", type=int, default=0, metavar="N", help="requests a level")
-    add("-b", "--batch-size", type=_numbers, metavar="LIST", help="rows per request")
-    add(
-        "--shape", type=_shape, action="append", default=[], dest="shapes", metavar="NAME:DIMS",
-        help="dims of an input with variable ones",
-    )  # fmt: skip
-    add(
-        "--input-data", default="random", metavar="random|zero|FILE",
-        help="a JSON file of perf_analyzer's, or a directory of files",
-    )  # fmt: skip
-    add(
-        "-z", "--zero-input", dest="input_data", action="store_const", const="zero",
-        help="the same as --input-data zero",
-    )  # fmt: skip
-    add("--string-length", type=int, default=128, metavar="N", help="of generated strings")
-    add("--string-data", metavar="TEXT", help="or the string itself")
-    add("--streaming", action="store_true", help="listen to each response, for decoupled models")
-    add(
-        "-x", "--version", type=int, dest="model_version", metavar="N",
-        help="of the model; the highest by default",
-    )  # fmt: skip
-    add("--sequence-length", type=int, metavar="N", help="20, or the steps of the data")
-    add("--sequence-length-variation", type=float, default=20.0, metavar="PERCENT")
-    add("--sequence-id-range", metavar="START[:END]", help="correlation ids, END excluded; from 1")
-    add("--num-of-sequences", type=int, default=4, metavar="N", help="that share a request rate")
-    add("--serial-sequences", action="store_true", help="one request of a sequence at a time")
-    add("--instances", type=_numbers, metavar="LIST", help="sweep over instances")
-    add("--max-batch-size", type=_numbers, metavar="LIST", help="sweep over max_batch_size")
-    add("--max-queue-delay-us", type=_numbers, metavar="LIST", help="sweep over queue delays")
-    add(
-        "-p", "--measurement-interval", type=float, dest="measurement_interval_ms", metavar="MS",
-        help="length of a window",
-    )  # fmt: skip
-    add("-s", "--stability-percentage", type=float, default=10.0, metavar="PERCENT")
-    add("-r", "--max-trials", type=int, default=10, metavar="N", help="windows a level at most")
-    add("--percentile", type=float, metavar="N", help="judge by it instead of the mean")
-    add(
-        "-l", "--latency-threshold", type=float, dest="latency_threshold_ms", metavar="MS",
-        help="stop at this latency",
-    )  # fmt: skip
-    add("--binary-search", action="store_true", help="search the highest level below it")
-    add("--quick", action="store_true", help="short windows: a look within 3 s")
+    for option in _MEASUREMENT:
+        option.add(place.add_argument if option.parameter == "url" else add)
     add("-f", "--csv", metavar="FILE", help="also write perf_analyzer's table there")
     _add_stand_in(perf)
     perf.set_defaults(run=_perf)
@@ -310,10 +253,10 @@ def _perf(arguments: argparse.Namespace) -> int:
 
 def _perf_options(arguments: argparse.Namespace) -> dict[str, Any]:
     """Return the options of `nbtriton.perf`, which have the same names in the parser."""
-    options = vars(arguments).copy()
-    for name in ("run", "model", "model_repository", "csv", "stand_in"):
-        del options[name]
-    return options | {"shapes": dict(arguments.shapes) or None}
+    options = {option.parameter: getattr(arguments, option.parameter) for option in _MEASUREMENT}
+    if options["intervals"] is not None:
+        options["intervals"] = float_list(options["intervals"])
+    return options | {"shapes": dict(arguments.shapes or ()) or None}
 
 
 def _export(arguments: argparse.Namespace) -> int:
@@ -351,27 +294,6 @@ def _env(arguments: argparse.Namespace) -> int:
     )
     print(made.folder)
     return 0
-
-
-def _numbers(text: str) -> list[int]:
-    try:
-        return [int(part) for part in text.split(",")]
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"'{text}' is not a list such as 1,2,4") from None
-
-
-def _floats(text: str) -> list[float]:
-    try:
-        return [float(part) for part in text.split(",")]
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"'{text}' is not a list such as 1,2.5,10") from None
-
-
-def _shape(text: str) -> tuple[str, list[int]]:
-    name, colon, dims = text.rpartition(":")
-    if not colon:
-        raise argparse.ArgumentTypeError(f"'{text}' is not NAME:DIMS, such as IN:3,224,224")
-    return name, _numbers(dims)
 
 
 if __name__ == "__main__":

@@ -16,20 +16,17 @@ from IPython.utils.process import arg_split
 
 from nbtriton.common.errors import nearest
 from nbtriton.model.config import ModelConfig, as_config, parse_pbtxt
+from nbtriton.options.reading import unquoted
 
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
 
 __all__ = [
     "evaluate",
-    "int_list",
     "keep",
     "keep_option",
-    "name_list",
     "parse",
     "read_config",
-    "scheduling_options",
-    "unquoted",
 ]
 
 Method = TypeVar("Method", bound=Callable[..., Any])
@@ -53,34 +50,6 @@ def parse(method: Any, line: str) -> Namespace:
     return options
 
 
-def int_list(text: str) -> list[int]:
-    """Read ``4,8`` (an argparse type)."""
-    try:
-        return [int(part) for part in unquoted(text).split(",")]
-    except ValueError:
-        raise ArgumentTypeError(f"'{text}' is not a list of whole numbers such as 4,8") from None
-
-
-def float_list(text: str) -> list[float]:
-    """Read ``1,2.5,10`` (an argparse type)."""
-    try:
-        return [float(part) for part in unquoted(text).split(",")]
-    except ValueError:
-        raise ArgumentTypeError(f"'{text}' is not a list of numbers such as 1,2,10") from None
-
-
-def name_list(text: str) -> list[str]:
-    """Read ``A,B`` (an argparse type)."""
-    return [part for part in unquoted(text).split(",") if part]
-
-
-def unquoted(text: str) -> str:
-    """Undo the quotes that keep spaces together on a magic's line; IPython leaves them on."""
-    if len(text) > 1 and text[0] == text[-1] and text[0] in "'\"":
-        return text[1:-1]
-    return text
-
-
 def _variable(text: str) -> str:
     """Read the name of a variable (an argparse type), before anything is measured for it."""
     if not text.isidentifier() or iskeyword(text):
@@ -95,52 +64,6 @@ def keep_option(method: Method) -> Method:
     )
     result: Method = add(method)
     return result
-
-
-def scheduling_options(method: Method) -> Method:
-    """Add the options that say how a model is batched and where it runs."""
-    for add in reversed(
-        (
-            argument(
-                "--max-batch-size",
-                type=int,
-                metavar="N",
-                help="largest batch; 0: no batching (what the model says, else 0)",
-            ),
-            argument(
-                "--instances", type=int, metavar="N", help="instances (1; on GPUs, one a GPU)"
-            ),
-            argument(
-                "--isolation",
-                choices=("thread", "process", "auto"),
-                help="where instances live: threads of this process, or a process each (as %%triton_server says; thread)",
-            ),
-            argument(
-                "--kind", choices=("cpu", "gpu", "auto"), help="where the instances run (auto)"
-            ),
-            argument("--gpus", type=int_list, metavar="IDS", help="GPU ids such as 0,1 (all)"),
-            argument(
-                "--dynamic-batching",
-                action="store_true",
-                default=None,
-                help="join waiting requests to batches (off)",
-            ),
-            argument(
-                "--max-queue-delay-us",
-                type=int,
-                metavar="US",
-                help="wait so long for a fuller batch (0): max_queue_delay_microseconds",
-            ),
-            argument(
-                "--preferred",
-                type=int_list,
-                metavar="SIZES",
-                help="preferred_batch_size, such as 4,8 (the largest batch)",
-            ),
-        )
-    ):
-        method = add(method)
-    return method
 
 
 def keep(shell: InteractiveShell, name: str | None, value: Any) -> Any:

@@ -19,8 +19,8 @@ from IPython.utils.process import arg_split
 
 from nbtriton.common.errors import TritonError
 from nbtriton.common.quoting import quoted
-from nbtriton.magics.common import unquoted
 from nbtriton.magics.environments import environment_names
+from nbtriton.options.reading import unquoted
 from nbtriton.serving.server import server
 
 if TYPE_CHECKING:

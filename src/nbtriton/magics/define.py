@@ -18,18 +18,10 @@ from IPython.core.magic import (
 )
 from IPython.core.magic_arguments import argument, magic_arguments
 
+from nbtriton.magics.arguments import arguments
 from nbtriton.magics.ask import check_known
 from nbtriton.magics.cells import cell_name, find_model, in_cell, run_body, torch_modules
-from nbtriton.magics.common import (
-    evaluate,
-    keep,
-    keep_option,
-    name_list,
-    parse,
-    read_config,
-    scheduling_options,
-    unquoted,
-)
+from nbtriton.magics.common import evaluate, keep, keep_option, parse, read_config
 from nbtriton.magics.environments import CellFile, environment_folder
 from nbtriton.model.config import (
     EXECUTION_ENV_PATH,
@@ -42,6 +34,8 @@ from nbtriton.model.config import (
     parse_pbtxt,
 )
 from nbtriton.model.config.dataflow import parse_dataflow
+from nbtriton.options.blocks import SCHEDULING
+from nbtriton.options.reading import name_list, unquoted
 from nbtriton.runtime.engine import ModelHandle
 from nbtriton.serving.server import Server, server
 
@@ -69,7 +63,7 @@ class DefineMagics(Magics):
     @output_can_be_silenced
     @magic_arguments("%triton_model")  # the help has two signs
     @argument("name", type=unquoted, help="the model's name")
-    @scheduling_options
+    @arguments(SCHEDULING)
     @argument(
         "--config", metavar="FILE|EXPR|TEXT",
         help="pbtxt under these options: a file, a variable, an expression, or the text in quotes",

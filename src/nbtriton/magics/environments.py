@@ -15,7 +15,8 @@ from IPython.core.magic_arguments import argument, magic_arguments
 
 from nbtriton.common.errors import nearest
 from nbtriton.common.quoting import quoted
-from nbtriton.magics.common import keep, keep_option, parse, unquoted
+from nbtriton.magics.common import keep, keep_option, parse
+from nbtriton.options.reading import unquoted
 from nbtriton.runtime.workers.virtual_environment import VirtualEnvironment, environment
 from nbtriton.serving.repository.export.sources import free_names
 from nbtriton.serving.server import Server, server

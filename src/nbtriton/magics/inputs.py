@@ -6,7 +6,7 @@ import re
 
 from IPython.core.error import UsageError
 
-from nbtriton.magics.common import unquoted
+from nbtriton.options.reading import unquoted
 
 __all__ = ["split_inputs"]
 

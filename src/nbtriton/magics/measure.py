@@ -7,7 +7,9 @@ from typing import Any
 from IPython.core.magic import Magics, line_magic, magics_class, output_can_be_silenced
 from IPython.core.magic_arguments import argument, magic_arguments
 
-from nbtriton.magics.arguments import (
+from nbtriton.magics.arguments import arguments, read_options
+from nbtriton.magics.common import keep, keep_option, parse
+from nbtriton.options.blocks import (
     DATA,
     LOAD,
     MEMORY,
@@ -17,10 +19,8 @@ from nbtriton.magics.arguments import (
     SEQUENCES,
     SWEEP,
     WINDOWS,
-    arguments,
-    read_options,
 )
-from nbtriton.magics.common import keep, keep_option, parse, unquoted
+from nbtriton.options.reading import unquoted
 from nbtriton.serving.server import server
 
 __all__ = ["MeasureMagics"]

@@ -8,7 +8,8 @@ from typing import Any
 from IPython.core.magic import Magics, line_magic, magics_class, output_can_be_silenced
 from IPython.core.magic_arguments import argument, magic_arguments
 
-from nbtriton.magics.common import int_list, keep, keep_option, parse, unquoted
+from nbtriton.magics.common import keep, keep_option, parse
+from nbtriton.options.reading import int_list, unquoted
 from nbtriton.serving.server import server
 
 __all__ = ["OptionsMagics"]

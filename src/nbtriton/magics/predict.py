@@ -10,21 +10,11 @@ from IPython.core.magic_arguments import argument, magic_arguments
 
 from nbtriton.common.errors import InvalidArgumentError
 from nbtriton.common.quoting import quoted
-from nbtriton.magics.arguments import (
-    DATA,
-    LOAD,
-    PLACE,
-    RUN,
-    SEQUENCES,
-    SWEEP,
-    WINDOWS,
-    arguments,
-    only,
-    profile_option,
-    read_options,
-    read_profile,
-)
-from nbtriton.magics.common import int_list, keep, keep_option, parse, unquoted
+from nbtriton.magics.arguments import arguments, profile_option, read_options, read_profile
+from nbtriton.magics.common import keep, keep_option, parse
+from nbtriton.options import only
+from nbtriton.options.blocks import DATA, LOAD, PLACE, RUN, SEQUENCES, SWEEP, WINDOWS
+from nbtriton.options.reading import int_list, unquoted
 from nbtriton.serving.server import server
 
 __all__ = ["PredictMagics"]

@@ -17,7 +17,8 @@ from IPython.core.magic_arguments import argument, magic_arguments
 
 from nbtriton.common import entries
 from nbtriton.common.errors import LoadWarning
-from nbtriton.magics.common import evaluate, keep, keep_option, name_list, parse, unquoted
+from nbtriton.magics.common import evaluate, keep, keep_option, parse
+from nbtriton.options.reading import name_list, unquoted
 from nbtriton.serving.server import server
 
 if TYPE_CHECKING:

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
-import ast
 from argparse import ArgumentTypeError
 from typing import Any
 
-__all__ = ["float_list", "int_list", "literal", "name_list", "switches", "unquoted"]
+__all__ = [
+    "float_list",
+    "int_list",
+    "name_list",
+    "placements",
+    "shape",
+    "size_lists",
+    "switches",
+    "unquoted",
+]
 
 _WORDS = {"on": True, "yes": True, "true": True, "off": False, "no": False, "false": False}
 
@@ -47,9 +55,26 @@ def switches(text: str) -> list[bool]:
         raise ArgumentTypeError(f"{error} is neither on nor off; write off,on for both") from None
 
 
-def literal(text: str) -> Any:
-    """Read a value as Python writes it, where there are no variables."""
-    try:
-        return ast.literal_eval(unquoted(text))
-    except (SyntaxError, ValueError):
-        raise ArgumentTypeError(f"'{text}' is not a value as Python writes it") from None
+def placements(text: str) -> list[Any]:
+    """Read placements: names, or devices of models such as ``bert=gpu:1+trees=cpu``."""
+    found: list[Any] = []
+    for part in unquoted(text).split(","):
+        if "=" not in part:
+            found.append(part.strip())
+            continue
+        pairs = [each.partition("=") for each in part.split("+")]
+        found.append({model.strip(): device.strip() for model, _, device in pairs})
+    return found
+
+
+def size_lists(text: str) -> list[list[int]]:
+    """Read ``4/8/4,8``."""
+    return [int_list(part) for part in unquoted(text).split("/")]
+
+
+def shape(text: str) -> tuple[str, list[int]]:
+    """Read ``IN:3,224,224``."""
+    name, colon, dims = unquoted(text).rpartition(":")
+    if not colon:
+        raise ArgumentTypeError(f"'{text}' is not NAME:DIMS, such as IN:3,224,224")
+    return name, int_list(dims)

@@ -8,8 +8,11 @@ from typing import Any
 from IPython.core.magic import Magics, line_magic, magics_class, output_can_be_silenced
 from IPython.core.magic_arguments import argument, magic_arguments
 
-from nbtriton.magics.arguments import DATA, RUN, arguments, only, read_options
-from nbtriton.magics.common import keep, keep_option, name_list, parse, unquoted
+from nbtriton.magics.arguments import arguments, read_options
+from nbtriton.magics.common import keep, keep_option, parse
+from nbtriton.options import only
+from nbtriton.options.blocks import DATA, RUN
+from nbtriton.options.reading import name_list, unquoted
 from nbtriton.serving.server import server
 
 __all__ = ["ChaosMagics"]

@@ -18,7 +18,8 @@ from IPython.core.magic_arguments import argument, magic_arguments
 
 from nbtriton.common.errors import nearest
 from nbtriton.extensions.lessons import SCENARIOS, Exercise, Overview, Progress, Scenario, check
-from nbtriton.magics.common import evaluate, int_list, keep, keep_option, parse, unquoted
+from nbtriton.magics.common import evaluate, keep, keep_option, parse
+from nbtriton.options.reading import int_list, unquoted
 
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell

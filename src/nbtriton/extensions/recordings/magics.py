@@ -10,21 +10,11 @@ from IPython.core.magic import Magics, line_magic, magics_class, output_can_be_s
 from IPython.core.magic_arguments import argument, magic_arguments
 
 from nbtriton.common.errors import InternalError
-from nbtriton.magics.arguments import (
-    DATA,
-    LOAD,
-    PLACE,
-    PLACEMENT,
-    RUN,
-    SWEEP,
-    WINDOWS,
-    arguments,
-    only,
-    profile_option,
-    read_options,
-    read_profile,
-)
-from nbtriton.magics.common import keep, keep_option, name_list, parse, unquoted
+from nbtriton.magics.arguments import arguments, profile_option, read_options, read_profile
+from nbtriton.magics.common import keep, keep_option, parse
+from nbtriton.options import only
+from nbtriton.options.blocks import DATA, LOAD, PLACE, PLACEMENT, RUN, SWEEP, WINDOWS
+from nbtriton.options.reading import name_list, unquoted
 from nbtriton.serving.server import server
 
 if TYPE_CHECKING:
