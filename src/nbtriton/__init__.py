@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from nbtriton.drawing.page_figure import PageFigure as PageFigure
     from nbtriton.extensions.chaos import ChaosReport as ChaosReport
     from nbtriton.extensions.chaos import chaos as chaos
+    from nbtriton.extensions.environments import environment as environment
     from nbtriton.extensions.lessons import check as check
     from nbtriton.extensions.lessons import exercise as exercise
     from nbtriton.extensions.lessons import last_batches as last_batches
@@ -62,7 +63,6 @@ if TYPE_CHECKING:
     from nbtriton.runtime.engine.copies import copies as copies
     from nbtriton.runtime.engine.events import events as events
     from nbtriton.runtime.engine.status import status as status
-    from nbtriton.runtime.workers.virtual_environment import environment as environment
     from nbtriton.serving.server import Server as Server
     from nbtriton.serving.server import server as server
     from nbtriton.widgets.calls import dag as dag
@@ -96,7 +96,6 @@ _PUBLIC = {
     "compare": "nbtriton.lab.perf",
     "copies": "nbtriton.runtime.engine.copies",
     "dag": "nbtriton.widgets.calls",
-    "environment": "nbtriton.runtime.workers.virtual_environment",
     "doctor": "nbtriton.lab.explain",
     "events": "nbtriton.runtime.engine.events",
     "load_ipython_extension": "nbtriton.magics",

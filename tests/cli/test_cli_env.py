@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from nbtriton.extensions.environments.making import environment
 from nbtriton.magics.cli import main
-from nbtriton.runtime.workers.virtual_environment import environment
 
 pytestmark = pytest.mark.slow
 

@@ -10,16 +10,16 @@ import pytest
 from IPython.core.error import UsageError
 
 from nbtriton.common.errors import LoadError, UnavailableError
-from nbtriton.magics.environments import EnvironmentMagics
+from nbtriton.magics import environments
 from nbtriton.serving.server import server
 
 pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(autouse=True)
-def no_names(monkeypatch):
+def no_names():
     """Names of environments are the process's."""
-    monkeypatch.setattr(EnvironmentMagics, "_made", {})
+    environments.MADE.clear()
 
 
 CELL = """\

@@ -47,7 +47,6 @@ def test_the_typed_calls_run() -> None:
         "StaticView TimelineView PlotView Figure",
         "True True 2 True",
         "True A request waits for others. Exercise",
-        "[[-1.0, -1.0, -1.0, -1.0]] True",
     ]
 
 

@@ -17,6 +17,7 @@ ENTRY_POINTS: Mapping[str, Mapping[str, str]] = {
         "repeat": "nbtriton.extensions.demonstration:RepeatBackend",
         "square": "nbtriton.extensions.demonstration:SquareBackend",
     },
+    "commands": {"env": "nbtriton.extensions.environments.command:add_env"},
     "endpoints": {"openai": "nbtriton.extensions.openai.endpoint:OpenAiEndpoint"},
     "exporters": {
         "onnxruntime": "nbtriton.extensions.onnxruntime.export:OnnxExporter",
@@ -25,6 +26,7 @@ ENTRY_POINTS: Mapping[str, Mapping[str, str]] = {
     },
     "magics": {
         "chaos": "nbtriton.extensions.chaos.magics:ChaosMagics",
+        "environments": "nbtriton.extensions.environments.magics:EnvironmentMagics",
         "lessons": "nbtriton.extensions.lessons.magics:TeachMagics",
         "recordings": "nbtriton.extensions.recordings.magics:RecordingMagics",
     },
@@ -35,6 +37,7 @@ ENTRY_POINTS: Mapping[str, Mapping[str, str]] = {
         "TrafficTap": "nbtriton.extensions.recordings:TrafficTap",
         "chaos": "nbtriton.extensions.chaos:chaos",
         "check": "nbtriton.extensions.lessons:check",
+        "environment": "nbtriton.extensions.environments:environment",
         "exercise": "nbtriton.extensions.lessons:exercise",
         "figure": "nbtriton.extensions.lessons.widget:figure",
         "last_batches": "nbtriton.extensions.lessons:last_batches",

@@ -1,4 +1,4 @@
-"""The command line: ``nbtriton serve``, ``validate``, ``perf``, ``export`` and ``env``."""
+"""The command line: ``nbtriton serve``, ``validate``, ``perf``, ``export``, and what extensions add."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from nbtriton.common import __version__
+from nbtriton.common import __version__, entries
 from nbtriton.common.errors import InvalidArgumentError, TritonError, nearest
 from nbtriton.common.packages import core_is_compiled
 from nbtriton.options.blocks import (
@@ -121,7 +121,8 @@ def _parser() -> argparse.ArgumentParser:
     validate.set_defaults(run=_validate)
     _add_perf(commands.add_parser("perf", help="measure a model of a repository under load"))
     _add_export(commands.add_parser("export", help="write a repository anew, and verify it"))
-    _add_env(commands.add_parser("env", help="make an environment for models"))
+    for name, add in entries.working("commands"):
+        add(commands.add_parser(name, help=add.__doc__))
     return parser
 
 
@@ -170,23 +171,6 @@ def _add_export(export: argparse.ArgumentParser) -> None:
     add("--reference", metavar="PATH|install", help="the real server, by default found on PATH")
     _add_stand_in(export)
     export.set_defaults(run=_export)
-
-
-def _add_env(env: argparse.ArgumentParser) -> None:
-    env.description = (
-        "Make an environment with these packages and NumPy, by uv if it is on the PATH, else by pip, and "
-        "print its folder, which is a value of EXECUTION_ENV_PATH. What was made once is kept, by its content."
-    )
-    add = env.add_argument
-    add("packages", metavar="PACKAGE", nargs="*", help="as for pip, such as 'scikit-learn<1.6'")
-    add("-r", "--requirements", metavar="FILE", help="a requirements file")
-    add(
-        "--python",
-        metavar="VERSION|PATH",
-        help="its Python, such as 3.12; by default this one's version",
-    )
-    add("--anew", action="store_true", help="make it again, with the versions of today")
-    env.set_defaults(run=_env)
 
 
 def _serve(argv: Sequence[str]) -> int:
@@ -279,21 +263,6 @@ def _export(arguments: argparse.Namespace) -> int:
         print(exported)
         differs = arguments.verify and not getattr(exported, "ok", True)
     return int(differs or bool(control.errors))
-
-
-def _env(arguments: argparse.Namespace) -> int:
-    from nbtriton.runtime.workers.virtual_environment import environment
-
-    made = environment(
-        "environment",
-        arguments.packages,
-        requirements=arguments.requirements,
-        python=arguments.python,
-        anew=arguments.anew,
-        on_progress=lambda line: print(line, file=sys.stderr),
-    )
-    print(made.folder)
-    return 0
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ from IPython.utils.process import arg_split
 
 from nbtriton.common.errors import TritonError
 from nbtriton.common.quoting import quoted
-from nbtriton.magics.environments import environment_names
+from nbtriton.magics.environments import MADE
 from nbtriton.options.reading import unquoted
 from nbtriton.serving.server import server
 
@@ -90,7 +90,7 @@ def _completer(
         action = next((a for a in actions if words and words[-1] in a.option_strings), None)
         if action is not None and action.nargs != 0:
             if action.dest == "env":
-                return _words(environment_names(), is_open)
+                return _words(MADE, is_open)
             names = _values(action)
             return [value for value in names if value.startswith(word)]
         if positional and positional[0].dest == "directory" and len(words) < taken:

@@ -1,4 +1,4 @@
-"""The magic that makes environments for models, and what ``--env`` of a cell means."""
+"""What ``--env`` of a cell means."""
 
 from __future__ import annotations
 
@@ -6,83 +6,26 @@ import ast
 import contextlib
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 from weakref import WeakKeyDictionary
 
 from IPython.core.error import UsageError
-from IPython.core.magic import Magics, line_cell_magic, magics_class, output_can_be_silenced
-from IPython.core.magic_arguments import argument, magic_arguments
 
 from nbtriton.common.errors import nearest
 from nbtriton.common.quoting import quoted
-from nbtriton.magics.common import keep, keep_option, parse
 from nbtriton.options.reading import unquoted
-from nbtriton.runtime.workers.virtual_environment import VirtualEnvironment, environment
 from nbtriton.serving.repository.export.sources import free_names
 from nbtriton.serving.server import Server, server
 
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
 
-__all__ = ["CellFile", "EnvironmentMagics", "environment_folder", "environment_names"]
+__all__ = ["MADE", "CellFile", "environment_folder"]
+
+# The folders of the environments that ``%triton_env`` has made, by name: they stay with `%reload_ext`.
+MADE: dict[str, Path] = {}
 
 _CLASS = "TritonPythonModel"
-
-
-@magics_class
-class EnvironmentMagics(Magics):
-    """``%triton_env``."""
-
-    # Of the class: another instance comes with `%reload_ext`.
-    _made: ClassVar[dict[str, VirtualEnvironment]] = {}
-
-    @output_can_be_silenced
-    @magic_arguments()
-    @argument("name", type=unquoted, help="what --env calls it")
-    @argument("packages", nargs="*", metavar="PACKAGE", help="as for pip, such as scikit-learn<1.6")
-    @argument("-r", "--requirements", metavar="FILE", help="a requirements file")
-    @argument(
-        "--python", metavar="VERSION|PATH",
-        help="its Python, such as 3.12; by default the notebook's version",
-    )  # fmt: skip
-    @argument("--anew", action="store_true", help="make it again, with the versions of today")
-    @keep_option
-    @line_cell_magic
-    def triton_env(self, line: str, cell: str | None = None) -> Any:
-        """Make an environment for models, by uv if it is on the PATH, else by pip.
-
-        It has these packages and NumPy, and none of the notebook's. What was made once is kept, by its
-        content: run again, it costs no time. A cell holds the lines of a requirements file. A
-        model runs in it by ``%%triton_model NAME --env NAME``; in a model repository the folder that this
-        shows is a value of ``EXECUTION_ENV_PATH``::
-
-            %triton_env old "scikit-learn<1.6"
-            %triton_env other --requirements requirements.txt --python 3.12
-
-            %%triton_env old
-            scikit-learn<1.6
-            pillow
-        """
-        options = parse(self.triton_env, line)
-        lines = (text.partition(" #")[0].strip() for text in (cell or "").splitlines())
-        made = environment(
-            options.name,
-            [
-                *map(unquoted, options.packages),
-                *(text for text in lines if not text.startswith("#")),
-            ],
-            requirements=options.requirements and unquoted(options.requirements),
-            python=options.python and unquoted(options.python),
-            anew=options.anew,
-            on_progress=_say,
-        )
-        self._made[options.name] = made
-        return keep(self.shell, options.out, made)
-
-
-def environment_names() -> list[str]:
-    """Return what ``--env`` knows."""
-    return list(EnvironmentMagics._made)  # noqa: SLF001 - of this module
 
 
 def environment_folder(text: str) -> str:
@@ -94,13 +37,12 @@ def environment_folder(text: str) -> str:
         No environment of this name was made, and there is no such file.
     """
     text = unquoted(text)
-    made = EnvironmentMagics._made  # noqa: SLF001 - of this module
-    if text in made:
-        return str(made[text].folder)
+    if text in MADE:
+        return str(MADE[text])
     path = Path(text).expanduser()
     if path.exists():
         return str(path.resolve())
-    hint = nearest(text, made) if made else f"%triton_env {quoted(text)} PACKAGES makes it"
+    hint = nearest(text, MADE) if MADE else f"%triton_env {quoted(text)} PACKAGES makes it"
     raise UsageError(f"--env {text}: neither an environment of this notebook nor a file. {hint}")
 
 

@@ -12,7 +12,6 @@ from nbtriton.common import entries
 from nbtriton.magics import completion, configurable, display
 from nbtriton.magics.ask import AskMagics
 from nbtriton.magics.define import DefineMagics
-from nbtriton.magics.environments import EnvironmentMagics
 from nbtriton.magics.explain import ExplainMagics
 from nbtriton.magics.measure import MeasureMagics
 from nbtriton.magics.options import OptionsMagics
@@ -35,7 +34,6 @@ _CORE = (
     PredictMagics,
     RepositoryMagics,
     OptionsMagics,
-    EnvironmentMagics,
 )
 
 

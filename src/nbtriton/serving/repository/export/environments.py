@@ -11,6 +11,7 @@ from pathlib import Path
 
 from nbtriton.common.errors import UnsupportedError
 from nbtriton.common.packages import needed
+from nbtriton.common.running import run_step
 from nbtriton.model.config import EXECUTION_ENV_PATH, ModelConfig
 from nbtriton.runtime.workers.environment import (
     MODEL_DIRECTORY,
@@ -18,7 +19,6 @@ from nbtriton.runtime.workers.environment import (
     environment_path,
     interpreter_of,
 )
-from nbtriton.runtime.workers.virtual_environment import run_step
 
 __all__ = ["is_environment", "write_environment"]
 

@@ -6,31 +6,23 @@ import contextlib
 import json
 import os
 import shutil
-import signal
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import blake2s
 from pathlib import Path
-from typing import Final
 
 from nbtriton.common.errors import InvalidArgumentError, UnavailableError
+from nbtriton.common.running import Progress, own_variables, run_step
 from nbtriton.drawing import Column, TableView
 from nbtriton.runtime.workers.resources import check_fork
 
-__all__ = ["VirtualEnvironment", "environment", "environments_directory", "run_step"]
-
-Progress = Callable[[str], None]
+__all__ = ["VirtualEnvironment", "environment", "environments_directory"]
 
 # A worker needs it for a model's tensors.
 _NUMPY = "numpy"
-_LAST_LINES = 12
-# Seconds from SIGTERM to SIGKILL of an interrupted installation.
-_GRACE_S: Final = 3.0
 _READY = "ready.json"
-# Variables of another environment's interpreter, and of installations into it.
-_FOREIGN = ("PYTHONHOME", "PYTHONPATH", "VIRTUAL_ENV", "CONDA_PREFIX", "PIP_TARGET", "PIP_USER")
 _VERSION = "import sys; print('%d.%d.%d' % sys.version_info[:3], sys.base_prefix)"
 _PACKAGES = (
     "import importlib.metadata as m, json; "
@@ -175,7 +167,7 @@ def _described(interpreter: str) -> str:
     command = [interpreter, "-c", _VERSION]
     try:
         done = subprocess.run(  # noqa: S603 - the interpreter that was asked for
-            command, env=_variables(), capture_output=True, text=True, check=False
+            command, env=own_variables(), capture_output=True, text=True, check=False
         )
     except OSError as error:
         raise UnavailableError(f"'{interpreter}' does not start: {error.strerror}") from None
@@ -245,61 +237,6 @@ def _make(
         raise
 
 
-def run_step(
-    what: str, command: Sequence[str], report: Progress, variables: Mapping[str, str] | None = None
-) -> str:
-    """Run a long command; return its output.
-
-    Parameters
-    ----------
-    what : str
-        The first line of the error.
-    command : sequence of str
-    report : callable
-        Called with every line.
-    variables : mapping of str to str, optional
-        In addition to this process's.
-
-    Raises
-    ------
-    UnavailableError
-        It failed; with its last lines.
-    BaseException
-        An error of `report`, or an interrupt; the command and its children have ended.
-    """
-    process = subprocess.Popen(  # noqa: S603 - uv, pip, and the interpreter that was asked for
-        command, env={**_variables(), **(variables or {})}, stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace",
-        start_new_session=True,
-    )  # fmt: skip
-    assert process.stdout is not None
-    lines: list[str] = []
-    try:
-        with process.stdout as output:
-            for line in output:
-                if text := line.strip():
-                    lines.append(text)
-                    report(text)
-        status = process.wait()
-    except BaseException:
-        _end(process)
-        raise
-    if status:
-        last = "\n".join(lines[-_LAST_LINES:])
-        raise UnavailableError(f"{what}:\n{last}")
-    return "\n".join(lines)
-
-
-def _end(process: subprocess.Popen[str]) -> None:
-    """End a step with the processes that it has started."""
-    for number in (signal.SIGTERM, signal.SIGKILL):
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, number)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(_GRACE_S)
-            return
-
-
 def _wait_for(lock: int, name: str, report: Progress) -> None:
     """Wait until no other process makes the same environment."""
     import fcntl  # POSIX only, as are environments
@@ -309,7 +246,3 @@ def _wait_for(lock: int, name: str, report: Progress) -> None:
     except BlockingIOError:
         report(f"another process makes '{name}': waiting for it")
         fcntl.flock(lock, fcntl.LOCK_EX)
-
-
-def _variables() -> dict[str, str]:
-    return {key: value for key, value in os.environ.items() if key not in _FOREIGN}

@@ -1,0 +1,63 @@
+"""The magic that makes environments for models."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from IPython.core.magic import Magics, line_cell_magic, magics_class, output_can_be_silenced
+from IPython.core.magic_arguments import argument, magic_arguments
+
+from nbtriton.extensions.environments.making import environment
+from nbtriton.magics.common import keep, keep_option, parse
+from nbtriton.magics.environments import MADE
+from nbtriton.options.reading import unquoted
+
+__all__ = ["EnvironmentMagics"]
+
+
+@magics_class
+class EnvironmentMagics(Magics):
+    """``%triton_env``."""
+
+    @output_can_be_silenced
+    @magic_arguments()
+    @argument("name", type=unquoted, help="what --env calls it")
+    @argument("packages", nargs="*", metavar="PACKAGE", help="as for pip, such as scikit-learn<1.6")
+    @argument("-r", "--requirements", metavar="FILE", help="a requirements file")
+    @argument(
+        "--python", metavar="VERSION|PATH",
+        help="its Python, such as 3.12; by default the notebook's version",
+    )  # fmt: skip
+    @argument("--anew", action="store_true", help="make it again, with the versions of today")
+    @keep_option
+    @line_cell_magic
+    def triton_env(self, line: str, cell: str | None = None) -> Any:
+        """Make an environment for models, by uv if it is on the PATH, else by pip.
+
+        It has these packages and NumPy, and none of the notebook's. What was made once is kept, by its
+        content: run again, it costs no time. A cell holds the lines of a requirements file. A
+        model runs in it by ``%%triton_model NAME --env NAME``; in a model repository the folder that this
+        shows is a value of ``EXECUTION_ENV_PATH``::
+
+            %triton_env old "scikit-learn<1.6"
+            %triton_env other --requirements requirements.txt --python 3.12
+
+            %%triton_env old
+            scikit-learn<1.6
+            pillow
+        """
+        options = parse(self.triton_env, line)
+        lines = (text.partition(" #")[0].strip() for text in (cell or "").splitlines())
+        made = environment(
+            options.name,
+            [
+                *map(unquoted, options.packages),
+                *(text for text in lines if not text.startswith("#")),
+            ],
+            requirements=options.requirements and unquoted(options.requirements),
+            python=options.python and unquoted(options.python),
+            anew=options.anew,
+            on_progress=print,
+        )
+        MADE[options.name] = made.folder
+        return keep(self.shell, options.out, made)
