@@ -10,8 +10,8 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from nbtriton.backends import registry
 from nbtriton.backends.base import Backend, BackendInstance, Response
+from nbtriton.common import entries
 from nbtriton.common.errors import InternalError, TritonError, UnavailableError
 from nbtriton.runtime.engine import InferenceFuture, Server
 from tests.engine.support import (
@@ -253,7 +253,7 @@ class BrokenBackend(Backend):
 @pytest.fixture
 def broken(server: Server, monkeypatch) -> Server:
     # As an entry point of an installed package would be found.
-    monkeypatch.setitem(registry._BUILT_IN, "broken", f"{__name__}:BrokenBackend")
+    monkeypatch.setitem(entries.CORE["backends"], "broken", f"{__name__}:BrokenBackend")
     server.load(echo(backend="broken"), object(), name="m")
     return server
 

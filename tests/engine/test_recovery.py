@@ -10,7 +10,8 @@ from concurrent.futures import Future
 import numpy as np
 import pytest
 
-from nbtriton.backends import Backend, BackendInstance, Response, registry
+from nbtriton.backends import Backend, BackendInstance, Response
+from nbtriton.common import entries
 from nbtriton.common.errors import InternalError, TritonError
 from nbtriton.runtime.engine import Server
 from nbtriton.runtime.engine.status import status
@@ -82,7 +83,7 @@ class FragileBackend(Backend):
 
 @pytest.fixture
 def made(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Fragile]]:
-    monkeypatch.setitem(registry._BUILT_IN, "fragile", f"{__name__}:FragileBackend")
+    monkeypatch.setitem(entries.CORE["backends"], "fragile", f"{__name__}:FragileBackend")
     # Restarts take no time, but for those that the test holds up.
     monkeypatch.setattr(supervisor, "DEFAULT", RestartPolicy(limit=3, first_ns=0))
     monkeypatch.setattr(Fragile, "made", [], raising=False)

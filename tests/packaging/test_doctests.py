@@ -32,6 +32,7 @@ WITHOUT = {
     "BackendRequest": "nbtriton makes it",
     "BatchTimer": "nbtriton makes it",
     "Control": "a repository's, nbtriton makes it",
+    "Endpoint": "extensions subclass it",
     "InstanceContext": "nbtriton makes it",
     "ModelContext": "nbtriton makes it",
     "ServerHandle": "nbtriton makes it",
