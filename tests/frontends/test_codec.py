@@ -32,6 +32,7 @@ from nbtriton.serving.frontends.kserve.jsontext import (
     MOST_LISTS,
     MOST_MEMBERS,
     dumps,
+    empty,
     format_double,
     parse,
     parse_members,
@@ -283,14 +284,26 @@ def test_long_texts_are_read_as_short_ones(text: bytes, junk: bytes, place: int)
     def read(source: bytes) -> str:
         try:
             return repr(parse(source))
-        except InternalError as error:
+        except TritonError as error:
             return error.message
 
     lead = 256 << 10
     found = re.sub(
         r"at (\d+)$", lambda end: f"at {max(int(end[1]) - lead, 0)}", read(b" " * lead + text)
     )
-    assert found == read(text)
+    # Strings that are not UTF-8 are read in short texts only.
+    assert found == read(text) or (found == NOT_UTF_8 and not is_utf_8(text))
+
+
+NOT_UTF_8 = "the JSON of a long request must be UTF-8"
+
+
+def is_utf_8(text: bytes) -> bool:
+    try:
+        text.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 STRING = json.dumps(
@@ -312,6 +325,21 @@ def test_a_text_with_too_many_parts_is_refused_before_it_is_built(what: str, rea
         read(b" " * (256 << 10) + beginning + end)
     with pytest.raises(InvalidArgumentError, match=f"more than [0-9]+ {what}$"):
         read(b"[" + (STRING + b",") * 40_000 + beginning + end + b"]")
+
+
+def test_lists_are_emptied_part_by_part() -> None:
+    """Freed at once, ten million elements would hold other threads for a second."""
+    left: set[int] = set()
+
+    class Element:
+        def __del__(self) -> None:
+            left.add(len(many))
+
+    many = [Element() for _ in range(200_000)]
+    rows = [[1], many, [[many]]]
+    empty({"a": ((1, {"b": rows}),)})
+    assert (rows, many) == ([], [])
+    assert len(left) == 4
 
 
 @pytest.mark.parametrize("lead", range(9))

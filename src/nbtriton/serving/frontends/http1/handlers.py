@@ -298,7 +298,7 @@ def _lenient_base64(text: str) -> bytes:
 
 def _object(cycle: RequestResponseCycle) -> dict[str, Any]:
     """Return the members of a JSON body; none if it is not an object."""
-    document = parse(cycle.body)
+    document = parse(cycle.body, tensors=False)
     return document if type(document) is dict else {}
 
 

@@ -14,7 +14,14 @@ from nbtriton.serving.frontends.kserve.json_codec import (
     read_json_data,
     read_parameter,
 )
-from nbtriton.serving.frontends.kserve.jsontext import Members, as_string, dumps, parse_members
+from nbtriton.serving.frontends.kserve.jsontext import (
+    LONG_TEXT,
+    Members,
+    as_string,
+    dumps,
+    empty,
+    parse_members,
+)
 from nbtriton.serving.frontends.kserve.wire import WireInput, duplicate_input
 
 if TYPE_CHECKING:
@@ -36,6 +43,14 @@ def decode_generate(body: bytes | memoryview, signature: ModelSignature) -> Infe
         With Triton's text.
     """
     document = parse_members(body)
+    try:
+        return _call_of(document, signature)
+    finally:
+        if len(body) >= LONG_TEXT:
+            empty(document)
+
+
+def _call_of(document: Members, signature: ModelSignature) -> InferCall:
     call = InferCall()
     if type(document) is not tuple:
         raise InternalError("attempt to get members for non-object")

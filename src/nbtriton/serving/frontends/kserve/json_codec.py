@@ -26,10 +26,12 @@ from nbtriton.serving.frontends.kserve.call import (
     OutputRequest,
 )
 from nbtriton.serving.frontends.kserve.jsontext import (
+    LONG_TEXT,
     as_bool,
     as_string,
     as_uint,
     dumps,
+    empty,
     member_as_array,
     member_as_string,
     parse,
@@ -137,6 +139,9 @@ def decode_infer(
     except BaseException:
         call.release()
         raise
+    finally:
+        if len(text) >= LONG_TEXT:
+            empty(document)
     if templates is not None:
         templates.remember(text, inputs, call)
     return call

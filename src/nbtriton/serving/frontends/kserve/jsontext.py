@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,7 @@ from nbtriton.common.errors import InternalError, InvalidArgumentError
 from nbtriton.serving.frontends.kserve.wire import MOST_STRINGS
 
 __all__ = [
+    "LONG_TEXT",
     "Members",
     "as_array",
     "as_bool",
@@ -25,6 +26,7 @@ __all__ = [
     "as_uint",
     "check_parts",
     "dumps",
+    "empty",
     "format_double",
     "member",
     "member_as_array",
@@ -61,11 +63,17 @@ class _AllMembers(rapidjson.Decoder):
     end_object = tuple
 
 
-_EXACT = _FirstCounts(number_mode=rapidjson.NM_NAN)
-_FAST = _FirstCounts(number_mode=rapidjson.NM_NAN | rapidjson.NM_NATIVE)
-_MEMBERS = _AllMembers(number_mode=rapidjson.NM_NAN)
-# Longer texts are read piece by piece: at once they would block other threads for more than about 10 ms.
-_LONG = 256 << 10
+_EXACT = rapidjson.NM_NAN
+_FAST = rapidjson.NM_NAN | rapidjson.NM_NATIVE
+_SHORT = {
+    (kind, mode): kind(number_mode=mode)
+    for kind, mode in ((_FirstCounts, _EXACT), (_FirstCounts, _FAST), (_AllMembers, _EXACT))
+}
+# Longer texts are read piece by piece, and what they gave is freed so: at once they would block other threads for
+# more than about 10 ms.
+LONG_TEXT = 256 << 10
+# Elements that are freed at once.
+_AT_ONCE = 1 << 16
 # Limits of one text. To free an object of a million members takes 100 ms, in which no other thread runs; and the
 # garbage collector visits all lists in one go.
 MOST_MEMBERS = 1 << 16
@@ -76,6 +84,8 @@ _LIMITS = {
     b"[": (MOST_LISTS, "lists"),
     b'"': (MOST_STRINGS, "strings"),
 }
+_WITHOUT_TENSORS = {**_LIMITS, b",": (MOST_LISTS, "elements")}
+_OBJECT = re.compile(rb"\s*\{")
 _NOT_ASCII = re.compile(rb"[\x80-\xff]")
 _OFFSET = re.compile(r"Parse error at offset (\d+): (.*)", re.DOTALL)
 
@@ -88,7 +98,7 @@ def dumps(value: Any) -> bytes:
     return _encoder.encode(value).encode("utf-8", "surrogateescape")
 
 
-def parse(text: bytes | memoryview, *, exact: bool = True) -> Any:
+def parse(text: bytes | memoryview, *, exact: bool = True, tensors: bool = True) -> Any:
     """Read one JSON text.
 
     Parameters
@@ -96,15 +106,17 @@ def parse(text: bytes | memoryview, *, exact: bool = True) -> Any:
     exact : bool
         Whether doubles are rounded correctly. Otherwise they are read as in Triton: the last bit may
         differ, in a quarter of the time.
+    tensors : bool
+        Whether its lists may be longer than `MOST_LISTS`: the caller empties them.
 
     Raises
     ------
     InternalError
         With RapidJSON's reason and the offset.
     InvalidArgumentError
-        A long text has too many members or lists.
+        A long text has too many members, lists or elements, or is not UTF-8.
     """
-    return _parse(bytes(text), _EXACT if exact else _FAST, _first_counts)
+    return _parse(bytes(text), _FirstCounts, _EXACT if exact else _FAST, tensors)
 
 
 def parse_members(text: bytes | memoryview) -> Any:
@@ -115,13 +127,13 @@ def parse_members(text: bytes | memoryview) -> Any:
     TritonError
         As `parse`.
     """
-    return _parse(bytes(text), _MEMBERS, tuple)
+    return _parse(bytes(text), _AllMembers, _EXACT, True)
 
 
-def check_parts(text: bytes) -> None:
+def check_parts(text: bytes, limits: Mapping[bytes, tuple[int, str]] = _LIMITS) -> None:
     """Check how many members, objects, lists and strings a text has; raises InvalidArgumentError."""
-    for mark, (most, what) in _LIMITS.items():
-        found = sum(text.count(mark, at, at + _LONG) for at in range(0, len(text), _LONG))
+    for mark, (most, what) in limits.items():
+        found = sum(text.count(mark, at, at + LONG_TEXT) for at in range(0, len(text), LONG_TEXT))
         if found > most and sum(piece.count(mark) for piece in _outside_strings(text)) > most:
             raise InvalidArgumentError(f"the JSON of the request has more than {most} {what}")
 
@@ -129,8 +141,8 @@ def check_parts(text: bytes) -> None:
 def _outside_strings(text: bytes) -> Iterator[bytes]:
     """Yield the text in pieces, with a single quotation mark for each string."""
     is_inside, escape = False, b""
-    for at in range(0, len(text), _LONG):
-        piece = escape + text[at : at + _LONG]
+    for at in range(0, len(text), LONG_TEXT):
+        piece = escape + text[at : at + LONG_TEXT]
         # A backslash at the end belongs to the next piece.
         backslashes = len(piece) - len(piece.rstrip(b"\\"))
         escape = piece[len(piece) - backslashes % 2 :]
@@ -140,17 +152,56 @@ def _outside_strings(text: bytes) -> Iterator[bytes]:
         is_inside ^= len(parts) % 2 == 0
 
 
-def _parse(
-    text: bytes, decoder: Callable[[Any], Any], make: Callable[[list[tuple[str, Any]]], Any]
-) -> Any:
-    if len(text) >= _LONG:
-        check_parts(text)
+def _parse(text: bytes, kind: type[_FirstCounts | _AllMembers], mode: int, tensors: bool) -> Any:
+    is_long = len(text) >= LONG_TEXT
+    if is_long:
+        # Nobody can empty a broken list that is the root.
+        check_parts(text, _LIMITS if tensors and _OBJECT.match(text) else _WITHOUT_TENSORS)
     try:
-        return decoder(text if len(text) < _LONG else _Pieces(text))
+        return _parse_long(text, kind(number_mode=mode)) if is_long else _SHORT[kind, mode](text)
     except UnicodeDecodeError:
-        return _parse_other_bytes(text, make)
+        if is_long:
+            raise InvalidArgumentError("the JSON of a long request must be UTF-8") from None
+        return _parse_other_bytes(text, kind.end_object)
     except (ValueError, RecursionError) as error:
         raise _unreadable(error) from None
+
+
+def _parse_long(text: bytes, decoder: rapidjson.Decoder) -> Any:
+    made: list[
+        list[Any]
+    ] = []  # the members of each object, in which lists are from their beginning
+
+    def start_object() -> list[Any]:
+        made.append([])
+        return made[-1]
+
+    decoder.start_object = start_object
+    try:
+        return decoder(_Pieces(text))
+    except ValueError:
+        empty(made)
+        raise
+
+
+def empty(value: Any) -> None:
+    """Empty the lists of what a long text gave, part by part; other threads run in between."""
+    waiting = [value]
+    while waiting:
+        one = waiting.pop()
+        if type(one) is dict:
+            waiting.extend(one.values())
+        elif type(one) is tuple:
+            waiting.extend(one)
+        elif type(one) is list:
+            while one:
+                part = one[-_AT_ONCE:]
+                del one[-_AT_ONCE:]
+                if not _HOLDERS.isdisjoint(map(type, part)):
+                    waiting.extend(item for item in part if type(item) in _HOLDERS)
+
+
+_HOLDERS = frozenset({dict, list, tuple})
 
 
 class _Pieces:
