@@ -73,16 +73,21 @@ def test_a_model_may_unload_another_while_it_is_loaded(server: Server):
     assert server.engine.inspection.model_names() == ("m",)
 
 
-def test_a_model_that_loads_itself_ends_with_the_outer_one(server: Server):
-    calls = []
+@pytest.mark.parametrize("names", ["a", "ab", "abc"])
+def test_models_that_load_each_other_while_they_are_loaded_are_refused(server: Server, names: str):
+    loaded = []
 
-    def load() -> None:
-        if not calls:
-            calls.append(1)
-            server.load(echo(), lambda IN: {"OUT": IN + 5}, name="m")
+    def load(name: str) -> None:
+        loaded.append(name)
+        following = names[(names.index(name) + 1) % len(names)]
+        server.load(echo(), in_initialize(lambda: load(following)), name=name)
 
-    server.load(echo(), in_initialize(load), name="m")
-    assert server.infer("m", {"IN": row(1)})["OUT"][0, 0] == 2
+    with pytest.raises(LoadError, match="model 'a' is being loaded, by this very call") as caught:
+        load("a")
+    assert caught.value.hint.endswith(f": {' -> '.join([names[-1], *names])}")
+    assert server.engine.inspection.model_names() == ()
+    assert loaded == [*names, "a"]
+    server.load(echo(), lambda IN: {"OUT": IN}, name="a")
 
 
 def test_a_server_may_be_closed_while_a_model_is_loaded(server: Server):

@@ -1020,13 +1020,41 @@ def test_L18_a_load_comes_after_the_unloads_that_wait(server, explicit, root, ga
 
 
 @pytest.mark.parametrize("isolation", ["thread", "process"])
-def test_a_model_cannot_load_itself_while_it_is_loaded(server, explicit, root, isolation):
+@pytest.mark.parametrize("names", ["a", "ab"])
+def test_models_cannot_load_each_other_while_they_are_loaded(
+    server, explicit, root, isolation, names
+):
     """tritonserver never comes back."""
-    source = MODEL.replace("self.factor =", 'pb_utils.load_model("m")\n        self.factor =')
     group = f'parameters {{ key: "INSTANCE_ISOLATION" value {{ string_value: "{isolation}" }} }}'
-    add(root, "m", source=source, config=group)
-    assert "model 'm' is being loaded, by this very call" in refused(explicit, "m").message
-    assert not server.is_ready("m")
+    for name, other in zip(names, names[1:] + names[0], strict=True):
+        call = f'pb_utils.load_model("{other}")\n        self.factor ='
+        add(root, name, source=MODEL.replace("self.factor =", call), config=group)
+    assert "model 'a' is being loaded, by this very call" in refused(explicit, "a").message
+    assert not any(map(server.is_ready, names))
+
+
+def test_of_models_that_load_each_other_for_two_clients_none_waits_for_ever(
+    server, explicit, root, gate
+):
+    for name, other, source in (("a", "b", GATED), ("b", "a", MODEL)):
+        call = f'pb_utils.load_model("{other}")\n        self.factor ='
+        add(root, name, source=source.replace("self.factor =", call))
+    errors = {}
+
+    def load(name):
+        errors[name] = refused(explicit, name).message
+
+    threads = [threading.Thread(target=load, args=name) for name in "ab"]
+    threads[0].start()
+    assert gate.entered.wait(60)
+    threads[1].start()
+    assert until(lambda: server.engine.lifecycle._asked["b", "a"])
+    gate.opened.set()
+    for thread in threads:
+        thread.join(60)
+    assert sorted(errors) == ["a", "b"]
+    for error in errors.values():
+        assert "model 'b' is being loaded, by this very call" in error
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,6 @@ from typing import TypeVar
 from nbtriton.common.errors import (
     EngineStoppedError,
     InternalError,
-    InvalidArgumentError,
     NotFoundError,
     TritonError,
 )
@@ -110,15 +109,11 @@ class ModelLoader:
         Raises
         ------
         InvalidArgumentError
-            A model asks for it, and is one of them, while it is loaded itself.
+            A model asks for it while it is loaded itself, and one of them waits for that.
         """
         requested = list(dict.fromkeys(names))
         polled, errors = self._poll(requested, overrides or {})
-        if starting_here() in polled:  # it would wait for itself
-            raise InvalidArgumentError(
-                f"model '{starting_here()}' is being loaded, by this very call"
-            )
-        with self._in_progress([*polled]):
+        with self._server.engine.lifecycle.asking(polled), self._in_progress([*polled]):
             self._load_polled(requested, polled, errors)
         return errors
 

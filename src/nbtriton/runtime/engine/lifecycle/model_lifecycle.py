@@ -5,13 +5,20 @@ from __future__ import annotations
 import contextlib
 import threading
 import weakref
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from time import monotonic
 from typing import Any, TypeVar
 
 from nbtriton.backends.base import ServerHandle
 from nbtriton.common.checks import check, optional, whole
-from nbtriton.common.errors import ConfigError, EngineStoppedError, LoadError, TritonError
+from nbtriton.common.errors import (
+    ConfigError,
+    EngineStoppedError,
+    InvalidArgumentError,
+    LoadError,
+    TritonError,
+)
 from nbtriton.model.config import (
     Difference,
     Dumpable,
@@ -32,6 +39,7 @@ from nbtriton.runtime.engine.core.registry import (
 )
 from nbtriton.runtime.engine.core.runtime import Runtime
 from nbtriton.runtime.engine.core.scheduler_thread import SchedulerThread
+from nbtriton.runtime.engine.core.threads import starting_here
 from nbtriton.runtime.engine.interrupts import interrupts_deferred
 from nbtriton.runtime.engine.lifecycle.closing import STOPPING, drop, end
 from nbtriton.runtime.engine.lifecycle.load_request import LoadRequest, model_name
@@ -78,6 +86,8 @@ class ModelLifecycle:
         self._draining: list[Runtime] = []
         # Loads that have begun, by model; an unload ends them (L18).
         self._begun: dict[str, set[object]] = {}
+        # Loads that models ask for while they are loaded: who, and what.
+        self._asked: Counter[tuple[str, str]] = Counter()
         self.builder = ModelBuilder.of(registry, server, self._thread, options)
         self._dropped = weakref.finalize(self, drop, registry, self._draining, self._thread)
         self._dropped.atexit = False
@@ -128,7 +138,7 @@ class ModelLifecycle:
                 serving = slots[number].runtime if number in slots else None
                 requests = [LoadRequest(wanted, model, number, example, batching, serving, latest)]
         # Not under the lock: the model's own code may load others, or close the server.
-        with self.loading(name) as begun:
+        with self.asking([name]), self.loading(name) as begun:
             runtimes, updates = self._make(requests)
             with self._lock, interrupts_deferred():  # all of it or nothing
                 before = self._registry.entries.get(name)
@@ -147,6 +157,31 @@ class ModelLifecycle:
         told = {} if before is None else _differences(before, cache)
         found = _differences(entry, cache).items()
         return ignored + [(name, str(one)) for name, one in found if name not in told]
+
+    @contextlib.contextmanager
+    def asking(self, names: Iterable[str]) -> Iterator[None]:
+        """Load models, perhaps for one that is being loaded in this thread, and waits for them.
+
+        Raises
+        ------
+        InvalidArgumentError
+            One of them waits for that one in turn.
+        """
+        asker = starting_here()
+        asked = Counter((asker, name) for name in names if asker)
+        with self._lock:
+            for _, name in asked:
+                if path := _path(self._asked, name, asker):
+                    raise InvalidArgumentError(
+                        f"model '{name}' is being loaded, by this very call",
+                        hint=f"models that load each other: {' -> '.join([asker, *path])}",
+                    )
+            self._asked += asked
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._asked -= asked
 
     @contextlib.contextmanager
     def loading(self, name: str) -> Iterator[object]:
@@ -453,6 +488,16 @@ class ModelLifecycle:
     def detach(self) -> None:
         """Do nothing when this is dropped."""
         self._dropped.detach()
+
+
+def _path(edges: Iterable[tuple[str, str]], start: str, end: str) -> list[str]:
+    """Return the nodes of a directed graph on the shortest way from one to another; none without a way."""
+    ways = [[start]]
+    for way in ways:
+        if way[-1] == end:
+            return way
+        ways += [[*way, to] for at, to in edges if at == way[-1] and to not in way]
+    return []
 
 
 def _closed() -> EngineStoppedError:
