@@ -11,6 +11,7 @@ import shutil
 import signal
 import threading
 import weakref
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -865,6 +866,40 @@ def test_files_of_overrides_are_removed_with_the_server(root, tmp_path, monkeypa
             control.load("m", {"config": PYTHON, "file:" + "A" * 256: b"x"})
         assert len([*folder.iterdir()]) == kept  # a refused load leaves nothing
     assert not list(tmp_path.glob("nbtriton-model-*"))
+
+
+def test_files_of_overrides_are_removed_with_the_last_request_to_their_model(
+    server, explicit, root, tmp_path, monkeypatch, gate
+):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+
+    def left() -> list[Path]:
+        return [path for path in tmp_path.glob("nbtriton-model-*/*") if path.is_dir()]
+
+    def load(source: str) -> Path:
+        explicit.load("m", {"config": PYTHON, "file:1/model.py": source.encode()})
+        return server.engine.inspection.source("m").parent.parent
+
+    waits = "from tests.repository import gate\n" + MODEL.replace(
+        "values =", "gate.entered.set(); gate.opened.wait(60)\n        values ="
+    )
+    held = load(waits)
+    answered = server.submit("m", {"IN": np.ones((1, 4), np.float32)})
+    assert gate.entered.wait(60)
+    second = load(times(2))
+    third = load(times(3))
+    assert until(lambda: sorted(left()) == sorted([held, third]))
+    gate.opened.set()
+    answered.result(60)
+    assert until(lambda: left() == [third])
+    assert not second.exists()
+    with pytest.raises(TritonError):
+        load("x = 1")
+    server.set_options(cache_bytes=1000)
+    assert answer(server, "m") == 3.0
+    assert until(lambda: left() == [third])
+    explicit.unload("m")
+    assert until(lambda: not left())
 
 
 def test_files_of_a_killed_server_are_removed_by_the_next(root, tmp_path, monkeypatch):

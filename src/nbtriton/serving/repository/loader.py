@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import queue
+import shutil
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -20,6 +21,7 @@ from nbtriton.common.errors import (
 )
 from nbtriton.common.scratch import ScratchFolder
 from nbtriton.runtime.engine import Server
+from nbtriton.runtime.engine.core.runtime import Runtime
 from nbtriton.runtime.engine.core.threads import starting_here
 from nbtriton.serving.repository.building import build_versions, check
 from nbtriton.serving.repository.override import Override
@@ -183,6 +185,7 @@ class ModelLoader:
             record.waiting = None
             record.set_unloaded(serving)
             unloaded, record.loaded = record.loaded, None
+            self._remove_files(unloaded)
         if unloaded is None or not dependents:
             return
         used = {
@@ -263,7 +266,10 @@ class ModelLoader:
                 errors[name] = error
                 self.failed(name, error)
                 record.waiting = model if model.is_ensemble else None
+                if record.waiting is None:
+                    self._remove_files(model)
                 return
+            self._remove_files(record.loaded)
             before = () if record.loaded is None else record.loaded.versions
             removed = {*before, *record.states} - set(model.versions)
             record.loaded, record.error, record.waiting, record.states = model, None, None, {}
@@ -292,6 +298,19 @@ class ModelLoader:
             record.set_unloaded([runtime.version for runtime in runtimes])  # until it is installed
             lifecycle.install(model.name, model.given, runtimes, begun, updates=updates)
 
+    def _remove_files(self, model: PolledModel | None) -> None:
+        """Remove the files that came with a load request, behind the last requests to what was made of them."""
+        if model is None or not model.is_override:
+            return
+        users = [
+            runtime
+            for runtime in self._server.engine.lifecycle.runtimes()
+            if runtime.directory == model.directory
+        ]
+        threading.Thread(
+            target=_remove, args=(model.directory, users), name="nbtriton-files", daemon=True
+        ).start()
+
     def _is_current(self, record: ModelRecord, model: PolledModel) -> bool:
         return (
             record.loaded is not None
@@ -314,6 +333,12 @@ class ModelLoader:
         for name in ordered:
             if not changed.isdisjoint(ensembles[name].members):
                 self._load_one({}, changed, ensembles[name], force=True)
+
+
+def _remove(directory: Path, users: Sequence[Runtime]) -> None:
+    for runtime in users:
+        runtime.wait_drained(None)
+    shutil.rmtree(directory, ignore_errors=True)
 
 
 ItemT = TypeVar("ItemT")
