@@ -326,6 +326,7 @@ def test_requests_release_their_regions_however_they_end(port: int, region: Obje
     infer(port, 16, 16, "two")
     seen = ask(port, Case("", 200, "/v2/systemsharedmemory/region/r/unregister"))
     assert (seen.status, seen.body) == (200, b"")
+    assert region.path not in opened_files()
 
 
 def test_duplicate_names_over_http(port: int, region: Object) -> None:

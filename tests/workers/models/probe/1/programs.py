@@ -1,5 +1,6 @@
 """What the probe does, by name. Each returns the response to the request."""
 
+import gc
 import json
 import os
 import threading
@@ -8,6 +9,8 @@ import warnings
 
 import numpy as np
 import triton_python_backend_utils as pb_utils
+
+from nbtriton.runtime.workers.core.memory import Outgoing
 
 KEPT = {}
 
@@ -219,6 +222,12 @@ def text(model, request):
 
 def bls_traced(model, request):
     return answer(outcome(call(model, request, trace=request.trace()).exec()))
+
+
+def shared_memory(model, request):
+    """Bytes of the blocks that this process has given out."""
+    gc.collect()
+    return answer(sum(one.used for one in gc.get_objects() if isinstance(one, Outgoing)))
 
 
 def nap(model, request):
