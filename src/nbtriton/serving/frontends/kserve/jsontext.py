@@ -167,7 +167,7 @@ def _parse(text: bytes, kind: type[_FirstCounts | _AllMembers], mode: int, tenso
         raise _unreadable(error) from None
 
 
-def _parse_long(text: bytes, decoder: rapidjson.Decoder) -> Any:
+def _parse_long(text: bytes, decoder: Any) -> Any:
     made: list[
         list[Any]
     ] = []  # the members of each object, in which lists are from their beginning
