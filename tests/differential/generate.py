@@ -464,7 +464,7 @@ def ensembles(rng: Rng, tag: str, count: int) -> Iterator[Scenario]:
                 Send(
                     {n: f32(batch, 2, start=rng.randint(-9, 9)) for n in given},
                     outputs=wanted, request_id=rng.choice(("", f"e{place}")),
-                    correlation_id=rng.choice((0, 0, 7)), sequence_start=rng.random() < 0.2,
+                    correlation_id=rng.choice((0, 0, 0, 7, 1 << 63, (1 << 64) - 1)), sequence_start=rng.random() < 0.2,
                 )
             )  # fmt: skip
         yield Scenario("", models, tuple(sends), one_by_one=True)

@@ -339,8 +339,8 @@ class RealSide(_Side):
                 parameter.bool_param = value
             elif key == "priority":
                 parameter.uint64_param = value
-            elif isinstance(value, int):
-                parameter.int64_param = value
+            elif isinstance(value, int):  # Triton's C++ client sends larger ids so
+                parameter.int64_param = value - (1 << 64 if value >= 1 << 63 else 0)
             else:
                 parameter.string_param = value
         start = time.monotonic()

@@ -277,7 +277,9 @@ SCENARIOS = [
             *[replace(send, correlation_id=of) for of in ids for send in asks("1S 1 1E")],
         )
         for target, rule, ids in (
-            (TYPES[0], "C3 ids", (5, 2**33 + 5, 2**62)),
+            (DIRECT, "C3 ids", (2**63 - 1, 2**63, 2**64 - 1)),
+            (OLDEST, "C3 ids", (2**63 - 1, 2**63, 2**64 - 1)),
+            (TYPES[0], "C3 ids", (5, 2**33 + 5, 2**62, 2**63, 2**64 - 1)),
             (TYPES[1], "C3 ids", (5, 2**33 + 5, 2**32 - 1)),
             (TYPES[2], "C3 ids", (5, 2**33 + 5, 2**31 + 5, 2**32 - 1)),
         )
