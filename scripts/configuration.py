@@ -13,7 +13,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from nbtriton.model.config import field_effects
-from nbtriton.serving.frontends.serve.flags import Flag, groups
+from nbtriton.options.endpoints import ENDPOINTS
+from nbtriton.options.server import SERVER
+from nbtriton.options.table import Option
+from nbtriton.serving.frontends.serve.flags import NO_EFFECT, groups
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "configuration.md"
 
@@ -29,6 +32,43 @@ No setting is ignored silently. A setting
   which is reported;
 - is **reported as ignored**: any value is accepted, and reported to change nothing.
 """
+
+
+def python_options() -> list[str]:
+    """Return the tables of the options that Python, the magics and ``nbtriton serve`` share."""
+    lines = []
+    for title, table in (
+        (
+            "## Options of a server: `nt.server(…)`, `%triton_server`, `nbtriton serve`, `c.NBTriton`",
+            SERVER,
+        ),
+        (
+            "## Options of endpoints: `server.serve(…)`, `%triton_serve`, `nbtriton serve`",
+            ENDPOINTS,
+        ),
+    ):
+        lines += [title, "", "| Python | on a line | value | default | |", "|---|---|---|---|---|"]
+        for name, one in table.items():
+            value = one.value or "|".join(one.choices)
+            flags = ", ".join(f"`{flag}`" for flag in one.flags.split())
+            shown = (
+                one.unset
+                if one.default in (None, ())
+                else f"`{one.default}`"
+                if one.default != ""
+                else ""
+            )
+            lines.append(f"| `{name}` | {flags} | {_code(value)} | {shown} | {_text(one)} |")
+        lines.append("")
+    return lines[:-1]
+
+
+def _code(value: str) -> str:
+    return f"`{value}`".replace("|", "\\|") if value else ""
+
+
+def _text(option: Option) -> str:
+    return option.help.replace("%%", "%").replace("|", "\\|")
 
 
 def server_flags() -> list[str]:
@@ -48,24 +88,25 @@ def server_flags() -> list[str]:
     return lines
 
 
-def _row(flag: Flag) -> str:
-    value = f"`{flag.kind.shown}`".replace("|", "\\|") if flag.kind.shown else ""
-    notes = [flag.help]
-    if flag.default not in (None, "", False, True):
-        notes.append(f"`{flag.default}` by default")
-    if flag.kind.shown == "true|false" and flag.default is not None:
-        notes.append(f"`{str(flag.default).lower()}` by default")
-    if flag.repeated:
+def _row(flag: Option) -> str:
+    notes, default = [_text(flag)], flag.default
+    if flag.value == "true|false" and default is not None:
+        default = str(default).lower()
+    told = default in (None, "", (), False, True) or f"({default})" in flag.help
+    if not told:
+        notes.append(f"`{default}` by default")
+    if flag.action:
         notes.append("may be repeated")
     if flag.ours:
         notes.append("not in 2.51")
-    return f"| `--{flag.name}` | {value} | {_effect_of(flag)} | {'; '.join(notes)} |"
+    (name,) = flag.long
+    return f"| `--{name}` | {_code(flag.value)} | {_effect_of(flag)} | {'; '.join(notes)} |"
 
 
-def _effect_of(flag: Flag) -> str:
-    if flag.effect:
+def _effect_of(flag: Option) -> str:
+    if flag.long[0] not in NO_EFFECT:
         return "has effect"
-    return "checked only" if flag.kind.checks else "reported as ignored"
+    return "reported as ignored" if flag.read is str else "checked only"
 
 
 def model_configuration() -> list[str]:
@@ -83,7 +124,7 @@ def model_configuration() -> list[str]:
     ]
 
 
-SECTIONS: Sequence[Callable[[], list[str]]] = (server_flags, model_configuration)
+SECTIONS: Sequence[Callable[[], list[str]]] = (python_options, server_flags, model_configuration)
 
 
 def page() -> str:

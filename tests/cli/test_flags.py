@@ -11,15 +11,15 @@ import pytest
 
 from nbtriton.common.errors import InvalidArgumentError, UnavailableError
 from nbtriton.magics.cli import main
-from nbtriton.serving.frontends.serve.flag_settings import (
-    backend_config,
+from nbtriton.options.endpoints import ENDPOINTS
+from nbtriton.serving.frontends.serve.flags import flags_by_name, parse_flags
+from nbtriton.serving.frontends.serve.options import (
     cache_bytes,
     check_ports,
     metrics_settings,
-    restricted_apis,
+    server_options,
     trace_settings,
 )
-from nbtriton.serving.frontends.serve.flags import flags_by_name, parse_flags
 from tests.children import run_python
 
 RESTRICTED_TWICE = (
@@ -172,7 +172,7 @@ def test_values_in_any_case_and_unique_beginnings_of_names() -> None:
 
 
 def test_the_last_of_two_counts_where_there_is_one() -> None:
-    assert parse_flags(["--id=a", "--id=b"]).id == "b"
+    assert parse_flags(["--id=a", "--id=b"]).name == "b"
     assert parse_flags(["--load-model=a", "--load-model=b"]).load_model == ["a", "b"]
 
 
@@ -209,13 +209,16 @@ def test_wrong_settings_of_the_cache_are_refused(flags: list[str], text: str) ->
 
 def test_settings_of_backends() -> None:
     flags = ["--backend-config=a,x=1", "--backend-config=y=2", "--backend-config=a,z=b=c"]
-    assert backend_config(parse_flags(flags)) == {"a": {"x": "1", "z": "b=c"}, "": {"y": "2"}}
+    assert server_options(parse_flags(flags))["backend_config"] == {
+        "a": {"x": "1", "z": "b=c"},
+        "": {"y": "2"},
+    }
 
 
 def test_restricted_apis() -> None:
     flags = ["--http-restricted-api=health,trace:k=a=b", "--http-restricted-api=logging:x=y"]
-    given = parse_flags(flags).http_restricted_api
-    assert restricted_apis(given, "http-restricted-api", "api") == {
+    given = parse_flags(flags).restricted
+    assert ENDPOINTS["restricted"].of_parsed(given) == {
         "health": ("k", "a=b"),
         "trace": ("k", "a=b"),
         "logging": ("x", "y"),

@@ -35,7 +35,7 @@ def test_a_server_shows_the_verbs_of_a_user_alone():
 
 
 def test_the_docstring_and_the_options_of_a_server_are_those_of_the_engine_s():
-    assert "cache_bytes : int, optional" in (nt.Server.__doc__ or "")
+    assert "cache_bytes : int | None" in (nt.Server.__doc__ or "")
     assert set(inspect.signature(nt.Server).parameters) == {
         "gpus", "cache_bytes", "rate_limit", "rate_limit_resources", "backend_config", "summaries", "stand_in",
         "recorder", "isolation", "worker_timeout_s", "host_policies",

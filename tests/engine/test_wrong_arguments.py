@@ -73,7 +73,7 @@ def test_a_repository_is_a_directory_or_a_list_of_them(server, wrong):
         ({"cache_bytes": "1 GB"}, "cache_bytes must be a number of bytes; found '1 GB'"),
         ({"cache_bytes": 10**400, "summaries": 5}, "summaries must be True or False; found 5"),
         ({"gpus": b"0"}, "gpus=b'0' is not a list of GPU ids"),
-        ({"worker_timeout_s": "5"}, "worker_timeout_s='5' is not a time above 0"),
+        ({"worker_timeout_s": "5"}, "worker_timeout_s must be a number above 0; found '5'"),
         ({"rate_limit": 5}, "unknown rate limit '5'"),
         ({"backend_config": ["python"]}, "backend_config must be a mapping by name"),
     ],

@@ -94,7 +94,7 @@ def test_reloading_keeps_the_server_and_its_models(doubled):
     assert doubled.names["client"].http_port
     ran = doubled.ok(f"%%triton_model double --max-batch-size 8\n{DOUBLE}")
     assert "had set: dynamic_batching" in ran.out
-    assert "neither a port" in doubled("%triton_serve --http-port 70000").text
+    assert "neither PORT" in doubled("%triton_serve --http-port 70000").text
     assert doubled.names["client"].http_port, "the ports that were open stay so"
     doubled.ok("%triton_serve --stop")
     assert doubled.names["client"].http_port is None

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
-
 import numpy as np
 import pytest
 
 import nbtriton as nt
 from nbtriton.common.errors import InvalidArgumentError
 from nbtriton.magics.configurable import NBTriton
-from nbtriton.runtime.engine.lifecycle.options import ServerOptions
+from nbtriton.options.server import SERVER
 from nbtriton.serving import server as api
 from nbtriton.serving.server import server
 from tests.magics.cells import DOUBLE
@@ -118,7 +116,7 @@ def test_options_that_a_model_cannot_be_loaded_with_change_nothing(notebook):
         ({"cash_bytes": 1}, "a server has no option 'cash_bytes'"),
         ({"rate_limit": "on"}, "unknown rate limit 'on'"),
         ({"isolation": "proces"}, "unknown isolation 'proces'"),
-        ({"worker_timeout_s": -1}, "worker_timeout_s=-1 is not a time above 0"),
+        ({"worker_timeout_s": -1}, "worker_timeout_s must be a number above 0; found -1"),
         (
             {"rate_limit_resources": "R:1"},
             "rate_limit_resources must be a list of texts such as 'R1:4'; found 'R:1'",
@@ -150,10 +148,10 @@ def test_options_that_cannot_be(options, text):
 @pytest.mark.parametrize(
     ("line", "text"),
     [
-        ("--cache-bytes much", "'much' is neither a number of bytes nor 'none'"),
-        ("--backend-config python", "is not BACKEND,KEY=VALUE"),
-        ("--worker-timeout long", "'long' is neither a number of seconds nor 'none'"),
-        ("--host-policy near", "is not NAME,SETTING=VALUE"),
+        ("--cache-bytes much", "'much' is neither N nor 'none'"),
+        ("--backend-config python", "'python' is neither [BACKEND,]SETTING=VALUE nor 'none'"),
+        ("--worker-timeout long", "'long' is neither SECONDS nor 'none'"),
+        ("--host-policy near", "'near' is neither POLICY,SETTING=VALUE nor 'none'"),
         ("--ratelimit off", "did you mean '--rate-limit'?"),
     ],
 )
@@ -202,8 +200,8 @@ def test_config_shows_and_sets_the_options_of_the_server(notebook, caplog):
     notebook.ok("%triton_server --cache-bytes none")
     assert notebook.ok("%config NBTriton.cache_bytes").value is None
     described = notebook.ok("%config NBTriton").out
-    for option in fields(ServerOptions):
-        assert f"NBTriton.{option.name}" in described
+    for name in SERVER:
+        assert f"NBTriton.{name}" in described
     notebook("%config NBTriton.rate_limit = 'some'")
     assert "unknown rate limit 'some'" in caplog.text
     assert server().options.rate_limit == "off"

@@ -205,7 +205,7 @@ def test_a_port_of_another_process_leaves_the_open_ones_open(doubled):
 def test_wrong_ports(notebook):
     ran = notebook("%triton_serve --http-port eighty")
     assert isinstance(ran.error, UsageError)
-    assert "'eighty' is neither a port nor 'none'" in str(ran.error)
+    assert "'eighty' is neither PORT nor 'none'" in str(ran.error)
 
 
 def test_paths_and_names_are_completed(doubled, root, monkeypatch):

@@ -139,7 +139,9 @@ def test_L23_host_policies_bind_workers_and_threads_are_shared():
 def test_L24_policies_are_checked_when_they_are_set():
     with pytest.raises(InvalidArgumentError, match="setting 'cpu-cores' format is"):
         nt.Server(host_policies={"near": {"cpu-cores": "1"}})
-    with pytest.raises(InvalidArgumentError, match="worker_timeout_s=0 is not a time above 0"):
+    with pytest.raises(
+        InvalidArgumentError, match="worker_timeout_s must be a number above 0; found 0"
+    ):
         nt.Server(worker_timeout_s=0)
 
 

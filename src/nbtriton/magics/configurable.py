@@ -9,13 +9,12 @@
 from __future__ import annotations
 
 import ast
-from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 from traitlets import Any as AnyTrait
 from traitlets.config import Configurable
 
-from nbtriton.runtime.engine.lifecycle.options import ServerOptions
+from nbtriton.options.server import SERVER
 from nbtriton.serving.server import server
 
 if TYPE_CHECKING:
@@ -42,8 +41,8 @@ class _Option(AnyTrait):
 
 
 _OPTIONS = {
-    option.name: _Option(option.default, help="As of nbtriton.Server.").tag(config=True)
-    for option in fields(ServerOptions)
+    name: _Option(option.default, help=option.help).tag(config=True)
+    for name, option in SERVER.items()
 }
 NBTriton: type[Configurable] = type(
     "NBTriton",

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import os
-import re
 import sys
 import warnings
-from argparse import SUPPRESS, ArgumentTypeError
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,7 +15,9 @@ from IPython.core.magic_arguments import argument, magic_arguments
 
 from nbtriton.common import entries
 from nbtriton.common.errors import LoadWarning
+from nbtriton.magics.arguments import arguments
 from nbtriton.magics.common import evaluate, keep, keep_option, parse
+from nbtriton.options.endpoints import ENDPOINTS, endpoint_port
 from nbtriton.options.reading import name_list, unquoted
 from nbtriton.serving.server import server
 
@@ -50,32 +50,11 @@ def _said(category: type[Warning]) -> Iterator[None]:
             print(warning.message, file=sys.stderr)  # noqa: T201 - a cell's own stderr
 
 
-_HIGHEST_PORT = 65535
-_PORTS = (
-    "http_port",
-    "grpc_port",
-    "metrics_port",
-    *(f"{one}_port" for one in entries.places("endpoints")),
-)
-
-
-def _port(text: str) -> int | None:
-    if text == "none":
-        return None
-    # Before the open ports are closed for the new ones.
-    if not re.fullmatch("[0-9]{1,5}", text) or int(text) > _HIGHEST_PORT:
-        raise ArgumentTypeError(f"'{text}' is neither a port nor 'none'")
-    return int(text)
-
-
-def _ports_of_extensions(function: Any) -> Any:
-    """Add an option for the port of each endpoint that an extension adds."""
-    for name in entries.places("endpoints"):
-        text = f"the endpoint '{name}' of an extension"
-        function = argument(f"--{name}-port", type=_port, default=SUPPRESS, metavar="N", help=text)(
-            function
-        )
-    return function
+# Those with a flag: a line has no objects.
+_OPTIONS = {name: one for name, one in ENDPOINTS.items() if one.flags} | {
+    f"{name}_port": endpoint_port(name) for name in entries.places("endpoints")
+}
+_PORTS = tuple(name for name in _OPTIONS if name.endswith("_port"))
 
 
 @magics_class
@@ -198,11 +177,7 @@ class RepositoryMagics(Magics):
 
     @output_can_be_silenced
     @magic_arguments()
-    @argument("--http-port", type=_port, default=SUPPRESS, metavar="N", help="0: any that is free")
-    @argument("--grpc-port", type=_port, default=SUPPRESS, metavar="N", help="'none': not at all")
-    @argument("--metrics-port", type=_port, default=SUPPRESS, metavar="N", help="likewise")
-    @_ports_of_extensions
-    @argument("--host", metavar="ADDRESS", help="by default this machine alone")
+    @arguments(tuple(option.as_change() for option in _OPTIONS.values()))
     @argument(
         "--tls-cert", metavar="FILE", help="HTTP and gRPC over TLS, with this certificate (PEM)"
     )
@@ -234,11 +209,10 @@ class RepositoryMagics(Magics):
             before.close()
         if options.stop:
             return None
-        given = {name: getattr(options, name) for name in _PORTS if hasattr(options, name)}
+        found = vars(options)
+        given = {n: one.of_parsed(found[n]) for n, one in _OPTIONS.items() if n in found}
         # Any port that is free: the one that clients know already.
         given |= {name: open_ports.get(name) or 0 for name in _PORTS if given.get(name) == 0}
-        if options.host is not None:
-            given["host"] = options.host
         if tls is not None:
             given["http_tls"] = given["grpc_tls"] = tls
         try:

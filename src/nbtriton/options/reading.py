@@ -5,13 +5,19 @@ from __future__ import annotations
 from argparse import ArgumentTypeError
 from typing import Any
 
+from nbtriton.common.errors import InvalidArgumentError
+
 __all__ = [
+    "cache_bytes",
     "float_list",
+    "gpu_ids",
     "int_list",
     "name_list",
     "placements",
+    "recorded",
     "shape",
     "size_lists",
+    "switch",
     "switches",
     "unquoted",
 ]
@@ -78,3 +84,40 @@ def shape(text: str) -> tuple[str, list[int]]:
     if not colon:
         raise ArgumentTypeError(f"'{text}' is not NAME:DIMS, such as IN:3,224,224")
     return name, int_list(dims)
+
+
+def switch(text: str) -> bool:
+    """Read ``on`` or ``off``."""
+    found = _WORDS.get(text.lower())
+    if found is None:
+        raise InvalidArgumentError(f"'{text}' is neither on nor off")
+    return found
+
+
+def gpu_ids(text: str) -> list[int] | str | None:
+    """Read GPU ids, ``all``, ``none``, or simulated GPUs."""
+    if text == "all":
+        return None
+    if text == "none":
+        return []
+    return int_list(text) if text.replace(",", "").isdigit() else text
+
+
+def cache_bytes(text: str) -> int:
+    """Read a size, as a number or in tritonserver's words."""
+    try:
+        return int(text.removeprefix("local,size="))
+    except ValueError:
+        raise InvalidArgumentError(f"'{text}' is neither a number of bytes nor 'none'") from None
+
+
+def recorded(text: str) -> bool | int:
+    """Read ``on``, ``off`` or a number of requests."""
+    if text in ("on", "off"):
+        return text == "on"
+    try:
+        return int(text)
+    except ValueError:
+        raise InvalidArgumentError(
+            f"'{text}' is neither on, off nor a number of requests"
+        ) from None

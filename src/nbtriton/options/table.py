@@ -1,14 +1,22 @@
-"""An option: what a magic's line and a command line make of one declaration."""
+"""An option, declared once: what Python, a magic's line, a command line and the documentation make of it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+import inspect
+import re
+from argparse import SUPPRESS, ArgumentTypeError
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
 
+from nbtriton.common.checks import Kind, check
+from nbtriton.common.errors import InvalidArgumentError, nearest
 from nbtriton.options.reading import unquoted
 
-__all__ = ["Option", "only"]
+__all__ = ["Option", "only", "read_settings", "signed", "table_of"]
+
+Signed = TypeVar("Signed", bound=Callable[..., Any])
+_REST = re.compile(r"^( *)\*\*\w+\n(?:\1 +\S.*\n)+", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,13 +26,13 @@ class Option:
     Parameters
     ----------
     flags : str
-        Its spellings, separated by spaces, such as ``"-c --concurrency"``.
+        Its spellings, separated by spaces, such as ``"-c --concurrency"``; empty for Python's alone.
     help : str
         What it does, with the default in parentheses; ``%%`` is a per cent sign.
     value : str
         How the value is written, by its unit where it has one: ``"MS"``, ``"LIST"``.
     read : callable
-        Makes a value of the text; raises `argparse.ArgumentTypeError`.
+        Makes a value of the text; raises `argparse.ArgumentTypeError` or `InvalidArgumentError`.
     default : object
     choices : tuple of str
         The allowed values.
@@ -34,6 +42,20 @@ class Option:
         As argparse has it; ``"store"`` if empty.
     const : object
         The value of ``action="store_const"``.
+    join : callable
+        Makes the value in Python of the list of an option that may be repeated.
+    kind : Kind, optional
+        The values that Python takes.
+    type : str
+        The annotation in Python.
+    unset : str
+        What the default means, where it is None or empty.
+    off : str
+        The word of a magic's line for that.
+    unit : str
+        Behind a number that is shown.
+    ours : bool
+        Whether tritonserver 2.51 lacks it, of a flag of ``nbtriton serve``.
     """
 
     flags: str
@@ -45,12 +67,23 @@ class Option:
     name: str = ""
     action: str = ""
     const: Any = None
+    join: Callable[[list[Any]], Any] = list
+    kind: Kind | None = None
+    type: str = ""
+    unset: str = ""
+    off: str = ""
+    unit: str = ""
+    ours: bool = False
 
     @property
     def parameter(self) -> str:
         """Its name in Python."""
-        long = next(flag for flag in self.flags.split() if flag.startswith("--"))
-        return self.name or long[2:].replace("-", "_")
+        return self.name or next(iter(self.long), "").replace("-", "_")
+
+    @property
+    def long(self) -> list[str]:
+        """The long spellings, without their dashes."""
+        return [flag[2:] for flag in self.flags.split() if flag.startswith("--")]
 
     def add(self, to: Callable[..., Any]) -> Any:
         """Call an ``add_argument`` or IPython's ``argument`` with this option; return what it returns."""
@@ -65,10 +98,107 @@ class Option:
             if self.choices:
                 settings["choices"] = self.choices
             else:
-                settings |= {"type": self.read, "metavar": self.value}
+                settings |= {
+                    "type": self._of_line,
+                    "metavar": f"{self.value}|{self.off}" if self.off else self.value,
+                }
         return to(*self.flags.split(), **settings)
+
+    def _of_line(self, text: str) -> Any:
+        text = unquoted(text)
+        try:
+            return None if self.off and text == self.off else self.read(text)
+        except InvalidArgumentError as error:
+            refused = (
+                f"'{text}' is neither {self.value} nor '{self.off}'" if self.off else error.message
+            )
+            raise ArgumentTypeError(refused) from None
+
+    def as_change(self) -> Option:
+        """Return the option of a line that says what is to be changed: without it nothing is."""
+        words = f"{self.help}; '{self.off}': {self.unset}" if self.off else self.help
+        return replace(self, default=SUPPRESS, help=words)
+
+    def of_parsed(self, found: Any) -> Any:
+        """Return the value in Python of what a parser found."""
+        return (
+            self.join([one for one in found if one is not None])
+            if self.action == "append"
+            else found
+        )
+
+    def check(self, value: Any) -> None:
+        """Refuse a value that Python cannot give."""
+        if self.choices and value not in self.choices:
+            what = self.parameter.replace("_", " ")
+            raise InvalidArgumentError(
+                f"unknown {what} '{value}': it is {' or '.join(self.choices)}",
+                hint=nearest(str(value), self.choices),
+            )
+        if self.kind is not None:
+            check({self.parameter: value}, {self.parameter: self.kind})
 
 
 def only(block: tuple[Option, ...], *flags: str) -> tuple[Option, ...]:
     """Return those options of a block that have one of these spellings."""
     return tuple(option for option in block if set(flags) & set(option.flags.split()))
+
+
+def table_of(settings: type) -> dict[str, Option]:
+    """Return the options that a TypedDict annotates its keys with, by their names in Python."""
+    found = {}
+    for name, hint in settings.__annotations__.items():
+        base = hint.__origin__
+        text = getattr(base, "__forward_arg__", None) or getattr(base, "__name__", str(base))
+        found[name] = replace(hint.__metadata__[0], name=name, type=text)
+    return found
+
+
+def read_settings(
+    what: str, table: Mapping[str, Option], given: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return the value of each option of a table: what is given, else its default.
+
+    Raises
+    ------
+    InvalidArgumentError
+        An option that is not in the table, with the nearest one, or a value that it does not take.
+    """
+    for name in given:
+        if name not in table:
+            raise InvalidArgumentError(f"{what} has no option '{name}'", hint=nearest(name, table))
+    found = {name: given.get(name, option.default) for name, option in table.items()}
+    for name, option in table.items():
+        option.check(found[name])
+    return found
+
+
+def signed(table: Mapping[str, Option], *, changes: bool = False) -> Callable[[Signed], Signed]:
+    """Give a function or a class that takes ``**options`` the signature and the documentation of a table.
+
+    A function that changes options leaves those that are not named as they are: their default is ``...``.
+    """
+
+    def sign(of: Signed) -> Signed:
+        function: Any = of.__init__ if isinstance(of, type) else of  # type: ignore[misc]
+        found = inspect.signature(function)
+        named = [one for one in found.parameters.values() if one.kind is not one.VAR_KEYWORD]
+        own = [
+            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=... if changes else one.default, annotation=one.type)
+            for name, one in table.items()
+            if name not in found.parameters
+        ]  # fmt: skip
+        function.__signature__ = found.replace(parameters=[*named, *own])
+        of.__doc__ = _REST.sub(lambda rest: _entries(table, rest[1]), of.__doc__ or "")
+        return of
+
+    return sign
+
+
+def _entries(table: Mapping[str, Option], indent: str) -> str:
+    """Return the parameters of a table as numpydoc has them."""
+    lines = []
+    for name, option in table.items():
+        text = option.help.replace("%%", "%")
+        lines.append(f"{indent}{name} : {option.type}\n{indent}    {text[:1].upper()}{text[1:]}.\n")
+    return "".join(lines)

@@ -7,11 +7,14 @@ import threading
 import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from nbtriton.backends.forking import per_process
 from nbtriton.common import entries
 from nbtriton.common.errors import LoadWarning, UnsupportedError
+from nbtriton.options.endpoints import ENDPOINTS, EndpointSettings, endpoint_ports
+from nbtriton.options.server import SERVER, ServerSettings
+from nbtriton.options.table import signed
 from nbtriton.runtime.engine import Server as EngineServer
 from nbtriton.runtime.engine.lifecycle.options import ServerOptions
 
@@ -220,17 +223,17 @@ class Server(EngineServer):  # noqa: D101 - the docstring of what it extends
             on_progress=on_progress,
         )
 
-    def serve(self, **options: Any) -> Endpoints:
+    @signed(ENDPOINTS | endpoint_ports())
+    def serve(self, **options: Unpack[EndpointSettings]) -> Endpoints:
         """Serve clients over KServe's protocol, as tritonserver does.
 
         Clients may load and unload models if the last `load_repository` had
-        ``control_mode="explicit"``.
+        ``control_mode="explicit"``. Clients are not authenticated.
 
         Parameters
         ----------
         **options
-            As in `nbtriton.serving.frontends.serve`: ``http_port``, ``grpc_port``, ``metrics_port`` and
-            ``openai_port`` (0 for any free port, None for none) and ``host``, by default this machine only.
+            See `nbtriton.options.endpoints.EndpointSettings`, and of each endpoint that an extension adds ``NAME_port``.
 
         Returns
         -------
@@ -251,8 +254,8 @@ class Server(EngineServer):  # noqa: D101 - the docstring of what it extends
         from nbtriton.serving.frontends import serve
 
         self.engine.check_open()
-        options.setdefault("control", self.engine.model_control)
-        endpoints = serve(self, **options)
+        given: dict[str, Any] = {"control": self.engine.model_control, **options}
+        endpoints = serve(self, **given)
         known = self._endpoints
         known.append(endpoints)
         for one in list(known):  # one by one: another thread may open further endpoints
@@ -317,15 +320,17 @@ _lock = per_process(threading.Lock)
 _server: Server | None = None
 
 
-def server(**options: Any) -> Server:
+@signed(SERVER, changes=True)
+def server(**options: Unpack[ServerSettings]) -> Server:
     """Return the process-wide server, made on first use and closed at exit.
+
+    Options that are not named stay as they are. Different values change the existing server: its models are loaded
+    again, as by `Server.set_options`, which returns their names.
 
     Parameters
     ----------
     **options
-        Of `Server`, such as ``cache_bytes=…``, ``rate_limit="execution_count"``, ``gpus=[0]`` or
-        ``backend_config={…}``. Other options are unchanged. Different values change the existing
-        server: its models are loaded again, as by `Server.set_options`, which returns their names.
+        See `nbtriton.options.server.ServerSettings`.
 
     Raises
     ------
@@ -342,7 +347,7 @@ def server(**options: Any) -> Server:
     global _server
     with _lock():
         if _server is None:
-            ServerOptions().changed(**options)  # checked before the server is made
+            ServerOptions(**options)  # checked before the server is made
             _server = Server()
         found = _server
     if options:

@@ -35,14 +35,14 @@ from nbtriton.extensions.openai.tensors import (
     text_of,
     usage_of,
 )
+from nbtriton.options import triton as kinds
 from nbtriton.runtime.engine import BARE_FINAL
 from nbtriton.serving.frontends.endpoint import Endpoint
 from nbtriton.serving.frontends.http1.inference import LONG_JSON
 from nbtriton.serving.frontends.http1.responders import HttpResponder
 from nbtriton.serving.frontends.http1.response import JSON, HttpResponse, RequestResponseCycle
 from nbtriton.serving.frontends.kserve.call import InferCall
-from nbtriton.serving.frontends.serve import kinds
-from nbtriton.serving.frontends.serve.flags import Flag
+from nbtriton.serving.frontends.serve.flags import flag
 
 if TYPE_CHECKING:
     from nbtriton.backends.base import Response
@@ -100,12 +100,12 @@ class OpenAiEndpoint(Endpoint):
     title = "OpenAI"
     options_type = OpenAiOptions
     flags = (
-        Flag("openai-port", kinds.PORT, None, "answer /v1/completions, /v1/chat/completions and "
+        flag("openai-port", kinds.PORT, None, "answer /v1/completions, /v1/chat/completions and "
              "/v1/models of text models; 0 for any that is free", ours=True),
-        Flag("tokenizer", kinds.TEXT, "", "of Hugging Face: its chat template makes prompts of "
+        flag("tokenizer", kinds.TEXT, "", "of Hugging Face: its chat template makes prompts of "
              "conversations", ours=True),
-        Flag("chat-template", kinds.TEXT, "", "or a template in Jinja's language, or its file", ours=True),
-        Flag("default-max-tokens", kinds.INTEGER, 16, "for requests that say nothing", ours=True),
+        flag("chat-template", kinds.TEXT, "", "or a template in Jinja's language, or its file", ours=True),
+        flag("default-max-tokens", kinds.INTEGER, 16, "for requests that say nothing", ours=True),
     )  # fmt: skip
 
     def __init__(

@@ -170,7 +170,7 @@ def _reached_over(server: Server, protocol: str) -> Iterator[str]:
         if port is not None and endpoints.host in _LOOPBACK:
             yield f"127.0.0.1:{port}"
             return
-    closed = {"http_port": None, "grpc_port": None, "metrics_port": None}
+    closed: dict[str, Any] = {"http_port": None, "grpc_port": None, "metrics_port": None}
     with server.serve(**closed | {f"{protocol}_port": 0}) as opened:
         yield f"127.0.0.1:{getattr(opened, f'{protocol}_port')}"
 

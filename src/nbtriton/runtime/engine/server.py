@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NoReturn
+from collections.abc import Iterator, Mapping
+from typing import Any, NoReturn, Unpack
 
-from nbtriton.backends.devices import DeviceSet, SimulatedGPUs
+from nbtriton.backends.devices import DeviceSet
 from nbtriton.common.closing import Closing
 from nbtriton.common.errors import ConfigWarning
 from nbtriton.model.config import Dumpable, ModelConfig, scheduling_choice
+from nbtriton.options.server import SERVER, ServerSettings
+from nbtriton.options.table import signed
 from nbtriton.runtime.engine.core.result import InferenceResult
 from nbtriton.runtime.engine.core.snapshot import (
     BatchRecord,
@@ -26,52 +28,19 @@ from nbtriton.runtime.engine.lifecycle.options import ServerOptions
 __all__ = ["ModelHandle", "Server"]
 
 
+@signed(SERVER)
 class Server(InferenceCalls, Closing):
     """Models, ensembles and the scheduler that runs them, inside this process.
 
     Parameters
     ----------
-    gpus : sequence of int, str or SimulatedGPUs, optional
-        Ids of the GPUs that models may use; all visible ones by default. ``"simulated:2"`` gives two
-        simulated ones, ``"simulated:2,memory_mib=512,matmul=20"`` with other settings than those of
-        `nbtriton.SimulatedGPUs`.
-    cache_bytes : int, optional
-        Size of the response cache, as in ``--cache-config local,size=N``. Without one,
-        ``response_cache { enable: true }`` has no effect, as in Triton.
+    **options
+        See `nbtriton.options.server.ServerSettings`.
 
-    rate_limit : {"off", "execution_count"}
-        Triton's ``--rate-limit``: whether instances wait for the resources of their group's
-        ``rate_limiter``. Off by default.
-    rate_limit_resources : sequence of str
-        Triton's ``--rate-limit-resource``: ``"R1:4"`` or ``"R1:4:0"`` for a device. By default a
-        pool is as large as the largest need of one instance.
-    backend_config : mapping of str to mapping, optional
-        Triton's ``--backend-config``, by the backend's name: ``{"onnxruntime":
-        {"default-max-batch-size": "8"}}``. Settings under the empty name are for all backends; its
-        ``backend-directory`` is where Python-based backends are, a folder with a ``model.py`` each.
-    summaries : bool
-        Triton's ``--metrics-config summary_latencies``: keep quantiles of latencies for the metrics.
-    stand_in : bool
-        Let a stand-in run where a model's backend, package or file is missing: it answers with zeros
-        of the declared shapes after the time that its parameter ``STAND_IN_COST_US`` declares, or
-        that a recording has. It is marked in its configuration, metadata, reports and pictures.
-    recorder : bool or int
-        Whether to keep what happened to the last requests and batches of each model, and of how
-        many: 512 by default. `requests`, `batches`, the live views and explanations read it.
-
-    isolation : {"thread", "process", "auto"}
-        Where the instances of models live whose configuration does not say it by the parameter
-        ``INSTANCE_ISOLATION``: in threads of this process, each in a process of its own, or in
-        processes from the next load on where several instances have waited for each other's
-        Python code.
-    worker_timeout_s : float, optional
-        Seconds that one execution in a worker process may take before the process is ended, its
-        requests get an error and the instance is restarted; by default any time.
-    host_policies : mapping of str to mapping, optional
-        Triton's ``--host-policy``, by the policy's name: ``{"near": {"cpu-cores": "0-3",
-        "numa-node": "0"}}``. Worker processes of the instances whose group names the policy are
-        bound to these cores, and to the memory of the node; ``"cpu"``, ``"gpu_0"`` and ``"model"``
-        are the policies of groups that name none.
+    Notes
+    -----
+    Settings are mappings of mappings: ``backend_config={"onnxruntime": {"default-max-batch-size": "8"}}``, with the empty
+    name for all backends, and ``host_policies={"near": {"cpu-cores": "0-3"}}``.
 
     Attributes
     ----------
@@ -89,27 +58,8 @@ class Server(InferenceCalls, Closing):
     array([[2., 2., 2., 2.]], dtype=float32)
     """
 
-    def __init__(
-        self,
-        *,
-        gpus: Sequence[int] | str | SimulatedGPUs | None = None,
-        cache_bytes: int | None = None,
-        rate_limit: str = "off",
-        rate_limit_resources: Sequence[str] = (),
-        backend_config: Mapping[str, Mapping[str, str]] | None = None,
-        summaries: bool = False,
-        stand_in: bool = False,
-        recorder: bool | int = True,
-        isolation: str = "thread",
-        worker_timeout_s: float | None = None,
-        host_policies: Mapping[str, Mapping[str, str]] | None = None,
-    ) -> None:
-        self.engine = Engine(
-            ServerOptions(
-                gpus, cache_bytes, rate_limit, rate_limit_resources, backend_config, summaries,
-                stand_in, recorder, isolation, worker_timeout_s, host_policies,
-            )
-        )  # fmt: skip
+    def __init__(self, **options: Unpack[ServerSettings]) -> None:
+        self.engine = Engine(ServerOptions(**options))
         close_at_exit(self)
 
     def __repr__(self) -> str:
@@ -315,8 +265,9 @@ class Server(InferenceCalls, Closing):
         """The options of this server, a copy of them; `set_options` changes them."""
         return self.engine.lifecycle.builder.options.changed()
 
-    def set_options(self, **changes: Any) -> tuple[str, ...]:
-        """Change options of this server; its models are loaded anew with them.
+    @signed(SERVER, changes=True)
+    def set_options(self, **changes: Unpack[ServerSettings]) -> tuple[str, ...]:
+        """Change the options that are named; the models are loaded anew with them.
 
         As with `load`, a version serves until its successor is ready, and no request is lost; what
         its code held and counted begins anew. Options that are the same change nothing.
@@ -324,7 +275,7 @@ class Server(InferenceCalls, Closing):
         Parameters
         ----------
         **changes
-            Those of `nbtriton.Server`; what is not named stays as it is.
+            See `nbtriton.options.server.ServerSettings`.
 
         Returns
         -------

@@ -11,12 +11,14 @@ import threading
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from nbtriton.common import entries
-from nbtriton.common.checks import MAPPING, PATH, SWITCH, Kind, check, is_whole, optional
+from nbtriton.common.checks import Kind, check, optional
 from nbtriton.common.closing import Closing
-from nbtriton.common.errors import InvalidArgumentError, UnavailableError, nearest
+from nbtriton.common.errors import UnavailableError
+from nbtriton.options.endpoints import ENDPOINTS, PORT, EndpointSettings, endpoint_ports
+from nbtriton.options.table import read_settings, signed
 from nbtriton.runtime.engine.forks import notify_in_children
 from nbtriton.runtime.engine.interrupts import interrupts_deferred
 from nbtriton.serving.frontends.endpoint import Endpoint
@@ -48,25 +50,12 @@ __all__ = [
     "serve",
 ]
 
-_HIGHEST_PORT = 65535
-_PORT = optional(Kind(is_whole, "a port, or None for none"))
-_TEXT = Kind(lambda value: isinstance(value, str), "a text")
-
 
 def _made_by(kind: type) -> Kind:
     return optional(Kind(lambda value: isinstance(value, kind), f"of the type {kind.__name__}"))
 
 
-_KINDS: Mapping[str, Kind] = {
-    **dict.fromkeys(("http_port", "grpc_port", "metrics_port"), _PORT),
-    "host": _TEXT,
-    **dict.fromkeys(("grpc_host", "metrics_host"), optional(_TEXT)),
-    **dict.fromkeys(("restricted", "grpc_restricted"), optional(MAPPING)),
-    **dict.fromkeys(("strict_readiness", "client_shm"), SWITCH),
-    "header_forward_pattern": _TEXT,
-    "grpc_header_forward_pattern": optional(_TEXT),
-    "trace_file": PATH,
-    "name": _TEXT,
+_OBJECTS: Mapping[str, Kind] = {
     "limits": _made_by(Limits),
     "trace": _made_by(TraceValues),
     "opentelemetry": _made_by(OpenTelemetry),
@@ -196,86 +185,19 @@ class Endpoints(Closing):
         return f"<nbtriton.Endpoints: {ports or 'closed'}>"
 
 
-def serve(
-    server: Server,
-    *,
-    http_port: int | None = 8000,
-    grpc_port: int | None = None,
-    metrics_port: int | None = 8002,
-    host: str = "127.0.0.1",
-    control: Control | None = None,
-    limits: Limits | None = None,
-    strict_readiness: bool = True,
-    restricted: Mapping[str, tuple[str, str]] | None = None,
-    header_forward_pattern: str = "",
-    trace_file: str = "",
-    trace: TraceValues | None = None,
-    opentelemetry: OpenTelemetry | None = None,
-    grpc_host: str | None = None,
-    metrics_host: str | None = None,
-    grpc_restricted: Mapping[str, tuple[str, str]] | None = None,
-    grpc_options: Sequence[tuple[str, int | str]] = (),
-    name: str = "triton",
-    log: LogSettings | None = None,
-    metrics: MetricsConfig | None = None,
-    client_shm: bool = True,
-    grpc_header_forward_pattern: str | None = None,
-    http_tls: Tls | None = None,
-    grpc_tls: Tls | None = None,
-    **others: Any,
-) -> Endpoints:
+@signed(ENDPOINTS | endpoint_ports())
+def serve(server: Server, **options: Unpack[EndpointSettings]) -> Endpoints:
     """Open a server's ports to clients.
+
+    Clients are not authenticated: every client that reaches an address may use the models.
 
     Parameters
     ----------
     server : Server
         Stays open when the endpoints close.
-    http_port, grpc_port, metrics_port : int or None
-        0 for any free port, None for no port.
-    host : str
-        The address to listen on. Clients are not authenticated: every client that reaches the
-        address may use the models.
-    control : Control, optional
-        Lets clients load and unload models; None refuses both, as in Triton.
-    limits : Limits, optional
-        Resources that one client may use.
-    strict_readiness : bool
-        Triton's ``--strict-readiness``.
-    restricted : mapping, optional
-        Triton's ``--http-restricted-api``: category to header field and value.
-    header_forward_pattern : str
-        Triton's ``--http-header-forward-pattern``, a regular expression in RE2's syntax: header
-        fields with such a name become parameters of the request.
-    trace_file : str
-        Triton's ``--trace-config triton,file=…``; clients can only read it.
-    trace : TraceValues, optional
-        Trace settings at the start, off by default; clients may change them.
-    opentelemetry : OpenTelemetry, optional
-        Triton's ``--trace-config mode=opentelemetry``: traces are sent as spans, not written to a file.
-    grpc_host, metrics_host : str, optional
-        Other addresses than `host` to listen on.
-    grpc_restricted : mapping, optional
-        Triton's ``--grpc-restricted-protocol``: category to header field and value.
-    grpc_options : sequence of (name, value)
-        gRPC's channel arguments, such as ``("grpc.keepalive_time_ms", 7200000)``.
-    name : str
-        Name in the server's metadata; Triton's ``--id``.
-    log : LogSettings, optional
-        Triton's settings by default; clients' changes apply to the loggers under ``nbtriton``
-        until the endpoints close.
-    metrics : MetricsConfig, optional
-        Triton's ``--metrics-config``.
-    client_shm : bool
-        Triton's ``--allow-client-shm``: whether clients may register shared memory.
-    grpc_header_forward_pattern : str, optional
-        Triton's ``--grpc-header-forward-pattern``; the one for HTTP by default.
-    http_tls, grpc_tls : Tls, optional
-        TLS settings; for gRPC Triton's ``--grpc-use-ssl`` and the flags beside it.
-
-    **others
-        ``NAME_port`` and ``NAME`` of each endpoint that an extension adds, its port at the address of HTTP and its
-        options: ``openai_port`` for OpenAI's ``/v1/completions``, ``/v1/chat/completions`` and ``/v1/models`` over
-        text models (Triton's OpenAI-compatible frontend listens on 9000), ``openai`` for their chat template.
+    **options
+        See `nbtriton.options.endpoints.EndpointSettings`, and of each endpoint that an extension adds ``NAME_port`` and
+        ``NAME``, its options.
 
     Returns
     -------
@@ -294,19 +216,22 @@ def serve(
     ...     endpoints.http_port > 0
     True
     """
-    check(locals(), _KINDS)
-    added = _added(others)
+    given: dict[str, Any] = dict(options)
+    added = _added({name: given.pop(name) for name in list(given) if _is_extensions(name)})
+    given = read_settings("serve", ENDPOINTS, given)
+    check(given, _OBJECTS)
+    http_port, grpc_port, metrics_port = (
+        given["http_port"],
+        given["grpc_port"],
+        given["metrics_port"],
+    )
+    host, log = given["host"], given["log"]
     hosts = {
         "http": (http_port, host),
-        "grpc": (grpc_port, host if grpc_host is None else grpc_host),
-        "metrics": (metrics_port, host if metrics_host is None else metrics_host),
+        "grpc": (grpc_port, host if given["grpc_host"] is None else given["grpc_host"]),
+        "metrics": (metrics_port, host if given["metrics_host"] is None else given["metrics_host"]),
         **{name: (port, host) for name, (_, port, _) in added.items()},
     }
-    for protocol, (port, _) in hosts.items():
-        if port is not None and not 0 <= port <= _HIGHEST_PORT:
-            raise InvalidArgumentError(
-                f"{protocol}_port must be from 0 to {_HIGHEST_PORT}, found {port}"
-            )
     for address in sorted({at for port, at in hosts.values() if port is not None}):
         if not _is_loopback(address):
             warnings.warn(
@@ -314,23 +239,23 @@ def serve(
                 "models",
                 stacklevel=2,
             )
-    if grpc_header_forward_pattern is None:
-        grpc_header_forward_pattern = header_forward_pattern
-    forwards = forwards_of(header_forward_pattern)
+    spans = given["opentelemetry"]
+    pattern, grpc_pattern = given["header_forward_pattern"], given["grpc_header_forward_pattern"]
+    forwards = forwards_of(pattern)
     service = Service(
         server,
-        NoControl(server) if control is None else control,
+        NoControl(server) if given["control"] is None else given["control"],
         trace=Tracing(
-            trace_file, trace, None if opentelemetry is None else SpanExport(opentelemetry)
+            given["trace_file"], given["trace"], None if spans is None else SpanExport(spans)
         ),
         log=log or LogSettings(),
-        limits=limits or Limits(),
-        strict_readiness=strict_readiness,
-        restricted=restricted or {},
+        limits=given["limits"] or Limits(),
+        strict_readiness=given["strict_readiness"],
+        restricted=given["restricted"] or {},
         forwards=forwards,
-        grpc_forwards=forwards_of(grpc_header_forward_pattern),
-        name=name,
-        client_shm=client_shm,
+        grpc_forwards=forwards_of(pattern if grpc_pattern is None else grpc_pattern),
+        name=given["name"],
+        client_shm=given["client_shm"],
     )
     thread = LoopThread("nbtriton-endpoints")
     endpoints = Endpoints(service, thread, host, own_log=log is None)
@@ -343,8 +268,8 @@ def serve(
             endpoints.add(
                 "grpc",
                 GrpcEndpoint(
-                    service, hosts["grpc"][1], grpc_port, thread, options=grpc_options,
-                    restricted=grpc_restricted, tls=grpc_tls,
+                    service, hosts["grpc"][1], grpc_port, thread, options=given["grpc_options"],
+                    restricted=given["grpc_restricted"], tls=given["grpc_tls"],
                 ).listener,
             )  # fmt: skip
         protocol = "http"
@@ -354,16 +279,16 @@ def serve(
                 "http",
                 HttpListener(
                     handle, host, http_port, service.limits, service.trace, thread,
-                    keep_fields=forwards is not None, tls=http_tls,
+                    keep_fields=forwards is not None, tls=given["http_tls"],
                 ),
             )  # fmt: skip
-        text_of_metrics = Metrics(server, metrics or MetricsConfig()).text
-        for protocol, (kind, port, options) in added.items():
-            handle = kind(service, options, text_of_metrics, thread.join_batch).handle
+        text_of_metrics = Metrics(server, given["metrics"] or MetricsConfig()).text
+        for protocol, (kind, port, own) in added.items():
+            handle = kind(service, own, text_of_metrics, thread.join_batch).handle
             endpoints.add(
                 protocol,
                 HttpListener(
-                    handle, host, port, service.limits, service.trace, thread, tls=http_tls
+                    handle, host, port, service.limits, service.trace, thread, tls=given["http_tls"]
                 ),
             )
         protocol = "metrics"
@@ -389,30 +314,28 @@ def serve(
     return endpoints
 
 
+def _is_extensions(argument: str) -> bool:
+    """Return whether an argument is the port or the options of an endpoint that an extension adds."""
+    return argument not in ENDPOINTS and bool(
+        entries.place_of("endpoints", argument.removesuffix("_port"))
+    )
+
+
 def _added(given: Mapping[str, Any]) -> dict[str, tuple[type[Endpoint], int, Any]]:
     """Return class, port and options of each endpoint of an extension that is to be opened.
 
     Raises
     ------
-    TypeError
-        An argument belongs to none.
     InvalidArgumentError
         A port or options are of another kind.
     """
     found = {}
-    for argument in given:
-        name = argument.removesuffix("_port")
-        place = entries.place_of("endpoints", name)
-        if place is None:
-            hint = nearest(
-                argument, [*_KINDS, *(f"{one}_port" for one in entries.places("endpoints"))]
-            )
-            raise TypeError(f"serve() got an unexpected keyword argument '{argument}' ({hint})")
-        kind: type[Endpoint] = entries.load(place)
+    for name in {argument.removesuffix("_port") for argument in given}:
+        kind: type[Endpoint] = entries.load(entries.places("endpoints")[name])
         port, options = given.get(f"{name}_port"), given.get(name)
         check(
             {f"{name}_port": port, name: options},
-            {f"{name}_port": _PORT, name: _made_by(kind.options_type)},
+            {f"{name}_port": PORT, name: _made_by(kind.options_type)},
         )
         if port is not None:
             found[name] = (kind, port, kind.options_type() if options is None else options)

@@ -8,9 +8,9 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 if TYPE_CHECKING:
+    from nbtriton.options.table import Option
     from nbtriton.runtime.engine import JoinBatch
     from nbtriton.serving.frontends.http1.response import RequestResponseCycle
-    from nbtriton.serving.frontends.serve.flags import Flag
     from nbtriton.serving.frontends.service import Service
 
 __all__ = ["Endpoint"]
@@ -39,13 +39,13 @@ class Endpoint(ABC):
         In the log and in the help of the flags.
     options_type : type
         Of the argument ``NAME``; without arguments it makes the default.
-    flags : tuple of Flag
+    flags : tuple of Option
         Of ``nbtriton serve``; the first is ``--NAME-port``.
     """
 
     title: ClassVar[str]
     options_type: ClassVar[type] = SimpleNamespace
-    flags: ClassVar[tuple[Flag, ...]] = ()
+    flags: ClassVar[tuple[Option, ...]] = ()
 
     @abstractmethod
     def __init__(

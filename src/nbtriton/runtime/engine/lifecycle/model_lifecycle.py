@@ -8,7 +8,7 @@ import weakref
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from time import monotonic
-from typing import Any, TypeVar
+from typing import Any, TypeVar, Unpack
 
 from nbtriton.backends.base import ServerHandle
 from nbtriton.common.checks import check, optional, whole
@@ -27,6 +27,7 @@ from nbtriton.model.config import (
     differences,
     validate_ensemble,
 )
+from nbtriton.options.server import ServerSettings
 from nbtriton.runtime.engine.core.ensemble_runtime import EnsembleRuntime
 from nbtriton.runtime.engine.core.instance_set import InstanceUpdate
 from nbtriton.runtime.engine.core.model_runtime import ModelRuntime
@@ -215,7 +216,7 @@ class ModelLifecycle:
             raise
         return runtimes, updates
 
-    def set_options(self, **changes: Any) -> tuple[str, ...]:
+    def set_options(self, **changes: Unpack[ServerSettings]) -> tuple[str, ...]:
         """Change options and load the models anew; see `nbtriton.Server.set_options`."""
         with self._lock:
             self._registry.check_open()

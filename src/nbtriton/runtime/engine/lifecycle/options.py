@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
-from numbers import Real
-from typing import Any
+from typing import Any, Unpack
 
-from nbtriton.backends.devices import DeviceSet, SimulatedGPUs, checked_gpus
-from nbtriton.common.checks import NAMES, SWITCH, Kind, check, is_number, optional
-from nbtriton.common.errors import InvalidArgumentError, nearest
-from nbtriton.model.config import check_isolation
+from nbtriton.backends.devices import DeviceSet, checked_gpus
+from nbtriton.options.server import SERVER, ServerSettings
+from nbtriton.options.table import Option, read_settings
 from nbtriton.runtime.engine.core.cache import ResponseCache
 from nbtriton.runtime.engine.core.history import Recorder
 from nbtriton.runtime.engine.core.limiter import Limiter
@@ -19,88 +16,56 @@ from nbtriton.runtime.workers.resources import HostPolicy, ThreadBudget, WorkerO
 
 __all__ = ["ServerOptions"]
 
-_RATE_LIMITS = ("off", "execution_count")
-
-
-def _is_settings(value: object) -> bool:
-    return isinstance(value, Mapping) and all(isinstance(one, Mapping) for one in value.values())
-
-
-_SETTINGS = optional(Kind(_is_settings, "a mapping by name, each a mapping of settings"))
-_KINDS = {
-    "cache_bytes": optional(Kind(is_number, "a number of bytes")),
-    "rate_limit_resources": Kind(NAMES.accepts, "a list of texts such as 'R1:4'"),
-    "backend_config": _SETTINGS,
-    "summaries": SWITCH,
-    "stand_in": SWITCH,
-    "host_policies": _SETTINGS,
-}
 # Some 0.2 MB a busy model. What it costs is mostly the memory that comes and goes: of eight steps with 32
 # in flight 3% of the processor time, with 2048 it was 5% (python -m bench recorder).
 _RECORDED = 512
 
 
-@dataclass(frozen=True, slots=True)
 class ServerOptions:
-    """Options that hold for all models of a server; each as for `nbtriton.Server`.
+    """Options that hold for all models of a server, read-only; the names are those of `nbtriton.Server`.
 
     Raises
     ------
     InvalidArgumentError
-        A value that no server could have.
+        An option that does not exist, or a value that no server could have.
     """
 
-    gpus: Sequence[int] | str | SimulatedGPUs | None = None
-    cache_bytes: int | None = None
-    rate_limit: str = "off"
-    rate_limit_resources: Sequence[str] = ()
-    backend_config: Mapping[str, Mapping[str, str]] | None = None
-    summaries: bool = False
-    stand_in: bool = False
-    recorder: bool | int = True
-    isolation: str = "thread"
-    worker_timeout_s: float | None = None
-    host_policies: Mapping[str, Mapping[str, str]] | None = None
+    __slots__ = ("values",)
 
-    def __post_init__(self) -> None:
-        check({name: getattr(self, name) for name in _KINDS}, _KINDS)
-        if self.rate_limit not in _RATE_LIMITS:
-            raise InvalidArgumentError(
-                f"unknown rate limit '{self.rate_limit}'",
-                hint=nearest(self.rate_limit, _RATE_LIMITS),
-            )
-        check_isolation(self.isolation)
-        limit = self.worker_timeout_s
-        if limit is not None and not (isinstance(limit, Real) and limit > 0):
-            raise InvalidArgumentError(
-                f"worker_timeout_s={limit!r} is not a time above 0",
-                hint="seconds that one execution in a worker process may take; None for any",
-            )
-        policies = {name: dict(values) for name, values in (self.host_policies or {}).items()}
-        for name, values in policies.items():
-            HostPolicy.of(name, values)
-        parse_resources(self.rate_limit_resources)
-        if not isinstance(self.recorder, int) or self.recorder < 0:
-            raise InvalidArgumentError(
-                f"recorder={self.recorder!r} is neither True, False nor a number of requests",
-                hint="such as 20000: the requests that are kept of each model",
-            )
+    def __init__(self, **given: Unpack[ServerSettings]) -> None:
+        values = read_settings("a server", SERVER, given)
+        policies = _plain(values["host_policies"])
+        for name, settings in policies.items():
+            HostPolicy.of(name, settings)
+        parse_resources(values["rate_limit_resources"])
         # Equal options shall be equal, however they were written.
-        for name, value in (
-            ("gpus", checked_gpus(self.gpus)),
-            ("host_policies", policies),
-            ("rate_limit_resources", tuple(self.rate_limit_resources)),
-            ("recorder", _RECORDED if self.recorder is True else int(self.recorder)),
-            ("backend_config", {k: dict(v) for k, v in (self.backend_config or {}).items()}),
-        ):
-            object.__setattr__(self, name, value)
+        self.values = values | {
+            "gpus": checked_gpus(values["gpus"]),
+            "host_policies": policies,
+            "rate_limit_resources": tuple(values["rate_limit_resources"]),
+            "recorder": _RECORDED if values["recorder"] is True else int(values["recorder"]),
+            "backend_config": _plain(values["backend_config"]),
+        }
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in SERVER:
+            raise AttributeError(name)
+        return self.values[name]
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ServerOptions) and self.values == other.values
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"ServerOptions({', '.join(f'{name}={value!r}' for name, value in self.values.items())})"
 
     @property
     def limits(self) -> tuple[str, Sequence[str]]:
         """The options of the rate limiter."""
         return self.rate_limit, self.rate_limit_resources
 
-    def changed(self, **changes: Any) -> ServerOptions:
+    def changed(self, **changes: Unpack[ServerSettings]) -> ServerOptions:
         """Return these options with others in place of those that are named.
 
         Raises
@@ -108,54 +73,13 @@ class ServerOptions:
         InvalidArgumentError
             No such option exists; with the nearest name.
         """
-        known = [field.name for field in fields(self)]
-        for name in changes:
-            if name not in known:
-                raise InvalidArgumentError(
-                    f"a server has no option '{name}'", hint=nearest(name, known)
-                )
-        return replace(self, **changes)
+        return ServerOptions(**{**self.values, **changes})
 
     def _repr_mimebundle_(self, **_options: object) -> dict[str, str]:
         from nbtriton.runtime.engine.shown import show_options
 
-        return show_options(self._described())
-
-    def _described(self) -> list[tuple[str, str]]:
-        """Return each option as a person reads it."""
-        from nbtriton.drawing import count, measure
-
-        size, limit = self.cache_bytes, self.worker_timeout_s
-        settings = [
-            f"{backend or 'all backends'}: {key}={value}"
-            for backend, values in (self.backend_config or {}).items()
-            for key, value in values.items()
-        ]
-        policies = [
-            f"{name}: {key}={value}"
-            for name, values in (self.host_policies or {}).items()
-            for key, value in values.items()
-        ]
-        devices = checked_gpus(self.gpus)
-        gpus = (
-            ", ".join(map(str, devices)) or "none"
-            if isinstance(devices, tuple)
-            else str(devices or "all")
-        )
-        resources = ", ".join(self.rate_limit_resources) or "as large as the largest need"
-        return [
-            ("rate_limit", self.rate_limit),
-            ("rate_limit_resources", "not used" if self.rate_limit == "off" else resources),
-            ("cache_bytes", "no response cache" if size is None else f"{count(size)} bytes"),
-            ("gpus", gpus),
-            ("backend_config", ", ".join(settings) or "none"),
-            ("summaries", "on" if self.summaries else "off"),
-            ("recorder", f"{count(self.recorder)} requests a model" if self.recorder else "off"),
-            ("isolation", self.isolation),
-            ("worker_timeout_s", "any time" if limit is None else measure(limit)),
-            ("host_policies", ", ".join(policies) or "none"),
-            ("stand_in", "on" if self.stand_in else "off"),
-        ]
+        shown = [(name, _shown(option, self.values[name])) for name, option in SERVER.items()]
+        return show_options(shown)
 
     def make_cache(self) -> ResponseCache | None:
         """Return an empty response cache of this size, None without one."""
@@ -182,3 +106,27 @@ class ServerOptions:
         if self.rate_limit == "off":
             return None
         return Limiter(parse_resources(self.rate_limit_resources))
+
+
+def _plain(settings: Mapping[str, Mapping[str, str]] | None) -> dict[str, dict[str, str]]:
+    return {name: dict(values) for name, values in (settings or {}).items()}
+
+
+def _shown(option: Option, value: Any) -> str:
+    """Return the value of an option as a person reads it."""
+    from nbtriton.drawing import count, measure
+
+    if value is False or (value == 0 and option.parameter == "recorder"):
+        return "off"
+    if value is True:
+        return "on"
+    if isinstance(value, Mapping):
+        items = [f"{of or 'all'}: {k}={v}" for of, one in value.items() for k, v in one.items()]
+        return ", ".join(items) or option.unset
+    if isinstance(value, tuple):
+        return ", ".join(map(str, value)) or (
+            "none" if option.parameter == "gpus" else option.unset
+        )
+    if isinstance(value, int | float):
+        return f"{count(value) if isinstance(value, int) else measure(value)} {option.unit}"
+    return option.unset if value is None else str(value)

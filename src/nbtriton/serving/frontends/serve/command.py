@@ -20,7 +20,7 @@ from nbtriton.backends import SETTINGS_OF_ALL, find_backend
 from nbtriton.common import entries
 from nbtriton.common.errors import InternalError, InvalidArgumentError, TritonError
 from nbtriton.runtime.engine import CODE_TEXTS
-from nbtriton.serving.frontends.serve.flags import HELP, flags_by_name, parse_flags, usage
+from nbtriton.serving.frontends.serve.flags import HELP, NO_EFFECT, parse_flags, usage
 from nbtriton.serving.frontends.serve.logs import LogSettings
 from nbtriton.serving.frontends.serve.options import endpoint_options, server_options, start_log
 from nbtriton.serving.frontends.service import FailedControl
@@ -81,9 +81,8 @@ def _run(
     log: LogSettings,
 ) -> int:
     for name in sorted(arguments.given):
-        flag = flags_by_name()[name]
-        if not flag.effect:
-            _log.warning("--%s has no effect here: %s", name, flag.help)
+        if name in NO_EFFECT:
+            _log.warning("--%s has no effect here: %s", name, NO_EFFECT[name][1])
     options = server_options(arguments)
     _log_without_effect(options["backend_config"])
     ports = {**endpoint_options(arguments), "log": log}

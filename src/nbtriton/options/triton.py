@@ -1,13 +1,11 @@
-"""Kinds of flag values: parsing with tritonserver's rules and error texts."""
+"""Values of tritonserver's flags: how each kind is written and read, with tritonserver's rules and error texts."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple
 
-from nbtriton.backends.devices.settings import parse_simulated
 from nbtriton.common.errors import InvalidArgumentError, nearest
 
 _BOOLEANS = {"true": True, "on": True, "1": True, "false": False, "off": False, "0": False}
@@ -27,36 +25,11 @@ _TRACE_MODES = ("triton", "opentelemetry")
 Setting = tuple[str, str, str]
 
 
-@dataclass(frozen=True, slots=True)
-class Kind:
-    """The kind of a flag's value.
-
-    Parameters
-    ----------
-    shown : str
-        Value in the help; empty for a flag without a value.
-    read : callable
-        Parses a text; raises `InvalidArgumentError` with tritonserver's text.
-    """
+class Kind(NamedTuple):
+    """How a flag's value is written, empty for a flag without one, and what reads it."""
 
     shown: str
     read: Callable[[str], Any]
-
-    @property
-    def checks(self) -> bool:
-        """True if the kind refuses some texts."""
-        return self.read is not str
-
-
-def _gpus(text: str) -> list[int] | str | None:
-    """Parse GPU ids, ``all``, ``none``, or simulated GPUs."""
-    if text == "all":
-        return None
-    if text == "none":
-        return []
-    if text.replace(",", "").isdigit():
-        return [int(one) for one in text.split(",") if one]
-    return str(parse_simulated(text))
 
 
 def choice(flag: str, *texts: str, any_case: bool = True) -> Kind:
@@ -94,7 +67,8 @@ def _float(text: str) -> float:
     return float(text)
 
 
-def _seconds(text: str) -> float:
+def seconds(text: str) -> float:
+    """Read seconds, above 0."""
     value = _float(text)
     if not value > 0:
         raise InvalidArgumentError(f"Invalid option value. Got {text}", hint="seconds, above 0")
@@ -155,7 +129,7 @@ def _fraction_by_device(text: str) -> tuple[int, float]:
     return device, fraction
 
 
-def _resource(text: str) -> str:
+def resource(text: str) -> str:
     """Check a resource; the engine parses it."""
     parts = text.split(":")
     if len(parts) not in (2, 3):
@@ -201,13 +175,25 @@ def _of_group(flag: str, what: str, group: str, *, alone: bool) -> Callable[[str
     return read
 
 
-def _host_policy(text: str) -> Setting:
+def host_policy(text: str) -> Setting:
+    """Read a setting of a host policy."""
     found = _grouped(text, "host-policy", "policy name", ",")
     if found[1] not in ("numa-node", "cpu-cores"):
         raise InvalidArgumentError(
             f"Unsupported host policy setting '{found[1]}' is specified, supported settings are "
             "'numa-node', 'cpu-cores'"
         )
+    return found
+
+
+backend_setting = _of_group("backend-config", "backend", "backend name", alone=True)
+
+
+def by_group(settings: Iterable[Setting]) -> dict[str, dict[str, str]]:
+    """Return the settings by group, such as a backend; the empty name is for all."""
+    found: dict[str, dict[str, str]] = {}
+    for group, name, value in settings:
+        found.setdefault(group, {})[name] = value
     return found
 
 
@@ -222,6 +208,28 @@ def _restricted(flag: str, what: str) -> Kind:
         return tuple(names.split(",")), header, value
 
     return Kind("API[,API…]:HEADER=VALUE", read)
+
+
+def restricted_apis(
+    given: Iterable[tuple[tuple[str, ...], str, str]], flag: str, what: str
+) -> dict[str, tuple[str, str]]:
+    """Return header and value by category.
+
+    Raises
+    ------
+    InvalidArgumentError
+        A category is restricted twice.
+    """
+    found: dict[str, tuple[str, str]] = {}
+    for names, header, value in given:
+        for name in names:
+            if name in found:
+                raise InvalidArgumentError(
+                    f"Bad option: \"--{flag}\".\nrestricted {what} '{name}' can not be specified in "
+                    "multiple config groups"
+                )
+            found[name] = (header, value)
+    return found
 
 
 def _metrics_setting(text: str) -> tuple[str, str]:
@@ -284,20 +292,13 @@ NAME = Kind("NAME", _name)
 INTEGER = Kind("NUMBER", _integer)
 COUNT = Kind("NUMBER", _long)
 FLOAT = Kind("NUMBER", _float)
-SECONDS = Kind("SECONDS", _seconds)
 LEVEL = Kind("NUMBER", _level)
 PORT = Kind("PORT", _port)
 PORT_RANGE = Kind("FIRST-LAST", _pair("-", _integer, _integer))
 NUMBER_BY_DEVICE = Kind("GPU:BYTES", _pair(":", _integer, _long))
 FRACTION_BY_DEVICE = Kind("GPU:FRACTION", _fraction_by_device)
-RESOURCE = Kind("NAME:COUNT[:DEVICE]", _resource)
-GPUS = Kind("IDS|all|none|simulated:N", _gpus)
-HOST_POLICY = Kind("POLICY,SETTING=VALUE", _host_policy)
 RESTRICTED_API = _restricted("http-restricted-api", "api")
 RESTRICTED_PROTOCOL = _restricted("grpc-restricted-protocol", "protocol")
-BACKEND_SETTING = Kind(
-    "[BACKEND,]SETTING=VALUE", _of_group("backend-config", "backend", "backend name", alone=True)
-)
 CACHE_SETTING = Kind(
     "CACHE,SETTING=VALUE", _of_group("cache-config", "cache", "cache name", alone=False)
 )
