@@ -20,7 +20,7 @@ pytestmark = pytest.mark.skipif(not compiled, reason="the classes are Python's o
 
 # Some of the classes whose instances are there while all that follows is in flight.
 SEEN = {
-    "runtime.engine.core.ensemble_execution.EnsembleExecution",
+    "runtime.engine.core.ensemble_runtime.EnsembleExecution",
     "runtime.engine.core.ensemble_runtime.EnsembleRuntime",
     "runtime.engine.core.future.InferenceFuture",
     "runtime.engine.core.history.ModelHistory",
@@ -29,7 +29,7 @@ SEEN = {
     "runtime.engine.core.model_runtime.ModelRuntime",
     "runtime.engine.core.request.InferenceRequest",
     "runtime.engine.core.sequence_tensors.SequenceTensors",
-    "runtime.engine.core.statistics.Statistics",
+    "runtime.engine.core.execution.Statistics",
     "runtime.engine.core.summaries.LatencySummaries",
     "scheduling.batcher.Batcher",
     "scheduling.ensemble.EnsembleRun",

@@ -24,7 +24,7 @@ from nbtriton.common.errors import (
     UnsupportedError,
 )
 from nbtriton.runtime.engine import InferenceFuture, Server, Submission
-from nbtriton.runtime.engine.core.completion import BatchCompletion
+from nbtriton.runtime.engine.core.execution import BatchCompletion
 from tests.engine.support import (
     WAIT_S,
     Gate,

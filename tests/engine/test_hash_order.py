@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nbtriton.runtime.engine.core.hash_order import hash_order
+from nbtriton.runtime.engine.core.faults import hash_order
 
 # More than the 13 that fit the table's first size.
 MANY = (

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nbtriton.runtime.engine.core.mailbox import Mailbox
+from nbtriton.runtime.engine.core.runtime import Mailbox
 from tests.engine.support import WAIT_S, waited
 
 

@@ -17,7 +17,7 @@ from nbtriton.common.errors import (
 )
 from nbtriton.model.config import as_config, normalize
 from nbtriton.runtime.engine import Server
-from nbtriton.runtime.engine.core.model_signature import ModelSignature
+from nbtriton.runtime.engine.core.runtime import ModelSignature
 from tests.engine.support import echo, ensemble_text, fields, gated, ones, row
 
 NOTE = (

@@ -13,8 +13,8 @@ from nbtriton.common.errors import (
     UnavailableError,
 )
 from nbtriton.runtime.engine import Server
+from nbtriton.runtime.engine.core.execution import Statistics
 from nbtriton.runtime.engine.core.history import Meter, ModelHistory, Recorder
-from nbtriton.runtime.engine.core.statistics import Statistics
 from nbtriton.runtime.engine.events import events
 from tests.engine.support import WAIT_S, Gate, echo, ensemble_text, gated, ones, row, streaming
 from tests.until import until

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from nbtriton.runtime.engine import Server
-from nbtriton.runtime.engine.core.response_thread import ResponseThread
+from nbtriton.runtime.engine.core.responding import ResponseThread
 from tests.engine.support import WAIT_S, Gate, echo, fields, gated, ones, order_of, row, waited
 
 PAIRS = echo("dynamic_batching { preferred_batch_size: 2 }", max_batch_size=2)

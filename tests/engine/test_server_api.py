@@ -20,7 +20,7 @@ from nbtriton.common.errors import (
     TritonError,
 )
 from nbtriton.model.config import as_config, normalize
-from nbtriton.runtime.engine.core.model_signature import ModelSignature
+from nbtriton.runtime.engine.core.runtime import ModelSignature
 
 VERBS = {
     "batches", "close", "config", "control_of", "devices", "endpoints", "engine", "export", "history", "ignored",

@@ -18,8 +18,7 @@ from nbtriton.backends.base import (
 from nbtriton.common.errors import InternalError, TritonError, UnavailableError
 from nbtriton.model.tensors import datatype_of
 from nbtriton.runtime.engine import InferenceRequest
-from nbtriton.runtime.engine.core.instance import Instance
-from nbtriton.runtime.engine.core.recovery import lost_text
+from nbtriton.runtime.engine.core.instance import Instance, lost_text
 
 __all__ = ["FAULTS", "Arrivals", "FaultyInstance", "Injected"]
 

@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING
 from nbtriton.common.packages import on_first_use
 
 if TYPE_CHECKING:
-    from nbtriton.runtime.engine.core.completion import Completion as Completion
     from nbtriton.runtime.engine.core.dispatch import ArrivalListener as ArrivalListener
     from nbtriton.runtime.engine.core.dispatch import Submission as Submission
+    from nbtriton.runtime.engine.core.execution import Completion as Completion
+    from nbtriton.runtime.engine.core.execution import InferenceResult as InferenceResult
+    from nbtriton.runtime.engine.core.execution import RequestTiming as RequestTiming
     from nbtriton.runtime.engine.core.future import InferenceFuture as InferenceFuture
-    from nbtriton.runtime.engine.core.model_signature import ModelSignature as ModelSignature
     from nbtriton.runtime.engine.core.request import BARE_FINAL as BARE_FINAL
     from nbtriton.runtime.engine.core.request import InferenceRequest as InferenceRequest
     from nbtriton.runtime.engine.core.request import JoinBatch as JoinBatch
-    from nbtriton.runtime.engine.core.result import InferenceResult as InferenceResult
-    from nbtriton.runtime.engine.core.result import RequestTiming as RequestTiming
+    from nbtriton.runtime.engine.core.runtime import ModelSignature as ModelSignature
     from nbtriton.runtime.engine.core.snapshot import BatchRecord as BatchRecord
     from nbtriton.runtime.engine.core.snapshot import Change as Change
     from nbtriton.runtime.engine.core.snapshot import InstanceSnapshot as InstanceSnapshot
@@ -44,7 +44,7 @@ _PLACES = {
     "BatchRecord": "core.snapshot",
     "CODE_TEXTS": "lifecycle.loading",
     "Change": "core.snapshot",
-    "Completion": "core.completion",
+    "Completion": "core.execution",
     "Engine": "engine",
     "InferenceFuture": "inference",
     "InferenceRequest": "core.request",
@@ -53,11 +53,11 @@ _PLACES = {
     "JoinBatch": "core.request",
     "ModelHandle": "server",
     "ModelHistorySnapshot": "core.snapshot",
-    "ModelSignature": "core.model_signature",
+    "ModelSignature": "core.runtime",
     "ModelSnapshot": "core.snapshot",
     "Moment": "core.snapshot",
     "RequestRecord": "core.snapshot",
-    "RequestTiming": "core.result",
+    "RequestTiming": "core.execution",
     "Server": "server",
     "ServerHistory": "core.snapshot",
     "ServerSnapshot": "core.snapshot",

@@ -8,8 +8,8 @@ from typing import Any
 
 from nbtriton.backends.base import RequestOptions, Response
 from nbtriton.common.checks import CALL, check
+from nbtriton.runtime.engine.core.execution import InferenceResult
 from nbtriton.runtime.engine.core.future import InferenceFuture
-from nbtriton.runtime.engine.core.result import InferenceResult
 from nbtriton.runtime.engine.describing import describe
 from nbtriton.runtime.engine.diagnostics.tracing import Trace
 from nbtriton.runtime.engine.engine import Engine

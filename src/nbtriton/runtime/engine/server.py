@@ -12,7 +12,7 @@ from nbtriton.common.errors import ConfigWarning
 from nbtriton.model.config import Dumpable, ModelConfig, scheduling_choice
 from nbtriton.options.server import SERVER, ServerSettings
 from nbtriton.options.table import signed
-from nbtriton.runtime.engine.core.result import InferenceResult
+from nbtriton.runtime.engine.core.execution import InferenceResult
 from nbtriton.runtime.engine.core.snapshot import (
     BatchRecord,
     ModelSnapshot,

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Self
 
 from nbtriton.backends.base import Response
 from nbtriton.common.closing import Closing
+from nbtriton.runtime.engine.core.execution import InferenceResult
 from nbtriton.runtime.engine.core.future import InferenceFuture
 from nbtriton.runtime.engine.core.request import BARE_FINAL, InferenceRequest
-from nbtriton.runtime.engine.core.result import InferenceResult
 
 if TYPE_CHECKING:
     import asyncio

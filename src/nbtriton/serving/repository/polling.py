@@ -22,7 +22,7 @@ from nbtriton.model.config import (
     equal_but_for_instances,
     is_ensemble,
 )
-from nbtriton.runtime.engine.core.registry import versions_to_keep
+from nbtriton.runtime.engine.core.dispatch import versions_to_keep
 from nbtriton.runtime.engine.lifecycle.loading import CODE_TEXTS
 from nbtriton.runtime.engine.lifecycle.model_lifecycle import UNLOADED
 from nbtriton.runtime.engine.lifecycle.mtimes import latest_mtime_ns

@@ -19,7 +19,7 @@ from nbtriton.model.config import (
     is_ensemble,
     stand_in_reason,
 )
-from nbtriton.runtime.engine.core.registry import versions_to_keep
+from nbtriton.runtime.engine.core.dispatch import versions_to_keep
 from nbtriton.runtime.engine.lifecycle.loading import check_ensemble, check_model, complete_model
 from nbtriton.runtime.workers.environment import Environments
 from nbtriton.serving.repository.polling import by_dependency

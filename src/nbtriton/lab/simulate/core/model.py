@@ -24,7 +24,7 @@ from nbtriton.scheduling import (
 
 __all__ = ["Limiter", "Model"]
 
-# As in `engine/core/response_thread.py`: shorter executions answer on their own thread.
+# As in `engine/core/responding.py`: shorter executions answer on their own thread.
 _LONG_NS: Final = 500_000
 
 

@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from nbtriton.common.errors import CancelledError, TritonError
-from nbtriton.runtime.engine.core.result import InferenceResult
+from nbtriton.runtime.engine.core.execution import InferenceResult
 from nbtriton.runtime.engine.core.threads import this_thread
 from nbtriton.runtime.engine.diagnostics.deadlocks import DEADLOCKS, Call
 from nbtriton.runtime.engine.forks import elsewhere

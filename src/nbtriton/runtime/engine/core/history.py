@@ -16,9 +16,8 @@ from time import monotonic_ns
 from typing import Final
 
 from nbtriton.backends.compiling import mypyc_attr
-from nbtriton.runtime.engine.core.execution import Execution, RequestDetail
+from nbtriton.runtime.engine.core.execution import Execution, RequestDetail, Statistics
 from nbtriton.runtime.engine.core.snapshot import Change, Moment
-from nbtriton.runtime.engine.core.statistics import Statistics
 
 __all__ = ["Meter", "ModelHistory", "Recorder", "RequestEntry"]
 

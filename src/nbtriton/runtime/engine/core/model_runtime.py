@@ -17,29 +17,23 @@ from nbtriton.common.errors import (
 )
 from nbtriton.model.config import InstancePlan, ModelConfig
 from nbtriton.model.tensors import read_only
-from nbtriton.runtime.engine.core.completion import Completion, InlineCompletion
 from nbtriton.runtime.engine.core.custom_batching import CustomBatching
-from nbtriton.runtime.engine.core.events import EventKind
-from nbtriton.runtime.engine.core.execution import now_ns
-from nbtriton.runtime.engine.core.finalizer import Finalizer
+from nbtriton.runtime.engine.core.execution import Completion, InlineCompletion, now_ns
 from nbtriton.runtime.engine.core.history import Meter
-from nbtriton.runtime.engine.core.in_flight import MANY_CHANGES, InFlight
-from nbtriton.runtime.engine.core.instance import Instance
+from nbtriton.runtime.engine.core.instance import Instance, lost_text
 from nbtriton.runtime.engine.core.instance_set import InstanceSet, InstanceUpdate, UpdatableRuntime
 from nbtriton.runtime.engine.core.limiter import Limiter
-from nbtriton.runtime.engine.core.mailbox import Mailbox
-from nbtriton.runtime.engine.core.recovery import lost_text
 from nbtriton.runtime.engine.core.request import InferenceRequest
-from nbtriton.runtime.engine.core.response_order import InOrder
-from nbtriton.runtime.engine.core.runtime import summary_of
+from nbtriton.runtime.engine.core.responding import InOrder
+from nbtriton.runtime.engine.core.runtime import Mailbox, summary_of
 from nbtriton.runtime.engine.core.scheduler_settings import (
     batcher_settings,
     preserves_order,
     sequence_settings,
 )
-from nbtriton.runtime.engine.core.scheduler_thread import SchedulerThread
 from nbtriton.runtime.engine.core.sequence_tensors import SequenceTensors
 from nbtriton.runtime.engine.core.snapshot import ModelSnapshot
+from nbtriton.runtime.engine.core.threads import Finalizer, SchedulerThread
 from nbtriton.runtime.engine.diagnostics.deadlocks import Blockers
 from nbtriton.runtime.engine.diagnostics.interpreter import InterpreterProbe
 from nbtriton.runtime.engine.interrupts import interrupts_deferred
@@ -56,7 +50,88 @@ from nbtriton.scheduling import (
     Ticket,
 )
 
-__all__ = ["ModelRuntime"]
+__all__ = ["MANY_CHANGES", "EventKind", "InFlight", "ModelRuntime"]
+
+
+class EventKind:
+    """Events of a `ModelRuntime`'s mailbox.
+
+    Numbers, so that the compiled core calls their handlers itself. A bound method would be made for
+    each event and called through Python: 800 instructions, twice a step.
+    """
+
+    SUBMIT: Final = 0
+    SUBMIT_MANY: Final = 1
+    IDLE: Final = 2
+    IDLE_IN_SEQUENCE: Final = 3
+    ENDED: Final = 4
+    CANCEL: Final = 5
+    WAKE: Final = 6
+    UPDATE: Final = 7
+    DRAIN: Final = 8
+    FAIL_PENDING: Final = 9
+    REFUSE: Final = 10
+    GRANTED: Final = 11
+    SUSPEND: Final = 12
+    RESUME: Final = 13
+    GIVE_UP: Final = 14
+    LOOK: Final = 15
+    SUBMIT_CANCELLED: Final = 16
+
+
+# Beyond this many changes they are summed up.
+MANY_CHANGES: Final = 200
+
+
+class InFlight:
+    """Counts requests; and keeps those that their model answers after its execution has ended.
+
+    `sum_up` and `is_empty` are for the thread that owns the batcher; any thread may do the rest.
+
+    Attributes
+    ----------
+    changes : list of int
+        How many requests were accepted (more than 0) or have ended (less). Adding to a list is atomic with
+        and without a GIL.
+    late : set of InferenceRequest
+        Requests that the model answers later, from a thread of its own.
+    """
+
+    __slots__ = ("_count", "changes", "late")
+
+    def __init__(self) -> None:
+        self._count = 0
+        self.changes: list[int] = []
+        self.late: set[InferenceRequest] = set()
+
+    def keep(self, request: InferenceRequest) -> None:
+        """Keep a request without an answer, whose execution counts it as ended."""
+        self.changes.append(1)
+        self.late.add(request)
+
+    def answered(self, request: InferenceRequest) -> bool:
+        """Forget an answered request; True for the first call if it was kept."""
+        try:
+            self.late.remove(request)
+        except KeyError:
+            return False
+        return True
+
+    def sum_up(self) -> None:
+        """Sum up the changes."""
+        noted = len(self.changes)
+        self._count += sum(self.changes[:noted])
+        del self.changes[:noted]
+
+    def is_empty(self) -> bool:
+        """Return whether all that were accepted have ended."""
+        self.sum_up()
+        return not self._count
+
+    def count(self) -> int:
+        """Return the number of requests."""
+        return max(0, self._count + sum(self.changes))
+
 
 # A custom batching strategy may keep the batcher for longer; what waits is then not seen.
 _LOOK_S: Final = 0.2

@@ -13,12 +13,17 @@ from nbtriton.backends.base import Response
 from nbtriton.backends.core.synchronize import copies_of
 from nbtriton.common.errors import InternalError, TritonError
 from nbtriton.model.tensors import Array
-from nbtriton.runtime.engine.core.completion import Completion
-from nbtriton.runtime.engine.core.execution import Execution, RequestDetail, StepTimes, now_ns
+from nbtriton.runtime.engine.core.execution import (
+    Completion,
+    Execution,
+    InferenceResult,
+    RequestDetail,
+    Statistics,
+    StepTimes,
+    now_ns,
+)
 from nbtriton.runtime.engine.core.future import InferenceFuture
 from nbtriton.runtime.engine.core.history import ModelHistory, RequestEntry
-from nbtriton.runtime.engine.core.result import InferenceResult
-from nbtriton.runtime.engine.core.statistics import Statistics
 from nbtriton.runtime.engine.diagnostics.deadlocks import Blockers
 from nbtriton.runtime.engine.diagnostics.tracing import Trace
 from nbtriton.runtime.engine.interrupts import interrupts_deferred

@@ -1,17 +1,35 @@
-"""The engine's own threads, by their ids: a wait on one of them may block what it waits for."""
+"""The engine's own threads: a wait on one of them may block what it waits for, so all are known by their ids.
+
+Here are also two that belong to no instance: the scheduler thread of a server, which wakes batchers whose time has
+come, and the one on which a drained version ends.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import logging
+import threading
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from heapq import heappop, heappush
+from itertools import count
 from threading import get_ident
+from time import monotonic_ns
 from typing import Any, Final
 
 from nbtriton.backends.core.executing import EXECUTING
 from nbtriton.backends.forking import after_fork
-from nbtriton.runtime.engine.core.completion import BatchCompletion
+from nbtriton.runtime.engine.core.execution import BatchCompletion
+from nbtriton.runtime.engine.interrupts import wait_in_slices
 
-__all__ = ["EngineThread", "blocked_here", "engine_thread", "starting_here", "this_thread"]
+__all__ = [
+    "EngineThread",
+    "Finalizer",
+    "SchedulerThread",
+    "blocked_here",
+    "engine_thread",
+    "starting_here",
+    "this_thread",
+]
 
 
 class EngineThread:
@@ -68,3 +86,116 @@ def blocked_here() -> tuple[Any, ...]:
     thread = this_thread()
     home = None if thread is None else thread.instance
     return callers if home is None or home in callers else (home, *callers)
+
+
+_log = logging.getLogger("nbtriton.runtime.engine")
+
+Wake = Callable[[], None]
+
+
+class SchedulerThread:
+    """One thread per server that calls ``wake`` functions at their time.
+
+    It starts with the first timer, so a server without queue delays and timeouts has none.
+    A timer cannot be withdrawn: the woken batcher checks its own state, as after any spurious
+    wake-up.
+    """
+
+    def __init__(self) -> None:
+        self._condition = threading.Condition()
+        self._heap: list[tuple[int, int, Wake]] = []
+        self._sequence = count()
+        self._worker: threading.Thread | None = None
+        self._stopping = False
+
+    def call_at(self, when_ns: int, wake: Wake) -> None:
+        """Call ``wake()`` at ``when_ns`` (`time.monotonic_ns`) or soon after."""
+        with self._condition:
+            if self._stopping:
+                return
+            heappush(self._heap, (when_ns, next(self._sequence), wake))
+            if self._worker is None:
+                self._worker = threading.Thread(
+                    target=self._run, name="nbtriton-scheduler", daemon=True
+                )
+                self._worker.start()
+            elif self._heap[0][2] is wake and self._heap[0][0] == when_ns:
+                self._condition.notify()
+
+    def stop(self) -> None:
+        """End the thread; timers that have not fired are dropped."""
+        with self._condition:
+            self._stopping = True
+            self._condition.notify()
+            thread = self._worker
+        if thread is not None and thread is not threading.current_thread():
+            thread.join()
+
+    def _run(self) -> None:
+        with engine_thread(EngineThread()):
+            self._wake_in_time()
+
+    def _wake_in_time(self) -> None:
+        while True:
+            with self._condition:
+                while not self._stopping:
+                    now = monotonic_ns()
+                    if self._heap and self._heap[0][0] <= now:
+                        break
+                    # Without a timer: until one is added.
+                    self._condition.wait((self._heap[0][0] - now) / 1e9 if self._heap else None)
+                if self._stopping:
+                    return
+                _, _, wake = heappop(self._heap)
+            try:
+                wake()
+            except Exception:
+                _log.exception("the scheduler thread: a wake-up raised")
+
+
+class Finalizer:
+    """Finalizes a version once.
+
+    Not on the thread that finds it drained: the last batch may have run on the very thread that is to
+    be joined.
+
+    Parameters
+    ----------
+    name : str
+        Of the thread.
+    finalize : callable
+    """
+
+    __slots__ = ("_begun", "_deferred", "_done", "_finalize", "_worker")
+
+    def __init__(self, name: str, finalize: Callable[[], None]) -> None:
+        self._finalize = finalize
+        self._worker = threading.Thread(target=self.run, name=name, daemon=True)
+        self._begun = False
+        self._deferred = False  # to `wait`, as the thread could not be started
+        self._done = threading.Event()
+
+    def start(self) -> None:
+        """Start the thread, unless it was started before; not for several threads at once."""
+        if self._begun:
+            return
+        self._begun = True
+        try:
+            self._worker.start()
+        except RuntimeError:  # no more threads for this process, or Python is shutting down
+            self._deferred = True
+
+    def run(self) -> None:
+        """Finalize here and now."""
+        self._finalize()
+        self._done.set()
+
+    def wait(self, timeout_s: float | None) -> bool:
+        """Wait until the version is finalized; False if time ran out."""
+        if self._deferred:
+            self._deferred = False
+            self.run()
+        done = wait_in_slices(self._done.wait, timeout_s)
+        if done and self._worker.ident is not None:
+            self._worker.join()  # it has finished: no thread is left behind
+        return done

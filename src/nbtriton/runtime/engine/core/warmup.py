@@ -17,8 +17,8 @@ from nbtriton.common.errors import InternalError, InvalidArgumentError
 from nbtriton.model.config import ModelConfig, enum_name, plan_instances
 from nbtriton.model.tensors import Array, deserialize_bytes, numpy_dtype, to_protocol
 from nbtriton.runtime.engine.core.execution import Execution
-from nbtriton.runtime.engine.core.model_signature import ModelSignature
 from nbtriton.runtime.engine.core.request import InferenceRequest
+from nbtriton.runtime.engine.core.runtime import ModelSignature
 
 if TYPE_CHECKING:
     from nbtriton.runtime.engine.core.runtime import Runtime

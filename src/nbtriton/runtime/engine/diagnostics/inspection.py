@@ -13,17 +13,17 @@ from nbtriton.backends.devices import DeviceSet
 from nbtriton.common.checks import Kind, check, is_number, optional, whole
 from nbtriton.common.errors import NotFoundError, TritonError, UnavailableError, nearest
 from nbtriton.model.config import ModelConfig, all_input_specs, all_output_specs, enum_name
-from nbtriton.runtime.engine.core.history import ModelHistory, Recorder
-from nbtriton.runtime.engine.core.limiter import Limiter
-from nbtriton.runtime.engine.core.model_runtime import ModelRuntime
-from nbtriton.runtime.engine.core.model_signature import ModelSignature
-from nbtriton.runtime.engine.core.registry import (
+from nbtriton.runtime.engine.core.dispatch import (
     Registry,
     checked_name,
     checked_version,
     versions_to_keep,
 )
-from nbtriton.runtime.engine.core.runtime import Runtime
+from nbtriton.runtime.engine.core.execution import Statistics
+from nbtriton.runtime.engine.core.history import ModelHistory, Recorder
+from nbtriton.runtime.engine.core.limiter import Limiter
+from nbtriton.runtime.engine.core.model_runtime import ModelRuntime
+from nbtriton.runtime.engine.core.runtime import ModelSignature, Runtime
 from nbtriton.runtime.engine.core.snapshot import (
     BatchRecord,
     ModelHistorySnapshot,
@@ -32,7 +32,6 @@ from nbtriton.runtime.engine.core.snapshot import (
     ServerHistory,
     ServerSnapshot,
 )
-from nbtriton.runtime.engine.core.statistics import Statistics
 from nbtriton.runtime.engine.core.summaries import LatencySummaries
 from nbtriton.runtime.engine.diagnostics.records import read_records, records_of
 

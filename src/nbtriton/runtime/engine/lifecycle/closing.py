@@ -15,10 +15,9 @@ from time import monotonic
 from typing import Protocol
 from weakref import WeakSet
 
-from nbtriton.runtime.engine.core.registry import Registry
+from nbtriton.runtime.engine.core.dispatch import Registry
 from nbtriton.runtime.engine.core.runtime import Runtime
-from nbtriton.runtime.engine.core.scheduler_thread import SchedulerThread
-from nbtriton.runtime.engine.core.threads import blocked_here, this_thread
+from nbtriton.runtime.engine.core.threads import SchedulerThread, blocked_here, this_thread
 
 __all__ = ["STOPPING", "close_at_exit", "drop", "end"]
 

@@ -9,8 +9,8 @@ from nbtriton.backends import find_backend
 from nbtriton.backends.base import WAY_OUT
 from nbtriton.common.errors import ConfigError, InvalidArgumentError
 from nbtriton.model.config import ModelConfig, is_ensemble
+from nbtriton.runtime.engine.core.dispatch import checked_name
 from nbtriton.runtime.engine.core.model_runtime import ModelRuntime
-from nbtriton.runtime.engine.core.registry import checked_name
 from nbtriton.runtime.engine.core.runtime import Runtime
 from nbtriton.runtime.engine.lifecycle.loading import changes_only_instances
 from nbtriton.runtime.engine.lifecycle.model_builder import ModelBuilder

@@ -14,15 +14,15 @@ from nbtriton.common.errors import LoadError, TritonError
 from nbtriton.model.config import ModelConfig, ignored_fields, normalize, plan_instances, validate
 from nbtriton.runtime.engine.core.cache import ResponseCache
 from nbtriton.runtime.engine.core.custom_batching import find_strategy
+from nbtriton.runtime.engine.core.dispatch import Registry
 from nbtriton.runtime.engine.core.ensemble_runtime import EnsembleRuntime
 from nbtriton.runtime.engine.core.history import Recorder
 from nbtriton.runtime.engine.core.instance_set import InstanceUpdate
 from nbtriton.runtime.engine.core.limiter import Limiter
 from nbtriton.runtime.engine.core.model_runtime import ModelRuntime
-from nbtriton.runtime.engine.core.registry import Registry
 from nbtriton.runtime.engine.core.runtime import Runtime
-from nbtriton.runtime.engine.core.scheduler_thread import SchedulerThread
 from nbtriton.runtime.engine.core.summaries import LatencySummaries
+from nbtriton.runtime.engine.core.threads import SchedulerThread
 from nbtriton.runtime.engine.lifecycle.isolation import choose_isolation, start_early
 from nbtriton.runtime.engine.lifecycle.loading import (
     check_ensemble,

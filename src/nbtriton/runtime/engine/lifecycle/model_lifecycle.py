@@ -28,19 +28,18 @@ from nbtriton.model.config import (
     validate_ensemble,
 )
 from nbtriton.options.server import ServerSettings
-from nbtriton.runtime.engine.core.ensemble_runtime import EnsembleRuntime
-from nbtriton.runtime.engine.core.instance_set import InstanceUpdate
-from nbtriton.runtime.engine.core.model_runtime import ModelRuntime
-from nbtriton.runtime.engine.core.registry import (
+from nbtriton.runtime.engine.core.dispatch import (
     Entry,
     Registry,
     Slot,
     checked_name,
     versions_to_keep,
 )
+from nbtriton.runtime.engine.core.ensemble_runtime import EnsembleRuntime
+from nbtriton.runtime.engine.core.instance_set import InstanceUpdate
+from nbtriton.runtime.engine.core.model_runtime import ModelRuntime
 from nbtriton.runtime.engine.core.runtime import Runtime
-from nbtriton.runtime.engine.core.scheduler_thread import SchedulerThread
-from nbtriton.runtime.engine.core.threads import starting_here
+from nbtriton.runtime.engine.core.threads import SchedulerThread, starting_here
 from nbtriton.runtime.engine.interrupts import interrupts_deferred
 from nbtriton.runtime.engine.lifecycle.closing import STOPPING, drop, end
 from nbtriton.runtime.engine.lifecycle.load_request import LoadRequest, model_name
