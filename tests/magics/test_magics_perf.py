@@ -31,8 +31,7 @@ def test_it_takes_everything_that_the_python_call_takes(notebook, monkeypatch):
         if name == "observer":
             continue
         assert name in defaults
-        wanted = [] if name == "sweep_models" else parameter.default
-        assert defaults[name] == wanted, name
+        assert defaults[name] == parameter.default, name
 
 
 def test_it_returns_a_report(doubled):

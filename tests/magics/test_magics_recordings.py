@@ -22,8 +22,7 @@ def test_they_take_everything_that_the_python_calls_take(notebook):
         parameters = inspect.signature(call).parameters
         for option, parameter in list(parameters.items())[2:]:
             if option != "observer":
-                wanted = [] if option == "sweep_models" else parameter.default
-                assert defaults[option] == wanted, option
+                assert defaults[option] == parameter.default, option
 
 
 def test_traffic_is_recorded_and_replayed(doubled, tmp_path):

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import fields
-from inspect import signature
 
 import numpy as np
 import pytest
@@ -12,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nbtriton.common.errors import InvalidArgumentError
-from nbtriton.lab.perf.api import perf
 from nbtriton.lab.perf.loads import (
     LevelRange,
     RequestIntervals,
@@ -21,7 +18,6 @@ from nbtriton.lab.perf.loads import (
     parse_levels,
     send_times_ns,
 )
-from nbtriton.lab.perf.options import PerfOptions
 from nbtriton.lab.perf.search import binary_search, check_search, linear_search
 
 
@@ -157,10 +153,3 @@ def test_PA10_searches_that_could_not_end_are_refused(levels, binary, limit, tex
 def test_an_open_range_with_a_limit_may_go():
     check_search(LevelRange(1, 0, 1), binary=False, latency_threshold_ms=5)
     check_search((1, 2), binary=False, latency_threshold_ms=None)
-
-
-# --- options -----------------------------------------------------------------------------------
-
-
-def test_options_have_the_parameters_of_perf_by_name():
-    assert [field.name for field in fields(PerfOptions)] == list(signature(perf).parameters)

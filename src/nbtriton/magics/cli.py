@@ -12,28 +12,14 @@ from typing import Any
 from nbtriton.common import __version__, entries
 from nbtriton.common.errors import InvalidArgumentError, TritonError, nearest
 from nbtriton.common.packages import core_is_compiled
-from nbtriton.options.blocks import (
-    DATA,
-    LOAD,
-    MEMORY,
-    PLACE,
-    PLACEMENT,
-    RUN,
-    SEQUENCES,
-    SWEEP,
-    WINDOWS,
-)
+from nbtriton.options import only
+from nbtriton.options.blocks import DATA, PERF
 from nbtriton.options.reading import float_list
 
 __all__ = ["main"]
 
 # All that a command line can write: `inputs` are arrays.
-_MEASUREMENT = tuple(
-    option
-    for block in (PLACE, MEMORY, LOAD, DATA, SEQUENCES, SWEEP, PLACEMENT, WINDOWS, RUN)
-    for option in block
-    if option.parameter != "inputs"
-)
+_MEASUREMENT = (*(PERF[name] for name in PERF if name != "inputs"), *only(DATA, "-z"))
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -237,10 +223,12 @@ def _perf(arguments: argparse.Namespace) -> int:
 
 def _perf_options(arguments: argparse.Namespace) -> dict[str, Any]:
     """Return the options of `nbtriton.perf`, which have the same names in the parser."""
-    options = {option.parameter: getattr(arguments, option.parameter) for option in _MEASUREMENT}
+    options = {
+        one.parameter: one.of_parsed(getattr(arguments, one.parameter)) for one in _MEASUREMENT
+    }
     if options["intervals"] is not None:
         options["intervals"] = float_list(options["intervals"])
-    return options | {"shapes": dict(arguments.shapes or ()) or None}
+    return options
 
 
 def _export(arguments: argparse.Namespace) -> int:

@@ -1,7 +1,25 @@
-"""The options that magics and the command line share, in blocks by what they say; each is declared here alone."""
+"""The options that magics and the command line share, in blocks by what they say; each is declared here alone.
 
-from __future__ import annotations
+A block is a TypedDict, for the signatures of Python, and a tuple of the same options, for lines.
+"""
 
+# Annotations are evaluated: the tables are read from them.
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypedDict
+
+from nbtriton.common.checks import (
+    MAPPING,
+    NAME,
+    NAMES,
+    PATH,
+    SEED,
+    SWITCH,
+    Kind,
+    is_number,
+    is_whole,
+    optional,
+)
 from nbtriton.options.reading import (
     float_list,
     int_list,
@@ -11,251 +29,296 @@ from nbtriton.options.reading import (
     size_lists,
     switches,
 )
-from nbtriton.options.table import Option
+from nbtriton.options.table import Option, table_of
+
+if TYPE_CHECKING:
+    from nbtriton.lab.perf.data import Inputs
+    from nbtriton.lab.perf.placement import Placement
+    from nbtriton.lab.perf.recording import Recording
 
 __all__ = [
-    "DATA", "LOAD", "MEMORY", "PLACE", "PLACEMENT", "RUN", "SCHEDULING", "SEQUENCES", "SWEEP", "WINDOWS",
+    "DATA", "LOAD", "MEMORY", "PERF", "PLACE", "PLACEMENT", "RUN", "SCHEDULING", "SEQUENCES", "SWEEP", "WINDOWS",
+    "PerfSettings",
 ]  # fmt: skip
 
-# Where to measure.
-PLACE = (
-    Option("--version -x", "of the model (the highest)", value="N", read=int, name="model_version"),
-    Option(
-        "-u --url",
-        "measure a server there; http:// or grpc:// may stand in front",
-        value="HOST:PORT",
-    ),
-    Option(
-        "-i --protocol",
-        "how to ask: in the process by default, http at a --url; here over http or grpc at the "
-        "port that %%triton_serve has open, or one for the run",
-        choices=("inproc", "http", "grpc"),
-    ),
+
+def _each(accepts: Any) -> Any:
+    """Accept one, or a list of at least one."""
+
+    def accepted(value: Any) -> bool:
+        several = isinstance(value, Sequence) and not isinstance(value, str | bytes)
+        return bool(value) and all(map(accepts, value)) if several else accepts(value)
+
+    return accepted
+
+
+# perf_analyzer's bounds, in its words.
+_POSITIVE = Kind(lambda value: is_whole(value) and value > 0, "> 0")
+_COUNT = Kind(lambda value: is_whole(value) and value >= 0, ">= 0")
+_SHARE = Kind(lambda value: is_number(value) and value >= 0, ">= 0.0")
+_INTERVAL = optional(Kind(lambda value: is_number(value) and value > 0, "> 0 msec"))
+_LATENCY = optional(Kind(lambda value: is_number(value) and value >= 0, ">= 0 msecs"))
+_PERCENTILE = optional(
+    Kind(
+        lambda value: is_number(value) and 0 < value < 100,
+        "-1 for not reporting or in range (0, 100)",
+    )
+)
+_IN_TURN = Kind(
+    _each(lambda value: is_whole(value) and 0 <= value < 2**64), "a number >= 0, or several"
+)
+_ROWS = optional(Kind(_each(lambda value: is_whole(value) and 0 < value < 2**31), "> 0"))
+_VERSION = optional(Kind(lambda value: is_whole(value) and value > 0, "a version, from 1 on"))
+_TEXT = optional(Kind(lambda value: isinstance(value, str), "a string"))
+# A path, or what nbtriton.record made of one.
+_RECORDED = optional(
+    Kind(lambda value: hasattr(value, "arrivals_ns") or PATH.accepts(value), PATH.words)
 )
 
-# Over HTTP and gRPC, of a server on this machine.
-MEMORY = (
-    Option(
+
+class Place(TypedDict, total=False):
+    """Where to measure."""
+
+    model_version: Annotated["int | None", Option(
+        "--version -x", "of the model (the highest)", value="N", read=int, kind=_VERSION,
+    )]  # fmt: skip
+    url: Annotated["str | None", Option(
+        "-u --url", "measure a server there; http:// or grpc:// may stand in front", value="HOST:PORT",
+        kind=optional(NAME),
+    )]  # fmt: skip
+    protocol: Annotated['Literal["inproc", "http", "grpc"] | None', Option(
+        "-i --protocol",
+        "how to ask: in the process by default, http at a --url; here over http or grpc at the port that "
+        "%%triton_serve has open, or one for the run",
+        choices=("inproc", "http", "grpc"), analyzer=True,
+    )]  # fmt: skip
+
+
+class Memory(TypedDict, total=False):
+    """Over HTTP and gRPC, of a server on this machine."""
+
+    shared_memory: Annotated['Literal["none", "system", "cuda"]', Option(
         "--shared-memory",
         "over http and grpc: have all tensors in shared memory of this machine (none)",
-        choices=("none", "system", "cuda"),
-        default="none",
-    ),
-    Option(
+        choices=("none", "system", "cuda"), default="none", analyzer=True,
+    )]  # fmt: skip
+    output_shared_memory_size: Annotated[int, Option(
         "--output-shared-memory-size",
         "room a row for an output of strings or of variable dims (102400)",
-        value="BYTES",
-        read=int,
-        default=102_400,
-    ),
-)
+        value="BYTES", read=int, default=102_400, kind=_POSITIVE, analyzer=True,
+    )]  # fmt: skip
 
-# The load, and what each request has.
-LOAD = (
-    Option(
+
+class Load(TypedDict, total=False):
+    """The load, and what each request has."""
+
+    concurrency: Annotated["int | str | range | Iterable[int]", Option(
         "-c --concurrency --concurrency-range",
         "requests kept outstanding (1): 8, 1:32, 1:32:4, 1:32:x2 (doubling) or 1,8,32",
-        value="LEVELS",
-        default=1,
-    ),
-    Option(
-        "--request-rate --request-rate-range",
-        "or requests per second, written likewise",
-        value="LEVELS",
-    ),
-    Option(
-        "--request-distribution",
-        "gaps between the requests of a rate (constant)",
-        choices=("constant", "poisson"),
-        default="constant",
-    ),
-    Option(
-        "--intervals --request-intervals",
-        "or the gaps themselves in microseconds",
-        value="LIST|EXPR",
-    ),
-    Option(
+        value="LEVELS", default=1,
+    )]  # fmt: skip
+    request_rate: Annotated["float | str | Iterable[float] | None", Option(
+        "--request-rate --request-rate-range", "or requests per second, written likewise", value="LEVELS",
+    )]  # fmt: skip
+    request_distribution: Annotated['Literal["constant", "poisson"]', Option(
+        "--request-distribution", "gaps between the requests of a rate (constant)",
+        choices=("constant", "poisson"), default="constant", analyzer=True,
+    )]  # fmt: skip
+    intervals: Annotated["Sequence[int] | None", Option(
+        "--intervals --request-intervals", "or the gaps themselves in microseconds", value="LIST|EXPR",
+    )]  # fmt: skip
+    periodic_concurrency: Annotated["str | None", Option(
         "--periodic-concurrency --periodic-concurrency-range",
         "or, of a decoupled model, STEP more requests each time the last have had some responses",
         value="START:END:STEP",
-    ),
-    Option("--request-period", "responses of each (10)", value="N", read=int, default=10),
-    Option(
-        "--recording",
-        "or when the requests for this model came in a file of %%triton_record",
-        value="FILE",
-    ),
-    Option(
-        "--speed",
-        "how many times as fast as they came (1)",
-        value="LIST",
-        read=float_list,
-        default=1.0,
-    ),
-    Option("--request-count", "exactly N requests a level", value="N", read=int, default=0),
-    Option("-b --batch-size", "rows per request (1)", value="LIST", read=int_list),
-    Option(
+    )]  # fmt: skip
+    request_period: Annotated[int, Option(
+        "--request-period", "responses of each (10)", value="N", read=int, default=10,
+        kind=_POSITIVE, analyzer=True,
+    )]  # fmt: skip
+    recording: Annotated["str | Path | Recording | None", Option(
+        "--recording", "or when the requests for this model came in a file of %%triton_record", value="FILE",
+        kind=_RECORDED,
+    )]  # fmt: skip
+    speed: Annotated["float | Sequence[float]", Option(
+        "--speed", "how many times as fast as they came (1)", value="LIST", read=float_list, default=1.0,
+    )]  # fmt: skip
+    request_count: Annotated[int, Option(
+        "--request-count", "exactly N requests a level", value="N", read=int, default=0,
+        kind=_COUNT, analyzer=True,
+    )]  # fmt: skip
+    batch_size: Annotated["int | Sequence[int] | None", Option(
+        "-b --batch-size", "rows per request (1)", value="LIST", read=int_list, kind=_ROWS, analyzer=True, analyzed="-b (batch size)",
+    )]  # fmt: skip
+    streaming: Annotated[bool, Option(
         "--streaming",
         "listen to each response, for decoupled models: time to the first and between them",
-        default=False,
-        action="store_true",
-    ),
-    Option(
-        "--priority",
-        "of the requests, in turn; 1 is the highest",
-        value="LIST",
-        read=int_list,
-        default=0,
-    ),
-    Option(
-        "--timeout-us",
-        "queue timeouts of the requests, in turn",
-        value="LIST",
-        read=int_list,
-        default=0,
-    ),
-)
+        default=False, action="store_true", kind=SWITCH,
+    )]  # fmt: skip
+    priority: Annotated["int | Sequence[int]", Option(
+        "--priority", "of the requests, in turn; 1 is the highest", value="LIST", read=int_list, default=0,
+        kind=_IN_TURN, analyzer=True,
+    )]  # fmt: skip
+    timeout_us: Annotated["int | Sequence[int]", Option(
+        "--timeout-us", "queue timeouts of the requests, in turn", value="LIST", read=int_list, default=0,
+        kind=_IN_TURN, analyzer=True,
+    )]  # fmt: skip
 
-# What requests send.
-DATA = (
-    Option("--inputs", "what to send: a mapping of arrays, or a list of them", value="EXPR"),
-    Option(
-        "--shape",
-        "dims of an input with variable ones",
-        value="NAME:DIMS",
-        read=shape,
-        action="append",
-        name="shapes",
-    ),
-    Option(
-        "--input-data",
-        "without --inputs (random); a JSON file of perf_analyzer's, or a directory of files",
-        value="random|zero|FILE",
-        default="random",
-    ),
+
+class Data(TypedDict, total=False):
+    """What requests send."""
+
+    inputs: Annotated["Inputs | None", Option(
+        "--inputs", "what to send: a mapping of arrays, or a list of them", value="EXPR",
+    )]  # fmt: skip
+    shapes: Annotated["Mapping[str, Sequence[int]] | None", Option(
+        "--shape", "dims of an input with variable ones", value="NAME:DIMS", read=shape, action="append", join=dict,
+        kind=optional(MAPPING),
+    )]  # fmt: skip
+    input_data: Annotated["str | Path", Option(
+        "--input-data", "without --inputs (random); a JSON file of perf_analyzer's, or a directory of files",
+        value="random|zero|FILE", default="random", kind=Kind(PATH.accepts, "random, zero or the name of a file"),
+    )]  # fmt: skip
+    string_length: Annotated[int, Option(
+        "--string-length", "of generated strings (128)", value="N", read=int, default=128,
+        kind=_POSITIVE, analyzer=True,
+    )]  # fmt: skip
+    string_data: Annotated["str | None", Option(
+        "--string-data", "or the string itself", value="TEXT", kind=_TEXT,
+    )]  # fmt: skip
+
+
+class Sequences(TypedDict, total=False):
+    """Sequences, of a model with a sequence batcher."""
+
+    sequence_length: Annotated["int | None", Option(
+        "--sequence-length", "requests of a sequence; 20, or the steps of the data", value="N", read=int,
+        kind=optional(_POSITIVE), analyzer=True,
+    )]  # fmt: skip
+    sequence_length_variation: Annotated[float, Option(
+        "--sequence-length-variation", "by which lengths vary to either side (20)", value="PERCENT", read=float,
+        default=20.0, kind=_SHARE, analyzer=True,
+    )]  # fmt: skip
+    sequence_id_range: Annotated["int | str | Sequence[int] | None", Option(
+        "--sequence-id-range", "correlation ids, END excluded; from 1", value="START[:END]", read=str,
+    )]  # fmt: skip
+    num_of_sequences: Annotated[int, Option(
+        "--num-of-sequences", "live sequences that share a request rate (4)", value="N", read=int, default=4,
+        kind=_POSITIVE, analyzer=True,
+    )]  # fmt: skip
+    serial_sequences: Annotated[bool, Option(
+        "--serial-sequences", "with a request rate: one request of a sequence at a time",
+        default=False, action="store_true", kind=SWITCH,
+    )]  # fmt: skip
+
+
+class Sweep(TypedDict, total=False):
+    """Configurations to go through."""
+
+    instances: Annotated["int | Sequence[int] | None", Option(
+        "--instances", "sweep over instances", value="LIST", read=int_list,
+    )]  # fmt: skip
+    max_batch_size: Annotated["int | Sequence[int] | None", Option(
+        "--max-batch-size", "sweep over max_batch_size", value="LIST", read=int_list,
+    )]  # fmt: skip
+    max_queue_delay_us: Annotated["int | Sequence[int] | None", Option(
+        "--max-queue-delay-us", "sweep over queue delays", value="LIST", read=int_list,
+    )]  # fmt: skip
+    dynamic_batching: Annotated["bool | Sequence[bool] | None", Option(
+        "--dynamic-batching", "sweep over batching", value="on|off|off,on", read=switches,
+    )]  # fmt: skip
+    preferred: Annotated["int | Sequence[int] | Sequence[Sequence[int]] | None", Option(
+        "--preferred", "preferred sizes: 4,8 or 4/8/4,8", value="SIZES", read=size_lists,
+    )]  # fmt: skip
+    isolation: Annotated["str | Sequence[str] | None", Option(
+        "--isolation", "sweep over thread, process, auto", value="LIST", read=name_list,
+    )]  # fmt: skip
+    cache: Annotated["bool | Sequence[bool] | None", Option(
+        "--cache", "sweep over the response cache", value="on|off|off,on", read=switches,
+    )]  # fmt: skip
+    rate_limit: Annotated["str | Sequence[str] | None", Option(
+        "--rate-limit", "sweep over the server's rate limiter: off, execution_count", value="LIST", read=name_list,
+    )]  # fmt: skip
+    sweep_models: Annotated["Sequence[str]", Option(
+        "--sweep-models", "of an ensemble", value="NAMES", read=name_list, default=(), kind=NAMES,
+    )]  # fmt: skip
+
+
+class Placed(TypedDict, total=False):
+    """Likewise: devices, on a live server."""
+
+    kind: Annotated["str | Sequence[str] | None", Option(
+        "--kind", "sweep over cpu, gpu, auto, model", value="LIST", read=name_list,
+    )]  # fmt: skip
+    placement: Annotated["Placement | Sequence[Placement] | None", Option(
+        "--placement",
+        "sweep over cpu, models-on-gpu, gpu, gpu:N, or one device a model: bert=gpu:1+trees=cpu",
+        value="LIST", read=placements,
+    )]  # fmt: skip
+
+
+class Windows(TypedDict, total=False):
+    """How long to measure, and when it is enough."""
+
+    measurement_mode: Annotated['Literal["time_windows", "count_windows"]', Option(
+        "--measurement-mode", "whether a window ends after a time or a number of requests (time_windows)",
+        choices=("time_windows", "count_windows"), default="time_windows", analyzer=True,
+    )]  # fmt: skip
+    measurement_interval_ms: Annotated["float | None", Option(
+        "-p --measurement-interval", "length of a window (250; longer by itself where requests are slow)",
+        value="MS", read=float, kind=_INTERVAL, analyzer=True,
+    )]  # fmt: skip
+    measurement_request_count: Annotated[int, Option(
+        "--measurement-request-count", "least requests of a window of count_windows (50)", value="N", read=int,
+        default=50, kind=_POSITIVE, analyzer=True,
+    )]  # fmt: skip
+    stability_percentage: Annotated[float, Option(
+        "-s --stability-percentage", "by which the last three windows of a stable level differ at most (10)",
+        value="PERCENT", read=float, default=10.0, kind=_SHARE, analyzer=True,
+    )]  # fmt: skip
+    max_trials: Annotated[int, Option(
+        "-r --max-trials", "windows a level at most (10)", value="N", read=int, default=10, kind=_POSITIVE, analyzer=True,
+    )]  # fmt: skip
+    percentile: Annotated["float | None", Option(
+        "--percentile", "judge by it instead of the mean", value="N", read=float, kind=_PERCENTILE, analyzer=True,
+    )]  # fmt: skip
+    latency_threshold_ms: Annotated["float | None", Option(
+        "-l --latency-threshold", "stop at this latency", value="MS", read=float, kind=_LATENCY, analyzer=True,
+    )]  # fmt: skip
+    binary_search: Annotated[bool, Option(
+        "--binary-search", "search the highest level below it", default=False, action="store_true", kind=SWITCH,
+    )]  # fmt: skip
+
+
+class Run(TypedDict, total=False):
+    """The run as a whole."""
+
+    seed: Annotated[int, Option(
+        "--seed", "of random data and gaps (0)", value="N", read=int, default=0, kind=SEED,
+    )]  # fmt: skip
+    quick: Annotated[bool, Option(
+        "--quick", "short windows: a look within 3 s", default=False, action="store_true", kind=SWITCH,
+    )]  # fmt: skip
+
+
+class PerfSettings(Place, Memory, Load, Data, Sequences, Sweep, Placed, Windows, Run, total=False):
+    """The options of a measurement."""
+
+
+PERF = table_of(PerfSettings)
+PLACE, MEMORY, LOAD, DATA, SEQUENCES, SWEEP, PLACEMENT, WINDOWS, RUN = (
+    tuple(PERF[name] for name in block.__annotations__)
+    for block in (Place, Memory, Load, Data, Sequences, Sweep, Placed, Windows, Run)
+)
+DATA += (
     Option(
         "-z --zero-input",
         "the same as --input-data zero",
         action="store_const",
         const="zero",
         name="input_data",
+        default="random",
     ),
-    Option("--string-length", "of generated strings (128)", value="N", read=int, default=128),
-    Option("--string-data", "or the string itself", value="TEXT"),
-)
-
-# Sequences, of a model with a sequence batcher.
-SEQUENCES = (
-    Option(
-        "--sequence-length",
-        "requests of a sequence; 20, or the steps of the data",
-        value="N",
-        read=int,
-    ),
-    Option(
-        "--sequence-length-variation",
-        "by which lengths vary to either side (20)",
-        value="PERCENT",
-        read=float,
-        default=20.0,
-    ),
-    Option(
-        "--sequence-id-range",
-        "correlation ids, END excluded; from 1",
-        value="START[:END]",
-        read=str,
-    ),
-    Option(
-        "--num-of-sequences",
-        "live sequences that share a request rate (4)",
-        value="N",
-        read=int,
-        default=4,
-    ),
-    Option(
-        "--serial-sequences",
-        "with a request rate: one request of a sequence at a time",
-        default=False,
-        action="store_true",
-    ),
-)
-
-# Configurations to go through.
-SWEEP = (
-    Option("--instances", "sweep over instances", value="LIST", read=int_list),
-    Option("--max-batch-size", "sweep over max_batch_size", value="LIST", read=int_list),
-    Option("--max-queue-delay-us", "sweep over queue delays", value="LIST", read=int_list),
-    Option("--dynamic-batching", "sweep over batching", value="on|off|off,on", read=switches),
-    Option("--preferred", "preferred sizes: 4,8 or 4/8/4,8", value="SIZES", read=size_lists),
-    Option("--isolation", "sweep over thread, process, auto", value="LIST", read=name_list),
-    Option("--cache", "sweep over the response cache", value="on|off|off,on", read=switches),
-    Option(
-        "--rate-limit",
-        "sweep over the server's rate limiter: off, execution_count",
-        value="LIST",
-        read=name_list,
-    ),
-    Option("--sweep-models", "of an ensemble", value="NAMES", read=name_list, default=[]),
-)
-
-# Likewise: devices, on a live server.
-PLACEMENT = (
-    Option("--kind", "sweep over cpu, gpu, auto, model", value="LIST", read=name_list),
-    Option(
-        "--placement",
-        "sweep over cpu, models-on-gpu, gpu, gpu:N, or one device a model: bert=gpu:1+trees=cpu",
-        value="LIST",
-        read=placements,
-    ),
-)
-
-# How long to measure, and when it is enough.
-WINDOWS = (
-    Option(
-        "--measurement-mode",
-        "whether a window ends after a time or a number of requests (time_windows)",
-        choices=("time_windows", "count_windows"),
-        default="time_windows",
-    ),
-    Option(
-        "-p --measurement-interval",
-        "length of a window (250; longer by itself where requests are slow)",
-        value="MS",
-        read=float,
-        name="measurement_interval_ms",
-    ),
-    Option(
-        "--measurement-request-count",
-        "least requests of a window of count_windows (50)",
-        value="N",
-        read=int,
-        default=50,
-    ),
-    Option(
-        "-s --stability-percentage",
-        "by which the last three windows of a stable level differ at most (10)",
-        value="PERCENT",
-        read=float,
-        default=10.0,
-    ),
-    Option("-r --max-trials", "windows a level at most (10)", value="N", read=int, default=10),
-    Option("--percentile", "judge by it instead of the mean", value="N", read=float),
-    Option(
-        "-l --latency-threshold",
-        "stop at this latency",
-        value="MS",
-        read=float,
-        name="latency_threshold_ms",
-    ),
-    Option(
-        "--binary-search", "search the highest level below it", default=False, action="store_true"
-    ),
-)
-
-# The run as a whole.
-RUN = (
-    Option("--seed", "of random data and gaps (0)", value="N", read=int, default=0),
-    Option("--quick", "short windows: a look within 3 s", default=False, action="store_true"),
 )
 
 # How a model is batched and where it runs.

@@ -7,7 +7,7 @@ import re
 from argparse import SUPPRESS, ArgumentTypeError
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import Any, ForwardRef, TypeVar
 
 from nbtriton.common.checks import Kind, check
 from nbtriton.common.errors import InvalidArgumentError, nearest
@@ -56,6 +56,10 @@ class Option:
         Behind a number that is shown.
     ours : bool
         Whether tritonserver 2.51 lacks it, of a flag of ``nbtriton serve``.
+    analyzer : bool
+        Whether it is one of perf_analyzer's, whose texts its errors have.
+    analyzed : str
+        What it is called there, if not by its long spelling.
     """
 
     flags: str
@@ -74,6 +78,8 @@ class Option:
     off: str = ""
     unit: str = ""
     ours: bool = False
+    analyzer: bool = False
+    analyzed: str = ""
 
     @property
     def parameter(self) -> str:
@@ -121,22 +127,28 @@ class Option:
 
     def of_parsed(self, found: Any) -> Any:
         """Return the value in Python of what a parser found."""
-        return (
-            self.join([one for one in found if one is not None])
-            if self.action == "append"
-            else found
-        )
+        if self.action != "append" or found is None:
+            return found
+        return self.join([one for one in found if one is not None])
 
     def check(self, value: Any) -> None:
         """Refuse a value that Python cannot give."""
-        if self.choices and value not in self.choices:
-            what = self.parameter.replace("_", " ")
+        if self.choices and value not in (*self.choices, self.default):
+            what, listed = self.parameter.replace("_", " "), ", ".join(map(repr, self.choices))
             raise InvalidArgumentError(
-                f"unknown {what} '{value}': it is {' or '.join(self.choices)}",
+                f"Failed to parse --{self.long[0]}. Unsupported type provided: '{value}'. The available options are {listed}."
+                if self.analyzer
+                else f"unknown {what} '{value}': it is {' or '.join(self.choices)}",
                 hint=nearest(str(value), self.choices),
             )
-        if self.kind is not None:
+        if self.kind is None or self.kind.accepts(value):
+            return
+        if not self.analyzer:
             check({self.parameter: value}, {self.parameter: self.kind})
+        short = "".join(f" ({flag})" for flag in self.flags.split() if not flag.startswith("--"))
+        raise InvalidArgumentError(
+            f"Failed to parse {self.analyzed or f'--{self.long[0]}{short}'}. The value must be {self.kind.words}; found {value!r}."
+        )
 
 
 def only(block: tuple[Option, ...], *flags: str) -> tuple[Option, ...]:
@@ -149,7 +161,7 @@ def table_of(settings: type) -> dict[str, Option]:
     found = {}
     for name, hint in settings.__annotations__.items():
         base = hint.__origin__
-        text = getattr(base, "__forward_arg__", None) or getattr(base, "__name__", str(base))
+        text = base.__forward_arg__ if isinstance(base, ForwardRef) else base.__name__
         found[name] = replace(hint.__metadata__[0], name=name, type=text)
     return found
 

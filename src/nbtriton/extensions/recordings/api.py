@@ -21,7 +21,7 @@ from nbtriton.extensions.recordings.traffic import (
     planned_traffic,
 )
 from nbtriton.lab.perf.loads import read_speeds
-from nbtriton.lab.perf.options import PROTOCOLS, Protocol, check_choice
+from nbtriton.lab.perf.options import Protocol
 from nbtriton.lab.perf.point import PerfPoint, describe
 from nbtriton.lab.perf.progress import LevelProgress, Observer, PerfProgress
 from nbtriton.lab.perf.recording import Recording
@@ -40,6 +40,7 @@ from nbtriton.lab.perf.windows import StabilityRule
 from nbtriton.lab.simulate import Profile
 from nbtriton.lab.simulate.prediction import profile_under
 from nbtriton.model.config import normalize
+from nbtriton.options.blocks import PERF
 
 if TYPE_CHECKING:
     from nbtriton.serving.server import Server
@@ -145,7 +146,7 @@ def replay(
     )  # fmt: skip
     read = recording if isinstance(recording, Recording) else Recording.load(recording)
     speeds = read_speeds(speed)
-    check_choice("protocol", protocol, (None, *PROTOCOLS))
+    PERF["protocol"].check(protocol)
     if percentile is not None and not (is_number(percentile) and 0 < percentile < 100):
         raise InvalidArgumentError("percentile must be between 0 and 100, both excluded")
     configurations = combinations(

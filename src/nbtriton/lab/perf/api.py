@@ -2,84 +2,28 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Unpack
 
-from nbtriton.common.errors import InvalidArgumentError, nearest
-from nbtriton.lab.perf.data import STRING_LENGTH, Inputs
-from nbtriton.lab.perf.loads import Distribution
-from nbtriton.lab.perf.measure import MeasurementMode
-from nbtriton.lab.perf.options import PROTOCOLS, PerfOptions, Protocol, SharedMemoryKind
-from nbtriton.lab.perf.placement import Placement
+from nbtriton.lab.perf.options import PerfOptions
 from nbtriton.lab.perf.progress import Observer
-from nbtriton.lab.perf.recording import Recording
 from nbtriton.lab.perf.report import PerfReport
 from nbtriton.lab.perf.run import run
-from nbtriton.lab.perf.shared_memory import OUTPUT_BYTES
-from nbtriton.lab.perf.traffic import NUM_OF_SEQUENCES
+from nbtriton.options.blocks import PERF, PerfSettings
+from nbtriton.options.table import signed
 
 if TYPE_CHECKING:
     from nbtriton.serving.server import Server
 
-__all__ = ["PROTOCOLS", "options_of", "perf"]
+__all__ = ["perf"]
 
 
+@signed(PERF)
 def perf(
     server: Server | None,
     model: str,
     *,
-    concurrency: int | str | range | Iterable[int] = 1,
-    request_rate: float | str | Iterable[float] | None = None,
-    request_distribution: Distribution = "constant",
-    intervals: Sequence[int] | None = None,
-    periodic_concurrency: str | None = None,
-    request_period: int = 10,
-    recording: str | Path | Recording | None = None,
-    speed: float | Sequence[float] = 1.0,
-    request_count: int = 0,
-    batch_size: int | Sequence[int] | None = None,
-    inputs: Inputs | None = None,
-    shapes: Mapping[str, Sequence[int]] | None = None,
-    input_data: str | Path = "random",
-    string_length: int = STRING_LENGTH,
-    string_data: str | None = None,
-    streaming: bool = False,
-    model_version: int | None = None,
-    priority: int | Sequence[int] = 0,
-    timeout_us: int | Sequence[int] = 0,
-    sequence_length: int | None = None,
-    sequence_length_variation: float = 20.0,
-    sequence_id_range: int | str | Sequence[int] | None = None,
-    num_of_sequences: int = NUM_OF_SEQUENCES,
-    serial_sequences: bool = False,
-    measurement_mode: MeasurementMode = "time_windows",
-    measurement_interval_ms: float | None = None,
-    measurement_request_count: int = 50,
-    stability_percentage: float = 10.0,
-    max_trials: int = 10,
-    percentile: float | None = None,
-    latency_threshold_ms: float | None = None,
-    binary_search: bool = False,
-    instances: int | Sequence[int] | None = None,
-    max_batch_size: int | Sequence[int] | None = None,
-    max_queue_delay_us: int | Sequence[int] | None = None,
-    dynamic_batching: bool | Sequence[bool] | None = None,
-    preferred: int | Sequence[int] | Sequence[Sequence[int]] | None = None,
-    isolation: str | Sequence[str] | None = None,
-    placement: Placement | Sequence[Placement] | None = None,
-    kind: str | Sequence[str] | None = None,
-    cache: bool | Sequence[bool] | None = None,
-    rate_limit: str | Sequence[str] | None = None,
-    sweep_models: Sequence[str] = (),
-    seed: int = 0,
-    quick: bool = False,
     observer: Observer | None = None,
-    url: str | None = None,
-    protocol: Protocol | None = None,
-    shared_memory: SharedMemoryKind = "none",
-    output_shared_memory_size: int = OUTPUT_BYTES,
+    **options: Unpack[PerfSettings],
 ) -> PerfReport:
     """Measure a model's throughput and latency under load, as perf_analyzer does.
 
@@ -229,27 +173,4 @@ def perf(
     stops there. Here its numbers stay, marked ``"unstable"``, and the sweep continues: a notebook on a busy
     laptop is rarely stable, and its measurements should not be lost.
     """
-    # The parameters, by name.
-    return run(PerfOptions(**locals()))
-
-
-_DEFAULTS: dict[str, Any] = {
-    name: None if parameter.default is parameter.empty else parameter.default
-    for name, parameter in inspect.signature(perf).parameters.items()
-}
-
-
-def options_of(given: Mapping[str, Any]) -> PerfOptions:
-    """Return the options of a measurement from arguments of `perf`, by name.
-
-    Raises
-    ------
-    InvalidArgumentError
-        An unknown or invalid option.
-    """
-    for name in given:
-        if name not in _DEFAULTS:
-            raise InvalidArgumentError(
-                f"perf has no option '{name}'", hint=nearest(name, [*_DEFAULTS])
-            )
-    return PerfOptions(**(_DEFAULTS | dict(given)))
+    return run(PerfOptions(server, model, observer=observer, **options))

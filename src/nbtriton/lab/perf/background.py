@@ -6,13 +6,14 @@ import asyncio
 import threading
 from collections.abc import Callable, Generator
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
-from nbtriton.lab.perf.api import options_of
 from nbtriton.lab.perf.options import PerfOptions
-from nbtriton.lab.perf.progress import PerfProgress, progress_line
+from nbtriton.lab.perf.progress import Observer, PerfProgress, progress_line
 from nbtriton.lab.perf.report import PerfReport
 from nbtriton.lab.perf.run import run
+from nbtriton.options.blocks import PERF, PerfSettings
+from nbtriton.options.table import signed
 from nbtriton.runtime.engine.interrupts import wait_in_slices
 
 if TYPE_CHECKING:
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["PerfRun"]
 
 
+@signed(PERF)
 class PerfRun:
     """A measurement in a thread of its own, started at once.
 
@@ -30,8 +32,10 @@ class PerfRun:
 
     Parameters
     ----------
-    server, model, **options
+    server, model, observer
         As for `nbtriton.perf`; an `observer` is called in the run's thread.
+    **options
+        See `nbtriton.options.blocks.PerfSettings`.
 
     Attributes
     ----------
@@ -44,11 +48,16 @@ class PerfRun:
         Invalid options. `result` raises the errors of the run itself.
     """
 
-    def __init__(self, server: Server | None, model: str, **options: Any) -> None:
-        self._observer = options.get("observer")
-        checked = options_of(
-            options | {"server": server, "model": model, "observer": self._observe}
-        )
+    def __init__(
+        self,
+        server: Server | None,
+        model: str,
+        *,
+        observer: Observer | None = None,
+        **options: Unpack[PerfSettings],
+    ) -> None:
+        self._observer = observer
+        checked = PerfOptions(server, model, observer=self._observe, **options)
         checked.level_plan()
         self.model = model
         self.progress: PerfProgress | None = None

@@ -5,19 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from nbtriton.common.checks import check, whole
 from nbtriton.common.errors import InvalidArgumentError
 from nbtriton.common.packages import needed
 from nbtriton.drawing import Column, TableView, in_units
-from nbtriton.lab.perf.api import options_of
 from nbtriton.lab.perf.options import PerfOptions
 from nbtriton.lab.perf.paired import PairedRatio, paired_ratio
 from nbtriton.lab.perf.point import PerfPoint, row_of
 from nbtriton.lab.perf.progress import Observer, PerfProgress
 from nbtriton.lab.perf.report import PerfReport
 from nbtriton.lab.perf.run import run
+from nbtriton.options.blocks import PERF, PerfSettings
+from nbtriton.options.table import signed
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -136,15 +137,19 @@ class Comparison(TableView):
         return values[len(values) // 2] if values else None
 
 
+@signed(PERF)
 def compare(
     *variants: Variant,
     server: Server | None = None,
     model: str | None = None,
     rounds: int = 6,
     observer: Observer | None = None,
-    **options: Any,
+    **options: Unpack[PerfSettings],
 ) -> Comparison:
     """Measure variants in turn, so that other load of the machine affects all of them.
+
+    The options are those of `nbtriton.perf` for all variants, with one level of load. A measurement takes three windows
+    unless ``max_trials`` is given.
 
     Parameters
     ----------
@@ -160,8 +165,7 @@ def compare(
     observer : callable, optional
         As for `nbtriton.perf`.
     **options
-        Options of `nbtriton.perf` for all variants, with one level of load. A measurement takes three windows
-        unless ``max_trials`` is given.
+        See `nbtriton.options.blocks.PerfSettings`.
 
     Returns
     -------
@@ -198,7 +202,7 @@ def compare(
         for index in order:
             what = f"round {number + 1} of {rounds}, {names[index]}"
             report = run(
-                replace(all_options[index], observer=observer and partial(_renamed, observer, what))
+                all_options[index].observed_by(observer and partial(_renamed, observer, what))
             )
             if report.interrupted:
                 return Comparison(names, tuple(measured), interrupted=True)
@@ -226,7 +230,7 @@ def _options(variant: Variant, common: Mapping[str, Any]) -> PerfOptions:
         raise InvalidArgumentError("no model to compare", hint="compare(..., model='name')")
     if merged.get("latency_threshold_ms"):
         raise InvalidArgumentError("a comparison measures every variant, at any latency")
-    made = options_of(merged)
+    made = PerfOptions(**merged)
     if made.level_plan().count != 1 or len(made.configurations()) * len(made.batch_sizes()) != 1:
         raise InvalidArgumentError(
             "a variant has one level of load, one configuration and one batch size",

@@ -3,30 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from copy import copy
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, Unpack
 
-from nbtriton.common.checks import (
-    CALL,
-    MAPPING,
-    NAME,
-    NAMES,
-    PATH,
-    SEED,
-    SERVER,
-    SWITCH,
-    Kind,
-    check,
-    is_number,
-    is_whole,
-    optional,
-)
-from nbtriton.common.errors import InvalidArgumentError, UnsupportedError, nearest
-from nbtriton.lab.perf.data import Inputs
+from nbtriton.common.checks import CALL, NAME, SERVER, Kind, check, is_number, optional
+from nbtriton.common.errors import InvalidArgumentError, UnsupportedError
 from nbtriton.lab.perf.loads import (
-    Distribution,
     PeriodicConcurrency,
     RecordedArrivals,
     RequestIntervals,
@@ -34,23 +18,22 @@ from nbtriton.lab.perf.loads import (
     parse_periodic,
     read_speeds,
 )
-from nbtriton.lab.perf.measure import MeasurementMode, WindowPlan
-from nbtriton.lab.perf.placement import Placement
+from nbtriton.lab.perf.measure import WindowPlan
 from nbtriton.lab.perf.progress import Observer
 from nbtriton.lab.perf.recording import Recording
 from nbtriton.lab.perf.search import LevelPlan, check_search
 from nbtriton.lab.perf.sweep import Configuration, combinations
 from nbtriton.lab.perf.traffic import CallOptions, SequencePlan, read_id_range
 from nbtriton.lab.perf.windows import STABLE_WINDOWS, StabilityRule
+from nbtriton.options.blocks import PERF, PLACEMENT, SWEEP, PerfSettings
+from nbtriton.options.table import read_settings
 
 if TYPE_CHECKING:
     from nbtriton.serving.server import Server
 
-__all__ = ["PROTOCOLS", "PerfOptions", "Protocol", "check_choice"]
+__all__ = ["PerfOptions", "Protocol"]
 
 Protocol = Literal["inproc", "http", "grpc"]
-SharedMemoryKind = Literal["none", "system", "cuda"]
-PROTOCOLS: tuple[str, ...] = get_args(Protocol)
 
 # perf_analyzer's 5000 ms suit milliseconds across a network. In the kernel a request takes 10 us to some ms:
 # 250 ms (300 ms with PA1's factor) contain 100 requests even at 3 ms each, enough for a p99, and a stable
@@ -70,125 +53,54 @@ _QUICK_LONGEST_S = 0.3
 _QUICK_LEVELS = 8
 
 
-# Numeric options, with perf_analyzer's names and bounds.
-_BOUNDS = (
-    ("measurement_interval_ms", "--measurement-interval (-p)", "> 0 msec"),
-    ("measurement_request_count", "--measurement-request-count", "> 0"),
-    ("max_trials", "--max-trials (-r)", "> 0"),
-    ("request_count", "--request-count", ">= 0"),
-    ("request_period", "--request-period", "> 0"),
-    ("stability_percentage", "--stability-percentage (-s)", ">= 0.0"),
-    ("latency_threshold_ms", "--latency-threshold (-l)", ">= 0 msecs"),
-    ("string_length", "--string-length", "> 0"),
-    ("sequence_length", "--sequence-length", "> 0"),
-    ("sequence_length_variation", "--sequence-length-variation", ">= 0.0"),
-    ("num_of_sequences", "--num-of-sequences", "> 0"),
-    ("output_shared_memory_size", "--output-shared-memory-size", "> 0"),
-)
-_OPTIONAL = ("measurement_interval_ms", "latency_threshold_ms", "sequence_length")
-_REAL = (
-    "measurement_interval_ms", "stability_percentage", "latency_threshold_ms",
-    "sequence_length_variation",
-)  # fmt: skip
-_KINDS: Mapping[str, Kind] = {
+_KINDS = {
     "server": optional(
         Kind(SERVER.accepts, f"{SERVER.words}, or None with url='HOST:PORT' for one elsewhere")
     ),
     "model": NAME,
-    "recording": optional(Kind(lambda value: isinstance(value, Recording) or PATH.accepts(value), PATH.words)),
-    "shapes": optional(MAPPING),
-    "input_data": Kind(PATH.accepts, "random, zero or the name of a file"),
-    "string_data": optional(Kind(lambda value: isinstance(value, str), "a string")),
-    "streaming": SWITCH,
-    "model_version": optional(Kind(lambda value: is_whole(value) and value > 0, "a version, from 1 on")),
-    "serial_sequences": SWITCH,
-    "binary_search": SWITCH,
-    "quick": SWITCH,
-    "sweep_models": NAMES,
-    "seed": SEED,
     "observer": optional(CALL),
-    "url": optional(NAME),
-}  # fmt: skip
+}
 
 
-@dataclass(frozen=True, slots=True)
 class PerfOptions:
     """The arguments of `nbtriton.lab.perf.perf`, by the same names.
 
     Raises
     ------
     InvalidArgumentError
-        Invalid options, with perf_analyzer's text where it has one.
+        An unknown or invalid option, with perf_analyzer's text where it has one.
     """
 
-    server: Server | None
-    model: str
-    concurrency: int | str | range | Iterable[int]
-    request_rate: float | str | Iterable[float] | None
-    request_distribution: Distribution
-    intervals: Sequence[int] | None
-    periodic_concurrency: str | None
-    request_period: int
-    recording: str | Path | Recording | None
-    speed: float | Sequence[float]
-    request_count: int
-    batch_size: int | Sequence[int] | None
-    inputs: Inputs | None
-    shapes: Mapping[str, Sequence[int]] | None
-    input_data: str | Path
-    string_length: int
-    string_data: str | None
-    streaming: bool
-    model_version: int | None
-    priority: int | Sequence[int]
-    timeout_us: int | Sequence[int]
-    sequence_length: int | None
-    sequence_length_variation: float
-    sequence_id_range: int | str | Sequence[int] | None
-    num_of_sequences: int
-    serial_sequences: bool
-    measurement_mode: MeasurementMode
-    measurement_interval_ms: float | None
-    measurement_request_count: int
-    stability_percentage: float
-    max_trials: int
-    percentile: float | None
-    latency_threshold_ms: float | None
-    binary_search: bool
-    instances: int | Sequence[int] | None
-    max_batch_size: int | Sequence[int] | None
-    max_queue_delay_us: int | Sequence[int] | None
-    dynamic_batching: bool | Sequence[bool] | None
-    preferred: int | Sequence[int] | Sequence[Sequence[int]] | None
-    isolation: str | Sequence[str] | None
-    placement: Placement | Sequence[Placement] | None
-    kind: str | Sequence[str] | None
-    cache: bool | Sequence[bool] | None
-    rate_limit: str | Sequence[str] | None
-    sweep_models: Sequence[str]
-    seed: int
-    quick: bool
-    observer: Observer | None
-    url: str | None
-    protocol: Protocol | None
-    shared_memory: SharedMemoryKind
-    output_shared_memory_size: int
+    __slots__ = ("model", "observer", "server", "values")
 
-    def __post_init__(self) -> None:
-        for name, allowed in (
-            ("request_distribution", get_args(Distribution)),
-            ("measurement_mode", get_args(MeasurementMode)),
-            ("protocol", (None, *PROTOCOLS)),
-            ("shared_memory", ("system", "cuda", "none")),
-        ):
-            check_choice(name, getattr(self, name), allowed)
+    def __init__(
+        self,
+        server: Server | None = None,
+        model: str = "",
+        *,
+        observer: Observer | None = None,
+        **options: Unpack[PerfSettings],
+    ) -> None:
+        check({"server": server, "model": model, "observer": observer}, _KINDS)
+        self.server, self.model, self.observer = server, model, observer
+        self.values = read_settings("perf", PERF, options)
         if self.shared_memory == "cuda":
             raise UnsupportedError(
                 "requests in CUDA shared memory are not measured", hint="--shared-memory system"
             )
-        _check_numbers(self)
         if self.recording is None and read_speeds(self.speed) != (1.0,):
             raise InvalidArgumentError("speed is that of a recording", hint="give a recording")
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in PERF:
+            raise AttributeError(name)
+        return self.values[name]
+
+    def observed_by(self, observer: Observer | None) -> PerfOptions:
+        """Return the same options with another observer."""
+        changed = copy(self)
+        changed.observer = observer
+        return changed
 
     def level_plan(self) -> LevelPlan:
         """Read the load options; only one kind of load may be given."""
@@ -269,18 +181,8 @@ class PerfOptions:
 
     def configurations(self) -> tuple[Configuration, ...]:
         """Return the combinations of the swept options."""
-        return combinations(
-            instances=self.instances,
-            max_batch_size=self.max_batch_size,
-            max_queue_delay_us=self.max_queue_delay_us,
-            dynamic_batching=self.dynamic_batching,
-            preferred=self.preferred,
-            isolation=self.isolation,
-            placement=self.placement,
-            kind=self.kind,
-            cache=self.cache,
-            rate_limit=self.rate_limit,
-        )
+        swept = {option.parameter for option in (*SWEEP, *PLACEMENT)} - {"sweep_models"}
+        return combinations(**{name: self.values[name] for name in swept})
 
     def sequence_plan(self) -> SequencePlan:
         """Return the plan of sequences, for a model with sequences."""
@@ -347,46 +249,3 @@ class PerfOptions:
 
 def _numbers(value: Any) -> Sequence[Any]:
     return value if isinstance(value, Sequence) and not isinstance(value, str | bytes) else [value]
-
-
-def check_choice(name: str, value: str | None, allowed: Sequence[Any]) -> None:
-    """Refuse a value that is not allowed, with perf_analyzer's text."""
-    if value not in allowed:
-        choices = [each for each in allowed if each is not None]
-        raise InvalidArgumentError(
-            f"Failed to parse --{name.replace('_', '-')}. Unsupported type provided: '{value}'. "
-            f"The available options are {', '.join(map(repr, choices))}.",
-            hint=nearest(str(value), choices),
-        )
-
-
-def _check_numbers(options: PerfOptions) -> None:
-    """Refuse invalid numbers, with perf_analyzer's texts."""
-    check({name: getattr(options, name) for name in _KINDS}, _KINDS)
-    percentile = options.percentile
-    if percentile is not None and not (is_number(percentile) and 0 < percentile < 100):
-        raise InvalidArgumentError(
-            "Failed to parse --percentile. The value must be -1 for not reporting or in range (0, 100)."
-        )
-    for name in ("priority", "timeout_us"):
-        given = _numbers(getattr(options, name))
-        if not given or not all(is_whole(each) and 0 <= each < 2**64 for each in given):
-            raise InvalidArgumentError(
-                f"Failed to parse --{name.replace('_', '-')}. The value must be a number >= 0, or "
-                f"several; found {getattr(options, name)!r}."
-            )
-    if not options.batch_sizes() or not all(
-        size is None or (is_whole(size) and 0 < size < 2**31) for size in options.batch_sizes()
-    ):
-        raise InvalidArgumentError(
-            f"Failed to parse -b (batch size). The value must be > 0; found {options.batch_size!r}."
-        )
-    for name, option, bound in _BOUNDS:
-        value = getattr(options, name)
-        if value is None and name in _OPTIONAL:
-            continue
-        is_kind = is_number if name in _REAL else is_whole
-        if not is_kind(value) or not (value > 0 if bound.startswith("> ") else value >= 0):
-            raise InvalidArgumentError(
-                f"Failed to parse {option}. The value must be {bound}; found {value!r}."
-            )

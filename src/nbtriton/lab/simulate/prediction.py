@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import inspect
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, Unpack
 
-from nbtriton.common.errors import InvalidArgumentError, nearest
-from nbtriton.lab.perf.api import perf
+from nbtriton.common.errors import InvalidArgumentError
 from nbtriton.lab.perf.measure import Level
 from nbtriton.lab.perf.options import PerfOptions
 from nbtriton.lab.perf.point import PerfPoint
 from nbtriton.lab.perf.prepare import Data, Workload, sequence_plan, workloads
-from nbtriton.lab.perf.progress import LevelProgress
+from nbtriton.lab.perf.progress import LevelProgress, Observer
 from nbtriton.lab.perf.report import PerfReport
 from nbtriton.lab.perf.run import settings_of
 from nbtriton.lab.perf.session import Session
@@ -26,12 +24,14 @@ from nbtriton.lab.simulate.level import simulate_level
 from nbtriton.lab.simulate.model_profile import Profile
 from nbtriton.lab.simulate.server import DOUBTFUL
 from nbtriton.model.config import normalize
+from nbtriton.options.blocks import PERF, PerfSettings
+from nbtriton.options.table import signed
 
 __all__ = ["profile_under", "whatif"]
 
 # Options of `perf` that say where to measure.
 _PLACE = (
-    "server", "url", "protocol", "shared_memory", "output_shared_memory_size", "placement", "kind",
+    "url", "protocol", "shared_memory", "output_shared_memory_size", "placement", "kind",
     "model_version",
 )  # fmt: skip
 # Requests of a window.
@@ -41,18 +41,22 @@ _REQUESTS = 1000
 _MARGIN, _TAIL_MARGIN, _BUSY_MARGIN = 0.05, 0.15, 0.25
 # A measured window of a hundred requests has one more or one less, at any rate that the server follows.
 _COUNT_MARGIN = 0.01
-_DEFAULTS = {
-    name: parameter.default
-    for name, parameter in inspect.signature(perf).parameters.items()
-    if name not in ("server", "model")
-}
+_OPTIONS = {name: option for name, option in PERF.items() if name not in _PLACE}
 
 
-def whatif(profile: Profile, model: str | None = None, **options: Any) -> PerfReport:
+@signed(_OPTIONS)
+def whatif(
+    profile: Profile,
+    model: str | None = None,
+    *,
+    observer: Observer | None = None,
+    **options: Unpack[PerfSettings],
+) -> PerfReport:
     """Predict what `nbtriton.perf` would measure, on a simulated server.
 
     The engine's own schedulers run in virtual time with a profile's service times. A level takes milliseconds
-    instead of seconds.
+    instead of seconds. The options are those of `nbtriton.perf`, with the same meanings; `seed` also draws the
+    service times.
 
     Parameters
     ----------
@@ -60,10 +64,10 @@ def whatif(profile: Profile, model: str | None = None, **options: Any) -> PerfRe
         A result of `nbtriton.profile`.
     model : str, optional
         A model of the profile; by default the profiled one.
+    observer : callable, optional
+        As for `nbtriton.perf`.
     **options
-        Options of `nbtriton.perf`, with the same meanings and defaults: `concurrency`, `request_rate`,
-        `intervals`, `recording`, `instances`, `max_batch_size` and so on. `seed` also draws the service
-        times.
+        See `nbtriton.options.blocks.PerfSettings`.
 
     Returns
     -------
@@ -96,7 +100,7 @@ def whatif(profile: Profile, model: str | None = None, **options: Any) -> PerfRe
     >>> report.frame["infer_per_s"].tolist()
     [100.0, 200.0]
     """
-    perf_options = _options(profile, model, options)
+    perf_options = _options(profile, model, observer, options)
     levels, configurations = perf_options.level_plan(), perf_options.configurations()
     for configuration in configurations:
         profile_under(profile, configuration)  # refused before a simulation
@@ -230,20 +234,16 @@ def profile_under(profile: Profile, configuration: Configuration) -> Profile:
     return replace(profile, server={**profile.server, **changed}) if changed else profile
 
 
-def _options(profile: Profile, model: str | None, options: Mapping[str, Any]) -> PerfOptions:
+def _options(
+    profile: Profile, model: str | None, observer: Observer | None, options: Mapping[str, Any]
+) -> PerfOptions:
     if not isinstance(profile, Profile):
         raise InvalidArgumentError(
             f"whatif needs a profile, found {type(profile).__name__}",
             hint="nt.profile(server, name) makes one",
         )
-    for name in options:
-        if name not in _DEFAULTS:
-            raise InvalidArgumentError(
-                f"unknown option '{name}'; the options are those of nbtriton.perf",
-                hint=nearest(name, _DEFAULTS),
-            )
-    for name in _PLACE[1:]:
-        if options.get(name) not in (None, "inproc", _DEFAULTS[name]):
+    for name in _PLACE:
+        if options.get(name) not in (None, "inproc", PERF[name].default):
             raise InvalidArgumentError(
                 f"{name} has no meaning for a simulated server",
                 hint="a profile is of the devices where the instances ran; tune(placement='auto') measures all"
@@ -252,8 +252,8 @@ def _options(profile: Profile, model: str | None, options: Mapping[str, Any]) ->
             )
     if options.get("streaming") or options.get("periodic_concurrency") is not None:
         raise InvalidArgumentError("streams of responses are not simulated")
-    given = {**_DEFAULTS, **options, "url": None, "protocol": None}
-    return PerfOptions(server=None, model=model or profile.model, **given)
+    given = {name: value for name, value in options.items() if name not in _PLACE}
+    return PerfOptions(None, model or profile.model, observer=observer, **given)
 
 
 def _workloads(
@@ -281,14 +281,3 @@ def _workloads(
                     hint="every such request would be refused",
                 )
     return [replace(each, options=options.call_options()) for each in found], notes
-
-
-_parameters = inspect.signature(perf).parameters.values()
-# The signature that `nt.whatif?` shows.
-whatif.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
-    [
-        *list(inspect.signature(whatif).parameters.values())[:2],
-        *(each for each in _parameters if each.name not in ("model", *_PLACE)),
-    ],
-    return_annotation="PerfReport",
-)

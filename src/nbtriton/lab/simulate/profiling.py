@@ -30,7 +30,6 @@ from nbtriton.common.errors import InvalidArgumentError, TritonError, Unsupporte
 from nbtriton.lab.perf.data import Inputs, Request
 from nbtriton.lab.perf.driver import LoadSpec
 from nbtriton.lab.perf.loads import Concurrency
-from nbtriton.lab.perf.options import PROTOCOLS, check_choice
 from nbtriton.lab.perf.prepare import Data
 from nbtriton.lab.perf.progress import Observer, PerfProgress
 from nbtriton.lab.perf.remote import Target, remote_server
@@ -43,6 +42,7 @@ from nbtriton.lab.simulate.executions import executions_of, points_of, without_e
 from nbtriton.lab.simulate.model_profile import Profile, ServicePoint
 from nbtriton.lab.simulate.profile_plan import ProfilePlan, profile_plan
 from nbtriton.model.config import format_pbtxt
+from nbtriton.options.blocks import PERF
 
 if TYPE_CHECKING:
     from nbtriton.serving.clients.base import Protocol
@@ -153,7 +153,7 @@ def profile(
             "seconds": number(above=0), "seed": SEED, "observer": optional(CALL), "url": optional(NAME),
         },
     )  # fmt: skip
-    check_choice("protocol", protocol, (None, *PROTOCOLS))
+    PERF["protocol"].check(protocol)
     started_s, used_s = time.monotonic(), others_s()
     with ExitStack() as stack:
         target: Target = (
