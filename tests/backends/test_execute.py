@@ -95,7 +95,7 @@ def test_Y2_an_exception_inside_of_pb_utils_has_no_frames_of_ours(make, run):
     with pytest.raises(ModelError) as caught:
         run(make(returning(execute)), ones())
     for text in (caught.value.message, caught.value.user_traceback):
-        assert "responses.py" not in text
+        assert "values.py" not in text
         assert __file__ in text
 
 

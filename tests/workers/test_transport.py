@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from nbtriton.backends.base import Response
-from nbtriton.backends.core.response import ScatteredResponses
+from nbtriton.backends.core.messages import ScatteredResponses
 from nbtriton.common.errors import ConfigError, ModelError
 from nbtriton.runtime.workers.core.channel import Channel, ChannelClosed, pair
 from nbtriton.runtime.workers.core.codec import decode_responses, encode_responses

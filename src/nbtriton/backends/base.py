@@ -14,8 +14,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
-from nbtriton.backends.core.request_options import RequestOptions
-from nbtriton.backends.core.response import BatchTimer, Response
+from nbtriton.backends.core.messages import BatchTimer, RequestOptions, Response
 
 if TYPE_CHECKING:
     from nbtriton.backends.devices.base import Device

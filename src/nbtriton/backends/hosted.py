@@ -20,8 +20,8 @@ from nbtriton.backends.base import (
     InstanceContext,
     Response,
 )
+from nbtriton.backends.core.messages import ScatteredResponses
 from nbtriton.backends.core.place import Place
-from nbtriton.backends.core.response import ScatteredResponses
 from nbtriton.backends.devices.base import Reservation
 from nbtriton.backends.devices.errors import OutOfMemoryError
 from nbtriton.common.errors import UnavailableError

@@ -10,8 +10,8 @@ import numpy as np
 
 from nbtriton.backends.base import BackendInstance, BackendRequest, BatchTimer
 from nbtriton.backends.compiling import mypyc_attr
+from nbtriton.backends.core.messages import Response, ScatteredResponses
 from nbtriton.backends.core.place import Place, fetched
-from nbtriton.backends.core.response import Response, ScatteredResponses
 from nbtriton.backends.ragged import PLAIN, BatchOutput, Layout, layout
 from nbtriton.common.errors import InternalError, InvalidArgumentError, nearest
 from nbtriton.model.config import ModelConfig

@@ -14,7 +14,7 @@ from nbtriton.backends.core.place import Place
 from nbtriton.backends.parameters import text_parameter
 from nbtriton.backends.python.callables import complete_callable, is_callable_model, open_callable
 from nbtriton.backends.python.core.function import FunctionInstance
-from nbtriton.backends.python.core.responses import COMPACT
+from nbtriton.backends.python.core.values import COMPACT
 from nbtriton.backends.python.isolation.imports import LocalModules
 from nbtriton.backends.python.model import PythonModel, install_pb_utils
 from nbtriton.common.errors import InvalidArgumentError, UnsupportedError

@@ -13,8 +13,7 @@ from nbtriton.backends.base import RequestOptions, RequestTrace, Response, Serve
 from nbtriton.backends.python.api.errors import TritonError, TritonErrorCode, TritonModelException
 from nbtriton.backends.python.api.memory import PreferredMemory, place
 from nbtriton.backends.python.api.pybind import as_text, incompatible, warn_newer
-from nbtriton.backends.python.core.responses import InferenceResponse, answer_of
-from nbtriton.backends.python.core.tensor import Tensor, wire_array
+from nbtriton.backends.python.core.values import InferenceResponse, Tensor, answer_of, wire_array
 from nbtriton.backends.python.isolation.running import current, current_server, with_instance
 from nbtriton.common.errors import CancelledError
 from nbtriton.common.errors import TritonError as EngineError

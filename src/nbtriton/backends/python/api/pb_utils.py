@@ -3,7 +3,6 @@
 Only names of Triton's own module belong here; other modules implement them.
 """
 
-# ruff: noqa: SLF001 - the public names of these classes are Triton's own, the others are ours
 from __future__ import annotations
 
 import os
@@ -20,10 +19,12 @@ from nbtriton.backends.python.api.logger import Logger
 from nbtriton.backends.python.api.memory import MemoryType as _MemoryType
 from nbtriton.backends.python.api.memory import PreferredMemory
 from nbtriton.backends.python.api.metrics import MetricFamily
-from nbtriton.backends.python.api.requests import InferenceRequest
-from nbtriton.backends.python.api.requests import ReceivedRequest as _ReceivedRequest
-from nbtriton.backends.python.core.responses import InferenceResponse
-from nbtriton.backends.python.core.tensor import Tensor
+from nbtriton.backends.python.api.requests import (
+    InferenceRequest,
+    get_input_tensor_by_name,
+    get_output_tensor_by_name,
+)
+from nbtriton.backends.python.core.values import InferenceResponse, Tensor
 from nbtriton.backends.python.isolation.running import current
 from nbtriton.common.errors import InvalidArgumentError
 from nbtriton.model.tensors import deserialize_bytes, serialize_bytes
@@ -80,18 +81,6 @@ _NUMBER_TO_NUMPY: dict[int, Any] = {
 }
 _NUMPY_TO_NUMBER = {kind: number for number, kind in _NUMBER_TO_NUMPY.items()}
 _NUMPY_TO_NUMBER[np.bytes_] = datatype_number("BYTES")
-
-
-def get_input_tensor_by_name(inference_request: InferenceRequest, name: str) -> Tensor | None:
-    """Return the request's input of this name, or None."""
-    if type(inference_request) is _ReceivedRequest:
-        return inference_request._tensors.get(name)
-    return _by_name(inference_request.inputs(), name)
-
-
-def get_output_tensor_by_name(inference_response: InferenceResponse, name: str) -> Tensor | None:
-    """Return the response's output of this name, or None."""
-    return _by_name(inference_response.output_tensors(), name)
 
 
 def get_input_config_by_name(model_config: Mapping[str, Any], name: str) -> dict[str, Any] | None:
@@ -160,10 +149,6 @@ def _unpacked(encoded: bytes) -> np.ndarray[Any, Any]:
         struct.unpack_from(f"<{size}s", encoded, offset + 4)
         offset += 4 + size
     raise TypeError(f"a serialized BYTES tensor is bytes, found type {type(encoded).__name__}")
-
-
-def _by_name(tensors: list[Tensor], name: str) -> Tensor | None:
-    return next((tensor for tensor in tensors if tensor.name() == name), None)
 
 
 def _config_by_name(

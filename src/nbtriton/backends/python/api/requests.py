@@ -1,5 +1,6 @@
 """`pb_utils.InferenceRequest`: the argument of ``execute``, and a model's requests to others."""
 
+# ruff: noqa: SLF001 - the public names of these classes are Triton's own, the others are ours
 from __future__ import annotations
 
 import json
@@ -24,10 +25,19 @@ from nbtriton.backends.python.api.errors import TritonModelException
 from nbtriton.backends.python.api.memory import MemoryType, PreferredMemory
 from nbtriton.backends.python.api.pybind import as_text, as_texts, incompatible
 from nbtriton.backends.python.api.sender import InferenceResponseSender
-from nbtriton.backends.python.core.responses import COMPACT, InferenceResponse, check_parameters
-from nbtriton.backends.python.core.tensor import Tensor
+from nbtriton.backends.python.core.values import (
+    COMPACT,
+    InferenceResponse,
+    Tensor,
+    check_parameters,
+)
 
-__all__ = ["InferenceRequest", "ReceivedRequest"]
+__all__ = [
+    "InferenceRequest",
+    "ReceivedRequest",
+    "get_input_tensor_by_name",
+    "get_output_tensor_by_name",
+]
 
 _RELEASE_RESCHEDULE = 2
 _one_sender = per_process(threading.Lock)
@@ -289,3 +299,19 @@ class ReceivedRequest(InferenceRequest):
 
 
 ReceivedRequest.__name__ = ReceivedRequest.__qualname__ = InferenceRequest.__name__
+
+
+def get_input_tensor_by_name(inference_request: InferenceRequest, name: str) -> Tensor | None:
+    """Return the request's input of this name, or None."""
+    if type(inference_request) is ReceivedRequest:
+        return inference_request._tensors.get(name)
+    return _by_name(inference_request.inputs(), name)
+
+
+def get_output_tensor_by_name(inference_response: InferenceResponse, name: str) -> Tensor | None:
+    """Return the response's output of this name, or None."""
+    return _by_name(inference_response.output_tensors(), name)
+
+
+def _by_name(tensors: list[Tensor], name: str) -> Tensor | None:
+    return next((tensor for tensor in tensors if tensor.name() == name), None)

@@ -11,7 +11,7 @@ from nbtriton.backends.core.synchronize import wait_for_outputs
 from nbtriton.backends.forking import per_process
 from nbtriton.backends.python.api.errors import TritonModelException
 from nbtriton.backends.python.api.pybind import incompatible
-from nbtriton.backends.python.core.responses import InferenceResponse, to_engine_response
+from nbtriton.backends.python.core.values import InferenceResponse, to_engine_response
 from nbtriton.common.errors import InternalError
 from nbtriton.common.errors import TritonError as EngineError
 from nbtriton.model.tensors import Array

@@ -18,8 +18,7 @@ from nbtriton.backends.core.executing import running_as
 from nbtriton.backends.core.synchronize import to_host, wait_for_outputs
 from nbtriton.backends.python.api.requests import ReceivedRequest
 from nbtriton.backends.python.api.sender import SECOND_RESPONSE, stop_answering_abandoned
-from nbtriton.backends.python.core.responses import InferenceResponse, to_engine_response
-from nbtriton.backends.python.core.tensor import Tensor
+from nbtriton.backends.python.core.values import InferenceResponse, Tensor, to_engine_response
 from nbtriton.backends.python.isolation.running import Running, any_live, enter_live, leave_live
 from nbtriton.backends.python.readiness import Readiness
 from nbtriton.backends.read_only import explained_error

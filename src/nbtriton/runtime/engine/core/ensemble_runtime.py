@@ -12,7 +12,7 @@ from typing import ClassVar, Final
 import numpy as np
 
 from nbtriton.backends.base import Response
-from nbtriton.backends.core.request_options import RequestOptions
+from nbtriton.backends.core.messages import RequestOptions
 from nbtriton.backends.core.synchronize import copies_of, wait_for_outputs
 from nbtriton.common.errors import (
     CancelledError,

@@ -12,7 +12,7 @@ import numpy as np
 
 from nbtriton.backends.base import BackendInstance, InstanceContext, Response
 from nbtriton.backends.core.executing import running_as
-from nbtriton.backends.core.request_options import RequestOptions
+from nbtriton.backends.core.messages import RequestOptions
 from nbtriton.common.errors import InternalError, InvalidArgumentError
 from nbtriton.model.config import ModelConfig, enum_name, plan_instances
 from nbtriton.model.tensors import Array, deserialize_bytes, numpy_dtype, to_protocol

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from nbtriton.backends.base import BackendRequest, Response
 from nbtriton.backends.compiling import mypyc_attr
-from nbtriton.backends.core.response import ScatteredResponses
+from nbtriton.backends.core.messages import ScatteredResponses
 from nbtriton.common.errors import InternalError
 from nbtriton.model.tensors import Array
 from nbtriton.runtime.workers.core.packing import Packer, joined_rows, read_column, read_tensor
