@@ -77,7 +77,7 @@ def at_once_with_resources(answer, server):
     assert group.count == 3 and group.rate_limiter.resources, (
         "Run the two cells before, then this one."
     )
-    batches = nt.last_batches(server, "compute_model_1", requests=4)
+    batches = nt.last_batches(server, "compute_model_1", requests=4, within_ms=30)
     happened = most_at_once(batches)
     assert answer == happened, "The recorder saw another number: the timeline below shows each."
     return "An instance without its resources waits like a busy one."

@@ -3,6 +3,7 @@
 import numpy as np
 
 import nbtriton as nt
+from nbtriton.extensions.lessons import sent_within
 
 
 def conversations_of(server, requests):
@@ -16,6 +17,7 @@ def conversations_of(server, requests):
 def the_third_began(answer, server):
     """Compare an answer with the execution in which conversation 3 began, 1 for the first, and say what was seen."""
     executions = conversations_of(server, 9)
+    sent_within(server.requests("chat")[-9:], 25)
     happened = next(i for i, members in enumerate(executions, 1) if 3 in members)
     assert answer == happened, "The recorder saw it begin in another execution."
     return f"The executions had the conversations {executions}."
@@ -79,6 +81,7 @@ def forgotten_conversations(server):
     # Longer than that it may wait on any machine; less it cannot, where both slots are taken.
     direct = server.config("chat").sequence_batching.WhichOneof("strategy_choice") != "oldest"
     assert direct, "`oldest` has no slots to lose: the strategy is `direct`."
+    sent_within(server.requests("chat")[-3:], 40)
     assert waited_ms > 150, (
         f"The third waited for {waited_ms:.0f} ms only: `chat` has more than two slots."
     )

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 import nbtriton as nt
-from nbtriton.extensions.lessons import Overview, Progress
+from nbtriton.extensions.lessons import Overview, Progress, claim
+from nbtriton.lab.perf import PerfReport
 
 
 @nt.exercise(
@@ -248,3 +249,16 @@ def test_what_a_reader_s_model_refuses_is_a_wrong_answer_to_a_task(server, progr
     mark = nt.check(server, takes_two, progress=progress)
     assert mark.correct is False
     assert "unexpected shape for input 'IN'" in mark.feedback
+
+
+def test_a_claim_on_a_busy_machine_says_what_others_used(capsys):
+    quiet, busy = (
+        PerfReport(model="m", points=(), environment={"cpus": 2, "other_programs_cores": cores})
+        for cores in (0.0, 1.6)
+    )
+    claim("Twice as fast.", quiet)
+    assert capsys.readouterr().out == "Twice as fast.\n"
+    claim("Twice as fast.", quiet, busy, busy)
+    said = capsys.readouterr().out
+    assert said.startswith("Twice as fast.\nBut while it was measured, other programs used 1.6 of 2")
+    assert said.count("1.6") == 1

@@ -6,7 +6,13 @@ from nbtriton.extensions.lessons.checking import Mark, check
 from nbtriton.extensions.lessons.definition import Exercise, exercise
 from nbtriton.extensions.lessons.predicting import predict_batches
 from nbtriton.extensions.lessons.progress import Overview, Progress
-from nbtriton.extensions.lessons.records import MachineBusyError, last_batches
+from nbtriton.extensions.lessons.records import (
+    MachineBusyError,
+    claim,
+    last_batches,
+    sent_within,
+    took_about,
+)
 from nbtriton.extensions.lessons.scenarios import SCENARIOS, Arrival, Scenario, scenario
 
 __all__ = [
@@ -19,8 +25,11 @@ __all__ = [
     "Progress",
     "Scenario",
     "check",
+    "claim",
     "exercise",
     "last_batches",
     "predict_batches",
     "scenario",
+    "sent_within",
+    "took_about",
 ]

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Protocol
 
 from nbtriton.common.checks import Kind, check, whole
 
 if TYPE_CHECKING:
-    from nbtriton.runtime.engine import BatchRecord, Server
+    from nbtriton.runtime.engine import BatchRecord, RequestRecord, Server
 
-__all__ = ["MachineBusyError", "last_batches"]
+__all__ = ["MachineBusyError", "claim", "last_batches", "sent_within", "took_about"]
 
 _RECORDS = Kind(lambda value: hasattr(value, "batches"), "a server or a trial")
 
-
-# How much longer than asked a sleep may take before an experiment counts as disturbed.
+# How many times as long as meant an execution may take before an experiment counts as disturbed.
 _TOO_LONG = 1.5
 
 
@@ -29,6 +28,45 @@ class MachineBusyError(Exception):
         super().__init__(
             f"Your machine was busy: {what}. This says nothing about the answer; run the experiment again."
         )
+
+
+class _Measured(Protocol):
+    @property
+    def disturbance(self) -> str: ...
+
+
+def claim(sentence: str, *measured: _Measured) -> None:
+    """Print what was measured, and what other programs did meanwhile if it was much.
+
+    Parameters
+    ----------
+    sentence : str
+    *measured : PerfReport or Profile
+        What the sentence is about.
+
+    Examples
+    --------
+    >>> report = nt.perf(server, "double", concurrency=1, request_count=4)
+    >>> claim("One outstanding request, four answers.", report)  # doctest: +ELLIPSIS
+    One outstanding request, four answers....
+    """
+    print(sentence)
+    for said in dict.fromkeys(one.disturbance for one in measured if one.disturbance):
+        print(f"But {said}.")
+
+
+def sent_within(requests: Iterable[RequestRecord], limit_ms: float) -> None:
+    """Raise `MachineBusyError` if requests that are sent at once came over a longer time."""
+    came = [one.arrival_ns for one in requests]
+    spread_ms = (max(came) - min(came)) / 1e6
+    if spread_ms > limit_ms:
+        raise MachineBusyError(f"requests that are sent at once came within {spread_ms:.0f} ms")
+
+
+def took_about(took_ns: float, meant_ms: float) -> None:
+    """Raise `MachineBusyError` if an execution took half as long again as it is meant to."""
+    if took_ns > _TOO_LONG * meant_ms * 1e6:
+        raise MachineBusyError(f"what takes {meant_ms:g} ms took {took_ns / 1e6:.0f} ms")
 
 
 def last_batches(
@@ -82,15 +120,9 @@ def last_batches(
     found = tuple(reversed(batches))
     if within_ms is not None:
         numbers = {number for batch in found for number in batch.requests}
-        came = [one.arrival_ns for one in server.requests(name) if one.number in numbers]
-        spread_ms = (max(came) - min(came)) / 1e6
-        if spread_ms > within_ms:
-            raise MachineBusyError(f"requests that are sent at once came within {spread_ms:.0f} ms")
+        sent_within((one for one in server.requests(name) if one.number in numbers), within_ms)
     for meant_ms, batch in zip(took_ms, sorted(found, key=_first_request), strict=False):
-        if batch.end_ns - batch.start_ns > _TOO_LONG * meant_ms * 1e6:
-            raise MachineBusyError(
-                f"what takes {meant_ms:g} ms took {(batch.end_ns - batch.start_ns) / 1e6:.0f} ms"
-            )
+        took_about(batch.end_ns - batch.start_ns, meant_ms)
     return found
 
 

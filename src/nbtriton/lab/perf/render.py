@@ -28,7 +28,7 @@ from nbtriton.lab.perf.breakdown import ServerBreakdown, network_us
 from nbtriton.lab.perf.curves import Curves, save_png, series_of, target_of
 from nbtriton.lab.perf.point import PerfPoint, option_text, row_of
 
-__all__ = ["finding_of", "html", "save", "svg", "text", "write_csv"]
+__all__ = ["disturbance_of", "finding_of", "html", "save", "svg", "text", "write_csv"]
 
 
 class Report(Curves, Protocol):
@@ -313,17 +313,15 @@ def _notes(report: Report) -> list[str]:
             f"{unstable} of {len(report.points)} levels did not become stable; longer windows "
             "(--measurement-interval) or more of them (--max-trials) may help",
         )
-    return [*notes, *report.notes, *_disturbance(report.environment)]
+    return [*notes, *report.notes, *filter(None, [disturbance_of(report.environment)])]
 
 
-def _disturbance(environment: Mapping[str, Any]) -> list[str]:
-    """Return what other programs did while it was measured, if it was much."""
+def disturbance_of(environment: Mapping[str, Any]) -> str:
+    """Return what other programs did while it was measured; empty if little or unknown."""
     cores, cpus = environment.get("other_programs_cores") or 0.0, environment.get("cpus") or 1
     if cores < _QUIET * cpus:
-        return []
-    return [
-        f"while it was measured, other programs used {cores:.1f} of {cpus} cores: measure again when it is quiet"
-    ]
+        return ""
+    return f"while it was measured, other programs used {cores:.1f} of {cpus} cores: measure again when it is quiet"
 
 
 def _page(report: Report) -> str:

@@ -86,6 +86,11 @@ class PerfReport:
             words += ", interrupted"
         return words
 
+    @property
+    def disturbance(self) -> str:
+        """What other programs did while it was measured, in a sentence; empty if little or unknown."""
+        return render.disturbance_of(self.environment)
+
     def __repr__(self) -> str:
         return f"<PerfReport {self.headline}>"
 
