@@ -35,8 +35,8 @@ class _Measured(Protocol):
     def disturbance(self) -> str: ...
 
 
-def claim(sentence: str, *measured: _Measured) -> None:
-    """Print what was measured, and what other programs did meanwhile if it was much.
+def claim(sentence: str, *measured: _Measured) -> str:
+    """Return a sentence about measurements, and what other programs did meanwhile if it was much.
 
     Parameters
     ----------
@@ -47,12 +47,11 @@ def claim(sentence: str, *measured: _Measured) -> None:
     Examples
     --------
     >>> report = nt.perf(server, "double", concurrency=1, request_count=4)
-    >>> claim("One outstanding request, four answers.", report)  # doctest: +ELLIPSIS
+    >>> print(claim("One outstanding request, four answers.", report))  # doctest: +ELLIPSIS
     One outstanding request, four answers....
     """
-    print(sentence)
-    for said in dict.fromkeys(one.disturbance for one in measured if one.disturbance):
-        print(f"But {said}.")
+    disturbances = dict.fromkeys(one.disturbance for one in measured if one.disturbance)
+    return "\n".join([sentence, *(f"But {said}." for said in disturbances)])
 
 
 def sent_within(requests: Iterable[RequestRecord], limit_ms: float) -> None:
