@@ -12,6 +12,7 @@ import pytest
 from nbtriton.backends.base import RequestOptions, Response
 from nbtriton.common.errors import InvalidArgumentError, NotFoundError, TritonError
 from nbtriton.runtime.engine import InferenceRequest, Server, Submission
+from nbtriton.runtime.engine.core.runtime import Runtime
 from tests.engine.support import WAIT_S, Gate, echo, ensemble_text, gated, ones, row, waited
 
 BATCHING = echo("dynamic_batching { }")
@@ -82,6 +83,19 @@ def test_refused_requests_get_the_reason_and_the_others_run(server: Server, gate
     assert isinstance(found[2], InvalidArgumentError)
     waited(answers.all)
     assert set(answers.found) == {"a", "d"}
+
+
+def test_a_call_read_by_a_replaced_version_goes_to_its_successor(server: Server, gate: Gate):
+    server.load(echo(), gated(gate), name="m")
+    signature = server.engine.inspection.signature("m")
+    gate.open()
+    server.load(echo(max_batch_size=2), gated(gate), name="m")
+    answers = Answers(1)
+    (request,) = send(server, [call(answers, "late")._replace(signature=signature)])
+    waited(answers.all)
+    assert answers.found["late"].error is None
+    assert isinstance(request.runtime, Runtime)
+    assert request.runtime.config.max_batch_size == 2
 
 
 def test_each_model_and_ensemble_gets_its_own(server: Server, gate: Gate):

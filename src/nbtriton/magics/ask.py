@@ -24,10 +24,9 @@ from nbtriton.magics.common import evaluate, keep, keep_option, parse
 from nbtriton.magics.inputs import split_inputs
 from nbtriton.magics.responses import Responses
 from nbtriton.magics.views import views
-from nbtriton.model.config import output_specs
 from nbtriton.model.tensors import format_shape, shape_of
 from nbtriton.options.reading import name_list, unquoted
-from nbtriton.runtime.engine import InferenceResult, ServerHistory
+from nbtriton.runtime.engine import InferenceResult, ModelSignature, ServerHistory
 from nbtriton.runtime.engine.diagnostics.interpreter import advice
 from nbtriton.runtime.engine.status import status, status_table
 from nbtriton.serving.server import server
@@ -97,7 +96,8 @@ class AskMagics(Magics):
         values = {name: evaluate(self.shell, text, f"{name}=") for name, text in inputs.items()}
         given = {name: getattr(options, name) for name in _REQUEST_OPTIONS}
         try:
-            if server().engine.inspection.is_decoupled(options.name, options.version):
+            signature = server().engine.inspection.signature(options.name, options.version)
+            if signature.decoupled:
                 result: Any = Responses.of(server().stream(options.name, values, **given))
             else:
                 result = server().infer(options.name, values, **given)
@@ -106,7 +106,7 @@ class AskMagics(Magics):
                 error.hint = "a sequence begins with --sequence-id ID --sequence-start"
             raise
         if isinstance(result, InferenceResult):
-            for sentence in _undeclared_shapes(result):
+            for sentence in _undeclared_shapes(result, signature):
                 print(sentence)  # noqa: T201 - a cell's own output
         return keep(self.shell, options.out, result)
 
@@ -208,15 +208,13 @@ def _counted_before(history: ServerHistory, name: str | None) -> str:
     return f"the counts begin with each model's last load; before it were {', '.join(words)}"
 
 
-def _undeclared_shapes(result: InferenceResult) -> list[str]:
+def _undeclared_shapes(result: InferenceResult, signature: ModelSignature) -> list[str]:
     """Return a sentence for each output whose shape is not the configuration's."""
-    config = server().config(result.model_name, result.model_version)
-    declared = output_specs(config)
-    batched = config.max_batch_size > 0
+    batched = signature.max_batch_size > 0
     found = []
     for name in result:
         shape = shape_of(result.raw(name))[1 if batched else 0 :]
-        spec = declared.get(name)
+        spec = signature.outputs.get(name)
         if spec is not None and not _fits(shape, spec.dims):
             found.append(
                 f"{name} has the shape {format_shape(shape)}{' a row' if batched else ''}, where the configuration "

@@ -33,7 +33,7 @@ from nbtriton.runtime.engine.core.request import (
     JoinBatch,
     ResponseCallback,
 )
-from nbtriton.runtime.engine.core.runtime import Runtime
+from nbtriton.runtime.engine.core.runtime import ModelSignature, Runtime
 from nbtriton.runtime.engine.diagnostics.tracing import Trace
 from nbtriton.runtime.engine.interrupts import INTERRUPTS
 from nbtriton.scheduling import SEQUENCE_START
@@ -350,7 +350,12 @@ class ArrivalListener(Protocol):
 class Submission(NamedTuple):
     """One call of `RequestDispatcher.submit_many`.
 
-    ``owned`` says that no one else refers to the memory of the inputs.
+    Parameters
+    ----------
+    owned : bool
+        Nothing else refers to the memory of the inputs.
+    signature : ModelSignature, optional
+        Of the version that the caller has already looked up, to read the request by it.
     """
 
     name: str
@@ -360,6 +365,7 @@ class Submission(NamedTuple):
     on_response: ResponseCallback
     trace: Trace | None = None
     owned: bool = False
+    signature: ModelSignature | None = None
 
 
 class RequestDispatcher:
@@ -539,8 +545,12 @@ class RequestDispatcher:
             places: dict[Runtime, list[int]] = {}
             for place, call in enumerate(calls):
                 try:
-                    runtime = self._registry.find(call.name, call.version, True)
-                    request = runtime.signature.build_request(call.inputs, call.options)
+                    signature = call.signature
+                    if signature is None:
+                        signature = self._registry.find(call.name, call.version, True).signature
+                    request = signature.build_request(call.inputs, call.options)
+                    runtime = request.runtime
+                    assert isinstance(runtime, Runtime)
                     if self._registry.stopping and (error := refusal(runtime, request)) is not None:
                         raise error
                 except TritonError as error:
@@ -570,7 +580,8 @@ class RequestDispatcher:
                         if trace is not None:
                             trace.refused()
                     elif not accepted:  # replaced between the look-up and now
-                        (found[place],) = self.submit_many([calls[place]], join_batch, heard=True)
+                        again = calls[place]._replace(signature=None)
+                        (found[place],) = self.submit_many([again], join_batch, heard=True)
         return found
 
 

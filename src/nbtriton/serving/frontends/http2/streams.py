@@ -1,4 +1,50 @@
-"""Streams and their states (RFC 9113 section 5.1)."""
+"""Streams of one connection: states, windows and queues (RFC 9113 sections 5.1, 5.2 and 6.9).
+
+Theory of operation
+-------------------
+A connection carries many calls. Each is a stream, and its number is odd and higher than any before it. A
+stream has five states and seven inputs, and `TRANSITIONS` holds every rule: a new rule is a cell of the table,
+not an ``if`` in `connection.py`. Three things to know about it:
+
+- HEADERS leave an open stream open. They are its trailers, and their END_STREAM flag is the next input.
+- RST_STREAM and WINDOW_UPDATE are allowed on a closed stream: they crossed our last frame on the wire.
+- "Half-closed (local)" never lasts. A response that ends before its request has made the rest of the request
+  useless, so `Http2Connection.send_headers` resets the stream at once, with NO_ERROR (section 8.1).
+
+A violation is a stream error where both sides still agree on which streams exist: RST_STREAM, and the other
+calls go on. It is a connection error where they do not, such as DATA on a stream that was never opened.
+
+*Idle or closed?* Only live streams are kept, or a long connection would fill the memory. A stream that is not
+kept is idle above the highest number seen and closed below it, with two exceptions that `ClosedStreams`
+remembers. The peer may go on sending on a stream that we have reset, until it reads our RST_STREAM: those frames
+are ignored. And numbers that the client skipped were never used, though they are below the highest. Both lists
+are bounded. When an entry is dropped, a late frame is answered with an error that the peer could have been
+spared: that is the cost of the bound.
+
+*Flow control.* Only DATA counts, padding included, and each byte counts twice: for its stream and for the
+connection. The two windows that we grant are updated by different rules:
+
+- The connection's as data arrives. If it waited for the calls to read, one slow call would stop all of them.
+- A stream's when the call has read its data (`Http2Connection.acknowledge`), so that a call that does not read
+  holds at most one window in memory. Its client then stalls, which is the purpose.
+
+Both are updated at half, not at each frame: an update is a frame of 13 bytes that the peer has to read.
+
+The windows that the peer grants bound what we send. A stream's may become negative, because SETTINGS may shrink
+the windows of all streams (section 6.9.2). What does not fit waits in `Http2Stream.queue` with the trailers
+behind it; the stream stays open until they are sent. `FrameWriter.blocked` has the streams that wait for the
+connection's window, in order. A stream that waits for its own window is not there: its WINDOW_UPDATE finds it.
+
+What does not work, and why
+---------------------------
+- Raising from `receive_data`. The frames before the wrong one belong to other calls, and their events would be
+  lost. So a violation is the last event.
+- Using the table for each DATA frame. Nearly all arrive on open streams, which is tested first.
+- Priorities. PRIORITY is checked and then ignored: clients do not agree on its meaning, and RFC 9113 drops it.
+- Limiting only how many streams are open. A client that opens and resets streams never has many, but makes the
+  server work for each (CVE-2023-44487). Resets, SETTINGS and frames that ask for nothing are limited by rate
+  (`TokenBucket`); each response earns one more reset, so no honest client meets the limit.
+"""
 
 from __future__ import annotations
 

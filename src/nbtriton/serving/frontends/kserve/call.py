@@ -218,6 +218,7 @@ class Responder(ABC):
             self.handle_response,
             self.trace,
             not call.leases or all(lease.tensor is None for lease in call.leases),
+            self.signature,
         )
 
     def record(self, *activities: str) -> None:
