@@ -22,6 +22,7 @@ from nbtriton.runtime.engine import ModelSignature
 from nbtriton.serving.frontends.kserve.call import InferCall, OutputRequest
 from nbtriton.serving.frontends.kserve.messages import MOST_FIELDS, messages, read_long, varint
 from nbtriton.serving.frontends.kserve.proto_codec import (
+    ProtoTemplates,
     encode_response,
     encode_stream_error,
     encode_stream_response,
@@ -31,7 +32,6 @@ from nbtriton.serving.frontends.kserve.proto_codec import (
     read_request_id,
     read_version,
 )
-from nbtriton.serving.frontends.kserve.proto_templates import ProtoTemplates
 from nbtriton.serving.frontends.kserve.shared_memory import SharedMemory
 from nbtriton.serving.frontends.kserve.wire import MOST_STRINGS
 from tests.frontends.grpc_support import infer, tensor

@@ -23,7 +23,7 @@ from tritonclient.grpc import service_pb2 as pb
 
 from nbtriton.runtime.engine import Server
 from nbtriton.serving.frontends import Endpoints, Limits, serve
-from nbtriton.serving.frontends.grpc.keepalive import ChannelArguments, Keepalive
+from nbtriton.serving.frontends.grpc.connection import ChannelArguments, Keepalive
 from tests.frontends.grpc_support import infer, tensor
 from tests.frontends.http2_fuzz import fuzz_frames
 from tests.frontends.http2_raw import (

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from nbtriton.common.errors import TritonError
-from nbtriton.magics.inputs import split_inputs
+from nbtriton.magics.ask import split_inputs
 from nbtriton.serving.server import server
 from tests.magics.cells import ADD_UP, STREAM
 

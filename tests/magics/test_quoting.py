@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from IPython.utils.process import arg_split
 
 from nbtriton.common.quoting import quoted
-from nbtriton.magics.inputs import split_inputs
+from nbtriton.magics.ask import split_inputs
 from nbtriton.options.reading import unquoted
 
 # The quotes of a line know no escapes: a name that holds both cannot always be written. Those of an input's

@@ -114,7 +114,7 @@ ASKING = {
     "openvino": "nt.server().load(None, 'model.xml', name='intel')",
     "plot": "nt.perf(nt.server(), 'double', request_count=2).plot()",
     "grpc": "nt.perf(None, 'double', url='grpc://127.0.0.1:1')",
-    "env": "from pathlib import Path\nfrom nbtriton.serving.repository.export.environments import _pack\n"
+    "env": "from pathlib import Path\nfrom nbtriton.serving.repository.export.model_writer import _pack\n"
     "_pack(Path('environment'), Path('packed.tar.gz'), None)",
     "otel": "from nbtriton.serving.frontends import OpenTelemetry, serve\n"
     "serve(nt.server(), http_port=0, opentelemetry=OpenTelemetry())",

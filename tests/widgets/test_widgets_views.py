@@ -11,7 +11,7 @@ import pytest
 from tornado.ioloop import IOLoop
 
 from nbtriton.widgets import CurveView, DagView, Hub, WatchView
-from nbtriton.widgets.kernel_status import resume_busy
+from nbtriton.widgets.view import resume_busy
 from tests.widgets.samples import (
     SECOND,
     Clock,

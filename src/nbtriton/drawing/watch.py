@@ -9,8 +9,7 @@ from html import escape
 from nbtriton.drawing.activity import ModelActivity
 from nbtriton.drawing.cards import watch_scenes
 from nbtriton.drawing.numbers import count, counted, measure, sparkline
-from nbtriton.drawing.pages import fitting
-from nbtriton.drawing.scene import to_svg
+from nbtriton.drawing.scene import fitting, to_svg
 from nbtriton.drawing.table import table_html, table_text
 
 __all__ = ["leading", "watch_finding", "watch_html", "watch_svg", "watch_table", "watch_text"]

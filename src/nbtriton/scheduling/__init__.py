@@ -10,10 +10,14 @@ from nbtriton.scheduling.cache_space import MIN_CACHE_BYTES, CacheSpace, header_
 from nbtriton.scheduling.custom import BatchStrategy
 from nbtriton.scheduling.ensemble import Advance, EnsemblePlan, EnsembleRun, Start, Step
 from nbtriton.scheduling.ordering import ResponseOrder
-from nbtriton.scheduling.queueing import QueuePolicy, TimeoutAction
+from nbtriton.scheduling.queueing import (
+    BatcherSettings,
+    QueuePolicy,
+    SequenceSettings,
+    TimeoutAction,
+)
 from nbtriton.scheduling.rate_limiter import RateLimiter, ResourceNeed, ResourceShortage
 from nbtriton.scheduling.sequence import SequenceBatcher
-from nbtriton.scheduling.settings import BatcherSettings, SequenceSettings
 from nbtriton.scheduling.tickets import (
     REASONS,
     SEQUENCE_END,

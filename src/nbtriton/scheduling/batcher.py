@@ -19,8 +19,7 @@ from collections.abc import Callable, Hashable, Sequence
 
 from nbtriton.common.errors import TritonError
 from nbtriton.scheduling.custom import BatchStrategy, batch_state, includes_all
-from nbtriton.scheduling.queueing import PriorityQueue, TimeoutAction
-from nbtriton.scheduling.settings import BatcherSettings
+from nbtriton.scheduling.queueing import BatcherSettings, PriorityQueue, TimeoutAction
 from nbtriton.scheduling.tickets import (
     Decision,
     RejectTicket,

@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Collection, Hashable, Sequence
 
 from nbtriton.scheduling.batcher import Batcher
-from nbtriton.scheduling.settings import SequenceSettings
+from nbtriton.scheduling.queueing import SequenceSettings
 from nbtriton.scheduling.slots import FreeSlots
 from nbtriton.scheduling.tickets import (
     SEQUENCE_END,

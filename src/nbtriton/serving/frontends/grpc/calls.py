@@ -14,23 +14,21 @@ from time import monotonic_ns
 from typing import Any, Final, Protocol
 
 from nbtriton.common.errors import InternalError, TritonError
-from nbtriton.serving.frontends.grpc.headers import (
-    OK_TRAILERS,
-    RequestHeaders,
-    status_trailers,
-)
 from nbtriton.serving.frontends.grpc.messages import (
     DEADLINE_EXCEEDED,
     INTERNAL,
     OK,
+    OK_TRAILERS,
     PREFIX,
     RESOURCE_EXHAUSTED,
     UNAVAILABLE,
     MessageReader,
+    RequestHeaders,
     StatusError,
     code_of,
     compress,
     decompress,
+    status_trailers,
 )
 from nbtriton.serving.frontends.http2.connection import Http2Connection
 from nbtriton.serving.frontends.http2.frames import ErrorCode

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING
 
 from nbtriton.common.errors import InternalError, TritonError, UnavailableError
 from nbtriton.serving.frontends.grpc.calls import CallListener, Handler, StreamCall, UnaryCall
-from nbtriton.serving.frontends.grpc.connection import GrpcListener
+from nbtriton.serving.frontends.grpc.connection import ChannelArguments, GrpcListener
 from nbtriton.serving.frontends.grpc.inference import GrpcInference, InferStream
-from nbtriton.serving.frontends.grpc.keepalive import ChannelArguments
 from nbtriton.serving.frontends.grpc.methods import Method, grpc_methods
 from nbtriton.serving.frontends.kserve.messages import LONG, SERVICE
 from nbtriton.serving.frontends.loop import LoopThread

@@ -15,16 +15,17 @@ from nbtriton.runtime.engine import BARE_FINAL
 from nbtriton.serving.frontends.kserve.call import InferCall, Responder
 from nbtriton.serving.frontends.kserve.messages import LONG, messages
 from nbtriton.serving.frontends.kserve.proto_codec import (
+    ProtoTemplates,
     encode_response,
     encode_stream_error,
     encode_stream_response,
+    is_plain,
     parse,
     parse_at_once,
     read_request,
     read_request_id,
     read_version,
 )
-from nbtriton.serving.frontends.kserve.proto_templates import ProtoTemplates, is_plain
 from nbtriton.serving.frontends.kserve.shared_memory import READ_AT_ONCE, LongReadError, ShortReads
 
 if TYPE_CHECKING:

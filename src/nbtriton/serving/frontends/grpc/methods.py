@@ -19,7 +19,7 @@ from nbtriton.serving.frontends.kserve.messages import (
     messages,
 )
 from nbtriton.serving.frontends.kserve.proto_codec import parse, read_version
-from nbtriton.serving.frontends.kserve.settings import log_changes, trace_changes
+from nbtriton.serving.frontends.service import log_changes, trace_changes
 
 if TYPE_CHECKING:
     from nbtriton.serving.frontends.kserve.shared_memory import Kind

@@ -45,7 +45,7 @@ from nbtriton.serving.frontends.kserve.jsontext import (
     member_as_string,
     parse,
 )
-from nbtriton.serving.frontends.kserve.settings import log_changes, trace_changes
+from nbtriton.serving.frontends.service import log_changes, trace_changes
 
 if TYPE_CHECKING:
     from nbtriton.runtime.engine import JoinBatch
