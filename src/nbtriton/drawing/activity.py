@@ -11,7 +11,7 @@ __all__ = ["Lane", "ModelActivity", "batch_bins", "bin_counts"]
 
 @dataclass(frozen=True, slots=True)
 class Lane:
-    """One instance: its share of busy time around each sample, and the batch that it runs now."""
+    """One instance: its share of busy time around each sample, and the batch that it is running."""
 
     name: str
     busy: tuple[float, ...]
@@ -33,27 +33,27 @@ class ModelActivity:
     ages_s : tuple of float
         The age of each sample, oldest first.
     queued, executing : int
-        Requests that wait, and that run, now.
+        Requests that are waiting and running now.
     depths : tuple of float
-        Most waiting requests since the sample before; for an ensemble, which has no queue, those in flight.
+        The most waiting requests since the previous sample; for an ensemble, which has no queue, those in flight.
     bins : tuple of (str, int)
         Batch sizes and their executions.
     bins_since : str
         The span of those executions, in words.
     infer_per_s, queue_ms, compute_ms : float
-        Over the span; the latter two are means per request, NaN without one.
+        Over the span; the last two are means per request, NaN without requests.
     rate_over : str
-        What `infer_per_s` is the mean of, in words.
+        The period that `infer_per_s` is a mean over, in words.
     drawn_inferences : int
-        Within the samples, and ``peak_per_s`` the most of them within a second.
+        Inferences within the samples; ``peak_per_s`` is the most within one second.
     quiet_s : float
-        Since the newest inference within the samples; infinite without one.
+        Time since the newest inference within the samples; infinite without one.
     stalled_s : float
-        For how long requests have been inside while none ended; 0 if that is not so.
+        For how long requests have been in flight without one ending; 0 if none are.
     changes : tuple of (float, str)
-        How many seconds ago its configuration changed, and to what.
+        How many seconds ago its configuration changed, and what it changed to.
     shares : tuple of (str, float)
-        Of an ensemble: its steps, and their shares of the time that all of them took, 0 to 1.
+        The steps of an ensemble, and their shares of the time that all steps took, 0 to 1.
     """
 
     name: str
@@ -84,7 +84,7 @@ class ModelActivity:
 
     @property
     def busy(self) -> float:
-        """The share of their time in which its instances worked, 0 to 1."""
+        """The share of time in which its instances were busy, 0 to 1."""
         return sum(lane.share for lane in self.lanes) / len(self.lanes) if self.lanes else 0.0
 
 

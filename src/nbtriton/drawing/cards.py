@@ -1,6 +1,6 @@
 """Models as cards: counters, queue and instances over time, batch sizes.
 
-The picture is also the skeleton of the live view, which fills the parts with a ``data-role``.
+The picture is also the skeleton of the live view, which fills in the parts that have a ``data-role``.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ __all__ = ["watch_scenes"]
 
 @dataclass(frozen=True, slots=True)
 class _Layout:
-    """Positions in a card: of its parts in pixels from its left, of the bars from its top."""
+    """Positions in a card: its parts in pixels from its left, the bars from its top."""
 
     width: float
     plot_x: float
@@ -35,16 +35,16 @@ class _Layout:
         return f"{self.plot_x:g} {top:g} {self.plot_w:g} {tall:g}"
 
 
-# For a page of 600 pixels, and as wide as a notebook beside its files: what is wider would be moved sideways.
+# For a page of 600 pixels, and for a notebook with its file browser open: a wider picture would have to be scrolled.
 _NARROW = _Layout(540.0, 235.0, 165.0, 24.0, 492.0, bars_below=True)
 _WIDE = _Layout(800.0, 250.0, 270.0, 654.0, 130.0, bars_below=False)
 _STRIP_H, _LANE_H, _LANE_STEP = 46.0, 13.0, 19.0
-# More lanes make a card longer than a screen; the others are only counted.
+# With more lanes a card would be longer than a screen; the others are only counted.
 _MAX_LANES = 8
-# More cards are longer than a screen: each model is a line then.
+# More cards would be longer than a screen: then each model is one line.
 _MAX_CARDS = 8
 _LINE_H = 30.0
-# A line of what changed, above the ends of the axis.
+# A line about what changed, above the ends of the axis.
 _CHANGE_H = 14.0
 _MAX_SHARES = 4
 _BARS_H = 104.0  # below a narrow card
@@ -54,7 +54,7 @@ STATE_ROLES = {"READY": "s2", "LOADING": "s0", "UNLOADING": "s4", "UNAVAILABLE":
 
 
 def watch_scenes(models: Sequence[ModelActivity], *, span_s: float = 30.0) -> list[Shape]:
-    """Return the picture of some models for pages of different widths, narrowest first.
+    """Return the picture of the models for pages of different widths, narrowest first.
 
     Each card is a group with ``data-model``.
     """
@@ -102,11 +102,11 @@ def _main_height(model: ModelActivity, span_s: float, at: _Layout) -> float:
 def _change_lines(
     changes: Sequence[tuple[float, str]], span_s: float, at: _Layout
 ) -> tuple[str, ...]:
-    """Return what the newest change says, in two lines at most."""
+    """Return the text of the newest change, in two lines at most."""
     newest = next((summary for age, summary in reversed(changes) if age <= span_s), "")
     if not newest:
         return ()
-    # As far as the bars, or the card's right end.
+    # Up to the bars, or to the right end of the card.
     room = (at.width - 24 if at.bars_below else at.bars_x - 10) - at.plot_x
     first, *rest = wrapped(newest, room, 11, bold=False)
     return (first, *([shortened(" ".join(rest), room, 11)] if rest else ()))
@@ -163,7 +163,7 @@ def _line(
         text(right + 46, base, count(now), 12, "fg", "end", data_role="queue-now"),
         text(right + 50, base, waiting, 11, "muted"),
     ]  # fmt: skip
-    if at.bars_below:  # no room for more than what moves
+    if at.bars_below:  # there is only room for what changes
         return shape(
             "g", *parts, class_="nbt-model", data_model=model.name, data_version=model.version
         )
@@ -201,7 +201,7 @@ def _change_marks(
 
 
 def _shares(model: ModelActivity, y: float, _height: float, at: _Layout) -> list[Shape]:
-    """Return the steps of an ensemble with their shares of the time of all of them."""
+    """Return the steps of an ensemble with their shares of the total time."""
     left, wide = at.bars_x, at.bars_w
     parts = [text(left, y + 18, "time in its steps", 11, "muted")]
     shown = model.shares[:_MAX_SHARES]
@@ -251,7 +251,7 @@ def _counters(model: ModelActivity, y: float, at: _Layout) -> list[Shape]:
 
 
 def _waited(model: ModelActivity) -> str:
-    # An ensemble has no queue: its steps have.
+    # An ensemble has no queue; its steps do.
     return "" if model.platform == "ensemble" else f"wait {measure(model.queue_ms)} ms"
 
 
@@ -368,7 +368,7 @@ def _histogram(model: ModelActivity, y: float, height: float, at: _Layout) -> li
     widest = max(text_width(name, 11) for name, _ in bins) + 3
     every = max(1, -(-int(widest) // max(1, int(step))))
     last = len(bins) - 1
-    # The last one ends with the axis at the latest.
+    # The last label must not go beyond the axis.
     beyond = (last + 0.5) * step + text_width(bins[last][0], 11) / 2 - at.bars_w
     inward = max(0.0, beyond) if last else 0.0
     apart = every * step + inward
@@ -412,7 +412,7 @@ def _steps(
 ) -> tuple[str, str]:
     """Return the outline and the area of values over time, newest at the right edge.
 
-    A value is that of the time since the sample before it: none is drawn across a pause that follows it.
+    A value covers the time since the previous sample, so nothing is drawn across a pause after it.
     """
     pairs = [(a, v) for a, v in zip(ages, values, strict=True) if a <= span]
     if not pairs:

@@ -1,4 +1,4 @@
-"""Tables for narrow pages: the columns that matter most, and all of them one key away."""
+"""Tables for narrow pages: the most important columns, with the whole table one click away."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from nbtriton.drawing.table import (
 
 __all__ = ["compact_html", "compact_text"]
 
-# The narrowest picture's width: a page of 600 pixels has room for it beside its margins.
+# The width of the narrowest picture: it fits a page of 600 pixels with its margins.
 _ROOM_PX = 540.0
 _TERMINAL = 80
 _FONT_PX = 13.0
@@ -32,17 +32,17 @@ def compact_html(
     caption: str = "",
     rest: bool = True,
 ) -> str:
-    """Write a table that fits into 540 pixels, and the whole one below it, closed.
+    """Write a table that fits into 540 pixels, with the whole table folded below it.
 
     Parameters
     ----------
     columns, rows
         As in `table_html`.
     importance : sequence of int
-        Columns to be shown first, the most important one at the beginning.
+        Columns to show first, the most important one at the beginning.
     caption : str, optional
     rest : bool
-        Whether the whole table follows where columns are left out.
+        Whether the whole table follows when columns are left out.
     """
     at = _chosen_columns(columns, rows, importance, _ROOM_PX, _width_px)
     some, fewer = [columns[i] for i in at], [[row[i] for i in at] for row in rows]
@@ -73,9 +73,9 @@ def _chosen_columns(
     room: float,
     width: Callable[[Column, Sequence[str]], float],
 ) -> list[int]:
-    """Return the columns that have room, in their order; the most important one always has.
+    """Return the columns that fit, in their order; the most important one is always among them.
 
-    A column that does not fit leaves its room to those after it.
+    If a column does not fit, later columns may use the room.
     """
     heads, cells = heads_of(columns), cells_of(rows)
     order = [*importance, *(i for i in range(len(columns)) if i not in importance)]

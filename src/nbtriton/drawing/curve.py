@@ -1,4 +1,4 @@
-"""Throughput and latency against load: the points, their axes and the sentence about them."""
+"""Throughput and latency against load: the points, their axes and the sentence that sums them up."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ NOTHING = "nothing measured yet"
 _LOG_FROM = 12.0
 # Throughputs that differ by less are the same.
 _SAME = 0.01
-# What is left above a point that makes an axis longer while a sweep runs.
+# Room left above a point that extends an axis while a sweep runs.
 _HEADROOM = 1.6
 
 _Candidate = TypeVar("_Candidate")
@@ -47,7 +47,7 @@ class Point:
     outcome : str
         ``"stable"``, or why the figures may not hold: ``"unstable"``, ``"not judged"``, ``"interrupted"``, …
     throughputs : tuple of float
-        Of the windows that count.
+        Of each window that counts.
     details : tuple of (str, str)
         Its configuration.
     """
@@ -61,7 +61,7 @@ class Point:
 
     @property
     def stable(self) -> bool:
-        """False for a point that is drawn hollow."""
+        """False if the point is drawn hollow."""
         return self.outcome in ("stable", "predicted")
 
     @property
@@ -87,7 +87,7 @@ class Series:
 
     @property
     def label(self) -> str:
-        """Its name, and that it is predicted."""
+        """Its name, marked if it is predicted."""
         return f"{self.name} (predicted)" if self.predicted else self.name
 
     @property
@@ -101,32 +101,32 @@ def highest(
     throughput: Callable[[_Candidate], float],
     latency: Callable[[_Candidate], float],
 ) -> _Candidate:
-    """Return the candidate of the highest throughput: of those within 1% of it, that of the lowest latency.
+    """Return the candidate with the highest throughput; of those within 1% of it, the one with the lowest latency.
 
-    An open loop gives every configuration that keeps up the same throughput, up to noise.
+    Under an open loop every configuration that keeps up has the same throughput, up to noise.
     """
     known = list(candidates)
     least = max(map(throughput, known)) * (1 - _SAME)
     return min((each for each in known if throughput(each) >= least), key=latency)
 
 
-# A point and the configuration that it is of.
+# A point and its configuration.
 _Pair = tuple[Series, Point]
 
 
 @dataclass(frozen=True, slots=True)
 class Top:
-    """The point of the highest throughput, and what can be said of it.
+    """The point with the highest throughput, and what can be said about it.
 
     Attributes
     ----------
     series : Series
     point : Point
     rivals : tuple of (Series, Point)
-        Of other configurations and no measurably lower throughput: the ranges of the windows overlap, or are
-        not known. The highest of each.
+        The highest point of each other configuration whose throughput is not measurably lower: the
+        ranges of the windows overlap, or are not known.
     peers : tuple of Point
-        The same, of its own configuration at other loads.
+        The same for its own configuration at other loads.
     """
 
     series: Series
@@ -136,19 +136,19 @@ class Top:
 
     @property
     def judged(self) -> bool:
-        """Whether its own figure holds."""
+        """Whether its own measurement is stable."""
         return self.point.stable and not self.series.quick
 
     @property
     def best(self) -> bool:
-        """Whether it is the best of all: its range overlaps with no other one."""
+        """Whether it is the best of all: its range overlaps with no other."""
         return self.judged and not self.rivals and not self.peers
 
 
 def top_of(series: Sequence[Series], target_ms: float | None = None) -> Top | None:
-    """Return the point of the highest throughput whose highest percentile keeps the target, by `highest`.
+    """Return the point with the highest throughput whose highest percentile meets the target, by `highest`.
 
-    A predicted one is the highest where none was measured.
+    A predicted point counts only if none was measured.
     """
     fit = _within([(one, point) for one in series for point in one.drawn], target_ms)
     pairs = [pair for pair in fit if not pair[0].predicted] or fit
@@ -171,19 +171,19 @@ def _differs(lower: _Pair, higher: _Pair) -> bool:
 
 
 def _range(series: Series, point: Point) -> tuple[float, float] | None:
-    """Return the range of a point's windows: exact if it is predicted, None of a single window."""
+    """Return the range of a point's windows: exact if it is predicted, None for a single window."""
     if len(point.throughputs) > 1:
         return min(point.throughputs), max(point.throughputs)
     return (point.throughput, point.throughput) if series.predicted else None
 
 
 def _within(pairs: Sequence[_Pair], target_ms: float | None) -> list[_Pair]:
-    """Return those whose highest percentile keeps the target."""
+    """Return the points whose highest percentile meets the target."""
     return [(one, point) for one, point in pairs if target_ms is None or point.high_ms <= target_ms]
 
 
 def curve_finding(series: Sequence[Series], target_ms: float | None = None) -> str:
-    """Return what the figures say: the highest point, what it costs, and what it is compared with.
+    """Return a summary of the curves: the highest point, what it costs, and how it compares.
 
     A configuration is called the best only where the ranges of the windows do not overlap.
     """
@@ -238,7 +238,7 @@ def _range_text(one: Series, point: Point) -> str:
 
 
 def _no_difference(top: Top) -> str:
-    """Name the configurations that cannot be told apart, with what their windows reached."""
+    """Name the configurations that cannot be told apart, with the ranges of their windows."""
     pairs = [(top.series, top.point), *top.rivals[:2]]
     names = " and ".join(one.label for one, _ in pairs)
     ranges = [_range(one, point) for one, point in pairs]
@@ -278,7 +278,7 @@ def _ms(value: float) -> str:
 
 
 def latency_unit(series: Sequence[Series]) -> tuple[str, float]:
-    """Return the unit of all latencies, and how much of it is a millisecond."""
+    """Return the unit of all latencies, and how many of it make a millisecond."""
     values = [v for one in series for p in one.drawn for v in p.latency_ms.values()]
     return ("ms", 1.0) if max(values, default=1.0) >= 1 else ("µs", 1000.0)
 
@@ -315,7 +315,7 @@ class Limits:
     Attributes
     ----------
     loads : tuple of float
-        That are measured, or will be.
+        The loads that are or will be measured.
     throughput : float
         The top of its axis, which begins at 0.
     latency_ms : tuple of float
@@ -343,12 +343,12 @@ def curve_limits(
     ----------
     series : sequence of Series
     target_ms : float, optional
-        Shown as well.
+        Also shown.
     loads : sequence of float, optional
         That will be measured.
     before : Limits, optional
-        The axes until now: they stay as they are while they show every point, and else become so
-        much longer that they stay for a while.
+        The current axes: they stay as they are while they show every point, and otherwise grow by
+        enough to last for a while.
     """
     points = [point for one in series for point in one.drawn]
     values = [value for point in points for value in point.latency_ms.values() if value > 0]
@@ -361,7 +361,7 @@ def curve_limits(
     if top > throughput:
         throughput = nice_ticks(0, top * grow, 4)[-1]
     low, high = min(values, default=0.1), max(values, default=1.0)
-    # Six decades are more than can be read; lower latencies are drawn on the axis.
+    # More than six decades cannot be read; lower latencies are drawn on the axis.
     low = max(low, high / 1e6)
     ticks = kept.latency_ms
     log = kept.log or high / low > _LOG_FROM

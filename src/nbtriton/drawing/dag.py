@@ -33,13 +33,13 @@ _THINNEST, _THICKEST = 1.5, 5.0
 def dag_scene(graph: Graph, width: float | None = None) -> Shape:
     """Return the picture of a graph as shapes; each node is a group with ``data-node``.
 
-    The size of its text does not change with the page.
+    Its text size does not depend on the page.
 
     Parameters
     ----------
     graph : Graph
     width : float, optional
-        Of the page in pixels: a graph that is wider goes on in a further row.
+        Of the page in pixels: a wider graph continues in another row.
     """
     drawn = folded(graph)
     plan = _plan(drawn, width)
@@ -66,7 +66,7 @@ def dag_scene(graph: Graph, width: float | None = None) -> Shape:
                 font_size=11,
             )
         )
-    # In topological order, which is that of the keyboard.
+    # In topological order, which is also the keyboard's.
     parts.extend(
         _chain(node, plan.boxes[node.id]) if node.members else _node(node, plan.boxes[node.id])
         for node in topological(drawn)
@@ -90,7 +90,7 @@ def dag_scene(graph: Graph, width: float | None = None) -> Shape:
 
 
 def _plan(graph: Graph, width: float | None) -> Layout:
-    """Return the layout below the title and the finding, with shorter labels where it is narrow."""
+    """Return the layout below the title and the finding, with shorter labels on narrow pages."""
     found = _place(graph, width)
     if width is not None and (found.width > width or found.height > _place(graph, None).height):
         names = tuple(
@@ -118,7 +118,7 @@ def _finding_lines(graph: Graph, width: float) -> list[str]:
 def traffic_line(traffic: Traffic) -> str:
     """Write a model's traffic in a few words: ``62% · 412/s · batch 3.2``.
 
-    Its failures stand in place of the batches, and what is inside where nothing comes out.
+    Failures replace the batches, and requests in flight are named if nothing comes out.
     """
     inside = []
     if traffic.running:
@@ -138,7 +138,7 @@ def traffic_line(traffic: Traffic) -> str:
 
 
 def edge_width(bytes_per_s: float | None, most: float) -> float:
-    """Return the width of an edge, by its bytes among the most of all edges."""
+    """Return the width of an edge: its bytes relative to the largest edge's."""
     if not bytes_per_s or not most:
         return _THINNEST
     return _THINNEST + (_THICKEST - _THINNEST) * math.sqrt(min(1.0, bytes_per_s / most))
@@ -149,14 +149,14 @@ def dag_text(graph: Graph) -> str:
     order = {node.id: i for i, node in enumerate(topological(graph))}
     written: set[str] = set()
     nodes = {node.id: node for node in graph.nodes}
-    # The edge below which a node is written in full.
+    # The edge under which a node is written in full.
     main_edge = {}
     for edge in sorted(graph.edges, key=lambda e: order[e.source]):
         main_edge[edge.target] = edge
     lines = [line for line in (graph.title, graph.finding) if line]
 
     def branch(node: Node, first: str, rest: str) -> Iterator[tuple[Node, str, str]]:
-        """Write a node; yield those below it, each to be written before the next."""
+        """Write a node; yield the nodes below it, each of which is written before the next."""
         lines.append(first + _caption(node))
         written.add(node.id)
         edges = [edge for edge in graph.edges if edge.source == node.id]
@@ -225,7 +225,7 @@ def _sentence(graph: Graph) -> str:
 
 
 def _groups(graph: Graph, plan: Layout) -> list[Shape]:
-    """Frame the steps of nested ensembles: one frame a row, or one a step where others are between."""
+    """Frame the steps of nested ensembles: one frame per row, or one per step if other steps come between."""
     parts: list[Shape] = []
     for name in dict.fromkeys(node.group for node in graph.nodes if node.group):
         inside = [plan.boxes[node.id] for node in graph.nodes if node.group == name]
@@ -298,7 +298,7 @@ def _edge(number: int, route: Route, most: float) -> Shape:
 
 
 def _rounded(corners: Sequence[tuple[float, float]], radius: float = 6.0) -> str:
-    """Join points by straight lines whose corners are round."""
+    """Join points by straight lines with rounded corners."""
     steps = []
     for (x0, y0), (x1, y1), (x2, y2) in zip(corners, corners[1:], corners[2:], strict=False):
         first, then = math.hypot(x1 - x0, y1 - y0), math.hypot(x2 - x1, y2 - y1)
@@ -352,7 +352,7 @@ def _frame(
     radius: float = 6.0,
 ) -> list[Shape]:
     """Return the box of a model, filled from the left by its share of the time."""
-    # The frame comes last, so that the filling does not lie on its line.
+    # The frame comes last, so that the filling does not cover it.
     parts = [shape("rect", x=x, y=y, width=width, height=height, rx=radius, **ink("panel"))]
     if traffic is not None:
         filled = width * min(1.0, max(0.0, traffic.share))
@@ -457,7 +457,7 @@ def _tooltip(node: Node) -> str:
 
 
 def details_of(node: Node) -> tuple[tuple[str, str], ...]:
-    """Return a node's configuration, and what its traffic says: totals, batch sizes, errors."""
+    """Return a node's configuration and its traffic: totals, batch sizes, errors."""
     rows = list(node.details)
     if node.group:
         rows.insert(0, ("step of", node.group))

@@ -1,4 +1,4 @@
-"""A DataFrame that shows itself as the other tables do: units in the head, compact."""
+"""A DataFrame that is displayed like the other tables: compact, with units in the header."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ __all__ = ["TableFrame"]
 
 
 class TableFrame(pd.DataFrame):
-    """A DataFrame that is shown as a table of nbtriton; what is computed from it is a plain one.
+    """A DataFrame that is displayed as a table of nbtriton; results computed from it are plain DataFrames.
 
     Parameters
     ----------
     frame : pandas.DataFrame
     importance : iterable of str, optional
-        The columns that are shown first, as far as a narrow page has room.
+        The columns to show first, as many as fit a narrow page.
     empty : str, optional
-        What is shown where there are no rows.
+        The text shown if there are no rows.
     """
 
-    # pandas hands these on, also when it is pickled.
+    # pandas passes these on, also when pickled.
     _metadata = ["importance", "if_empty"]  # noqa: RUF012 - as pandas has it
 
     def __init__(
@@ -47,7 +47,7 @@ class TableFrame(pd.DataFrame):
         return columns, cells, [names.index(name) for name in self.importance if name in names]
 
     def compact_view(self, *, caption: str = "", rest: bool = True) -> tuple[str, str]:
-        """Return it as HTML and as text; where `rest` is true, all columns follow on the page, closed."""
+        """Return it as HTML and as text; if `rest` is true, all columns follow on the page, folded."""
         if self.if_empty and not len(self):
             return f"<p>{escape(self.if_empty)}</p>", self.if_empty
         columns, cells, first = self._table()

@@ -1,4 +1,4 @@
-"""Directed acyclic graphs of models and tensors, and the chains that are drawn as one box."""
+"""Directed acyclic graphs of models and tensors, and chains that are drawn as one box."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ __all__ = [
     "topological",
 ]
 
-# Up to this many models every one is drawn as a box with its tensors.
+# Up to this many models, each is drawn as a box with its tensors.
 _UNFOLDED = 6
-# A chain of fewer is not worth a form of its own.
+# Shorter chains are not worth folding.
 _SHORTEST_CHAIN = 3
 
 
@@ -33,16 +33,16 @@ class Traffic:
     Attributes
     ----------
     share : float
-        Of the time of the requests to the whole, 0 to 1: what they waited and computed here.
+        Share of the requests' total time that they waited and computed here, 0 to 1.
     infer_per_s : float
     inferences, executions, failed : int
         Totals since its first load.
     batch_sizes : tuple of (int, int)
         Executions by the number of rows.
     errors : tuple of str
-        The texts of the latest ones, newest first.
+        The latest error messages, newest first.
     running, waiting : int
-        Requests that are inside now.
+        Requests in flight now.
     """
 
     share: float = 0.0
@@ -79,9 +79,9 @@ class Node:
     inputs, outputs : tuple of str
         Names of its tensors, drawn as ports on its left and right side.
     group : str
-        The nested ensemble that it is a step of.
+        The nested ensemble that it belongs to.
     traffic : Traffic or None
-        None for one that is not watched.
+        None if it is not watched.
     members : tuple of Node
         Of a chain, in its order.
     """
@@ -99,7 +99,7 @@ class Node:
 
     @property
     def is_model(self) -> bool:
-        """True for what executes."""
+        """True for a node that executes."""
         return self.kind in ("model", "called")
 
 
@@ -112,10 +112,10 @@ class Edge:
     kind : str
         ``"tensor"``, or ``"call"`` from a model to one that it was seen to call.
     row_bytes : float or None
-        Of the tensor for one row of a batch; None where its size differs.
+        Size of the tensor for one row of a batch; None if it varies.
     bytes_per_s : float or None
     calls : int
-        How often the call was seen.
+        How often the call was observed.
     """
 
     source: str
@@ -174,7 +174,7 @@ def topological(graph: Graph) -> tuple[Node, ...]:
 
 
 def edge_text(edge: Edge) -> str:
-    """Return what is written at an edge: its label, and the size of a row where it is known."""
+    """Return the text at an edge: its label, and the size of a row if it is known."""
     if edge.kind == "call" and edge.calls:
         return counted(edge.calls, "call")
     return f"{edge.label} · {byte_size(edge.row_bytes)}" if edge.row_bytes else edge.label
@@ -193,8 +193,8 @@ def in_key(edge: Edge) -> str:
 def folded(graph: Graph) -> Graph:
     """Return the graph with its chains of models as one node each, if it has many models.
 
-    A chain is a row of models of which each one gets all its tensors from the one before, and
-    gives all of its own to the next.
+    In a chain each model gets all its inputs from the previous model, and passes all its outputs to
+    the next.
     """
     if sum(node.is_model for node in graph.nodes) <= _UNFOLDED:
         return graph

@@ -1,4 +1,4 @@
-"""The layout of graphs: layers from left to right, in as many rows as the width needs.
+"""The layout of graphs: layers from left to right, in as many rows as the width requires.
 
 The layers are Sugiyama's: by longest path, with dummy nodes for edges that cross layers, order by
 barycentre sweeps, heights by least squares under the order. It is deterministic.
@@ -19,7 +19,7 @@ __all__ = ["CHAIN_ROW", "HEADER", "Box", "Label", "Layout", "Route", "layout"]
 _MARGIN = 24.0  # with room for the badge on the topmost node
 _NODE_GAP = 30.0  # room for the live badge above a node
 _DUMMY_GAP = 14.0
-_BEND = 46.0  # width in which an edge changes its height
+_BEND = 46.0  # width of the space in which an edge changes its height
 _ROW = 19.0
 _SUBLINE = 15.0
 _LABEL_SIZE = 11.0
@@ -27,7 +27,7 @@ _LANE = 8.0  # between edges that go from one row to the next
 _ROW_GAP = 36.0
 HEADER = 26.0
 CHAIN_ROW = 24.0
-# The widest of the lines about traffic.
+# The widest line about traffic.
 _TRAFFIC_WIDTH = text_width("100% · 12\u202f300/s · 99\u202f999 failed", 11)
 
 
@@ -107,7 +107,7 @@ class _Item:
 
 @dataclass(slots=True)
 class _Row:
-    """Layers beside each other: which ones, their lefts, where their labels end, and heights."""
+    """Layers next to each other: which ones, their left sides, where their labels end, and heights."""
 
     layers: range
     lefts: list[float]
@@ -130,7 +130,7 @@ def layout(graph: Graph, width: float | None = None, *, top: float = 0.0) -> Lay
     ----------
     graph : Graph
     width : float, optional
-        Beyond which a new row begins; by default there is one row. A single column that is wider
+        Width beyond which a new row begins; by default there is one row. A single wider column
         makes the picture wider.
     top : float, optional
         Room above the graph.
@@ -183,7 +183,7 @@ def _rows(
     columns: Sequence[Sequence[_Item]],
     width: float | None,
 ) -> list[_Row]:
-    """Put as many layers into each row as fit; all rows begin at the same left."""
+    """Put as many layers into each row as fit; all rows begin at the same left edge."""
     wides, zones = [], []
     for i, column in enumerate(columns):
         wide = max((item.width for item in column), default=0.0)
@@ -346,7 +346,7 @@ def _crossings(columns: Sequence[Sequence[_Item]]) -> int:
 
 
 def _heights(columns: Sequence[Sequence[_Item]]) -> None:
-    """Give the items of one row their heights, each as near to its neighbours' as can be."""
+    """Give the items of one row their heights, each as close to its neighbours' as possible."""
     here = {id(item) for column in columns for item in column}
     for column in columns:
         y = 0.0
@@ -374,7 +374,7 @@ def _heights(columns: Sequence[Sequence[_Item]]) -> None:
 
 
 def _settle(column: Sequence[_Item], wishes: Sequence[float]) -> None:
-    """Move items as near to their wishes as the order and the gaps allow (least squares)."""
+    """Move items as close to their wishes as the order and the gaps allow (least squares)."""
     offsets, total = [], 0.0
     for i, item in enumerate(column):
         total += max(column[i - 1].gap, item.gap) if i else 0.0
@@ -432,7 +432,7 @@ def _way_down(
     y: float,
     end: tuple[float, float],
 ) -> tuple[tuple[float, float], ...]:
-    """Return the corners from the end of a row to the begin of the next one.
+    """Return the corners from the end of one row to the beginning of the next.
 
     Edges keep apart: the highest at the right end is the outermost there, the lowest in the gap
     between the rows, and the innermost at the left.

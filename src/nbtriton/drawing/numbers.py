@@ -21,18 +21,18 @@ __all__ = [
 # A narrow no-break space between thousands: 12 345.
 _THIN = "\u202f"
 MISSING = "\u2013"
-# More digits than that are not read: such numbers have an exponent.
+# Nobody reads more digits than that: such numbers have an exponent.
 _LONGEST = 15
 _BLOCKS = "▁▂▃▄▅▆▇█"
 
 
 def count(value: float) -> str:
-    """Write a whole number, exactly, its thousands apart: ``12 345``."""
+    """Write a whole number exactly, with thousands separated: ``12 345``."""
     return f"{round(value):,}".replace(",", _THIN)
 
 
 def counted(number: int, noun: str, plural: str = "") -> str:
-    """Write how many things there are: ``1 row``, ``2 rows``; `plural` where it is not `noun` with an s."""
+    """Write how many things there are: ``1 row``, ``2 rows``; `plural` if it is not `noun` with an s."""
     return f"{count(number)} {noun if number == 1 else plural or f'{noun}s'}"
 
 
@@ -113,7 +113,7 @@ def nice_ceiling(value: float, floor: float = 4) -> float:
 
 
 def sparkline(values: tuple[float, ...] | list[float]) -> str:
-    """Draw numbers as a row of blocks, the highest one full."""
+    """Draw numbers as a row of blocks, of which the highest is full."""
     top = max(values, default=0)
     if top <= 0:
         return _BLOCKS[0] * len(values)

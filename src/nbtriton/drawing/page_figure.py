@@ -1,4 +1,4 @@
-"""Figures of matplotlib that have the colours of the page they stand on."""
+"""Matplotlib figures in the colours of the page that shows them."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ with needed("a plot"):
 
 __all__ = ["PageFigure"]
 
-# matplotlib's black: written out, or left out where a shape has no other style.
+# matplotlib's black: written out, or omitted if a shape has no other style.
 _INK = re.compile(r"#000000\b")
-# Its style sheet would hold for every picture of the page, and the names of its groups are those of every figure.
+# Its style sheet would apply to every picture of the page, and all figures name their groups alike.
 _NOT_FOR_A_PAGE = re.compile(
     r"<metadata>.*?</metadata>|<style type=\"text/css\">[^<]*</style>|(?<=<g) id=\"[^\"]*\"",
     re.DOTALL,
 )
 _STYLE = re.compile(r' style="([^"]*)"')
-# What SVG has attributes for: a host that strips styles draws the figure then.
+# Styles that SVG has attributes for, so that a host that strips styles still draws the figure.
 _ATTRIBUTES = frozenset({
     "clip-path", "fill", "fill-opacity", "fill-rule", "font-family", "font-size", "opacity", "stroke",
     "stroke-dasharray", "stroke-dashoffset", "stroke-linecap", "stroke-linejoin", "stroke-miterlimit",
@@ -34,7 +34,7 @@ _ATTRIBUTES = frozenset({
 
 
 def _attributes(style: re.Match[str]) -> str:
-    """Return a style as attributes, as far as there are such."""
+    """Return a style as attributes, where SVG has them."""
     pairs = [part.strip().partition(": ") for part in style[1].split(";") if part.strip()]
     known = "".join(f' {name}="{value}"' for name, _, value in pairs if name in _ATTRIBUTES)
     rest = "; ".join(f"{name}: {value}" for name, _, value in pairs if name not in _ATTRIBUTES)
@@ -42,10 +42,10 @@ def _attributes(style: re.Match[str]) -> str:
 
 
 class PageFigure(Figure):
-    """A figure of matplotlib that a dark page shows without a white slab.
+    """A matplotlib figure that has no white background on a dark page.
 
-    In a notebook its paper is the page's, and what is black has the colour of the page's text; files have
-    black on white. Its lines have colours that hold on both.
+    In a notebook its background is the page's, and black is drawn in the colour of the page's text;
+    files are black on white. The colours of its lines suit both.
 
     Examples
     --------
@@ -55,13 +55,13 @@ class PageFigure(Figure):
     """
 
     def add_subplot(self, *args: Any, **kwargs: Any) -> Any:
-        """As matplotlib's, with lines that can be told apart on a light and on a dark page."""
+        """As matplotlib's, with line colours that can be told apart on a light and on a dark page."""
         axes = super().add_subplot(*args, **kwargs)
         axes.set_prop_cycle(color=series_colours())
         return axes
 
     def _description(self) -> str:
-        """Return what its panels are called, for a screen reader."""
+        """Return the titles of its panels, for a screen reader."""
         names = [axes.get_title() or axes.get_ylabel() for axes in self.axes]
         return "Chart: " + ", ".join(name for name in names if name) if any(names) else "Chart"
 

@@ -35,7 +35,7 @@ from nbtriton.drawing.scene import (
 
 __all__ = ["curve_scene", "curve_scenes"]
 
-# More configurations than this have a pair of panels each.
+# With more configurations than this, each has its own pair of panels.
 _TOGETHER = 4
 _WIDTH = 800.0
 # For a page of 600 pixels, and for wider ones.
@@ -66,10 +66,10 @@ def curve_scene(
     target_ms: float | None = None,
     limits: Limits | None = None,
 ) -> Shape:
-    """Return the picture as shapes; the size of its text does not change with the page.
+    """Return the picture as shapes; its text size does not depend on the page.
 
-    The latency is a line through the lowest percentile and a whisker to the highest one. Points that
-    are not stable are hollow, with the range of their windows; what is predicted is dashed. Up to
+    The latency is a line through the lowest percentile and a whisker to the highest one. Unstable
+    points are hollow, with the range of their windows; predictions are dashed. Up to
     four configurations share a pair of panels, more have one each, all with the same axes.
 
     Parameters
@@ -129,7 +129,7 @@ def _heading(title: str, finding: str, width: float) -> tuple[list[Shape], float
 
 
 def _roles(series: Sequence[Series]) -> dict[str, int]:
-    """Return the place of each configuration: what is predicted has the colour of its measurement."""
+    """Return the place of each configuration: a prediction has the colour of its measurement."""
     names = dict.fromkeys(one.name for one in series)
     return {name: at for at, name in enumerate(names)}
 
@@ -175,7 +175,7 @@ def _title_lines(name: str, width: float) -> list[str]:
 
 @dataclass(slots=True, frozen=True)
 class _Panel:
-    """One panel: the configurations that it shows, of what, and its place in pixels."""
+    """One panel: the configurations and the quantity that it shows, and its place in pixels."""
 
     group: Sequence[Series]
     latency: bool
@@ -196,14 +196,14 @@ class _Picture:
     unit: tuple[str, float]
     # The height of the titles of panels.
     titles: float = 0.0
-    # The places that texts have taken.
+    # The places taken by texts.
     taken: list[Area] = field(default_factory=list)
 
     def pair(
         self, group: Sequence[Series], x: float, y: float, width: float,
         tall: tuple[float, float], *, titled: bool,
     ) -> Shape:  # fmt: skip
-        """Draw the two panels of some configurations."""
+        """Draw the two panels of the given configurations."""
         parts: list[Shape] = []
         if titled:
             role = SERIES_ROLES[self.roles[group[0].name] % len(SERIES_ROLES)]
@@ -300,13 +300,13 @@ class _Picture:
         return left + share * inside
 
     def _place(self, panel: _Panel, one: Series, point: Point) -> tuple[float, float]:
-        """Return the place of a point; those of one load stand beside each other, so that no whisker covers another."""
+        """Return the place of a point; points of one load are drawn side by side, so that no whisker covers another."""
         dodge = (panel.group.index(one) - (len(panel.group) - 1) / 2) * _DODGE
         value = point.low_ms if panel.latency else point.throughput
         return self._x(point.load, panel) + dodge, self._y(value, panel)
 
     def _loads(self, panel: _Panel) -> list[Shape]:
-        """Write the loads below the axis, those that fit; the highest one always."""
+        """Write the loads that fit below the axis, always including the highest."""
         left, right, bottom = panel.left, panel.right, panel.bottom
         parts = [shape("path", d=f"M{left:.1f} {bottom:.1f}H{right:.1f}", **ink(None, "muted"))]
         free = math.inf
@@ -356,7 +356,7 @@ class _Picture:
 
     @property
     def ring(self) -> str:
-        """What the highest point is, if it stands out; else empty."""
+        """A label for the highest point if it stands out, else empty."""
         if self.top is None or not (self.top.best or not self.top.point.stable):
             return ""
         return "best" if self.top.best else f"highest, {_unlike_stable(self.top.point)}"
@@ -403,7 +403,7 @@ class _Picture:
 
 
 def _key(series: Sequence[Series], picture: _Picture, y: float, width: float) -> list[Shape]:
-    """Say what the marks mean, those that are there."""
+    """Explain the marks that are used."""
     words = [f"against {series[0].load_name}"] if len(_groups(series)) > 1 else []
     words += ["latency on a log scale"] if words and picture.limits.log else []
     dashed = picture.top is not None and not picture.top.best
@@ -424,7 +424,7 @@ def _unlike_stable(point: Point) -> str:
 
 
 def _marker(number: int, x: float, y: float, role: str, *, hollow: bool) -> Shape:
-    """Draw a mark of one of four outlines."""
+    """Draw a mark with one of four outlines."""
     paint = ink("bg" if hollow else role, role)
     if number % 4 == 0:
         return shape("circle", cx=round(x, 1), cy=round(y, 1), r=4, stroke_width=1.6, **paint)

@@ -36,7 +36,7 @@ __all__ = [
 Attr = str | float | int
 # Left, top, right and bottom, in pixels.
 Area = tuple[float, float, float, float]
-# https://www.w3.org/TR/xml/#charsets: all other characters are an error, also escaped.
+# https://www.w3.org/TR/xml/#charsets: all other characters are an error, even escaped.
 _NO_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 # role -> colour on a light card. The categories are Okabe-Ito's, in the order in which they keep
@@ -58,7 +58,7 @@ SERIES_ROLES = ("s0", "s1", "s2", "s3", "s4", "s5")
 
 
 def series_colours() -> tuple[str, ...]:
-    """Return the colours of the categories, for what is drawn on a light and on a dark page alike."""
+    """Return the colours of the categories, which suit both light and dark pages."""
     return tuple(_LIGHT[role] for role in SERIES_ROLES)
 
 
@@ -90,7 +90,7 @@ _FONT = (
 
 
 def _style() -> str:
-    # What the page is, not what the system prefers: a white page may stand on a dark desktop.
+    # The page's theme, not the system's preference: a white page may be open on a dark desktop.
     fg, bg = "light-dark(#1f2328,#e6edf3)", "light-dark(#ffffff,#161b22)"
     base = f"--nbt-fg:{_HOST_FG % fg};--nbt-bg:{_HOST_BG % bg};"
     mixes = "".join(f"--nbt-{role}:{value};" for role, value in _MIXES.items())
@@ -132,7 +132,7 @@ def shape(tag: str, *children: Shape | str, **attrs: Attr | None) -> Shape:
 
 
 def ink(fill: str | None = None, stroke: str | None = None, cls: str = "") -> dict[str, Attr]:
-    """Return attributes that paint with the named roles, also without a style sheet."""
+    """Return attributes that paint with the named roles, even without a style sheet."""
     classes = [cls] if cls else []
     attrs: dict[str, Attr] = {"fill": "none" if fill is None else _LIGHT[fill]}
     if fill is not None:
@@ -172,9 +172,9 @@ def figure(
     cls: str,
     scales: bool = True,
 ) -> Shape:
-    """Put shapes on a card with a background of its own and a name for screen readers.
+    """Put shapes on a card with its own background and a name for screen readers.
 
-    One that `scales` becomes smaller with its place; another one keeps the size of its text.
+    With `scales` the card shrinks with the available room; otherwise it keeps its text size.
     """
     card = shape(
         "rect", x=0.5, y=0.5, width=width - 1, height=height - 1, rx=8, **ink("bg", "line")
@@ -275,7 +275,7 @@ def shortened(
 
 
 def wrapped(line: str, room: float, size: float, *, bold: bool = True) -> list[str]:
-    """Break a sentence into lines that are no wider than the room."""
+    """Break a sentence into lines that fit the width."""
     lines = [""]
     for word in line.split(" "):
         longer = f"{lines[-1]} {word}".strip()
@@ -287,15 +287,15 @@ def wrapped(line: str, room: float, size: float, *, bold: bool = True) -> list[s
 
 
 def fitting(scenes: Sequence[Shape]) -> str:
-    """Return pictures of which a page shows the widest one that fits, and all of its text.
+    """Return pictures of which a page shows the widest one that fits without cutting its text.
 
-    Where there is no style sheet it is the first, narrowest one.
+    Without a style sheet it shows the first, narrowest one.
     """
     if len(scenes) == 1:
         return f'<div style="overflow-x:auto">{to_svg(scenes[0])}</div>'
     widths = [math.ceil(float(dict(scene.attrs)["width"])) for scene in scenes]
     rules, parts = [".nbt-fit{container-type:inline-size;overflow-x:auto}"], []
-    # The classes have the widths in their names, as figures of one page share their style sheets.
+    # The class names contain the widths, because figures of one page share their style sheets.
     for at, (scene, width) in enumerate(zip(scenes, widths, strict=True)):
         following = widths[at + 1] if at + 1 < len(widths) else None
         name = f"nbt-fit-{width if at else 0}-{following or 'up'}"

@@ -35,7 +35,7 @@ _UNITS = (
     ("_s", "s"),
 )
 _MS_FROM_US = 1000.0
-# A sentence is broken; a column of some is this wide.
+# Sentences are broken into lines; a column of them is this wide.
 SENTENCE_EM = 14
 _SENTENCE = 30  # characters
 _LONG_NAME = 24  # characters
@@ -64,7 +64,7 @@ class Column:
 def in_units(
     columns: Sequence[Column], rows: Sequence[Sequence[object]]
 ) -> tuple[list[Column], list[list[object]]]:
-    """Return columns of microseconds in milliseconds, those whose longest time is 1 ms or more."""
+    """Convert columns of microseconds to milliseconds if their longest time is 1 ms or more."""
     columns, cells = list(columns), [list(row) for row in rows]
     for at, column in enumerate(columns):
         times = [row[at] for row in cells if isinstance(row[at], int | float)]
@@ -79,7 +79,7 @@ def in_units(
 
 
 class TableView(ABC):
-    """A class whose objects show themselves as a table, in a terminal and on a page."""
+    """Base of objects that are displayed as a table, in a terminal and on a page."""
 
     __slots__ = ()
 
@@ -134,7 +134,7 @@ def table_html(
         'font-variant-numeric:tabular-nums"><thead><tr>'
     )
     sentences = [any(is_sentence(row[at]) for row in cells) for at in range(len(heads))]
-    # A sentence beside long names would be broken after every word; of three columns none must leave the page.
+    # Beside long names a sentence would be broken after every word; three columns must fit the page.
     width_em = SENTENCE_EM if sum(sentences) < 3 else 9
     for head, right, sentence in zip(heads, numeric, sentences, strict=True):
         least = f"min-width:{width_em}em;" if sentence else ""
@@ -160,7 +160,7 @@ def table_html(
 
 
 def _breakable(cell: str) -> str:
-    """Escape a cell; a long name, such as that of a field, may be broken after its dots and underscores."""
+    """Escape a cell; a long name, such as a field's, may be broken after dots and underscores."""
     return " ".join([_breakable_word(escape(word)) for word in cell.split(" ")])
 
 
@@ -200,7 +200,7 @@ def is_sentence(cell: str) -> bool:
 
 
 def heads_of(columns: Sequence[str | Column]) -> list[Column]:
-    """Return the heads of columns, of which a string is read by `Column.of`."""
+    """Return the heads of columns; strings are read by `Column.of`."""
     return [one if isinstance(one, Column) else Column.of(one) for one in columns]
 
 
@@ -210,7 +210,7 @@ def cells_of(rows: Sequence[Sequence[object]]) -> list[list[str]]:
 
 
 def _numeric(columns: int, rows: Sequence[Sequence[object]]) -> list[bool]:
-    """Return for each column whether it has numbers alone."""
+    """Return for each column whether it has only numbers."""
     return [
         bool(rows) and all(_is_number(row[at]) or row[at] is None for row in rows)
         for at in range(columns)

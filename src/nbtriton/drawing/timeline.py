@@ -1,4 +1,4 @@
-"""Requests and batches over time: a lane for each instance, and the requests that drop into its batches."""
+"""Requests and batches over time: a lane for each instance, and the requests that go into its batches."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ __all__ = [
     "timeline_text",
 ]
 
-# Pictures for a page of 600 pixels and for a wide one: their widths, and the room of their names.
+# Pictures for a page of 600 pixels and for a wide one: their widths, and the room for names.
 _WIDTHS = ((540.0, 120.0), (960.0, 170.0))
 _RIGHT = 16.0
 _LANE_H, _SLOT_H, _STRIP_H = 24.0, 6.0, 16.0
-# More requests at once make a picture longer than a screen; the others are only counted.
+# With more requests at once a picture would be longer than a screen; the others are only counted.
 _MOST_SLOTS = 24
 _COLUMNS = 64  # of a lane in the text form
 
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """The mark of a reason: a letter and a colour, so that neither is needed alone."""
+    """The mark of a reason: a letter and a colour, so that nobody depends on the colour."""
 
     letter: str
     role: str
@@ -51,7 +51,7 @@ class Mark:
 class Bar:
     """One batch on one instance; times in milliseconds since the picture's origin.
 
-    One that is ``open`` runs still: its end is the moment of the picture.
+    One that is ``open`` is still running: it ends at the time of the picture.
     """
 
     lane: int
@@ -69,7 +69,7 @@ class Bar:
 class Wait:
     """One request that waited from its arrival until its batch left, on a lane; -1 for none.
 
-    One that is ``open`` waits still.
+    One that is ``open`` is still waiting.
     """
 
     begin_ms: float
@@ -82,7 +82,7 @@ class Wait:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A stretch of a strip: what is in it, and how full it is, from 0 to 1."""
+    """A section of a strip: its contents, and how full it is, from 0 to 1."""
 
     begin_ms: float
     end_ms: float
@@ -92,7 +92,7 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Strip:
-    """The contents of something over time: of a sequence slot its sequences, of a resource its users."""
+    """The contents of something over time: the sequences of a slot, the users of a resource."""
 
     name: str
     spans: tuple[Span, ...]
@@ -100,7 +100,7 @@ class Strip:
 
 @dataclass(frozen=True, slots=True)
 class TimelineLanes:
-    """One model: its instances, their batches, and its requests; strips stand below them."""
+    """One model: its instances, their batches, and its requests, with strips below them."""
 
     name: str
     lanes: tuple[str, ...]
@@ -121,7 +121,7 @@ def timeline_scenes(
 
 @dataclass(frozen=True, slots=True)
 class _Axis:
-    """The time axis of a picture: its span, and where it stands."""
+    """The time axis of a picture: its span and its position."""
 
     span_ms: float
     width: float
@@ -165,7 +165,7 @@ def _scene(models: Sequence[TimelineLanes], axis: _Axis, finding: str) -> Shape:
 
 
 def _model(model: TimelineLanes, y: float, axis: _Axis) -> tuple[Shape, float]:
-    # A line of its own: models differ at the ends of their names.
+    # On a separate line: model names often differ only at their ends.
     parts = [
         text(20, y + 12, shortened(model.name, axis.width - 40, 12, bold=True), 12, "fg", bold=True)
     ]
@@ -185,7 +185,7 @@ def _model(model: TimelineLanes, y: float, axis: _Axis) -> tuple[Shape, float]:
             text(
                 axis.left - 8,
                 top + 16,
-                shortened(lane, axis.left - 30, 11, keep_end=True),  # by it instances differ
+                shortened(lane, axis.left - 30, 11, keep_end=True),  # instances differ by it
                 11,
                 "muted",
                 "end",
@@ -266,7 +266,7 @@ def _bar(bar: Bar, top: float, axis: _Axis) -> list[Shape]:
 
 
 def _ragged(x: float, y: float, tall: float, role: str) -> Shape:
-    """Return the right edge of what goes on: teeth, which need no colour."""
+    """Return the right edge of an open item: teeth, which do not depend on colour."""
     teeth = max(1, round(tall / 4))
     step = tall / teeth
     points = "".join(f"l3 {step / 2:.2f}l-3 {step / 2:.2f}" for _ in range(teeth))

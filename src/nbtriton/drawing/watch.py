@@ -14,7 +14,7 @@ from nbtriton.drawing.table import table_html, table_text
 
 __all__ = ["leading", "watch_finding", "watch_html", "watch_svg", "watch_table", "watch_text"]
 
-# A model whose requests take longer than that is looked at, and not its rate.
+# With no response for longer than this, the finding names the model instead of rates.
 _STALLED_S = 1.0
 # Rates are those of the last two seconds.
 _MOVING_S = 2.0
@@ -26,12 +26,12 @@ def watch_svg(models: Sequence[ModelActivity], *, span_s: float = 30.0) -> str:
 
 
 def leading(models: Sequence[ModelActivity]) -> ModelActivity | None:
-    """Return the model whose requests spent the most time; one that is no step, if there is one."""
+    """Return the model whose requests spent the most time, preferring one that is not a step."""
     by_name = {one.name: one for one in models}
     steps = {name for model in models for name, _ in model.shares}
 
     def spent_ms(one: ModelActivity) -> float:
-        # The statistics of an ensemble know nothing of the queues of its steps.
+        # The statistics of an ensemble do not include the queues of its steps.
         inside = [spent_ms(by_name[name]) for name, _ in one.shares if name in by_name]
         return sum(inside) or one.drawn_inferences * (one.queue_ms + one.compute_ms)
 
@@ -42,15 +42,15 @@ def leading(models: Sequence[ModelActivity]) -> ModelActivity | None:
 def watch_finding(
     models: Sequence[ModelActivity], traffic: str = "", *, span_s: float = 30.0
 ) -> str:
-    """Return what stands out: a model from which nothing comes, else where the time goes.
+    """Return the most important finding: a model that does not respond, else where the time goes.
 
     Parameters
     ----------
     models : sequence of ModelActivity
     traffic : str, optional
-        The sentence on the recorded requests of the `leading` one, as all views have it.
+        The sentence about the recorded requests of the `leading` model, the same as in all views.
     span_s : float, optional
-        What is drawn.
+        The span that is drawn.
     """
     if not models:
         return ""
@@ -100,7 +100,7 @@ def watch_text(models: Sequence[ModelActivity], traffic: str = "", *, span_s: fl
 
 
 def watch_table(models: Sequence[ModelActivity]) -> tuple[list[str], list[list[object]]]:
-    """Return the counters as the names of columns and rows."""
+    """Return the counters: the names of the columns, and rows."""
     columns = list(_row(ModelActivity("")))
     return columns, [list(_row(model).values()) for model in models]
 

@@ -70,7 +70,7 @@ class Batcher:
     ----------
     settings : BatcherSettings
     instances : int
-        Initial number of instances; all idle, numbered from 0.
+        Initial number of instances, all idle and numbered from 0.
     strategy : BatchStrategy, optional
         Custom batching: further rules on which requests share a batch (D4).
     gated : bool
@@ -111,8 +111,8 @@ class Batcher:
         self._gated = gated
         self._rank = rank
         self._staged: dict[int, _Payload] = {}  # by staged instance
-        self._retiring: set[int] = set()  # removed while they were busy
-        self._lost: set[int] = set()  # lost while they were busy
+        self._retiring: set[int] = set()  # removed while busy
+        self._lost: set[int] = set()  # lost while busy
         self._suspended: set[int] = set()
         self._ready: deque[_Payload] = deque()
         self._open: _Payload | None = None  # the payload that may still grow
@@ -120,9 +120,9 @@ class Batcher:
         self._pending_size = 0
         self._pending_since = 0  # arrival of the oldest of them
         self._wait_until: int | None = None
-        self._asleep_since: int | None = None  # when the last scan had emptied the queue
+        self._asleep_since: int | None = None  # when the last scan emptied the queue
         self._unseen = 0  # rows that have come since then
-        self._sleeping = False  # and are left unseen
+        self._sleeping = False  # and have not been scanned
         self._in_payloads = 0
         self._strategy = strategy
         # Whether a request may run on an idle instance without a payload.
@@ -135,7 +135,7 @@ class Batcher:
         """Handle the arrival of a request."""
         queue = self._queue
         if not self._settings.dynamic:
-            if self._idle and self._direct:  # then no payload is ready: `finish` has run them all
+            if self._idle and self._direct:  # no payload is ready either: `finish` has run them all
                 return [self._run_alone(now, ticket, "batching_off")]
             return self._submit_unbatched(now, ticket)
         if (
@@ -160,7 +160,7 @@ class Batcher:
         return self._advance(now, out)
 
     def submit_cancelled(self, now: int, ticket: Ticket) -> list[Decision]:
-        """Handle the arrival of a request that is cancelled already: the next scan drops it (X2, X3)."""
+        """Handle the arrival of a request that was already cancelled: the next scan drops it (X2, X3)."""
         if not self._settings.dynamic:
             return self._submit_unbatched(now, ticket)
         out: list[Decision] = []
@@ -206,9 +206,9 @@ class Batcher:
         return [self._run(now, instance, payload), *self.tick(now)]
 
     def cancel(self, now: int, ticket: Ticket, *, formed: bool = False) -> list[Decision]:
-        """Cancel a request that still waits in the queue; any other runs on (X2, X3).
+        """Cancel a request that is still in the queue; any other keeps running (X2, X3).
 
-        With ``formed``, also one in a formed batch that waits for an instance.
+        With ``formed``, also a request in a formed batch that waits for an instance.
         """
         if formed and ticket.state is TicketState.PAYLOAD:
             return self._cancel_formed(now, ticket)
@@ -225,9 +225,9 @@ class Batcher:
         return self.tick(now)
 
     def remove_instance(self, now: int, instance: int) -> list[Decision]:
-        """Remove an instance: it is retired now, or with the end of the batch that it runs (L16).
+        """Remove an instance: it is retired now, or when the batch that it runs has ended (L16).
 
-        Waiting requests are for the other instances. If none is left they wait until one is added.
+        Waiting requests go to the other instances. If none is left they wait until one is added.
         """
         self._max_payloads -= 2
         if instance in self._suspended:
@@ -241,9 +241,9 @@ class Batcher:
         return [RetireInstance(instance), *self.tick(now)]
 
     def suspend(self, now: int, instance: int) -> list[Decision]:  # noqa: ARG002 - an event
-        """Give no more batches to an instance that was lost: now, or once its batch has ended.
+        """Give no more batches to a lost instance: from now on, or once its batch has ended.
 
-        Waiting requests are for the other instances, or wait until it is resumed.
+        Waiting requests go to the other instances, or wait until this one is resumed.
         """
         if instance in self._idle:
             self._idle.remove(instance)
@@ -254,8 +254,8 @@ class Batcher:
         return []
 
     def resume(self, now: int, instance: int) -> list[Decision]:
-        """Handle that a suspended instance can run batches again."""
-        if instance not in self._suspended:  # removed meanwhile
+        """Resume a suspended instance: it can run batches again."""
+        if instance not in self._suspended:  # it was removed in the meantime
             return []
         self._suspended.remove(instance)
         return self.finish(now, instance)
@@ -267,7 +267,7 @@ class Batcher:
         return self._advance(now, out)
 
     def clear(self, status: str, message: str) -> list[RejectTicket]:
-        """Reject all requests that no instance has yet: the server is stopping."""
+        """Reject all requests that no instance has taken: the server is stopping."""
         rejected = []
         for payload in self._ready:
             for ticket in payload.tickets:
@@ -286,7 +286,7 @@ class Batcher:
     # -- queries ---------------------------------------------------------------------------------
 
     def wake_at(self) -> int | None:
-        """Return when `tick` is due even without another event; None for never."""
+        """Return when `tick` is due if no other event comes first; None for never."""
         deadline = self._queue.next_deadline() if self._timed else None
         if self._wait_until is None:
             return deadline
@@ -294,11 +294,11 @@ class Batcher:
 
     @property
     def waiting(self) -> int:
-        """Number of accepted requests that do not run yet."""
+        """Number of accepted requests that are not running yet."""
         return self._queue.count + self._in_payloads
 
     def tickets(self) -> list[Ticket]:
-        """Return the accepted requests that do not run yet."""
+        """Return the accepted requests that are not running yet."""
         formed = [one for batch in (*self._ready, *self._staged.values()) for one in batch.tickets]
         return [*formed, *self._pending, *self._queue.tickets()]
 
@@ -324,7 +324,7 @@ class Batcher:
     # -- internals -------------------------------------------------------------------------------
 
     def _submit_unbatched(self, now: int, ticket: Ticket) -> list[Decision]:
-        """Default scheduler: a request that waits is a payload of its own, never merged (S2)."""
+        """Default scheduler: each waiting request is its own payload and is never merged (S2)."""
         ticket.enqueued_ns = now
         ticket.state = TicketState.PAYLOAD
         payload = _Payload()
@@ -343,7 +343,7 @@ class Batcher:
             self._restart_scan()
 
     def _sleeps(self, now: int, ticket: Ticket, payload: _Payload) -> bool:
-        """Leave a new request unseen, beside a batch that waits for an instance (D16)."""
+        """Leave a new request unseen while a batch waits for an instance (D16)."""
         since = self._asleep_since
         self._unseen += ticket.size
         self._sleeping = False
@@ -356,7 +356,7 @@ class Batcher:
         return True
 
     def _sleeps_on(self, now: int) -> bool:
-        """Whether nothing has happened that ends a sleep: its time, or an instance that takes the batch."""
+        """Whether the sleep goes on: its time has not come, and no instance has taken the batch."""
         assert self._wait_until is not None
         taken = (self._idle and self._ready) or self._open is None or not self._open.tickets
         self._sleeping = now < self._wait_until and not taken
@@ -365,9 +365,10 @@ class Batcher:
     def _run_alone(self, now: int, ticket: Ticket, reason: str) -> RunBatch:
         ticket.enqueued_ns = now
         ticket.state = TicketState.RUNNING
-        # Without an open payload there is no sleep either (D16): the scan that fills the next one dates it anew.
+        # Without an open payload there is no sleep either (D16): the scan that fills the next one
+        # sets its time again.
         self._open = None
-        # Only where nothing waits.
+        # Only when nothing waits.
         return RunBatch(self._idle.popleft(), (ticket,), ticket.size, reason, (), (), now, 0)
 
     def _advance(self, now: int, out: list[Decision]) -> list[Decision]:
@@ -409,7 +410,7 @@ class Batcher:
             self._strategy.finalize(self._states.pop())
 
     def _scan(self, now: int, out: list[Decision]) -> bool:
-        """Scan the queue once (D1 to D10); False if nothing is to be done before `wake_at`."""
+        """Scan the queue once (D1 to D10); False if there is nothing to do before `wake_at`."""
         payload = self._open
         if payload is None:
             payload = self._open = _Payload()
@@ -498,11 +499,11 @@ class Batcher:
         try:
             self._states.append(batch_state(self._strategy, payload.tickets))
         except TritonError as error:
-            if payload.tickets:  # it stays as it is; the waiting requests begin another one
+            if payload.tickets:  # it stays as it is; the waiting requests start another one
                 self._open = None
             else:
                 head = self._queue.head(now)
-                assert head is not None  # otherwise no scan
+                assert head is not None  # otherwise there is no scan
                 out.append(self._strategy_failed(head, error))
             return False
         return True
@@ -587,7 +588,7 @@ class Batcher:
         payload.size -= ticket.size
         self._in_payloads -= 1
         ticket.state = TicketState.DONE
-        if payload is self._open:  # scan again what was accepted beside it
+        if payload is self._open:  # scan again the requests that were accepted with it
             self._restart_scan()
         if not payload.tickets:
             if payload in self._ready:

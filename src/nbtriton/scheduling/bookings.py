@@ -1,4 +1,4 @@
-"""The times at which a part of a device is taken: a copy engine, or what computes."""
+"""The times at which a unit of a device is busy: a copy engine, or the compute units."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from typing import Final
 
 __all__ = ["Bookings"]
 
-# Pieces of work that are remembered: what is added may begin before some of them.
+# Pieces of work that are remembered: new work may begin before some of them.
 _REMEMBERED: Final = 1024
 
 
 class Bookings:
-    """The work of a unit that does one thing at a time, and that need not come in the order of its beginnings."""
+    """The work of a unit that does one thing at a time. Work may be added in any order of start times."""
 
     __slots__ = ("_begins", "_ends")
 
@@ -21,10 +21,10 @@ class Bookings:
         self._ends: list[int] = []
 
     def book(self, earliest: int, duration: int) -> int:
-        """Take the first time from `earliest` on at which the unit is free for so long; return its end.
+        """Book the first gap from `earliest` on that is long enough; return its end.
 
-        Work that waits for something keeps nothing else from the unit meanwhile. Work that takes no time
-        needs no unit.
+        While a piece of work waits for something, the unit is free for others. Work that takes no
+        time needs no unit.
         """
         if not duration:
             return earliest

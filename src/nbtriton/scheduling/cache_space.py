@@ -1,7 +1,7 @@
 """Space of a response cache: what is kept, and what is evicted for it (K7, K11).
 
-Triton's local cache keeps its entries in one block of memory, by Boost's `managed_external_buffer`. What
-that takes for itself is what makes the numbers here: they were measured on a server, byte by byte.
+Triton's local cache keeps its entries in one block of memory, by Boost's `managed_external_buffer`.
+The numbers here come from its overhead: they were measured on a server, byte by byte.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ __all__ = ["MIN_CACHE_BYTES", "CacheSpace", "header_bytes"]
 
 # Memory is given in units.
 _UNIT: Final = 16
-# Bytes of the block that describe it, and those behind the last piece.
+# Bytes of the block that describe it, and the bytes after the last piece.
 _OWN: Final = 128
 _END: Final = 16
-# Bytes in front of a piece, and the least that a piece takes with them.
+# Bytes before a piece, and the smallest size of a piece with them.
 _PIECE: Final = 8
 _SMALLEST: Final = 48
-# A smaller block cannot describe itself and one piece.
+# A smaller block has no room for its own description and one piece.
 MIN_CACHE_BYTES: Final = _OWN + _END + _SMALLEST
 
 
 def header_bytes(outputs: Iterable[tuple[str, str, int]]) -> int:
-    """Return what an entry takes beside the bytes of its tensors.
+    """Return the overhead of an entry: its size without the bytes of its tensors.
 
     Parameters
     ----------
@@ -40,7 +40,7 @@ def header_bytes(outputs: Iterable[tuple[str, str, int]]) -> int:
 
 
 class CacheSpace:
-    """Which entries a cache holds, without their contents; the least recently used one goes first.
+    """The entries that a cache holds, without their contents; the least recently used one is evicted first.
 
     Parameters
     ----------
@@ -59,18 +59,18 @@ class CacheSpace:
         return len(self._entries)
 
     def holds(self, key: Hashable) -> bool:
-        """Return whether an entry is there."""
+        """Return whether the cache has an entry."""
         return key in self._entries
 
     def use(self, key: Hashable) -> None:
-        """Make an entry that is there the most recently used one."""
+        """Mark an existing entry as the most recently used one."""
         self._entries.move_to_end(key)
 
     def insert(self, key: Hashable, content_bytes: int) -> list[Hashable]:
-        """Add an entry that is not there, if it can have a place; return those evicted for it.
+        """Add a new entry if there can be room for it; return the entries evicted for it.
 
-        As in Triton one that is larger than the whole cache evicts nothing, and one that does not fit
-        beside the cache's own data evicts all in vain.
+        As in Triton, an entry larger than the whole cache evicts nothing, and one that fits only
+        without the cache's own data evicts everything in vain.
         """
         evicted: list[Hashable] = []
         if content_bytes > self.size_bytes:
@@ -87,7 +87,7 @@ class CacheSpace:
 
     @property
     def used_bytes(self) -> int:
-        """Bytes that are not free, the cache's own included."""
+        """Bytes in use, including the cache's own."""
         return self._usable - self._free
 
     @property

@@ -45,7 +45,7 @@ class BatchStrategy(Protocol):
         ...
 
     def finalize(self, state: Any) -> None:
-        """Release the state of a batch, formed or abandoned. Must not raise."""
+        """Release the state of a batch, whether formed or abandoned. Must not raise."""
         ...
 
 
@@ -73,7 +73,7 @@ def batch_state(strategy: BatchStrategy, tickets: Sequence[Ticket]) -> object:
 def includes_all(
     strategy: BatchStrategy, tickets: Sequence[Ticket], others: Sequence[Ticket]
 ) -> bool:
-    """Return whether all requests of another batch may join one; Triton merges them unasked."""
+    """Return whether all requests of another batch may join this one; Triton merges them without asking."""
     try:
         state = batch_state(strategy, tickets)
     except TritonError:

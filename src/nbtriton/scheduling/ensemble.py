@@ -1,10 +1,11 @@
 """Ensemble scheduler: dataflow between steps (E1 to E21).
 
-`EnsemblePlan` is an ensemble, `EnsembleRun` one request in it. The run has only the *names* of tensors:
-the engine keeps the tensors, and releases those that the run's decisions name.
+An `EnsemblePlan` describes an ensemble, an `EnsembleRun` is one request in it. The run knows only
+the *names* of tensors: the engine keeps the tensors, and releases those that the run's decisions
+name.
 
 An *iteration* is one pass through the graph. The ensemble's inputs begin iteration 0. Every response of
-a decoupled step begins a new iteration, in which the steps behind it run again (E14).
+a decoupled step begins a new iteration, in which the steps after it run again (E14).
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ class Start:
     ----------
     step : int
     release : tuple of str
-        Ensemble tensors with no later reader: to be released once this step has them.
+        Ensemble tensors without a later reader: released once this step has them.
     """
 
     __slots__ = ("release", "step")
@@ -54,7 +55,7 @@ class Advance:
     over : bool
         The iteration has ended with the other decisions: its tensors may be released.
     done : bool
-        No step runs or can start in any iteration: the request is finished.
+        No step is running or can start in any iteration: the request is finished.
     """
 
     __slots__ = ("done", "emit", "over", "starts")
@@ -167,7 +168,7 @@ class _Route:
             )
             for names in plan.step_inputs
         )
-        # The start of each step that shares no tensor with another one.
+        # The start of each step that shares no tensor with another step.
         self._alone = [
             Start(index, tuple([name for name, _ in released]))
             if all(readers == 1 << index for _, readers in released)
@@ -313,7 +314,7 @@ class EnsembleRun:
         return self._advance(iteration, state, (), arrived=False)
 
     def fail(self) -> bool:
-        """Handle the failure of a step; True for the first, which answers the request (E13)."""
+        """Handle the failure of a step; True for the first failure, which answers the request (E13)."""
         first = not self.failed
         self.failed = True
         return first
@@ -346,7 +347,7 @@ class EnsembleRun:
         if emit:
             state.emitted = True
         state.running += len(starts)
-        # If no step runs, the last one has finished, or no step reads what began it.
+        # If no step is running, the last one has finished, or no step reads what began the iteration.
         if state.running:
             return Advance(starts, emit)
         self._iterations.pop(iteration, None)

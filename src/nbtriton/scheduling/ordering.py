@@ -20,7 +20,7 @@ class _Slot(Generic[R]):
 
 
 class ResponseOrder(Generic[R]):
-    """Hold early responses until every request accepted before has sent its final one.
+    """Hold early responses until every request accepted before has sent its final response.
 
     Responses of the head of a line pass immediately. A key identifies one request and is unique over
     all lines. Each batcher has its own line: one per model, or one per instance under the oldest
@@ -42,7 +42,7 @@ class ResponseOrder(Generic[R]):
         self._slots[key] = _Slot(keys)
 
     def remove_line(self, line: int) -> None:
-        """Remove a line: it accepts no further requests, those in it are still answered in order."""
+        """Remove a line: it accepts no further requests, and those in it are still answered in order."""
         self._lines.pop(line, None)
 
     def respond(self, key: int, response: R, *, final: bool) -> list[R]:

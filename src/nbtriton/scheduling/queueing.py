@@ -14,8 +14,8 @@ from nbtriton.scheduling.tickets import RejectTicket, Ticket, TicketState
 
 __all__ = ["BatcherSettings", "PriorityQueue", "QueuePolicy", "SequenceSettings", "TimeoutAction"]
 
-# Detached tickets are swept when they are most of a line and more than this many: a starved level
-# whose requests all time out must not keep them.
+# Detached tickets are swept once they make up most of a line and exceed this number, so that a
+# starved level whose requests all time out does not keep them.
 _SWEEP_ABOVE: Final = 64
 _TIMED_OUT: Final = ("UNAVAILABLE", "Request timeout expired", "timeout")
 
@@ -58,7 +58,7 @@ class _Level:
         self.fifo: deque[Ticket] = deque()
         self.delayed: deque[Ticket] = deque()
         self.count = 0  # all that wait, pending ones included (Q4)
-        self.in_heap = False  # its number is in the queue's heap of levels
+        self.in_heap = False  # whether its number is in the queue's heap of levels
 
 
 class PriorityQueue:
@@ -198,8 +198,8 @@ class PriorityQueue:
     def expired(self, now: int) -> Iterator[tuple[Ticket, TimeoutAction]]:
         """Yield the tickets whose deadline has come, with the action of their level.
 
-        The caller calls `expire` for each one to be rejected before it asks for the next; those to be
-        delayed are moved by `head`.
+        The caller calls `expire` for each ticket to reject before it asks for the next one; `head`
+        moves those to delay.
         """
         deadlines = self._deadlines
         while deadlines and deadlines[0][0] <= now:
@@ -212,7 +212,7 @@ class PriorityQueue:
         self.detach(ticket)
         ticket.state = TicketState.DONE
         level = self._levels[ticket.priority]
-        if not level.count:  # nothing may come by that skips it, and it may have large tensors
+        if not level.count:  # no scan may come that skips it, and its tensors may be large
             level.fifo.clear()
             level.delayed.clear()
         return RejectTicket(ticket, status, message, reason)
@@ -222,7 +222,7 @@ class PriorityQueue:
         return self.reject(ticket, *_TIMED_OUT)
 
     def tickets(self) -> list[Ticket]:
-        """Return the tickets that wait, but for those that are pending."""
+        """Return the waiting tickets, except the pending ones."""
         levels = [self._levels[number] for number in sorted(self._levels)]
         return [
             *[one for level in levels for one in level.fifo if one.state is TicketState.QUEUED],
@@ -230,7 +230,7 @@ class PriorityQueue:
         ]
 
     def next_deadline(self) -> int | None:
-        """Return when the next waiting ticket expires, None without one."""
+        """Return when the next waiting ticket expires; None if none does."""
         deadlines = self._deadlines
         while deadlines:
             if _can_expire(deadlines[0][2]):

@@ -70,12 +70,12 @@ class RateLimiter:
     def add(
         self, key: Hashable, needs: Sequence[ResourceNeed], device: int = 0, priority: int = 0
     ) -> None:
-        """Register an instance. No instance is granted, even if a pool grows (R3).
+        """Register an instance. Nothing is granted, even if a pool grows (R3).
 
         Raises
         ------
         ResourceShortage
-            The instance could never run, or uses a name both as a global and a device resource.
+            The instance could never run, or uses one name for both a global and a device resource.
             Nothing has changed.
         """
         member = _Member(needs, device, priority)
@@ -100,7 +100,7 @@ class RateLimiter:
     def remove(self, key: Hashable) -> list[Hashable]:
         """Remove an instance; return the instances granted because of it.
 
-        While it holds its resources its needs count; it is removed by their `release`.
+        While it holds resources its needs count; their `release` removes it.
         """
         member = self._members.get(key)
         if member is not None:
@@ -124,8 +124,9 @@ class RateLimiter:
     def release(self, key: Hashable, *, more: bool = False) -> list[Hashable]:
         """Release the resources of an instance; return the instances granted because of it (R8).
 
-        With ``more``, another batch is ready for it: it is staged again first, because only then it
-        competes with the waiting instances by priority (R6). Then two may be granted.
+        With ``more``, another batch is ready for it. It is staged again first, because only then
+        does it compete with the waiting instances by priority (R6); two instances may then be
+        granted.
         """
         member = self._members[key]
         for pool, need in member.needs.items():
@@ -162,7 +163,7 @@ class RateLimiter:
 
     def _grant(self) -> list[Hashable]:
         """Grant the head of the queue its resources if they are free."""
-        while self._staged and not self._staged[0][-1].staged:  # removed meanwhile
+        while self._staged and not self._staged[0][-1].staged:  # removed in the meantime
             heappop(self._staged)
         if not self._staged or self._lacking(self._staged[0][-1]):
             return []

@@ -49,7 +49,7 @@ class _Sequence:
         self.last_arrival_ns = 0
         self.issued: Ticket | None = None  # with the instance, or with its batcher
         self.arrived_ns = 0  # arrival of the issued request
-        self.ended = False  # END has arrived, or the sequence was idle too long
+        self.ended = False  # END has arrived, or the sequence was idle for too long
         self.backlog_deadline_ns = 0
 
 
@@ -79,7 +79,7 @@ class SequenceBatcher:
         self._refilled: deque[tuple[int, int]] = deque()  # slots just assigned from the backlog
         self._idle: set[int] = set()  # direct: idle instances
         self._retiring: set[int] = set()  # removed instances that still have sequences
-        # Instances that were lost while they were busy, with the error of requests to their sequences.
+        # Instances lost while busy, with the error for requests to their sequences.
         self._lost: dict[int, tuple[str, str]] = {}
         self._suspended: set[int] = set()
         self._batchers: dict[int, Batcher] = {}  # oldest: one per instance
@@ -112,7 +112,7 @@ class SequenceBatcher:
         return self._advance(now, out)
 
     def submit_cancelled(self, now: int, ticket: Ticket) -> list[Decision]:
-        """Handle the arrival of a request that is cancelled already: it ends its sequence (X5)."""
+        """Handle the arrival of a request that was already cancelled: it ends its sequence (X5)."""
         found = self._admit(now, ticket)
         if isinstance(found, RejectTicket):
             return [found]
@@ -126,8 +126,8 @@ class SequenceBatcher:
     ) -> list[Decision]:
         """Handle the end of the batch of these tickets: its instance is idle again.
 
-        ``again``: requests that the model of an iterative sequence reschedules (IT2); any other
-        request ends its iterative sequence (IT3).
+        ``again``: the requests that the model of an iterative sequence reschedules (IT2); any other
+        request ends its sequence (IT3).
         """
         out: list[Decision] = []
         places = []
@@ -188,7 +188,7 @@ class SequenceBatcher:
         in_slot = sequence.place is not None and ticket in sequence.waiting
         out += self._end_cancelled(sequence, ticket if in_slot else None)
         self._free_if_done(sequence)
-        if sequence.place is not None:  # for an END, whose slot is free already (OL4)
+        if sequence.place is not None:  # for an END, whose slot is already free (OL4)
             self._issue(now, sequence.place, out)
         return self._advance(now, out)
 
@@ -198,16 +198,16 @@ class SequenceBatcher:
         return self._advance(now, [])
 
     def remove_instance(self, now: int, instance: int) -> list[Decision]:
-        """Remove an instance: no new sequence; retired when its sequences have ended (L16)."""
+        """Remove an instance: it gets no new sequence, and is retired when its sequences have ended (L16)."""
         self._retiring.add(instance)
         self._free.remove_instance(instance)
         return self._advance(now, [])
 
     def suspend(self, now: int, instance: int, status: str, message: str) -> list[Decision]:
-        """Give no more batches to an instance that was lost, and end its sequences.
+        """Give no more batches to a lost instance, and end its sequences.
 
-        What the model knew of them is gone with it: their waiting requests are rejected with this error,
-        and further ones need START.
+        The model's state for them is lost: their waiting requests are rejected with this error, and
+        later ones need START.
         """
         if instance in self._lost or instance in self._suspended:
             return []
@@ -233,8 +233,8 @@ class SequenceBatcher:
         return self._advance(now, out + suspended)
 
     def resume(self, now: int, instance: int) -> list[Decision]:
-        """Handle that a suspended instance can run batches again."""
-        if instance not in self._suspended:  # removed meanwhile
+        """Resume a suspended instance: it can run batches again."""
+        if instance not in self._suspended:  # removed in the meantime
             return []
         self._suspended.remove(instance)
         out: list[Decision] = []
@@ -256,7 +256,7 @@ class SequenceBatcher:
         return self._advance(now, out)
 
     def clear(self, status: str, message: str) -> list[Decision]:
-        """Reject all requests that no instance has yet: the server is stopping."""
+        """Reject all requests that no instance has taken: the server is stopping."""
         rejected = [
             rejection
             for batcher in self._batchers.values()
@@ -277,19 +277,19 @@ class SequenceBatcher:
     # -- queries ---------------------------------------------------------------------------------
 
     def wake_at(self) -> int | None:
-        """Return when `tick` is due even without another event; None for never."""
+        """Return when `tick` is due if no other event comes first; None for never."""
         times = [self._idleness.next(), self._timeouts.next(), *self._waits.values()]
         times += [batcher.wake_at() for batcher in self._batchers.values()]
         return min((when for when in times if when is not None), default=None)
 
     @property
     def waiting(self) -> int:
-        """Number of accepted requests that do not run yet."""
+        """Number of accepted requests that are not running yet."""
         staged = sum(len(run.tickets) for run in self._staged.values())
         return self._waiting + staged + sum(b.waiting for b in self._batchers.values())
 
     def tickets(self) -> list[Ticket]:
-        """Return the accepted requests that do not run yet."""
+        """Return the accepted requests that are not running yet."""
         staged = [one for run in self._staged.values() for one in run.tickets]
         return [*staged, *[one for one in self._owner if one.state is not TicketState.RUNNING]]
 
@@ -324,7 +324,7 @@ class SequenceBatcher:
         return SuspendInstance(instance)
 
     def _retire_instances(self) -> list[RetireInstance]:
-        """Retire the removed instances that have no sequence and run nothing."""
+        """Retire the removed instances that have no sequence and no running batch."""
         done = [
             k for k in sorted(self._retiring) if not any(self._rows[k]) and not self._is_busy(k)
         ]
@@ -393,7 +393,7 @@ class SequenceBatcher:
         return slot, instance
 
     def _free_slot(self, sequence: _Sequence) -> None:
-        """Free a slot; the head of the backlog gets it at once (SQ5), `_fill` issues its request."""
+        """Free a slot; the head of the backlog gets it at once (SQ5), and `_fill` issues its request."""
         assert sequence.place is not None
         slot, instance = sequence.place
         if self._rows[instance][slot] is not sequence:
@@ -412,7 +412,7 @@ class SequenceBatcher:
     def _next_in_backlog(self) -> _Sequence | None:
         while self._backlog:
             sequence = self._backlog.popleft()
-            if sequence.waiting:  # otherwise cancelled, or timed out
+            if sequence.waiting:  # otherwise it was cancelled, or timed out
                 return sequence
         return None
 
@@ -565,7 +565,7 @@ class SequenceBatcher:
         if not reason:
             return
         key = ready[0][1].waiting[0].shape_key
-        # A row of another shape is padding now; its request waits for the next batch (DI5).
+        # A row of another shape becomes padding; its request waits for the next batch (DI5).
         chosen = [(slot, s) for slot, s in ready if s.waiting[0].shape_key == key]
         tickets = tuple([self._pop_request(sequence) for _, sequence in chosen])
         for ticket in tickets:
@@ -583,7 +583,7 @@ class SequenceBatcher:
             out.append(run)
 
     def _start_reason(self, now: int, instance: int, heads: list[Ticket]) -> str:
-        """Return why the rows run now; empty if they wait (DI6)."""
+        """Return the reason why the rows run now; empty if they wait (DI6)."""
         settings = self._settings
         if settings.max_queue_delay_ns == 0 or settings.minimum_slot_utilization == 0:
             return "sequence_ready"

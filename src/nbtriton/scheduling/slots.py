@@ -8,7 +8,7 @@ __all__ = ["FreeSlots"]
 
 
 class FreeSlots:
-    """The lowest slot number over all instances comes first; the heap orders equal ones, as in Triton."""
+    """The lowest slot number over all instances comes first; the heap orders equal numbers, as in Triton."""
 
     __slots__ = ("_heap",)
 

@@ -28,12 +28,12 @@ SEQUENCE_END: Final = 2
 
 
 def sequence_flags(start: object, end: object) -> int:
-    """Return the flags of a request; what is true starts its sequence, or ends it."""
+    """Return the flags of a request that starts or ends its sequence."""
     return (SEQUENCE_START if start else 0) | (SEQUENCE_END if end else 0)
 
 
 class TicketState(IntEnum):
-    """State of a ticket: only forward, except from PENDING back to QUEUED or DELAYED."""
+    """State of a ticket. It moves forward only, except from PENDING back to QUEUED or DELAYED."""
 
     NEW = 0
     QUEUED = 1
@@ -141,7 +141,7 @@ class RunBatch:
     formed_ns : int
         The ``now`` of the decision.
     waiting : int
-        Requests that wait on: with 0 nothing could have made the batch larger.
+        Requests that still wait: with 0 nothing could have made the batch larger.
     """
 
     __slots__ = (
@@ -203,7 +203,7 @@ class StageInstance(NamedTuple):
 
 
 class SuspendInstance(NamedTuple):
-    """An instance that was lost runs nothing: it gets no batch until it is resumed."""
+    """A lost instance runs nothing: it gets no batch until it is resumed."""
 
     instance: int
     reason: str = "lost"

@@ -38,7 +38,7 @@ class TimerQueue(Generic[Item]):
             self._sweep_at = max(64, 2 * len(self._entries))
 
     def due(self, now: int) -> Iterator[Item]:
-        """Pop the due items; the caller may add later ones meanwhile."""
+        """Pop the due items; the caller may add later ones while it iterates."""
         while self._entries and self._entries[0][0] <= now:
             when, _, item = heappop(self._entries)
             if self._is_live(when, item):
