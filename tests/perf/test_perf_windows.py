@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nbtriton.drawing import percentile
 from nbtriton.lab.perf.measure import measured_point
 from nbtriton.lab.perf.windows import (
     LevelMeter,
@@ -16,7 +17,6 @@ from nbtriton.lab.perf.windows import (
     Window,
     is_stable,
     merge,
-    percentile_us,
     summarize,
 )
 
@@ -55,7 +55,7 @@ def feed(meter: LevelMeter, windows):
 )
 def test_PA8_percentile_index_is_floor_of_p_times_n_minus_1_plus_half(percent, index):
     pool = np.arange(10) * 1000
-    assert percentile_us(pool, percent) == index
+    assert percentile(pool, percent) / 1000 == index
 
 
 def test_PA8_percentiles_of_an_empty_pool_are_nan():
@@ -71,10 +71,10 @@ latencies = st.lists(st.integers(1, 10**10), min_size=1, max_size=200).map(np.ar
 def test_PA8_percentiles_are_members_and_ordered(pool, p, q):
     pool = np.sort(pool)
     low, high = sorted((p, q))
-    assert percentile_us(pool, low) <= percentile_us(pool, high)
-    assert percentile_us(pool, p) in pool / 1000
-    assert percentile_us(pool, 0) == pool[0] / 1000
-    assert percentile_us(pool, 100) == pool[-1] / 1000
+    assert percentile(pool, low) / 1000 <= percentile(pool, high) / 1000
+    assert percentile(pool, p) / 1000 in pool / 1000
+    assert percentile(pool, 0) / 1000 == pool[0] / 1000
+    assert percentile(pool, 100) / 1000 == pool[-1] / 1000
 
 
 @given(latencies)
@@ -298,9 +298,9 @@ def test_PA8_merging_pools_latencies_and_adds_counts_and_durations(pools, errors
     assert merged.request_count == len(pooled)
     assert merged.error_count == errors * len(pools)
     assert merged.window_s == pytest.approx(len(pools))
-    assert merged.latency.p99_us == percentile_us(pooled, 99)
-    assert merged.latency.percentile_us == percentile_us(pooled, 42)
-    assert merged.stabilizing_us == percentile_us(pooled, 42)
+    assert merged.latency.p99_us == percentile(pooled, 99) / 1000
+    assert merged.latency.percentile_us == percentile(pooled, 42) / 1000
+    assert merged.stabilizing_us == percentile(pooled, 42) / 1000
     assert merged.latency.avg_us == pytest.approx(pooled.mean() / 1000)
 
 

@@ -24,7 +24,7 @@ from nbtriton.drawing.dag import (
 )
 from nbtriton.drawing.graph import Edge, Graph, Node, Traffic, folded, topological
 from nbtriton.drawing.layering import Layout, layout
-from nbtriton.drawing.numbers import count, counted, lasting, measure, sparkline
+from nbtriton.drawing.numbers import count, counted, lasting, measure, percentile, sparkline
 from nbtriton.drawing.panels import curve_scene, curve_scenes
 from nbtriton.drawing.scene import Shape, fitting, to_json, to_svg
 from nbtriton.drawing.table import Column, TableView, in_units, table_html, table_text
@@ -90,6 +90,7 @@ __all__ = [
     "layout",
     "leading",
     "measure",
+    "percentile",
     "sparkline",
     "table_html",
     "table_text",

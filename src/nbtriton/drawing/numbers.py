@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 __all__ = [
     "MISSING",
@@ -14,6 +15,7 @@ __all__ = [
     "measure",
     "nice_ceiling",
     "nice_ticks",
+    "percentile",
     "plain",
     "sparkline",
 ]
@@ -34,6 +36,13 @@ def count(value: float) -> str:
 def counted(number: int, noun: str, plural: str = "") -> str:
     """Write how many things there are: ``1 row``, ``2 rows``; `plural` if it is not `noun` with an s."""
     return f"{count(number)} {noun if number == 1 else plural or f'{noun}s'}"
+
+
+def percentile(ordered: Sequence[float], percent: float) -> float:
+    """Return perf_analyzer's percentile: element floor(p/100 * (n-1) + 0.5) of an ascending list; nan of none (PA8)."""
+    if not len(ordered):
+        return math.nan
+    return float(ordered[math.floor(percent / 100 * (len(ordered) - 1) + 0.5)])
 
 
 def measure(value: float, digits: int = 3) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from nbtriton.common.checks import is_whole
 from nbtriton.common.errors import InvalidArgumentError, UnsupportedError
@@ -16,22 +16,19 @@ from nbtriton.extensions.lessons.scenarios import (
     SimulatedModel,
     subject_of,
 )
-from nbtriton.lab.explain.simulated import records_of
 from nbtriton.lab.explain.trace import ModelRecords
+from nbtriton.lab.perf.traffic import Call, CallOptions
 from nbtriton.lab.simulate import ModelProfile, Profile, ServicePoint
-from nbtriton.lab.simulate.core.replay import Replay
-from nbtriton.lab.simulate.core.world import Trace
-from nbtriton.lab.simulate.server import SimulatedServer
-from nbtriton.model.config import format_pbtxt, is_ensemble, plan_instances
+from nbtriton.lab.simulate.core.world import Request, Trace
+from nbtriton.lab.simulate.experiment import Due, Experiment
+from nbtriton.model.config import ModelConfig, format_pbtxt, is_ensemble, plan_instances
 from nbtriton.runtime.engine import BatchRecord, RequestRecord
+from nbtriton.scheduling import SEQUENCE_START
 
 if TYPE_CHECKING:
     from nbtriton.runtime.engine import Server
 
 __all__ = ["ScenarioRun", "run", "traced"]
-
-# Most events of one figure: a longer scenario counts as endless.
-_MOST_EVENTS = 100_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,14 +69,6 @@ class ScenarioRun:
         return (at_ns - self.begin_ns) / 1e6
 
 
-@dataclass(frozen=True, slots=True)
-class _Call:
-    """The fields of `nbtriton.lab.perf.traffic.Call` that a replay needs; that class needs NumPy."""
-
-    options: Mapping[str, Any]
-    ends: bool = False
-
-
 def run(scenario: Scenario) -> ScenarioRun:
     """Run a scenario in virtual time; the engine itself takes no time.
 
@@ -89,8 +78,7 @@ def run(scenario: Scenario) -> ScenarioRun:
         A model that cannot be simulated.
     """
     configs = {model.name: model.config for model in scenario.models}
-    server = SimulatedServer(_profile(scenario), configs)
-    server.world.trace = trace = Trace()
+    experiment = Experiment(_profile(scenario), configs, traced=True)
     first = scenario.models[0].name
     lengths = Counter((one.model or first, one.sequence) for one in scenario.arrivals)
     seen: Counter[tuple[str, int | str]] = Counter()
@@ -98,20 +86,84 @@ def run(scenario: Scenario) -> ScenarioRun:
     for one in scenario.arrivals:
         key = (one.model or first, one.sequence)
         seen[key] += 1
-        options: dict[str, Any] = {}
+        options = CallOptions()
         if one.sequence:
-            options = {
-                "sequence_id": one.sequence,
-                "sequence_start": seen[key] == 1,
-                "sequence_end": seen[key] == lengths[key],
-            }
-        call = _Call(options)
-        planned.append((round(one.at_ms * 1e6), server.runtime(key[0]), one.rows, 0, call))
-    replay = Replay(server.world, planned)
-    replay.start()
-    if server.world.calendar.run(2**62, _MOST_EVENTS) == _MOST_EVENTS:
-        raise UnsupportedError(f"the scenario '{scenario.title}' does not come to an end")
-    return ScenarioRun(scenario, records_of(configs, trace))
+            options = CallOptions(
+                sequence_id=one.sequence,
+                sequence_start=seen[key] == 1,
+                sequence_end=seen[key] == lengths[key],
+            )
+        planned.append(Due(round(one.at_ms * 1e6), Call({}, options, model=key[0]), one.rows))
+    if experiment.replay(planned).interrupted:
+        raise KeyboardInterrupt
+    return ScenarioRun(scenario, _records_of(configs, experiment.trace))
+
+
+def _records_of(configs: Mapping[str, ModelConfig], trace: Trace) -> tuple[ModelRecords, ...]:
+    """Return the records of each model, ordered by its requests and by the starts of its batches.
+
+    Parameters
+    ----------
+    configs : mapping of str to ModelConfig
+        All models and ensembles in the trace.
+    trace : Trace
+        The lanes of client requests are their numbers, from 0.
+    """
+    numbers = _numbers(trace)
+    batches: dict[str, list[BatchRecord]] = {name: [] for name in configs}
+    carried: dict[int, BatchRecord] = {}
+    instances = {
+        name: tuple(plan.name for plan in plan_instances(config, gpus=None) if not plan.passive)
+        for name, config in configs.items()
+        if not is_ensemble(config)
+    }
+    for name, instance, ran, start, end in trace.executions:
+        arrived = min(_request(ticket).accepted_ns for ticket in ran.tickets)
+        batch = BatchRecord(
+            name, 1, instances[name][instance], tuple(numbers[id(ticket)] for ticket in ran.tickets),
+            ran.size, ran.reason, start - arrived, start, end,
+            False, ran.formed_ns, ran.waiting, start, end,
+        )  # fmt: skip
+        batches[name].append(batch)
+        carried.update((id(ticket), batch) for ticket in ran.tickets)
+    requests: dict[str, list[RequestRecord]] = {name: [] for name in configs}
+    for name, request, answered, reason, message in trace.answers:
+        root = request.root
+        requests[name].append(
+            RequestRecord(
+                name, 1, numbers[id(request)], "", numbers[id(root)] if root is not None else 0,
+                request.step, request.size, request.accepted_ns, request.enqueued_ns, answered,
+                answered, 1, carried.get(id(request)), reason,
+                "UNAVAILABLE" if message else "", message, request.correlation_id,
+                bool(request.flags & SEQUENCE_START),
+            )
+        )  # fmt: skip
+    return tuple(
+        ModelRecords(
+            name,
+            sorted(requests[name], key=lambda one: one.number),
+            sorted(batches[name], key=lambda one: one.start_ns),
+            instances.get(name, ()),
+        )
+        for name in configs
+    )
+
+
+def _request(ticket: object) -> Request:
+    assert isinstance(ticket, Request)
+    return ticket
+
+
+def _numbers(trace: Trace) -> dict[int, int]:
+    """Return the number of each request by its identity: clients' requests from 1, then those of steps."""
+    found: dict[int, Request] = {id(request): request for _, request, _, _, _ in trace.answers}
+    clients = [request for request in found.values() if request.root is None]
+    steps = [request for request in found.values() if request.root is not None]
+    numbers = {id(request): request.lane + 1 for request in clients}
+    following = max(numbers.values(), default=0) + 1
+    steps.sort(key=lambda request: (request.accepted_ns, request.step))
+    numbers.update((id(request), following + index) for index, request in enumerate(steps))
+    return numbers
 
 
 def _profile(scenario: Scenario) -> Profile:

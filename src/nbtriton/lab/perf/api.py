@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Unpack
 from nbtriton.lab.perf.options import PerfOptions
 from nbtriton.lab.perf.progress import Observer
 from nbtriton.lab.perf.report import PerfReport
-from nbtriton.lab.perf.run import run
 from nbtriton.options.blocks import PERF, PerfSettings
 from nbtriton.options.table import signed
 
@@ -173,4 +172,6 @@ def perf(
     stops there. Here its numbers stay, marked ``"unstable"``, and the sweep continues: a notebook on a busy
     laptop is rarely stable, and its measurements should not be lost.
     """
+    from nbtriton.lab.perf.run import run  # the engine and its clients
+
     return run(PerfOptions(server, model, observer=observer, **options))

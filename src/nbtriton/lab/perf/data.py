@@ -10,6 +10,7 @@ import numpy as np
 
 from nbtriton.common.errors import InvalidArgumentError, nearest
 from nbtriton.common.packages import needed
+from nbtriton.lab.perf.traffic import STRING_LENGTH
 from nbtriton.model.config import ModelConfig, TensorSpec, input_specs
 from nbtriton.model.tensors import Array, as_array, gather, numpy_dtype, shape_of, to_torch
 
@@ -19,8 +20,6 @@ InputData = Literal["random", "zero"]
 Request = Mapping[str, Array]
 Inputs = Mapping[str, object] | Sequence[Mapping[str, object]]
 
-# perf_analyzer's --string-length default (PA31).
-STRING_LENGTH = 128
 # perf_analyzer fills integers with random bytes, too large for any embedding or label table; numbers
 # below 128 fit every integer type.
 INTEGER_END = 128

@@ -14,7 +14,6 @@ from nbtriton.lab.perf.breakdown import (
     breakdown,
     with_composing,
 )
-from nbtriton.lab.perf.driver import LoadRun, LoadSpec, make_load
 from nbtriton.lab.perf.loads import (
     Concurrency,
     Load,
@@ -36,9 +35,9 @@ from nbtriton.lab.perf.windows import (
     Window,
     merge,
 )
-from nbtriton.runtime.engine.interrupts import wait_in_slices
 
 if TYPE_CHECKING:
+    from nbtriton.lab.perf.driver import LoadRun
     from nbtriton.lab.perf.remote import Target
 
 __all__ = [
@@ -252,6 +251,8 @@ def traffic_of(level: Level) -> tuple[Traffic, int, bool]:
 
 
 def _load(server: Target, model: str, level: Level) -> LoadRun:
+    from nbtriton.lab.perf.driver import LoadSpec, make_load  # a prediction needs no engine
+
     traffic, lanes, serial = traffic_of(level)
     return make_load(
         LoadSpec(
@@ -295,6 +296,8 @@ class _Wait:
 
     def seconds(self, seconds: float | None) -> None:
         """Wait until the load has ended, or for a time in seconds."""
+        from nbtriton.runtime.engine.interrupts import wait_in_slices
+
         now_ns = monotonic_ns()
         end_ns = None if seconds is None else now_ns + round(seconds * 1e9)
         while end_ns is None or now_ns < end_ns:
@@ -329,7 +332,7 @@ def _warm_up(run: LoadRun, level: Level, wait: _Wait) -> float:
             break
         wait.seconds(_WARM_UP_POLL_S)
     latencies_ns = run.collect(start_ns, now_ns).latencies_ns
-    return (int(latencies_ns.max()) if len(latencies_ns) else now_ns - start_ns) / 1000
+    return max(latencies_ns, default=now_ns - start_ns) / 1000
 
 
 def _wait_window(run: LoadRun, plan: WindowPlan, start_ns: int, wait: _Wait) -> None:
@@ -461,7 +464,7 @@ def measured_point(
 def _shortest_s(verdict: Verdict) -> float:
     """Return the shortest latency in seconds."""
     return min(
-        (float(w.latencies_ns.min()) / 1e9 for w in verdict.windows if len(w.latencies_ns)),
+        (min(w.latencies_ns) / 1e9 for w in verdict.windows if len(w.latencies_ns)),
         default=0.0,
     )
 

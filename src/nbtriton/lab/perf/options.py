@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from copy import copy
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Unpack
 
@@ -52,6 +53,13 @@ _QUICK_LONGEST_S = 0.3
 # Assumed number of levels of a search without a known number.
 _QUICK_LEVELS = 8
 
+
+# Options that a report keeps as given.
+_SETTINGS = (
+    "measurement_mode", "measurement_request_count", "stability_percentage", "percentile",
+    "latency_threshold_ms", "binary_search", "request_distribution", "request_count", "seed",
+    "streaming", "model_version", "priority", "timeout_us", "shared_memory",
+)  # fmt: skip
 
 _KINDS = {
     "server": optional(
@@ -236,6 +244,21 @@ class PerfOptions:
             warm_up_s=_QUICK_WARM_UP_S if self.quick else _WARM_UP_S,
             longest_warm_up_s=longest_s,
         )
+
+    def settings(self, sequences: SequencePlan | None, windows: WindowPlan) -> dict[str, Any]:
+        """Return the settings that a report keeps."""
+        settings: dict[str, Any] = {name: getattr(self, name) for name in _SETTINGS}
+        settings |= {
+            "measurement_interval_ms": windows.interval_ms,
+            "max_trials": self.stability_rule().max_trials,
+            "input_data": str(self.input_data) if self.inputs is None else "given",
+        }
+        if self.recording is not None:
+            is_recording = isinstance(self.recording, Recording)
+            settings["recording"] = "given" if is_recording else str(self.recording)
+        if sequences is not None:
+            settings["sequences"] = asdict(sequences)
+        return settings
 
     def stability_rule(self) -> StabilityRule:
         """Return the rule of stability."""

@@ -7,20 +7,13 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from nbtriton.common.errors import InvalidArgumentError
-from nbtriton.lab.perf.data import (
-    STRING_LENGTH,
-    Inputs,
-    Request,
-    check_batch_size,
-    generate,
-    requests_from,
-)
-from nbtriton.lab.perf.inputfile import read_input_file
-from nbtriton.lab.perf.traffic import CallOptions, SequenceData, SequencePlan
+from nbtriton.lab.perf.traffic import STRING_LENGTH, CallOptions, SequenceData, SequencePlan
 from nbtriton.model.config import ModelConfig, enum_name
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from nbtriton.lab.perf.data import Inputs, Request
 
 __all__ = ["Data", "Workload", "check_streaming", "sequence_plan", "workloads"]
 
@@ -121,6 +114,9 @@ def workloads(
     InvalidArgumentError
         Data that does not fit the model, or too large a batch; before any load.
     """
+    from nbtriton.lab.perf.data import check_batch_size, requests_from  # NumPy
+    from nbtriton.lab.perf.inputfile import read_input_file
+
     file = None
     if data.inputs is None and data.input_data not in _GENERATED:
         file = read_input_file(data.input_data, config, data.shapes)
@@ -150,6 +146,8 @@ def workloads(
 
 
 def _generated(config: ModelConfig, rows: int, data: Data) -> Request:
+    from nbtriton.lab.perf.data import generate
+
     return generate(
         config,
         batch_size=rows,
@@ -164,6 +162,8 @@ def _generated(config: ModelConfig, rows: int, data: Data) -> Request:
 def _sequence_data(
     config: ModelConfig, size: int | None, data: Data, plan: SequencePlan, file: Any
 ) -> SequenceData:
+    from nbtriton.lab.perf.data import requests_from
+
     if size not in (None, 1):
         raise InvalidArgumentError("can not specify batch size > 1 when using a sequence model")
     if file is not None:

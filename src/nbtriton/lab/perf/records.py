@@ -8,12 +8,10 @@ from __future__ import annotations
 
 import itertools
 from array import array
+from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
-
-import numpy as np
-import numpy.typing as npt
 
 from nbtriton.lab.perf.traffic import Call
 from nbtriton.lab.perf.windows import StreamWindow, Window
@@ -112,11 +110,8 @@ def collect(
         while slot.sequence_end_ns and slot.sequence_end_ns[0] <= end_ns:
             slot.sequence_end_ns.pop(0)
             sequences += 1
-        first, last = slot.collected, len(slot.end_ns)
-        # A copy: an exported buffer would prevent the array from growing.
-        ends = np.frombuffer(slot.end_ns[first:last], np.int64)
-        last = first + int(np.searchsorted(ends, end_ns, "right"))
-        slot.collected = last
+        first = slot.collected
+        slot.collected = last = bisect_right(slot.end_ns, end_ns, first)
         latencies.append(slot.latency_ns[first:last])
         lateness.append(slot.lateness_ns[first:last])
         if slot.stream is not None:
@@ -142,5 +137,8 @@ def collect(
     )
 
 
-def _joined(parts: Sequence[Sequence[int]]) -> npt.NDArray[np.int64]:
-    return np.concatenate([np.empty(0, np.int64), *(np.asarray(part, np.int64) for part in parts)])
+def _joined(parts: Iterable[Iterable[int]]) -> Sequence[int]:
+    joined = array("q")
+    for part in parts:
+        joined.extend(part)
+    return joined

@@ -9,7 +9,7 @@ import platform
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 from itertools import chain
@@ -30,7 +30,6 @@ from nbtriton.lab.perf.prepare import (
     sequence_plan,
     workloads,
 )
-from nbtriton.lab.perf.recording import Recording
 from nbtriton.lab.perf.remote import RemoteServer, Target, remote_server
 from nbtriton.lab.perf.report import PerfReport
 from nbtriton.lab.perf.sample import others_s
@@ -48,16 +47,10 @@ if TYPE_CHECKING:
     from nbtriton.model.config import ModelConfig
     from nbtriton.serving.server import Server
 
-__all__ = ["environment_of", "open_target", "place_of", "run", "settings_of"]
+__all__ = ["environment_of", "open_target", "place_of", "run"]
 
 # Addresses at which an endpoint also answers on the loopback address.
 _LOOPBACK = ("127.0.0.1", "localhost", "0.0.0.0")  # noqa: S104 - compared, not bound
-# Options that a report keeps as given.
-_SETTINGS = (
-    "measurement_mode", "measurement_request_count", "stability_percentage", "percentile",
-    "latency_threshold_ms", "binary_search", "request_distribution", "request_count", "seed",
-    "streaming", "model_version", "priority", "timeout_us", "shared_memory",
-)  # fmt: skip
 
 
 def run(options: PerfOptions) -> PerfReport:
@@ -103,7 +96,7 @@ def run(options: PerfOptions) -> PerfReport:
                 )
                 for point in session.points
             ),
-            settings={**settings_of(options, plan.sequences, windows), **place_of(target)},
+            settings={**options.settings(plan.sequences, windows), **place_of(target)},
             environment=environment,
             notes=(*plan.notes, *session.notes, *chain.from_iterable(observed)),
             elapsed_s=elapsed_s,
@@ -346,24 +339,6 @@ def _measure(
         if configurator is not None:
             configurator.restore()
     return False
-
-
-def settings_of(
-    options: PerfOptions, sequences: SequencePlan | None, windows: WindowPlan
-) -> dict[str, Any]:
-    """Return the settings that a report keeps."""
-    settings: dict[str, Any] = {name: getattr(options, name) for name in _SETTINGS}
-    settings |= {
-        "measurement_interval_ms": windows.interval_ms,
-        "max_trials": options.stability_rule().max_trials,
-        "input_data": str(options.input_data) if options.inputs is None else "given",
-    }
-    if options.recording is not None:
-        is_recording = isinstance(options.recording, Recording)
-        settings["recording"] = "given" if is_recording else str(options.recording)
-    if sequences is not None:
-        settings["sequences"] = asdict(sequences)
-    return settings
 
 
 def place_of(target: Target) -> Mapping[str, Any]:

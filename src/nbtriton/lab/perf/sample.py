@@ -11,9 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic_ns
 
-import numpy as np
-import numpy.typing as npt
-
 from nbtriton.lab.perf.breakdown import ServerBreakdown, breakdown
 from nbtriton.lab.perf.driver import LoadSpec, make_load
 from nbtriton.lab.perf.remote import Target
@@ -34,7 +31,7 @@ class Sample:
     ----------
     start_ns, end_ns : int
         Bounds of the measured time, on the clock of `time.monotonic_ns`.
-    latencies_ns : ndarray of int64
+    latencies_ns : sequence of int
         Of the requests that ended within it.
     errors : int
     first_error : str
@@ -52,7 +49,7 @@ class Sample:
 
     start_ns: int
     end_ns: int
-    latencies_ns: npt.NDArray[np.int64]
+    latencies_ns: Sequence[int]
     errors: int
     first_error: str
     cpu_s: float

@@ -16,14 +16,13 @@ from typing import Any
 
 from nbtriton.common.errors import InvalidArgumentError, TritonError, UnsupportedError
 from nbtriton.lab.perf.data import Request
+from nbtriton.lab.perf.traffic import OUTPUT_BYTES
 from nbtriton.model.config import ModelConfig, output_specs
 from nbtriton.model.tensors import datatype_of, numpy_dtype, shape_of
 from nbtriton.serving.clients.base import Client, SharedTensor, tensor_bytes
 
-__all__ = ["OUTPUT_BYTES", "SharedMemory"]
+__all__ = ["SharedMemory"]
 
-# perf_analyzer's --output-shared-memory-size.
-OUTPUT_BYTES = 102_400
 _DIRECTORY = Path("/dev/shm")  # noqa: S108 - where POSIX shared memory is
 # Alignment of tensors, for the widest vector instructions.
 _ALIGNED = 64

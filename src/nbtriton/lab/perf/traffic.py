@@ -10,11 +10,13 @@ import random
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypedDict
+from typing import TYPE_CHECKING, Any, Protocol, TypedDict
 
 from nbtriton.common.errors import InvalidArgumentError
-from nbtriton.lab.perf.data import Request
 from nbtriton.lab.perf.loads import Concurrency, Load
+
+if TYPE_CHECKING:
+    from nbtriton.lab.perf.data import Request
 
 __all__ = [
     "Call",
@@ -29,6 +31,8 @@ __all__ = [
 
 # perf_analyzer's defaults.
 LENGTH = 20
+STRING_LENGTH = 128  # PA31
+OUTPUT_BYTES = 102_400
 NUM_OF_SEQUENCES = 4
 
 

@@ -6,12 +6,13 @@ Pure: a window is plain numbers, with times of any clock.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
+from statistics import fmean
 from typing import Literal
 
-import numpy as np
-import numpy.typing as npt
+from nbtriton.drawing import percentile
 
 __all__ = [
     "LatencySummary",
@@ -25,7 +26,6 @@ __all__ = [
     "Window",
     "is_stable",
     "merge",
-    "percentile_us",
     "summarize",
 ]
 
@@ -42,7 +42,6 @@ Outcome = Literal[
     "stable", "unstable", "not judged", "over_limit", "failed", "empty", "interrupted", "predicted",
     "beyond the profile",
 ]  # fmt: skip
-_NO_LATENCIES: npt.NDArray[np.int64] = np.empty(0, np.int64)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -52,15 +51,15 @@ class StreamWindow:
     Parameters
     ----------
     responses : int
-    first_ns : ndarray of int64
+    first_ns : sequence of int
         From a request to its first response, an entry for each request that had one.
-    between_ns : ndarray of int64
+    between_ns : sequence of int
         From each response to the next one of its request.
     """
 
     responses: int
-    first_ns: npt.NDArray[np.int64]
-    between_ns: npt.NDArray[np.int64]
+    first_ns: Sequence[int]
+    between_ns: Sequence[int]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -71,13 +70,13 @@ class Window:
     ----------
     start_ns, end_ns : int
         The bounds, from one monotonic clock.
-    latencies_ns : ndarray of int64
+    latencies_ns : sequence of int
         Last response minus start, one entry per successful request.
     errors : int
         Requests that ended with an error.
     first_error : str
         Text of the first error.
-    lateness_ns : ndarray of int64
+    lateness_ns : sequence of int
         Delay of each successful request after its due time at the sender's turn; 0 if in time, and in a
         closed loop.
     sequences : int
@@ -88,10 +87,10 @@ class Window:
 
     start_ns: int
     end_ns: int
-    latencies_ns: npt.NDArray[np.int64]
+    latencies_ns: Sequence[int]
     errors: int = 0
     first_error: str = ""
-    lateness_ns: npt.NDArray[np.int64] = field(default_factory=lambda: _NO_LATENCIES)
+    lateness_ns: Sequence[int] = ()
     sequences: int = 0
     stream: StreamWindow | None = None
 
@@ -129,25 +128,19 @@ class LatencySummary:
     percentile_us: float | None = None
 
 
-def percentile_us(sorted_ns: npt.NDArray[np.int64], percent: float) -> float:
-    """Return perf_analyzer's percentile: element floor(p/100 * (n-1) + 0.5) of the sorted list."""
-    if not len(sorted_ns):
-        return math.nan
-    return float(sorted_ns[math.floor(percent / 100 * (len(sorted_ns) - 1) + 0.5)]) / 1000
-
-
-def summarize(latencies_ns: npt.NDArray[np.int64], percentile: float | None) -> LatencySummary:
+def summarize(latencies_ns: Iterable[int], percent: float | None) -> LatencySummary:
     """Summarise latencies; the standard deviation is the population's (divisor n)."""
-    pool = np.sort(latencies_ns)
-    empty = not len(pool)
+    pool = sorted(latencies_ns)
+    mean_ns = fmean(pool) if pool else math.nan
+    squares = sum((ns - mean_ns) ** 2 for ns in pool)
     return LatencySummary(
-        avg_us=math.nan if empty else float(pool.mean()) / 1000,
-        std_us=math.nan if empty else float(pool.std()) / 1000,
-        p50_us=percentile_us(pool, 50),
-        p90_us=percentile_us(pool, 90),
-        p95_us=percentile_us(pool, 95),
-        p99_us=percentile_us(pool, 99),
-        percentile_us=None if percentile is None else percentile_us(pool, percentile),
+        avg_us=mean_ns / 1000,
+        std_us=math.sqrt(squares / len(pool)) / 1000 if pool else math.nan,
+        p50_us=percentile(pool, 50) / 1000,
+        p90_us=percentile(pool, 90) / 1000,
+        p95_us=percentile(pool, 95) / 1000,
+        p99_us=percentile(pool, 99) / 1000,
+        percentile_us=None if percent is None else percentile(pool, percent) / 1000,
     )
 
 
@@ -178,15 +171,15 @@ class StabilityRule:
     asynchronous: bool = False
     single: bool = False
 
-    def latency_us(self, latencies_ns: npt.NDArray[np.int64]) -> float:
+    def latency_us(self, latencies_ns: Sequence[int]) -> float:
         """Return the stabilising latency in microseconds: the mean, or the chosen percentile."""
         if not len(latencies_ns):
             return math.nan
         if self.percentile is None:
-            return float(latencies_ns.mean()) / 1000
-        return percentile_us(np.sort(latencies_ns), self.percentile)
+            return fmean(latencies_ns) / 1000
+        return percentile(sorted(latencies_ns), self.percentile) / 1000
 
-    def over_limit(self, latencies_ns: npt.NDArray[np.int64]) -> bool:
+    def over_limit(self, latencies_ns: Sequence[int]) -> bool:
         """Return whether the latency reaches the limit.
 
         perf_analyzer truncates the latency to whole milliseconds and compares with ``>=``. For its
@@ -221,8 +214,8 @@ class Measurement:
 
 def merge(windows: Sequence[Window], rule: StabilityRule) -> Measurement:
     """Merge windows into the measurement of a level."""
-    pool = np.concatenate([w.latencies_ns for w in windows]) if windows else _NO_LATENCIES
-    late = np.concatenate([w.lateness_ns for w in windows]) if windows else _NO_LATENCIES
+    pool = list(chain.from_iterable(w.latencies_ns for w in windows))
+    late = list(chain.from_iterable(w.lateness_ns for w in windows))
     return Measurement(
         window_s=sum(w.seconds for w in windows),
         request_count=len(pool),
@@ -230,8 +223,8 @@ def merge(windows: Sequence[Window], rule: StabilityRule) -> Measurement:
         first_error=next((w.first_error for w in windows if w.first_error), ""),
         latency=summarize(pool, rule.percentile),
         stabilizing_us=rule.latency_us(pool),
-        delayed_fraction=float((late > DELAYED_FROM_NS).mean()) if len(late) else 0.0,
-        lateness_avg_us=float(late.mean()) / 1000 if len(late) else 0.0,
+        delayed_fraction=sum(ns > DELAYED_FROM_NS for ns in late) / len(late) if late else 0.0,
+        lateness_avg_us=fmean(late) / 1000 if late else 0.0,
         sequence_count=sum(w.sequences for w in windows),
         stream=_merge_streams(windows, rule),
     )
@@ -246,8 +239,8 @@ def _merge_streams(windows: Sequence[Window], rule: StabilityRule) -> StreamSumm
     return StreamSummary(
         response_count=responses,
         responses_per_s=responses / seconds if seconds else 0.0,
-        first=summarize(np.concatenate([s.first_ns for s in streams]), rule.percentile),
-        between=summarize(np.concatenate([s.between_ns for s in streams]), rule.percentile),
+        first=summarize(chain.from_iterable(s.first_ns for s in streams), rule.percentile),
+        between=summarize(chain.from_iterable(s.between_ns for s in streams), rule.percentile),
     )
 
 
@@ -265,7 +258,7 @@ class LevelMeter:
     """Receives the windows of a level, and returns a verdict at its end.
 
     >>> meter = LevelMeter(StabilityRule(), label="concurrency 4")
-    >>> meter.add(Window(0, 10**9, np.full(100, 10**6)))  # not enough windows yet
+    >>> meter.add(Window(0, 10**9, [10**6] * 100))  # not enough windows yet
     """
 
     rule: StabilityRule
@@ -316,7 +309,7 @@ class LevelMeter:
         return is_stable(latencies, self.rule.percentage)
 
     def _within_limit(self, outcome: Outcome, last: tuple[Window, ...], text: str = "") -> Verdict:
-        if self.rule.over_limit(np.concatenate([w.latencies_ns for w in last])):
+        if self.rule.over_limit([ns for w in last for ns in w.latencies_ns]):
             return Verdict("over_limit", last, self._limit_message())
         return Verdict(outcome, last, text)
 

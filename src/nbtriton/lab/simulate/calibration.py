@@ -9,11 +9,9 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from statistics import median
+from statistics import fmean, median
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any, Self
-
-import numpy as np
 
 from nbtriton.lab.perf.data import Request
 from nbtriton.lab.perf.driver import LoadSpec
@@ -116,8 +114,8 @@ class Calibration:
             return
         # Medians: the execution times already contain the time taken by other programs, which counts once
         # only.
-        latency_ns = float(np.median(sample.latencies_ns))
-        mean_ns = float(sample.latencies_ns.mean())
+        latency_ns = median(sample.latencies_ns)
+        mean_ns = fmean(sample.latencies_ns)
         self._loop.append(max(0.0, 1e9 / sample.requests_per_s - mean_ns))
         served = sample.servers[0]
         if self._server is None:
@@ -188,7 +186,7 @@ class Calibration:
     def whole(self, name: str, rows: int, sample: Sample) -> None:
         """Record the latency of an ensemble, one request at a time."""
         if len(sample.latencies_ns):
-            self._whole.append((name, rows, float(sample.latencies_ns.mean())))
+            self._whole.append((name, rows, fmean(sample.latencies_ns)))
 
     def remote_point(self, sample: Sample, rows: int, at_once: int) -> list[ServicePoint]:
         """Return the point of a remote server: the mean of its statistics, with the client's spread."""
@@ -197,7 +195,7 @@ class Calibration:
             return []
         mean_ns = (served.accounted_us - served.queue_us) * 1000
         spread = [
-            max(mean_ns / 4, mean_ns + int(latency) - float(sample.latencies_ns.mean()))
+            max(mean_ns / 4, mean_ns + int(latency) - fmean(sample.latencies_ns))
             for latency in sample.latencies_ns
         ]
         if at_once > 1:  # the client's latency is mostly queueing

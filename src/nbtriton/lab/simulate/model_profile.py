@@ -12,7 +12,15 @@ from typing import TYPE_CHECKING, Any
 from nbtriton.common.checks import PATH, check
 from nbtriton.common.errors import InvalidArgumentError, NotFoundError, nearest
 from nbtriton.common.packages import needed
-from nbtriton.drawing import Column, compact_html, counted, in_units, measure, table_text
+from nbtriton.drawing import (
+    Column,
+    compact_html,
+    counted,
+    in_units,
+    measure,
+    percentile,
+    table_text,
+)
 from nbtriton.model.config import (
     ModelConfig,
     amend,
@@ -73,8 +81,7 @@ class ServicePoint:
 
     def percentile_us(self, percent: float) -> float:
         """Return a percentile of the execution times in microseconds."""
-        last = len(self.times_us) - 1
-        return self.times_us[int(percent / 100 * last + 0.5)]
+        return percentile(self.times_us, percent)
 
 
 @dataclass(frozen=True, slots=True)

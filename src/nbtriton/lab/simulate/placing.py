@@ -22,7 +22,7 @@ from nbtriton.lab.perf.prepare import Workload
 from nbtriton.lab.perf.sweep import SweepPlan
 from nbtriton.lab.perf.windows import STABLE_WINDOWS, StabilityRule
 from nbtriton.lab.simulate.device_use import Copied, DeviceUse
-from nbtriton.lab.simulate.level import simulate_level
+from nbtriton.lab.simulate.experiment import Experiment
 from nbtriton.lab.simulate.model_profile import ModelProfile, Profile, ServicePoint
 from nbtriton.lab.simulate.search import Candidate, Goal, Ranked
 from nbtriton.runtime.engine.core.scheduler_settings import ensemble_plan
@@ -321,9 +321,8 @@ class PlacementSearch:
         models = (profile.model, *self._plan.swept) if self._plan.ensembles else (profile.model,)
         self.simulated += 1
         devices = {name: self._measured.use(name, assignment) for name in assignment}
-        point, interrupted = simulate_level(
-            profile, configs, models, level, lambda _: None, devices
-        )
+        experiment = Experiment(profile, configs, seed=level.seed, devices=devices)
+        point, interrupted = experiment.measure(level, models)
         if interrupted:
             raise KeyboardInterrupt
         assert point is not None

@@ -15,12 +15,11 @@ from nbtriton.lab.perf.point import PerfPoint
 from nbtriton.lab.perf.prepare import Data, Workload, sequence_plan, workloads
 from nbtriton.lab.perf.progress import LevelProgress, Observer
 from nbtriton.lab.perf.report import PerfReport
-from nbtriton.lab.perf.run import settings_of
 from nbtriton.lab.perf.session import Session
 from nbtriton.lab.perf.source import PointSource
 from nbtriton.lab.perf.sweep import SERVER_OPTIONS, Configuration, SweepPlan, model_tree
 from nbtriton.lab.perf.traffic import SequenceData, SequencePlan
-from nbtriton.lab.simulate.level import simulate_level
+from nbtriton.lab.simulate.experiment import Experiment
 from nbtriton.lab.simulate.model_profile import Profile
 from nbtriton.lab.simulate.server import DOUBTFUL
 from nbtriton.model.config import normalize
@@ -123,14 +122,16 @@ def whatif(
         level: Level, on_progress: Callable[[LevelProgress], None]
     ) -> tuple[PerfPoint | None, bool]:
         under = profile_under(profile, level.configuration)
-        point, interrupted = simulate_level(under, in_force, models, level, on_progress)
+        first = Experiment(under, in_force, seed=level.seed)
+        point, interrupted = first.measure(level, models, on_progress)
         if point is None or interrupted or profile.is_declared:
             return point, interrupted
         # The same load on the slowest and on the fastest server that the measurements allow.
         margin = _MARGIN + _BUSY_MARGIN * profile.busy
         others = [point]
         for changed in _bounds(under, margin):
-            other, interrupted = simulate_level(changed, in_force, models, level, _no_progress)
+            bound = Experiment(changed, in_force, seed=level.seed)
+            other, interrupted = bound.measure(level, models)
             if other is None or interrupted:
                 return point, interrupted
             others.append(other)
@@ -163,7 +164,7 @@ def whatif(
         points=tuple(
             replace(point, source=source, **_judged(point, profile)) for point in session.points
         ),
-        settings=settings_of(perf_options, plan, windows),
+        settings=perf_options.settings(plan, windows),
         environment=profile.environment,
         notes=(*filter(None, (profile.disturbance,)), *notes, *session.notes),
         elapsed_s=time.monotonic() - started_s,
@@ -171,10 +172,6 @@ def whatif(
         quick=perf_options.quick,
         simulated=True,
     )
-
-
-def _no_progress(_: LevelProgress) -> None:
-    pass
 
 
 def _with_ranges(point: PerfPoint, others: Sequence[PerfPoint], tail: float) -> PerfPoint:

@@ -18,7 +18,7 @@ from nbtriton.lab.perf.point import PerfPoint
 from nbtriton.lab.perf.prepare import Workload
 from nbtriton.lab.perf.sweep import SweepPlan
 from nbtriton.lab.perf.windows import STABLE_WINDOWS, StabilityRule
-from nbtriton.lab.simulate.level import simulate_level
+from nbtriton.lab.simulate.experiment import Experiment
 from nbtriton.lab.simulate.memory import InstanceMemory
 from nbtriton.lab.simulate.model_profile import Profile
 from nbtriton.model.config import normalize
@@ -440,7 +440,8 @@ class Search:
         level = Level(load, workload, rule, windows, seed=self._seed)
         model = self._profile.model
         models = (model, *self._plan.swept) if self._plan.ensembles else (model,)
-        point, interrupted = simulate_level(self._profile, configs, models, level, lambda _: None)
+        experiment = Experiment(self._profile, configs, seed=level.seed)
+        point, interrupted = experiment.measure(level, models)
         if interrupted:
             raise KeyboardInterrupt
         assert point is not None
