@@ -30,7 +30,7 @@ PATIENCE_MS = 300_000
 # By notebook: a cell to run again, the text to replace in it, and the expected output.
 ANSWERS = {
     "01_concurrent_execution.ipynb": (
-        "%triton_check the_last_of_four guess", "guess = ...", "guess = 40", "✓ right",
+        "%triton_check the_last_of_four guess", "guess = ...", "guess = 80", "✓ right",
     ),
     "02_why_did_this_batch_leave.ipynb": (
         "%triton_check without_a_delay guess", "guess = ...", "guess = [6]", "✗ not yet",
@@ -94,7 +94,7 @@ def check(browser: Any, base: str, path: Path) -> None:
         "[data-mime-type='application/vnd.jupyter.error'], [data-mime-type='application/vnd.jupyter.stderr']"
     ).all_inner_texts()
     assert not errors, errors
-    pictures = page.locator(".nbt-trial svg:visible").count()
+    pictures = page.locator(".nbt-figure svg:visible, .nbt-perf svg:visible").count()
     assert pictures >= 2, f"{pictures} pictures"
     words, old, new, expected = ANSWERS[path.name]
     cell = cells.filter(has_text=words).last

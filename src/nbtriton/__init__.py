@@ -41,10 +41,6 @@ if TYPE_CHECKING:
     from nbtriton.lab.explain import Explanation as Explanation
     from nbtriton.lab.explain import doctor as doctor
     from nbtriton.lab.explain import why as why
-    from nbtriton.lab.explain.trial_curve import TrialCurve as TrialCurve
-    from nbtriton.lab.explain.trial_curve import trial_curve as trial_curve
-    from nbtriton.lab.explain.trial_run import Trial as Trial
-    from nbtriton.lab.explain.trial_run import trial as trial
     from nbtriton.lab.perf import Comparison as Comparison
     from nbtriton.lab.perf import PerfReport as PerfReport
     from nbtriton.lab.perf import PerfRun as PerfRun
@@ -89,8 +85,6 @@ _PUBLIC = {
     "Profile": "nbtriton.lab.simulate",
     "Server": "nbtriton.serving.server",
     "SimulatedGPUs": "nbtriton.backends.devices",
-    "Trial": "nbtriton.lab.explain.trial_run",
-    "TrialCurve": "nbtriton.lab.explain.trial_curve",
     "TritonError": "nbtriton.common.errors",
     "Tuning": "nbtriton.lab.simulate",
     "compare": "nbtriton.lab.perf",
@@ -105,8 +99,6 @@ _PUBLIC = {
     "server": "nbtriton.serving.server",
     "status": "nbtriton.runtime.engine.status",
     "timeline": "nbtriton.widgets.calls",
-    "trial": "nbtriton.lab.explain.trial_run",
-    "trial_curve": "nbtriton.lab.explain.trial_curve",
     "tune": "nbtriton.lab.simulate",
     "unload_ipython_extension": "nbtriton.magics",
     "watch": "nbtriton.widgets.calls",

@@ -7,7 +7,18 @@ import itertools
 import random
 from collections.abc import Callable, Sequence
 
+from nbtriton.extensions.lessons.running import records_of
+from nbtriton.lab.explain.explanation import Explanation, explain
+from nbtriton.lab.explain.parts import children_of
 from nbtriton.lab.explain.record import ModelRecord, Settings
+from nbtriton.lab.perf.loads import Concurrency, RequestRate
+from nbtriton.lab.perf.measure import Level, WindowPlan
+from nbtriton.lab.perf.point import PerfPoint
+from nbtriton.lab.perf.prepare import Workload
+from nbtriton.lab.perf.windows import StabilityRule
+from nbtriton.lab.simulate import Profile
+from nbtriton.lab.simulate.experiment import Experiment
+from nbtriton.model.config import amend, normalize, normalize_instance_groups, parse_pbtxt
 from nbtriton.runtime.engine import BatchRecord, RequestRecord
 from nbtriton.scheduling import (
     Batcher,
@@ -33,6 +44,36 @@ def poisson(seed: int, count: int, mean_us: float) -> list[Arrival]:
         at += rng.expovariate(1 / mean_us)
         found.append((int(at * US), 1, None))
     return found
+
+
+def explained(
+    profile: Profile, load: dict[str, float], requests: int, config: str = ""
+) -> tuple[PerfPoint, Explanation]:
+    """Send a load to a profile in virtual time; return its result, and why it was so."""
+    configs = {name: profile.config(name) for name in [*profile.ensembles, *profile.models]}
+    if config:
+        name = profile.model
+        changed = normalize(amend(parse_pbtxt(profile.models[name].config), config), name=name)
+        configs[name] = normalize_instance_groups(changed, gpus=None)
+    sent = (
+        Concurrency(load["concurrency"])
+        if "concurrency" in load
+        else RequestRate(load["request_rate"], "poisson")
+    )
+    level = Level(sent, Workload(({},), 1), StabilityRule(), WindowPlan(), request_count=requests)
+    experiment = Experiment(profile, configs, traced=True)
+    point, _ = experiment.measure(level, [profile.model])
+    records = records_of(configs, experiment.trace)
+    children = children_of(request for each in records for request in each.requests)
+    found = {
+        each.name: ModelRecord(
+            Settings.of(configs[each.name]), each.requests, each.batches,
+            children if each.name == profile.model else {},
+        )
+        for each in records
+    }  # fmt: skip
+    record = found.pop(profile.model)
+    return point, explain(record, found if record.settings.ensemble else {})
 
 
 def simulate(

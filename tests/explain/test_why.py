@@ -22,7 +22,7 @@ from nbtriton.lab.explain.slow import time_text
 from nbtriton.runtime.engine import RequestRecord
 from nbtriton.runtime.engine.diagnostics.interpreter import has_interpreter_lock, is_waiting
 from tests.engine.support import Gate, echo, ensemble_text, gated, ones
-from tests.explain.scenarios import MS, US, poisson, simulate
+from tests.explain.scenarios import MS, US, explained, poisson, simulate
 from tests.simulate.profiles import profile
 
 SEEDS = range(10)
@@ -147,7 +147,7 @@ BATCHES = "max_batch_size: 8 dynamic_batching { }"
         pytest.param(line(6, 0.2), "max_batch_size: 16 dynamic_batching { preferred_batch_size: [ 16 ] "
                      "max_queue_delay_microseconds: 20000 }", {"concurrency": 6},
                      "max_queue_delay_microseconds: 0", id="a preferred size that is never reached"),
-        pytest.param(line(0.5, 4), BATCHES, {"concurrency": 8}, "count: 2", id="cost by the row"),
+        pytest.param(line(0.5, 4), BATCHES, {"concurrency": 16}, "count: 2", id="cost by the row"),
         pytest.param(line(10, 2), "max_batch_size: 4 dynamic_batching { }", {"request_rate": 400},
                      "max_batch_size: 8", id="overload of small batches"),
         pytest.param(line(10, 1), "max_batch_size: 4 dynamic_batching { default_queue_policy { max_queue_size: 4 } }",
@@ -161,16 +161,16 @@ BATCHES = "max_batch_size: 8 dynamic_batching { }"
 def test_the_change_that_is_proposed_helps(takes_ms, config, load, change):
     """In virtual time: the load again, with what the first time suggests."""
     profile = nt.Profile.declared({"m": takes_ms}, {"m": config})
-    before = nt.trial(profile, **load, requests=400)
-    found = before.why().proposal
+    before, found = explained(profile, load, requests=400)
+    found = found.proposal
     if change is None:
         assert found is None
         return
     assert found is not None
     assert change in found.fragment
-    after = nt.trial(profile, config=found.fragment, **load, requests=400)
-    faster = before.percentile_ms(50) / after.percentile_ms(50)
-    answered = len(after.latencies_ms) / len(before.latencies_ms)
+    after, _ = explained(profile, load, requests=400, config=found.fragment)
+    faster = before.latency_p50_us / after.latency_p50_us
+    answered = after.request_count / before.request_count
     assert max(faster, answered) > 1.25
 
 
@@ -186,7 +186,8 @@ def test_the_step_that_holds_an_ensemble_up_gets_the_change():
             input_map { key: "IN" value: "IN" } output_map { key: "OUT" value: "a" } }
           step { model_name: "main" model_version: -1
             input_map { key: "IN" value: "a" } output_map { key: "OUT" value: "OUT" } } }"""
-    found = nt.trial(replace(profile, model="ens", ensembles={"ens": text}), concurrency=8).why()
+    profile = replace(profile, model="ens", ensembles={"ens": text})
+    _, found = explained(profile, {"concurrency": 8}, requests=100)
     assert found.bottleneck == "main"
     assert found.proposal.cell == "%%triton_config main\ndynamic_batching { }"
 

@@ -17,6 +17,7 @@ from importlib.abc import MetaPathFinder
 from pathlib import Path
 from typing import Any
 
+from IPython.core.displaypub import CapturingDisplayPublisher
 from IPython.core.interactiveshell import InteractiveShell
 from traitlets.config import Config
 
@@ -46,7 +47,9 @@ def run(path: Path) -> dict[str, Any]:
     """Run the cells of one notebook; return errors, the MIME types of each result, and the marks."""
     config = Config()
     config.HistoryManager.enabled = False  # its thread
-    shell = InteractiveShell(config=config)
+    InteractiveShell.clear_instance()
+    shell = InteractiveShell.instance(config=config)
+    shell.display_pub = published = CapturingDisplayPublisher()
     found: dict[str, Any] = {"errors": [], "shown": [], "marks": []}
     for cell in json.loads(path.read_text("utf-8"))["cells"]:
         if cell["cell_type"] != "code":
@@ -57,6 +60,7 @@ def run(path: Path) -> dict[str, Any]:
         if done.result is not None:
             data, _ = shell.display_formatter.format(done.result)
             found["shown"].append({mime: str(text) for mime, text in data.items()})
+    found["shown"] += [each["data"] for each in published.outputs]
     from nbtriton.extensions.lessons import Exercise
 
     for exercise in [one for one in shell.user_ns.values() if isinstance(one, Exercise)]:

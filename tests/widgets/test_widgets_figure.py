@@ -7,7 +7,8 @@ import pytest
 import nbtriton as nt
 from nbtriton.common.errors import InvalidArgumentError
 from nbtriton.extensions.lessons import Progress
-from nbtriton.extensions.lessons.widget import Figure, FigureWidget
+from nbtriton.extensions.lessons.live import FigureWidget
+from nbtriton.extensions.lessons.widget import Figure
 from tests.widgets.samples import which_batches
 
 

@@ -14,11 +14,13 @@ import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import ExitStack
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from nbtriton.common.closing import Stopping
-from nbtriton.widgets.static import StaticView
-from nbtriton.widgets.view import LiveView, marked
+from nbtriton.widgets.static import StaticView, marked
+
+if TYPE_CHECKING:
+    from nbtriton.widgets.view import LiveView
 
 __all__ = ["KeptViews", "Shown", "cell_id", "display", "live_wanted", "notebook_shell", "show_live"]
 
@@ -46,8 +48,9 @@ def has_kernel() -> bool:
 
 
 def live_wanted() -> bool:
-    """Whether widgets can be shown here and ``NBTRITON_LIVE=0`` does not forbid it."""
-    return has_kernel() and os.environ.get("NBTRITON_LIVE") != "0"
+    """Whether widgets can be shown here (not where a browser is the kernel) and ``NBTRITON_LIVE=0`` does not forbid it."""
+    in_a_browser = sys.platform == "emscripten"
+    return has_kernel() and not in_a_browser and os.environ.get("NBTRITON_LIVE") != "0"
 
 
 def makes_views_only() -> bool:

@@ -33,6 +33,7 @@ __all__ = [
     "dag_scenes",
     "dag_view",
     "frame_view",
+    "marked",
 ]
 
 
@@ -68,6 +69,11 @@ class StaticView:
         forms = {".svg": self.svg or self.html, ".html": f"<!doctype html>{self.html}"}
         path.write_text(forms.get(path.suffix, self.text), encoding="utf-8")
         return path
+
+
+def marked(place: str, html: str) -> str:
+    """Return a static form at which a page shows the live view of that place instead."""
+    return f'<div class="nbt-place {place}">{html}</div>'
 
 
 # What is drawn for a page of 600 pixels, a notebook beside its files, and a wide screen.

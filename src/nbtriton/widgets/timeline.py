@@ -19,8 +19,8 @@ from nbtriton.lab.explain.trace import ModelRecords
 from nbtriton.runtime.engine import BatchRecord, RequestRecord
 from nbtriton.widgets.activity import little_endian
 from nbtriton.widgets.show import KeptViews, live_wanted, makes_views_only
-from nbtriton.widgets.static import StaticView
-from nbtriton.widgets.view import LiveView, asset, marked, movement_of
+from nbtriton.widgets.static import StaticView, marked
+from nbtriton.widgets.view import LiveView, asset, movement_of
 
 __all__ = ["LiveTimeline", "TimelineView", "live_timeline", "timeline_view"]
 

@@ -18,7 +18,7 @@ from nbtriton.common.errors import InvalidArgumentError
 from nbtriton.widgets.publisher import Hub, Publisher, hub
 from nbtriton.widgets.static import StaticView
 
-__all__ = ["LiveView", "asset", "marked", "movement_of", "resume_busy"]
+__all__ = ["LiveView", "asset", "movement_of", "resume_busy"]
 
 _HERE = Path(__file__).parent
 # Frames are acknowledged and a page says now and then that it is there, so a view that is silent for
@@ -40,11 +40,6 @@ def asset(name: str | Path) -> str:
     own = _HERE / name
     shared = _HERE / f"shared{own.suffix}"
     return shared.read_text(encoding="utf-8") + own.read_text(encoding="utf-8")
-
-
-def marked(place: str, html: str) -> str:
-    """Return a static form at which a page shows the live view of that place instead."""
-    return f'<div class="nbt-place {place}">{html}</div>'
 
 
 def movement_of(server: Any, now_s: float, names: Collection[str] = ()) -> Hashable:

@@ -90,7 +90,7 @@ def check(
     ----------
     server : Server or None
         The server with the reader's models, which the check examines. May be None for exercises with models
-        of their own: those of `predict_batches`, and those with a `nbtriton.trial`.
+        of their own: those of `predict_batches`, and those that ask `nbtriton.whatif`.
     exercise : Exercise
         Made by the decorator `exercise`.
     answer : object

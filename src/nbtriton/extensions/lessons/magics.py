@@ -117,8 +117,8 @@ class TeachMagics(Magics):
             figure.batches
         """
         from nbtriton.extensions.lessons.widget import Figure, figure
-        from nbtriton.serving.server import server
 
+        server = _server()
         options = parse(self.triton_figure, line)
         changes = {
             "arrivals": unquoted(options.arrivals) if options.arrivals else None,
@@ -136,8 +136,8 @@ class TeachMagics(Magics):
             made = found.change(**changes) if changes else found
         elif isinstance(found, Scenario | Exercise):
             made = figure(found, **changes)
-        elif name not in SCENARIOS and name in server().engine.inspection.model_names():
-            made = figure(server(), name, requests=options.requests, **changes)
+        elif name not in SCENARIOS and server and name in server.engine.inspection.model_names():
+            made = figure(server, name, requests=options.requests, **changes)
         else:
             made = figure(name, **changes)
         return keep(self.shell, options.out, made)
@@ -177,7 +177,7 @@ def _first_word(line: str) -> tuple[str, str]:
 
 
 def _server() -> Server | None:
-    """Return the server of the magics; None in a browser, where an exercise makes a trial."""
+    """Return the server of the magics; None in a browser, which has none."""
     if sys.platform == "emscripten":
         return None
     from nbtriton.serving.server import server

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 __all__ = ["MachineBusyError", "claim", "last_batches", "sent_within", "took_about"]
 
-_RECORDS = Kind(lambda value: hasattr(value, "batches"), "a server or a trial")
+_RECORDS = Kind(lambda value: hasattr(value, "batches"), "a server")
 
 # How many times as long as meant an execution may take before an experiment counts as disturbed.
 _TOO_LONG = 1.5
@@ -80,7 +80,7 @@ def last_batches(
 
     Parameters
     ----------
-    server : Server or Trial
+    server : Server
     name : str
     requests : int
         Number of requests in the experiment.

@@ -28,7 +28,7 @@ from nbtriton.scheduling import SEQUENCE_START
 if TYPE_CHECKING:
     from nbtriton.runtime.engine import Server
 
-__all__ = ["ScenarioRun", "run", "traced"]
+__all__ = ["ScenarioRun", "records_of", "run", "traced"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,10 +96,10 @@ def run(scenario: Scenario) -> ScenarioRun:
         planned.append(Due(round(one.at_ms * 1e6), Call({}, options, model=key[0]), one.rows))
     if experiment.replay(planned).interrupted:
         raise KeyboardInterrupt
-    return ScenarioRun(scenario, _records_of(configs, experiment.trace))
+    return ScenarioRun(scenario, records_of(configs, experiment.trace))
 
 
-def _records_of(configs: Mapping[str, ModelConfig], trace: Trace) -> tuple[ModelRecords, ...]:
+def records_of(configs: Mapping[str, ModelConfig], trace: Trace) -> tuple[ModelRecords, ...]:
     """Return the records of each model, ordered by its requests and by the starts of its batches.
 
     Parameters
@@ -107,7 +107,6 @@ def _records_of(configs: Mapping[str, ModelConfig], trace: Trace) -> tuple[Model
     configs : mapping of str to ModelConfig
         All models and ensembles in the trace.
     trace : Trace
-        The lanes of client requests are their numbers, from 0.
     """
     numbers = _numbers(trace)
     batches: dict[str, list[BatchRecord]] = {name: [] for name in configs}
@@ -155,15 +154,13 @@ def _request(ticket: object) -> Request:
 
 
 def _numbers(trace: Trace) -> dict[int, int]:
-    """Return the number of each request by its identity: clients' requests from 1, then those of steps."""
+    """Return the number of each request by its identity: clients' requests from 1 as they were sent, then steps."""
     found: dict[int, Request] = {id(request): request for _, request, _, _, _ in trace.answers}
     clients = [request for request in found.values() if request.root is None]
     steps = [request for request in found.values() if request.root is not None]
-    numbers = {id(request): request.lane + 1 for request in clients}
-    following = max(numbers.values(), default=0) + 1
+    clients.sort(key=lambda request: (request.sent_ns, request.lane))
     steps.sort(key=lambda request: (request.accepted_ns, request.step))
-    numbers.update((id(request), following + index) for index, request in enumerate(steps))
-    return numbers
+    return {id(request): number for number, request in enumerate((*clients, *steps), 1)}
 
 
 def _profile(scenario: Scenario) -> Profile:

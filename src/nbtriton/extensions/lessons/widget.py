@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import ast
 import threading
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-import traitlets
 
 from nbtriton.common.errors import InvalidArgumentError, TritonError, nearest
 from nbtriton.drawing import (
@@ -30,52 +27,18 @@ from nbtriton.extensions.lessons.scenarios import preferred_of
 from nbtriton.extensions.lessons.scenes import figure_scenes, stage_scenes
 from nbtriton.model.config import is_ensemble
 from nbtriton.widgets.show import KeptViews, display, has_kernel, live_wanted, makes_views_only
-from nbtriton.widgets.static import StaticView
-from nbtriton.widgets.view import LiveView, asset, marked
+from nbtriton.widgets.static import StaticView, marked
 
 if TYPE_CHECKING:
     import pandas as pd
 
+    from nbtriton.extensions.lessons.live import FigureWidget
     from nbtriton.runtime.engine import Server
 
-__all__ = ["Figure", "FigureWidget", "figure"]
+__all__ = ["Figure", "figure"]
 
 # Figures that can be played at the same time; of an older one the picture stays.
 _WIDGETS = 16
-
-
-class FigureWidget(LiveView):
-    """A figure on a page; nothing moves in it but what the page itself plays.
-
-    Parameters
-    ----------
-    on_command : callable
-        Called with what the reader asks for: ``edit``, ``move``, ``reset``, ``check`` or ``show``.
-    """
-
-    _esm = asset(Path(__file__).with_name("figure.js"))
-    _css = asset(Path(__file__).with_name("figure.css"))
-
-    stages: Any = traitlets.List().tag(sync=True)
-    moments: Any = traitlets.List().tag(sync=True)
-    fields: Any = traitlets.List().tag(sync=True)
-    title = traitlets.Unicode("").tag(sync=True)
-    finding = traitlets.Unicode("").tag(sync=True)
-    problem = traitlets.Unicode("").tag(sync=True)
-    question = traitlets.Unicode("").tag(sync=True)
-    mark: Any = traitlets.List().tag(sync=True)
-    span_ms = traitlets.Float(0.0).tag(sync=True)
-    grid_ms = traitlets.Float(1.0).tag(sync=True)
-    moved = traitlets.Int(-1).tag(sync=True)
-
-    def __init__(self, on_command: Callable[[dict[str, Any]], None], **options: Any) -> None:
-        self._on_command = on_command
-        super().__init__(resting=True, **options)
-
-    def handle_message(self, content: dict[str, Any]) -> None:
-        """Handle a message of a page; nothing moves by itself, so the hub is not needed."""
-        if content.get("kind") not in ("open", "ack", "here", "close"):
-            self._on_command(content)
 
 
 class Figure:
@@ -204,6 +167,8 @@ class Figure:
     @property
     def widget(self) -> FigureWidget:
         """What a page shows instead of the picture."""
+        from nbtriton.extensions.lessons.live import FigureWidget  # anywidget
+
         with self._lock:
             if self._widget is None or self._widget.comm is None:  # never shown, or closed
                 self._widget = FigureWidget(self._handle_command)

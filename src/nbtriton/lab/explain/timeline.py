@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from time import monotonic_ns
 from typing import TYPE_CHECKING, Any
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from nbtriton.model.config import ModelConfig
     from nbtriton.runtime.engine import Server
 
-__all__ = ["Timeline", "check_span", "read_timeline", "timeline_of"]
+__all__ = ["Timeline", "read_timeline"]
 
 # Newest batches in a picture without a given span: each has room for its letter.
 _BATCHES = 40
@@ -100,7 +100,8 @@ def read_timeline(server: Server, name: str, span_ms: float | None = None) -> Ti
         The server has no recorder.
     """
     check({"server": server, "name": name}, {"server": SERVER, "name": NAME})
-    check_span(span_ms)
+    if span_ms is not None and not (is_number(span_ms) and span_ms > 0):
+        raise InvalidArgumentError(f"span_ms={span_ms!r} is no length of time", hint="such as 50")
     in_flight = server.in_flight()
     records = tuple(
         ModelRecords(
@@ -110,35 +111,13 @@ def read_timeline(server: Server, name: str, span_ms: float | None = None) -> Ti
         for model, instances in _pipeline(server, name).items()
     )  # fmt: skip
     configs = {model.name: server.config(model.name) for model in server.models()}
-    found = timeline_of(name, records, configs, span_ms, monotonic_ns())
-    resources = resource_strips(server, found.begin_ns)
-    if not resources:
-        return found
-    limiter = TimelineLanes("rate limiter", (), (), (), resources)
-    return replace(found, models=(*found.models, limiter))
-
-
-def check_span(span_ms: float | None) -> None:
-    """Refuse a span that is not positive."""
-    if span_ms is not None and not (is_number(span_ms) and span_ms > 0):
-        raise InvalidArgumentError(f"span_ms={span_ms!r} is no length of time", hint="such as 50")
-
-
-def timeline_of(
-    name: str,
-    records: tuple[ModelRecords, ...],
-    configs: Mapping[str, ModelConfig],
-    span_ms: float | None = None,
-    now_ns: int = 0,
-) -> Timeline:
-    """Make a timeline of records; configurations may be missing. See `read_timeline`.
-
-    With requests in flight it reaches until ``now_ns``.
-    """
-    begin, end = _stretch(records, span_ms, now_ns)
-    models = tuple(_lanes(one, begin, end, configs.get(one.name)) for one in records)
+    begin, end = _stretch(records, span_ms, monotonic_ns())
+    models = [_lanes(one, begin, end, configs.get(one.name)) for one in records]
+    resources = resource_strips(server, begin)
+    if resources:
+        models.append(TimelineLanes("rate limiter", (), (), (), resources))
     finding = _finding(name, records, begin, end)
-    return Timeline(name, models, (end - begin) / 1e6, finding, records, begin)
+    return Timeline(name, tuple(models), (end - begin) / 1e6, finding, records, begin)
 
 
 def _pipeline(server: Server, name: str) -> dict[str, tuple[str, ...]]:

@@ -299,21 +299,6 @@ class Profile:
         >>> nt.Profile.declared({"bert": 10}).config("bert").instance_group[0].count
         1
         """
-        return normalize_instance_groups(normalize(self.written(name), name=name), gpus=None)
-
-    def written(self, name: str) -> ModelConfig:
-        """Return the configuration as the profile has it, without derived fields.
-
-        Raises
-        ------
-        NotFoundError
-            The profile has no such model.
-
-        Examples
-        --------
-        >>> nt.Profile.declared({"bert": 10}).written("bert").name
-        'bert'
-        """
         text = self.ensembles.get(name)
         if text is None and name in self.models:
             text = self.models[name].config
@@ -323,7 +308,7 @@ class Profile:
                 f"the profile has no model '{name}'; it has {', '.join(names)}",
                 hint=nearest(name, names),
             )
-        return parse_pbtxt(text)
+        return normalize_instance_groups(normalize(parse_pbtxt(text), name=name), gpus=None)
 
     @property
     def frame(self) -> pd.DataFrame:
@@ -531,7 +516,7 @@ def _declared(
     )
     whole = amend(base, config)
     validate(normalize(whole, name=name))
-    # The text as written: a trial's fragment is merged into it, and defaults follow from the whole.
+    # The text as written: changes are merged into it, and defaults follow from the whole.
     return ModelProfile(format_pbtxt(whole), "process", points)
 
 
