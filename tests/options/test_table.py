@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import inspect
 import re
+from typing import Any
 
 import pytest
 
 import nbtriton as nt
 from nbtriton.common.errors import InvalidArgumentError
+from nbtriton.extensions.recordings.options import REPLAY
+from nbtriton.lab.simulate.prediction import _PLACE
 from nbtriton.magics import cli, magic_methods
 from nbtriton.options import Option, blocks, only
 from nbtriton.options.endpoints import ENDPOINTS
@@ -40,13 +43,6 @@ def test_the_command_line_has_what_is_declared():
     assert wanted - found == {"--inputs"}  # arrays
 
 
-def test_the_magic_has_what_is_declared():
-    parser = magic_methods()["triton_perf"].parser
-    found = {flag for action in parser._actions for flag in action.option_strings}
-    wanted = {flag for option in declared().values() for flag in option.flags.split()}
-    assert wanted - found == set()
-
-
 def test_only_finds_options_by_any_spelling():
     assert [option.parameter for option in only(blocks.LOAD, "-c", "--speed")] == [
         "concurrency",
@@ -65,28 +61,62 @@ def flags_of_magic(name: str) -> set[str]:
     return {flag for action in actions for flag in action.option_strings}
 
 
+WHATIF = {name: one for name, one in blocks.PERF.items() if name not in _PLACE}
+
+
 @pytest.mark.parametrize(
     ("call", "table"),
     [
         (nt.Server, SERVER), (nt.server, SERVER), (nt.Server.set_options, SERVER),
-        (nt.Server.serve, ENDPOINTS), (serve, ENDPOINTS), (nt.PerfRun, blocks.PERF), (nt.compare, blocks.PERF),
+        (nt.Server.serve, ENDPOINTS), (serve, ENDPOINTS),
+        (nt.perf, blocks.PERF), (nt.PerfRun, blocks.PERF), (nt.compare, blocks.PERF), (nt.whatif, WHATIF),
+        (nt.profile, blocks.PROFILE), (nt.tune, blocks.TUNE), (nt.replay, REPLAY),
     ],
 )  # fmt: skip
 def test_signature_and_help_of_python_are_those_of_the_table(call, table):
     found = inspect.signature(call).parameters
     assert set(table) <= set(found)
-    assert all(one.kind is not one.VAR_KEYWORD for one in found.values())
+    heads = re.findall(r"^ +(\w+(?:, \w+)*)(?: : .*)?$", call.__doc__, re.MULTILINE)
+    described = {name for head in heads for name in head.split(", ")}
+    assert set(table) <= described
     for name, option in table.items():
         assert found[name].default in (option.default, ...)
-        assert f"{name} : {option.type}" in call.__doc__
 
 
 @pytest.mark.parametrize(
-    ("magic", "table"), [("triton_server", SERVER), ("triton_serve", ENDPOINTS)]
-)
+    ("magic", "table"),
+    [
+        ("triton_server", SERVER), ("triton_serve", ENDPOINTS), ("triton_perf", blocks.PERF), ("triton_whatif", WHATIF),
+        ("triton_profile", blocks.PROFILE), ("triton_tune", blocks.TUNE), ("triton_replay", REPLAY),
+    ],
+)  # fmt: skip
 def test_the_magic_has_the_options_of_the_table(magic, table):
     wanted = {flag for option in table.values() for flag in option.flags.split()}
     assert wanted <= flags_of_magic(magic)
+
+
+# Names of what is given, not options.
+NAMES = {"plot": ["named"]}
+
+
+def public_calls() -> dict[str, Any]:
+    """Return what a person calls: the public names, and the methods of the public classes."""
+    found = {}
+    for name in (name for name in nt.__all__ if not name.startswith("__") and name != "compiled"):
+        one = getattr(nt, name)
+        if callable(one) and not (isinstance(one, type) and issubclass(one, Warning)):
+            found[name] = one
+        if isinstance(one, type):
+            methods = inspect.getmembers(one, inspect.isfunction)
+            found |= {f"{name}.{key}": each for key, each in methods if not key.startswith("_")}
+    return found
+
+
+@pytest.mark.parametrize("name", sorted(public_calls()))
+def test_a_public_call_shows_its_options(name):
+    parameters = inspect.signature(public_calls()[name]).parameters.values()
+    rest = [one.name for one in parameters if one.kind is one.VAR_KEYWORD]
+    assert rest == NAMES.get(name, [])
 
 
 @pytest.mark.parametrize("table", [SERVER, ENDPOINTS])

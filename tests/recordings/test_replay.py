@@ -349,7 +349,7 @@ def test_a_load_of_recorded_times_that_makes_no_sense(server, options, text):
         ({"speed": 0}, "speed must be a number above 0, found 0"),
         ({"speed": []}, "speed is an empty list"),
         ({"speed": float("inf")}, "speed must be"),
-        ({"percentile": 100}, "percentile must be"),
+        ({"percentile": 100}, r"--percentile\. The value must be"),
         ({"protocol": "ftp"}, "Unsupported type provided: 'ftp'"),
         ({"models": "doubel"}, "has no requests for model 'doubel'"),
         ({"models": []}, "models names none"),

@@ -216,7 +216,7 @@ def test_a_pipeline_is_placed_by_what_was_measured_and_applied():
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({"placement": "gpu"}, "placement is 'auto', found 'gpu'"),
+        ({"placement": "gpu"}, "unknown placement 'gpu': it is auto"),
         ({"placement": "auto", "instances": [1, 2]}, "are as they are"),
         ({"placement": "auto", "minimize": "instances"}, "are as they are"),
         ({"minimize": "cost"}, "cost is that of a placement"),

@@ -19,12 +19,13 @@ import pytest
 import nbtriton as nt
 from nbtriton.common.errors import TritonError
 from nbtriton.lab.perf.loads import RequestIntervals, send_times_ns
-from nbtriton.lab.perf.traffic import CallOptions, Repeated
+from nbtriton.lab.perf.traffic import Repeated
 from nbtriton.lab.simulate import Profile
 from nbtriton.lab.simulate.core.loads import OpenLoop
 from nbtriton.lab.simulate.core.model import Model
 from nbtriton.lab.simulate.server import SimulatedServer
 from nbtriton.model.config import format_pbtxt
+from nbtriton.options.blocks import CallOptions
 from tests.simulate.profiles import model_profile
 from tests.until import PATIENCE_S, until
 

@@ -206,11 +206,11 @@ def test_the_steps_of_an_ensemble_have_options_of_their_own():
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({"maximize": "profit"}, "maximize is throughput"),
-        ({"minimize": "memori"}, "unknown objective 'memori'"),
+        ({"maximize": "profit"}, "unknown maximize 'profit': it is throughput"),
+        ({"minimize": "memori"}, "unknown minimize 'memori'"),
         ({"minimize": "memory", "placement": "auto"}, "instances with their memory"),
         ({"minimize": "latency"}, "the lowest latency is that of no load"),
-        ({"p99_ms": 0}, "p99_ms must be > 0"),
+        ({"p99_ms": 0}, "p99_ms must be a number above 0"),
         ({"concurrency": 1, "request_rate": 5}, "not both"),
         ({"finalists": 0}, "finalists must be a whole number from 1"),
     ],

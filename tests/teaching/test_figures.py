@@ -161,7 +161,7 @@ def test_errors_name_what_is_allowed():
         nt.scenario(SLOW % (4, ""), "0").changed(preferred=[8])
     with pytest.raises(InvalidArgumentError, match="33 instances of 'slow'; a figure has at most"):
         nt.figure("batch_forms", instances=33)
-    with pytest.raises(InvalidArgumentError, match="has no 'instance'") as caught:
+    with pytest.raises(InvalidArgumentError, match="has no option 'instance'") as caught:
         nt.scenario(SLOW % (4, ""), "0").changed(instance=2)
     assert "instances" in caught.value.hint
 

@@ -55,7 +55,7 @@ def test_a_request_is_moved():
         ({"instances": ""}, "'' is no number"),
         ({"max_batch_size": "-1"}, "max_batch_size"),
         ({"preferred": "16"}, "preferred size must be <= max batch size"),
-        ({"colour": "1"}, "a scenario has no 'colour'"),
+        ({"colour": "1"}, "a scenario has no option 'colour'"),
     ],
 )
 def test_a_mistake_is_reported_and_the_figure_stays(changes, problem):

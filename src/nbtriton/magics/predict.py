@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from argparse import ArgumentTypeError
 from typing import Any
 
 from IPython.core.magic import Magics, line_magic, magics_class, output_can_be_silenced
@@ -12,27 +11,11 @@ from nbtriton.common.errors import InvalidArgumentError
 from nbtriton.common.quoting import quoted
 from nbtriton.magics.arguments import arguments, profile_option, read_options, read_profile
 from nbtriton.magics.common import keep, keep_option, parse
-from nbtriton.options import only
-from nbtriton.options.blocks import DATA, LOAD, PLACE, RUN, SEQUENCES, SWEEP, WINDOWS
-from nbtriton.options.reading import int_list, unquoted
+from nbtriton.options.blocks import DATA, LOAD, PROFILE, RUN, SEQUENCES, SWEEP, TUNE, WINDOWS
+from nbtriton.options.reading import unquoted
 from nbtriton.serving.server import server
 
 __all__ = ["PredictMagics"]
-
-
-def _milliseconds(text: str) -> float:
-    """Read ``20``, ``20ms``, ``1.5s`` or ``500us``."""
-    units = {"us": 0.001, "µs": 0.001, "ms": 1.0, "s": 1000.0}
-    number = unquoted(text)
-    factor = 1.0
-    for unit, value in units.items():
-        if number.endswith(unit):
-            number, factor = number.removesuffix(unit), value
-            break
-    try:
-        return float(number) * factor
-    except ValueError:
-        raise ArgumentTypeError(f"'{text}' is not a time, such as 20ms") from None
 
 
 @magics_class
@@ -47,15 +30,7 @@ class PredictMagics(Magics):
     @output_can_be_silenced
     @magic_arguments()
     @argument("name", type=unquoted, help="a model or an ensemble")
-    @argument(
-        "--at-once", type=int_list, metavar="LIST",
-        help="executions at once: up to one number, or those of a list; 1, 2, 4 by default",
-    )  # fmt: skip
-    @argument("--batch-sizes", type=int_list, metavar="LIST", help="rows of the batches to measure")
-    @argument("--seconds", type=float, default=10.0, metavar="S", help="how long to measure (10)")
-    @arguments(
-        only(DATA, "--inputs", "--shape", "--input-data"), only(PLACE, "--url", "--protocol")
-    )
+    @arguments(tuple(PROFILE.values()))
     @keep_option
     @line_magic
     def triton_profile(self, line: str) -> Any:
@@ -75,9 +50,6 @@ class PredictMagics(Magics):
         options = vars(parse(self.triton_profile, line))
         name, out = options.pop("name"), options.pop("out")
         read_options(self.shell, options)
-        at_once = options["at_once"]
-        if at_once is not None and len(at_once) == 1:
-            options["at_once"] = at_once[0]
         target = None if options["url"] is not None else server()
         run = LiveRun(self.shell, name, visible=not line.rstrip().endswith(";"))
         found = run.of(lambda: profile(target, name, **options, observer=run.observe))
@@ -125,30 +97,7 @@ class PredictMagics(Magics):
     @output_can_be_silenced
     @magic_arguments()
     @argument("name", type=unquoted, help="a model or an ensemble")
-    @argument(
-        "--p99", dest="p99_ms", type=_milliseconds, metavar="20ms",
-        help="the p99 latency is to be at most this, in milliseconds",
-    )  # fmt: skip
-    @argument("--maximize", choices=("throughput",), help="the default")
-    @argument("--minimize", choices=("latency", "instances", "memory", "cost"), help="or this")
-    @argument(
-        "--placement", choices=("auto",),
-        help="choose the device of each step instead: the least time of devices, within --p99",
-    )  # fmt: skip
-    @argument("--min-throughput", type=float, metavar="N", help="at least N inferences/s")
-    @argument("-c", "--concurrency", type=int, metavar="N", help="requests kept outstanding")
-    @argument("--request-rate", type=float, metavar="N", help="or requests per second")
-    @argument("-b", "--batch-size", type=int, default=1, metavar="N", help="rows per request (1)")
-    @argument("--instances", type=int_list, metavar="LIST", help="numbers to choose from")
-    @argument("--max-batch-size", type=int_list, metavar="LIST", help="likewise")
-    @argument("--max-queue-delay-us", type=int_list, metavar="LIST", help="likewise")
-    @profile_option("one that was measured before, or a file of Profile.save")
-    @argument("--finalists", type=int, default=3, metavar="N", help="configurations to measure (3)")
-    @argument("--seconds", type=float, default=30.0, metavar="S", help="longest search (30)")
-    @argument(
-        "--seed", type=int, default=0, metavar="N", help="of random inputs and of the search (0)"
-    )
-    @arguments(only(DATA, "--inputs", "--shape"))
+    @arguments(tuple(TUNE.values()))
     @keep_option
     @line_magic
     def triton_tune(self, line: str) -> Any:

@@ -18,12 +18,17 @@ from nbtriton.common.checks import (
     Kind,
     is_number,
     is_whole,
+    listed,
+    number,
     optional,
+    whole,
 )
 from nbtriton.options.reading import (
     float_list,
     int_list,
+    milliseconds,
     name_list,
+    one_or_several,
     placements,
     shape,
     size_lists,
@@ -35,10 +40,12 @@ if TYPE_CHECKING:
     from nbtriton.lab.perf.data import Inputs
     from nbtriton.lab.perf.placement import Placement
     from nbtriton.lab.perf.recording import Recording
+    from nbtriton.lab.simulate import Profile
 
 __all__ = [
-    "DATA", "LOAD", "MEMORY", "PERF", "PLACE", "PLACEMENT", "RUN", "SCHEDULING", "SEQUENCES", "SWEEP", "WINDOWS",
-    "PerfSettings",
+    "DATA", "LOAD", "MEMORY", "PERF", "PLACE", "PLACEMENT", "PROFILE", "RUN", "SCHEDULING", "SEQUENCES", "SWEEP", "TUNE",
+    "WINDOWS", "CallOptions", "KindSweep", "Percentile", "PerfSettings", "ProfileSettings", "Protocol", "Seed", "Shapes", "Speed", "Sweep",
+    "TuneSettings",
 ]  # fmt: skip
 
 
@@ -76,22 +83,50 @@ _RECORDED = optional(
 )
 
 
+# Options of several blocks.
+Url = Annotated["str | None", Option(
+    "-u --url", "measure a server there; http:// or grpc:// may stand in front", value="HOST:PORT",
+    kind=optional(NAME),
+)]  # fmt: skip
+Protocol = Annotated['Literal["inproc", "http", "grpc"] | None', Option(
+    "-i --protocol",
+    "how to ask: in the process by default, http at a --url; here over http or grpc at the port that "
+    "%%triton_serve has open, or one for the run",
+    choices=("inproc", "http", "grpc"), analyzer=True,
+)]  # fmt: skip
+Speed = Annotated["float | Sequence[float]", Option(
+    "--speed", "how many times as fast as they came (1)", value="LIST", read=float_list, default=1.0,
+)]  # fmt: skip
+GivenInputs = Annotated["Inputs | None", Option(
+    "--inputs", "what to send: a mapping of arrays, or a list of them", value="EXPR",
+)]  # fmt: skip
+Shapes = Annotated["Mapping[str, Sequence[int]] | None", Option(
+    "--shape", "dims of an input with variable ones", value="NAME:DIMS", read=shape, action="append", join=dict,
+    kind=optional(MAPPING),
+)]  # fmt: skip
+InputData = Annotated["str | Path", Option(
+    "--input-data", "without --inputs (random); a JSON file of perf_analyzer's, or a directory of files",
+    value="random|zero|FILE", default="random", kind=Kind(PATH.accepts, "random, zero or the name of a file"),
+)]  # fmt: skip
+Percentile = Annotated["float | None", Option(
+    "--percentile", "judge by it instead of the mean", value="N", read=float, kind=_PERCENTILE, analyzer=True,
+)]  # fmt: skip
+Seed = Annotated[int, Option(
+    "--seed", "of random data and gaps (0)", value="N", read=int, default=0, kind=SEED,
+)]  # fmt: skip
+KindSweep = Annotated["str | Sequence[str] | None", Option(
+    "--kind", "sweep over cpu, gpu, auto, model", value="LIST", read=name_list,
+)]  # fmt: skip
+
+
 class Place(TypedDict, total=False):
     """Where to measure."""
 
     model_version: Annotated["int | None", Option(
         "--version -x", "of the model (the highest)", value="N", read=int, kind=_VERSION,
     )]  # fmt: skip
-    url: Annotated["str | None", Option(
-        "-u --url", "measure a server there; http:// or grpc:// may stand in front", value="HOST:PORT",
-        kind=optional(NAME),
-    )]  # fmt: skip
-    protocol: Annotated['Literal["inproc", "http", "grpc"] | None', Option(
-        "-i --protocol",
-        "how to ask: in the process by default, http at a --url; here over http or grpc at the port that "
-        "%%triton_serve has open, or one for the run",
-        choices=("inproc", "http", "grpc"), analyzer=True,
-    )]  # fmt: skip
+    url: Url
+    protocol: Protocol
 
 
 class Memory(TypedDict, total=False):
@@ -140,9 +175,7 @@ class Load(TypedDict, total=False):
         "--recording", "or when the requests for this model came in a file of %%triton_record", value="FILE",
         kind=_RECORDED,
     )]  # fmt: skip
-    speed: Annotated["float | Sequence[float]", Option(
-        "--speed", "how many times as fast as they came (1)", value="LIST", read=float_list, default=1.0,
-    )]  # fmt: skip
+    speed: Speed
     request_count: Annotated[int, Option(
         "--request-count", "exactly N requests a level", value="N", read=int, default=0,
         kind=_COUNT, analyzer=True,
@@ -168,17 +201,9 @@ class Load(TypedDict, total=False):
 class Data(TypedDict, total=False):
     """What requests send."""
 
-    inputs: Annotated["Inputs | None", Option(
-        "--inputs", "what to send: a mapping of arrays, or a list of them", value="EXPR",
-    )]  # fmt: skip
-    shapes: Annotated["Mapping[str, Sequence[int]] | None", Option(
-        "--shape", "dims of an input with variable ones", value="NAME:DIMS", read=shape, action="append", join=dict,
-        kind=optional(MAPPING),
-    )]  # fmt: skip
-    input_data: Annotated["str | Path", Option(
-        "--input-data", "without --inputs (random); a JSON file of perf_analyzer's, or a directory of files",
-        value="random|zero|FILE", default="random", kind=Kind(PATH.accepts, "random, zero or the name of a file"),
-    )]  # fmt: skip
+    inputs: GivenInputs
+    shapes: Shapes
+    input_data: InputData
     string_length: Annotated[int, Option(
         "--string-length", "of generated strings (128)", value="N", read=int, default=128,
         kind=_POSITIVE, analyzer=True,
@@ -247,9 +272,7 @@ class Sweep(TypedDict, total=False):
 class Placed(TypedDict, total=False):
     """Likewise: devices, on a live server."""
 
-    kind: Annotated["str | Sequence[str] | None", Option(
-        "--kind", "sweep over cpu, gpu, auto, model", value="LIST", read=name_list,
-    )]  # fmt: skip
+    kind: KindSweep
     placement: Annotated["Placement | Sequence[Placement] | None", Option(
         "--placement",
         "sweep over cpu, models-on-gpu, gpu, gpu:N, or one device a model: bert=gpu:1+trees=cpu",
@@ -279,9 +302,7 @@ class Windows(TypedDict, total=False):
     max_trials: Annotated[int, Option(
         "-r --max-trials", "windows a level at most (10)", value="N", read=int, default=10, kind=_POSITIVE, analyzer=True,
     )]  # fmt: skip
-    percentile: Annotated["float | None", Option(
-        "--percentile", "judge by it instead of the mean", value="N", read=float, kind=_PERCENTILE, analyzer=True,
-    )]  # fmt: skip
+    percentile: Percentile
     latency_threshold_ms: Annotated["float | None", Option(
         "-l --latency-threshold", "stop at this latency", value="MS", read=float, kind=_LATENCY, analyzer=True,
     )]  # fmt: skip
@@ -293,9 +314,7 @@ class Windows(TypedDict, total=False):
 class Run(TypedDict, total=False):
     """The run as a whole."""
 
-    seed: Annotated[int, Option(
-        "--seed", "of random data and gaps (0)", value="N", read=int, default=0, kind=SEED,
-    )]  # fmt: skip
+    seed: Seed
     quick: Annotated[bool, Option(
         "--quick", "short windows: a look within 3 s", default=False, action="store_true", kind=SWITCH,
     )]  # fmt: skip
@@ -320,6 +339,102 @@ DATA += (
         default="random",
     ),
 )
+
+
+class ProfileSettings(TypedDict, total=False):
+    """The options of a profile."""
+
+    inputs: GivenInputs
+    shapes: Shapes
+    input_data: InputData
+    at_once: Annotated["int | Sequence[int] | None", Option(
+        "--at-once", "executions at once: up to one number, or those of a list; 1, 2, 4 by default",
+        value="LIST", read=one_or_several, kind=optional(Kind(
+            lambda given: whole(1).accepts(given) or listed(whole(1)).accepts(given),
+            "a whole number from 1 on, or a list of them")),
+    )]  # fmt: skip
+    batch_sizes: Annotated["Sequence[int] | None", Option(
+        "--batch-sizes", "rows of the batches to measure", value="LIST", read=int_list, kind=optional(listed(whole(1))),
+    )]  # fmt: skip
+    seconds: Annotated[float, Option(
+        "--seconds", "how long to measure (10)", value="S", read=float, default=10.0, kind=number(above=0),
+    )]  # fmt: skip
+    seed: Seed
+    url: Url
+    protocol: Protocol
+
+
+_LIMIT = optional(number(above=0))
+_CHOICES = optional(listed(whole(1)))
+
+
+class TuneSettings(TypedDict, total=False):
+    """The options of a search for the best configuration."""
+
+    p99_ms: Annotated["float | None", Option(
+        "--p99", "the p99 latency is to be at most this, in milliseconds", value="20ms", read=milliseconds, kind=_LIMIT,
+    )]  # fmt: skip
+    maximize: Annotated[
+        'Literal["throughput"] | None', Option("--maximize", "the default", choices=("throughput",))
+    ]
+    minimize: Annotated['Literal["latency", "instances", "memory", "cost"] | None', Option(
+        "--minimize", "or this", choices=("latency", "instances", "memory", "cost"),
+    )]  # fmt: skip
+    placement: Annotated['Literal["auto"] | None', Option(
+        "--placement", "choose the device of each step instead: the least time of devices, within --p99", choices=("auto",),
+    )]  # fmt: skip
+    min_throughput: Annotated["float | None", Option(
+        "--min-throughput", "at least N inferences/s", value="N", read=float, kind=_LIMIT,
+    )]  # fmt: skip
+    concurrency: Annotated["int | None", Option(
+        "-c --concurrency", "requests kept outstanding", value="N", read=int, kind=_LIMIT,
+    )]  # fmt: skip
+    request_rate: Annotated["float | None", Option(
+        "--request-rate", "or requests per second", value="N", read=float, kind=_LIMIT,
+    )]  # fmt: skip
+    batch_size: Annotated[int, Option(
+        "-b --batch-size", "rows per request (1)", value="N", read=int, default=1, kind=whole(1),
+    )]  # fmt: skip
+    instances: Annotated["Sequence[int] | None", Option(
+        "--instances", "numbers to choose from", value="LIST", read=int_list, kind=_CHOICES,
+    )]  # fmt: skip
+    max_batch_size: Annotated["Sequence[int] | None", Option(
+        "--max-batch-size", "likewise", value="LIST", read=int_list, kind=_CHOICES,
+    )]  # fmt: skip
+    max_queue_delay_us: Annotated["Sequence[int] | None", Option(
+        "--max-queue-delay-us", "likewise", value="LIST", read=int_list, kind=optional(listed(whole(0))),
+    )]  # fmt: skip
+    inputs: GivenInputs
+    shapes: Shapes
+    profile: Annotated["Profile | None", Option(
+        "--profile", "one that was measured before, or a file of Profile.save", value="EXPR|FILE",
+        kind=optional(Kind(lambda value: hasattr(value, "is_declared"), "a profile of nt.profile")),
+    )]  # fmt: skip
+    finalists: Annotated[int, Option(
+        "--finalists", "configurations to measure (3)", value="N", read=int, default=3, kind=whole(1),
+    )]  # fmt: skip
+    seconds: Annotated[float, Option(
+        "--seconds", "longest search (30)", value="S", read=float, default=30.0, kind=number(above=0),
+    )]  # fmt: skip
+    seed: Seed
+
+
+PROFILE, TUNE = table_of(ProfileSettings), table_of(TuneSettings)
+
+
+class CallOptions(TypedDict, total=False):
+    """A request's options, named as in `nbtriton.Server.infer`."""
+
+    priority: int
+    timeout_us: int
+    sequence_id: int | str
+    sequence_start: bool
+    sequence_end: bool
+    version: int
+    outputs: Sequence[str]
+    request_id: str
+    parameters: Mapping[str, bool | int | str]
+
 
 # How a model is batched and where it runs.
 SCHEDULING = (

@@ -12,7 +12,9 @@ __all__ = [
     "float_list",
     "gpu_ids",
     "int_list",
+    "milliseconds",
     "name_list",
+    "one_or_several",
     "placements",
     "recorded",
     "shape",
@@ -121,3 +123,19 @@ def recorded(text: str) -> bool | int:
         raise InvalidArgumentError(
             f"'{text}' is neither on, off nor a number of requests"
         ) from None
+
+
+def one_or_several(text: str) -> int | list[int]:
+    """Read ``4``, or ``1,2,4``."""
+    found = int_list(text)
+    return found if len(found) > 1 else found[0]
+
+
+def milliseconds(text: str) -> float:
+    """Read ``20``, ``20ms``, ``1.5s`` or ``500us``."""
+    units = {"us": 0.001, "µs": 0.001, "ms": 1.0, "s": 1000.0}
+    unit = next((unit for unit in units if text.endswith(unit)), "")
+    try:
+        return float(text.removesuffix(unit)) * units.get(unit, 1.0)
+    except ValueError:
+        raise ArgumentTypeError(f"'{text}' is not a time, such as 20ms") from None

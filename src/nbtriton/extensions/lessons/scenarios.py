@@ -6,9 +6,10 @@ import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Unpack
 
 from nbtriton.common.errors import InvalidArgumentError, NotFoundError, nearest
+from nbtriton.extensions.lessons.options import SCENARIO, ScenarioSettings
 from nbtriton.model.config import (
     ModelConfig,
     apply_options,
@@ -18,6 +19,7 @@ from nbtriton.model.config import (
     normalize_instance_groups,
     validate,
 )
+from nbtriton.options.table import read_settings, signed
 
 __all__ = [
     "MOST_REQUESTS",
@@ -112,45 +114,30 @@ class Scenario:
         """The arrivals as text, which `scenario` reads."""
         return " ".join(map(str, self.arrivals))
 
-    def changed(
-        self, *, arrivals: object = None, execution_ms: object = None, **options: Any
-    ) -> Scenario:
+    @signed(SCENARIO)
+    def changed(self, **options: Unpack[ScenarioSettings]) -> Scenario:
         """Return the scenario with other arrivals, execution times or settings.
 
         Parameters
         ----------
-        arrivals, execution_ms : optional
-            As for `scenario`.
         **options
-            ``instances``, ``max_batch_size``, ``dynamic_batching``, ``max_queue_delay_us`` and ``preferred``
-            of every model but ensembles; None changes nothing.
+            See `ScenarioSettings`.
 
         Raises
         ------
         InvalidArgumentError, ConfigError
             Unreadable input, or a configuration that Triton would refuse.
         """
-        known = (
-            "instances",
-            "max_batch_size",
-            "dynamic_batching",
-            "max_queue_delay_us",
-            "preferred",
-        )
-        for name in options:
-            if name not in known:
-                fields = ("arrivals", "execution_ms", *known)
-                raise InvalidArgumentError(
-                    f"a scenario has no '{name}'", hint=nearest(name, fields) or ", ".join(fields)
-                )
+        given = read_settings("a scenario", SCENARIO, options)
+        arrivals, execution_ms = given.pop("arrivals"), given.pop("execution_ms")
         models = []
         for model in self.models:
             config = model.config
-            if not is_ensemble(config) and any(value is not None for value in options.values()):
+            if not is_ensemble(config) and any(value is not None for value in given.values()):
                 if config.HasField("dynamic_batching") and not preferred_of(config):
                     config = apply_options(config)  # a copy
                     config.dynamic_batching.ClearField("preferred_batch_size")
-                config = _completed(apply_options(config, **options), config.name)
+                config = _completed(apply_options(config, **given), config.name)
             models.append(replace(model, config=config))
         done = replace(self, models=tuple(models))
         if execution_ms is not None:

@@ -6,7 +6,7 @@ import ast
 import threading
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from nbtriton.common.errors import InvalidArgumentError, TritonError, nearest
 from nbtriton.drawing import (
@@ -21,11 +21,13 @@ from nbtriton.drawing import (
 from nbtriton.drawing.numbers import nice_ticks
 from nbtriton.extensions.lessons import SCENARIOS, Exercise, Mark, Progress, Scenario, check
 from nbtriton.extensions.lessons.figures import batch_frame, batch_rows, picture_of
+from nbtriton.extensions.lessons.options import SCENARIO, ScenarioSettings
 from nbtriton.extensions.lessons.picture import FigurePicture
 from nbtriton.extensions.lessons.running import ScenarioRun, run, traced
 from nbtriton.extensions.lessons.scenarios import preferred_of
 from nbtriton.extensions.lessons.scenes import figure_scenes, stage_scenes
 from nbtriton.model.config import is_ensemble
+from nbtriton.options.table import signed
 from nbtriton.widgets.show import KeptViews, display, has_kernel, live_wanted, makes_views_only
 from nbtriton.widgets.static import StaticView, marked
 
@@ -87,8 +89,14 @@ class Figure:
 
     # -- changes -------------------------------------------------------------------------------
 
-    def change(self, **changes: Any) -> Figure:
-        """Run it anew with other arrivals or settings, as `Scenario.changed` takes them, and redraw it.
+    @signed(SCENARIO)
+    def change(self, **changes: Unpack[ScenarioSettings]) -> Figure:
+        """Run it anew with other arrivals or settings, and redraw it.
+
+        Parameters
+        ----------
+        **changes
+            See `ScenarioSettings`.
 
         Raises
         ------
@@ -130,7 +138,7 @@ class Figure:
     def _obey(self, content: dict[str, Any]) -> None:
         kind = content.get("kind")
         if kind == "edit":
-            changes = {
+            changes: dict[str, Any] = {
                 str(name): _value(str(name), value) for name, value in content["changes"].items()
             }
             self._scenario_run = run(self.scenario.changed(**changes))
@@ -252,12 +260,13 @@ class Figure:
 _widgets = KeptViews(_WIDGETS)
 
 
+@signed(SCENARIO)
 def figure(
     what: str | Scenario | Exercise | Server,
     model: str = "",
     *,
     requests: int = 12,
-    **changes: Any,
+    **changes: Unpack[ScenarioSettings],
 ) -> Figure:
     """Draw what the scheduler does with a few requests, to be played, stepped through and changed.
 
@@ -272,8 +281,7 @@ def figure(
     requests : int
         Of a server: how many of the clients' newest ones.
     **changes
-        As of `Figure.change`: ``arrivals``, ``instances``, ``max_queue_delay_us``, ``preferred``,
-        ``max_batch_size``, ``dynamic_batching``, ``execution_ms``.
+        See `ScenarioSettings`.
 
     Returns
     -------

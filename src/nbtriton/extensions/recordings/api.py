@@ -8,11 +8,12 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
-from nbtriton.common.checks import CALL, MAPPING, NAMES, PATH, SEED, check, is_number, optional
+from nbtriton.common.checks import CALL, check, optional
 from nbtriton.common.errors import InvalidArgumentError
 from nbtriton.extensions.recordings.live import Played, Playing, play_live
+from nbtriton.extensions.recordings.options import REPLAY, ReplaySettings
 from nbtriton.extensions.recordings.simulated import play_simulated
 from nbtriton.extensions.recordings.traffic import (
     Planned,
@@ -40,7 +41,8 @@ from nbtriton.lab.perf.windows import StabilityRule
 from nbtriton.lab.simulate import Profile
 from nbtriton.lab.simulate.prediction import profile_under
 from nbtriton.model.config import normalize
-from nbtriton.options.blocks import PERF
+from nbtriton.options.blocks import SWEEP
+from nbtriton.options.table import read_settings, signed
 
 if TYPE_CHECKING:
     from nbtriton.serving.server import Server
@@ -53,28 +55,13 @@ _log = logging.getLogger("nbtriton.extensions.recordings")
 _Play = Callable[[Playing, Callable[[LevelProgress], None]], Played]
 
 
+@signed(REPLAY)
 def replay(
     recording: str | Path | Recording,
     target: Server | Profile | str,
     *,
-    models: str | Sequence[str] | Mapping[str, str] | None = None,
-    speed: float | Sequence[float] = 1.0,
-    protocol: Protocol | None = None,
-    shapes: Mapping[str, Sequence[int]] | None = None,
-    percentile: float | None = None,
-    instances: int | Sequence[int] | None = None,
-    max_batch_size: int | Sequence[int] | None = None,
-    max_queue_delay_us: int | Sequence[int] | None = None,
-    dynamic_batching: bool | Sequence[bool] | None = None,
-    preferred: int | Sequence[int] | Sequence[Sequence[int]] | None = None,
-    isolation: str | Sequence[str] | None = None,
-    kind: str | Sequence[str] | None = None,
-    cache: bool | Sequence[bool] | None = None,
-    rate_limit: str | Sequence[str] | None = None,
-    sweep_models: Sequence[str] = (),
-    seed: int = 0,
-    record: str | Path | None = None,
     observer: Observer | None = None,
+    **options: Unpack[ReplaySettings],
 ) -> PerfReport:
     """Replay a recording, each request at its recorded time, and measure as `nbtriton.perf`.
 
@@ -137,31 +124,17 @@ def replay(
     may overtake each other, each waits for the response to the one before. In the simulator requests
     arrive exactly when they are due, so that two replays give equal numbers.
     """
-    check(
-        {"shapes": shapes, "sweep_models": sweep_models, "seed": seed, "observer": observer, "record": record},
-        {
-            "shapes": optional(MAPPING), "sweep_models": NAMES, "seed": SEED, "observer": optional(CALL),
-            "record": optional(PATH),
-        },
-    )  # fmt: skip
-    read = recording if isinstance(recording, Recording) else Recording.load(recording)
-    speeds = read_speeds(speed)
-    PERF["protocol"].check(protocol)
-    if percentile is not None and not (is_number(percentile) and 0 < percentile < 100):
-        raise InvalidArgumentError("percentile must be between 0 and 100, both excluded")
-    configurations = combinations(
-        instances=instances,
-        max_batch_size=max_batch_size,
-        max_queue_delay_us=max_queue_delay_us,
-        dynamic_batching=dynamic_batching,
-        preferred=preferred,
-        isolation=isolation,
-        kind=kind,
-        cache=cache,
-        rate_limit=rate_limit,
+    given = read_settings("replay", REPLAY, options)
+    check({"observer": observer}, {"observer": optional(CALL)})
+    protocol, kind, sweep_models, seed = (
+        given[name] for name in ("protocol", "kind", "sweep_models", "seed")
     )
-    chosen = chosen_models(read, models)
-    rule = StabilityRule(percentile=percentile)
+    read = recording if isinstance(recording, Recording) else Recording.load(recording)
+    speeds = read_speeds(given["speed"])
+    swept = {option.parameter for option in SWEEP} - {"sweep_models"} | {"kind"}
+    configurations = combinations(**{name: given[name] for name in swept})
+    chosen = chosen_models(read, given["models"])
+    rule = StabilityRule(percentile=given["percentile"])
     started_s = time.monotonic()
     with contextlib.ExitStack() as stack:
         if isinstance(target, Profile):
@@ -183,7 +156,7 @@ def replay(
                 configurations,
                 sweep_models,
                 rule,
-                shapes,
+                given["shapes"],
                 seed,
             )
         run = _Run(session, observer, len(configurations) * len(speeds))
@@ -192,14 +165,14 @@ def replay(
             run.all(configurations, speeds)
         finally:
             session.restore()
-        if record is not None and run.latest is not None:
-            _as_recording(read, chosen, run.latest, speeds[-1]).save(record)
+        if given["record"] is not None and run.latest is not None:
+            _as_recording(read, chosen, run.latest, speeds[-1]).save(given["record"])
         return PerfReport(
             model=", ".join(dict.fromkeys(chosen.values())),
             points=tuple(run.points),
             settings={
                 "recording": "given" if isinstance(recording, Recording) else str(recording),
-                "speed": speeds, "seed": seed, "percentile": percentile, **session.place,
+                "speed": speeds, "seed": seed, "percentile": given["percentile"], **session.place,
             },
             environment=session.environment,
             notes=tuple(notes),

@@ -10,10 +10,11 @@ from IPython.core.magic import Magics, line_magic, magics_class, output_can_be_s
 from IPython.core.magic_arguments import argument, magic_arguments
 
 from nbtriton.common.errors import InternalError
+from nbtriton.extensions.recordings.options import REPLAY
 from nbtriton.magics.arguments import arguments, profile_option, read_options, read_profile
 from nbtriton.magics.common import keep, keep_option, parse
 from nbtriton.options import only
-from nbtriton.options.blocks import DATA, LOAD, PLACE, PLACEMENT, RUN, SWEEP, WINDOWS
+from nbtriton.options.blocks import PLACE
 from nbtriton.options.reading import name_list, unquoted
 from nbtriton.serving.server import server
 
@@ -21,14 +22,6 @@ if TYPE_CHECKING:
     from nbtriton.extensions.recordings import Recording, TrafficTap
 
 __all__ = ["RecordingMagics"]
-
-
-def _models(text: str) -> list[str] | dict[str, str]:
-    """Read ``A,B``, or ``A:X,B:Y``: the requests for A are sent to X."""
-    names = name_list(text)
-    if not any(":" in name for name in names):
-        return names
-    return {name.partition(":")[0]: name.partition(":")[2] or name for name in names}
 
 
 def _stopped(taps: Sequence[TrafficTap]) -> Recording | list[Recording]:
@@ -110,21 +103,8 @@ class RecordingMagics(Magics):
     @output_can_be_silenced
     @magic_arguments()
     @argument("file", type=unquoted, metavar="FILE", help="a file of %%triton_record")
-    @argument(
-        "--models", type=_models, metavar="LIST",
-        help="only the requests for these; A:X sends those for A to X",
-    )  # fmt: skip
-    @arguments(only(LOAD, "--speed"))
+    @arguments(tuple(REPLAY.values()), only(PLACE, "--url"))
     @profile_option("simulate it, with this profile or a file of Profile.save")
-    @arguments(
-        only(PLACE, "--url", "--protocol"),
-        SWEEP,
-        only(PLACEMENT, "--kind"),
-        only(DATA, "--shape"),
-        only(WINDOWS, "--percentile"),
-        only(RUN, "--seed"),
-    )
-    @argument("--record", type=unquoted, metavar="FILE", help="record what is sent")
     @keep_option
     @line_magic
     def triton_replay(self, line: str) -> Any:

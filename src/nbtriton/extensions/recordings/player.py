@@ -12,8 +12,9 @@ from nbtriton.lab.perf.driver import MAX_OUTSTANDING, LoadSpec, Submitting
 from nbtriton.lab.perf.loads import RequestRate
 from nbtriton.lab.perf.records import Slot, collect
 from nbtriton.lab.perf.remote import Target
-from nbtriton.lab.perf.traffic import Call, CallOptions, Repeated
+from nbtriton.lab.perf.traffic import Call, Repeated
 from nbtriton.lab.perf.windows import Window
+from nbtriton.options.blocks import CallOptions
 
 __all__ = ["Player"]
 

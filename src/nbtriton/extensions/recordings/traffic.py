@@ -13,8 +13,9 @@ from nbtriton.common.errors import InternalError, InvalidArgumentError
 from nbtriton.lab.perf.data import Request, fill, generate
 from nbtriton.lab.perf.recording import RecordedInputs, RecordedRequest, RecordedTensor, Recording
 from nbtriton.lab.perf.sweep import Configured
-from nbtriton.lab.perf.traffic import STRING_LENGTH, Call, CallOptions
+from nbtriton.lab.perf.traffic import STRING_LENGTH, Call
 from nbtriton.model.config import ModelConfig, TensorSpec
+from nbtriton.options.blocks import CallOptions
 from nbtriton.serving.clients.base import tensor_of
 
 __all__ = ["Planned", "chosen_models", "due_times_ns", "planned_traffic"]

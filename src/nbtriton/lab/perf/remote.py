@@ -14,8 +14,8 @@ from nbtriton.common.closing import Closing
 from nbtriton.common.errors import InvalidArgumentError, nearest
 from nbtriton.lab.perf.data import Request
 from nbtriton.lab.perf.shared_memory import SharedMemory
-from nbtriton.lab.perf.traffic import CallOptions
 from nbtriton.model.config import ModelConfig
+from nbtriton.options.blocks import CallOptions
 from nbtriton.serving.clients.base import Client
 from nbtriton.serving.clients.base import Protocol as RemoteProtocol
 from nbtriton.serving.clients.grpc import GrpcClient

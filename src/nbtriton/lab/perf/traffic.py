@@ -8,19 +8,19 @@ from __future__ import annotations
 import math
 import random
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol, TypedDict
+from typing import TYPE_CHECKING, Any, Protocol
 
 from nbtriton.common.errors import InvalidArgumentError
 from nbtriton.lab.perf.loads import Concurrency, Load
+from nbtriton.options.blocks import CallOptions
 
 if TYPE_CHECKING:
     from nbtriton.lab.perf.data import Request
 
 __all__ = [
     "Call",
-    "CallOptions",
     "Repeated",
     "SequenceData",
     "SequencePlan",
@@ -34,20 +34,6 @@ LENGTH = 20
 STRING_LENGTH = 128  # PA31
 OUTPUT_BYTES = 102_400
 NUM_OF_SEQUENCES = 4
-
-
-class CallOptions(TypedDict, total=False):
-    """A request's options, named as in `nbtriton.Server.infer`."""
-
-    priority: int
-    timeout_us: int
-    sequence_id: int | str
-    sequence_start: bool
-    sequence_end: bool
-    version: int
-    outputs: Sequence[str]
-    request_id: str
-    parameters: Mapping[str, bool | int | str]
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,29 +5,21 @@ from __future__ import annotations
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import replace
 from itertools import pairwise
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from nbtriton.common.checks import (
     CALL,
-    MAPPING,
     NAME,
-    PATH,
-    SEED,
     SERVER,
-    Kind,
     check,
-    listed,
-    number,
     optional,
-    whole,
 )
 from nbtriton.common.errors import InvalidArgumentError, TritonError, UnsupportedError
-from nbtriton.lab.perf.data import Inputs, Request
+from nbtriton.lab.perf.data import Request
 from nbtriton.lab.perf.driver import LoadSpec
 from nbtriton.lab.perf.loads import Concurrency
 from nbtriton.lab.perf.prepare import Data
@@ -42,10 +34,10 @@ from nbtriton.lab.simulate.executions import executions_of, points_of, without_e
 from nbtriton.lab.simulate.model_profile import Profile, ServicePoint
 from nbtriton.lab.simulate.profile_plan import ProfilePlan, profile_plan
 from nbtriton.model.config import format_pbtxt
-from nbtriton.options.blocks import PERF
+from nbtriton.options.blocks import PROFILE, ProfileSettings
+from nbtriton.options.table import read_settings, signed
 
 if TYPE_CHECKING:
-    from nbtriton.serving.clients.base import Protocol
     from nbtriton.serving.server import Server
 
 __all__ = ["profile"]
@@ -60,21 +52,16 @@ _LEAST = 8
 _PATIENCE_S = 0.25
 _SHORTEST_S = 0.01
 
+_KINDS = {"server": optional(SERVER), "model": NAME, "observer": optional(CALL)}
 
+
+@signed(PROFILE)
 def profile(
     server: Server | None,
     model: str,
     *,
-    inputs: Inputs | None = None,
-    shapes: Mapping[str, Sequence[int]] | None = None,
-    input_data: str | Path = "random",
-    at_once: int | Sequence[int] | None = None,
-    batch_sizes: Sequence[int] | None = None,
-    seconds: float = 10.0,
-    seed: int = 0,
     observer: Observer | None = None,
-    url: str | None = None,
-    protocol: Protocol | None = None,
+    **options: Unpack[ProfileSettings],
 ) -> Profile:
     """Measure a model once, so that `nbtriton.whatif` can predict its behaviour under any load.
 
@@ -133,36 +120,20 @@ def profile(
     >>> profile.models["double"].rows
     (1, 8)
     """
+    given = read_settings("profile", PROFILE, options)
+    url, seconds = given["url"], given["seconds"]
     if (server is None) == (url is None):
         raise InvalidArgumentError("give a server or a url, not both and not neither")
-    numbers = optional(
-        Kind(
-            lambda given: whole(1).accepts(given) or listed(whole(1)).accepts(given),
-            "a whole number from 1 on, or a list of them",
-        )
-    )
-    check(
-        {
-            "server": server, "model": model, "shapes": shapes, "input_data": input_data,
-            "at_once": at_once, "batch_sizes": batch_sizes, "seconds": seconds, "seed": seed,
-            "observer": observer, "url": url,
-        },
-        {
-            "server": optional(SERVER), "model": NAME, "shapes": optional(MAPPING), "input_data": PATH,
-            "at_once": numbers, "batch_sizes": optional(listed(whole(1))),
-            "seconds": number(above=0), "seed": SEED, "observer": optional(CALL), "url": optional(NAME),
-        },
-    )  # fmt: skip
-    PERF["protocol"].check(protocol)
+    check({"server": server, "model": model, "observer": observer}, _KINDS)
     started_s, used_s = time.monotonic(), others_s()
     with ExitStack() as stack:
         target: Target = (
             server
             if server is not None
-            else stack.enter_context(remote_server(url or "", protocol))
+            else stack.enter_context(remote_server(url or "", given["protocol"]))
         )
-        data = Data(inputs, shapes, input_data, seed=seed)
-        plan = profile_plan(target, model, data, at_once, batch_sizes)
+        data = Data(given["inputs"], given["shapes"], given["input_data"], seed=given["seed"])
+        plan = profile_plan(target, model, data, given["at_once"], given["batch_sizes"])
         work = _Work(target, server, plan, seconds, observer)
         interrupted = False
         try:

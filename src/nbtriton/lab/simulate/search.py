@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
-from nbtriton.common.checks import is_number, is_whole
-from nbtriton.common.errors import InvalidArgumentError, TritonError, nearest
+from nbtriton.common.checks import is_whole
+from nbtriton.common.errors import InvalidArgumentError, TritonError
 from nbtriton.lab.perf.loads import MOST_OUTSTANDING, Concurrency, RequestRate, send_times_ns
 from nbtriton.lab.perf.measure import Level, WindowPlan
 from nbtriton.lab.perf.point import PerfPoint
@@ -82,15 +82,6 @@ class Goal:
     request_rate: float | None = None
 
     def __post_init__(self) -> None:
-        if self.objective not in OBJECTIVES:
-            raise InvalidArgumentError(
-                f"unknown objective '{self.objective}': it is {', '.join(OBJECTIVES)}",
-                hint=nearest(self.objective, OBJECTIVES),
-            )
-        for name in ("p99_ms", "min_throughput", "concurrency", "request_rate"):
-            value = getattr(self, name)
-            if value is not None and not (is_number(value) and value > 0):
-                raise InvalidArgumentError(f"{name} must be > 0, found {value!r}")
         if self.concurrency is not None and not (
             is_whole(self.concurrency) and self.concurrency <= MOST_OUTSTANDING
         ):

@@ -7,25 +7,18 @@ import os
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from nbtriton.common.checks import (
     CALL,
-    MAPPING,
     NAME,
-    SEED,
     SERVER,
-    Kind,
     check,
-    listed,
-    number,
     optional,
-    whole,
 )
 from nbtriton.common.errors import InvalidArgumentError, NotFoundError
 from nbtriton.drawing import measure
 from nbtriton.lab.perf.api import perf
-from nbtriton.lab.perf.data import Inputs
 from nbtriton.lab.perf.point import PerfPoint
 from nbtriton.lab.perf.prepare import Data
 from nbtriton.lab.perf.progress import Observer, PerfProgress
@@ -36,28 +29,19 @@ from nbtriton.lab.simulate.memory import INSTANCES, InstanceMemory, measure_memo
 from nbtriton.lab.simulate.model_profile import Profile
 from nbtriton.lab.simulate.placing import PlacementSearch
 from nbtriton.lab.simulate.profiling import profile as measure_profile
-from nbtriton.lab.simulate.search import OBJECTIVES, Candidate, Goal, Search, Space
+from nbtriton.lab.simulate.search import Candidate, Goal, Search, Space
 from nbtriton.lab.simulate.server import DOUBTFUL
 from nbtriton.lab.simulate.tuned import Finalist, Tuning, flat_options, simulated_text
 from nbtriton.model.config import ModelConfig
+from nbtriton.options.blocks import TUNE, TuneSettings
+from nbtriton.options.table import read_settings, signed
 
 if TYPE_CHECKING:
     from nbtriton.serving.server import Server
 
 __all__ = ["tune"]
 
-_KINDS: Mapping[str, Kind] = {
-    "batch_size": whole(1),
-    "shapes": optional(MAPPING),
-    "profile": optional(Kind(lambda value: isinstance(value, Profile), "a profile of nt.profile")),
-    "finalists": whole(1),
-    "seconds": number(above=0),
-    "seed": SEED,
-    "observer": optional(CALL),
-    "instances": optional(listed(whole(1))),
-    "max_batch_size": optional(listed(whole(1))),
-    "max_queue_delay_us": optional(listed(whole(0))),
-}
+_KINDS = {"server": SERVER, "model": NAME, "observer": optional(CALL)}
 _DELAYS_US = (0, 100, 500, 1000, 2000, 5000)
 # Seconds of its own profile: the search only ranks configurations, and the finalists are measured.
 _PROFILE_S = 4.0
@@ -72,28 +56,13 @@ _BUSY = 2 * INSTANCES
 _LOAD = 8 * INSTANCES
 
 
+@signed(TUNE)
 def tune(
     server: Server,
     model: str,
     *,
-    p99_ms: float | None = None,
-    maximize: str | None = None,
-    minimize: str | None = None,
-    min_throughput: float | None = None,
-    concurrency: int | None = None,
-    request_rate: float | None = None,
-    batch_size: int = 1,
-    instances: Sequence[int] | None = None,
-    max_batch_size: Sequence[int] | None = None,
-    max_queue_delay_us: Sequence[int] | None = None,
-    placement: str | None = None,
-    inputs: Inputs | None = None,
-    shapes: Mapping[str, Sequence[int]] | None = None,
-    profile: Profile | None = None,
-    finalists: int = 3,
-    seconds: float = 30.0,
-    seed: int = 0,
     observer: Observer | None = None,
+    **options: Unpack[TuneSettings],
 ) -> Tuning:
     """Find the best configuration of a model, or of all steps of an ensemble together.
 
@@ -177,25 +146,22 @@ def tune(
     >>> best.configuration["instances"]
     2
     """
-    check(
-        {
-            "batch_size": batch_size, "shapes": shapes,
-            "profile": profile, "finalists": finalists, "seconds": seconds, "seed": seed,
-            "observer": observer, "instances": instances, "max_batch_size": max_batch_size,
-            "max_queue_delay_us": max_queue_delay_us,
-        },
-        _KINDS,
-    )  # fmt: skip
-    objective = _objective(maximize, minimize, "throughput" if placement is None else "cost")
+    given = read_settings("tune", TUNE, options)
+    placement, profile, batch_size = given["placement"], given["profile"], given["batch_size"]
+    seconds, finalists, seed = given["seconds"], given["finalists"], given["seed"]
+    choices = (given["instances"], given["max_batch_size"], given["max_queue_delay_us"])
+    if given["maximize"] and given["minimize"]:
+        raise InvalidArgumentError("give maximize or minimize, not both")
+    default = "throughput" if placement is None else "cost"
+    objective = given["maximize"] or given["minimize"] or default
     if placement is not None:
-        _check_placement(
-            placement, minimize, instances, max_batch_size, max_queue_delay_us, profile
-        )
+        _check_placed(given["minimize"], *choices, profile)
     elif objective == "cost":
         raise InvalidArgumentError("cost is that of a placement", hint='placement="auto"')
-    data = Data(inputs, shapes, seed=seed)
-    goal = Goal(objective, p99_ms, min_throughput, concurrency, request_rate)
-    check({"server": server, "model": model}, {"server": SERVER, "model": NAME})
+    data = Data(given["inputs"], given["shapes"], seed=seed)
+    limits = ("p99_ms", "min_throughput", "concurrency", "request_rate")
+    goal = Goal(objective, *(given[name] for name in limits))
+    check({"server": server, "model": model, "observer": observer}, _KINDS)
     subject = _Subject(server, model, data, batch_size, observer, time.monotonic())
     plan = SweepPlan(*model_tree(server, model))
     search: Search | PlacementSearch
@@ -206,7 +172,6 @@ def tune(
         )  # fmt: skip
         search = PlacementSearch(measured_devices, plan, goal, batch_size=batch_size, seed=seed)
     else:
-        choices = (instances, max_batch_size, max_queue_delay_us)
         spaces = {name: _space(config, *choices) for name, config in plan.swept.items()}
         if profile is None:
             most = max(space["instances"][-1] for space in spaces.values())
@@ -390,24 +355,8 @@ def _ratio(measured: float, predicted: float) -> float:
     return measured / predicted if predicted and not math.isnan(measured / predicted) else 1.0
 
 
-def _objective(maximize: str | None, minimize: str | None, default: str) -> str:
-    """Return the objective, which is not known to exist yet."""
-    if maximize not in (None, "throughput") or (maximize is not None and minimize is not None):
-        raise InvalidArgumentError(
-            "maximize is throughput; minimize is latency, instances, memory or cost; give one of them"
-        )
-    if not isinstance(minimize, str | None):
-        raise InvalidArgumentError(f"unknown objective {minimize!r}: it is {', '.join(OBJECTIVES)}")
-    return maximize or minimize or default
-
-
-def _check_placement(placement: str, minimize: str | None, *others: object) -> None:
+def _check_placed(minimize: str | None, *others: object) -> None:
     """Refuse options that cannot be combined with a placement."""
-    if placement != "auto":
-        raise InvalidArgumentError(
-            f"placement is 'auto', found {placement!r}",
-            hint="nt.perf(…, placement=…) measures one that you choose",
-        )
     if minimize in ("instances", "memory") or any(each is not None for each in others):
         raise InvalidArgumentError(
             "with placement='auto' instances with their memory, batch sizes, delays and profiles are as they are",

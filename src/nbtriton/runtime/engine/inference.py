@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Unpack
 
 from nbtriton.backends.base import RequestOptions, Response
 from nbtriton.common.checks import CALL, check
+from nbtriton.options.blocks import CallOptions
 from nbtriton.runtime.engine.core.execution import InferenceResult
 from nbtriton.runtime.engine.core.future import InferenceFuture
 from nbtriton.runtime.engine.describing import describe
@@ -139,7 +141,7 @@ class InferenceCalls:
         return future
 
     async def infer_async(
-        self, name: str, inputs: Mapping[str, Any], **options: Any
+        self, name: str, inputs: Mapping[str, Any], **options: Unpack[CallOptions]
     ) -> InferenceResult:
         """Send one request and await its answer; arguments and errors as for `infer`.
 
@@ -157,6 +159,8 @@ class InferenceCalls:
         [[2.0, 2.0, 2.0, 2.0]]
         """
         return await self.submit(name, inputs, **options)
+
+    infer_async.__signature__ = inspect.signature(infer)  # type: ignore[attr-defined]
 
     def stream(
         self,
