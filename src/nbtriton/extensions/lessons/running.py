@@ -17,11 +17,12 @@ from nbtriton.extensions.lessons.scenarios import (
     subject_of,
 )
 from nbtriton.lab.explain.trace import ModelRecords
-from nbtriton.lab.perf.traffic import Call, CallOptions
+from nbtriton.lab.perf.traffic import Call
 from nbtriton.lab.simulate import ModelProfile, Profile, ServicePoint
 from nbtriton.lab.simulate.core.world import Request, Trace
 from nbtriton.lab.simulate.experiment import Due, Experiment
 from nbtriton.model.config import ModelConfig, format_pbtxt, is_ensemble, plan_instances
+from nbtriton.options.blocks import CallOptions
 from nbtriton.runtime.engine import BatchRecord, RequestRecord
 from nbtriton.scheduling import SEQUENCE_START
 
