@@ -8,7 +8,7 @@ from statistics import median
 
 import numpy as np
 
-from nbtriton.lab.perf.sample import others_s
+from nbtriton.lab.perf.machine import others_s
 
 __all__ = ["Condition", "Watch", "speed_us"]
 

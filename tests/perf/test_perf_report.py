@@ -69,6 +69,13 @@ def test_a_busy_machine_is_told_as_such(cores, said):
             assert said in text
 
 
+@pytest.mark.parametrize(("outcome", "said"), [("not judged", True), ("predicted", False)])
+def test_of_one_measured_window_it_is_said_that_it_is_one(outcome, said):
+    for text in report(point(1, outcome=outcome))._repr_mimebundle_().values():
+        if "<svg" not in text[:10]:
+            assert ("one window: whether the level is stable" in text) == said
+
+
 def test_frame_has_a_row_a_point_and_units_in_its_names():
     frame = report(point(), point(2, configuration={"instances": 2})).frame
     assert frame["concurrency"].tolist() == [1, 2]

@@ -261,7 +261,7 @@ def test_a_rate_that_the_server_cannot_follow_is_not_the_senders_fault():
     assert "The sender was not able to keep up" in said
     assert "queue grew" not in said
     # Neither: the last requests are answered a second after the last one was sent.
-    assert notes_of([1000] * 40, 1.1, rate=400.0).startswith("one window")
+    assert not notes_of([1000] * 40, 1.1, rate=400.0)
 
 
 def test_request_count_is_one_window_which_says_nothing_about_stability():

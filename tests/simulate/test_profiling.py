@@ -22,7 +22,7 @@ from nbtriton.common.errors import (
     TritonError,
     UnsupportedError,
 )
-from nbtriton.lab.perf.sample import descendants_s
+from nbtriton.lab.perf.machine import descendants_s
 from nbtriton.lab.simulate.executions import gaps_of
 from nbtriton.lab.simulate.measurements import ModelMeasurements
 from nbtriton.runtime.engine.core.snapshot import BatchRecord

@@ -221,7 +221,7 @@ def test_a_prediction_has_the_range_of_what_its_measurements_allow():
     ("others", "foreign", "outcome"),
     [
         (None, 0, "predicted"),
-        (0.05, 0, "predicted"),
+        (0.19, 0, "predicted"),
         (1.0, 1, "predicted"),
         (1.1, 0, "beyond the profile"),
         (0.0, 50, "beyond the profile"),
@@ -232,7 +232,7 @@ def test_what_others_took_is_said_and_too_much_is_refused(others, foreign, outco
     found = replace(profile(), others=others, foreign=foreign, environment={"cpus": 2})
     report = whatif(found, concurrency=16)
     assert only(report).outcome == outcome
-    assert bool(report.notes) == (foreign > 0 or (others or 0) > 0.1)
+    assert bool(report.notes) == (foreign > 0 or (others or 0) >= 0.2)
     assert all("while it was measured" in note for note in report.notes)
 
 

@@ -61,7 +61,6 @@ _SLEEP_FACTOR = 1.2
 _REACHED = 0.95
 # Requests that may be due in a window at its edges, and end in another one.
 _EDGES = 2
-_ONE_WINDOW = "one window: whether the level is stable is not judged"
 # Interval at which ended requests are counted (perf_analyzer: 1 s, for requests across a network; here 50 of
 # them can end in 5 ms).
 _COUNT_POLL_NS = 10_000_000
@@ -507,8 +506,6 @@ def _notes(
     missed: str,
 ) -> tuple[str, ...]:
     notes = [verdict.message] if verdict.message else []
-    if verdict.outcome == "not judged":
-        notes.append(_ONE_WINDOW)
     if measured.error_count and verdict.outcome != "failed":
         total = measured.error_count + measured.request_count
         notes.append(

@@ -26,6 +26,7 @@ from nbtriton.drawing import (
 )
 from nbtriton.lab.perf.breakdown import ServerBreakdown, network_us
 from nbtriton.lab.perf.curves import Curves, save_png, series_of, target_of
+from nbtriton.lab.perf.machine import disturbed
 from nbtriton.lab.perf.point import PerfPoint, option_text, row_of
 
 __all__ = ["disturbance_of", "finding_of", "html", "save", "svg", "text", "write_csv"]
@@ -92,8 +93,7 @@ _FIGURES = (
     "latency_p99_low_us", "latency_p99_high_us", "errors", "outcome", "server_mean_batch_size",
     "responses_per_s", "first_response_p50_us", "sequences_per_s", "delayed_percent",
 )  # fmt: skip
-# The share of the cores that other programs may use on a quiet machine: a page that shows views needs as much.
-_QUIET = 0.1
+_ONE_WINDOW = "one window: whether the level is stable is not judged"
 # More of them are one figure: their names make a head of a line each.
 _MOST_STEPS = 4
 # Columns that are left out where every row has this value.
@@ -301,7 +301,8 @@ def _notes(report: Report) -> list[str]:
     levels: dict[str, list[str]] = {}
     for point in report.points:
         level = f"{point.value:g}" + (f" ({point.label})" if point.label else "")
-        for note in point.notes[point.outcome == "unstable" :]:
+        one = (_ONE_WINDOW,) if point.outcome == "not judged" else ()
+        for note in (*one, *point.notes[point.outcome == "unstable" :]):
             # A line number in a model's file follows, which the error of one request shows better.
             levels.setdefault(note.partition("\n\nAt:")[0], []).append(level)
     mode = report.points[0].mode.replace("_", " ") if report.points else ""
@@ -318,10 +319,8 @@ def _notes(report: Report) -> list[str]:
 
 def disturbance_of(environment: Mapping[str, Any]) -> str:
     """Return what other programs did while it was measured; empty if little or unknown."""
-    cores, cpus = environment.get("other_programs_cores") or 0.0, environment.get("cpus") or 1
-    if cores < _QUIET * cpus:
-        return ""
-    return f"while it was measured, other programs used {cores:.1f} of {cpus} cores: measure again when it is quiet"
+    others = disturbed(environment.get("other_programs_cores"), environment.get("cpus") or 1)
+    return f"while it was measured, {others}: measure again when it is quiet" if others else ""
 
 
 def _page(report: Report) -> str:

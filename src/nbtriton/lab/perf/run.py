@@ -20,6 +20,7 @@ from nbtriton.common import __version__
 from nbtriton.common.errors import InvalidArgumentError
 from nbtriton.lab.perf.interpreter import InterpreterWaits
 from nbtriton.lab.perf.loads import level_values
+from nbtriton.lab.perf.machine import others_s
 from nbtriton.lab.perf.measure import Level, WindowPlan, measure_level
 from nbtriton.lab.perf.options import PerfOptions, Protocol
 from nbtriton.lab.perf.point import describe
@@ -32,7 +33,6 @@ from nbtriton.lab.perf.prepare import (
 )
 from nbtriton.lab.perf.remote import RemoteServer, Target, remote_server
 from nbtriton.lab.perf.report import PerfReport
-from nbtriton.lab.perf.sample import others_s
 from nbtriton.lab.perf.search import LevelPlan
 from nbtriton.lab.perf.session import Measure, Session
 from nbtriton.lab.perf.source import PointSource

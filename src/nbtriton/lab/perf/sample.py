@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-import math
-import os
 import time
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from time import monotonic_ns
 
 from nbtriton.lab.perf.breakdown import ServerBreakdown, breakdown
 from nbtriton.lab.perf.driver import LoadSpec, make_load
+from nbtriton.lab.perf.machine import descendants_s
 from nbtriton.lab.perf.remote import Target
 from nbtriton.lab.perf.traffic import Sequences
 from nbtriton.runtime.engine.interrupts import wait_in_slices
 
-__all__ = ["Sample", "descendants_s", "measure_sample", "others_s"]
+__all__ = ["Sample", "measure_sample"]
 
 _POLL_S = 0.01
-_PROC = Path("/proc")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -146,39 +142,3 @@ def _requests(target: Target, model: str) -> int:
         for entry in target.statistics(model)["model_stats"]
         for end in ("success", "fail")
     )
-
-
-def others_s() -> float:
-    """Return the processor seconds that others used so far; nan where the system does not say.
-
-    Others are the programs that are not this process or its descendants, and the other guests of a virtual
-    machine's host.
-    """
-    try:
-        first = (_PROC / "stat").read_text(encoding="utf-8").partition("\n")[0]
-    except OSError:
-        return math.nan
-    # user, nice, system, idle, iowait, irq, softirq, steal
-    fields = [int(field) for field in first.split()[1:9]]
-    busy = sum(fields) - fields[3] - fields[4]
-    return busy / os.sysconf("SC_CLK_TCK") - time.process_time() - descendants_s()
-
-
-def descendants_s() -> float:
-    """Return the processor time of all descendants of this process; nan without /proc.
-
-    Processes that have ended are counted with their parents.
-    """
-    if not (_PROC / "self" / "stat").exists():
-        return math.nan
-    ticks = 0
-    pids = {os.getpid()}
-    # A parent's process id is nearly always lower than its children's.
-    for number in sorted(int(path.name) for path in _PROC.glob("[0-9]*")):
-        with suppress(OSError):  # the process has ended
-            fields = (_PROC / str(number) / "stat").read_text().rpartition(")")[2].split()
-            if int(fields[1]) in pids:
-                pids.add(number)
-                # utime, stime, cutime, cstime
-                ticks += sum(map(int, fields[11:15]))
-    return ticks / os.sysconf("SC_CLK_TCK")

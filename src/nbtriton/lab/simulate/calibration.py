@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import sys
 import threading
 import time
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Self
 from nbtriton.lab.perf.data import Request
 from nbtriton.lab.perf.driver import LoadSpec
 from nbtriton.lab.perf.loads import Concurrency, RequestRate
+from nbtriton.lab.perf.machine import disturbed
 from nbtriton.lab.perf.remote import Target
 from nbtriton.lab.perf.sample import Sample, measure_sample
 from nbtriton.lab.perf.traffic import Repeated
@@ -30,7 +32,6 @@ from nbtriton.lab.simulate.estimates import (
 from nbtriton.lab.simulate.executions import executions_of, gaps_of, merged, thinned, times_of
 from nbtriton.lab.simulate.measurements import ModelMeasurements
 from nbtriton.lab.simulate.model_profile import (
-    QUIET_CORES,
     EngineCosts,
     ModelProfile,
     Profile,
@@ -249,13 +250,13 @@ class Calibration:
     ) -> ModelProfile:
         """Return the profile of one model, measured beside other programs that used so many cores."""
         measured = self._measurements[name]
-        disturbed = (others or 0.0) >= QUIET_CORES
-        if disturbed:
+        is_disturbed = bool(disturbed(others, os.cpu_count() or 1))
+        if is_disturbed:
             measured.clean()
         return ModelProfile(
             config,
             self._place(name),
-            merged(points, disturbed=disturbed),
+            merged(points, disturbed=is_disturbed),
             drift=measured.drift,
             gather_us=measured.gather_ns / 1000,
             idle_us=measured.idle_us(self._idle_rows(name, sizes)),

@@ -21,6 +21,7 @@ from nbtriton.drawing import (
     percentile,
     table_text,
 )
+from nbtriton.lab.perf.machine import disturbed
 from nbtriton.model.config import (
     ModelConfig,
     amend,
@@ -34,11 +35,10 @@ from nbtriton.model.config import (
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["QUIET_CORES", "EngineCosts", "ModelProfile", "Profile", "ServicePoint"]
+__all__ = ["EngineCosts", "ModelProfile", "Profile", "ServicePoint"]
 
-# Cores of other programs from which a machine is not quiet; shares of its cores, and of the executions as many
-# requests of others, beyond which nothing is predicted.
-QUIET_CORES = 0.1
+# Shares of the machine's cores that others used, and of the executions as many requests of others, beyond which
+# nothing is predicted.
 _MOST_BUSY = 0.5
 _MOST_FOREIGN = 0.02
 
@@ -378,8 +378,8 @@ class Profile:
         parts = []
         if self.foreign:
             parts.append(f"the models got {counted(self.foreign, 'request')} of others")
-        if self.others is not None and self.others >= QUIET_CORES:
-            parts.append(f"other programs used {self.others:.1f} of {self._cpus} cores")
+        if others := disturbed(self.others, self._cpus):
+            parts.append(others)
             stalls = sum(len(p.stalls_us) for one in self.models.values() for p in one.points)
             if stalls:
                 parts[-1] += f" ({counted(stalls, 'execution')} that waited for one left out)"

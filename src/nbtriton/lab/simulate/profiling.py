@@ -22,11 +22,12 @@ from nbtriton.common.errors import InvalidArgumentError, TritonError, Unsupporte
 from nbtriton.lab.perf.data import Request
 from nbtriton.lab.perf.driver import LoadSpec
 from nbtriton.lab.perf.loads import Concurrency
+from nbtriton.lab.perf.machine import others_s
 from nbtriton.lab.perf.prepare import Data
 from nbtriton.lab.perf.progress import Observer, PerfProgress
 from nbtriton.lab.perf.remote import Target, remote_server
 from nbtriton.lab.perf.run import environment_of
-from nbtriton.lab.perf.sample import Sample, measure_sample, others_s
+from nbtriton.lab.perf.sample import Sample, measure_sample
 from nbtriton.lab.perf.sweep import Configurator
 from nbtriton.lab.perf.traffic import Repeated, SequenceData, Sequences, Traffic
 from nbtriton.lab.simulate.calibration import TURNS, Calibration

@@ -1,0 +1,66 @@
+"""What other programs take of the machine, and from how much it is no longer quiet."""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from contextlib import suppress
+from pathlib import Path
+
+__all__ = ["descendants_s", "disturbed", "others_s"]
+
+_PROC = Path("/proc")
+# The share of the cores that other programs may use on a quiet machine: a page that shows views needs as much.
+_QUIET = 0.1
+
+
+def disturbed(cores: float | None, cpus: int) -> str:
+    """Return what other programs used while something was measured, in words; empty on a quiet machine.
+
+    Parameters
+    ----------
+    cores : float or None
+        Cores that they used; None if unknown.
+    cpus : int
+        Cores of the machine.
+    """
+    if cores is None or cores < _QUIET * cpus:
+        return ""
+    return f"other programs used {cores:.1f} of {cpus} cores"
+
+
+def others_s() -> float:
+    """Return the processor seconds that others used so far; nan where the system does not say.
+
+    Others are the programs that are not this process or its descendants, and the other guests of a virtual
+    machine's host.
+    """
+    try:
+        first = (_PROC / "stat").read_text(encoding="utf-8").partition("\n")[0]
+    except OSError:
+        return math.nan
+    # user, nice, system, idle, iowait, irq, softirq, steal
+    fields = [int(field) for field in first.split()[1:9]]
+    busy = sum(fields) - fields[3] - fields[4]
+    return busy / os.sysconf("SC_CLK_TCK") - time.process_time() - descendants_s()
+
+
+def descendants_s() -> float:
+    """Return the processor time of all descendants of this process; nan without /proc.
+
+    Processes that have ended are counted with their parents.
+    """
+    if not (_PROC / "self" / "stat").exists():
+        return math.nan
+    ticks = 0
+    pids = {os.getpid()}
+    # A parent's process id is nearly always lower than its children's.
+    for number in sorted(int(path.name) for path in _PROC.glob("[0-9]*")):
+        with suppress(OSError):  # the process has ended
+            fields = (_PROC / str(number) / "stat").read_text().rpartition(")")[2].split()
+            if int(fields[1]) in pids:
+                pids.add(number)
+                # utime, stime, cutime, cstime
+                ticks += sum(map(int, fields[11:15]))
+    return ticks / os.sysconf("SC_CLK_TCK")
