@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from nbtriton.backends.devices import CaptureError
-from nbtriton.backends.devices.cuda_streams import _InUse
+from nbtriton.backends.devices.cuda import _InUse
 
 torch = pytest.importorskip("torch", reason="torch is not installed (extra torch)")
 

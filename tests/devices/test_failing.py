@@ -6,7 +6,7 @@ import logging
 import pytest
 
 import nbtriton as nt
-from nbtriton.backends.devices.simulated.timeline import Clock
+from nbtriton.backends.devices.simulated_streams import Clock
 from nbtriton.common.errors import TritonError
 from tests.devices.test_serving import CPU, GPU, ROWS, chain, double
 

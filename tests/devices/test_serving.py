@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import nbtriton as nt
-from nbtriton.backends.devices.simulated.timeline import Clock
+from nbtriton.backends.devices.simulated_streams import Clock
 from nbtriton.common.errors import LoadError, TritonError
 from nbtriton.runtime.engine.copies import bounces
 

@@ -10,7 +10,7 @@ from nbtriton.backends.core.place import Place
 from nbtriton.backends.core.synchronize import copies_of
 from nbtriton.backends.devices import CopyLedger, OutOfMemoryError, SimulatedGPUs
 from nbtriton.backends.devices.simulated import SimulatedDevice
-from nbtriton.backends.devices.simulated.timeline import SimulatedEvent, UnorderedError
+from nbtriton.backends.devices.simulated_streams import SimulatedEvent, UnorderedError
 from tests.devices.virtual import VirtualClock
 
 ROWS = np.arange(12, dtype=np.float32).reshape(3, 4)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nbtriton.backends.devices.simulated.timeline import Clock
+from nbtriton.backends.devices.simulated_streams import Clock
 
 __all__ = ["VirtualClock"]
 

@@ -22,8 +22,7 @@ from nbtriton.backends.base import (
 )
 from nbtriton.backends.core.messages import ScatteredResponses
 from nbtriton.backends.core.place import Place
-from nbtriton.backends.devices.base import Reservation
-from nbtriton.backends.devices.errors import OutOfMemoryError
+from nbtriton.backends.devices.base import OutOfMemoryError, Reservation
 from nbtriton.common.errors import UnavailableError
 from nbtriton.model.tensors import Array, kind_of, scatter, shape_of, to_numpy
 

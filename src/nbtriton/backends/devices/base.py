@@ -1,4 +1,4 @@
-"""The interface between the engine and a device: memory, copies, streams, events.
+"""The interface between the engine and a device: memory, copies, streams, events, errors.
 
 Two implementations: CUDA (`nbtriton.backends.devices.cuda`, by torch or CuPy) and the simulated GPU
 (`nbtriton.backends.devices.simulated`). Work on a device is asynchronous: a call that starts it returns at once, work
@@ -13,11 +13,53 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from nbtriton.common.errors import InternalError
+
 if TYPE_CHECKING:
     from nbtriton.backends.devices.ledger import CopyLedger
     from nbtriton.model.tensors import Array
 
-__all__ = ["Device", "Event", "Memory", "Reservation", "Stream", "Weights"]
+__all__ = [
+    "CaptureError",
+    "Device",
+    "Event",
+    "Memory",
+    "OutOfMemoryError",
+    "Reservation",
+    "Stream",
+    "Weights",
+]
+
+_UNITS = ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"))
+
+
+class CaptureError(InternalError):
+    """Work cannot be captured as a graph; it can still be done one operation at a time."""
+
+
+class OutOfMemoryError(InternalError):
+    """An array does not fit into the memory of a device; nothing else is harmed."""
+
+    def __init__(self, device: str, nbytes: int, memory: Memory) -> None:
+        used = ", ".join(
+            f"{owner} {_size(taken)}"
+            for owner, taken in sorted(memory.by_owner.items(), key=lambda item: -item[1])[:5]
+        )
+        super().__init__(
+            f"CUDA out of memory. Tried to allocate {_size(nbytes)} on {device}, which has a total "
+            f"capacity of {_size(memory.total_bytes)} of which {_size(memory.free_bytes)} is free.",
+            hint=f"in use: {used or 'nothing'}",
+        )
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return InternalError, (self.message,)
+
+
+def _size(nbytes: int) -> str:
+    for unit, name in _UNITS:
+        if nbytes >= unit:
+            return f"{nbytes / unit:.2f} {name}"
+    return f"{nbytes} bytes"
 
 
 class Event(ABC):

@@ -6,7 +6,10 @@ Assumptions about CUDA and torch, to be checked at the first run:
 - torch's allocator hands freed memory out again on the stream that it was allocated on, so memory that another
   stream reads is announced by ``record_stream``;
 - torch's allocator of pinned memory keeps what an asynchronous copy still reads, and hands it out again afterwards:
-  staging memory is taken from it for each copy and comes back by itself.
+  staging memory is taken from it for each copy and comes back by itself;
+- torch hands its 32 streams of a device out in turn, so of many two are the same. That costs time, but what another
+  instance launches into a stream that captures would become a part of the graph: streams that are in use are handed
+  out again only once there is no other, and one that several have is not captured.
 """
 
 from __future__ import annotations
@@ -15,17 +18,188 @@ import sys
 import threading
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any, TypeVar
 
-from nbtriton.backends.devices.base import Device, Event, Memory, Reservation, Weights
-from nbtriton.backends.devices.cuda_streams import CudaEvent, CudaStream, capturing, event_behind
-from nbtriton.backends.devices.errors import CaptureError, OutOfMemoryError
+from nbtriton.backends.devices.base import (
+    CaptureError,
+    Device,
+    Event,
+    Memory,
+    OutOfMemoryError,
+    Reservation,
+    Stream,
+    Weights,
+)
 from nbtriton.backends.devices.ledger import HOST, CopyLedger
 from nbtriton.common.errors import InternalError
 from nbtriton.model.tensors import Array, is_on_device, kind_of, to_numpy, to_torch
 
-__all__ = ["CudaDevice", "fetch", "order_behind", "wait_for"]
+__all__ = [
+    "CudaDevice",
+    "CudaEvent",
+    "CudaStream",
+    "capturing",
+    "event_behind",
+    "fetch",
+    "order_behind",
+    "wait_for",
+]
+
+# As many streams of one priority has torch.
+_STREAMS = 32
+
+
+class CudaEvent(Event):
+    """A point in the work of a stream."""
+
+    def __init__(self, native: Any) -> None:
+        self.native = native
+
+    def is_reached(self) -> bool:
+        """Return whether all work before it is done."""
+        return bool(self.native.query())
+
+    def synchronize(self) -> None:
+        """Block the calling thread until it is reached."""
+        self.native.synchronize()
+
+
+def event_behind(stream: Any) -> CudaEvent:
+    """Return the event behind all work that is in a stream of torch's now.
+
+    A thread that waits for it sleeps, as in Triton by default: by torch's default a waiting thread keeps a processor busy.
+    """
+    event = sys.modules["torch"].cuda.Event(blocking=True)
+    event.record(stream)
+    return CudaEvent(event)
+
+
+class _InUse:
+    """The streams that are handed out: one table for the process, as torch has one pool for it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._by_stream: Counter[tuple[int, int]] = Counter()
+        self._captured: tuple[int, int] | None = None
+        # A capture begins by waiting for the whole device, which is an error while another stream captures.
+        self._capturing = threading.Lock()
+
+    def acquire(self, index: int) -> Any:
+        """Return the stream of a device that the fewest have, and none that captures."""
+        import torch
+
+        place = torch.device("cuda", index)
+        with self._lock:
+            found: list[Any] = []
+            for _ in range(2 * _STREAMS):  # others use the pool, too
+                native: Any = torch.cuda.Stream(place)  # type: ignore[no-untyped-call]
+                if _stream_key(native) == self._captured:
+                    continue
+                found.append(native)
+                if not self._by_stream[_stream_key(native)]:
+                    break
+            fewest = min(found, key=lambda one: self._by_stream[_stream_key(one)])
+            self._by_stream[_stream_key(fewest)] += 1
+        return fewest
+
+    def release(self, native: Any) -> None:
+        """Note that one holder of a stream does not use it any more."""
+        with self._lock:
+            self._by_stream[_stream_key(native)] -= 1
+
+    @contextmanager
+    def capture(self, native: Any) -> Iterator[None]:
+        """Keep a stream from all others while it captures, one at a time.
+
+        Raises
+        ------
+        CaptureError
+            Others have it already.
+        """
+        with self._capturing:
+            with self._lock:
+                if self._by_stream[_stream_key(native)] > 1:
+                    raise CaptureError(
+                        f"more than {_STREAMS} streams are in use, and its own is one that others use, too"
+                    )
+                self._captured = _stream_key(native)
+            try:
+                yield
+            finally:
+                self._captured = None
+
+
+_IN_USE = _InUse()
+capturing = _IN_USE.capture
+
+
+def _stream_key(native: Any) -> tuple[int, int]:
+    return int(native.device.index), int(native.cuda_stream)
+
+
+class CudaStream(Stream):
+    """A stream of torch's, which CuPy uses as well while it is current.
+
+    Parameters
+    ----------
+    index : int
+        The GPU.
+    owner : str
+    ledger : CopyLedger
+    device : str
+        The GPU's name there.
+    """
+
+    def __init__(self, index: int, owner: str, ledger: CopyLedger, device: str) -> None:
+        self.owner = owner
+        self._index = index
+        self._ledger = ledger
+        self._device = device
+        self._taken: Any = None
+        self._entered: list[ExitStack] = []  # one thread at a time runs an instance
+
+    @property
+    def native(self) -> Any:
+        """The stream itself, which is acquired at its first use: some instances never need theirs."""
+        if self._taken is None:
+            self._taken = _IN_USE.acquire(self._index)
+        return self._taken
+
+    def __enter__(self) -> None:
+        native = self.native
+        with ExitStack() as contexts:
+            contexts.enter_context(sys.modules["torch"].cuda.stream(native))
+            cupy = sys.modules.get("cupy")
+            if cupy is not None:
+                contexts.enter_context(cupy.cuda.Device(self._index))
+                contexts.enter_context(cupy.cuda.ExternalStream(native.cuda_stream, self._index))
+            self._entered.append(contexts.pop_all())
+
+    def __exit__(self, *error: object) -> None:
+        self._entered.pop().close()
+
+    def record(self) -> CudaEvent:
+        """Return the event behind all work that is in the stream now."""
+        return event_behind(self.native)
+
+    def wait(self, event: Event) -> None:
+        """Let what comes next wait for an event; the calling thread does not wait."""
+        assert isinstance(event, CudaEvent)
+        self.native.wait_event(event.native)
+
+    def synchronize(self) -> None:
+        """Block the calling thread until all work is done."""
+        if self._taken is not None:
+            self._ledger.waited(self.owner, self._device)
+            self.record().synchronize()
+
+    def close(self) -> None:
+        """Let others have the stream; torch keeps it in its pool. May be called twice."""
+        taken, self._taken = self._taken, None
+        if taken is not None:
+            _IN_USE.release(taken)
+
 
 # Writes that are remembered before those that are done are forgotten.
 _REMEMBERED = 512
@@ -89,13 +263,13 @@ class _Written:
     def find(self, array: Array) -> tuple[CudaEvent, str, CudaDevice] | None:
         """Return the event behind the last write to an array's memory, its writer's name and device."""
         with self._lock:
-            return self._events.get(_key(array))
+            return self._events.get(_memory_key(array))
 
 
 _WRITTEN = _Written()
 
 
-def _key(array: Array) -> tuple[int, int]:
+def _memory_key(array: Array) -> tuple[int, int]:
     """Return the device and the address of the memory that an array is a part of."""
     if kind_of(array) == "cupy":
         return int(array.device.id), int(array.data.mem.ptr)
@@ -267,7 +441,7 @@ class CudaDevice(Device):
         for array in arrays:
             if kind_of(array) == "torch":  # a caller may read it on the default stream
                 array.record_stream(callers)
-        _WRITTEN.note([_key(array) for array in arrays], event, writer, self)
+        _WRITTEN.note([_memory_key(array) for array in arrays], event, writer, self)
         return event
 
     def wait_for(self, array: Array) -> None:

@@ -1,20 +1,45 @@
-"""The devices of one server."""
+"""The devices of one server, and the GPUs of this machine, found without importing a framework where none can exist."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Mapping, Sequence
 from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nbtriton.backends.devices.ledger import CopyLedger
 from nbtriton.backends.devices.settings import SimulatedGPUs, parse_simulated
-from nbtriton.backends.devices.visible import visible_gpus
 from nbtriton.common.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
     from nbtriton.backends.devices.base import Device
 
-__all__ = ["DeviceSet", "Gpus", "checked_gpus"]
+__all__ = ["DeviceSet", "Gpus", "checked_gpus", "visible_gpus"]
+
+
+@functools.cache
+def visible_gpus() -> tuple[int, ...]:
+    """Return the ids of the GPUs that torch or CuPy can use.
+
+    Importing torch takes about a second, so it is asked only on a machine that has a device file
+    of an NVIDIA or AMD driver.
+    """
+    if not any(any(Path("/dev").glob(name)) for name in ("nvidia[0-9]*", "dxg", "kfd")):
+        return ()
+    try:
+        import torch
+
+        return tuple(range(torch.cuda.device_count()))
+    except ImportError:
+        pass
+    try:
+        import cupy
+
+        return tuple(range(cupy.cuda.runtime.getDeviceCount()))
+    except Exception:  # CuPy raises its own errors where the driver is missing
+        return ()
+
 
 # What ``nbtriton.Server(gpus=…)`` takes, once it is checked; None for all that are visible.
 Gpus = tuple[int, ...] | SimulatedGPUs | None

@@ -347,7 +347,7 @@ def _kind_of_new(array: object) -> str | None:
     cupy = sys.modules.get("cupy")
     if cupy is not None and isinstance(array, getattr(cupy, "ndarray", ())):
         return "cupy"
-    simulated = sys.modules.get("nbtriton.backends.devices.simulated.array")
+    simulated = sys.modules.get("nbtriton.backends.devices.simulated")
     if simulated is not None and isinstance(array, getattr(simulated, "SimulatedArray", ())):
         return "simulated"
     return None

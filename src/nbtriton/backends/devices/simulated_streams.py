@@ -13,14 +13,11 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING
 
 from nbtriton.backends.devices.base import Event, Stream
+from nbtriton.backends.devices.ledger import CopyLedger
 from nbtriton.common.errors import InternalError
 from nbtriton.scheduling.bookings import Bookings
-
-if TYPE_CHECKING:
-    from nbtriton.backends.devices.simulated.device import SimulatedDevice
 
 __all__ = ["Access", "Clock", "SimulatedEvent", "SimulatedStream", "Timeline", "UnorderedError"]
 
@@ -83,7 +80,7 @@ class SimulatedEvent(Event):
 
     def is_reached(self) -> bool:
         """Return whether all work before it is done."""
-        return self._stream.device.timeline.clock.now_ns() >= self.reached_ns
+        return self._stream.timeline.clock.now_ns() >= self.reached_ns
 
     def synchronize(self) -> None:
         """Block the calling thread until it is reached."""
@@ -91,14 +88,19 @@ class SimulatedEvent(Event):
 
 
 class Timeline:
-    """The clocks of one device.
+    """The clocks of one device, and which stream each thread works in.
 
     Parameters
     ----------
+    name : str
+        Of the device.
+    ledger : CopyLedger
     clock : Clock
 
     Attributes
     ----------
+    faults : list of Exception
+        What a real GPU would have punished: unordered reads and writes, host access to device memory.
     lock : threading.RLock
         Held while work is added.
     known : dict of int to int
@@ -108,13 +110,34 @@ class Timeline:
         Copies to the device, from it, and computing go on side by side, one piece of work after the other.
     """
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, name: str, ledger: CopyLedger, clock: Clock) -> None:
+        self.name = name
+        self.ledger = ledger
         self.clock = clock
+        self.faults: list[Exception] = []
         self.lock = threading.RLock()
         self.known: dict[int, int] = {}
         self.streams: dict[int, SimulatedStream] = {}
         self.next_number = itertools.count().__next__
         self.units: defaultdict[str, Bookings] = defaultdict(Bookings)
+        # As in torch and CuPy: which stream a thread's operations go to is the thread's own.
+        self._local = threading.local()
+        self.default = SimulatedStream(self, "the default stream")
+
+    def current(self) -> SimulatedStream:
+        """Return the stream of the calling thread."""
+        stack: list[SimulatedStream] = getattr(self._local, "stack", [])
+        return stack[-1] if stack else self.default
+
+    def push(self, stream: SimulatedStream) -> None:
+        """Make a stream the calling thread's."""
+        if not hasattr(self._local, "stack"):
+            self._local.stack = []
+        self._local.stack.append(stream)
+
+    def pop(self) -> None:
+        """Restore the stream that was current before."""
+        self._local.stack.pop()
 
 
 class SimulatedStream(Stream):
@@ -125,14 +148,14 @@ class SimulatedStream(Stream):
 
     Parameters
     ----------
-    device : SimulatedDevice
+    timeline : Timeline
+        Of its device.
     owner : str
     """
 
-    def __init__(self, device: SimulatedDevice, owner: str) -> None:
-        self.device = device
+    def __init__(self, timeline: Timeline, owner: str) -> None:
+        self.timeline = timeline
         self.owner = owner
-        self._timeline = timeline = device.timeline
         self.number = timeline.next_number()
         self.position = 0
         self.order: dict[int, int] = {}
@@ -141,23 +164,23 @@ class SimulatedStream(Stream):
             timeline.streams[self.number] = self
 
     def __repr__(self) -> str:
-        return f"<stream {self.number} of {self.device.name}: {self.owner}>"
+        return f"<stream {self.number} of {self.timeline.name}: {self.owner}>"
 
     def __enter__(self) -> None:
-        self.device.push(self)
+        self.timeline.push(self)
 
     def __exit__(self, *error: object) -> None:
-        self.device.pop()
+        self.timeline.pop()
 
     def record(self) -> SimulatedEvent:
         """Return the event behind all work that is in the stream now."""
-        with self._timeline.lock:
+        with self.timeline.lock:
             return SimulatedEvent(self, {**self.order, self.number: self.position}, self.ready_ns)
 
     def wait(self, event: Event) -> None:
         """Let later work wait for an event; the calling thread does not wait."""
         assert isinstance(event, SimulatedEvent)
-        with self._timeline.lock:
+        with self.timeline.lock:
             _merge(self.order, event.order)
             self.ready_ns = max(self.ready_ns, event.reached_ns)
 
@@ -167,16 +190,16 @@ class SimulatedStream(Stream):
 
     def block(self, event: SimulatedEvent) -> None:
         """Block the calling thread until an event of this stream is reached."""
-        self.device.waited(self)
-        self._timeline.clock.sleep_until(event.reached_ns)
-        with self._timeline.lock:
-            _merge(self._timeline.known, event.order)
+        self.timeline.ledger.waited(self.owner, self.timeline.name)
+        self.timeline.clock.sleep_until(event.reached_ns)
+        with self.timeline.lock:
+            _merge(self.timeline.known, event.order)
 
     def close(self) -> None:
         """Forget the stream, whose work is ordered before everything that comes."""
-        with self._timeline.lock:
-            self._timeline.known[self.number] = self.position
-            self._timeline.streams.pop(self.number, None)
+        with self.timeline.lock:
+            self.timeline.known[self.number] = self.position
+            self.timeline.streams.pop(self.number, None)
 
     def launch(
         self,
@@ -196,7 +219,7 @@ class SimulatedStream(Stream):
         UnorderedError
             It touches memory that another stream may still be using.
         """
-        timeline = self._timeline
+        timeline = self.timeline
         reads, writes = list(reads), list(writes)
         with timeline.lock:
             _merge(self.order, timeline.known)
@@ -224,19 +247,19 @@ class SimulatedStream(Stream):
         if place is None or place[0] == self.number:
             return
         number, position = place
-        if self.order.get(number, 0) >= position or self._timeline.known.get(number, 0) >= position:
+        if self.order.get(number, 0) >= position or self.timeline.known.get(number, 0) >= position:
             return
-        other = self._timeline.streams.get(number)
+        other = self.timeline.streams.get(number)
         if other is None:  # all its work was done when it was closed
             return
         what = access.label or "memory"
         error = UnorderedError(
-            f"'{self.owner}' {verb} {what} on {self.device.name} before the work of '{other.owner}' "
+            f"'{self.owner}' {verb} {what} on {self.timeline.name} before the work of '{other.owner}' "
             "on it is done",
             hint="on a GPU this gives wrong numbers now and then: let the stream wait for the event of "
             "the other one",
         )
-        self.device.fault(error)
+        self.timeline.faults.append(error)
         raise error
 
 
