@@ -97,7 +97,7 @@ WITH_CORE = core=; if [ $(CORE) = compiled ] && $(BIN)/python scripts/compiled.p
 
 # The walks of the schedulers are a fifth as long: the fewest steps in which every reason comes up.
 FAST := NBTRITON_WALK_STEPS=20000 $(BIN)/python -m pytest -q -n auto --dist worksteal --hypothesis-profile=fast \
-	-m "not (slow or reference or browser or lab)"
+	-m "not (medium or slow or reference or browser or lab)"
 ROOMS := $(sort $(patsubst tests/%/,%,$(dir $(wildcard tests/*/test_*.py))))
 
 # Before the environment is made.

@@ -238,6 +238,7 @@ def test_PB37_a_sender_sees_the_cancellation(make, run):
     assert seen == [False, (True, True)]
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("take_sender", [True, False])
 def test_an_abandoned_request_is_answered_with_an_error(make, run, take_sender):
     def execute(requests):

@@ -438,6 +438,7 @@ def test_a_sender_may_answer_after_execute_returned(make, run):
     assert answer.error is None
 
 
+@pytest.mark.medium
 def test_a_response_without_a_final_flag_is_the_whole_answer(make, run):
     def execute(requests):
         requests[0].get_response_sender().send(respond(ones()))
@@ -450,6 +451,7 @@ def test_a_response_without_a_final_flag_is_the_whole_answer(make, run):
     assert request.sent[1:] == [(None, True)]
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("result", [None, [None]])
 def test_a_request_without_any_sender_gets_an_error(make, run, result):
     # Triton's client waits forever; here every request is answered.
@@ -487,6 +489,7 @@ def test_a_return_value_after_the_final_flag_is_ignored(make, run):
     assert (answer.outputs["OUT"].tolist(), final) == ([[1] * 4], True)
 
 
+@pytest.mark.medium
 def test_a_sender_that_was_not_used_does_not_disturb_the_returned_response(make, run):
     def execute(requests):
         requests[0].get_response_sender()

@@ -74,6 +74,7 @@ def notebook(tmp_path, monkeypatch):
     sys.modules.pop("helper", None)
 
 
+@pytest.mark.medium
 def test_a_module_of_the_notebook_is_not_the_model_s(make, ask, model_file, notebook):
     import helper
 
@@ -90,6 +91,7 @@ def test_a_module_of_the_notebook_is_not_the_model_s(make, ask, model_file, note
         sys.modules.pop("only_here", None)
 
 
+@pytest.mark.medium
 def test_a_name_of_the_notebook_s_folder_stays_the_notebook_s(make, ask, model_file, notebook):
     """Also where the notebook has not imported the module yet."""
     instance = make(model_file("import helper\n" + ASKED, helper=HELPER.format("model")))
@@ -107,6 +109,7 @@ BY_NAME = {
 }
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("way", BY_NAME)
 @pytest.mark.parametrize("imported", [True, False])
 def test_a_model_s_module_is_found_by_its_name(way, imported, make, ask, model_file):
@@ -117,6 +120,7 @@ def test_a_model_s_module_is_found_by_its_name(way, imported, make, ask, model_f
     assert "helper" not in sys.modules
 
 
+@pytest.mark.medium
 def test_instances_share_the_modules_beside_their_file(make_instances, ask, model_file):
     source = model_file("import helper\nMINE = []\n" + ASKED, helper=HELPER.format("model"))
     one, other = make_instances(source, 2)
@@ -131,6 +135,7 @@ def test_instances_share_the_modules_beside_their_file(make_instances, ask, mode
     assert "helper" not in sys.modules
 
 
+@pytest.mark.medium
 def test_of_two_models_with_a_module_of_one_name_the_first_one_keeps_it(
     make, ask, model_file, caplog
 ):
@@ -148,6 +153,7 @@ def test_of_two_models_with_a_module_of_one_name_the_first_one_keeps_it(
     assert [ask(b, expression) for expression in (asked, BY_NAME["statement"])] == [["b", "b"], "b"]
 
 
+@pytest.mark.medium
 def test_a_new_load_takes_the_names_and_a_failed_one_does_not(make, ask, model_file):
     old = make(model_file("import helper\n" + ASKED, helper=HELPER.format("old")))
     before = sys.modules["helper"]
@@ -161,6 +167,7 @@ def test_a_new_load_takes_the_names_and_a_failed_one_does_not(make, ask, model_f
     assert ask(new, BY_NAME["statement"]) == "new"
 
 
+@pytest.mark.medium
 def test_what_a_model_pickles_is_read_by_the_next_one(make, ask, model_file):
     source = model_file(ASKED, helper=HELPER.format("model"))
     before = make(source)
@@ -173,6 +180,7 @@ def test_what_a_model_pickles_is_read_by_the_next_one(make, ask, model_file):
     assert ask(after, of_file)
 
 
+@pytest.mark.medium
 def test_modules_go_with_a_model_that_cannot_be_loaded(make, model_file):
     faults = (
         "import helper\nraise ValueError('at the top')\n",
@@ -194,6 +202,7 @@ def test_modules_go_with_a_model_that_cannot_be_loaded(make, model_file):
     assert not [name for name in sys.modules if name.startswith("nbtriton_model_")]
 
 
+@pytest.mark.medium
 def test_PB2_modules_go_when_a_configuration_was_only_completed(model_file):
     text = (
         "import helper\nclass TritonPythonModel:\n    @staticmethod\n"
@@ -207,6 +216,7 @@ def test_PB2_modules_go_when_a_configuration_was_only_completed(model_file):
     assert "helper" not in sys.modules
 
 
+@pytest.mark.medium
 def test_another_thread_may_import_while_modules_go(make, model_file, monkeypatch):
     class Importing(str):
         """A name that imports a module when it is read, as another thread may just then."""
@@ -221,6 +231,7 @@ def test_another_thread_may_import_while_modules_go(make, model_file, monkeypatc
     make(model_file(NOTHING))  # forgets what its configuration was completed with
 
 
+@pytest.mark.medium
 def test_models_that_load_side_by_side_do_not_get_half_a_package(
     make, model_file, tmp_path, monkeypatch
 ):
@@ -253,11 +264,13 @@ def test_models_that_load_side_by_side_do_not_get_half_a_package(
             sys.modules.pop(name, None)
 
 
+@pytest.mark.medium
 def test_a_copy_of_pb_utils_beside_a_model_is_not_used(make, ask, model_file):
     source = model_file(ASKED, triton_python_backend_utils="raise RuntimeError\n")
     assert ask(make(source), "pb_utils.__name__") == "nbtriton.backends.python.api.pb_utils"
 
 
+@pytest.mark.medium
 def test_a_folder_of_data_does_not_hide_a_package(make, ask, model_file, tmp_path, monkeypatch):
     """A folder without ``__init__.py`` comes after all packages, wherever those are."""
     elsewhere = tmp_path / "elsewhere"
@@ -272,6 +285,7 @@ def test_a_folder_of_data_does_not_hide_a_package(make, ask, model_file, tmp_pat
         sys.modules.pop("weights", None)
 
 
+@pytest.mark.medium
 def test_a_folder_of_a_model_that_it_adds_to_sys_path(make, ask, model_file, monkeypatch):
     monkeypatch.setattr(sys, "path", [*sys.path])
     source = model_file(ASKED)
@@ -284,6 +298,7 @@ def test_a_folder_of_a_model_that_it_adds_to_sys_path(make, ask, model_file, mon
     assert "helper" not in sys.modules
 
 
+@pytest.mark.medium
 def test_a_script_beside_the_model_may_be_started_by_a_path_with_dots(tmp_path, monkeypatch):
     """``python ../folder/main.py``: Python writes ``..`` into `sys.path` and into the files of modules."""
     folder = tmp_path / "folder"

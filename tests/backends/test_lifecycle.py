@@ -136,6 +136,7 @@ def test_PB7_an_error_in_finalize_is_only_logged(make, caplog):
     assert "ValueError: late" in caplog.text
 
 
+@pytest.mark.medium
 def test_the_model_object_goes_with_its_instance(make):
     import gc
     import weakref
@@ -213,6 +214,7 @@ def test_PB1_modules_beside_the_version_and_packages_and_relative_imports(make, 
     assert value(run(make(path, directory=path.parents[1]), ones())) == [1, 2, 3]
 
 
+@pytest.mark.medium
 def test_a_file_that_changed_a_moment_ago_is_read_again(make, run, model_file):
     text = (
         "import numpy as np\n"

@@ -391,6 +391,7 @@ def request(**changed):
     return pb_utils.InferenceRequest(**{**given, **changed})
 
 
+@pytest.mark.medium
 def test_PB85_metrics_belong_to_their_server_and_go_with_their_objects(inside):
     server, other = Server({}), Server({})
     family = inside(lambda: pb_utils.MetricFamily("mine", "d", pb_utils.MetricFamily.GAUGE), server)

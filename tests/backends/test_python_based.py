@@ -57,6 +57,7 @@ def test_they_are_found_where_they_are_looked_for(backends: Path) -> None:
             find_backend(name, given)
 
 
+@pytest.mark.medium
 def test_a_server_of_the_notebook_runs_their_models_without_code(backends: Path) -> None:
     with nbtriton.Server(gpus=(), backend_config=settings(backends)) as server:
         for name in ("one", "two"):

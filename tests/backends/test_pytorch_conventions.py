@@ -62,6 +62,7 @@ def by_name(request, tmp_path):
     return {"class": ByName, "builtin": Mapped}.get(request.param, source)
 
 
+@pytest.mark.medium
 @ignore_jit_warnings
 @pytest.mark.filterwarnings("ignore::FutureWarning")
 def test_a_dictionary_holds_the_inputs_by_their_names(server, by_name):

@@ -78,6 +78,7 @@ shapes = st.integers(1, 3).flatmap(
 )
 
 
+@pytest.mark.medium
 @given(shapes, st.sampled_from([np.int32, np.float32]))
 def test_G7_the_kinds_agree_with_each_other_and_with_the_buffer(shapes, dtype):
     def value(kind):

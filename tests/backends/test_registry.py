@@ -78,6 +78,7 @@ def test_other_sources_are_refused(source):
         backend_for(source)
 
 
+@pytest.mark.medium
 def test_backends_outside_the_package_come_by_entry_point(tmp_path):
     (tmp_path / "outside.py").write_text(
         "from nbtriton.backends import Backend\n"
@@ -99,6 +100,7 @@ def test_backends_outside_the_package_come_by_entry_point(tmp_path):
     run_python("-c", program, check=True, env={"PYTHONPATH": path})
 
 
+@pytest.mark.medium
 def test_finding_backends_does_not_import_frameworks():
     program = (
         "import sys\n"

@@ -8,6 +8,7 @@ from bench import gpu
 from nbtriton.backends.devices import visible_gpus
 
 
+@pytest.mark.medium
 def test_the_checks_pass_on_a_simulated_gpu():
     pytest.importorskip("torch")
     assert gpu.rehearse() == {}

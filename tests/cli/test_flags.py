@@ -293,6 +293,7 @@ def test_two_services_need_two_ports() -> None:
     check_ports(("HTTP", "a", 0), ("GRPC", "a", 0), ("metrics", "b", None))
 
 
+@pytest.mark.medium
 def test_flags_without_effect_are_logged(tmp_path: Path) -> None:
     done = run_python(
         "-m",

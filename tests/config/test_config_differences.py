@@ -86,6 +86,7 @@ def named(texts) -> list[str]:
     return [name for text in texts for name in re.findall(r"differences\.md: ([\w-]+)\)", text)]
 
 
+@pytest.mark.medium
 def test_it_is_said_by_validate_and_doctor(root, capsys):
     assert main(["validate", str(root)]) == 0
     wanted = sorted(name for _, name in REPOSITORY.values())
@@ -93,6 +94,7 @@ def test_it_is_said_by_validate_and_doctor(root, capsys):
     assert {one.subject for one in nt.doctor(root).findings} >= set(wanted)
 
 
+@pytest.mark.medium
 def test_it_is_said_once_at_load_and_at_each_export(root, tmp_path, caplog):
     wanted = sorted(name for _, name in REPOSITORY.values())
     with Server(gpus=(), cache_bytes=100_000) as server:

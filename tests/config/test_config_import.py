@@ -41,12 +41,14 @@ def test_import_loads_protobuf_and_nothing_else_of_weight() -> None:
     assert not [name for name in FORBIDDEN if name in loaded]
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("order", [CLIENT + OURS, OURS + CLIENT], ids=["after", "before"])
 def test_a_message_of_tritonclient_is_a_configuration(order: str) -> None:
     pytest.importorskip("tritonclient.grpc", reason="tritonclient[grpc] is not installed")
     run(order + CHECK)
 
 
+@pytest.mark.medium
 def test_the_pure_python_protobuf_is_enough() -> None:
     run(
         'import os; os.environ["PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION"] = "python"\n'

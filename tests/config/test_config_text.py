@@ -359,6 +359,7 @@ WORDS = (
 )
 
 
+@pytest.mark.medium
 @settings(max_examples=300, deadline=None)
 @given(
     st.one_of(
@@ -477,6 +478,7 @@ def same(one: ModelConfig, other: ModelConfig) -> bool:
     return one.SerializeToString(deterministic=True) == other.SerializeToString(deterministic=True)
 
 
+@pytest.mark.medium
 @settings(max_examples=300, deadline=None)
 @given(configs())
 def test_every_form_gives_the_same_message_back(config: ModelConfig) -> None:

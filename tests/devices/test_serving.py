@@ -62,6 +62,7 @@ def edges(server):
     ]
 
 
+@pytest.mark.medium
 def test_a_function_gets_arrays_of_its_device(server):
     seen = []
 
@@ -77,6 +78,7 @@ def test_a_function_gets_arrays_of_its_device(server):
     server.unload("watch", timeout_s=None)
 
 
+@pytest.mark.medium
 def test_steps_on_one_device_neither_copy_nor_wait(server):
     result = server.infer("all_gpu", {"T0": ROWS})
     assert edges(server) == [("host", "a.IN", "CPU", "GPU 0")]
@@ -85,6 +87,7 @@ def test_steps_on_one_device_neither_copy_nor_wait(server):
     np.testing.assert_array_equal(result["T4"], ROWS * 16)
 
 
+@pytest.mark.medium
 def test_an_ensemble_within_one_hands_its_tensors_on_without_waiting(server):
     tensor = "data_type: TYPE_FP32 dims: [ 4 ]"
     server.load(chain("pair", "ab"))
@@ -99,6 +102,7 @@ def test_an_ensemble_within_one_hands_its_tensors_on_without_waiting(server):
     np.testing.assert_array_equal(server.infer("outer", {"X": ROWS})["Z"], ROWS * 8)
 
 
+@pytest.mark.medium
 def test_a_step_on_the_cpu_bounces(server):
     result = server.infer("mixed", {"T0": ROWS})
     np.testing.assert_array_equal(result["T3"], ROWS * 8)
@@ -110,6 +114,7 @@ def test_a_step_on_the_cpu_bounces(server):
     ]
 
 
+@pytest.mark.medium
 def test_the_ledger_names_the_step_that_causes_a_bounce(server):
     for _ in range(2):
         server.infer("mixed", {"T0": ROWS})["T3"]
@@ -131,12 +136,14 @@ def test_the_ledger_names_the_step_that_causes_a_bounce(server):
     assert len(nt.copies(server)) == 0
 
 
+@pytest.mark.medium
 def test_a_model_that_is_a_step_twice_gets_the_callers_input_from_the_caller(server):
     server.infer("all_gpu", {"T0": ROWS})["T4"]
     frame = nt.copies(server).set_index("reader")
     assert frame.loc["a.IN", "cause"] == "the caller's input is on the host"
 
 
+@pytest.mark.medium
 def test_the_ledger_names_the_line_of_code_that_causes_a_bounce(server):
     def clip(IN: "FP32[4]") -> {"OUT": "FP32[4]"}:
         on_host = IN.get()
@@ -163,11 +170,13 @@ def test_the_ledger_names_the_line_of_code_that_causes_a_bounce(server):
     server.unload("clip", timeout_s=None)
 
 
+@pytest.mark.medium
 def test_a_step_on_another_gpu_copies_once(server):
     server.infer("two_gpus", {"T0": ROWS})
     assert edges(server)[1:] == [("a.OUT", "d.IN", "GPU 0", "GPU 1")]
 
 
+@pytest.mark.medium
 def test_an_empty_output_is_reshaped(server):
     """NumPy says of no two empty arrays that they share memory."""
     tensors = "data_type: TYPE_FP32 dims: [ -1, 2 ] reshape { shape: [ -1, 1, 2 ] }"
@@ -181,6 +190,7 @@ def test_an_empty_output_is_reshaped(server):
     server.unload("empty", timeout_s=60)
 
 
+@pytest.mark.medium
 def test_a_batch_goes_to_the_device_in_one_copy(server):
     server.load(
         GPU % 0
@@ -196,6 +206,7 @@ def test_a_batch_goes_to_the_device_in_one_copy(server):
     server.unload("batched", timeout_s=None)
 
 
+@pytest.mark.medium
 def test_python_models_get_host_inputs_unless_they_say_no(server):
     import triton_python_backend_utils as pb_utils
 
@@ -229,6 +240,7 @@ def test_python_models_get_host_inputs_unless_they_say_no(server):
     server.unload("py", timeout_s=None)
 
 
+@pytest.mark.medium
 def test_DM1_a_model_that_does_not_fit_is_refused_in_tritons_words():
     torch = pytest.importorskip("torch")
 
@@ -252,6 +264,7 @@ def test_DM1_a_model_that_does_not_fit_is_refused_in_tritons_words():
         np.testing.assert_array_equal(server.infer("small", {"IN": ROWS})["OUT"], ROWS * 2)
 
 
+@pytest.mark.medium
 def test_DM2_DM3_torch_modules_are_accounted_and_run_out_of_memory_alone():
     torch = pytest.importorskip("torch")
 
@@ -281,6 +294,7 @@ def test_DM2_DM3_torch_modules_are_accounted_and_run_out_of_memory_alone():
         assert device.memory().used_bytes == 0
 
 
+@pytest.mark.medium
 def test_what_is_simulated_is_called_so(server):
     server.infer("all_gpu", {"T0": ROWS})
     (found,) = server.statistics("a")["model_stats"]
@@ -296,6 +310,7 @@ def test_what_is_simulated_is_called_so(server):
     assert report.environment["gpus"] == "simulated:2,launch_us=500"
 
 
+@pytest.mark.medium
 def test_options_can_change_to_simulated_gpus():
     with nt.Server(gpus=[]) as server:
         server.load("max_batch_size: 8", double, name="m")
@@ -304,6 +319,7 @@ def test_options_can_change_to_simulated_gpus():
         assert type(server.infer("m", {"IN": ROWS}).raw("OUT")).__name__ == "SimulatedArray"
 
 
+@pytest.mark.medium
 def test_a_function_that_streams_works_on_its_own_stream(server):
     def count(IN: "FP32[4]") -> {"OUT": "FP32[4]"}:
         for times in (1, 2, 3):
@@ -326,6 +342,7 @@ class Broken(Clock):
         raise RuntimeError("CUDA error: an illegal memory access was encountered")
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("ensemble", ["all_gpu", "mixed"])
 def test_what_fails_on_the_device_fails_the_request_that_waits(server, ensemble, caplog):
     timeline = server.devices[0].timeline

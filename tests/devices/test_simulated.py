@@ -149,6 +149,7 @@ class TestOrder:
 
 
 class TestMemory:
+    @pytest.mark.medium
     def test_a_stream_of_responses_leaves_nothing_behind(self, device):
         class Asked:
             orders_events = False
@@ -166,6 +167,7 @@ class TestMemory:
         place.close()
         assert device.memory().used_bytes == 0
 
+    @pytest.mark.medium
     def test_arrays_give_their_memory_back(self, device):
         x = put(device, ROWS)
         view = x[1:]
@@ -177,6 +179,7 @@ class TestMemory:
         gc.collect()
         assert device.memory().used_bytes == 0
 
+    @pytest.mark.medium
     def test_what_does_not_fit_is_refused_and_harms_nothing(self, device):
         half = put(device, np.zeros(2**19, np.uint8))
         with pytest.raises(OutOfMemoryError) as error:

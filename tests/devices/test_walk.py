@@ -2,11 +2,13 @@
 
 # ruff: noqa: F821, N803 - annotations of tensors, by their names
 import numpy as np
+import pytest
 
 import nbtriton as nt
 from tests.devices.walk import Walk
 
 
+@pytest.mark.medium
 def test_random_ensembles_failures_and_cancellations_keep_the_books():
     walk = Walk(7)
     try:

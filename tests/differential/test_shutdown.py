@@ -144,6 +144,7 @@ QUESTIONS = {
 }  # fmt: skip
 
 
+@pytest.mark.medium
 def test_what_runs_is_answered_and_what_is_new_refused(
     server: RunningServer, tmp_path: Path
 ) -> None:

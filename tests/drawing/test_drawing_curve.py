@@ -242,6 +242,7 @@ points = st.builds(
 )
 
 
+@pytest.mark.medium
 @given(
     st.lists(
         st.builds(Series, st.text('ab<&"', max_size=40), st.tuples(points, points)), max_size=3

@@ -62,6 +62,7 @@ def graphs(draw):
     return Graph(tuple(nodes[i] for i in order), tuple(edges), draw(st.sampled_from(["", "title"])))
 
 
+@pytest.mark.medium
 @given(graphs())
 @settings(max_examples=150, deadline=None)
 def test_nodes_keep_apart_and_inside(graph):
@@ -81,6 +82,7 @@ def test_nodes_keep_apart_and_inside(graph):
         assert apart
 
 
+@pytest.mark.medium
 @given(graphs())
 @settings(max_examples=150, deadline=None)
 def test_edges_go_to_the_right_from_port_to_port(graph):
@@ -97,6 +99,7 @@ def test_edges_go_to_the_right_from_port_to_port(graph):
             assert route.points[-1][1] == target.in_ports[edge.target_port]
 
 
+@pytest.mark.medium
 @given(graphs())
 @settings(max_examples=60, deadline=None)
 def test_ports_are_inside_their_node_in_order(graph):
@@ -107,6 +110,7 @@ def test_ports_are_inside_their_node_in_order(graph):
             assert all(box.y < y < box.y + box.height for y in heights)
 
 
+@pytest.mark.medium
 @given(graphs())
 @settings(max_examples=60, deadline=None)
 def test_labels_do_not_touch_nodes_or_each_other(graph):
@@ -121,6 +125,7 @@ def test_labels_do_not_touch_nodes_or_each_other(graph):
             assert not (inside and top < box.y + box.height and low > box.y)
 
 
+@pytest.mark.medium
 @given(graphs())
 @settings(max_examples=40, deadline=None)
 def test_the_same_graph_gives_the_same_well_formed_picture(graph):
@@ -137,6 +142,7 @@ def test_the_same_graph_gives_the_same_well_formed_picture(graph):
     assert set(drawn) == {node.id for node in graph.nodes}
 
 
+@pytest.mark.medium
 @given(graphs())
 @settings(max_examples=60, deadline=None)
 def test_text_names_every_node_in_full_once(graph):

@@ -258,6 +258,7 @@ def test_a_server_without_references_closes_itself():
     assert until(lambda: threading.active_count() <= before), "all threads end"
 
 
+@pytest.mark.medium
 def test_what_a_dropped_server_has_accepted_is_answered(gate: Gate):
     server = Server(gpus=())
     server.load(echo(), gated(gate), name="m")
@@ -270,6 +271,7 @@ def test_what_a_dropped_server_has_accepted_is_answered(gate: Gate):
         assert future.result(WAIT_S)["OUT"].shape == (1, 4)
 
 
+@pytest.mark.medium
 def test_a_closed_or_empty_server_warns_of_nothing():
     with warnings.catch_warnings():
         warnings.simplefilter("error")

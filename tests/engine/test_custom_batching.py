@@ -353,6 +353,7 @@ def test_V47_the_library_must_exist(server: Server):
     )
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("place", ["named", "beside"])
 def test_a_library_that_exists_is_not_used_with_a_warning(server, caplog, tmp_path, place):
     path = tmp_path / "m" / "1" / "model.py"

@@ -123,6 +123,7 @@ def test_an_exception_of_a_model_is_an_error_for_every_caller(
     assert len({str(error) for error in errors}) == 1
 
 
+@pytest.mark.medium
 def test_a_long_chain_of_models_is_no_recursion(server: Server):
     """Each calls the next one; Python's limit is 1,000 nested calls."""
     last = 120

@@ -25,6 +25,7 @@ from tests.engine.support import (
 )
 
 
+@pytest.mark.medium
 def test_20000_requests_from_8_threads(server: Server):
     """Every request is answered exactly once, with its own answer, and the statistics add up."""
     threads, each = 8, 2500
@@ -83,6 +84,7 @@ def test_20000_requests_from_8_threads(server: Server):
     assert batched.execution_count < batched.success_count
 
 
+@pytest.mark.medium
 def test_statistics_of_20000_mixed_requests_add_up(server: Server):
     """Exceptions, wrong lengths, errors of single requests: each fails alone, and is counted."""
     threads, each = 8, 2500
@@ -130,6 +132,7 @@ def test_statistics_of_20000_mixed_requests_add_up(server: Server):
     assert counts["inference_count"] == counts["success"]
 
 
+@pytest.mark.medium
 def test_ensembles_of_failing_models_under_load(server: Server):
     server.load(echo("dynamic_batching {}"), lambda IN: {"OUT": IN}, name="ok")
     server.load(echo(), failing(), name="bad")
@@ -164,6 +167,7 @@ def test_ensembles_of_failing_models_under_load(server: Server):
     assert failed <= counts["fail"] <= 2 * failed
 
 
+@pytest.mark.medium
 def test_models_come_and_go_under_load(server: Server):
     """Replaced, unloaded, loaded again: a request is refused at admission or answered."""
     server.load(echo(), lambda IN: {"OUT": IN + 1}, name="part")

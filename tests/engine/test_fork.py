@@ -159,6 +159,7 @@ def test_pools_of_processes_work_beside_a_server(server: Server):
         assert pool.map(_touch, [1.0, 2.0, 3.0]) == [1, 2, 3]
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("touches", [False, True])
 def test_a_data_loader_with_workers(server: Server, touches: bool):
     torch = pytest.importorskip("torch", reason="the extra 'torch'")

@@ -696,6 +696,7 @@ def test_an_answered_request_is_freed_without_the_garbage_collector(server):
         gc.enable()
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("way", ["infer", "submit", "stream"])
 def test_an_awaited_result_is_freed_without_the_garbage_collector(server: Server, way: str):
     freed = []
@@ -724,6 +725,7 @@ def test_an_awaited_result_is_freed_without_the_garbage_collector(server: Server
             gc.enable()
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("model", ["fails", "function", "chain", "caller"])
 @pytest.mark.parametrize("way", ["infer", "submit", "stream", "endpoint"])
 def test_a_failed_request_is_freed_without_the_garbage_collector(
@@ -800,6 +802,7 @@ def test_a_failed_request_is_freed_without_the_garbage_collector(
         gc.enable()
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("name", ["m", "chain", "fails"])
 def test_an_answered_batch_leaves_nothing_to_the_garbage_collector(
     server: Server, gate: Gate, name: str

@@ -177,6 +177,7 @@ def test_result_can_be_interrupted_and_called_again(server: Server, gate: Gate):
     assert future.result(WAIT_S)["OUT"][0, 0] == 5
 
 
+@pytest.mark.medium
 def test_an_interrupt_just_before_a_wait_is_not_lost(server: Server, gate: Gate):
     """The signal comes while another thread holds the GIL and the main thread is about to block."""
     server.load(echo(), gated(gate), name="m")

@@ -215,6 +215,7 @@ def test_loading_without_code_keeps_the_code(server: Server):
     assert server.config("m").HasField("dynamic_batching")
 
 
+@pytest.mark.medium
 def test_a_replaced_model_is_forgotten(server: Server):
     class TritonPythonModel:
         def initialize(self, args):
@@ -665,6 +666,7 @@ def test_a_server_describes_its_models(server: Server):
     assert not server.engine.inspection.is_decoupled("m")
 
 
+@pytest.mark.medium
 def test_W3_data_from_a_file_of_the_models_own(server: Server, tmp_path):
     code = (
         "import numpy as np\n"

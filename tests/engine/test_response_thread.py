@@ -120,6 +120,7 @@ def test_a_model_is_finalized_behind_its_last_answer(server: Server, gate: Gate)
     assert seen == ["answered", "finalized"]
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("instances", [1, 3])
 def test_each_request_is_answered_once_under_failures_and_changes(
     server: Server, gate: Gate, instances: int

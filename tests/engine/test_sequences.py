@@ -345,6 +345,7 @@ def test_SQ9_an_idle_sequence_frees_its_slot(server):
         first.say()
 
 
+@pytest.mark.medium
 def test_SQ11_a_backlog_that_times_out_fails_as_a_whole(server, gate):
     # The three of the backlog are sent within the second, also on a busy machine.
     long = "max_sequence_idle_microseconds: 60000000"
@@ -483,6 +484,7 @@ def tensors_of_all_models() -> list[SequenceTensors]:
     return [thing for thing in gc.get_objects() if type(thing) is SequenceTensors]
 
 
+@pytest.mark.medium
 def test_I5_the_state_of_an_ended_sequence_is_freed(server):
     before = tensors_of_all_models()
     server.load(config(STATE % ("1", "")), accumulator(), name="m")

@@ -76,6 +76,7 @@ def test_E21_a_step_holds_at_most_its_limit_of_requests(limit, together):
         assert [f.result(30)["OUT"].item() for f in futures] == [1.0] * 4
 
 
+@pytest.mark.medium
 def test_E21_failed_steps_release_their_places():
     gated = Gated()
     with Server() as server:

@@ -240,6 +240,7 @@ def test_the_same_object_goes_on_another_one_does_not(server: Server, journal: J
     assert fields(server.statistics(), "m")["success"] == 0
 
 
+@pytest.mark.medium
 def test_a_file_that_was_written_to_is_read_again(server: Server, tmp_path: Path):
     source = (
         "import triton_python_backend_utils as pb_utils\n"

@@ -90,6 +90,7 @@ def test_what_is_no_option_of_an_export_is_refused(server, wrong):
         server.export("never written", **wrong)
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(
     "models",
     ["double", {"double": 1}.keys(), np.array(["double"]), pd.Series(["double"]), iter(["double"])],

@@ -559,6 +559,7 @@ def test_names_of_the_pytorch_backend(module: type, inputs: tuple[str, str]) -> 
         assert server.infer("m", given)["OUTPUT__0"].tolist() == [[3.0] * 4]
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(
     ("files", "serving"),
     [("all_versions", [1, 2, 3]), ("latest_versions", [2, 3]), ("specific_versions", [1, 3])],

@@ -56,6 +56,7 @@ def table(report) -> dict[tuple[str, str], int]:
     return {(row["fault"], row["status"]): row["count"] for row in report.rows}
 
 
+@pytest.mark.medium
 def test_clients_see_each_fault_as_it_is(server):
     before = backend_instances(server), server.config("double")
     for fault, status in (
@@ -81,6 +82,7 @@ def test_a_report_counts_the_requests_of_others_that_are_still_in_flight():
         assert nt.ChaosReport("m", 0, {}, (), unanswered).headline.endswith(text)
 
 
+@pytest.mark.medium
 def test_a_slow_execution_takes_as_long_as_it_says(server):
     report = nt.chaos(server, "double", faults={"slow": 0.1}, slow_ms=300, count=60, concurrency=1)
     slow = next(row for row in report.frame.to_dict("records") if row["fault"] == "slow")

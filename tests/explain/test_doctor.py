@@ -119,6 +119,7 @@ def write(folder, name, config, code="class TritonPythonModel:\n    def execute(
         (version / "model.py").write_text(code)
 
 
+@pytest.mark.medium
 def test_a_repository_is_read_without_serving_it(tmp_path):
     good = f'backend: "python" max_batch_size: 8 {TENSORS}'
     write(tmp_path, "so good", good)
@@ -158,6 +159,7 @@ def test_all_loaded_models_are_looked_at_and_nothing_is_sent(server):
         nt.doctor(server, "o")
 
 
+@pytest.mark.medium
 def test_planted_faults_are_found(server, planted):
     assert len(planted.FAULTY) >= 20
     missed = {}
@@ -170,6 +172,7 @@ def test_planted_faults_are_found(server, planted):
     assert missed == {}
 
 
+@pytest.mark.medium
 def test_good_models_raise_no_alarm(server, planted):
     assert len(planted.GOOD) >= 20
     alarms = {}
@@ -258,6 +261,7 @@ def test_a_decoupled_model_is_tested_response_by_response(server):
     assert "'OUT' is int32, and its configuration says FP32" in finding.text
 
 
+@pytest.mark.medium
 def test_a_model_that_does_not_answer_ends_the_tests(server):
     gate = Gate()
     seen = []
@@ -277,6 +281,7 @@ def test_a_model_that_does_not_answer_ends_the_tests(server):
     assert [progress.what for progress in seen] == ["m: runs"]
 
 
+@pytest.mark.medium
 def test_a_model_that_calls_itself_is_told_and_tested_no_further(server):
     import triton_python_backend_utils as pb_utils
 
@@ -298,6 +303,7 @@ def test_a_model_that_calls_itself_is_told_and_tested_no_further(server):
     assert [model.name for model in server.models()] == ["m"]
 
 
+@pytest.mark.medium
 def test_a_finding_s_cause_is_not_its_fix(server, planted):
     for model, _ in planted.FAULTY.values():
         server.load(echo(), model, name="m")

@@ -25,5 +25,6 @@ def test_KS3_KS5_answer(case: Case, port: int) -> None:
         assert found == case.outputs
 
 
+@pytest.mark.medium
 def test_cases_have_names_of_their_own() -> None:
     assert len({case.id for case in CASES}) == len(CASES)

@@ -157,6 +157,7 @@ def test_the_last_id_counts_also_with_a_template(server: Server, head: str) -> N
         assert repr(found.options) == repr(expected)
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(("datatype", "width"), [("FP64", 64), ("FP32", 32)])
 def test_numbers_in_json_are_the_nearest_ones(datatype: str, width: Literal[32, 64]) -> None:
     config = as_config(
@@ -197,6 +198,7 @@ def test_KS23_a_signalling_nan_is_written_without_a_warning() -> None:
         assert write_array(signalling) == b"[NaN,NaN]"
 
 
+@pytest.mark.medium
 @given(st.recursive(st.none() | st.booleans() | st.floats() | st.text() | st.integers(-(1 << 63), (1 << 64) - 1), lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4), max_leaves=12))  # fmt: skip
 def test_json_comes_back(value: Any) -> None:
     back = parse(dumps(value))
@@ -348,6 +350,7 @@ def test_what_strings_contain_is_not_counted(lead: int) -> None:
     assert len(parse(text)) == MOST_MEMBERS + 2
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("shape", [(200_000,), (1, 200_000), (2, 100_000), (70_000, 3), (1, 1, 70_000, 1)])  # fmt: skip
 def test_long_lists_are_read_as_short_ones(shape: tuple[int, ...]) -> None:
     values = np.arange(math.prod(shape)).reshape(shape)
@@ -369,6 +372,7 @@ def test_a_wrong_element_of_a_long_list_is_found() -> None:
             read_json_data(data, "IN", "FP32", count)
 
 
+@pytest.mark.medium
 def test_the_elements_of_a_million_dimensions_are_counted_at_once() -> None:
     assert element_count([2] * 1_000_000) == 1 << 64
     assert element_count([2] * 1_000_000 + [0]) == 0

@@ -66,6 +66,7 @@ def outputs(received: Any) -> list[float]:
     return json.loads(received.body)["outputs"][0]["data"]
 
 
+@pytest.mark.medium
 def test_keep_alive_and_pipelining_keep_the_order(port: int) -> None:
     with Client(port) as client:
         # Some are slow to answer (a model), some are answered at once (health, a bad path).
@@ -331,6 +332,7 @@ def test_junk_behind_a_request_waits_for_its_answer(port: int) -> None:
         assert client.is_over()
 
 
+@pytest.mark.medium
 def test_headers_are_bounded(small: Server) -> None:
     with opened(small, limits=Limits(header_bytes=2000)) as endpoints:
         port = endpoints.http_port
@@ -392,6 +394,7 @@ def test_a_compressed_body_that_cannot_be_read_is_refused(
         assert outputs(client.receive()) == [1.0] * 4
 
 
+@pytest.mark.medium
 def test_only_the_connection_of_a_slow_client_ends(small: Server) -> None:
     with opened(small, limits=Limits(head_s=0.2, idle_s=0.4)) as endpoints:
         port = endpoints.http_port
@@ -405,6 +408,7 @@ def test_only_the_connection_of_a_slow_client_ends(small: Server) -> None:
             assert silent.receive().status == 200
 
 
+@pytest.mark.medium
 def test_the_connection_of_a_client_that_reads_nothing_is_aborted(small: Server) -> None:
     with opened(small, limits=Limits(unread_bytes=100_000)) as endpoints:
         port = endpoints.http_port
@@ -534,6 +538,7 @@ def test_closing_leaves_nothing_behind(repository) -> None:
             assert alive(port)
 
 
+@pytest.mark.medium
 def test_closing_can_wait_for_running_requests() -> None:
     gate = Gate()
     with Server(gpus=()) as server:
@@ -607,6 +612,7 @@ def test_endpoints_listen_on_this_machine_only_by_default(small: Server) -> None
         serve(small, http_port=0, metrics_port=None, host="localhost").close()
 
 
+@pytest.mark.medium
 def test_thousands_of_connections_leave_nothing(small: Server) -> None:
     with opened(small) as endpoints:
         for number in range(2000):
@@ -652,6 +658,7 @@ def flexible(repository) -> Iterator[int]:
             yield endpoints.http_port
 
 
+@pytest.mark.medium
 def test_large_tensors_come_and_go_unharmed(flexible: int) -> None:
     array = np.arange(3_000_001, dtype=np.int32)
     with Client(flexible) as client:
@@ -689,6 +696,7 @@ def test_a_long_body_that_never_ends_harms_only_its_client(flexible: int) -> Non
     assert alive(flexible)
 
 
+@pytest.mark.medium
 def test_tensors_that_a_model_keeps_are_never_written_over() -> None:
     kept: list[np.ndarray] = []
 

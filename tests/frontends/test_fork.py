@@ -62,6 +62,7 @@ def test_endpoints_close_while_a_child_lives(notified: bool, monkeypatch: pytest
         os.close(ended[0])
 
 
+@pytest.mark.medium
 def test_forks_while_clients_connect_and_disconnect():
     with Server(gpus=()) as server, serve(server, http_port=0, metrics_port=None) as endpoints:
         port = endpoints.http_port

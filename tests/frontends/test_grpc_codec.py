@@ -237,6 +237,7 @@ def test_a_tensor_with_too_many_strings_is_refused() -> None:
         read_request(*parse_at_once(messages.ModelInferRequest, data)[:1], ANY["BYTES"], MEMORY)
 
 
+@pytest.mark.medium
 def test_tensors_of_any_size_are_read() -> None:
     values = np.arange(3_000_000, dtype=np.float32)
     numbers = np.arange(-(1 << 20), 1 << 20, dtype=np.int64) * 1_000_003

@@ -124,6 +124,7 @@ def _input(values: Any = (1, 2, 3, 4)) -> Any:
 # -- Triton's own clients ----------------------------------------------------------------------------
 
 
+@pytest.mark.medium
 def test_the_synchronous_client(url: str) -> None:
     with client.InferenceServerClient(url) as c:
         assert c.is_server_live()
@@ -639,6 +640,7 @@ def test_closing_without_drain_aborts_requests_in_flight(server: Server, waiting
         assert waiting.cancelled.wait(TIMEOUT_S)
 
 
+@pytest.mark.medium
 def test_many_clients_at_once(url: str) -> None:
     failures: list[Any] = []
 

@@ -132,6 +132,7 @@ def is_good(answer: Answer) -> bool:
 # -- frames ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.medium
 def test_frames_may_come_in_any_pieces(port: int) -> None:
     conversation = PREFACE + frame(SETTINGS) + call() + call(3)
     for size in (1, 2, 7, 64):
@@ -266,6 +267,7 @@ def test_large_responses_share_the_window_of_the_connection(port: int) -> None:
             assert pb.ModelInferResponse.FromString(message).raw_output_contents[0] == bytes(size)
 
 
+@pytest.mark.medium
 def test_a_client_that_keeps_within_its_windows_can_send_as_much_as_it_likes(port: int) -> None:
     size = 3 * _WINDOW
     body = prefixed(
@@ -463,6 +465,7 @@ def test_a_call_that_is_answered_before_its_end_is_reset_without_an_error(port: 
         assert is_good(client.answer(3))
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("path", [INFER, STREAM], ids=["calls", "streams"])
 def test_requests_that_are_answered_leave_nothing_to_the_garbage_collector(
     port: int, path: bytes
@@ -579,6 +582,7 @@ def test_a_connection_above_the_limit_gets_goaway(server: Server) -> None:
 # -- time --------------------------------------------------------------------------------------------
 
 
+@pytest.mark.medium
 def test_max_connection_age_drains_a_connection(server: Server, blocking: Any) -> None:
     with (
         serve(
@@ -602,6 +606,7 @@ def test_max_connection_age_drains_a_connection(server: Server, blocking: Any) -
         assert 5 not in client.answers
 
 
+@pytest.mark.medium
 def test_a_silent_connection_is_pinged_and_closed(server: Server) -> None:
     with (
         serve(
@@ -662,6 +667,7 @@ def test_age_and_idleness() -> None:
     assert [idle.due(now, now == 5) for now in (5.0, 14.0, 15.0)] == ["", "", "leave"]
 
 
+@pytest.mark.medium
 def test_channel_arguments() -> None:
     arguments = [("grpc.keepalive_time_ms", 5), ("grpc.http2.max_ping_strikes", "7"),
                  ("grpc.default_compression_level", 3), ("grpc.lb_policy_name", "pick_first")]  # fmt: skip

@@ -84,6 +84,7 @@ def headers() -> list[str]:
 # -- programs ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.medium
 def test_nghttp_gets_headers_data_and_trailers(address: str, body: Path) -> None:
     said = run("nghttp", "-v", "-d", body, *headers(), f"http://{address}{INFER.decode()}")
     for line in (r"recv .*:status: 200", r"recv DATA frame", r"recv .*grpc-status: 0"):
@@ -138,6 +139,7 @@ def test_grpcio_calls_and_streams(address: str) -> None:
         assert [answer.error_message for answer in answers] == [""] * 30
 
 
+@pytest.mark.medium
 def test_tritonclient_sends_and_gets_large_messages(address: str) -> None:
     array = np.arange(3 << 20, dtype=np.int32)
     given = triton.InferInput("IN", array.shape, "INT32")
@@ -193,6 +195,7 @@ def test_a_violation_ends_a_real_connection(address: str, data: bytes, code: Err
         assert last.content[4:8] == number(code)
 
 
+@pytest.mark.medium
 def test_a_malformed_call_is_reset_and_its_neighbour_answered(address: str) -> None:
     wrong = frame(HEADERS, END_HEADERS | END_STREAM, 1, fields(None, [(b"connection", b"close")]))
     right = frame(HEADERS, END_HEADERS, 3, fields()) + frame(DATA, END_STREAM, 3, MESSAGE)

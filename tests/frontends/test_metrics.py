@@ -218,6 +218,7 @@ FAILED = {
 }
 
 
+@pytest.mark.medium
 def test_T8_KS81_each_failure_has_its_reason(repository):
     with ours(repository) as client:
         assert provoke(client, repository) == FAILED
@@ -253,6 +254,7 @@ def test_KS81_KS82_names_labels_and_texts_are_the_real_servers(reference, reposi
     assert found == expected
 
 
+@pytest.mark.medium
 def test_latency_summaries(repository):
     with ours(repository, summaries=True) as client:
         for _ in range(5):
@@ -281,6 +283,7 @@ def test_latency_summaries(repository):
     assert samples["nv_cache_lookup_duration"] >= 0
 
 
+@pytest.mark.medium
 def test_counter_latencies_can_be_off(repository):
     with ours(repository, counter_latencies=False) as client:
         client.infer("plain", 0)
@@ -289,6 +292,7 @@ def test_counter_latencies_can_be_off(repository):
     assert samples['nv_inference_request_success{model="plain",version="1"}'] == 1
 
 
+@pytest.mark.medium
 def test_the_pinned_pool_is_empty(repository):
     with ours(repository) as client:
         assert set(client.samples("nv_pinned_memory_pool").values()) == {0.0}
@@ -330,6 +334,7 @@ def test_summaries_are_of_the_last_minute():
     assert (later.count, later.total) == (2, 1000)
 
 
+@pytest.mark.medium
 def test_prometheus_s_own_parser_reads_all_families(repository: Path) -> None:
     with nt.Server(gpus=(), summaries=True, cache_bytes=1 << 20) as server:
         server.load_repository(repository)

@@ -80,6 +80,7 @@ def send(endpoints: Endpoints, path: str, body: Any = b"", method: str = "POST",
 # -- model control -----------------------------------------------------------------------------------
 
 
+@pytest.mark.medium
 def test_load_and_unload_reach_the_control(controlled: Endpoints, control: Control) -> None:
     files = {"file:1/model.py": base64.b64encode(b"code").decode(), "config": "{}"}
     assert send(controlled, "/v2/repository/models/m/load").status == 200
@@ -123,6 +124,7 @@ def test_KS16_index(controlled: Endpoints, control: Control) -> None:
     assert control.asked == [False, True, False]
 
 
+@pytest.mark.medium
 def test_without_control_models_can_only_be_listed(endpoints: Endpoints) -> None:
     index = send(endpoints, "/v2/repository/index").json
     assert {entry["name"] for entry in index} == set(MODELS)

@@ -291,6 +291,7 @@ def infer(port: int, in_size: int, out_size: int, model: str = "one") -> Any:
     return ask(port, Case("", 200, f"/v2/models/{model}/infer", json.dumps(document).encode()))
 
 
+@pytest.mark.medium
 def test_KS45_inputs_and_outputs_in_a_region(port: int, region: Object) -> None:
     data = np.arange(4, dtype=np.float32).tobytes()
     region.put(PAGE, data)

@@ -184,6 +184,7 @@ def test_KS72_both_servers_send_the_same_spans(reference, repository, collector)
     assert {**own, "url": ""} == {**settings, "url": ""}
 
 
+@pytest.mark.medium
 def test_spans_lie_inside_each_other(repository, collector):
     with ours(repository, collector) as client:
         client.infer("outer", 2, request_id="e")
@@ -218,6 +219,7 @@ def by_grpc(client: Client) -> None:
         connection.infer("echo", [tensor], headers=dict(CLIENTS_SPAN))
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("send", [by_http, by_grpc])
 def test_the_clients_span_goes_on_whatever_the_rate(
     send: Callable[[Client], None],
@@ -233,6 +235,7 @@ def test_the_clients_span_goes_on_whatever_the_rate(
     assert root.trace_state == "vendor=1"
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("isolation", ["thread", "process"])
 def test_a_model_gets_the_context_for_spans_of_its_own(isolation, tmp_path, collector):
     (tmp_path / "own" / "1").mkdir(parents=True)

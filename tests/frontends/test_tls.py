@@ -156,6 +156,7 @@ def test_alpn_agrees_on_the_protocol(
         assert secured.version() in ("TLSv1.2", "TLSv1.3")
 
 
+@pytest.mark.medium
 def test_limits_and_ends_of_connections_over_tls(one_sided: Endpoints, keys: Path) -> None:
     context = ssl.create_default_context(cafile=str(keys / "root.pem"))
 

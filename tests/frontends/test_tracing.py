@@ -251,6 +251,7 @@ def test_files_of_both_servers_have_the_same_entries(reference, repository, tmp_
         assert mine[name] == theirs[name], name
 
 
+@pytest.mark.medium
 def test_times_are_in_order(repository, tmp_path):
     with ours(repository, tmp_path / "t", TraceValues(BOTH, 1, -1, 1)) as client:
         client.infer("outer", 2)
@@ -275,6 +276,7 @@ def stamps_of(entries: list[dict]) -> dict[str, int]:
     return {each["name"]: each["ns"] for entry in entries for each in entry.get("timestamps", ())}
 
 
+@pytest.mark.medium
 def test_HTTP_RECV_is_from_the_first_byte_to_the_last(repository, tmp_path):
     tensor = {"name": "IN", "shape": [1, 1], "datatype": "FP32", "data": [1]}
     body = json.dumps({"inputs": [tensor]}).encode()
@@ -296,6 +298,7 @@ def test_HTTP_RECV_is_from_the_first_byte_to_the_last(repository, tmp_path):
     assert seen["HTTP_RECV_END"] <= seen["REQUEST_START"]
 
 
+@pytest.mark.medium
 def test_GRPC_WAITREAD_begins_when_the_request_before_had_come(repository, tmp_path):
     answers: queue.Queue = queue.Queue()
     with ours(repository, tmp_path / "t", TraceValues(BOTH, 1, -1, 1)) as client:
@@ -317,6 +320,7 @@ def test_GRPC_WAITREAD_begins_when_the_request_before_had_come(repository, tmp_p
     assert times_ns[0] < one[end] < times_ns[1] < two[end] <= two["REQUEST_START"]
 
 
+@pytest.mark.medium
 def test_a_hit_of_the_cache_computes_nothing(repository, tmp_path):
     with ours(repository, tmp_path / "t", TraceValues(BOTH, 1, -1, 1)) as client:
         for _ in range(2):
@@ -327,6 +331,7 @@ def test_a_hit_of_the_cache_computes_nothing(repository, tmp_path):
     assert hit[2] == miss[2]  # the same tensors
 
 
+@pytest.mark.medium
 def test_levels_and_refused_settings(repository, tmp_path):
     with ours(repository, tmp_path / "t", TraceValues(frozenset({"TENSORS"}), 1, -1, 1)) as client:
         client.infer("echo", 1, 2, 3, 4, 5)  # more than max_batch_size
@@ -460,6 +465,7 @@ def test_wrong_settings_are_refused(tmp_path, values, reason):
         Tracing("", TraceValues(BOTH))
 
 
+@pytest.mark.medium
 def test_a_file_that_cannot_be_written_harms_no_request(repository, tmp_path, caplog):
     values = TraceValues(BOTH, 1, -1, 1)
     with ours(repository, tmp_path / "missing" / "t", values) as client:

@@ -36,6 +36,7 @@ def tensor(name: str, array: np.ndarray, *, binary: bool = True) -> http.InferIn
 X = np.arange(4, dtype=np.float32)[None]
 
 
+@pytest.mark.medium
 def test_health_and_metadata(client: http.InferenceServerClient) -> None:
     assert client.is_server_live()
     assert client.is_server_ready()
@@ -164,6 +165,7 @@ def test_settings_and_index(client: http.InferenceServerClient) -> None:
         client.load_model("one")
 
 
+@pytest.mark.medium
 def test_many_clients_leave_nothing(repository) -> None:
     with Server(gpus=()) as server:
         load_all(server, repository, ("one",))

@@ -37,6 +37,7 @@ def executed(tmp_path_factory):
     return json.loads((scratch / "result.json").read_text("utf-8"))
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_its_cells_run_without_threads_and_its_exercises_mark(path, executed):
     found = executed[str(path)]

@@ -137,6 +137,7 @@ def test_an_expression_that_raises_is_shown_without_our_frames(doubled):
         assert len(ran.text.strip().splitlines()) == 1
 
 
+@pytest.mark.medium
 def test_a_model_whose_name_has_spaces_is_named_in_quotes(notebook):
     cell = 'def f(IN: "FP32[1]") -> {"OUT": "FP32[1]"}:\n    return IN\n'
     notebook.ok(f"%%triton_model 'my model'\n{cell}")

@@ -83,6 +83,7 @@ def test_L17_a_configuration_is_that_of_all_versions(notebook):
     assert set(versions("m")) == {1, 3}
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("control", ["none", "explicit"])
 def test_L2_a_version_policy_brings_versions_of_a_repository_back(notebook, tmp_path, control):
     text = 'backend: "python" version_policy { all { } }'

@@ -30,6 +30,7 @@ MAGICS = {
 }  # fmt: skip
 
 
+@pytest.mark.medium
 def test_loading_is_silent_and_imports_nothing_heavy():
     code = """
 import sys
@@ -117,6 +118,7 @@ def execute(IN: "INT64[1]") -> {"OUT": "INT64[2]"}:
 """
 
 
+@pytest.mark.medium
 def test_reloading_keeps_processes_and_unloading_ends_them(plain_shell):
     notebook = Notebook(plain_shell)
     end_idle_servers()

@@ -206,6 +206,7 @@ def test_a_semicolon_silences(page):
     assert ran.out == ""
 
 
+@pytest.mark.medium
 def test_a_run_in_the_background_is_live_at_once_and_then_the_report(page):
     ran = page.ok("run = %triton_perf double -c 1:1000 --request-count 1000 --bg -o kept")
     run = page.names["run"]
@@ -223,6 +224,7 @@ def test_a_run_that_fails_leaves_no_live_view(page):
     assert ran.shown == []
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("dropped", [False, True])
 def test_the_stop_button_interrupts_and_keeps_what_was_measured(page, monkeypatch, dropped):
     """Also where Python drops the interrupt, as it does in a callback of the garbage collector."""

@@ -12,6 +12,7 @@ from nbtriton.lab.simulate import Profile
 FAST = "--seconds 0.1 --at-once 1 --batch-sizes 1"
 
 
+@pytest.mark.medium
 def test_a_profile_is_taken_by_the_next_whatif(doubled):
     with pytest.raises(InvalidArgumentError, match="'double' is not profiled in this notebook"):
         raise doubled("%triton_whatif double").error
@@ -24,6 +25,7 @@ def test_a_profile_is_taken_by_the_next_whatif(doubled):
     assert "4 levels simulated" in doubled.forms(report)["text/html"]
 
 
+@pytest.mark.medium
 def test_a_profile_comes_from_a_variable_or_a_file(doubled, tmp_path):
     doubled.ok(f"mine = %triton_profile double {FAST}")
     file = tmp_path / "double.json"
@@ -57,6 +59,7 @@ def test_names_and_options_are_completed(doubled):
     assert "--max-queue-delay-us" in doubled.complete("%triton_whatif double --max-q")
 
 
+@pytest.mark.medium
 def test_a_model_is_tuned(doubled):
     doubled.ok(f"mine = %triton_profile double {FAST}")
     line = "%triton_tune double --p99 20s --profile mine --seconds 0.5 --finalists 1 -o best"

@@ -28,6 +28,7 @@ def root(tmp_path):
     return tmp_path / "models"
 
 
+@pytest.mark.medium
 def test_a_repository_is_loaded_and_shown(notebook, root):
     ran = notebook.ok(f"control = %triton_load {root}\ncontrol")
     assert server().infer("good", {"IN": ONE})["OUT"][0, 0] == 3.0
@@ -37,6 +38,7 @@ def test_a_repository_is_loaded_and_shown(notebook, root):
         assert "no luck" in form
 
 
+@pytest.mark.medium
 def test_the_table_is_about_the_repository_alone(doubled, root):
     control = doubled.ok(f"%triton_load {root}").value
     text = doubled.forms(control)["text/plain"]
@@ -49,6 +51,7 @@ def test_the_table_is_about_the_repository_alone(doubled, root):
     assert "no luck" not in text
 
 
+@pytest.mark.medium
 def test_a_reload_that_fails_is_said_under_the_cell(notebook, root):
     notebook.ok(f"%triton_load {root}")
     (root / "good" / "1" / "model.py").write_text("def")
@@ -76,6 +79,7 @@ def test_names_and_quotes(notebook, root):
     assert isinstance(notebook(f"%triton_load {root} --control sometimes").error, UsageError)
 
 
+@pytest.mark.medium
 def test_a_polling_control_ends_with_the_extension(notebook, root):
     notebook.ok(f"control = %triton_load {root} --control poll --poll-s 3600")
     add(root, "new", source=times(7))
@@ -141,6 +145,7 @@ def test_verified_by_the_real_server(doubled, reference, tmp_path):
     assert [(m.name, m.verdict, m.requests) for m in ran.value.models] == [("double", "equal", 3)]
 
 
+@pytest.mark.medium
 def test_real_clients_are_answered(doubled, root):
     doubled.ok(f"%triton_load {root} --control explicit --load-model good;")
     doubled.ok("endpoints = %triton_serve --http-port 0 --metrics-port none --grpc-port none")
@@ -165,6 +170,7 @@ def test_real_clients_are_answered(doubled, root):
         ask("/v2", None)
 
 
+@pytest.mark.medium
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl makes the keys")
 @pytest.mark.parametrize("mutual", [False, True])
 def test_clients_are_answered_over_tls(doubled, tmp_path, mutual):
@@ -208,6 +214,7 @@ def test_wrong_ports(notebook):
     assert "'eighty' is neither PORT nor 'none'" in str(ran.error)
 
 
+@pytest.mark.medium
 def test_paths_and_names_are_completed(doubled, root, monkeypatch):
     monkeypatch.chdir(root.parent)
     assert "models/" in doubled.complete("%triton_load mod")

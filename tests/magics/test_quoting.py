@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from IPython.utils.process import arg_split
@@ -19,6 +20,7 @@ NAMES = st.from_regex(re.compile(r"[^\r\n\x00]*"), fullmatch=True).filter(
 )
 
 
+@pytest.mark.medium
 @given(NAMES)
 @example("my model")
 @example("it's")

@@ -8,6 +8,8 @@ from __future__ import annotations
 import ast
 from pathlib import Path
 
+import pytest
+
 SOURCES = Path(__file__).parents[2] / "src"
 PACKAGE = SOURCES / "nbtriton"
 MOST = 3
@@ -52,6 +54,7 @@ def test_a_circle_is_found_through_any_number_of_modules():
     assert sorted(map(sorted, circles(graph))) == [["a", "b", "c"], ["d", "e"]]
 
 
+@pytest.mark.medium
 def test_the_house_has_no_large_circle_of_imports():
     graph = imports("")
     assert sum(map(len, graph.values())) > len(graph)  # they are seen at all

@@ -195,12 +195,14 @@ def test_a_second_declaration_is_found(derived: str, found: set[str]):
     assert redeclared(trees) == {("Derived", "Base", name) for name in found}
 
 
+@pytest.mark.medium
 def test_no_attribute_is_declared_in_a_class_and_in_its_base():
     """The garbage collector would see it twice, and clear what is alive: rule 4 of docs/compiled.md."""
     trees = {module(path): ast.parse(path.read_text()) for path in COMPILED}
     assert not redeclared(trees)
 
 
+@pytest.mark.medium
 def test_no_interpreted_class_inherits_from_a_compiled_one():
     compiled = {module(path): path for path in COMPILED}
     homes = {

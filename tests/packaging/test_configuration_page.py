@@ -5,12 +5,15 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import pytest
+
 from nbtriton.model.config import field_effects
 from tests.children import run_python
 
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.mark.medium
 def test_the_page_is_made_from_the_code() -> None:
     done = run_python("scripts/configuration.py", "--check", cwd=ROOT)
     assert (done.returncode, done.stdout) == (0, "")

@@ -34,6 +34,7 @@ def listed(page: Path) -> set[Path]:
     return {path for name in names for path in page.parent.glob(f"{name}.*")}
 
 
+@pytest.mark.medium
 def test_every_page_is_in_a_table_of_contents(site: Path) -> None:
     reached, waiting = set(), {site / "index.md"}
     while waiting:

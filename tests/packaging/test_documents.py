@@ -47,6 +47,7 @@ def test_links_lead_somewhere(document) -> None:
         assert not anchor or anchor in anchors(target.read_text()), link
 
 
+@pytest.mark.medium
 def test_named_paths_exist(document) -> None:
     _, text = document
     fence = re.sub(r"```.*?```", "", text, flags=re.DOTALL)

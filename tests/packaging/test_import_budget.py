@@ -40,6 +40,7 @@ with Server(gpus=()) as server:
 """
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(
     "code",
     [
@@ -58,6 +59,7 @@ def test_heavy_libraries_load_on_first_use(code: str) -> None:
     assert answer == []
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("code", MOST)
 def test_an_import_loads_few_modules(code: str) -> None:
     count = run(f"before = {{*sys.modules}}\n{code}\nanswer = len({{*sys.modules}} - before)")

@@ -79,6 +79,7 @@ def test_a_frame_asks_for_pandas(monkeypatch):
             result.to_frame()
 
 
+@pytest.mark.medium
 def test_the_endpoints_need_no_grpcio():
     code = """import sys
 sys.modules["grpc"] = sys.modules["tritonclient"] = None

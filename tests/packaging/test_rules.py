@@ -19,6 +19,7 @@ def cited() -> rules.Citations:
     return rules.citations(rule.id for rule in KNOWN)
 
 
+@pytest.mark.medium
 def test_every_cited_id_stands_in_docs_rules_once(cited: rules.Citations) -> None:
     assert rules.problems(KNOWN, cited) == []
     assert len(KNOWN) > 400

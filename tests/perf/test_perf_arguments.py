@@ -58,6 +58,7 @@ def test_values_may_be_numpys(server):
     assert [point.configuration for point in points] == [{"instances": 1}, {"instances": 2}]
 
 
+@pytest.mark.medium
 def test_a_rate_that_cannot_be_reached_says_so():
     alone = profile({(1, 1): 1.0}, rows=0, more="")  # 1000 a second at most
     (missed,) = nt.whatif(alone, request_rate=1500).points

@@ -45,6 +45,7 @@ def test_one_round_has_no_interval_and_none_no_ratio():
     assert (nothing.rounds, str(nothing)) == (0, "\u2013")
 
 
+@pytest.mark.medium
 def test_the_interval_holds_the_truth_in_95_of_100_cases():
     random = np.random.default_rng(7)
     for rounds in (3, 6, 50):
@@ -110,11 +111,13 @@ def test_the_verdict_follows_from_the_interval(server):
     assert "4 rounds" in found.verdict
 
 
+@pytest.mark.medium
 def test_a_rate_is_judged_by_its_latency(server):
     found = nt.compare("double", "twin", server=server, request_rate=500, **FEW)
     assert "p99 latency" in found.verdict
 
 
+@pytest.mark.medium
 def test_points_and_reports_are_measured_again_as_they_were(server):
     alone = nt.perf(server, "double", concurrency=2, request_count=5, batch_size=2)
     swept = nt.perf(server, "twin", concurrency=[1, 3], request_count=5, max_batch_size=4)

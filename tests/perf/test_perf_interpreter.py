@@ -17,6 +17,7 @@ def slow(IN: "INT32[1]") -> {"OUT": "INT32[1]"}:
     return {"OUT": IN}
 
 
+@pytest.mark.medium
 def test_python_code_in_two_instances_is_noted_with_the_option_to_type():
     with nt.Server(gpus=()) as server:
         server.load("max_batch_size: 1 instance_group { count: 1 }", model=slow, name="slow")

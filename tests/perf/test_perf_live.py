@@ -389,6 +389,7 @@ def test_PA10_binary_search_visits_the_start_and_the_end_first(server):
     assert [point.value for point in report.points] == [2, 64]
 
 
+@pytest.mark.medium
 def test_quick_plans_at_most_three_seconds_and_says_so(server):
     report = nt.perf(server, "double", concurrency="1:16:x2", quick=True)
     assert report.quick
@@ -790,6 +791,7 @@ def test_the_winner_is_applied_and_shows_its_configuration(server):
     assert server.config("double").max_batch_size == 8
 
 
+@pytest.mark.medium
 def test_one_version_is_measured_and_two_are_compared(server):
     for version in (1, 2):
         wait_s = 0.002 * version

@@ -156,6 +156,7 @@ def check_levels(urls: dict[str, str], protocol: str, attempts: int = 1) -> None
     assert point.server.success_count == 40
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("protocol", ["http", "grpc"])
 def test_our_endpoints(urls, protocol):
     check_levels(urls, protocol)
@@ -184,6 +185,7 @@ def check_streams_and_sequences(urls: dict[str, str]) -> None:
         assert point.sequence_count >= 7
 
 
+@pytest.mark.medium
 def test_streams_and_sequences(urls):
     check_streams_and_sequences(urls)
 

@@ -207,6 +207,7 @@ def test_PA60_csv_of_an_ensemble_has_a_file_a_composing_model(tmp_path):
     assert ",".join(row) == "1,600,0,270,100,10,500,20,0"
 
 
+@pytest.mark.medium
 def test_save_by_the_names_ending(tmp_path):
     found = report(point(), failed(), settings={"seed": 0}, environment={"cpus": 2})
     found.save(tmp_path / "r.json")
@@ -225,6 +226,7 @@ def test_save_by_the_names_ending(tmp_path):
         found.save(tmp_path / "r.xlsx")
 
 
+@pytest.mark.medium
 def test_plot_draws_a_line_a_configuration_and_leaves_no_figure_open():
     import matplotlib as mpl
 
@@ -266,6 +268,7 @@ def test_options_are_written_as_they_are_typed_and_only_those_that_differ_name_a
     assert "False" not in table
 
 
+@pytest.mark.medium
 def test_several_reports_in_one_picture(tmp_path):
     one = report(steady(1), steady(2, 190))
     other = replace(one, points=(steady(1, 150), steady(2, 300)))
@@ -289,6 +292,7 @@ def test_several_reports_in_one_picture(tmp_path):
         nt.plot("before")
 
 
+@pytest.mark.medium
 def test_nt_perf_is_a_function_after_its_package_is_imported():
     code = (
         "import nbtriton, nbtriton.lab.perf\n"

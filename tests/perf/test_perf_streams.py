@@ -195,6 +195,7 @@ def test_other_models_stream_one_response(server, protocol):
     assert point.stream.response_count == 12
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("streaming", [False, True])
 def test_a_model_that_never_answers_is_left(streaming):
     release = threading.Event()

@@ -87,6 +87,7 @@ def refused(control, name: str, parameters=None) -> TritonError:
 # -- versions ------------------------------------------------------------------------------------
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(
     ("policy", "wanted"),
     [
@@ -135,6 +136,7 @@ def test_L3_all_versions_or_none(server, explicit, root):
     assert not server.is_ready("m", 1)
 
 
+@pytest.mark.medium
 def test_L17_version_folders_added_and_removed(server, explicit, root):
     folder = add(root, "m", config="version_policy { all {} }", versions=("1", "3"))
     explicit.load("m")
@@ -150,6 +152,7 @@ def test_L17_version_folders_added_and_removed(server, explicit, root):
     assert found["m:1"] in ("UNLOADING", "UNAVAILABLE unloaded")
 
 
+@pytest.mark.medium
 def test_L16_versions_with_unchanged_files_go_on(server, explicit, root):
     folder = add(root, "m", config="version_policy { all {} }", versions=("1", "2"))
     explicit.load("m")
@@ -186,6 +189,7 @@ def number_of_instances(server) -> dict[int, int]:
     return {model.version: len(model.instances) for model in server.models()}
 
 
+@pytest.mark.medium
 def test_L16_instances_of_an_override_are_added_and_removed(server, explicit, root):
     add(root, "m")
     explicit.load("m", grouped(1))
@@ -198,6 +202,7 @@ def test_L16_instances_of_an_override_are_added_and_removed(server, explicit, ro
     assert counts(server) == {"1": 0}
 
 
+@pytest.mark.medium
 def test_L16_every_version_follows_its_configuration(server, explicit, root):
     all_of_them = "version_policy { all {} }"
     folder = add(root, "m", config=group(1) + all_of_them, versions=("1", "2"))
@@ -213,6 +218,7 @@ def test_L16_every_version_follows_its_configuration(server, explicit, root):
     assert answer(server, "m", 2) == 10.0
 
 
+@pytest.mark.medium
 def test_L16_polling(server, root):
     folder = add(root, "m", config=group(1))
     control = server.load_repository(root, control_mode="poll", poll_s=3600)
@@ -261,6 +267,7 @@ def test_L16_a_reason_is_removed_with_its_version(server, explicit, root):
     assert states(explicit) == {"m:1": "UNAVAILABLE unloaded"}
 
 
+@pytest.mark.medium
 def test_L16_a_version_that_the_notebook_replaced_is_loaded_again(server, explicit, root):
     add(root, "m")
     explicit.load("m", grouped(1))
@@ -358,6 +365,7 @@ def test_models_to_load_are_named_in_the_explicit_mode_alone(server, root):
     assert "not loaded" in text
 
 
+@pytest.mark.medium
 def test_L6_polling(server, root):
     add(root, "changed", source=times(1))
     add(root, "removed")
@@ -403,6 +411,7 @@ def test_independent_models_load_side_by_side(server, root):
     assert not server.load_repository(root).errors
 
 
+@pytest.mark.medium
 def test_closing_does_not_wait_for_a_model_that_never_loads(root):
     from tests.repository import gate
 
@@ -424,6 +433,7 @@ def test_closing_does_not_wait_for_a_model_that_never_loads(root):
 # -- readiness -----------------------------------------------------------------------------------
 
 
+@pytest.mark.medium
 def test_L7_ready_if_every_version_is_ready_or_unloaded_on_purpose(explicit, root):
     add(root, "good")
     add(root, "bad", source=BROKEN)
@@ -588,6 +598,7 @@ def test_V112_V113_V114_V115_V116_ensembles_without_their_composing_models(
     assert "e" in states(explicit)  # by name only: it never had a version
 
 
+@pytest.mark.medium
 def test_a_failed_ensemble_loads_once_its_composing_models_do(server, explicit, root):
     add(root, "m", source=BROKEN)
     add(root, "on_m", config=ensemble("m"), source=None)
@@ -625,6 +636,7 @@ BREAKS = {
 }
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("before", ["repository", "notebook"])
 @pytest.mark.parametrize("what", BREAKS)
 def test_L14_what_serves_on_is_not_shown_as_loaded(server, root, what, before):
@@ -902,6 +914,7 @@ def test_files_of_overrides_are_removed_with_the_last_request_to_their_model(
     assert until(lambda: not left())
 
 
+@pytest.mark.medium
 def test_files_of_a_killed_server_are_removed_by_the_next(root, tmp_path, monkeypatch):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     root.mkdir()
@@ -1006,6 +1019,7 @@ def test_L18_an_unload_comes_after_the_loads_that_have_begun(
     assert until(lambda: states(explicit)[f"{unloaded}:1"] == "UNAVAILABLE unloaded")
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(
     ("scheduler", "waits"),
     [("", True), ("dynamic_batching {}", True), ("sequence_batching { direct {} }", False)],
@@ -1037,6 +1051,7 @@ def test_L16_a_load_waits_for_the_instances_that_it_takes_away(
     assert [len(model.instances) for model in server.models()] == [1]
 
 
+@pytest.mark.medium
 def test_L18_a_load_comes_after_the_unloads_that_wait(server, explicit, root, gate):
     add(root, "m", source=GATED)
     threads = [
@@ -1138,6 +1153,7 @@ def test_an_unload_by_the_notebook_shows_in_the_control(server, explicit, root):
     assert states(explicit) == {"m:1": "READY"}
 
 
+@pytest.mark.medium
 def test_concurrent_calls(server, explicit, root):
     names = [add(root, f"m{i}").name for i in range(3)]
     add(root, "e", config=ensemble("m0"), source=None)
@@ -1175,6 +1191,7 @@ def test_concurrent_calls(server, explicit, root):
 # -- the index -----------------------------------------------------------------------------------
 
 
+@pytest.mark.medium
 def test_L21_the_index(explicit, root):
     add(root, "loaded", config="version_policy { all {} }", versions=("1", "10", "2"))
     add(root, "never")
@@ -1204,6 +1221,7 @@ def test_models_of_the_notebook_are_in_the_index_too(server, explicit):
     assert explicit.index() == [{"name": "double", "version": "1", "state": "READY"}]
 
 
+@pytest.mark.medium
 def test_a_control_shows_itself(explicit, root):
     add(root, "m")
     add(root, "bad", source=BROKEN)
@@ -1231,6 +1249,7 @@ def test_F2_F3_named_configurations_and_auto_complete_off(server, root):
     )
 
 
+@pytest.mark.medium
 def test_models_load_others_by_name(server, explicit, root):
     """BLS: pb_utils.load_model and unload_model go to the repository."""
     add(root, "other", source=times(8))
@@ -1246,6 +1265,7 @@ def test_models_load_others_by_name(server, explicit, root):
     assert not server.is_ready("unloaded")
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(
     ("given", "loaded"),
     [
@@ -1281,6 +1301,7 @@ ANEW = {
 }
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("case", ANEW)
 def test_models_are_loaded_anew_as_their_repository_has_them(server, explicit, root, case):
     """A configuration in a repository needs neither a name nor a backend."""
@@ -1303,6 +1324,7 @@ def test_models_are_loaded_anew_as_their_repository_has_them(server, explicit, r
     assert answer(server, "e") == 3.0
 
 
+@pytest.mark.medium
 def test_instances_of_an_override_come_again_with_other_options(server, explicit, root):
     add(root, "m")
     explicit.load("m")

@@ -167,6 +167,7 @@ class TritonPythonModel:
 """
 
 
+@pytest.mark.medium
 def test_a_model_brings_those_that_it_called(server, cells, tmp_path):
     server.load(None, cells(DOUBLE), name="double")
     server.load(None, cells(CALLER), name="caller")
@@ -184,6 +185,7 @@ def test_a_model_brings_those_that_it_called(server, cells, tmp_path):
         server.export(tmp_path / "absent", ["caller"])
 
 
+@pytest.mark.medium
 def test_models_of_files_with_all_that_belongs_to_them(server, tmp_path):
     root = tmp_path / "models"
     folder = add(root, "m", config="version_policy { all {} }", versions=("1", "2"))
@@ -253,6 +255,7 @@ def test_a_torch_module_keeps_its_weights(server, tmp_path, torch_format):
             assert to_dict(server.config("net")) == to_dict(other.config("net"))
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("torch_format", ["torchscript", "export"])
 def test_a_torch_module_with_variable_dims(server, tmp_path, torch_format):
     import torch
@@ -419,6 +422,7 @@ def test_an_object_of_the_notebook_is_not_written(server, tmp_path):
         server.export(tmp_path)
 
 
+@pytest.mark.medium
 @settings(max_examples=40, deadline=None)
 @given(
     data=st.data(),
@@ -506,6 +510,7 @@ def test_a_warning_names_every_variable_that_the_file_will_not_have(named, tmp_p
     assert "<table" in exported._repr_mimebundle_()["text/html"]
 
 
+@pytest.mark.medium
 def test_carried_along(named, tmp_path):
     exported = named.export(tmp_path / "out", carry=True)
     (model,) = exported.models
@@ -544,6 +549,7 @@ def test_a_name_that_no_model_uses(named, tmp_path):
     assert not (tmp_path / "out" / "f").exists()
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(
     ("value", "stored"),
     [
@@ -634,6 +640,7 @@ def test_names_that_a_text_does_not_have(text, names):
     assert free_names(text) == names
 
 
+@pytest.mark.medium
 def test_future_imports_stay_first(server, cells, tmp_path):
     assert split_future("'''Doc.'''\nfrom __future__ import annotations\nx = 1\n")[0] == (
         "from __future__ import annotations\n"
@@ -766,6 +773,7 @@ def test_foreign_files_are_not_touched(server, cells, tmp_path):
         server.export(tmp_path / "other.txt")
 
 
+@pytest.mark.medium
 def test_an_export_replaces_its_own(server, cells, tmp_path):
     for name in ("a", "b"):
         server.load("max_batch_size: 8", cells(DOUBLE), name=name)

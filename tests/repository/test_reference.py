@@ -72,6 +72,7 @@ def test_the_directory_is_where_the_environment_says(monkeypatch, tmp_path) -> N
     assert default_directory() == tmp_path / "nbtriton" / "reference-2.51"
 
 
+@pytest.mark.medium
 def test_a_failed_download_is_reported_and_leaves_no_complete_installation(
     monkeypatch, tmp_path
 ) -> None:
@@ -110,6 +111,7 @@ def test_a_server_is_not_ready_before_its_last_endpoint(tmp_path) -> None:
         pytest.fail("it must not be ready")
 
 
+@pytest.mark.medium
 def test_a_server_that_a_signal_ends_is_started_again(tmp_path) -> None:
     starts = tmp_path / "starts"
     starts.touch()

@@ -213,6 +213,7 @@ def test_no_such_repository(tmp_path):
         list(validate_repository(tmp_path / "nowhere"))
 
 
+@pytest.mark.medium
 def test_the_command_prints_a_line_a_model_and_ends_with_a_status(repository, capsys):
     root = repository("good", source=MODEL)
     assert main(["validate", str(root)]) == 0
@@ -393,6 +394,7 @@ NAMED = {
 }
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("name", NAMED)
 def test_V83_V87_V90_a_file_that_the_configuration_names_has_to_exist(repository, name):
     config = f'input {{ name: "IN" data_type: TYPE_FP32 dims: 4 }} {NAMED[name]}'

@@ -35,6 +35,7 @@ STEPS = max(20_000, int(os.environ.get("NBTRITON_WALK_STEPS", "100000")))
 randoms = st.randoms(use_true_random=False)
 
 
+@pytest.mark.medium
 @pytest.mark.timeout(60 + STEPS // 1000)
 @pytest.mark.parametrize("episode", EPISODES, ids=lambda episode: episode.__name__)
 def test_walk(episode):
@@ -325,6 +326,7 @@ class OrderMachine(RuleBasedStateMachine):
         self.pair.respond(which % len(self.pair.open), final=final)
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(
     "machine", [BatcherMachine, SequenceMachine, EnsembleMachine, OrderMachine]
 )

@@ -355,7 +355,7 @@ class LimiterMachine(RuleBasedStateMachine):
             self.pair.drain()
 
 
-TestLimiterMachine = LimiterMachine.TestCase
+TestLimiterMachine = pytest.mark.medium(LimiterMachine.TestCase)
 TestLimiterMachine.settings = hypothesis_settings(
     max_examples=max(40, STEPS // 1500), stateful_step_count=40, deadline=None
 )

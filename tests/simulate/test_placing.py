@@ -107,6 +107,7 @@ def test_the_choice_is_that_of_an_exhaustive_search_by_hand(seed):
         assert chosen.point.latency_p99_us / 1000 == pytest.approx(latency_ms, rel=0.02)
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(
     ("seed", "largest"), [(0, 100_000), (3, 100_000), (6, 100_000), (2, 200_000), (9, 200_000)]
 )

@@ -61,6 +61,7 @@ def thread_names() -> Counter[str]:
     return Counter(re.sub(r"\d+", "", thread.name) for thread in threading.enumerate())
 
 
+@pytest.mark.medium
 def test_a_model_is_measured_by_batch_size_and_executions_at_once(server):
     # An instance has a response thread from the first time that a batch waits behind another.
     nt.perf(server, "sleeps", concurrency=16, request_count=64)
@@ -91,6 +92,7 @@ def test_a_model_is_measured_by_batch_size_and_executions_at_once(server):
     assert all(point.infer_per_s <= 2 * 4 / 0.003 for point in report.points)
 
 
+@pytest.mark.medium
 def test_the_steps_of_an_ensemble_get_what_they_get_in_it(server):
     found = nt.profile(server, "both", seconds=0.3, at_once=1, batch_sizes=[4])
     assert {name: model.rows for name, model in found.models.items()} == {
@@ -133,6 +135,7 @@ def test_an_interrupt_later_keeps_what_was_measured(server):
     assert found.models["sleeps"].rows == (1, 2)
 
 
+@pytest.mark.medium
 def test_executions_are_measured_where_answers_are_cached_and_requests_refused(server):
     """A profile sends the same request again and again, many at a time."""
     more = "dynamic_batching { default_queue_policy { max_queue_size: 1 } } response_cache { enable: true }"
@@ -157,6 +160,7 @@ def test_a_remote_model_that_answers_from_its_cache_is_refused(server):
     server.unload("keeps", timeout_s=None)
 
 
+@pytest.mark.medium
 def test_a_time_that_is_too_short_gives_one_turn_of_few_executions(server):
     server.load(SLEEPS.replace("sleeps", "slow").replace('"3"', '"40"'))
     seen = []
@@ -171,6 +175,7 @@ def test_a_time_that_is_too_short_gives_one_turn_of_few_executions(server):
     server.unload("slow", timeout_s=None)
 
 
+@pytest.mark.medium
 def test_what_others_do_meanwhile_is_counted(server):
     with ThreadPoolExecutor() as pool:
         going = threading.Event()
@@ -194,6 +199,7 @@ def test_what_others_do_meanwhile_is_counted(server):
     assert any(note.startswith("not to be trusted: while it was measured") for note in point.notes)
 
 
+@pytest.mark.medium
 def test_sequences_are_profiled_and_predicted(server):
     server.load(SLEEPS.replace("sleeps", "talks").replace("dynamic_batching", "sequence_batching"))
     found = nt.profile(server, "talks", seconds=0.2, at_once=1, batch_sizes=[2])
@@ -249,6 +255,7 @@ def test_what_cannot_be_profiled_is_refused(server):
     server.unload("fails", timeout_s=None)
 
 
+@pytest.mark.medium
 def test_what_is_sent_may_be_given(server):
     rows = np.ones((1, 2), np.float32)
     found = nt.profile(
@@ -257,6 +264,7 @@ def test_what_is_sent_may_be_given(server):
     assert found.models["sleeps"].rows == (1, 2)
 
 
+@pytest.mark.medium
 def test_processor_time_of_a_model_in_a_process_is_its_own(server, tmp_path):
     path = tmp_path / "times"
 
@@ -326,6 +334,7 @@ def test_an_idle_time_after_which_no_request_came_has_no_entry():
     assert [idle_us for idle_us, _ in measured.idle_us(1)] == [4000]
 
 
+@pytest.mark.medium
 def test_processor_time_of_children_counts():
     code = """import sys, time
 while time.process_time() < 0.3: pass

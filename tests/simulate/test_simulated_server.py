@@ -55,6 +55,7 @@ def test_batch_sizes_between_measured_ones_take_what_lies_between():
     assert point.latency_p50_us == pytest.approx(1000 + 3 / 7 * 1000, abs=0.01)
 
 
+@pytest.mark.medium
 def test_the_costs_of_the_engine_add_up():
     costs = EngineCosts(
         submit_us=10, inline_us=20, settle_us=30, answer_us=40, loop_us=50, start_us=60, wake_us=70
@@ -74,6 +75,7 @@ def test_a_lone_request_waits_for_the_queue_delay():
     assert point.server.queue_us == 500
 
 
+@pytest.mark.medium
 def test_poisson_arrivals_wait_as_queueing_theory_says():
     """M/D/1: the mean time in the queue is half the load's share of the free time, in executions."""
     alone = profile({(1, 1): 1.0}, rows=0, more="")
@@ -84,6 +86,7 @@ def test_poisson_arrivals_wait_as_queueing_theory_says():
     assert point.infer_per_s == pytest.approx(700, rel=0.02)
 
 
+@pytest.mark.medium
 def test_an_overloaded_server_delays_its_sender_by_the_queue_that_grew():
     point = only(whatif(profile(), request_rate=8000))
     assert point.infer_per_s == pytest.approx(4000, rel=0.02)
@@ -99,6 +102,7 @@ def test_bursts_come_as_their_intervals_say():
     assert point.infer_per_s == pytest.approx(400, rel=0.02)
 
 
+@pytest.mark.medium
 def test_instances_share_the_load():
     report = whatif(profile(), concurrency=32, instances=[1, 2, 4])
     rates = [point.infer_per_s for point in report.points]
@@ -106,6 +110,7 @@ def test_instances_share_the_load():
     assert [point.configuration["instances"] for point in report.points] == [1, 2, 4]
 
 
+@pytest.mark.medium
 def test_executions_that_share_the_cores_slow_each_other_down():
     shared = profile({(8, 1): 2.0, (1, 1): 1.0, (8, 2): 4.0, (1, 2): 2.0}, cores=1.0)
     one, two = whatif(shared, concurrency=32, instances=[1, 2]).points
@@ -170,6 +175,7 @@ CACHED = {"more": "dynamic_batching {} response_cache { enable: true }"}
 FULL = {"more": "dynamic_batching { default_queue_policy { max_queue_size: 1 } }", "rows": 1}
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("costs", [EngineCosts(), EngineCosts(submit_us=2, loop_us=3)])
 @pytest.mark.parametrize(
     ("given", "server", "concurrency", "executed"),
@@ -193,6 +199,7 @@ def test_instances_go_on_beside_clients_that_are_answered_at_once(
         assert point.infer_per_s == pytest.approx(1000, rel=0.1)
 
 
+@pytest.mark.medium
 def test_a_prediction_has_the_range_of_what_its_measurements_allow():
     found = profile({(1, 1): 1.0, (8, 1): 2.0, (8, 2): 2.0}, drift=(0.8, 1.25))
     point = only(whatif(found, concurrency=16))
@@ -236,6 +243,7 @@ def test_what_others_took_is_said_and_too_much_is_refused(others, foreign, outco
     assert all("while it was measured" in note for note in report.notes)
 
 
+@pytest.mark.medium
 def test_a_poisson_load_is_judged_over_a_thousand_requests():
     for seed in range(4):
         point = only(whatif(profile(), request_rate=40, request_distribution="poisson", seed=seed))
@@ -243,6 +251,7 @@ def test_a_poisson_load_is_judged_over_a_thousand_requests():
         assert point.infer_per_s == pytest.approx(40, rel=0.1)
 
 
+@pytest.mark.medium
 def test_the_rate_limiter_lets_one_run_at_a_time():
     needs = 'rate_limiter { resources { name: "R" count: 1 } }'
     limited = profile(group=needs, instances=2, server={"rate_limit": "execution_count"})
@@ -261,6 +270,7 @@ def test_sequences_run_side_by_side(strategy):
     assert point.error_count == 0
 
 
+@pytest.mark.medium
 def test_a_chain_adds_up_and_branches_take_the_longest():
     assert only(whatif(chain({"a": 1, "b": 2, "c": 3}), concurrency=1)).latency_p50_us == 6000
     side = chain({"a": 1, "b": 2, "c": 3}, branches=True)
@@ -271,6 +281,7 @@ def test_a_chain_adds_up_and_branches_take_the_longest():
     assert [step.model for step in point.composing] == ["a", "b"]
 
 
+@pytest.mark.medium
 def test_one_model_in_two_steps_has_one_queue():
     found = chain({"a": 1, "b": 1})
     twice = Profile(
@@ -279,6 +290,7 @@ def test_one_model_in_two_steps_has_one_queue():
     assert only(whatif(twice, concurrency=1)).latency_p50_us == 2000
 
 
+@pytest.mark.medium
 def test_the_same_seed_gives_the_same_report():
     spread = profile({(1, 1): [0.5, 1.0, 4.0], (8, 1): [1.0, 2.0, 8.0]})
     runs = [whatif(spread, concurrency=5, seed=seed).points for seed in (1, 1, 2)]
@@ -286,6 +298,7 @@ def test_the_same_seed_gives_the_same_report():
     assert runs[0] != runs[2]
 
 
+@pytest.mark.medium
 def test_a_sweep_and_a_search_are_those_of_perf():
     report = whatif(profile(), concurrency="1:64:x2", latency_threshold_ms=3.5)
     assert [point.value for point in report.points] == [1, 2, 4, 8]
@@ -295,6 +308,7 @@ def test_a_sweep_and_a_search_are_those_of_perf():
     assert "simulated" in report._repr_mimebundle_()["text/html"]
 
 
+@pytest.mark.medium
 def test_it_says_where_it_goes_beyond_what_was_measured():
     narrow = profile({(1, 1): 1.0, (2, 1): 1.5, (1, 2): 1.9}, cores=1.0)
     (point,) = whatif(narrow, concurrency=32, instances=4).points
@@ -366,6 +380,7 @@ def test_some_executions_lose_more_than_others():
     assert {latencies(alike, requests=2, seed=seed)[0] for seed in range(12)} == {10_600}
 
 
+@pytest.mark.medium
 def test_an_idle_instance_takes_longer_and_the_unluckiest_longest():
     # One in fifty times is a long one; of a short idle time half is added.
     adds = (100.0,) * 98 + (800.0,) * 2

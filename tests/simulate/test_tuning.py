@@ -90,6 +90,7 @@ def test_the_fewest_instances_for_a_rate():
     assert best.best()[0].options["m"]["instances"] == 2
 
 
+@pytest.mark.medium
 def test_a_rate_that_is_served_is_no_miss_where_few_of_its_random_gaps_were_short():
     # Two instances serve 900 a second; whether some 300 of such requests come in 1/3 s is chance.
     for seed in range(5):
@@ -110,6 +111,7 @@ def test_a_batcher_that_a_candidate_adds_forms_batches_as_a_loaded_one():
     assert best.point.mean_batch_size > 1
 
 
+@pytest.mark.medium
 def test_the_least_memory_for_a_rate():
     # Both steps need two instances of one or the other for the rate; those of b are the small ones.
     space = {"instances": [1, 2, 3]}
@@ -244,6 +246,7 @@ def test_an_interrupt_leaves_what_was_predicted(during):
         assert server.config("sleeps").instance_group[0].count == 1
 
 
+@pytest.mark.medium
 def test_the_next_candidate_is_measured_where_a_finalist_misses_a_limit():
     with nt.Server() as server:
         server.load(SLEEPS)
@@ -264,6 +267,7 @@ def test_the_next_candidate_is_measured_where_a_finalist_misses_a_limit():
         assert all(0 < progress_line(progress)[1] <= 1 for progress in measuring)
 
 
+@pytest.mark.medium
 def test_a_model_is_tuned_and_the_best_applied():
     with nt.Server() as server:
         server.load(SLEEPS)

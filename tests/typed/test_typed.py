@@ -71,6 +71,7 @@ def test_the_stubs_are_the_module(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+@pytest.mark.medium
 def test_every_public_name_is_exported_for_type_checkers() -> None:
     tree = ast.parse(Path(nbtriton.__file__).read_text())
     exported = {

@@ -120,6 +120,7 @@ def test_an_edit_is_one_small_message():
     assert len(str(figure.widget.stages)) < 500_000
 
 
+@pytest.mark.medium
 def test_the_oldest_of_many_figures_stay_as_pictures():
     figures = [nt.figure("one_instance") for _ in range(18)]
     shown = [one.widget for one in figures]

@@ -144,6 +144,7 @@ def test_the_thread_starts_again_when_there_is_something_to_show():
         assert view.ends == 1
 
 
+@pytest.mark.medium
 def test_an_error_closes_the_feed_and_prints_nothing(capfd):
     hub = Hub()
     bad, good = View(error=RuntimeError("gone")), View()

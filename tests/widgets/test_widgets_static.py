@@ -323,6 +323,7 @@ CELLS = {
 }  # fmt: skip
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("cell", CELLS)
 def test_a_cell_that_runs_again_leaves_one_view_with_its_layout(notebook, served, cell):
     notebook.parent_header = {"metadata": {"cellId": cell}}

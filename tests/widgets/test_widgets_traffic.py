@@ -138,6 +138,7 @@ def test_a_live_graph_shows_a_call_once_it_was_seen(server):
     view.close()
 
 
+@pytest.mark.medium
 def test_a_server_without_a_recorder_has_a_graph_without_shares():
     run_python(
         "-c",

@@ -132,6 +132,7 @@ def test_a_resting_page_that_is_there_is_kept(watch, hub, clock, server):
     assert not watch.resting
 
 
+@pytest.mark.medium
 def test_a_view_rests_after_ten_seconds_and_wakes_with_the_next_request(watch, hub, clock, server):
     looks = []
     watch.handle_displayed(lambda: looks.append(watch.resting))

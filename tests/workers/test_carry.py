@@ -55,6 +55,7 @@ def elsewhere(packed, expression, folder):
     return done.stdout.decode().strip(), done.stderr.decode()
 
 
+@pytest.mark.medium
 def test_a_cell_s_function_takes_what_it_uses_of_the_notebook(notebook, tmp_path, monkeypatch):
     folder = tmp_path / "notebook"
     folder.mkdir()

@@ -141,6 +141,7 @@ def test_descriptors_come_with_their_message(channels):
         assert file.read() == b"by another number"
 
 
+@pytest.mark.medium
 @given(st.lists(st.lists(TENSORS, min_size=1, max_size=4), min_size=1, max_size=3))
 def test_tensors_come_back_as_they_were(columns):
     packer = Packer()
@@ -171,6 +172,7 @@ def test_rows_of_large_tensors_are_copied_once():
     assert int(again[0][1, 5]) == 9
 
 
+@pytest.mark.medium
 def test_a_block_is_free_when_the_last_view_has_gone():
     heap = Heap()
     place, memory = heap.outgoing.allocate(1000)

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 import nbtriton
 from tests.children import run_python
@@ -26,6 +27,7 @@ print(json.dumps({name: file for name, file in files.items() if name not in befo
 """
 
 
+@pytest.mark.medium
 def test_an_instance_needs_numpy_alone(tmp_path):
     for package in (np, nbtriton):
         folder = Path(package.__file__).parent

@@ -6,6 +6,7 @@ import h2.config
 import h2.connection
 import h2.events
 import h2.settings
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
@@ -156,7 +157,7 @@ class Conversation(RuleBasedStateMachine):
         assert not self.server.streams
 
 
-TestConversation = Conversation.TestCase
+TestConversation = pytest.mark.medium(Conversation.TestCase)
 TestConversation.settings = settings(max_examples=40, stateful_step_count=30, deadline=None)
 
 
