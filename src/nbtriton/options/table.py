@@ -119,6 +119,9 @@ class Option:
                 f"'{text}' is neither {self.value} nor '{self.off}'" if self.off else error.message
             )
             raise ArgumentTypeError(refused) from None
+        except ValueError:
+            read = getattr(self.read, "__name__", "option")
+            raise ArgumentTypeError(f"invalid {read} value: {text!r}") from None
 
     def as_change(self) -> Option:
         """Return the option of a line that says what is to be changed: without it nothing is."""
