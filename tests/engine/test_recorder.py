@@ -210,7 +210,7 @@ def test_without_a_recorder_nothing_is_kept_and_that_is_said(same):
         server.set_options(recorder=True)
         server.infer("m", {"IN": ones()})
         assert len(server.requests("m")) == 1
-    with pytest.raises(InvalidArgumentError, match="recorder must be .*; found -1"):
+    with pytest.raises(InvalidArgumentError, match=r"recorder must be .*; found -1"):
         Server(recorder=-1)
 
 
