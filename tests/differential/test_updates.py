@@ -52,6 +52,11 @@ class TritonPythonModel:
         self.executed = 0
         if os.path.exists(os.path.join(folder, "full")):
             raise ValueError("no room")
+        closed = os.path.join(folder, "closed")
+        if os.path.exists(closed):
+            self.note("wait")
+        while os.path.exists(closed):
+            time.sleep(0.002)
         self.note("begin")
 
     def note(self, what):
