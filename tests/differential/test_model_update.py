@@ -19,8 +19,18 @@ import pytest
 import nbtriton
 from nbtriton.common.errors import TritonError
 from nbtriton.model.config import to_json
+from nbtriton.serving.clients.grpc import GrpcClient
 from tests.differential.harness import Model, write
-from tests.differential.test_updates import PLAIN, SEQUENCES, SOURCE, Side, full_run, group, pbtxt
+from tests.differential.test_updates import (
+    ONE,
+    PLAIN,
+    SEQUENCES,
+    SOURCE,
+    Side,
+    full_run,
+    group,
+    pbtxt,
+)
 from tests.until import until
 
 pytestmark = pytest.mark.slow
@@ -42,6 +52,11 @@ class Suite(Side):
     """A server with the model of the suite, which is loaded by its configuration."""
 
     limited: str
+    grpc: GrpcClient  # tritonserver reads no request over HTTP on the thread on which it loads
+
+    def infer(self, name: str, **parameters: Any) -> int:
+        reply = self.grpc.infer(name, {"IN": ONE}, parameters=parameters)
+        return int(reply.outputs["OUT"].item())
 
     def lines(self) -> tuple[int, int]:
         """Return how many instances have begun and ended."""
@@ -94,13 +109,14 @@ class Suite(Side):
 @contextlib.contextmanager
 def served(
     folder: Path, kind: str, limit: str, request: pytest.FixtureRequest
-) -> Iterator[tuple[str, Any]]:
+) -> Iterator[tuple[int, int, Any]]:
+    """Run a server with a repository; yields its ports, and the process of the real one."""
     options = LIMITS[limit]
     if kind != "real":
         with nbtriton.Server(gpus=(), isolation=kind, **options) as server:
             server.load_repository(folder / "repository", control_mode="explicit")
-            endpoints = server.serve(http_port=0, metrics_port=None)
-            yield f"127.0.0.1:{endpoints.http_port}", None
+            endpoints = server.serve(http_port=0, grpc_port=0, metrics_port=None)
+            yield endpoints.http_port, endpoints.grpc_port, None
         return
     reference = request.getfixturevalue("reference")
     # As in `test_updates`: no byte code appears beside the model.
@@ -111,7 +127,7 @@ def served(
     with reference.server(
         folder / "repository", "--model-control-mode=explicit", *flags, log=folder / "log"
     ) as server:
-        yield server.http_url, server
+        yield server.http_port, server.grpc_port, server
 
 
 @pytest.fixture(scope="module", params=SIDES, ids="-".join)
@@ -121,11 +137,12 @@ def running(
     kind, limit = request.param
     folder = tmp_path_factory.mktemp(f"{kind}-{limit}")
     write(folder / "repository", [Model("model", pbtxt(PLAIN), SOURCE)])
-    with served(folder, kind, limit, request) as (url, server):
-        suite = Suite(url, folder, server)
-        suite.limited = limit
+    with served(folder, kind, limit, request) as (http_port, grpc_port, server):
+        suite = Suite(f"127.0.0.1:{http_port}", folder, server)
+        suite.grpc, suite.limited = GrpcClient(f"127.0.0.1:{grpc_port}"), limit
         yield suite
-        suite.client.close()
+        for client in (suite.client, suite.grpc):
+            client.close()
 
 
 @pytest.fixture
