@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import math
+import weakref
 from typing import Any
 
 import pytest
 from google.protobuf.descriptor import FieldDescriptor
+from google.protobuf.message_factory import GetMessageClass
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -24,7 +27,28 @@ from nbtriton.model.config import (
     to_json,
     to_reported_dict,
 )
+from nbtriton.model.config._proto import messages
 from tests.config.texts import TEXTS
+
+
+def kinds(message: Any, found: dict[str, weakref.ref[Any]]) -> dict[str, weakref.ref[Any]]:
+    """Find the classes of a message and of what it may contain."""
+    if message.full_name not in found:
+        found[message.full_name] = weakref.ref(GetMessageClass(message))
+        for field in message.fields:
+            if field.message_type is not None:
+                kinds(field.message_type, found)
+    return found
+
+
+def test_the_collector_frees_no_class_of_a_message() -> None:
+    """protobuf would hand it out while it is being freed, and end the process."""
+    found: dict[str, weakref.ref[Any]] = {}
+    for kind in (ModelConfig, *vars(messages).values()):
+        kinds(kind.DESCRIPTOR, found)
+    gc.collect()
+    assert not [name for name, one in found.items() if one() is None]
+
 
 # --- what is accepted ------------------------------------------------------------------------
 

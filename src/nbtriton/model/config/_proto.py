@@ -16,7 +16,7 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from nbtriton.common.errors import nearest
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from google.protobuf.message import Message
 
@@ -36,7 +36,6 @@ __all__ = [
     "is_map",
     "is_repeated",
     "known_data_type",
-    "message_classes",
     "messages",
     "protocol_name",
 ]
@@ -45,28 +44,35 @@ __all__ = [
 Descriptor: TypeAlias = Any
 
 
-def _read_definitions() -> Descriptor:
-    """Return a pool with the definitions."""
+def _read_classes() -> dict[str, Any]:
+    """Return the classes of all messages by their full names."""
     pool = descriptor_pool.DescriptorPool()
     data = Path(__file__).with_name("messages.binpb").read_bytes()
-    for file in descriptor_pb2.FileDescriptorSet.FromString(data).file:
+    files = descriptor_pb2.FileDescriptorSet.FromString(data).file
+    for file in files:
         pool.Add(file)
-    return pool
+    outer = [
+        message for file in files
+        for message in pool.FindFileByName(file.name).message_types_by_name.values()
+    ]  # fmt: skip
+    return {
+        message.full_name: message_factory.GetMessageClass(message)
+        for message in _with_nested(outer)
+    }
 
 
-_POOL = _read_definitions()
+def _with_nested(messages: Iterable[Descriptor]) -> Iterator[Descriptor]:
+    for message in messages:
+        yield message
+        yield from _with_nested(message.nested_types)
 
 
-def message_classes(file: str) -> dict[str, Any]:
-    """Return the messages of a file of definitions by name: their classes."""
-    described = _POOL.FindFileByName(file).message_types_by_name
-    return {name: message_factory.GetMessageClass(found) for name, found in described.items()}
-
+# All of them, for good: protobuf makes a class again that nobody refers to, and hands out one that the garbage
+# collector is about to free, which ends the process.
+_CLASSES = _read_classes()
 
 if not TYPE_CHECKING:
-    ModelConfig = message_factory.GetMessageClass(
-        _POOL.FindMessageTypeByName("inference.ModelConfig")
-    )
+    ModelConfig = _CLASSES["inference.ModelConfig"]
 
 _FILE: Descriptor = ModelConfig.DESCRIPTOR.file
 
@@ -126,7 +132,9 @@ def enum_name(message: Message, field: str) -> str:
 
 
 # By name, such as `messages.ModelInferRequest`; the classes are made at run time.
-messages: Any = SimpleNamespace(**message_classes("grpc_service.proto"))
+messages: Any = SimpleNamespace(
+    **{kind.__name__: kind for name, kind in _CLASSES.items() if name.count(".") == 1}
+)
 
 
 # Frameworks' names of Triton's data types, in capitals and without the "TYPE_".
