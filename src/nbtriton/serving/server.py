@@ -125,7 +125,7 @@ class Server(EngineServer):  # noqa: D101 - the docstring of what it extends
             warnings.warn(f"model '{name}': {text}", LoadWarning, stacklevel=2)
         return control
 
-    def control_of(self, name: str) -> ModelControl | None:
+    def control_of(self, model: str) -> ModelControl | None:
         """Return the control of the repository from which a model serves; None for other models.
 
         Examples
@@ -133,7 +133,7 @@ class Server(EngineServer):  # noqa: D101 - the docstring of what it extends
         >>> server.control_of("double") is None
         True
         """
-        return next((one for one in reversed(self._controls) if one.holds(name)), None)
+        return next((one for one in reversed(self._controls) if one.holds(model)), None)
 
     def export(
         self,

@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 __all__ = ["dag", "timeline", "watch"]
 
 
-def watch(server: Server, *names: str) -> Shown:
+def watch(server: Server, *models: str) -> Shown:
     """Show queues, instances, batch sizes and rates live, while other cells run.
 
     Parameters
     ----------
     server : Server
-    *names : str
+    *models : str
         By default all models.
 
     Returns
@@ -40,13 +40,13 @@ def watch(server: Server, *names: str) -> Shown:
     >>> view.stop()
     """
     check({"server": server}, {"server": SERVER})
-    for name in names:
-        check({"name": name}, {"name": NAME})
-        server.config(name)  # raises for an unknown one
-    return show_live(WatchView(server, names))
+    for model in models:
+        check({"model": model}, {"model": NAME})
+        server.config(model)  # raises for an unknown one
+    return show_live(WatchView(server, models))
 
 
-def dag(server: Server, name: str, *, live: bool = False) -> StaticView | Shown:
+def dag(server: Server, model: str, *, live: bool = False) -> StaticView | Shown:
     """Draw the graph of a model or an ensemble: its steps, its tensors, and where the time goes.
 
     Each box is filled by its share of the requests' time, each tensor's line is as thick as its
@@ -56,7 +56,7 @@ def dag(server: Server, name: str, *, live: bool = False) -> StaticView | Shown:
     Parameters
     ----------
     server : Server
-    name : str
+    model : str
     live : bool
         With the requests that wait and run now, until ``stop()``; click on a model, or press Enter
         on it, for its details.
@@ -67,14 +67,14 @@ def dag(server: Server, name: str, *, live: bool = False) -> StaticView | Shown:
     >>> print("double" in graph._repr_mimebundle_()["text/plain"])
     True
     """
-    check({"server": server, "name": name}, {"server": SERVER, "name": NAME})
+    check({"server": server, "model": model}, {"server": SERVER, "model": NAME})
     if live:
-        return show_live(DagView.of(server, name))
-    return dag_view(with_traffic(server, name, server_graph(server, name), whole=True))
+        return show_live(DagView.of(server, model))
+    return dag_view(with_traffic(server, model, server_graph(server, model), whole=True))
 
 
 def timeline(
-    server: Server, name: str, *, span_ms: float | None = None, live: bool = False
+    server: Server, model: str, *, span_ms: float | None = None, live: bool = False
 ) -> TimelineView | Shown:
     """Draw the requests and batches of a model over time, each batch with the reason why it left.
 
@@ -84,7 +84,7 @@ def timeline(
     Parameters
     ----------
     server : Server
-    name : str
+    model : str
         A model, or an ensemble with the models of its steps; also one that is unloaded, as long as
         the recorder remembers it.
     span_ms : float, optional
@@ -105,5 +105,5 @@ def timeline(
     double: 1 batch with 1 row within ...
     """
     if live:
-        return show_live(live_timeline(server, name, span_ms=span_ms))
-    return timeline_view(read_timeline(server, name, span_ms))
+        return show_live(live_timeline(server, model, span_ms=span_ms))
+    return timeline_view(read_timeline(server, model, span_ms))

@@ -59,7 +59,7 @@ _log = logging.getLogger("nbtriton.lab.explain")
 _SHARE = 0.05
 _KINDS: Mapping[str, Kind] = {
     "server": SERVER,
-    "name": NAME,
+    "model": NAME,
     "seconds": number(above=0),
     "count": optional(whole(1)),
     "slow_ms": Kind(lambda value: is_number(value) and 0 <= value <= 60_000, "from 0 to 60000 ms"),
@@ -162,7 +162,7 @@ _COLUMNS = {
 
 def chaos(
     server: Server,
-    name: str,
+    model: str,
     *,
     faults: str | Sequence[str] | Mapping[str, float] | None = None,
     seed: int = 0,
@@ -182,7 +182,7 @@ def chaos(
     Parameters
     ----------
     server : Server
-    name : str
+    model : str
         A model, or an ensemble, whose composing models get the faults.
     faults : str, sequence of str or mapping of str to float, optional
         Any of ``"slow"`` (an execution takes `slow_ms` longer), ``"raise"`` (the model raises), ``"nan"``
@@ -227,13 +227,13 @@ def chaos(
     """
     check(
         {
-            "server": server, "name": name, "seconds": seconds, "count": count, "slow_ms": slow_ms,
+            "server": server, "model": model, "seconds": seconds, "count": count, "slow_ms": slow_ms,
             "concurrency": concurrency, "shapes": shapes, "seed": seed, "observer": observer,
         },
         _KINDS,
     )  # fmt: skip
-    config = server.config(name)
-    ensembles, others = model_tree(server, name)
+    config = server.config(model)
+    ensembles, others = model_tree(server, model)
     models = ensembles | others
     shares = _shares(faults, models)
     _check(server, count, concurrency)
@@ -241,7 +241,7 @@ def chaos(
     if concurrency:
         load = _load(server, config, models, concurrency, count, inputs, shapes, seed)
     injected = Injected()
-    arrivals = Arrivals(name, shares.pop("queue_full", 0.0), seed, injected)
+    arrivals = Arrivals(model, shares.pop("queue_full", 0.0), seed, injected)
     experiment = _Experiment(server, tuple(others), arrivals)
     wrap = partial(_wrap, shares=shares, seed=seed, slow_s=slow_ms / 1000, injected=injected)
     started_s = time.monotonic()
@@ -252,7 +252,7 @@ def chaos(
             experiment.begin(wrap)
         if load is not None:
             load.start()
-        _wait(load, None if count is not None else seconds, arrivals, seen, name, count, observer)
+        _wait(load, None if count is not None else seconds, arrivals, seen, model, count, observer)
     except KeyboardInterrupt:
         interrupted = True
     finally:
@@ -273,7 +273,7 @@ def chaos(
     ]  # fmt: skip
     order = [each for each in FAULTS if each in injected.executions]
     return ChaosReport(
-        name, seed, {each: injected.executions[each] for each in order}, _rows(found),
+        model, seed, {each: injected.executions[each] for each in order}, _rows(found),
         len(arrivals.requests), time.monotonic() - started_s, interrupted,
     )  # fmt: skip
 

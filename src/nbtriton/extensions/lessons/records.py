@@ -70,7 +70,7 @@ def took_about(took_ns: float, meant_ms: float) -> None:
 
 def last_batches(
     server: Server,
-    name: str,
+    model: str,
     *,
     requests: int,
     within_ms: float | None = None,
@@ -81,7 +81,7 @@ def last_batches(
     Parameters
     ----------
     server : Server
-    name : str
+    model : str
     requests : int
         Number of requests in the experiment.
     within_ms : float, optional
@@ -107,19 +107,19 @@ def last_batches(
     check({"server": server, "requests": requests}, {"server": _RECORDS, "requests": whole(1)})
     batches: list[BatchRecord] = []
     missing = requests
-    for batch in reversed(server.batches(name)):
+    for batch in reversed(server.batches(model)):
         if missing <= 0:
             break
         batches.append(batch)
         missing -= len(batch.requests)
     assert missing <= 0, (
-        f"Run the experiment first: it sends {requests} requests to {name}, "
+        f"Run the experiment first: it sends {requests} requests to {model}, "
         f"{requests - missing} are recorded."
     )
     found = tuple(reversed(batches))
     if within_ms is not None:
         numbers = {number for batch in found for number in batch.requests}
-        sent_within((one for one in server.requests(name) if one.number in numbers), within_ms)
+        sent_within((one for one in server.requests(model) if one.number in numbers), within_ms)
     for meant_ms, batch in zip(took_ms, sorted(found, key=_first_request), strict=False):
         took_about(batch.end_ns - batch.start_ns, meant_ms)
     return found

@@ -110,7 +110,7 @@ _COLUMNS = ("severity", "model", "subject", "found", "why", "fix")
 
 def doctor(
     target: Server | str | Path | Mapping[str, Any] | ModelConfig,
-    name: str = "",
+    model: str = "",
     *,
     test: bool = False,
     inputs: Mapping[str, Any] | None = None,
@@ -124,7 +124,7 @@ def doctor(
     target : Server, path or configuration
         A server's loaded models; a model repository, the directory of one of its models or a
         ``config.pbtxt``; or a configuration as text, dict or message.
-    name : str
+    model : str
         Of a server: only this model.
     test : bool
         Of a server: run a copy of each model on batches of chosen rows, and check that a row's result depends
@@ -152,9 +152,9 @@ def doctor(
     1 model looked at: nothing wrong
     """
     check(
-        {"name": name, "test": test, "inputs": inputs, "seconds": seconds, "observer": observer},
+        {"model": model, "test": test, "inputs": inputs, "seconds": seconds, "observer": observer},
         {
-            "name": Kind(lambda value: isinstance(value, str), "a name"),
+            "model": Kind(lambda value: isinstance(value, str), "a name"),
             "test": SWITCH,
             "seconds": number(above=0),
             "observer": optional(CALL),
@@ -163,9 +163,9 @@ def doctor(
     )
     if hasattr(target, "engine"):
         return _of_server(
-            target, name, test=test, inputs=inputs, seconds=seconds, observer=observer
+            target, model, test=test, inputs=inputs, seconds=seconds, observer=observer
         )
-    if test or name or inputs is not None:
+    if test or model or inputs is not None:
         loads = "server.load(…)"
         if isinstance(target, str | Path):
             loads = f"server.load_repository({str(target)!r})"

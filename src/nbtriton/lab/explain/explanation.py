@@ -129,7 +129,7 @@ class Explanation:
 _REASON_COLUMNS = ("reason", "batches", "share_percent", "mean rows", "meaning")
 
 
-def why(server: Server, name: str, *, profile: Profile | None = None) -> Explanation:
+def why(server: Server, model: str, *, profile: Profile | None = None) -> Explanation:
     """Explain a model's recent batches and its slowest requests.
 
     It counts the reasons of the batches, compares the slowest 1% of the requests with the median, names the
@@ -139,7 +139,7 @@ def why(server: Server, name: str, *, profile: Profile | None = None) -> Explana
     Parameters
     ----------
     server : Server
-    name : str
+    model : str
         A loaded model or ensemble.
     profile : Profile, optional
         A result of `nbtriton.profile`, from which the effect of the change under the recorded arrivals is
@@ -158,7 +158,7 @@ def why(server: Server, name: str, *, profile: Profile | None = None) -> Explana
     >>> print(nt.why(server, "double"))  # doctest: +ELLIPSIS
     double: ... requests in ... batches within ...
     """
-    check({"server": server, "name": name}, {"server": SERVER, "name": NAME})
+    check({"server": server, "model": model}, {"server": SERVER, "model": NAME})
     if profile is not None:
         from nbtriton.lab.simulate import Profile
 
@@ -166,14 +166,14 @@ def why(server: Server, name: str, *, profile: Profile | None = None) -> Explana
             {"profile": profile},
             {"profile": Kind(lambda given: isinstance(given, Profile), "one of nt.profile")},
         )
-    settings = Settings.of(server.config(name))
-    names = _members(server, name)
+    settings = Settings.of(server.config(model))
+    names = _members(server, model)
     children = children_of(chain.from_iterable(map(server.requests, names)))
-    loaded = {model.name for model in server.models()}
+    loaded = {each.name for each in server.models()}
     members = {
-        model: _record(server, Settings.of(server.config(model)), {})
-        for model in names
-        if model in loaded
+        name: _record(server, Settings.of(server.config(name)), {})
+        for name in names
+        if name in loaded
     }
     record = _record(server, settings, children)
     explanation = explain(record, members)
@@ -182,7 +182,7 @@ def why(server: Server, name: str, *, profile: Profile | None = None) -> Explana
     from nbtriton.lab.explain.effect import predict_effect  # imports NumPy; the rest does not
 
     return replace(
-        explanation, effect=predict_effect(profile, name, explanation.proposal, record.answered)
+        explanation, effect=predict_effect(profile, model, explanation.proposal, record.answered)
     )
 
 

@@ -99,7 +99,7 @@ def read_timeline(server: Server, name: str, span_ms: float | None = None) -> Ti
     UnavailableError
         The server has no recorder.
     """
-    check({"server": server, "name": name}, {"server": SERVER, "name": NAME})
+    check({"server": server, "model": name}, {"server": SERVER, "model": NAME})
     if span_ms is not None and not (is_number(span_ms) and span_ms > 0):
         raise InvalidArgumentError(f"span_ms={span_ms!r} is no length of time", hint="such as 50")
     in_flight = server.in_flight()

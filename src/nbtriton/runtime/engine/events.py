@@ -19,13 +19,13 @@ __all__ = ["events"]
 _KINDS = ("event", "request", "batch")
 
 
-def events(server: Server, name: str = "", *, by: str = "event") -> pd.DataFrame:
+def events(server: Server, model: str = "", *, by: str = "event") -> pd.DataFrame:
     """Return what the recorder keeps of the last requests and batches, and those that are in flight.
 
     Parameters
     ----------
     server : Server
-    name : str
+    model : str
         All models by default.
     by : {"event", "request", "batch"}
         One row for each event, in the order in which they happened; or for each request; or for each
@@ -62,9 +62,9 @@ def events(server: Server, name: str = "", *, by: str = "event") -> pd.DataFrame
     with needed("a table of events"):
         import pandas as pd
 
-    batches: Sequence[BatchRecord] = server.batches(name)
-    requests: Sequence[RequestRecord] = server.requests(name)
-    in_flight = server.in_flight(name)
+    batches: Sequence[BatchRecord] = server.batches(model)
+    requests: Sequence[RequestRecord] = server.requests(model)
+    in_flight = server.in_flight(model)
     numbers = {request.number for request in requests}
     requests = [*requests, *(one for one in in_flight if one.number not in numbers)]
     running = dict.fromkeys(one.batch for one in in_flight if one.batch is not None)

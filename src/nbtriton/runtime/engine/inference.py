@@ -36,7 +36,7 @@ class InferenceCalls:
 
     def infer(
         self,
-        name: str,
+        model: str,
         inputs: Mapping[str, Any],
         *,
         version: int = -1,
@@ -55,7 +55,7 @@ class InferenceCalls:
 
         Parameters
         ----------
-        name : str
+        model : str
         inputs : mapping of str to array_like
             Whole tensors, with the batch dimension if the model batches. numpy in gives numpy out,
             torch and CuPy likewise; Python values are converted to the input's datatype.
@@ -80,7 +80,7 @@ class InferenceCalls:
             outputs, request_id, priority, timeout_us, sequence_id,
             sequence_flags(sequence_start, sequence_end), parameters,
         )  # fmt: skip
-        request, response = self.engine.dispatcher.call(name, version, inputs, options)
+        request, response = self.engine.dispatcher.call(model, version, inputs, options)
         if response.error is not None:
             try:
                 raise response.error.with_traceback(None)
@@ -90,7 +90,7 @@ class InferenceCalls:
 
     def submit(
         self,
-        name: str,
+        model: str,
         inputs: Mapping[str, Any],
         *,
         version: int = -1,
@@ -136,12 +136,12 @@ class InferenceCalls:
             sequence_flags(sequence_start, sequence_end), parameters,
         )  # fmt: skip
         _, future = self.engine.dispatcher.submit(
-            name, version, inputs, options, on_response, trace
+            model, version, inputs, options, on_response, trace
         )
         return future
 
     async def infer_async(
-        self, name: str, inputs: Mapping[str, Any], **options: Unpack[CallOptions]
+        self, model: str, inputs: Mapping[str, Any], **options: Unpack[CallOptions]
     ) -> InferenceResult:
         """Send one request and await its answer; arguments and errors as for `infer`.
 
@@ -158,13 +158,13 @@ class InferenceCalls:
         >>> asyncio.run(answer())
         [[2.0, 2.0, 2.0, 2.0]]
         """
-        return await self.submit(name, inputs, **options)
+        return await self.submit(model, inputs, **options)
 
     infer_async.__signature__ = inspect.signature(infer)  # type: ignore[attr-defined]
 
     def stream(
         self,
-        name: str,
+        model: str,
         inputs: Mapping[str, Any],
         *,
         version: int = -1,
@@ -192,5 +192,5 @@ class InferenceCalls:
             sequence_flags(sequence_start, sequence_end), parameters,
         )  # fmt: skip
         return ResponseStream(
-            partial(self.engine.dispatcher.submit, name, version, inputs, options)
+            partial(self.engine.dispatcher.submit, model, version, inputs, options)
         )

@@ -170,7 +170,7 @@ class Server(InferenceCalls, Closing):
         return ModelHandle(self, name)
 
     def unload(
-        self, name: str, unload_dependents: bool = False, *, timeout_s: float | None = 0.0
+        self, model: str, unload_dependents: bool = False, *, timeout_s: float | None = 0.0
     ) -> bool:
         """Unload all versions of a model.
 
@@ -179,7 +179,7 @@ class Server(InferenceCalls, Closing):
 
         Parameters
         ----------
-        name : str
+        model : str
         unload_dependents : bool
             For an ensemble: unload its composing models too, unless another ensemble uses them.
         timeout_s : float or None
@@ -198,7 +198,7 @@ class Server(InferenceCalls, Closing):
         >>> server.unload("half", timeout_s=None)
         True
         """
-        return self.engine.lifecycle.unload(name, unload_dependents, timeout_s=timeout_s)
+        return self.engine.lifecycle.unload(model, unload_dependents, timeout_s=timeout_s)
 
     def models(self) -> tuple[ModelSnapshot, ...]:
         """Return every version of every model, by name.
@@ -210,7 +210,7 @@ class Server(InferenceCalls, Closing):
         """
         return self.engine.inspection.models()
 
-    def is_ready(self, name: str, version: int = -1) -> bool:
+    def is_ready(self, model: str, version: int = -1) -> bool:
         """Return True if a request to this version would be accepted.
 
         Raises
@@ -223,9 +223,9 @@ class Server(InferenceCalls, Closing):
         >>> server.is_ready("double"), server.is_ready("doubel")
         (True, False)
         """
-        return self.engine.inspection.is_ready(name, version)
+        return self.engine.inspection.is_ready(model, version)
 
-    def config(self, name: str, version: int = -1) -> ModelConfig:
+    def config(self, model: str, version: int = -1) -> ModelConfig:
         """Return a copy of the completed configuration of a version.
 
         Examples
@@ -233,9 +233,9 @@ class Server(InferenceCalls, Closing):
         >>> server.config("double").max_batch_size
         8
         """
-        return self.engine.inspection.config(name, version)
+        return self.engine.inspection.config(model, version)
 
-    def ignored(self, name: str) -> dict[str, str]:
+    def ignored(self, model: str) -> dict[str, str]:
         """Return the fields of a model's configuration that have no effect here, with the reasons.
 
         Raises
@@ -248,9 +248,9 @@ class Server(InferenceCalls, Closing):
         >>> server.ignored("double")
         {}
         """
-        return self.engine.inspection.ignored(name)
+        return self.engine.inspection.ignored(model)
 
-    def metadata(self, name: str, version: int = -1) -> dict[str, Any]:
+    def metadata(self, model: str, version: int = -1) -> dict[str, Any]:
         """Return Triton's model metadata: tensors with the batch dimension.
 
         Examples
@@ -258,7 +258,7 @@ class Server(InferenceCalls, Closing):
         >>> server.metadata("double")["inputs"]
         [{'name': 'IN', 'datatype': 'FP32', 'shape': [-1, 4]}]
         """
-        return self.engine.inspection.metadata(name, version)
+        return self.engine.inspection.metadata(model, version)
 
     @property
     def options(self) -> ServerOptions:
@@ -298,12 +298,12 @@ class Server(InferenceCalls, Closing):
 
     # -- statistics ------------------------------------------------------------------------------
 
-    def statistics(self, name: str = "", version: int = -1) -> dict[str, Any]:
+    def statistics(self, model: str = "", version: int = -1) -> dict[str, Any]:
         """Return the statistics in the form of Triton's endpoint.
 
         Parameters
         ----------
-        name : str
+        model : str
             All models by default.
         version : int
             All versions by default.
@@ -318,10 +318,10 @@ class Server(InferenceCalls, Closing):
         >>> server.statistics("double")["model_stats"][0]["name"]
         'double'
         """
-        return self.engine.inspection.statistics(name, version)
+        return self.engine.inspection.statistics(model, version)
 
     def batches(
-        self, name: str, version: int = -1, *, since_ns: int = 0, most: int | None = None
+        self, model: str, version: int = -1, *, since_ns: int = 0, most: int | None = None
     ) -> tuple[BatchRecord, ...]:
         """Return a model's recent executions, oldest first; none for an ensemble.
 
@@ -343,10 +343,10 @@ class Server(InferenceCalls, Closing):
         >>> batch.batch_size, batch.reason
         (1, 'batching_off')
         """
-        return self.engine.inspection.batches(name, version, since_ns=since_ns, most=most)
+        return self.engine.inspection.batches(model, version, since_ns=since_ns, most=most)
 
     def requests(
-        self, name: str, version: int = -1, *, since_ns: int = 0, most: int | None = None
+        self, model: str, version: int = -1, *, since_ns: int = 0, most: int | None = None
     ) -> tuple[RequestRecord, ...]:
         """Return a model's recent answered requests, in the order of their answers; as `batches`.
 
@@ -359,9 +359,9 @@ class Server(InferenceCalls, Closing):
         >>> server.requests("double")[-1].size  # rows
         1
         """
-        return self.engine.inspection.requests(name, version, since_ns=since_ns, most=most)
+        return self.engine.inspection.requests(model, version, since_ns=since_ns, most=most)
 
-    def in_flight(self, name: str = "", version: int = -1) -> tuple[RequestRecord, ...]:
+    def in_flight(self, model: str = "", version: int = -1) -> tuple[RequestRecord, ...]:
         """Return the requests that are accepted and not answered yet, oldest first; also without a recorder.
 
         One with a ``batch`` runs, any other waits, or is that of an ensemble: then the requests with its
@@ -370,7 +370,7 @@ class Server(InferenceCalls, Closing):
 
         Parameters
         ----------
-        name : str
+        model : str
             All models by default.
         version : int
             All versions by default, those that finish their last requests among them.
@@ -385,7 +385,7 @@ class Server(InferenceCalls, Closing):
         >>> server.in_flight()
         ()
         """
-        return self.engine.inspection.in_flight(name, version)
+        return self.engine.inspection.in_flight(model, version)
 
     def history(self) -> ServerHistory:
         """Return what all models did over the last minutes of activity, as counted by the recorder.

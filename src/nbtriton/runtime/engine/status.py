@@ -5,7 +5,7 @@ from __future__ import annotations
 from time import monotonic_ns
 from typing import TYPE_CHECKING, Any
 
-from nbtriton.common.checks import NAME, SERVER, Kind, check, optional
+from nbtriton.common.checks import NAME, SERVER, check, optional
 from nbtriton.common.errors import TritonError
 from nbtriton.common.packages import needed
 from nbtriton.model.config import stand_in_reason
@@ -19,16 +19,14 @@ if TYPE_CHECKING:
 
 __all__ = ["show_server", "status", "status_table"]
 
-_MODEL = Kind(NAME.accepts, "the name of a model")
 
-
-def status(server: Server, name: str | None = None) -> pd.DataFrame:
+def status(server: Server, model: str | None = None) -> pd.DataFrame:
     """Return the models, their state, queues and statistics, one row a version.
 
     Parameters
     ----------
     server : Server
-    name : str, optional
+    model : str, optional
         By default all models.
 
     Returns
@@ -50,10 +48,10 @@ def status(server: Server, name: str | None = None) -> pd.DataFrame:
     >>> nt.status(server)["state"].tolist()
     ['READY']
     """
-    check({"server": server, "name": name}, {"server": SERVER, "name": optional(_MODEL)})
-    frame = status_table(server, name)
-    if name is not None and not len(frame):
-        server.config(name)  # raises, and says why it is not there
+    check({"server": server, "model": model}, {"server": SERVER, "model": optional(NAME)})
+    frame = status_table(server, model)
+    if model is not None and not len(frame):
+        server.config(model)  # raises, and says why it is not there
     return frame
 
 
