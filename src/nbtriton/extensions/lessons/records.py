@@ -42,7 +42,7 @@ def claim(sentence: str, *measured: _Measured) -> str:
     ----------
     sentence : str
     *measured : PerfReport or Profile
-        What the sentence is about.
+        What the sentence is about; the first that was disturbed is told.
 
     Examples
     --------
@@ -50,8 +50,8 @@ def claim(sentence: str, *measured: _Measured) -> str:
     >>> print(claim("One outstanding request, four answers.", report))  # doctest: +ELLIPSIS
     One outstanding request, four answers....
     """
-    disturbances = dict.fromkeys(one.disturbance for one in measured if one.disturbance)
-    return "\n".join([sentence, *(f"But {said}." for said in disturbances)])
+    disturbance = next((one.disturbance for one in measured if one.disturbance), "")
+    return f"{sentence}\nBut {disturbance}." if disturbance else sentence
 
 
 def sent_within(requests: Iterable[RequestRecord], limit_ms: float) -> None:
