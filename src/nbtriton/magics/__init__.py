@@ -1,6 +1,6 @@
 """The magics: how a person asks in a notebook. ``%load_ext nbtriton`` brings them.
 
-Each is a thin reading of its line over the Python interface; see ``%triton_infer?``.
+Each reads its line and calls the Python interface; see ``%triton_infer?``.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ __all__ = ["load_ipython_extension", "magic_methods", "unload_ipython_extension"
 def load_ipython_extension(shell: InteractiveShell) -> None:
     """Add the magics; called by ``%load_ext nbtriton``.
 
-    In a browser alone there are no threads and so no server: there it is ``%triton_check`` only.
+    In a browser without a kernel process there are no threads, and so no server: only ``%triton_check`` exists.
     """
     if _in_browser():
         # The others need threads.
@@ -34,7 +34,7 @@ def load_ipython_extension(shell: InteractiveShell) -> None:
 def unload_ipython_extension(shell: InteractiveShell) -> None:
     """Close the server and leave nothing behind; called by ``%unload_ext nbtriton``.
 
-    ``%reload_ext nbtriton`` calls it too, and then the server, its models and the live views stay.
+    ``%reload_ext nbtriton`` calls it too; then the server, its models and the live views stay.
     """
     if _in_browser():
         shell.magics_manager.magics["line"].pop("triton_check", None)

@@ -1,4 +1,4 @@
-"""The magics that ask: one request, the state of the server, the graph, the live view."""
+"""The magics that look: one request, the state of the server, the graph, the live view."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from nbtriton.serving.server import server
 
 __all__ = ["AskMagics", "check_known", "split_inputs"]
 
-# Of `%triton_infer`, by the names of `Server.infer`.
+# Options of `%triton_infer`, by the names of `Server.infer`.
 _REQUEST_OPTIONS = (
     "version", "outputs", "request_id", "priority", "timeout_us", "sequence_id",
     "sequence_start", "sequence_end",
@@ -77,7 +77,7 @@ class AskMagics(Magics):
     def triton_infer(self, line: str) -> Any:
         """Send one request; shows the outputs' shapes and types and where the time went.
 
-        Expressions are Python among the notebook's variables. The result is a mapping of arrays; of
+        Expressions are Python and see the notebook's variables. The result is a mapping of arrays; of
         a decoupled model it is the list of its responses, each with its time. A sequence is one
         request a line, the first with ``--sequence-start``::
 
@@ -86,7 +86,7 @@ class AskMagics(Magics):
             out = %triton_infer double --sequence-id 7 --sequence-start IN=[[1, 2, 3, 4]]
         """
         head, inputs = split_inputs(line.rstrip().removesuffix(";"))
-        # Only the options are text in which {x} means x: the expressions see x anyway.
+        # {x} is replaced in the options only: expressions see x anyway.
         options = parse(self.triton_infer, self.shell.var_expand(head, depth=2))
         if options.inputs:
             raise UsageError(
@@ -118,10 +118,11 @@ class AskMagics(Magics):
     def triton_status(self, line: str) -> Any:
         """Return the models, their state, queues and statistics as a DataFrame.
 
-        Times are means per request, in microseconds, shown in milliseconds from 1 ms on. ``isolation`` says where the instances live, and
-        ``interpreter_wait`` which share of their time those that ran at once waited for each other's
-        Python code; where that is long, a line says what to type. Where a configuration sets fields that
-        have no effect here, a last column ``ignored`` names them::
+        Times are means per request, in microseconds, shown in milliseconds from 1 ms on.
+        ``isolation`` is where the instances live, and ``interpreter_wait`` the share of time that
+        instances waited for each other's Python code; if that is long, a line above the table names
+        the option to change. If a configuration sets fields that have no effect here, a last column
+        ``ignored`` names them::
 
             %triton_status
             queue = %triton_status double
@@ -179,8 +180,8 @@ class AskMagics(Magics):
     def triton_watch(self, line: str) -> Any:
         """Show queues, instances, batch sizes and rates live, while other cells run.
 
-        It rests 10 s after the last request and moves again with the next one; ``stop()`` of what it returns
-        leaves a picture of the last half minute in its place::
+        The view rests 10 s after the last request and resumes with the next one. ``stop()`` of the
+        returned object replaces it with a picture of the last half minute::
 
             watch = %triton_watch
             watch = %triton_watch double
@@ -195,7 +196,7 @@ class AskMagics(Magics):
 
 
 def _counted_before(history: ServerHistory, name: str | None) -> str:
-    """Return a sentence about the requests before the last load, which statistics do not count."""
+    """Return a sentence about the requests before the last load, which the statistics do not include."""
     before = {
         one.model.name: one.moments[-1].requests - one.model.success_count
         for one in history.models
@@ -245,7 +246,7 @@ def check_known(name: str) -> None:
 
 
 # A tensor's name, of any alphabet or in quotes, and a single `=`, where a word of the line begins.
-# Quotes with a backslash are a Python string, whose end an escaped quote is not.
+# Quotes with a backslash are a Python string, which an escaped quote does not end.
 _INPUT = re.compile(r"""([^\W\d][\w.:/\-]*|"[^"\\]+"|'[^'\\]+')\s*=(?!=)\s*""")
 # `x --y` and `x -o y` are not Python in practice: they are options.
 _OPTION = re.compile(r"(-o|--[a-z][a-z-]*)(?=\s|=|$)")
@@ -268,7 +269,7 @@ def split_inputs(line: str) -> tuple[str, dict[str, str]]:
     Raises
     ------
     UsageError
-        An input stands there twice.
+        An input is given twice.
     """
     options: list[str] = []
     inputs: dict[str, str] = {}

@@ -1,4 +1,4 @@
-"""The body of a magic's cell: compiled and run as a cell of its own, and searched for a model."""
+"""The body of a magic's cell: compiled and run as a separate cell, and searched for a model."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ __all__ = ["cell_name", "find_model", "in_cell", "run_body", "torch_modules"]
 class CellSyntaxError(Exception):
     """A body that does not compile.
 
-    It shows itself as the `SyntaxError` that it carries: IPython prints its own frames around a
-    real one that is raised while a cell runs.
+    It is displayed as the `SyntaxError` that it carries: IPython prints its own frames around a
+    real one raised while a cell runs.
     """
 
     def __init__(self, error: SyntaxError, shell: InteractiveShell) -> None:
@@ -38,7 +38,7 @@ class CellSyntaxError(Exception):
         return str(self.error)
 
     def _render_traceback_(self) -> list[str]:
-        # Typed as a traceback; without one it takes a list of entries.
+        # Typed as a traceback; without a traceback it takes a list of entries.
         syntax_tb: Any = self._shell.SyntaxTB
         lines: list[str] = syntax_tb.structured_traceback(type(self.error), self.error, [])
         return lines
@@ -61,7 +61,7 @@ def run_body(shell: InteractiveShell, line: str, body: str) -> dict[str, Any]:
     Returns
     -------
     dict
-        The names that the body's own classes and functions got, in order.
+        The names of the classes and functions that the body defines, in order.
     """
     # A comment in place of the magic, so that line numbers are those of the cell that people see. The
     # file is named after the cell as it was typed: a debugger sets its breakpoints in that file.
@@ -90,7 +90,7 @@ def run_body(shell: InteractiveShell, line: str, body: str) -> dict[str, Any]:
 
 
 def _show_only_the_users(shell: InteractiveShell, error: BaseException) -> None:
-    """Let an error of the body show the frames of the notebook and what it called, not ours."""
+    """Let an error of the body show the frames of the notebook and of the code it called, not ours."""
     if isinstance(error, SyntaxError | KeyboardInterrupt | SystemExit | UsageError) or hasattr(
         error, "_render_traceback_"
     ):
@@ -107,16 +107,17 @@ def _show_only_the_users(shell: InteractiveShell, error: BaseException) -> None:
 def find_model(
     name: str, defined: dict[str, Any], body: str, *, chosen: str | None = None
 ) -> object:
-    """Return the one model among what a cell defines, with the cell's text kept on it.
+    """Return the one model that a cell defines, with the cell's text stored on it.
 
-    A `TritonPythonModel` is the model, also beside other things that the cell holds, as in a ``model.py``. Else it
-    is the last torch module, as a network is written below its blocks, else the one function whose
-    annotations name tensors, or the only function. `chosen` is the name of another one.
+    A `TritonPythonModel` is the model, whatever else the cell defines, as in a ``model.py``.
+    Otherwise it is the last torch module, because a network is written below its blocks; otherwise
+    the one function whose annotations name tensors, or the only function. `chosen` names another
+    one.
 
     Raises
     ------
     UsageError
-        There is none, or more than one.
+        There is no model, or more than one.
     """
     if chosen is not None:
         if chosen not in defined:
@@ -152,7 +153,7 @@ def find_model(
 
 
 def torch_modules(defined: dict[str, Any]) -> list[type]:
-    """Return the torch modules among what a cell defines, in order."""
+    """Return the torch modules that a cell defines, in order."""
     torch = sys.modules.get("torch")
     classes = [value for value in defined.values() if inspect.isclass(value)]
     return [c for c in classes if torch is not None and issubclass(c, torch.nn.Module)]
@@ -163,7 +164,7 @@ def _describe(value: Any) -> str:
 
 
 def cell_name(shell: InteractiveShell) -> str:
-    """Return what IPython calls the cell that runs now in its tracebacks."""
+    """Return IPython's name for the running cell in tracebacks."""
     return f"Cell In[{shell.displayhook.prompt_count}]"
 
 

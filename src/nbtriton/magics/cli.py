@@ -18,7 +18,7 @@ from nbtriton.options.reading import float_list
 
 __all__ = ["main"]
 
-# All that a command line can write: `inputs` are arrays.
+# Everything that a command line can express: `inputs` are arrays.
 _MEASUREMENT = (*(PERF[name] for name in PERF if name != "inputs"), *only(DATA, "-z"))
 
 
@@ -106,7 +106,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_stand_in(validate)
     validate.set_defaults(run=_validate)
     _add_perf(commands.add_parser("perf", help="measure a model of a repository under load"))
-    _add_export(commands.add_parser("export", help="write a repository anew, and verify it"))
+    _add_export(commands.add_parser("export", help="write a completed repository, and verify it"))
     for name, add in entries.working("commands"):
         add(commands.add_parser(name, help=add.__doc__))
     return parser
@@ -138,7 +138,7 @@ def _add_perf(perf: argparse.ArgumentParser) -> None:
 
 def _add_export(export: argparse.ArgumentParser) -> None:
     export.description = (
-        "Load a repository and write it anew with completed configurations; --verify sends the "
+        "Load a repository and write a copy of it with completed configurations; --verify sends the "
         "same requests to this server and to the real tritonserver. Exit status 1 if they differ. "
         "The models are loaded, and their code runs with your rights."
     )

@@ -33,15 +33,15 @@ Method = TypeVar("Method", bound=Callable[..., Any])
 
 
 def parse(method: Any, line: str) -> Namespace:
-    """Read a magic's line; a semicolon at its end asks for silence and is no part of it."""
+    """Read a magic's line; a semicolon at its end suppresses the output and is not part of it."""
     try:
         words = arg_split(line.rstrip().removesuffix(";"))
-    except ValueError as error:  # a quote that does not end
+    except ValueError as error:  # an unclosed quote
         raise UsageError(f"{error}: {line.strip()}") from None
     options: Namespace
     options, unknown = method.parser.parse_known_args(words)
     if unknown:
-        # `%triton_x?` shows the known ones: a list of thirty would bury the one that is meant.
+        # `%triton_x?` shows them all: a list of thirty would bury the one that is meant.
         known = [option for action in method.parser._actions for option in action.option_strings]  # noqa: SLF001
         hint = nearest(unknown[0].partition("=")[0], known) if unknown[0].startswith("-") else ""
         if not hint.startswith("did you mean"):
@@ -51,7 +51,7 @@ def parse(method: Any, line: str) -> Namespace:
 
 
 def _variable(text: str) -> str:
-    """Read the name of a variable (an argparse type), before anything is measured for it."""
+    """Read the name of a variable (an argparse type): it is checked before anything is measured."""
     if not text.isidentifier() or iskeyword(text):
         raise ArgumentTypeError(f"'{text}' is not a name for a variable")
     return text
@@ -74,10 +74,10 @@ def keep(shell: InteractiveShell, name: str | None, value: Any) -> Any:
 
 
 def evaluate(shell: InteractiveShell, expression: str, what: str) -> Any:
-    """Evaluate an expression of a magic's line among the notebook's variables.
+    """Evaluate an expression of a magic's line with the notebook's variables.
 
-    What it raises is shown with the expression and without our frames. `what` stands in front of
-    it, such as ``"IN="``.
+    Errors are shown with the expression and without our frames. `what` is written before it, such
+    as ``"IN="``.
     """
     try:
         code = compile(ast.parse(expression.strip(), mode="eval"), f"<{what.strip()}>", "eval")
@@ -97,7 +97,7 @@ def read_config(shell: InteractiveShell, text: str) -> ModelConfig:
     """Read a configuration from a file, a variable or an expression, or from the text itself.
 
     ``--config base.pbtxt``, ``--config base``, ``--config configs["a"]`` and
-    ``--config "max_batch_size: 8"`` are all understood: no two of them look the same.
+    ``--config "max_batch_size: 8"`` are all understood: none can be taken for another.
     """
     text = unquoted(text)
     path = Path(text).expanduser()

@@ -1,6 +1,6 @@
 """Completion on a magic's line: its options, then the names of models and tensors.
 
-And in the cell of an ensemble: the models that a step may be, and their inputs.
+In the cell of an ensemble: the models that a step may use, and their inputs.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _EVENT = "complete_command"
 
 
 def register(shell: InteractiveShell, classes: Iterable[type[Magics]]) -> None:
-    """Complete the lines of these magics, of those that have an argparse parser.
+    """Complete the lines of these magics if they have an argparse parser.
 
     A class with magics that name something other than a model has a static method ``completions(name, shell)``,
     which returns these words for one of its magics.
@@ -81,7 +81,7 @@ def _completer(
         typed = event.text_until_cursor.partition(f"%{name}")[2]
         words = arg_split(typed, strict=False)
         word = "" if typed[-1:].isspace() else words.pop()
-        is_open = word[:1] in {"'", '"'}  # IPython completes what stands behind the quote
+        is_open = word[:1] in {"'", '"'}  # IPython completes the text after the quote
         if word.startswith("-"):
             # IPython replaces its `symbol`, which is not always the whole word.
             start = len(word) - len(event.symbol)
@@ -116,7 +116,7 @@ def _match_steps(context: CompletionContext) -> SimpleMatcherResult:
 
 
 def _words(names: Iterable[str], is_open: bool) -> list[str]:
-    """Return names as words of the line; behind a quote that is open they stay as they are."""
+    """Return names as words of the line; after an open quote they are left as they are."""
     return list(names) if is_open else [quoted(name) for name in names]
 
 
@@ -125,7 +125,7 @@ def _values(action: Any) -> list[str]:
     if action.choices:
         return [str(choice) for choice in action.choices]
     listed = action.metavar.split("|") if isinstance(action.metavar, str) else []
-    # Capitals stand for what a user makes up.
+    # Capitals are placeholders for the user's values.
     return [value for value in listed if len(listed) > 1 and value == value.lower()]
 
 

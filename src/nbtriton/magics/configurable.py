@@ -52,7 +52,7 @@ NBTriton: type[Configurable] = type(
 
 
 def register(shell: InteractiveShell) -> None:
-    """Apply what the shell's configuration says of `NBTriton`; a reloaded extension has applied it."""
+    """Apply the shell's configuration of `NBTriton`; a reloaded extension has already applied it."""
     if not _registered(shell):
         configurables: list[Any] = shell.configurables  # its type names shells alone
         configurables.append(NBTriton(parent=shell))

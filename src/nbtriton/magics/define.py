@@ -56,8 +56,8 @@ _SCHEDULERS = {"dynamic_batching", "sequence_batching", "ensemble_scheduling"}
 class DefineMagics(Magics):
     """``%%triton_model``, ``%%triton_config``, ``%%triton_ensemble``, ``%triton_unload``."""
 
-    # What `%%triton_config` has changed since the model's own cell ran, by model. Of the class:
-    # another instance comes with `%reload_ext`.
+    # What `%%triton_config` has changed since the model's own cell ran, by model. On the class,
+    # because `%reload_ext` makes another instance.
     _configured: ClassVar[WeakKeyDictionary[Server, dict[str, set[str]]]] = WeakKeyDictionary()
 
     @output_can_be_silenced
@@ -91,12 +91,12 @@ class DefineMagics(Magics):
     @keep_option
     @cell_magic
     def triton_model(self, line: str, cell: str) -> Any:
-        """Load the model that this cell defines; run again, it is replaced and no request is lost.
+        """Load the model that this cell defines; running the cell again replaces it without losing a request.
 
         The cell holds one model: Triton's ``class TritonPythonModel``, a ``torch.nn.Module``
-        subclass, or one function with annotated tensors; of several torch modules it is the last.
-        Everything else works as in any cell. What ``%%triton_config`` has set since the cell ran
-        last is dropped, and named::
+        subclass, or one function with annotated tensors; of several torch modules the last one
+        counts. Everything else works as in any cell. Changes by ``%%triton_config`` since the cell
+        last ran are dropped, and named::
 
             %%triton_model double --max-batch-size 8 --dynamic-batching
             def double(IN: "FP32[4]") -> {"OUT": "FP32[4]"}:
@@ -145,7 +145,7 @@ class DefineMagics(Magics):
     def _load_apart(
         self, options: Namespace, config: ModelConfig, line: str, cell: str
     ) -> ModelHandle:
-        """Load a cell that is not run in the notebook: the model.py of an environment."""
+        """Load a cell that does not run in the notebook: the model.py of an environment."""
         for option in ("chosen", "example"):
             if getattr(options, option) is not None:
                 name = "class" if option == "chosen" else option
@@ -181,16 +181,17 @@ class DefineMagics(Magics):
     def triton_config(self, line: str, cell: str) -> Any:
         """Change the configuration of a loaded model by this cell's config.pbtxt text.
 
-        All versions get it. A version that the version policy unloads comes back with a policy that
-        wants it from a repository; of a cell it takes the code along, and its cell has to run again.
+        It applies to all versions. If the version policy unloads a version of a repository, a later
+        policy brings it back; a version of a cell loses its code, and the cell has to run again.
 
-        A fragment changes what it names and keeps the rest; lists are replaced as a whole. A text
-        with a name, platform or backend, or with input and output, is a whole configuration and
-        replaces all; what is no longer set then is named. Both may also be JSON.
+        A fragment changes the fields that it names and keeps the rest; lists are replaced as a
+        whole. A text with a name, platform or backend, or with input and output, is a whole
+        configuration and replaces everything; fields that are no longer set are named. Both may
+        also be JSON.
 
-        Checked first; the model's code stays, and requests in flight are finished. Where only
-        instance_group or version_policy are new, the model goes on: instances come and go, the
-        others keep their state and the statistics::
+        The text is checked first; the model's code stays, and requests in flight are finished. If
+        only instance_group or version_policy change, the model keeps running: instances are added
+        or removed, and the others keep their state and the statistics::
 
             %%triton_config double
             max_batch_size: 16
@@ -210,7 +211,7 @@ class DefineMagics(Magics):
         unset -= {field.name for field, _ in config.ListFields()} | {"name"}
         why = "this is a whole configuration"
         if not is_whole(as_config(text)):
-            unset &= _SCHEDULERS  # others are not unset, they were set to 0 or to nothing
+            unset &= _SCHEDULERS  # the others were set to 0 or to an empty value
             why = "this scheduler takes its place"
         if unset:
             _say(f"{options.name}: no longer set, as {why}: {', '.join(sorted(unset))}")
@@ -237,8 +238,8 @@ class DefineMagics(Magics):
     def triton_ensemble(self, line: str, cell: str) -> Any:
         """Load an ensemble: loaded models, chained.
 
-        The cell is config.pbtxt text, or one line a step: a name that no line assigns is an input
-        of the ensemble, one that no line uses an output::
+        The cell is config.pbtxt text, or one line per step: a name that no line assigns is an input
+        of the ensemble, and a name that no line uses is an output::
 
             %%triton_ensemble four_times
             half = double(IN=IN)
@@ -296,7 +297,7 @@ class DefineMagics(Magics):
 
 
 def _load(config: ModelConfig, model: object = None, *, name: str, **options: Any) -> ModelHandle:
-    """Load a model, and say under the cell what is to be said of its configuration."""
+    """Load a model, and print the remarks on its configuration under the cell."""
     _, remarks = server().engine.lifecycle.load(config, model, name=name, **options)
     for _, text in remarks:
         _say(f"{name}: {text}")
@@ -304,9 +305,9 @@ def _load(config: ModelConfig, model: object = None, *, name: str, **options: An
 
 
 def _reload(config: ModelConfig, name: str, named: Collection[str]) -> ModelHandle:
-    """Load the versions of a model with another configuration, and say which of them are missing.
+    """Load the versions of a model with another configuration, and name those that are missing.
 
-    Of what has no effect, that is said which is new, or of the fields that the cell has `named`.
+    Remarks on fields without effect are printed if they are new, or about fields that the cell has `named`.
     """
     engine = server().engine
     before = engine.registry.entry(name)

@@ -1,4 +1,4 @@
-"""Suppression of a cell's value that its magic has displayed already."""
+"""Suppression of a cell's value that its magic has already displayed."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def unregister(shell: InteractiveShell) -> None:
 
 
 def _nothing(value: object) -> None:
-    """Show nothing; in a terminal, where nothing is shown live, what there is now."""
+    """Show nothing; in a terminal, which has no live views, show the current state."""
     in_terminal = getattr(value, "in_terminal", "")
     if in_terminal:
         print(f"\n{in_terminal}")  # noqa: T201 - a cell's own output

@@ -34,7 +34,7 @@ def environment_folder(text: str) -> str:
     Raises
     ------
     UsageError
-        No environment of this name was made, and there is no such file.
+        There is no environment of this name, and no such file.
     """
     text = unquoted(text)
     if text in MADE:
@@ -47,7 +47,7 @@ def environment_folder(text: str) -> str:
 
 
 class CellFile:
-    """The ``model.py`` that a cell becomes which runs in an environment.
+    """The ``model.py`` made of a cell that runs in an environment.
 
     Parameters
     ----------
@@ -56,7 +56,7 @@ class CellFile:
         Of the model.
     version : int
     line : str
-        The magic's own, which counts as the cell's first.
+        The magic's own line, which counts as the cell's first.
     cell : str
 
     Attributes
@@ -77,18 +77,18 @@ class CellFile:
     ) -> None:
         with contextlib.suppress(
             SyntaxError
-        ):  # said by the environment's Python, which may be newer
+        ):  # reported by the environment's Python, which may be newer
             _check_cell(shell, name, cell)
         self._name = name
         self._folder = tempfile.TemporaryDirectory(prefix="nbtriton_cell_")
         self.path = Path(self._folder.name, name, str(version), "model.py")
         self.path.parent.mkdir(parents=True)
         self.path.write_text(f"# {line}\n{cell}", encoding="utf-8")
-        # As the compiler's own `cache` does: tracebacks name the cell. It has no call for a file.
+        # As the compiler's own `cache` does, so that tracebacks name the cell; it has no call for a file.
         shell.compile._filename_map[str(self.path)] = shell.displayhook.prompt_count  # noqa: SLF001
 
     def keep(self) -> None:
-        """Keep the file while the model is loaded: until another cell becomes that."""
+        """Keep the file while the model is loaded, until another cell defines the model."""
         files = self._kept.setdefault(server(), {})
         if self._name in files:
             files[self._name].remove()

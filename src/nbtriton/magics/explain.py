@@ -1,4 +1,4 @@
-"""The magics that explain: what the recorder kept, and what is wrong with a model."""
+"""The magics that explain: the recorder's events, and what is wrong with a model."""
 
 from __future__ import annotations
 
@@ -49,15 +49,15 @@ class ExplainMagics(Magics):
 
     @output_can_be_silenced
     @magic_arguments()
-    @argument("--clear", action="store_true", help="begin to count anew, after this table")
+    @argument("--clear", action="store_true", help="reset the counts after this table")
     @keep_option
     @line_magic
     def triton_copies(self, line: str) -> Any:
         """Return the copies between host and GPUs, a row for each edge and direction, as a DataFrame.
 
-        Who wrote and who read the tensor, bytes, and the device's time, for each copy and each request.
-        A step because of which a tensor leaves a GPU only to come back is named above the table, with
-        the line of the configuration or of the model's code that causes it::
+        Each row has the writer and the reader of the tensor, its bytes, and the device's time, per
+        copy and per request. If a step makes a tensor leave a GPU only to come back, it is named
+        above the table, with the line of the configuration or of the model's code that causes it::
 
             %triton_copies
             frame = %triton_copies --clear
@@ -79,8 +79,8 @@ class ExplainMagics(Magics):
     def triton_why(self, line: str) -> Any:
         """Say why a model's batches have their sizes, and where its slowest requests spent their time.
 
-        It counts the reasons of the recent batches, takes the slowest 1% of the requests apart
-        beside the median, names the bottleneck of an ensemble and proposes one change::
+        It counts the reasons of the recent batches, compares the slowest 1% of the requests with
+        the median, names the bottleneck of an ensemble and proposes one change::
 
             %triton_why double
             explanation = %triton_why double
@@ -106,9 +106,9 @@ class ExplainMagics(Magics):
     def triton_timeline(self, line: str) -> Any:
         """Draw requests and batches over time, per instance, with the reason why each batch left.
 
-        On a page it can be zoomed and moved, with the mouse and with keys, and shows the times of each
-        request. Letters and colours say the reason: F full, D delay, I an idle instance, P preferred size.
-        A file for Perfetto (https://ui.perfetto.dev) has everything that is recorded::
+        On a page it can be zoomed and moved with the mouse and the keyboard, and shows the times of
+        each request. Letters and colours give the reason: F full, D delay, I an idle instance, P
+        preferred size. A file for Perfetto (https://ui.perfetto.dev) has everything recorded::
 
             %triton_timeline double
             picture = %triton_timeline double --span-ms 50
@@ -148,12 +148,13 @@ class ExplainMagics(Magics):
     @keep_option
     @line_magic
     def triton_doctor(self, line: str) -> Any:
-        """Look for what is wrong or cannot work as meant, without traffic: cause and fix of each.
+        """Look for errors and settings that cannot work as intended, without traffic: cause and fix of each.
 
-        Errors are in Triton's words; settings that Triton accepts and that cannot work as meant
-        come with the rule behind them. With ``--test`` it runs a copy of a model: does a row's
-        result depend on its neighbours, on padding, order or batch size, does each request get its
-        own answer, is it safe in two instances at once? It shows how far it is, and ends in time::
+        Errors are in Triton's words; settings that Triton accepts although they cannot work as
+        intended come with the rule behind them. With ``--test`` it runs a copy of a model: does a
+        row's result depend on its neighbours, on padding, order or batch size, does each request
+        get its own answer, is it safe in two instances at once? It shows its progress, and ends in
+        time::
 
             %triton_doctor
             diagnosis = %triton_doctor double --test

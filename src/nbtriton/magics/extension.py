@@ -1,4 +1,4 @@
-"""All magics, and what comes and goes with them."""
+"""All magics, and the hooks that are registered and removed with them."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def load_ipython_extension(shell: InteractiveShell) -> None:
 def unload_ipython_extension(shell: InteractiveShell) -> None:
     """Close the server and leave nothing behind; called by ``%unload_ext nbtriton``.
 
-    ``%reload_ext nbtriton`` calls it too, and then the server, its models and the live views stay.
+    ``%reload_ext nbtriton`` calls it too; then the server, its models and the live views stay.
     """
     if not _reloads(shell):
         views.stop()
@@ -58,7 +58,7 @@ def unload_ipython_extension(shell: InteractiveShell) -> None:
         configurable.unregister(shell)
     completion.unregister(shell, magic_methods())
     display.unregister(shell)
-    # IPython has no call that takes magics away.
+    # IPython has no call that removes magics.
     for kind in shell.magics_manager.magics.values():
         for name in magic_methods():
             kind.pop(name, None)
@@ -78,7 +78,7 @@ def _classes() -> tuple[type[Magics], ...]:
 def _reloads(shell: InteractiveShell) -> bool:
     """Return True if the extension is being unloaded only to be loaded again.
 
-    IPython does not say which it is; its method for reloading is then among the callers.
+    IPython does not tell; but when it reloads, its method for reloading is among the callers.
     """
     reload = type(shell.extension_manager).reload_extension.__code__
     return any(frame.f_code is reload for frame, _ in walk_stack(None))

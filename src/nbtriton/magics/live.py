@@ -1,6 +1,6 @@
-"""A measurement as a cell shows it: live, stoppable, and at the end the report in its place.
+"""A measurement in a cell: live and stoppable, replaced by the report at the end.
 
-Importing this module imports anywidget, so that is done before the clock of a measurement starts.
+Importing this module imports anywidget, before the clock of a measurement starts.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
 
 __all__ = ["LiveRun"]
 
-# A shorter run is not shown live. Before the second report, which comes after 0.25 s.
+# A shorter run is not shown live. It ends before the second report, which comes after 0.25 s.
 _SHOW_AFTER_S = 0.2
 
 
 class Shows(Protocol):
-    """A result that shows itself: a report or a profile."""
+    """A result with its own display: a report or a profile."""
 
     def _repr_mimebundle_(self, **options: Any) -> dict[str, str]: ...
 
@@ -41,7 +41,7 @@ Result = TypeVar("Result", bound=Shows)
 class LiveRun:
     """One measurement in a cell: shown live once it takes long, stoppable, then the report.
 
-    A terminal has a line of progress instead, and then the report, assigned or not, as of ``%timeit -o``.
+    A terminal shows a line of progress instead, and then the report, assigned or not, as ``%timeit -o`` does.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class LiveRun:
         self._shown: Shown | None = None
 
     def of(self, measure: Callable[[], Result]) -> Result:
-        """Measure; what was shown live is replaced by the report."""
+        """Measure; the report replaces the live view."""
         waited = False
         try:
             self._report = found = measure()
@@ -84,7 +84,7 @@ class LiveRun:
         return found
 
     def in_background(self, start: Callable[[], PerfRun]) -> PerfRun:
-        """Start a measurement in a thread of its own; it is shown at once, the report at the end."""
+        """Start a measurement in its own thread; it is shown at once, the report at the end."""
         self._thread = None
         self._line = None  # threads do not print
         if self._visible:
@@ -101,14 +101,14 @@ class LiveRun:
     def _ended(self, run: PerfRun) -> None:
         with self._lock:
             self._running = False
-        # A run that failed leaves what was drawn; its handle raises the error.
+        # A failed run leaves the drawing; its handle raises the error.
         if run.exception() is None:
             self._report = run.result()
         if self._shown is not None:
             self._shown.stop()
 
     def observe(self, progress: PerfProgress) -> None:
-        """Show where the measurement is; called in its thread."""
+        """Show the progress of the measurement; called on its thread."""
         if self._line is not None:
             self._line(progress)
         if not self._visible:
@@ -134,9 +134,9 @@ class LiveRun:
         self._shown = show_live(view, static=lambda: self._report or view.static())
 
     def _stop_here(self) -> None:
-        """Stop now, unless an interrupt of the main thread is on its way."""
-        # Python drops an interrupt that comes in a finalizer or in a callback of the garbage
-        # collector: one that has not come a whole window later never will.
+        """Stop now, unless an interrupt of the main thread is already on its way."""
+        # Python drops an interrupt that comes during a finalizer or a callback of the garbage
+        # collector: if it has not come one window later, it never will.
         if self._thread is threading.main_thread() and not self._awaited:
             self._awaited = True
             return
@@ -152,7 +152,7 @@ class LiveRun:
 
 
 def interrupt_main_thread() -> None:
-    """Interrupt the main thread, also where it waits for a lock."""
+    """Interrupt the main thread, even if it is waiting for a lock."""
     if hasattr(signal, "pthread_kill"):
         signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
     else:
@@ -160,7 +160,7 @@ def interrupt_main_thread() -> None:
 
 
 def _not_again(shell: InteractiveShell, report: Shows) -> None:
-    """Keep ``Out[n]`` from showing once more what stands in place of the live view."""
+    """Keep ``Out[n]`` from showing the replacement of the live view again."""
     formatter = shell.display_formatter.ipython_display_formatter
     kind = type(report)
 

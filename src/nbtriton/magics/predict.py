@@ -24,7 +24,7 @@ class PredictMagics(Magics):
 
     def __init__(self, shell: Any) -> None:
         super().__init__(shell)
-        # By model, the latest of this notebook: `%triton_whatif` takes it by default.
+        # The latest profile of this notebook by model: the default of `%triton_whatif`.
         self._profiles: dict[str, Any] = {}
 
     @output_can_be_silenced
@@ -36,9 +36,9 @@ class PredictMagics(Magics):
     def triton_profile(self, line: str) -> Any:
         """Measure a model once, in ten seconds, so that ``%triton_whatif`` can predict it.
 
-        Execution times by batch size and by how many instances execute at once, the engine's own
-        time, and of an ensemble every step. While it runs, the model has as many instances as are to
-        execute at once::
+        It measures execution times by batch size and by the number of instances that execute at
+        once, the engine's own time, and for an ensemble every step. While it runs, the model has as
+        many instances as it tests::
 
             profile = %triton_profile double
             %triton_profile double --at-once 8 --seconds 8
@@ -69,7 +69,7 @@ class PredictMagics(Magics):
         """Predict what ``%triton_perf`` would measure, on a simulated server.
 
         It takes the options of ``%triton_perf`` and returns the same report, marked as simulated.
-        Where it goes beyond what was profiled, the report says so::
+        If it goes beyond the profile, the report says so::
 
             %triton_profile double
             %triton_whatif double --request-rate 500:4000:500 --instances 1,2
@@ -103,15 +103,16 @@ class PredictMagics(Magics):
     def triton_tune(self, line: str) -> Any:
         """Find the best configuration by simulation, and measure the finalists.
 
-        The model is profiled first, unless ``--profile`` has it. Of an ensemble all steps are tuned
-        at once. At the end the models have their own configuration again; ``apply()`` sets the best::
+        The model is profiled first, unless ``--profile`` is given. The steps of an ensemble are
+        tuned together. At the end the models have their own configuration again; ``apply()`` sets
+        the best one::
 
             best = %triton_tune double --p99 20ms
             best.apply()
             %triton_tune double --minimize instances --request-rate 500 --p99 50ms
 
         With ``--placement auto`` each step is measured on the host and on each GPU, also on simulated
-        ones, and the cheapest assignment is looked for (``%triton_tune ensemble_all --p99 50ms
+        ones, and the cheapest assignment is chosen (``%triton_tune ensemble_all --p99 50ms
         --placement auto``).
         """
         from nbtriton.lab.simulate import tune

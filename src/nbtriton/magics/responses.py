@@ -1,4 +1,4 @@
-"""The responses of a decoupled model, in the order of their arrival, with times."""
+"""The responses of a decoupled model in order of arrival, with times."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Responses"]
 
-# What a person reads of a long stream: its beginning and its end.
+# The part of a long stream that people read: its beginning and its end.
 _SHOWN_FIRST, _SHOWN_LAST = 15, 5
 
 
@@ -27,9 +27,9 @@ class Responses(Sequence["InferenceResult"]):
     Attributes
     ----------
     times_ms : tuple of float
-        When each came, in milliseconds after the request was sent.
+        When each arrived, in milliseconds after the request was sent.
     interrupted : bool
-        True if the user stopped the stream; the request was cancelled then.
+        True if the user stopped the stream; the request was then cancelled.
     """
 
     def __init__(
@@ -45,12 +45,12 @@ class Responses(Sequence["InferenceResult"]):
 
     @classmethod
     def of(cls, stream: Iterable[InferenceResult]) -> Responses:
-        """Read a stream to its end; an interrupt ends it early and keeps what came.
+        """Read a stream to its end; an interrupt ends it early and keeps the responses so far.
 
         Raises
         ------
         TritonError
-            The stream ended with an error; its hint says how many responses came before.
+            The stream ended with an error; its hint has the number of earlier responses.
         """
         started_ns = perf_counter_ns()
         responses: list[InferenceResult] = []

@@ -1,4 +1,4 @@
-"""The live views that magics have put up: one a cell, all taken down at unload."""
+"""The live views of magics: one per cell, all removed at unload."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ __all__ = ["Views", "views"]
 
 
 class Views:
-    """Views that no run ends, such as `%triton_watch`'s."""
+    """Views that do not end with a run, such as `%triton_watch`'s."""
 
     def __init__(self) -> None:
         self._ends: dict[object, Callable[[], None]] = {}
 
     def show(self, view: LiveView) -> Shown:
-        """Show a view in place of the one that the same cell showed when it ran before."""
+        """Show a view, replacing the one from an earlier run of the same cell."""
         with needed("a live view"):
             from nbtriton.widgets.show import cell_id, show_live
 

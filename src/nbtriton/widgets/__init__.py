@@ -1,6 +1,6 @@
 """Live views in a notebook, each with a static form that stays.
 
-A live view imports anywidget; its static form does not, and nothing else of nbtriton imports it before it is used.
+A live view imports anywidget, a static form does not; the rest of nbtriton imports it only on first use.
 """
 
 from __future__ import annotations

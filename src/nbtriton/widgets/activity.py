@@ -21,7 +21,7 @@ _LEAST_S = 3.0
 # Each model with the models of its steps, in the order in which they are shown.
 Pipeline = tuple[tuple[str, tuple[str, ...]], ...]
 
-# An instance: its name, kind and device. They come and go while a model serves.
+# An instance: its name, kind and device. Instances come and go while a model serves.
 _Key = tuple[str, str, int]
 
 
@@ -33,7 +33,7 @@ def activities(
     span_s: float = 30.0,
     whole: bool = False,
 ) -> tuple[ModelActivity, ...]:
-    """Return what each model did.
+    """Return the activity of each model.
 
     Parameters
     ----------
@@ -43,9 +43,9 @@ def activities(
     pipeline : tuple of (str, tuple of str), optional
         The order in which they are shown, as `pipelines` returns it.
     span_s : float, optional
-        How far back it reaches.
+        How far back the activity reaches.
     whole : bool, optional
-        Rates over the whole stretch in which a model worked, rather than the last two seconds.
+        Rates over the whole time in which a model worked, rather than the last two seconds.
     """
     found = [
         _activity(one, history.now_ns, int(span_s * _NS), whole)
@@ -68,7 +68,7 @@ def activities(
 
 
 def pipelines(models: Sequence[ModelSnapshot], steps: Callable[[str], Sequence[str]]) -> Pipeline:
-    """Return all models in the order of their pipelines: an ensemble, its steps, then what is left.
+    """Return all models in the order of their pipelines: an ensemble, its steps, then the remaining models.
 
     Parameters
     ----------
@@ -130,7 +130,7 @@ def _activity(one: ModelHistorySnapshot, now_ns: int, span_ns: int, whole: bool)
     rate, queue_ms, compute_ms, over = 0.0, math.nan, math.nan, "inferences per second"
     within: dict[int, int] = {}
     if moments:
-        # The first one is where the counts begin; the deepest queue before it is not in the span.
+        # Counts begin at the first one; the deepest queue before it is outside the span.
         depths = (*(float(moment.deepest) for moment in moments[:-1]), float(_depth(model)))
         old, new = _stretch(moments) if whole else _recent(moments)
         seconds = (new.at_ns - old.at_ns) / _NS
@@ -186,7 +186,7 @@ def _activity(one: ModelHistorySnapshot, now_ns: int, span_ns: int, whole: bool)
 
 
 def _within(moments: Sequence[Moment], since_ns: int) -> Sequence[Moment]:
-    """Return the moments from the last one before a time on, which is moved to that time."""
+    """Return the moments since a time; the last one before it is moved to that time."""
     first = next((i for i, moment in enumerate(moments) if moment.at_ns > since_ns), len(moments))
     kept = [*moments[max(0, first - 1) :]]
     if kept and kept[0].at_ns < since_ns:
@@ -195,7 +195,7 @@ def _within(moments: Sequence[Moment], since_ns: int) -> Sequence[Moment]:
 
 
 def _moved(moment: Moment, following: Moment, at_ns: int) -> Moment:
-    """Return a moment as it was later: nothing was counted, and what was busy was so all the time."""
+    """Return a moment as it was later: nothing was counted, and busy instances stayed busy."""
     part = (at_ns - moment.at_ns) / max(1, following.at_ns - moment.at_ns)
     busy = {
         key: before + int((following.busy.get(key, before) - before) * part)
@@ -215,7 +215,7 @@ def _busy(moments: Sequence[Moment], key: _Key) -> tuple[float, ...]:
 
 
 def _recent(moments: Sequence[Moment]) -> tuple[Moment, Moment]:
-    """Return the moments between which two seconds have passed, or all that there are."""
+    """Return moments at least two seconds apart, or all of them if they cover less."""
     last = moments[-1]
     earlier = [m for m in moments if m.at_ns <= last.at_ns - _RATE_OVER_NS]
     return earlier[-1] if earlier else moments[0], last
@@ -231,12 +231,12 @@ def _stretch(moments: Sequence[Moment]) -> tuple[Moment, Moment]:
 
 
 def _is_idle(old: Moment, new: Moment) -> bool:
-    """Return whether nothing was inside between two moments: nothing waited, ran or ended."""
+    """Return whether the model was empty between two moments: nothing waited, ran or ended."""
     return not new.deepest and (old.inferences, old.busy) == (new.inferences, new.busy)
 
 
 def _peak(moments: Sequence[Moment]) -> float:
-    """Return the most inferences per second, over at least a second or all that there is."""
+    """Return the most inferences per second, over at least one second or the whole span."""
     most, first = 0.0, 0
     for at in range(1, len(moments)):
         new = moments[at]
@@ -257,7 +257,7 @@ def _last_end(moments: Sequence[Moment], what: str) -> float:
 
 
 def _stalled_s(one: ModelHistorySnapshot, now_ns: int) -> float:
-    """Return for how long requests have been inside while none ended."""
+    """Return for how long requests have been in flight without one ending."""
     if not one.inside_since_ns:
         return 0.0
     ended = max(_last_end(one.moments, "requests"), _last_end(one.moments, "failed"))
@@ -265,18 +265,19 @@ def _stalled_s(one: ModelHistorySnapshot, now_ns: int) -> float:
 
 
 def _depth(model: ModelSnapshot) -> int:
-    """Return what its strip shows: an ensemble has no queue, but requests in flight."""
+    """Return the values of its strip: queue depth, or for an ensemble, which has no queue, requests in flight."""
     return model.executing if model.platform == "ensemble" else model.queued
 
 
 def encode(sequence: int, models: Sequence[ModelActivity], span_s: float = 30.0) -> bytes:
-    """Write what changes from moment to moment as one buffer of little-endian float64.
+    """Write the changing values as one buffer of little-endian float64.
 
     ::
 
         sequence, seconds that are shown, number of models; then for each model
             queued now, executing, infer/s, queue ms, compute ms, inferences, executions, failed,
-            1 if the batch sizes are recent, 1 if rates are means of the time in which it worked, S samples, L lanes, B bins, C changes, H shares,
+            1 if the batch sizes are recent, 1 if rates are means over the time in which it worked,
+            S samples, L lanes, B bins, C changes, H shares,
             ages[S], depths[S], L x (share, batch size, busy[S]), executions per bin[B],
             ages of changes[C], shares[H]
     """

@@ -31,8 +31,8 @@ def watch(server: Server, *models: str) -> Shown:
     Returns
     -------
     Shown
-        It rests 10 s after the last request and moves again with the next one; ``stop()`` leaves a
-        picture of the last half minute in its place.
+        The view rests 10 s after the last request and resumes with the next one; ``stop()``
+        replaces it with a picture of the last half minute.
 
     Examples
     --------
@@ -49,17 +49,17 @@ def watch(server: Server, *models: str) -> Shown:
 def dag(server: Server, model: str, *, live: bool = False) -> StaticView | Shown:
     """Draw the graph of a model or an ensemble: its steps, its tensors, and where the time goes.
 
-    Each box is filled by its share of the requests' time, each tensor's line is as thick as its
-    bytes, and calls of models by models (BLS) are dashed, as the recorder saw them. The sentence
-    above names the bottleneck. Below, each model opens: configuration, batch sizes, recent errors.
+    Each box is filled in proportion to its share of the requests' time, the width of a tensor's
+    line shows its bytes, and recorded calls between models (BLS) are dashed. The sentence above
+    names the bottleneck. Each model can be opened below: configuration, batch sizes, recent errors.
 
     Parameters
     ----------
     server : Server
     model : str
     live : bool
-        With the requests that wait and run now, until ``stop()``; click on a model, or press Enter
-        on it, for its details.
+        Show the requests that are waiting and running now, until ``stop()``; click on a model, or
+        press Enter on it, for its details.
 
     Examples
     --------
@@ -78,19 +78,19 @@ def timeline(
 ) -> TimelineView | Shown:
     """Draw the requests and batches of a model over time, each batch with the reason why it left.
 
-    On a page it can be zoomed and moved with the mouse and with keys, and shows the times of each
-    request; in the file and elsewhere it is a picture.
+    On a page it can be zoomed and moved with the mouse and the keyboard, and shows the times of
+    each request; in a saved file and elsewhere it is a picture.
 
     Parameters
     ----------
     server : Server
     model : str
-        A model, or an ensemble with the models of its steps; also one that is unloaded, as long as
-        the recorder remembers it.
+        A model, or an ensemble with the models of its steps; also an unloaded one, while the
+        recorder remembers it.
     span_ms : float, optional
         How far back; by default as far as the newest 40 batches reach.
     live : bool
-        With the requests that come, until ``stop()``; it rests 10 s after the last one.
+        Follow new requests until ``stop()``; the view rests 10 s after the last one.
 
     Returns
     -------

@@ -69,9 +69,9 @@ class CurveView(LiveView):
         Parameters
         ----------
         series : sequence of Series
-            All that was measured so far.
+            Everything measured so far.
         loads : sequence of float, optional
-            All that will be: the axes stay as they are while a sweep runs, as far as they can.
+            All loads that will be measured, so that the axes change as little as possible during a sweep.
         target_ms : float, optional
             A limit of the latency.
         """
@@ -87,7 +87,7 @@ class CurveView(LiveView):
         self._news = True
 
     def stop(self) -> None:
-        """Send the last state; the Stop button has no effect any more."""
+        """Send the last state; the Stop button no longer has an effect."""
         self._news = True
         self.running = False
         super().stop()
@@ -112,7 +112,7 @@ class CurveView(LiveView):
             self.scenes = self._scenes(series)
             self.finding = curve_finding(series, self._target_ms)
             self.progress, self.fraction = line, fraction
-            # A frame of its own number: every message is acknowledged, also an unchanged picture.
+            # The frame gets its own number: every message is acknowledged, even if the picture is unchanged.
             self.frame = self.frames_sent.to_bytes(8, "little")
 
     def _scenes(self, series: Sequence[Series]) -> list[Any]:
@@ -124,7 +124,7 @@ class CurveView(LiveView):
         return [to_json(scene) for scene in scenes]
 
     def static(self) -> StaticView:
-        """Return the curves as they are now; before the first point where the work is."""
+        """Return the current curves; before the first point, the progress."""
         if self.running and self._line[0] and not any(one.drawn for one in self._series):
             return StaticView(
                 f'<p class="nbt-curve nbt-static">{escape(self._line[0])}</p>', self._line[0]

@@ -28,7 +28,7 @@ from nbtriton.widgets.view import LiveView, asset, movement_of
 __all__ = ["DagView"]
 
 _STATES = ("READY", "LOADING", "UNLOADING", "UNAVAILABLE")
-# Shares, rates and batch sizes are for reading; queues and instances are seen at each frame.
+# Shares, rates and batch sizes are read less often; queues and instances change with each frame.
 _TRAFFIC_S = 1.0
 
 
@@ -74,7 +74,7 @@ class DagView(LiveView):
 
     @classmethod
     def of(cls, server: Any, name: str, **options: Any) -> DagView:
-        """Make the live graph of a model that a server has loaded."""
+        """Make the live graph of a loaded model."""
         graph = server_graph(server, name)
 
         def read(*, whole: bool = False) -> Graph:
@@ -87,7 +87,7 @@ class DagView(LiveView):
         order = topological(self.graph)
         self._models = [node for node in order if node.is_model]
         self._shape = _shape(self.graph)
-        # The page writes the finding above the figure, where it can change its length.
+        # The page writes the finding above the figure, where its length may change.
         scenes = [to_json(scene) for scene in dag_scenes(replace(self.graph, finding=""))]
         nodes = [
             {
@@ -104,7 +104,7 @@ class DagView(LiveView):
         return {"scenes": scenes, "nodes": nodes}
 
     def _figures(self) -> dict[str, Any]:
-        """Return what is read once a second: of each model its share, its line and its details."""
+        """Return the values that are read once a second: each model's share, line and details."""
         watched = {node.id: node for node in self.graph.nodes}
         traffic = [
             [
@@ -120,7 +120,7 @@ class DagView(LiveView):
         return {"traffic": traffic, "widths": widths, "finding": self.graph.finding}
 
     def movement(self) -> Hashable:
-        """Return what changes with every request of one of its models; it rests without a server."""
+        """Return a value that changes with every request to one of its models; without a server the view rests."""
         if self._server is None:
             return ()
         return movement_of(self._server, self._clock(), {node.label for node in self._models})
@@ -156,12 +156,12 @@ class DagView(LiveView):
 
 
 def _shape(graph: Graph) -> tuple[object, ...]:
-    """Return what the picture's structure depends on."""
+    """Return the values that the picture's structure depends on."""
     return tuple(node.id for node in graph.nodes), tuple((e.source, e.target) for e in graph.edges)
 
 
 def server_graph(server: Any, name: str) -> Graph:
-    """Return the graph of a loaded model, with what is loaded of its steps and of theirs."""
+    """Return the graph of a loaded model, with those of its steps and nested steps that are loaded."""
     config = server.config(name)
     loaded = {model.name for model in server.models()}
     members: dict[str, ModelConfig] = {}

@@ -26,10 +26,10 @@ def graph_of(config: ModelConfig, members: Mapping[str, ModelConfig] | None = No
     Parameters
     ----------
     config : ModelConfig
-        Of the model itself.
+        The model's own configuration.
     members : mapping of str to ModelConfig, optional
         Configurations of the composing models by name; a step whose model is not among them is
-        drawn with what the ensemble says of it.
+        drawn with what the ensemble's configuration says about it.
     """
     if not is_ensemble(config):
         inputs, outputs = input_specs(config).values(), output_specs(config).values()
@@ -59,7 +59,7 @@ def _ensemble(config: ModelConfig, members: Mapping[str, ModelConfig]) -> Graph:
     return Graph(tuple(flow.nodes), tuple(edges), config.name)
 
 
-# A tensor of an ensemble: where the ensemble stands ("" is the whole, "1." its second step), and the
+# A tensor of an ensemble: the ensemble's place ("" is the whole, "1." its second step), and the
 # tensor's name.
 _Key = tuple[str, str]
 
@@ -75,7 +75,7 @@ class _Made:
 
 
 class _Dataflow:
-    """The steps of an ensemble, and in place of nested ensembles theirs.
+    """The steps of an ensemble; nested ensembles are replaced by their steps.
 
     Parameters
     ----------
@@ -87,13 +87,13 @@ class _Dataflow:
         self.nodes: list[Node] = []
         self.made: dict[_Key, _Made] = {}
         self.wanted: list[tuple[_Key, str, str]] = []
-        # A tensor of a nested ensemble is one of the ensemble around it under another name.
+        # A tensor of a nested ensemble is a tensor of the outer ensemble under another name.
         self._same: dict[_Key, _Key] = {}
 
     def add_steps(self, config: ModelConfig, place: str, group: str) -> None:
         """Add the steps of an ensemble; the step ``i`` of the whole is the node ``step:i``."""
         for i, step in enumerate(config.ensemble_scheduling.step):
-            # (A map of protobuf has another order in each process.)
+            # (A protobuf map has a different order in each process.)
             takes = dict(sorted(step.input_map.items()))
             gives = dict(sorted(step.output_map.items()))
             member = self._members.get(step.model_name)
@@ -139,7 +139,7 @@ def _step(
         return Node(
             f"step:{key}", name, "model", "not loaded", details, tuple(input_map), tuple(output_map)
         )
-    # In the order of the model's own configuration; a map has none.
+    # In the order of the model's own configuration; a map has no order.
     ins = [tensor for tensor in input_specs(member) if tensor in input_map]
     outs = [tensor for tensor in output_specs(member) if tensor in output_map]
     return _node(
@@ -162,8 +162,8 @@ def with_calls(
 
     Notes
     -----
-    A model that is called by one behind it is drawn once more. Of calls around in a circle the last
-    one has no line: it is named in the details of its caller.
+    A model that is called by a later one is drawn again. In a cycle of calls the last call has no
+    line: it is named in the details of its caller.
     """
     nodes = {node.id: node for node in graph.nodes}
     edges = list(graph.edges)
@@ -183,7 +183,7 @@ def with_calls(
                 ),
                 None,
             )
-            if target is None and f"call:{callee}" in nodes:  # around in a circle
+            if target is None and f"call:{callee}" in nodes:  # a cycle
                 row = ("calls", f"{callee}, {times} \u00d7")
                 nodes[caller.id] = caller = replace(caller, details=(*caller.details, row))
                 continue
@@ -256,7 +256,7 @@ def _type(spec: TensorSpec) -> str:
 
 
 def row_bytes(spec: TensorSpec) -> float | None:
-    """Return the size of a tensor for one row; None where it is not the same for all."""
+    """Return the size of a tensor for one row; None if it varies."""
     bits = spec.datatype.lstrip("UINTFPB")
     size = 1 if spec.datatype == "BOOL" else int(bits) // 8 if bits.isdecimal() else 0
     if not size or any(dim < 0 for dim in spec.dims):

@@ -53,17 +53,17 @@ def plot(
 ) -> PlotView:
     """Draw the curves of several reports over each other.
 
-    What was measured and what `nbtriton.whatif` predicted of one configuration have one colour.
+    A measurement and the prediction of `nbtriton.whatif` for one configuration have the same colour.
 
     Parameters
     ----------
     *reports : PerfReport
         Named by their models and configurations.
     target_ms : float, optional
-        A limit of the latency; by default that of the first report that has one.
+        A limit of the latency; by default the first one among the reports.
     title : str, optional
     **named : PerfReport
-        With names of your own: ``nt.plot(before=a, after=b)``.
+        With names that you choose: ``nt.plot(before=a, after=b)``.
 
     Examples
     --------
@@ -76,7 +76,7 @@ def plot(
     Raises
     ------
     InvalidArgumentError
-        Nothing to draw, or something that is no report.
+        There is nothing to draw, or an argument is not a report.
     """
     given: Sequence[tuple[str, PerfReport]] = [("", one) for one in reports] + list(named.items())
     if not given:
@@ -84,7 +84,7 @@ def plot(
     for _, report in given:
         if not hasattr(report, "points") or not hasattr(report, "simulated"):
             raise InvalidArgumentError(
-                f"{type(report).__name__} is no report", hint="what nt.perf and nt.whatif return"
+                f"{type(report).__name__} is not a report", hint="what nt.perf and nt.whatif return"
             )
     if len({report.model for _, report in given}) > 1:
         given = [(name or report.model, report) for name, report in given]

@@ -1,7 +1,7 @@
 """The pacing of messages to live views: newest wins, five times a second, three messages in flight.
 
-`Publisher` decides for one view, with the time from a clock; `Hub` owns the one thread that ticks all
-views, which runs only while there are any.
+`Publisher` decides for one view, with the time from a clock. `Hub` owns the thread that ticks all
+views; it runs only while there are views.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ __all__ = ["Hub", "Polled", "Publisher", "hub"]
 
 State = TypeVar("State")
 
-# Past 1000 messages a second over 3 s a notebook server drops even the user's own output; a picture
-# of counters is read no faster, and drawing it costs the page some 8 ms.
+# Above 1000 messages a second over 3 s a notebook server drops even the user's own output. Nobody
+# reads counters faster than this, and drawing them costs the page some 8 ms.
 _HZ = 5.0
 _TICKS_PER_S = 10.0
 # A page acknowledges every third message: each acknowledgement is work for kernel and server.
 _IN_FLIGHT = 3
-# A page that went away never acknowledges what it was sent.
+# A page that was closed never acknowledges its messages.
 _FORGET_S = 2.0
-# For what the thread sends as the interpreter exits.
+# For the messages that the thread is sending as the interpreter exits.
 _EXIT_S = 5.0
 
 _log = logging.getLogger("nbtriton.widgets")
-# Without a handler the logging module would print to the cell that ran last.
+# Without a handler, the logging module would print into the last cell.
 _log.addHandler(logging.NullHandler())
 
 
@@ -43,9 +43,9 @@ class Publisher(Generic[State]):
     clock : callable, optional
         Seconds, monotonic.
     hz : float, optional
-        The most messages a second.
+        Limit of messages per second.
     forget_s : float, optional
-        Messages that are not acknowledged within this time no longer hold back the next one.
+        After this time an unacknowledged message no longer holds back the next one.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class Publisher(Generic[State]):
         self._in_flight = 0
 
     def offer(self, state: State) -> None:
-        """Offer a state to be sent; an older one that waits is dropped."""
+        """Offer a state to send; it replaces an older one that is waiting."""
         with self._lock:
             self._newest = [state]
 
@@ -76,7 +76,7 @@ class Publisher(Generic[State]):
             self._in_flight = 0
 
     def is_due(self) -> bool:
-        """Return True if a state that is offered now would be sent."""
+        """Return True if a state offered now would be sent."""
         with self._lock:
             return self._due(self._clock())
 
@@ -109,7 +109,7 @@ class Polled(Protocol):
         """Return True while a page shows it."""
 
     def handle_closed(self) -> None:
-        """The hub ticks it no more."""
+        """The hub no longer ticks this view."""
 
 
 class Hub:
@@ -120,7 +120,7 @@ class Hub:
     Parameters
     ----------
     threaded : bool, optional
-        False leaves it to the caller to call `tick`, as tests do.
+        If False the caller calls `tick`, as tests do.
     """
 
     def __init__(self, *, threaded: bool = True) -> None:
@@ -144,7 +144,7 @@ class Hub:
             return tuple(self._views)
 
     def open(self, view: Polled) -> None:
-        """Tick this view from now on; opening it twice is the same."""
+        """Tick this view from now on; opening it twice has no further effect."""
         with self._lock:
             if view not in self._views:
                 self._views.append(view)
@@ -156,7 +156,7 @@ class Hub:
                 self._thread.start()
 
     def close(self, view: Polled) -> None:
-        """Tick this view no longer."""
+        """Stop ticking this view."""
         with self._lock:
             if view in self._views:
                 self._views.remove(view)
@@ -164,12 +164,12 @@ class Hub:
                 self._wake.set()
 
     def stop(self) -> None:
-        """Tick no view any longer, and wait for the thread; for the interpreter's exit.
+        """Stop ticking, and wait for the thread; called when the interpreter exits.
 
-        ipykernel closes the sockets of all threads there, and ends with an assertion of ZeroMQ's where one of
-        them still sends.
+        ipykernel then closes the sockets of all threads, and an assertion of ZeroMQ fails if one of
+        them is still sending.
         """
-        # Of a forked child another thread may have had the lock, for good.
+        # In a forked child the lock may be held forever by a thread of the parent.
         if self._lock.acquire(timeout=_EXIT_S):
             self._views.clear()
             thread = self._thread
@@ -185,7 +185,7 @@ class Hub:
                 if view.alive():
                     view.tick()
                     continue
-            except BaseException as error:  # of any kind: it must not reach a cell
+            except BaseException as error:  # of any kind: it must not reach the cell
                 self.last_error = error
                 _log.debug("a live view failed and was closed", exc_info=True)
             self.close(view)

@@ -1,8 +1,8 @@
-"""Static in the file, live on the page: a picture that a page replaces by the live view it belongs to.
+"""Static in the file, live on the page: a picture that a page replaces by its live view.
 
-A saved widget is blank when the notebook is opened again. So what a cell displays is the static form,
-with a mark at which the page shows the live view instead; while something moves the static form is
-brought up to date now and then, when it rests, and at the end of every cell.
+A saved widget is blank when the notebook is opened again. So a cell displays the static form, with
+a mark at which the page shows the live view instead. The static form is updated now and then while
+something moves, when the view rests, and at the end of every cell.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = ["KeptViews", "Shown", "cell_id", "display", "live_wanted", "notebook_shell", "show_live"]
 
-# How old a picture may be in a notebook that is saved while something moves.
+# How old the picture may be in a notebook that is saved while something moves.
 _RENEW_S = 5.0
 
 
@@ -43,7 +43,7 @@ def display(value: object, *, display_id: bool | None = None) -> Any:
 
 
 def has_kernel() -> bool:
-    """Whether what is displayed can be replaced later."""
+    """Whether displayed output can be replaced later."""
     return getattr(notebook_shell(), "kernel", None) is not None
 
 
@@ -59,15 +59,16 @@ def makes_views_only() -> bool:
 
 
 def cell_id() -> object:
-    """Return what stays the same when the running cell runs again, where the front end says it."""
+    """Return an id that stays the same when the running cell runs again, if the front end provides one."""
     parent: Any = getattr(notebook_shell(), "parent_header", None) or {}
     return (parent.get("metadata") or {}).get("cellId") or object()
 
 
 class KeptViews:
-    """Views that pages ask for as long as their outputs stand.
+    """Views that pages may ask for while their outputs exist.
 
-    None of an earlier run of the same cell is kept, and of all the newest only; of an older one the picture stays.
+    Views of an earlier run of the same cell are dropped, and only the newest views are kept; of the
+    others the picture remains.
 
     Parameters
     ----------
@@ -97,7 +98,7 @@ def show_live(view: LiveView, static: Callable[[], object] | None = None) -> Sho
     view : LiveView
         Closed at the end.
     static : callable, optional
-        Makes what stays in its place at the end; ``view.static`` if not given.
+        Makes the static form that replaces it at the end; ``view.static`` by default.
 
     Returns
     -------
@@ -106,7 +107,7 @@ def show_live(view: LiveView, static: Callable[[], object] | None = None) -> Sho
 
     Notes
     -----
-    With ``NBTRITON_LIVE=0`` only the static form is shown, and renewed at the end of every cell.
+    With ``NBTRITON_LIVE=0`` only the static form is shown, and updated at the end of every cell.
     Without a kernel it is shown at the end; without IPython nothing is shown at all.
 
     Examples
@@ -136,7 +137,7 @@ class Shown(Stopping):
             self._movement = view.movement()
             self._handle = display(self._form(), display_id=True)
             self._events = notebook_shell().events
-            # A notebook that is executed without a page ends with its last cell.
+            # A notebook executed without a page ends with its last cell.
             self._events.register("post_run_cell", self._cell_ended)
             if self._live:
                 view.handle_displayed(self._looked)
@@ -162,7 +163,7 @@ class Shown(Stopping):
             self._handle.update(self._form())
 
     def _looked(self) -> None:
-        """The view has looked whether something moves: a new form where that is worth its cost."""
+        """Handle a look of the view: update the static form if that is worth its cost."""
         changed, self._rests = self._rests != self.view.resting, self.view.resting
         if self._rests or makes_views_only():  # which would show a new widget at each renewal
             if changed:
@@ -177,11 +178,11 @@ class Shown(Stopping):
 
     @property
     def frame(self) -> Any:
-        """The numbers of this moment as a DataFrame, of a view that has them."""
+        """The current numbers as a DataFrame, if the view has any."""
         return self.view.to_frame()
 
     def stop(self) -> None:
-        """Leave the static form in its place; idempotent."""
+        """Replace the view by its static form; idempotent."""
         with self._lock:
             if self._stopped:
                 return
@@ -199,7 +200,7 @@ class Shown(Stopping):
 
     @property
     def in_terminal(self) -> str:
-        """What a terminal shows in place of a live view; empty on a page."""
+        """The text that a terminal shows instead of a live view; empty on a page."""
         if has_kernel():
             return ""
         at = time.strftime("%H:%M:%S")

@@ -39,14 +39,14 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class StaticView:
-    """One thing to see in every form that a host may want.
+    """One view in every form that a host may want.
 
     Attributes
     ----------
     html, text, svg : str
-        `svg` is empty where the thing is more than a picture.
+        `svg` is empty if the view is more than a picture.
     widget : mapping
-        What a host needs that shows the live form in its stead.
+        What a host needs to show the live form instead.
     """
 
     html: str
@@ -64,7 +64,7 @@ class StaticView:
         return {**bundle, **self.widget}
 
     def save(self, path: str | Path) -> Path:
-        """Write it to a file: ``.svg``, ``.html`` or text, by the file's ending."""
+        """Write it to a file: SVG, HTML or text, depending on the file's suffix."""
         path = Path(path)
         forms = {".svg": self.svg or self.html, ".html": f"<!doctype html>{self.html}"}
         path.write_text(forms.get(path.suffix, self.text), encoding="utf-8")
@@ -76,7 +76,7 @@ def marked(place: str, html: str) -> str:
     return f'<div class="nbt-place {place}">{html}</div>'
 
 
-# What is drawn for a page of 600 pixels, a notebook beside its files, and a wide screen.
+# Widths for a page of 600 pixels, a notebook with its file browser open, and a wide screen.
 _WIDTHS = (540.0, 800.0, 1080.0)
 
 
@@ -91,14 +91,14 @@ def dag_scenes(graph: Graph) -> list[Shape]:
 
 
 def dag_view(graph: Graph) -> StaticView:
-    """Return the static form of a graph: its picture, and what is known of each model."""
+    """Return the static form of a graph: its picture, and the details of each model."""
     scenes = dag_scenes(graph)
     html = f'<div class="nbt-dag nbt-static">{fitting(scenes)}{_models(graph)}</div>'
     return StaticView(html, dag_text(graph), to_svg(scenes[-1]))
 
 
 def _models(graph: Graph) -> str:
-    """Return what is known of each model, to be opened without a script."""
+    """Return the details of each model, which open without a script."""
     parts = []
     for node in topological(graph):
         rows = details_of(node) if node.is_model else ()
@@ -154,7 +154,7 @@ def curve_rows(series: Sequence[Series]) -> tuple[list[str], list[list[object]]]
 def frame_view(frame: Any, *, rest: bool = True) -> StaticView:
     """Return a pandas DataFrame as a table; a named index becomes the first column.
 
-    A frame that shows itself as a compact table does so, and `rest` is whether all columns follow.
+    A `TableFrame` is shown as a compact table; `rest` is whether all columns follow it.
     """
     compact = getattr(frame, "compact_view", None)
     if compact is not None:

@@ -24,7 +24,7 @@ class TableView(LiveView):
     source : callable
         Returns the DataFrame as it is now.
     server : Server
-        What is counted there moves the table.
+        The table follows its counters.
 
     Examples
     --------
@@ -43,11 +43,11 @@ class TableView(LiveView):
         super().__init__(html=frame_view(source(), rest=False).html, **options)
 
     def movement(self) -> Hashable:
-        """Return what changes with every request, and with every load."""
+        """Return a value that changes with every request and every load."""
         return movement_of(self._server, self._clock())
 
     def refresh(self) -> None:
-        """Send the table of this moment."""
+        """Send the current table."""
         self._read_s = -float("inf")
         super().refresh()
 
@@ -56,7 +56,7 @@ class TableView(LiveView):
         if now - self._read_s < _PERIOD_S:
             return None
         self._read_s = now
-        # Without what a reader opens: each renewal would close it.
+        # Without foldable parts: each update would close them.
         html = frame_view(self._source(), rest=False).html
         return None if self.frame and html == self.html else html
 
@@ -64,7 +64,7 @@ class TableView(LiveView):
         self.frames_sent += 1
         with self.hold_sync():
             self.html = state
-            # A frame of its own number is acknowledged.
+            # The page acknowledges frames by their numbers.
             self.frame = self.frames_sent.to_bytes(8, "little")
 
     def to_frame(self) -> Any:

@@ -24,18 +24,18 @@ from nbtriton.widgets.view import LiveView, asset, movement_of
 
 __all__ = ["LiveTimeline", "TimelineView", "live_timeline", "timeline_view"]
 
-# In one frame, of all models together: five times a second more than a picture can show.
+# Per frame, for all models together: five times a second, that is more than a picture can show.
 _MOST = 200
 _LEAST = 30
-# How often strips are read, where there are any: all that is recorded has to be.
+# How often strips are read, if there are any: everything recorded has to be read for them.
 _STRIPS_S = 1.0
 _NO_STRIPS_S = 5.0
 _MOST_SPANS = 500
-# Of each model when a page opens: more than the recorder keeps by default.
+# Per model when a page opens: more than the recorder keeps by default.
 _MOST_AT_ONCE = 4096
-# A batch that ended before one that was sent may be written down after it.
+# A batch may be recorded later than one that ended after it and was already sent.
 _LATE_NS = 100_000_000
-# Timelines that do not change and can be zoomed; an older one is a picture.
+# Static timelines that can still be zoomed; older ones are pictures.
 _SNAPSHOTS = 8
 
 _Record = TypeVar("_Record", BatchRecord, RequestRecord)
@@ -51,10 +51,10 @@ class LiveTimeline(LiveView):
     read : callable, optional
         Reads the newest timeline; without it nothing changes.
     server : Server, optional
-        Whose records are read while it is live.
+        The server whose records are read while the view is live.
     asked_ms : float, optional
-        How far back it shows; by default as far as the newest 40 batches reach. Without `read` it shows
-        the stretch of the timeline, as the picture does.
+        How far back it shows; by default as far as the newest 40 batches reach. Without `read` it
+        shows the span of the timeline, like the picture.
     """
 
     _esm = asset("timeline.js")
@@ -65,7 +65,7 @@ class LiveTimeline(LiveView):
     strips: Any = traitlets.List().tag(sync=True)
     title = traitlets.Unicode("").tag(sync=True)
     span_ms = traitlets.Float(0.0).tag(sync=True)
-    # 0 where as much is shown as the newest batches need.
+    # 0: as much as the newest batches need
     asked_ms = traitlets.Float(0.0).tag(sync=True)
 
     def __init__(
@@ -79,7 +79,7 @@ class LiveTimeline(LiveView):
         self._timeline = timeline
         self._read = read
         self._server = server
-        # 0 where nothing is recorded yet.
+        # 0: nothing is recorded yet
         self._begin_ns = timeline.begin_ns or monotonic_ns()
         self._whole = True
         self._newest_ns = 0
@@ -100,7 +100,7 @@ class LiveTimeline(LiveView):
         )
 
     def handle_message(self, content: dict[str, Any]) -> None:
-        """Handle a message of a page; where nothing moves the hub is not needed."""
+        """Handle a message of a page; the hub is not needed if nothing moves."""
         if self._read is not None:
             super().handle_message(content)
         elif content.get("kind") == "open":
@@ -118,13 +118,13 @@ class LiveTimeline(LiveView):
             self.send({"kind": "trace", "name": f"{timeline.name}-trace.json"}, [trace])
 
     def movement(self) -> Hashable:
-        """Return what changes with every request to one of its models."""
+        """Return a value that changes with every request to one of its models."""
         if self._server is None:
             return ()
         return movement_of(self._server, self._clock(), {model["name"] for model in self.models})
 
     def refresh(self) -> None:
-        """Send everything: a page that opens later reads the last frame only."""
+        """Send everything: a page that opens later reads only the last frame."""
         self._whole = True
         super().refresh()
 
@@ -141,7 +141,7 @@ class LiveTimeline(LiveView):
             self.frame = self._encoded()
 
     def _is_outdated(self) -> bool:
-        """Return True if lanes have come or gone, or strips, where there are any, are old."""
+        """Return True if lanes were added or removed, or the strips, if any, are old."""
         now = self._clock()
         instances = {one.name: [i.name for i in one.instances] for one in self._server.models()}
         if instances == self._instances and (
@@ -152,18 +152,18 @@ class LiveTimeline(LiveView):
         return True
 
     def _encoded(self) -> bytes:
-        """Write what was not sent yet, or everything, as one buffer of little-endian float64.
+        """Write everything, or everything not yet sent, as one buffer of little-endian float64.
 
         ::
 
-            sequence, 1 if it replaces all before, batches, requests,
-            batches since then that were not sent, now, of these batches and requests those in flight;
+            sequence, 1 if it replaces all earlier frames, batches, requests,
+            batches since then that were not sent, now, and how many of these batches and requests are in flight;
             then for each batch
                 model, lane, begin, end, rows, requests, mark, longest wait, failed, number
             and for each request
                 model, lane or -1, arrival, left, answered, rows, failed, number
 
-        What is in flight comes last, in every frame, and ends now.
+        Items in flight come last, in every frame, and end now.
         """
         whole, self._whole = self._whole, False
         since = 0 if whole else max(0, self._newest_ns - _LATE_NS)
@@ -213,7 +213,7 @@ class LiveTimeline(LiveView):
         )  # fmt: skip
 
     def _inside(self) -> Sequence[ModelRecords]:
-        """Return what is in flight, of each model that has records."""
+        """Return the items in flight for each model that has records."""
         if self._server is None or self._read is None:
             return self._timeline.records
         in_flight = self._server.in_flight()
@@ -292,7 +292,7 @@ class LiveTimeline(LiveView):
 def live_timeline(
     server: Any, name: str, *, span_ms: float | None = None, **options: Any
 ) -> LiveTimeline:
-    """Make the live timeline of a model of a server; parameters as of `read_timeline`."""
+    """Make the live timeline of a model; parameters as for `read_timeline`."""
 
     def read() -> Timeline:
         return read_timeline(server, name, span_ms)
@@ -301,7 +301,7 @@ def live_timeline(
 
 
 def _structure(models: Sequence[TimelineLanes]) -> list[dict[str, Any]]:
-    """Return what a page is sent only when it changes."""
+    """Return the part that is sent only when it changes."""
     return [
         {"name": one.name, "lanes": list(one.lanes), "records": not (one.strips and not one.lanes)}
         for one in models
@@ -330,7 +330,7 @@ class TimelineView(StaticView):
     Attributes
     ----------
     timeline : Timeline
-        What is drawn, and everything recorded.
+        The part that is drawn, and everything recorded.
     """
 
     timeline: Timeline | None = None
@@ -358,12 +358,12 @@ class TimelineView(StaticView):
         return {**bundle, **(widget.widget_data() if makes_views_only() else {})}
 
 
-# A page asks them for what they show when it puts them up, so they live on.
+# A page asks them for their contents when it shows them, so they must stay alive.
 _snapshots = KeptViews(_SNAPSHOTS)
 
 
 def timeline_view(timeline: Timeline) -> TimelineView:
-    """Return a timeline as a picture, which a page makes a view that can be zoomed."""
+    """Return a timeline as a picture, which a page turns into a view that can be zoomed."""
     models, span_ms, finding = timeline.models, timeline.span_ms, timeline.finding
     scenes = timeline_scenes(models, span_ms=span_ms, finding=finding)
     words = timeline_text(models, span_ms=span_ms, finding=finding)

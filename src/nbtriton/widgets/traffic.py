@@ -1,4 +1,4 @@
-"""A graph with what went through it, from the server's recorder."""
+"""A graph with its traffic, from the server's recorder."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["with_traffic"]
 
 
 def with_traffic(server: Any, name: str, graph: Graph, *, whole: bool) -> Graph:
-    """Return a graph with the traffic of each model, the calls that were seen, and a finding.
+    """Return a graph with the traffic of each model, the recorded calls, and a finding.
 
     Parameters
     ----------
@@ -24,7 +24,7 @@ def with_traffic(server: Any, name: str, graph: Graph, *, whole: bool) -> Graph:
     graph : Graph
         As `server_graph` returns it.
     whole : bool
-        Rates over the whole stretch in which a model worked, rather than the last two seconds.
+        Rates over the whole time in which a model worked, rather than the last two seconds.
     """
     found = read_traffic(server, name)
     loaded = {model.name for model in server.models()}

@@ -1,4 +1,4 @@
-"""The base of all live views: which pages show them, when they are sent something, and when they rest."""
+"""The base of all live views: which pages show them, when they send something, and when they rest."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from nbtriton.widgets.static import StaticView
 __all__ = ["LiveView", "asset", "movement_of", "resume_busy"]
 
 _HERE = Path(__file__).parent
-# Frames are acknowledged and a page says now and then that it is there, so a view that is silent for
-# this long has ended: its page was closed or reloaded without a message. Long, as some hosts deliver
-# no message while a cell runs.
+# Pages acknowledge frames and report now and then that they are alive. After this much silence the
+# page was closed or reloaded without a message. It is long because some hosts deliver no messages
+# while a cell runs.
 _SILENT_S = 30.0
-# A host may take a view down and put it up again, as when an output moves.
+# A host may remove a view and show it again, for example when an output moves.
 _GRACE_S = 2.0
 # Time without movement after which a view rests.
 _REST_S = 10.0
@@ -43,9 +43,9 @@ def asset(name: str | Path) -> str:
 
 
 def movement_of(server: Any, now_s: float, names: Collection[str] = ()) -> Hashable:
-    """Return what changes with every request to some models of a server, or to all, and with every load.
+    """Return a value that changes with every load and every request to some models of a server, or to all.
 
-    While a request is inside it changes once a second: for how long it is there is shown.
+    While a request is in flight it changes once a second, because its duration is shown.
     """
     return tuple(
         (
@@ -66,9 +66,9 @@ def movement_of(server: Any, now_s: float, names: Collection[str] = ()) -> Hasha
 class LiveView(anywidget.AnyWidget):
     """Base of the live views.
 
-    A view is sent something only while a page shows it and something moves: after 10 s in which
-    nothing did, it rests until something does. The page says ``open``, ``ack``, ``here`` and
-    ``close``; the first three show that the page is alive.
+    A view sends something only while a page shows it and something moves: after 10 s without
+    movement it rests until something moves again. The page sends ``open``, ``ack``, ``here`` and
+    ``close``; the first three show that it is alive.
 
     Parameters
     ----------
@@ -81,7 +81,7 @@ class LiveView(anywidget.AnyWidget):
     ----------
     frames_sent : int
     place : str
-        The class of the elements in whose stead a page shows this view.
+        The class of the elements that a page replaces by this view.
     resting : bool
     """
 
@@ -125,7 +125,7 @@ class LiveView(anywidget.AnyWidget):
         elif kind in ("open", "ack", "here"):
             self._last_seen[view] = self._clock()
             self._expected_until = -float("inf")
-            # No page acknowledges what was sent before it opened.
+            # No page acknowledges messages sent before it opened.
             if kind in ("ack", "open"):
                 self._publisher.ack()
             if kind == "open":
@@ -135,7 +135,7 @@ class LiveView(anywidget.AnyWidget):
             self._handle_command(content)
 
     def _handle_opened(self) -> None:
-        """A page shows this view from now on."""
+        """Note that a page shows this view from now on."""
 
     def _handle_command(self, content: dict[str, Any]) -> None:
         """Handle a message that only this kind of view understands."""
@@ -146,18 +146,19 @@ class LiveView(anywidget.AnyWidget):
 
     @traitlets.observe("comm")
     def _address_replies(self, _change: object) -> None:
-        """Let what a page says arrive where the page sent it: on a subshell, while cells run.
+        """Let a page's messages arrive where the page sent them: on a subshell, while cells run.
 
-        ipykernel 7.4 hands it to the shell that last sent something on the comm instead. For a
-        cell or a thread that is the main shell, which is busy while a cell runs: "Stop" would
-        arrive when nothing is left to stop.
+        ipykernel 7.4 passes them to the shell that last sent something on the comm. For a cell or a
+        thread that is the main shell, which is busy while a cell runs: "Stop" would arrive when
+        there is nothing left to stop.
         """
         with suppress(AttributeError):
-            # No public way.
+            # There is no public way.
             self.comm._reply_subshell_for = lambda _data, addressed: addressed  # noqa: SLF001
         if self.comm is not None:
-            # Its own way calls IPython's hooks of a cell's begin and end, here from the subshell's thread.
-            # matplotlib's would show and close the figures of the cell that runs meanwhile, half drawn.
+            # The usual way calls IPython's hooks for the beginning and end of a cell, here on the
+            # subshell's thread. matplotlib's hook would show and close the half-drawn figures of
+            # the running cell.
             self.comm.handle_msg = self._handle_msg
 
     # -- the hub ------------------------------------------------------------------------------
@@ -169,7 +170,7 @@ class LiveView(anywidget.AnyWidget):
         return recently or (self._shown and (self._recordings > 0 or now < self._expected_until))
 
     def alive(self) -> bool:
-        """Whether the hub is to keep ticking: until `stop` what was displayed may move again."""
+        """Whether the hub must keep ticking: until `stop` the displayed view may move again."""
         return (
             self._shown
             or self._recordings > 0
@@ -178,7 +179,7 @@ class LiveView(anywidget.AnyWidget):
         )
 
     def tick(self) -> None:
-        """Look whether something moves; while it does send the state, if it is time for it."""
+        """Check whether something moves; while it does, send the state if it is due."""
         now = self._clock()
         if now - self._looked_s >= _LOOK_S:
             self._looked_s = now
@@ -208,17 +209,17 @@ class LiveView(anywidget.AnyWidget):
             self._on_look()
 
     def movement(self) -> Hashable:
-        """Return what changes with everything that moves; None if it always does."""
+        """Return a value that changes with everything that moves; None if the view always moves."""
         return None
 
     def refresh(self) -> None:
-        """Send the state of this moment now, whether a page shows it or not."""
+        """Send the current state now, whether a page shows it or not."""
         state = self._observe()
         if state is not None:
             self._send_state(state)
 
     def handle_closed(self) -> None:
-        """The hub ticks it no more."""
+        """The hub no longer ticks this view."""
 
     def _observe(self) -> Any:
         """Return the state to be sent, or None if it has not changed."""
@@ -235,7 +236,7 @@ class LiveView(anywidget.AnyWidget):
         Parameters
         ----------
         on_look : callable, optional
-            Called from the hub's thread twice a second, after a look whether something moves.
+            Called on the hub's thread twice a second, after the check whether something moves.
         """
         self._shown = True
         self._expected_until = self._clock() + _SILENT_S
@@ -244,7 +245,7 @@ class LiveView(anywidget.AnyWidget):
 
     @contextmanager
     def recording(self) -> Iterator[None]:
-        """Send what happens inside this block also while the host delivers no message of a page."""
+        """Inside this block, send even while the host delivers no messages from a page."""
         self._recordings += 1
         self._hub.open(self)
         try:
@@ -262,37 +263,37 @@ class LiveView(anywidget.AnyWidget):
 
     def close(self) -> None:
         """Stop following and take the view off every page; idempotent."""
-        # ipywidgets closes it once more when it is collected as garbage, on any thread and line: also
-        # on one that has the hub's lock.
+        # ipywidgets closes it again when it is garbage collected, on any thread and at any line,
+        # even one that holds the hub's lock.
         if self.comm is not None:
             self._hub.close(self)
-            layout = self.layout  # a widget with a comm, too
+            layout = self.layout  # also a widget with a comm
             super().close()
             layout.close()
 
     def static(self) -> StaticView:
-        """Return what it shows now as something that needs no script."""
+        """Return its current contents in a form that needs no script."""
         raise NotImplementedError
 
     def to_frame(self) -> Any:
-        """Return the numbers of this moment as a DataFrame.
+        """Return the current numbers as a DataFrame.
 
         Raises
         ------
         InvalidArgumentError
-            It is no table.
+            The view has no table.
         """
         raise InvalidArgumentError(f"{self!r} has no table of numbers")
 
     def widget_data(self) -> dict[str, Any]:
-        """Return what a host with a widget manager shows."""
+        """Return the form for hosts with a widget manager."""
         found: Any = super()._repr_mimebundle_()
         data: dict[str, Any] = dict(found[0] if isinstance(found, tuple) else found or {})
         data.pop("text/plain", None)
         return data
 
     def _repr_mimebundle_(self, **_options: object) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Return it in every form that a host may want: live, picture and text."""
+        """Return the view in every form that a host may want: live, picture and text."""
         return {**self.static()._repr_mimebundle_(), **self.widget_data()}, {}
 
     def __repr__(self) -> str:
@@ -300,23 +301,23 @@ class LiveView(anywidget.AnyWidget):
         return f"<{type(self).__name__}>"
 
 
-# Kernels that will say "idle" after the cell that runs: once, however many messages a page sends meanwhile.
+# Kernels that will report "idle" after the running cell: once, however many messages a page sends.
 _ENDING: WeakSet[Any] = WeakSet()
 
 
 def resume_busy(kernel: Any) -> None:
-    """Let the kernel say that it is busy, after the message that is handled now and if a cell runs.
+    """Let the kernel report "busy" after the current message if a cell is running.
 
-    ipykernel says busy and idle around every message, also around one that a subshell handles while a
-    cell runs on the main shell. Front ends take the last word for the kernel's: JupyterLab's status bar
-    said "Idle" from the first acknowledgement of a live view to the end of the cell.
+    ipykernel reports "busy" and "idle" around every message, even one that a subshell handles while
+    a cell runs on the main shell. Front ends believe the last report: JupyterLab's status bar
+    showed "Idle" from the first acknowledgement of a live view to the end of the cell.
 
     Parameters
     ----------
     kernel : ipykernel.kernelbase.Kernel
-        One without subshells handles messages between cells, and is left alone.
+        A kernel without subshells handles messages between cells, and is left alone.
     """
-    # ipykernel >= 7 has all; no public way. Where one has another name the kernel is left alone, too.
+    # ipykernel >= 7 has all of these, but none is public. If one is missing, the kernel is left alone.
     shell = getattr(kernel, "_main_asyncio_lock", None)
     publish = getattr(kernel, "_publish_status", None)
     main_loop = getattr(kernel, "io_loop", None)
@@ -328,9 +329,9 @@ def resume_busy(kernel: Any) -> None:
         return
 
     async def end() -> None:
-        # A cell says "idle" before it gives its shell back: "busy" may have come in between.
+        # A cell reports "idle" before it releases its shell: "busy" may have come in between.
         async with shell:
-            # Before "idle": who says "busy" from now on finds that another end is needed.
+            # Before "idle": whoever reports "busy" from now on finds that another "idle" is needed.
             _ENDING.discard(kernel)
             publish("idle", "shell")
 
@@ -342,5 +343,5 @@ def resume_busy(kernel: Any) -> None:
                 # Not on this loop, which ends with the page's subshell.
                 main_loop.add_callback(end)
 
-    # ipykernel says "idle" without giving way to the loop first.
+    # ipykernel reports "idle" before the loop runs anything else.
     loop.call_soon(begin)

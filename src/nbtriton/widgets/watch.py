@@ -29,7 +29,7 @@ from nbtriton.widgets.view import LiveView, asset, movement_of
 
 __all__ = ["WatchView"]
 
-# Reading the requests that are recorded costs more than counters.
+# Reading the recorded requests costs more than reading counters.
 _TRAFFIC_S = 1.0
 
 
@@ -68,7 +68,7 @@ class WatchView(LiveView):
         self.refresh()
 
     def movement(self) -> Hashable:
-        """Return what changes with every request, and with every load."""
+        """Return a value that changes with every request and every load."""
         return movement_of(self._server, self._clock(), self._names)
 
     def _observe(self) -> ServerHistory:
@@ -76,7 +76,7 @@ class WatchView(LiveView):
         return history
 
     def _send_state(self, state: ServerHistory) -> None:
-        # At rest the numbers are of all that is drawn, as in the file.
+        # At rest the numbers cover everything drawn, as in the saved file.
         models = self._activities(state, whole=self.resting)
         covered = covered_s(state, self._names, span_s=self.span_s)
         structure = [_structure(model) for model in models]
@@ -109,7 +109,7 @@ class WatchView(LiveView):
         return self._traffic
 
     def _pipeline(self, history: ServerHistory) -> Pipeline:
-        """Return the order of the models; configurations are read only as models come and go."""
+        """Return the order of the models; configurations are read only when models are loaded or unloaded."""
         models = [one.model for one in history.models]
         known = tuple((one.name, one.version, one.state) for one in models)
         if known != self._known:
@@ -119,7 +119,7 @@ class WatchView(LiveView):
     def _steps(self, ensemble: str) -> list[str]:
         try:
             config = self._server.config(ensemble)
-        except TritonError:  # it serves no more
+        except TritonError:  # it no longer serves
             return []
         return [step.model_name for step in config.ensemble_scheduling.step]
 
@@ -146,7 +146,7 @@ class WatchView(LiveView):
 
 
 def _structure(model: ModelActivity) -> dict[str, Any]:
-    """Return what a page is sent only when it changes: names, not numbers."""
+    """Return the part that is sent only when it changes: names, not numbers."""
     return {
         "name": model.name,
         "version": model.version,
