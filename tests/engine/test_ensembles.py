@@ -814,7 +814,7 @@ def test_a_cycle_is_refused(server: Server):
     )
     with pytest.raises(ConfigError) as caught:
         server.load(config, name="e")
-    assert caught.value.hint == "the steps wait for each other in a circle"
+    assert caught.value.hint == "the steps wait for each other in a cycle"
     assert not server.is_ready("e")
 
 

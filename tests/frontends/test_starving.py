@@ -344,7 +344,7 @@ def test_a_client_that_floods_frames_without_effect_is_disconnected(
         client.send(IDLE[kind] * 200_000)
         client.to_the_end()
         (goodbye,) = client.of(GOAWAY)
-        assert goodbye.content[4:] == number(CALM) + b"too many frames that ask for nothing"
+        assert goodbye.content[4:] == number(CALM) + b"too many idle frames"
     with_grpc(endpoints)()
 
 

@@ -1,4 +1,4 @@
-"""Version, errors, optional packages, texts of arguments: what every folder may use."""
+"""Version, errors, optional packages, checks of arguments: what every folder may use."""
 
 from pathlib import Path
 

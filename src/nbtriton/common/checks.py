@@ -1,4 +1,4 @@
-"""Checks of arguments by their kind: one sentence says what was wrong, what was found and what is allowed."""
+"""Checks of arguments by their kind. The error names the argument, the allowed values and the value found."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ class Kind(NamedTuple):
 
 
 def is_whole(value: object) -> bool:
-    """Return True for a whole number, of Python's or NumPy's; True and False are none."""
+    """Return True for a whole number, Python's or NumPy's; not for True and False."""
     return isinstance(value, Integral) and not isinstance(value, bool)
 
 
 def is_number(value: object) -> bool:
-    """Return True for a finite number; True and False are none."""
+    """Return True for a finite number; not for True and False."""
     if isinstance(value, bool) or not isinstance(value, Real):
         return False
-    return isinstance(value, Integral) or math.isfinite(value)  # a large int is no float
+    return isinstance(value, Integral) or math.isfinite(value)  # a large int does not fit a float
 
 
 def whole(least: int) -> Kind:
-    """Return the kind of whole numbers from a bound on."""
+    """Return the kind of whole numbers with a minimum."""
     return Kind(lambda value: is_whole(value) and value >= least, f"a whole number from {least} on")
 
 
@@ -74,7 +74,7 @@ def _are_names(value: object) -> bool:
 
 
 def _is_switch(value: object) -> bool:
-    # NumPy's and pandas' comparisons give numpy.bool_, which is no bool.
+    # NumPy's and pandas' comparisons give numpy.bool_, which is not a bool.
     return isinstance(value, bool) or (
         str(getattr(value, "dtype", "")) == "bool" and getattr(value, "shape", None) == ()
     )

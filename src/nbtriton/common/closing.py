@@ -9,7 +9,7 @@ __all__ = ["Closing", "Stopping"]
 
 
 class _OverItself:
-    """A context manager over itself: `_end_block` is called at the end of the block, also after an error."""
+    """A context manager of itself: `_end_block` is called at the end of the block, even after an error."""
 
     __slots__ = ()
 

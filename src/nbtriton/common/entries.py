@@ -1,8 +1,9 @@
-"""What packages add to nbtriton: each kind is a group of entry points, and one entry a name with its place.
+"""What packages add to nbtriton: each kind is a group of entry points, and an entry is a name with its place.
 
-``nbtriton.backends``, ``nbtriton.magics`` and so on for each `Kind`; CONTRIBUTING.md tells what an entry of each is. nbtriton's own extensions are entries as
-well, from a table in `nbtriton.extensions` that is also found where nothing is installed; without that folder they are
-not there, and all else is.
+``nbtriton.backends``, ``nbtriton.magics`` and so on for each `Kind`; CONTRIBUTING.md explains what
+an entry of each kind is. nbtriton's own extensions are entries as
+well, from a table in `nbtriton.extensions` that is also found if nothing is installed; without that
+folder, everything else works.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ Kind: TypeAlias = Literal[
     "backends", "magics", "endpoints", "commands", "views", "exporters", "verifiers"
 ]
 
-# What the core has of each kind. Backends are asked about a source in this order: an nn.Module may have an
-# `execute` as well.
+# The core's own entries of each kind. Backends are asked about a source in this order: an nn.Module
+# may also have an `execute`.
 CORE: Mapping[str, Mapping[str, str]] = {
     "backends": {
         "pytorch": "nbtriton.backends.pytorch:PyTorchBackend",
@@ -30,7 +31,7 @@ CORE: Mapping[str, Mapping[str, str]] = {
 
 
 def own_places(kind: Kind) -> dict[str, str]:
-    """Return the places of nbtriton's own entries of a kind, by name, as ``module:attribute``."""
+    """Return the places of nbtriton's own entries of a kind by name, as ``module:attribute``."""
     own: Mapping[str, Mapping[str, str]] = {}
     with contextlib.suppress(ImportError):  # the core alone
         own = importlib.import_module("nbtriton.extensions").ENTRY_POINTS
@@ -61,7 +62,7 @@ def load(place: str) -> Any:
     Raises
     ------
     ImportError, AttributeError
-        There is none, or its module cannot be imported.
+        There is no such object, or its module cannot be imported.
     """
     module, _, attribute = place.partition(":")
     return getattr(importlib.import_module(module), attribute)

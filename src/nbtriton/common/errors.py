@@ -17,7 +17,7 @@
     └── InternalError             INTERNAL
         └── ModelError            the model's own code raised; shows the user's traceback, not ours
 
-Messages have Triton's wording where Triton has one; ``hint`` adds the right way.
+Messages have Triton's wording where Triton has one; ``hint`` adds how to do it right.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class TritonError(Exception):
     message : str
         Triton's text where Triton has one, else a full sentence.
     hint : str, optional
-        The right way; shown on a line of its own.
+        How to do it right; shown on a separate line.
 
     Attributes
     ----------
@@ -91,7 +91,7 @@ class TritonError(Exception):
     def __init__(self, message: str, *, hint: str = "") -> None:
         super().__init__(message)
         self.hint = hint
-        if hint and sys.version_info >= (3, 11):  # in the environment of a worker it may be older
+        if hint and sys.version_info >= (3, 11):  # a worker's environment may have an older one
             self.add_note(f"hint: {hint}")
 
     @property

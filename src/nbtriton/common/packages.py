@@ -40,14 +40,14 @@ DISTRIBUTIONS = {
 
 @contextmanager
 def needed(what: str, *, package: str = "") -> Iterator[None]:
-    """Turn a failed import within the block into one sentence with the command that repairs it.
+    """Turn a failed import in the block into one sentence with the command that fixes it.
 
     Parameters
     ----------
     what : str
         The feature that needs the package, such as ``"a client over gRPC"``.
     package : str
-        Its name; by default the one whose import failed.
+        Its name; by default that of the failed import.
 
     Raises
     ------
@@ -67,7 +67,7 @@ def needed(what: str, *, package: str = "") -> Iterator[None]:
         yield
     except ImportError as error:
         top = package or (error.name or _raised_in(error)).partition(".")[0]
-        if top == "nbtriton":  # a fault of ours
+        if top == "nbtriton":  # our own mistake
             raise
         name = DISTRIBUTIONS.get(top, top)
         wanted = f"'nbtriton[{EXTRAS[top]}]'" if top in EXTRAS else name
@@ -78,7 +78,7 @@ def needed(what: str, *, package: str = "") -> Iterator[None]:
 
 
 def _raised_in(error: ImportError) -> str:
-    """Return the module that raised an error which names none: a package that was built for another one."""
+    """Return the module that raised an error without a module's name: a package built for another version."""
     *_, (frame, _) = walk_tb(error.__traceback__)
     return str(frame.f_globals.get("__name__", ""))
 
@@ -86,7 +86,7 @@ def _raised_in(error: ImportError) -> str:
 def on_first_use(package: str, places: Mapping[str, str]) -> Callable[[str], Any]:
     """Return a package's ``__getattr__``: a public name is imported when it is first asked for.
 
-    What of a package needs neither threads nor NumPy can then be imported without the rest.
+    Parts of a package that need neither threads nor NumPy can then be imported without the rest.
 
     Parameters
     ----------

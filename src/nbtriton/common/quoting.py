@@ -1,4 +1,4 @@
-"""Names in the lines of magics that a text suggests."""
+"""Names in suggested lines of magics."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ import re
 
 __all__ = ["quoted"]
 
-# What no magic's line takes for a separator, an option, an input, a bracket or silence.
+# Characters that have no meaning in a magic's line: no separator, option, input, bracket or semicolon.
 _PLAIN = re.compile(r"[\w./:+@][\w./:+@-]*")
 
 
 def quoted(name: str) -> str:
     """Return a name as a word of a magic's line, in quotes where the line needs them.
 
-    IPython's lines have no escapes in quotes: of a name that holds both kinds of quotes, the word may be
-    read as another one.
+    Quotes in IPython's lines have no escapes: a name with both kinds of quotes may be read as a
+    different one.
 
     Examples
     --------

@@ -40,7 +40,7 @@ def run_step(
     Raises
     ------
     UnavailableError
-        It failed; with its last lines.
+        The command failed; with the last lines of its output.
     BaseException
         An error of `report`, or an interrupt; the command and its children have ended.
     """

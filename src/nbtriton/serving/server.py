@@ -116,7 +116,7 @@ class Server(EngineServer):  # noqa: D101 - the docstring of what it extends
             load_retries=load_retries,
         )
         for old in self._controls:
-            if old.directories == control.directories:  # a cell that runs again
+            if old.directories == control.directories:  # the cell ran again
                 old.close()
         self._controls.append(control)
         self.engine.model_control = control
@@ -152,7 +152,7 @@ class Server(EngineServer):  # noqa: D101 - the docstring of what it extends
     ) -> Exported | Verification:
         """Write models as a repository for the real Triton.
 
-        Warns of every notebook variable that a model uses and its file lacks.
+        Warns about every notebook variable that a model uses and its file lacks.
 
         Parameters
         ----------
@@ -258,7 +258,7 @@ class Server(EngineServer):  # noqa: D101 - the docstring of what it extends
         endpoints = serve(self, **given)
         known = self._endpoints
         known.append(endpoints)
-        for one in list(known):  # one by one: another thread may open further endpoints
+        for one in list(known):  # one by one, because another thread may open more endpoints
             if not _is_open(one):
                 with contextlib.suppress(ValueError):
                     known.remove(one)

@@ -1,7 +1,7 @@
 """Model configurations: Triton's ModelConfig read, completed, checked and written.
 
-Everything here is a function of the configuration alone: no threads, no arrays, no files but the
-text that it is handed. Messages are Triton's, hints are ours.
+Everything here is a function of the configuration alone: no threads, no arrays, no files except the
+text that is passed in. Messages are Triton's, hints are ours.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Triton's messages: the class of ModelConfig, and helpers that other modules share.
 
-Their definitions are Triton's own, in ``messages.binpb`` (``scripts/messages.py`` writes it). They live in a
-descriptor pool of their own, so that a tritonclient of any version can be imported beside them.
+Their definitions are Triton's own, in ``messages.binpb`` (``scripts/messages.py`` writes it). They
+live in a separate descriptor pool, so that any version of tritonclient can be imported in the same
+process.
 """
 
 from __future__ import annotations
@@ -105,7 +106,7 @@ PROTOCOL_TYPES: dict[str, int] = {
 
 
 def copy_of(config: ModelConfig) -> ModelConfig:
-    """Return a message of its own with the same fields."""
+    """Return a separate message with the same fields."""
     copy = ModelConfig()
     copy.CopyFrom(config)
     return copy
@@ -113,7 +114,7 @@ def copy_of(config: ModelConfig) -> ModelConfig:
 
 def is_repeated(field: Descriptor) -> bool:
     """Return True for a list or a map."""
-    # protobuf 6.31 has another name for it; versions with either are in use.
+    # protobuf 6.31 renamed it; versions with either name are in use.
     repeated = getattr(field, "is_repeated", None)
     return bool(field.label == field.LABEL_REPEATED if repeated is None else repeated)
 
@@ -124,7 +125,7 @@ def is_map(field: Descriptor) -> bool:
 
 
 def enum_name(message: Message, field: str) -> str:
-    """Return the name of an enum field's value, or its number as text where it has none."""
+    """Return the name of an enum field's value, or its number as text if it has none."""
     number = getattr(message, field)
     descriptor: Descriptor = message.DESCRIPTOR.fields_by_name[field]
     value = descriptor.enum_type.values_by_number.get(number)

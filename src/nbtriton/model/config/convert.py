@@ -52,7 +52,7 @@ _REPORTED_AS_STRINGS = frozenset(
     }
 )
 
-# Fields that Triton 2.51 does not have: it reports nothing of them where they are at their default.
+# Fields that Triton 2.51 does not have: they are not reported while they have their default.
 _NEWER = frozenset({"inference.ModelEnsembling.max_inflight_requests"})
 
 
@@ -77,7 +77,7 @@ def as_config(value: object) -> ModelConfig:
     Returns
     -------
     ModelConfig
-        A message of its own; nothing is filled in.
+        A separate message; nothing is filled in.
 
     Raises
     ------
@@ -136,7 +136,7 @@ def to_reported_dict(config: ModelConfig) -> dict[str, Any]:
     """Return the JSON of Triton's ``/v2/models/<m>/config``.
 
     Every scalar, list and map has its default, a sub-message is left out unless it is set, and keys
-    stand in the order of Triton's model_config.proto. 64-bit integers are numbers, except three
+    are in the order of Triton's model_config.proto. 64-bit integers are numbers, except three
     fields that the real server leaves as protobuf's strings; floats without a fraction are integers.
     """
     return _plain(config, defaults=True)
@@ -171,11 +171,11 @@ def from_dict(value: Mapping[str, Any]) -> ModelConfig:
 
 
 def lay_over_dict(config: ModelConfig, value: Mapping[str, Any]) -> None:
-    """Set in a configuration what a dict names; lists get longer. Raises as `from_dict`."""
+    """Set the fields that a dict names; lists are appended to. Raises as `from_dict`."""
     try:
         json_format.ParseDict(_jsonable(value), config)
     except (json_format.ParseError, ValueError, TypeError) as error:
-        # Protobuf lists all fields in camel case on a second line; the hint is nearer.
+        # Protobuf lists all fields in camel case on a second line; our hint is closer.
         detail = str(error).partition("\n")[0].rstrip(".")
         hint, field = hint_for_json(detail)
         raise ConfigError(
@@ -271,7 +271,7 @@ def _written_float32(value: float) -> str:
 
 
 def _jsonable(value: Any) -> Any:
-    """Turn any mapping, sequence and integer type into what protobuf's JSON reader knows."""
+    """Convert any mapping, sequence and integer type to one that protobuf's JSON reader knows."""
     if value is None or isinstance(value, str | bool | float | int):
         return value
     if isinstance(value, Mapping):
@@ -287,12 +287,12 @@ def _jsonable(value: Any) -> Any:
 
 
 def complete_from(config: ModelConfig, completed: Mapping[str, Any]) -> ModelConfig:
-    """Take over what auto-complete may change, and nothing else (AC4).
+    """Apply the changes that auto-complete may make, and no others (AC4).
 
     Parameters
     ----------
     config : ModelConfig
-        As it was before.
+        The configuration before completion.
     completed : mapping
         What the model's ``pb_utils.ModelConfig`` holds afterwards.
 
@@ -305,7 +305,7 @@ def complete_from(config: ModelConfig, completed: Mapping[str, Any]) -> ModelCon
     Raises
     ------
     ConfigError
-        The dict is no configuration.
+        The dict is not a configuration.
     InternalError
         It changes a scheduling choice that was configured (Triton's status for it).
     """
@@ -322,7 +322,7 @@ def complete_from(config: ModelConfig, completed: Mapping[str, Any]) -> ModelCon
         number = config.DESCRIPTOR.fields_by_name[before].number
         raise InternalError(
             f"Cannot update scheduling choice from {number} to {number} when auto-completing.",
-            hint=f"the configuration says {before}: remove it there or leave it alone",
+            hint=f"the configuration says {before}: remove it there or leave it unchanged",
         )
     if after and not before:
         getattr(done, after).CopyFrom(getattr(new, after))
@@ -331,10 +331,9 @@ def complete_from(config: ModelConfig, completed: Mapping[str, Any]) -> ModelCon
 
 
 def is_whole(config: ModelConfig) -> bool:
-    """Return True if a text describes a model, and not only a part of one.
+    """Return True if a text describes a whole model, not only a part of one.
 
-    It does if it says which model it is about (``name``), what runs it (``platform`` or
-    ``backend``), or both what goes in and what comes out (``input`` and ``output``).
+    It does if it has a ``name``, a ``platform`` or ``backend``, or both ``input`` and ``output``.
     """
     described = bool(config.input) and bool(config.output)
     return bool(config.name or config.platform or config.backend) or described
@@ -346,12 +345,12 @@ def amend(
     *,
     source: str = "config.pbtxt",
 ) -> ModelConfig:
-    """Return what a whole configuration says, or `base` with what a fragment changes.
+    """Return a whole configuration as it is, or `base` with the changes of a fragment.
 
     A fragment changes the fields that it names, down to those of a message: ``dynamic_batching {
     max_queue_delay_microseconds: 100 }`` leaves the preferred sizes. A list is replaced as a whole,
-    and of fields that exclude each other the named one stays. What is named counts also where it
-    is 0, false or empty.
+    and a named field replaces the fields that it excludes. A named field counts even if it is 0,
+    false or empty.
 
     Parameters
     ----------

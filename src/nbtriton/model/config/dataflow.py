@@ -50,8 +50,8 @@ def parse_dataflow(
     Parameters
     ----------
     text : str
-        One model call a line; ``#`` starts a comment. A model whose name is no Python name is
-        quoted, an input whose name is none is given as ``**{"INPUT:0": x}``.
+        One model call a line; ``#`` starts a comment. A model whose name is not a Python name is
+        quoted; such an input is given as ``**{"INPUT:0": x}``.
     name : str
         The ensemble's name.
     models : mapping of str to ModelConfig
@@ -148,7 +148,7 @@ def _read_line(statement: ast.stmt, ensemble: str, models: Mapping[str, ModelCon
         _fail(
             statement,
             "a dataflow line calls one model and names its outputs",
-            f'a name that is none of Python\'s stands in quotes: OUT = "{max(quoted, key=len)}"(IN=x)'
+            f'a name that is not a Python name is quoted: OUT = "{max(quoted, key=len)}"(IN=x)'
             if quoted
             else "write OUT = model(IN=x), or A, B = model(IN=x) for two outputs",
         )
@@ -272,9 +272,9 @@ def _batch_size(lines: Iterable[_Line], models: Mapping[str, ModelConfig]) -> in
 def _input_spec(
     tensor: str, lines: Iterable[_Line], models: Mapping[str, ModelConfig], *, batches: bool
 ) -> TensorSpec:
-    """Describe an input of the ensemble as all the models that read it do.
+    """Describe an input of the ensemble so that it fits all models that read it.
 
-    It is optional if all of them can do without; a dimension is fixed if one of them fixes it.
+    It is optional if it is for all of them; a dimension is fixed if one of them fixes it.
     """
     specs = [
         replace(known[name], dims=_ensemble_dims(known[name].dims, model, batches=batches))

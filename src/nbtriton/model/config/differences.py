@@ -1,7 +1,7 @@
-"""What a configuration asks for that works here, and fails or goes wrong in Triton 2.51.
+"""Settings of a configuration that work here, but fail or misbehave in Triton 2.51.
 
-The names are those of ``docs/differences.md``, which has the reasons. What only a model's code asks for gets
-its warning at its line (`nbtriton.backends.python.api.pybind.warn_newer`).
+The names are those of ``docs/differences.md``, which has the reasons. If only a model's code uses a
+feature, the warning is given at its line (`nbtriton.backends.python.api.pybind.warn_newer`).
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ __all__ = ["Difference", "differences"]
 
 
 class Difference(NamedTuple):
-    """A section of ``docs/differences.md`` that a model is about.
+    """A section of ``docs/differences.md`` that applies to a model.
 
     Attributes
     ----------
     name : str
         Of the section.
     text : str
-        What Triton 2.51 does, as a sentence without its end.
+        What Triton 2.51 does, as a sentence without a full stop.
 
     Examples
     --------
@@ -74,7 +74,7 @@ def _cached_in_order(config: ModelConfig) -> bool:
 
 
 def _cached(config: ModelConfig) -> bool:
-    # The rest goes wrong once an answer comes out of it.
+    # The others go wrong once an answer comes from the cache.
     return config.response_cache.enable and not config.dynamic_batching.preserve_ordering
 
 
@@ -101,7 +101,7 @@ _TABLE: Final[tuple[tuple[Callable[[ModelConfig], bool], Difference], ...]] = tu
 
 
 def differences(config: ModelConfig, *, cache: bool = True) -> list[Difference]:
-    """Return what a completed configuration asks for that works here and not in Triton 2.51.
+    """Return the settings of a completed configuration that work here but not in Triton 2.51.
 
     Parameters
     ----------

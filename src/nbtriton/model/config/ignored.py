@@ -1,8 +1,8 @@
 """Fields of a configuration that have no effect here, with the reason.
 
-A configuration that Triton accepts is accepted and reported unchanged; what this runtime does not
-act on is reported here. Two tables: fields that never have an effect, and
-fields that have none beside the others that are set, in Triton as here.
+A configuration that Triton accepts is accepted and reported unchanged; fields that this runtime
+does not act on are reported here. There are two tables: fields that never have an effect, and
+fields that have none in combination with others, in Triton as here.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ _PYTHON = {
         "the output of a plain function would be split by it"
     ),
 }
-# What the model or its server is without, and the field that has no effect then.
+# Something that the model or its server lacks, and the field that then has no effect.
 _WITHOUT: Final = {
     "agents": ("model_repository_agents", "agents look at a model's directory, and this one has none"),
     "labels": ("output.label_filename", "labels are read from a model's directory, and this one has none"),
@@ -70,7 +70,7 @@ _WITHOUT: Final = {
     "policies": ("instance_group.host_policy", "it binds processes of instances to cores and memory: nt.server(isolation='process', host_policies={…}), or --isolation process --host-policy NAME,cpu-cores=0-3 of %triton_server and nbtriton serve"),
     "limiter": ("instance_group.rate_limiter", "this server limits no rates: nt.server(rate_limit='execution_count'), or --rate-limit of %triton_server and nbtriton serve"),
 }  # fmt: skip
-# What that backend acts on and no other.
+# Fields that only that backend acts on.
 _ONNXRUNTIME = ("model_operations", "optimization.graph", "optimization.execution_accelerators")
 _PARAMETERS: Final = {
     STRATEGY_PATH: (
@@ -105,13 +105,13 @@ def ignored_fields(
     Parameters
     ----------
     config : ModelConfig
-        As written, or normalised: what normalisation adds is not reported.
+        As written, or normalised: additions by normalisation are not reported.
     whole_batches : bool
-        Whether the model is a plain function, which gets a batch as one.
+        Whether the model is a plain function, which gets whole batches.
     agents : bool
         Whether the model came from a repository, where its agents have looked at it.
     labels : bool
-        Whether the model has a directory, where its files of labels may be.
+        Whether the model has a directory, which may have label files.
     cache, limiter : bool
         Whether the server has a response cache and a rate limiter.
     policies : bool
@@ -121,8 +121,8 @@ def ignored_fields(
     -------
     list of (str, str)
         Paths, such as ``instance_group[0].host_policy`` or ``parameters[EXECUTION_ENV_PATH]``, in
-        the order of the message, with the reason as a sentence without its end. Fields that are
-        set to their default count as not set.
+        the order of the message, with the reason as a sentence without a full stop. Fields set to
+        their default count as not set.
 
     Examples
     --------
@@ -188,7 +188,7 @@ def field_effects() -> list[FieldEffect]:
 def _effects(
     message: Descriptor, above: tuple[str, ...], outer: FieldEffect | None
 ) -> Iterator[FieldEffect]:
-    """Yield every field that holds a value; without an entry it has that of the message around it."""
+    """Yield every field that holds a value; a field without an entry has the entry of the message around it."""
     for field in message.fields:
         at = (*above, field.name)
         own = _effect(".".join(at))

@@ -82,8 +82,8 @@ class InstancePlan:
     group : int
         Index of its instance group in the configuration.
     settings : bytes
-        The group without its name and count: an instance can stay where one of the same settings
-        and device is asked for (L16).
+        The group without its name and count: an instance can stay if one with the same settings and
+        device is wanted (L16).
 
     Examples
     --------
@@ -112,7 +112,7 @@ def scheduling_choice(config: ModelConfig) -> str:
 
 
 def queue_policies(config: ModelConfig) -> dict[str, ModelQueuePolicy]:
-    """Return the queue policies of the dynamic batcher by the path of each below it."""
+    """Return the queue policies of the dynamic batcher by their paths in it."""
     batching = config.dynamic_batching
     policies = {"default_queue_policy": batching.default_queue_policy}
     for level in sorted(batching.priority_queue_policy):
@@ -130,9 +130,9 @@ def normalize(
     config : ModelConfig
         As the user wrote it, or as auto-complete left it: Triton normalises both.
     name : str
-        The model's name (its directory); taken where the configuration has none.
+        The model's name (its directory's), used if the configuration has none.
     filenames : collection of str, optional
-        What the first version directory holds, directories with a slash at the end. None for a
+        The contents of the first version directory, directories with a slash at the end. None for a
         model without a directory, whose backend is known by other means.
 
     Returns
@@ -278,7 +278,7 @@ def _host_policy(kind: str, device: int) -> str:
 
 
 def _prefer_max(preferred: MutableSequence[int], max_batch_size: int) -> None:
-    """Let the largest batch be the preferred one where none is (N6, N7)."""
+    """Prefer the largest batch if no size is preferred (N6, N7)."""
     if not preferred and max_batch_size > 0:
         preferred.append(max_batch_size)
 

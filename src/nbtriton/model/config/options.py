@@ -1,4 +1,4 @@
-"""Options of a call or a magic, laid over a configuration."""
+"""Options of a call or a magic, applied to a configuration."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def apply_options(
         ``"cpu"``, ``"gpu"``, ``"auto"``, ``"model"`` or the name in the configuration, such as
         ``"KIND_GPU"``.
     gpus : sequence of int, optional
-        Device ids. They mean ``KIND_GPU`` where `kind` says nothing.
+        Device ids. They mean ``KIND_GPU`` unless `kind` is given.
     dynamic_batching : bool, optional
         True adds the dynamic batcher, False removes it.
     max_queue_delay_us : int, optional

@@ -1,4 +1,4 @@
-"""Parameters of nbtriton's own that say one of a few words; Triton ignores parameters that it does not know."""
+"""Parameters of nbtriton with one of a few values; Triton ignores parameters that it does not know."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ ISOLATIONS: Final = ("thread", "process", "auto")
 
 
 def reads_only(config: ModelConfig) -> bool:
-    """Return True if the configuration says that the model only reads its inputs.
+    """Return True if the configuration declares that the model only reads its inputs.
 
     Raises
     ------
@@ -41,7 +41,7 @@ def reads_only(config: ModelConfig) -> bool:
 
 
 def isolation_of(config: ModelConfig) -> str | None:
-    """Return how a configuration isolates its instances; None where it does not say.
+    """Return how a configuration isolates its instances; None if it does not set it.
 
     Returns
     -------
@@ -57,12 +57,12 @@ def isolation_of(config: ModelConfig) -> str | None:
 
 
 def check_isolation(value: str) -> None:
-    """Check an option that says how instances are isolated.
+    """Check the option for the isolation of instances.
 
     Raises
     ------
     InvalidArgumentError
-        It is neither of `ISOLATIONS`; with the nearest one.
+        It is not one of `ISOLATIONS`; with the nearest one.
     """
     if value not in ISOLATIONS:
         raise InvalidArgumentError(
@@ -72,7 +72,7 @@ def check_isolation(value: str) -> None:
 
 
 def _word_of(config: ModelConfig, key: str, allowed: Sequence[str], hint: str = "") -> str | None:
-    """Return what a parameter says, None where it is not set; an error with the nearest word, or with the hint."""
+    """Return the value of a parameter, None if it is not set; an error has the nearest word, or the hint."""
     if key not in config.parameters:
         return None
     value = str(config.parameters[key].string_value)
@@ -90,7 +90,7 @@ _MARK = "STAND_IN"
 
 
 def stand_in_reason(config: ModelConfig) -> str:
-    """Return why a model is a stand-in; empty for one that is none."""
+    """Return why a model is a stand-in; empty if it is not."""
     return str(config.parameters[_MARK].string_value) if _MARK in config.parameters else ""
 
 
@@ -102,7 +102,7 @@ def mark_stand_in(config: ModelConfig, reason: str) -> ModelConfig:
 
 
 def without_stand_in(config: ModelConfig) -> ModelConfig:
-    """Return a configuration without the mark: one of a stand-in may be loaded again with its backend."""
+    """Return a configuration without the mark of a stand-in, so that it may be loaded again with its backend."""
     if _MARK not in config.parameters:
         return config
     plain = copy_of(config)

@@ -35,7 +35,7 @@ def parse_pbtxt(text: str | bytes, *, source: str = "config.pbtxt") -> ModelConf
     Returns
     -------
     ModelConfig
-        Exactly what the text says; nothing is filled in.
+        Exactly the fields of the text; nothing is filled in.
 
     Raises
     ------
@@ -60,7 +60,7 @@ def parse_pbtxt(text: str | bytes, *, source: str = "config.pbtxt") -> ModelConf
         line, column = place(read, _foreign(data))
         raise ConfigError(
             f"failed to read text proto from {source}: {line}:{column}: Invalid UTF-8 text.",
-            hint="save the file as UTF-8; other bytes may stand in comments only",
+            hint="save the file as UTF-8; other bytes are allowed in comments only",
             line=line,
             column=column,
         ) from None
@@ -73,7 +73,7 @@ def lay_over_pbtxt(config: ModelConfig, text: str | bytes) -> None:
 
 
 def _bytes(text: str | bytes) -> bytes:
-    """Return the text as bytes, which the parser gets one character each: it counts them."""
+    """Return the text with one character per byte: the parser counts bytes."""
     return text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text
 
 
@@ -93,7 +93,7 @@ def format_pbtxt(config: ModelConfig) -> str:
 
 
 def looks_like_pbtxt(text: str) -> bool:
-    """Return True if a text begins as a configuration does: with a field, known or not, and a value."""
+    """Return True if a text begins like a configuration: with a field, known or not, and a value."""
     return _BEGINS.match(text) is not None
 
 
@@ -112,7 +112,7 @@ def _config_error(error: TextError, reader: Reader, text: str, source: str) -> C
     line, column = place(text, error.at)
     detail = error.detail.encode("latin-1").decode(errors="replace")
     hint, field = _hint(detail, reader, text)
-    # Protobuf counts bytes and tabs, and is past a name when it looks it up; `column` points at it.
+    # Protobuf counts bytes and tabs, and is already past a name when it looks it up; `column` points at the name.
     at = reader.before.start if _PAST.search(detail) else error.at
     return ConfigError(
         f"failed to read text proto from {source}: {line}:{column}: {detail}",

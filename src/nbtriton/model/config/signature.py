@@ -43,7 +43,7 @@ class TensorSpec:
     Parameters
     ----------
     name : str
-        The tensor's name; empty for an annotation, which stands beside its name.
+        The tensor's name; empty for an annotation, which belongs to a parameter.
     datatype : str
         The inference protocol's name: ``"FP32"``, ``"BYTES"``, …
     dims : tuple of int
@@ -51,7 +51,7 @@ class TensorSpec:
     optional, allow_ragged_batch : bool
         As in ``ModelInput``; False for outputs.
     reshape : tuple of int, optional
-        The shape the model itself sees, where it differs from `dims`.
+        The shape that the model itself sees, if it differs from `dims`.
     label_filename : str
         File of class labels of an output; may be empty.
     is_shape_tensor : bool
@@ -145,7 +145,7 @@ def parse_annotation(annotation: str | TensorSpec) -> TensorSpec:
     Raises
     ------
     ConfigError
-        Not of this form, an unknown data type, or a dimension that is neither positive nor -1.
+        It has another form, an unknown data type, or a dimension that is neither positive nor -1.
 
     Examples
     --------
@@ -210,7 +210,7 @@ def _dims(annotation: str, text: str | None) -> tuple[int, ...]:
     return dims
 
 
-# Of a control's values for false and true, which also say its data type.
+# Fields of a control's values for false and true, which also determine its data type.
 _KINDS = ("int32", "fp32", "bool")
 
 
@@ -239,7 +239,7 @@ def state_outputs(config: ModelConfig) -> dict[str, str]:
 
 
 def output_types(config: ModelConfig) -> dict[str, str]:
-    """Return the protocol's datatype of each output, then of each state that is no output, by name."""
+    """Return the protocol's datatype of each output, then of each state that is not an output, by name."""
     types = {name: spec.datatype for name, spec in output_specs(config).items()}
     for state in config.sequence_batching.state:
         types.setdefault(state.output_name, protocol_name(state.data_type))

@@ -50,7 +50,7 @@ _LETTERS: Final = dict(zip(b"abfnrtv", b"\a\b\f\n\r\t\v", strict=True))
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """A bracket that is open, and the field that it belongs to; `message` is what is inside."""
+    """An open bracket, and the field that it belongs to; `message` is its contents."""
 
     bracket: str
     field: str
@@ -66,16 +66,16 @@ class Reader:
     text : str
         Bytes read as Latin-1.
     overwrite : bool
-        Let the text set what the message has already.
+        Let the text set fields that the message already has.
 
     Attributes
     ----------
     token : Token
-        The next one: after an error, where it was found.
+        The next token; after an error, the one at fault.
     before : Token
-        The one before it, for names that protobuf looks up after it has passed them.
+        The previous token, for names that protobuf looks up after it has passed them.
     opened : list of Opened
-        The brackets around it, the outermost first.
+        The open brackets, the outermost first.
     field : Descriptor or None
         The field whose value is read.
     """
@@ -93,9 +93,9 @@ class Reader:
         Raises
         ------
         TextError
-            With protobuf's sentence, the first one if it would have more.
+            With protobuf's first message.
         UnicodeDecodeError
-            A string is no UTF-8.
+            A string is not UTF-8.
         """
         self._next()
         while self.token.kind != END:
@@ -357,7 +357,7 @@ class TextError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """A piece of the text: its kind, itself, and where it stands."""
+    """A token: its kind, its text and its position."""
 
     kind: str
     text: str
@@ -365,7 +365,7 @@ class Token:
 
     @property
     def end(self) -> int:
-        """Return the index after it."""
+        """Return the index after the token."""
         return self.start + len(self.text)
 
 
@@ -384,7 +384,7 @@ def tokens(text: str) -> Iterator[Token]:
     Raises
     ------
     TextError
-        Something is no token; with protobuf's sentence.
+        Something is not a token; with protobuf's message.
     """
     at = 3 if text.startswith("\xef\xbb\xbf") else 0  # the mark of UTF-8
     word_end = -1

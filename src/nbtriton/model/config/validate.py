@@ -83,7 +83,7 @@ def _validate_identity(config: ModelConfig) -> None:
         raise ConfigError(
             f"Ensemble model '{name}' must have platform type 'ensemble' and empty backend type",
             field="backend",
-            hint="remove backend, or remove platform if this is no ensemble",
+            hint="remove backend, or remove platform if this is not an ensemble",
         )
     platforms = [family.platform for family in FAMILIES if family.backend == config.backend]
     if any(platforms) and config.platform not in platforms:
@@ -295,7 +295,7 @@ def _validate_kind(config: ModelConfig, kind: str) -> ModelSequenceBatching.Cont
                 f"sequence batching control tensor '{tensor.name}' is specified for multiple "
                 f"control kinds for {config.name}",
                 field=f"{field}.name",
-                hint="give every control kind a tensor of its own",
+                hint="give every control kind its own tensor",
             )
         seen.add(tensor.name)
         for control in tensor.control:
@@ -353,7 +353,7 @@ def _validate_boolean(
 
 
 def validate_initial_states(config: ModelConfig) -> None:
-    """Check ``sequence_batching.state[].initial_state`` as far as no file is read (V75 to V84)."""
+    """Check ``sequence_batching.state[].initial_state`` without reading files (V75 to V84)."""
     seen: set[str] = set()
     for index, state in enumerate(config.sequence_batching.state):
         field = f"sequence_batching.state[{index}].initial_state"

@@ -32,7 +32,7 @@ _OF_MODELS = {
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """A model, and the ensemble tensors that it reads and writes, by the names that it has for them."""
+    """A model, and the ensemble tensors that it reads and writes, by its own names for them."""
 
     model: str
     reads: tuple[str, ...]
@@ -174,7 +174,7 @@ def _unready_source(tensor: str, writers: Mapping[str, _Step], ready: Collection
 
 def _hint_unready(culprit: str, writers: Collection[str]) -> str:
     if culprit in writers:
-        return "the steps wait for each other in a circle"
+        return "the steps wait for each other in a cycle"
     return f"make '{culprit}' an input of the ensemble or let a step write it"
 
 
@@ -197,7 +197,7 @@ def validate_ensemble(
     members: Mapping[str, ModelConfig],
     versions: Mapping[str, Collection[int]] | None = None,
 ) -> ModelConfig:
-    """Check an ensemble against the models it is made of (V112, V115 to V123).
+    """Check an ensemble against its composing models (V112, V115 to V123).
 
     Parameters
     ----------
@@ -206,7 +206,7 @@ def validate_ensemble(
     members : mapping of str to ModelConfig
         The final configurations of the models that may be used, nested ensembles included.
     versions : mapping of str to collection of int, optional
-        Their versions; not checked for models that it does not name.
+        Their versions; models that are not in it are not checked.
 
     Returns
     -------

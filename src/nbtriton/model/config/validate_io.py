@@ -218,7 +218,7 @@ def _validate_source(
 
 
 def validate_load(config: ModelConfig) -> None:
-    """Check what loading adds, as far as no file is read (part of class L).
+    """Check what loading adds, without reading files (part of class L).
 
     Custom batching, warmup samples, and the initial states of sequences.
 

@@ -1,6 +1,6 @@
 """Tensors: datatypes, shapes, and plain numpy, torch and CuPy arrays.
 
-nbtriton has no array class of its own. A tensor of datatype BYTES is a numpy object array of `bytes`;
+nbtriton does not have its own array class. A tensor of datatype BYTES is a numpy object array of `bytes`;
 a BF16 tensor is a torch tensor, or a numpy array of the ``ml_dtypes`` package.
 """
 

@@ -1,7 +1,7 @@
 """Arrays of numpy, torch, CuPy and simulated GPUs: kind, datatype, shape, size, and conversions between them.
 
 Everything here runs once or more per request, so the common case (numpy, a known dtype) takes one
-dictionary look-up. The other libraries are used only where they have been imported already.
+dictionary look-up. The other libraries are used only if they have already been imported.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def datatype_of(array: Array) -> str:
     Raises
     ------
     InvalidArgumentError
-        No array, or Triton has no such datatype (complex, ``U``, datetime, float8, …).
+        It is not an array, or Triton has no such datatype (complex, ``U``, datetime, float8, …).
     """
     try:
         return _BY_DTYPE[array.dtype]
@@ -147,7 +147,7 @@ def to_torch(array: Array, device: Any = None) -> Any:
     ----------
     array : Array
     device : torch.device or str, optional
-        Where the result shall be; by default it stays where it is.
+        Where the result is placed; by default it stays where it is.
 
     Raises
     ------
@@ -180,13 +180,13 @@ def to_torch(array: Array, device: Any = None) -> Any:
 
 
 def to_kind(array: Array, kind: str) -> Array:
-    """Return the array as ``"numpy"``, ``"torch"`` or ``"cupy"``, without a copy where it can be."""
+    """Return the array as ``"numpy"``, ``"torch"`` or ``"cupy"``, without a copy if possible."""
     if kind == "numpy":
         return to_numpy(array)
     if kind == "torch":
         return to_torch(array)
     if kind == "simulated":
-        return array  # what a model on the host has made stays there
+        return array  # arrays made by a model on the host stay there
     if kind != "cupy":
         raise InvalidArgumentError(f"unknown kind of array '{kind}'", hint="numpy, torch or cupy")
     with needed("a CuPy array"):
@@ -217,7 +217,7 @@ def copy_of(array: Array) -> Array:
 
 
 def own(array: Array, owned: bool) -> Array:
-    """Return memory of the model's own: writable, contiguous in C order.
+    """Return memory that belongs to the model: writable, contiguous in C order.
 
     Parameters
     ----------
@@ -251,12 +251,12 @@ def gather(arrays: Sequence[Array]) -> Array:
     ----------
     arrays : sequence of Array
         At least one; the same shape apart from axis 0. One array is returned itself, uncopied.
-        Arrays of several kinds become torch tensors, on the device of the first that is on one.
+        Arrays of several kinds become torch tensors, on the device of the first array that is on one.
 
     Raises
     ------
     InvalidArgumentError
-        Shapes differ, with all of them named.
+        The shapes differ; the message names all of them.
     """
     if len(arrays) == 1:
         return arrays[0]
@@ -337,7 +337,7 @@ def kind_or_none(array: object) -> str | None:
 
 
 def _kind_of_new(array: object) -> str | None:
-    """Return the kind of an array of a type not seen so far; None if it is no array."""
+    """Return the kind of an array of a type not seen so far; None if it is not an array."""
     if isinstance(array, _ndarray):
         return "numpy"
     torch = sys.modules.get("torch")
@@ -397,7 +397,7 @@ def _numpy_to_torch(torch: Any, array: np.ndarray[Any, Any]) -> Any:
 
 
 def _gather_numpy(arrays: Sequence[np.ndarray[Any, Any]]) -> np.ndarray[Any, Any]:
-    """Join numpy arrays; those of middle size without releasing the GIL between two of them.
+    """Join numpy arrays; medium-sized ones without releasing the GIL between them.
 
     `numpy.concatenate` releases it for each, and each time waits behind a thread that computes:
     64 rows took 5 to 60 ms beside one.

@@ -1,4 +1,4 @@
-"""Conversion of lists, numbers and text to an array of the datatype that a model declares."""
+"""Conversion of lists, numbers and text to arrays of a declared datatype."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ def as_array(value: object, datatype: str, *, name: str) -> Array:
     Returns
     -------
     Array
-        An array is returned as it is, of any dtype: casting measured data is the caller's
-        business, and Triton refuses it too. For BYTES, text of any form becomes an object array
+        An array is returned as it is, whatever its dtype: casting data is up to the caller, and
+        Triton refuses it too. For BYTES, text of any form becomes an object array
         of `bytes` (UTF-8). Python values are cast where no value is lost; a scalar gives shape [].
 
     Raises
@@ -147,7 +147,7 @@ def frame_of(outputs: Mapping[str, Array]) -> pd.DataFrame:
 
 
 def _column(array: np.ndarray[Any, Any]) -> Any:
-    """Return what stands in each row: a number or a string, or a list of them."""
+    """Return the contents of each row: a number or a string, or a list of them."""
     if array.dtype.kind in "OS":
         texts = np.empty(array.shape, object)
         texts.reshape(-1)[:] = [_decoded(item) for item in array.reshape(-1)]
@@ -158,7 +158,7 @@ def _column(array: np.ndarray[Any, Any]) -> Any:
 
 
 def _decoded(item: object) -> object:
-    """Return a string; bytes that are no UTF-8 stay bytes."""
+    """Return a string; bytes that are not UTF-8 stay bytes."""
     if not isinstance(item, bytes):
         return item
     try:

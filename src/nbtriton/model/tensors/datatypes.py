@@ -35,7 +35,7 @@ NUMPY_DTYPES: dict[str, np.dtype[Any]] = {
     "FP64": np.dtype(np.float64),
     "BYTES": np.dtype(np.object_),
 }
-# numpy has no dtype of the last.
+# numpy has no dtype for the last one.
 DATATYPES: tuple[str, ...] = (*NUMPY_DTYPES, "BF16")
 
 _NUMBERS = {name: number for number, name in enumerate(DATATYPES, start=1)}

@@ -12,9 +12,9 @@ from nbtriton.common.errors import InvalidArgumentError
 __all__ = ["as_bytes_array", "deserialize_bytes", "serialize_bytes"]
 
 _LENGTH = struct.Struct("<I")
-# Below this walking is faster than numpy.
+# Below this, walking is faster than numpy.
 _FEW_BYTES = 512
-# Above this too: numpy would let no other thread run for more than 50 ms.
+# Above this too: numpy would block other threads for more than 50 ms.
 _MANY_BYTES = 16 << 20
 # An item of a numpy dtype.
 _LARGEST_ITEM = 2**31 - 1
@@ -99,7 +99,7 @@ def _as_array(items: list[bytes]) -> np.ndarray[Any, Any]:
 
 
 def _walk(raw: bytes, most: int) -> list[bytes]:
-    """Walk from length to length, to the end or to one element too many."""
+    """Walk from length to length, to the end or to one element beyond the limit."""
     total = len(raw)
     items: list[bytes] = []
     offset = 0

@@ -71,7 +71,7 @@ class StreamResponse:
 
 
 class SharedTensor(NamedTuple):
-    """A tensor in a registered region of shared memory: an input, or the room for an output.
+    """A tensor in a registered region of shared memory: an input, or the space for an output.
 
     Attributes
     ----------
@@ -255,7 +255,7 @@ def tensor_of(datatype: str, shape: list[int], body: bytes | memoryview) -> Any:
     Raises
     ------
     InternalError
-        The bytes do not match the shape, as from a python backend whose NumPy is not its stub's.
+        The bytes do not match the shape, for example because a python backend's NumPy does not match its stub.
     """
     try:
         if datatype == "BYTES":

@@ -133,7 +133,7 @@ class Endpoints(Closing):
         return None if endpoint is None else endpoint.port
 
     def wait_for_clients(self, timeout_s: float) -> int:
-        """Accept no more HTTP connections, and answer the open ones until the clients disconnect.
+        """Stop accepting HTTP connections, and answer the open ones until their clients disconnect.
 
         Parameters
         ----------
@@ -154,13 +154,13 @@ class Endpoints(Closing):
         Parameters
         ----------
         drain_s : float
-            Seconds to wait for requests that are being answered; the rest are cancelled.
+            Seconds to wait for requests that are being answered; the others are cancelled.
         """
         if self._in_child:
             return
         with self._closing:
             with interrupts_deferred():
-                if self._stopping is None:  # else a Ctrl-C ended the wait of an earlier call
+                if self._stopping is None:  # otherwise Ctrl-C ended the wait of an earlier call
                     self._stopping = self._thread.start(self._stop(drain_s))
             self._stopping.result()
             self._thread.stop()
@@ -327,7 +327,7 @@ def _added(given: Mapping[str, Any]) -> dict[str, tuple[type[Endpoint], int, Any
     Raises
     ------
     InvalidArgumentError
-        A port or options are of another kind.
+        A port or options have the wrong type.
     """
     found = {}
     for name in {argument.removesuffix("_port") for argument in given}:

@@ -40,7 +40,7 @@ class Buffers:
     Parameters
     ----------
     max_bytes : int
-        Size of the pool, buffers in use included.
+        Size of the pool, including buffers in use.
     """
 
     def __init__(self, max_bytes: int) -> None:
@@ -78,7 +78,7 @@ def _references(arrays: Sequence[np.ndarray[Any, Any]]) -> int:
     return 0
 
 
-# References to an array that only the list and the loop hold, in this interpreter.
+# The reference count of an array that only the list and the loop hold, in this interpreter.
 _FREE = _references([np.empty(0)])
 
 buffers = Buffers(_KEPT)

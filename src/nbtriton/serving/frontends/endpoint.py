@@ -17,9 +17,9 @@ __all__ = ["Endpoint"]
 
 
 class Endpoint(ABC):
-    """What answers on one port.
+    """An endpoint: it answers requests on one port.
 
-    By its name in the group it has the arguments ``NAME_port`` and ``NAME`` of `nbtriton.Server.serve`, the option
+    Its name in the group gives it the arguments ``NAME_port`` and ``NAME`` of `nbtriton.Server.serve`, the option
     ``--NAME-port`` of ``%triton_serve`` and the flags of ``nbtriton serve``.
 
     Parameters

@@ -194,7 +194,7 @@ class Listener(ABC, Generic[_C]):
 
     def _look(self, previous: int, turn_end: float) -> None:
         found = self._unanswered
-        if previous < found < _TOGETHER:  # more has come: look once more
+        if previous < found < _TOGETHER:  # more has arrived: look again
             now = monotonic()
             turn_end = turn_end or now + TURN_S
             if now < turn_end:
@@ -223,7 +223,7 @@ class Listener(ABC, Generic[_C]):
     def admit(self, connection: _C) -> bool:
         """Return whether a new connection may stay; another one may be evicted for it.
 
-        First the oldest one that has sent no request, then the one that has been idle for longest.
+        The oldest one without a request is evicted first, then the one that has been idle longest.
         """
         if len(self.connections) - len(self._ended) <= self.limits.connections:
             return True
@@ -266,7 +266,7 @@ class Listener(ABC, Generic[_C]):
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Return a socket that is bound, to any port that is free for 0.
+    """Return a bound socket; port 0 is any free port.
 
     Raises
     ------
@@ -279,7 +279,7 @@ def listen(host: str, port: int) -> socket.socket:
         )[0]
         found = socket.socket(family, kind, protocol)
     except OSError as error:
-        raise UnavailableError(f"'{host}' is no address to listen on: {error}") from None
+        raise UnavailableError(f"'{host}' is not an address to listen on: {error}") from None
     try:
         # On Windows SO_REUSEADDR would let two servers share a port.
         option = getattr(socket, "SO_EXCLUSIVEADDRUSE", socket.SO_REUSEADDR)
@@ -343,7 +343,7 @@ class Tls:
             context.load_cert_chain(self.certificate, self.key, password=_no_password)
         except (ssl.SSLError, ValueError) as error:
             raise InvalidArgumentError(
-                f"'{self.certificate}' and '{self.key}' are no certificate with its key in PEM: "
+                f"'{self.certificate}' and '{self.key}' are not a certificate and its key in PEM: "
                 f"{_reason(error)}"
             ) from None
         if self.mutual:

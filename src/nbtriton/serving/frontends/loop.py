@@ -36,7 +36,7 @@ _LAST_TASKS_S = 1.0
 class _Workers:
     """Threads for long tasks.
 
-    They keep no process alive (those of `concurrent.futures` do): the load of a model may hang.
+    They do not keep the process alive, unlike those of `concurrent.futures`: loading a model may hang.
     """
 
     def __init__(self, count: int, name: str) -> None:
@@ -48,7 +48,7 @@ class _Workers:
         self._started = 0  # by `submit`, which one thread at a time calls
 
     def submit(self, task: Callable[[], None]) -> None:
-        """Run a task, behind those that wait."""
+        """Run a task after those that are waiting."""
         self._tasks.put(task)
         if self._started < len(self._threads):
             self._threads[self._started].start()
@@ -72,7 +72,7 @@ class _Workers:
                 task()
             except Exception:
                 _log.exception("a long task failed")
-            del task  # with its request: not until the next one
+            del task  # with its request, rather than when the next task comes
 
 
 class LoopThread:
@@ -125,7 +125,7 @@ class LoopThread:
     def _wake(self) -> None:
         if not self._awake:
             self._awake = True
-            with contextlib.suppress(RuntimeError):  # closed meanwhile
+            with contextlib.suppress(RuntimeError):  # closed in the meantime
                 self.loop.call_soon_threadsafe(self._run_posted)
 
     def _run_posted(self) -> None:
@@ -137,7 +137,7 @@ class LoopThread:
                 self.loop.call_soon(self._run_posted)
                 return
         self._awake = False
-        if self._posted:  # by a thread that has not seen it
+        if self._posted:  # by a thread that has not noticed
             self._wake()
 
     def defer(self, function: Callable[[], object]) -> None:
@@ -182,7 +182,7 @@ class LoopThread:
 
 def _new_loop() -> asyncio.AbstractEventLoop:
     try:
-        uvloop = importlib.import_module("uvloop")  # Windows has none
+        uvloop = importlib.import_module("uvloop")  # not available on Windows
     except ImportError:
         return asyncio.new_event_loop()
     return cast("asyncio.AbstractEventLoop", uvloop.new_event_loop())

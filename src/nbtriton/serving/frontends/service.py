@@ -72,7 +72,7 @@ class Control(Protocol):
         ...
 
     def is_server_ready(self) -> bool:
-        """Return True if no model failed or is still loading; unloaded ones do not count."""
+        """Return True if no model has failed or is still loading; unloaded models do not count."""
         ...
 
 
@@ -333,7 +333,7 @@ def forwards_of(pattern: str) -> Forwards | None:
     except re2.error as error:
         said = error.args[0] if error.args else b""
         reason = said.decode(errors="replace") if isinstance(said, bytes) else str(said)
-        _log.error("no header is forwarded: '%s' is no pattern of RE2: %s", pattern, reason)
+        _log.error("no header is forwarded: '%s' is not an RE2 pattern: %s", pattern, reason)
         return None
     return lambda name: compiled.search(name) is not None
 

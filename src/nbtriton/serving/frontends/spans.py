@@ -190,7 +190,7 @@ class SpanExport:
         }
         if trace.request_id:
             attributes["triton.request_id"] = trace.request_id.encode(
-                errors="backslashreplace"  # it may be no UTF-8
+                errors="backslashreplace"  # it may not be UTF-8
             ).decode()
         rest = [each for each in moments if each not in computing]
         first, last = moments[0].ns, moments[-1].ns

@@ -50,7 +50,7 @@ def parse_number(name: str, text: str) -> int:
     Raises
     ------
     InvalidArgumentError
-        The text begins with no number, or with one beyond 32 bits.
+        The text does not begin with a number, or the number exceeds 32 bits.
     """
     found = _NUMBER.match(text)
     if found is None:
@@ -180,7 +180,7 @@ class Tracing:
             ended = [self._sampling.pop(name) for name in values if name in self._sampling]
             for name, each in values.items():
                 self._sampling[name] = _Sampling(each, self._file, self.spans)
-            if model and not given:  # no setting of its own is left
+            if model and not given:  # the model has no own setting left
                 ended.append(self._sampling.pop(model))
                 del self._given[model]
             self._look()

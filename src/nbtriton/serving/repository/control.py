@@ -75,8 +75,8 @@ class ModelControl(Closing, TableView):
     strict_readiness : bool
         ``--strict-readiness``: the server is ready only if every model is.
     exit_on_error : bool
-        ``--exit-on-error``: raise if a model fails to load at the start. By default the other models
-        serve, and `errors` has the reasons.
+        ``--exit-on-error``: raise if a model fails to load at the start. By default the other
+        models serve, and the reasons are in `errors`.
     load_threads : int
         ``--model-load-thread-count``: models loaded concurrently.
     load_retries : int
@@ -132,7 +132,7 @@ class ModelControl(Closing, TableView):
         if isinstance(directories, str | PathLike):
             directories = [directories]
         if not all(map(str, directories)):
-            # Such as of a variable of the shell that is not set: it is not the current directory.
+            # For example an unset shell variable: it does not mean the current directory.
             raise NotFoundError("failed to open model repository '': no such directory")
         self.server = server
         self.directories = tuple(map(absolute, directories))
@@ -202,18 +202,18 @@ class ModelControl(Closing, TableView):
         errors = self._loader.load([name], {} if override is None else {name: override})
         if name in errors:
             raise errors[name]
-        if not blocked_here():  # by the model's own code, perhaps
+        if not blocked_here():  # perhaps by the model's own code
             self._wait_updated(name)
 
     def _wait_updated(self, name: str) -> None:
-        """Wait for the instances that a model loses, as Triton does, with no sequence batcher (L16)."""
+        """Wait until removed instances are gone, as Triton does for models without a sequence batcher (L16)."""
         entry = self.server.engine.registry.entries.get(name)
         for slot in () if entry is None else entry.slots.values():
             if isinstance(slot.runtime, ModelRuntime) and slot.runtime.sequences is None:
                 slot.runtime.wait_updated()
 
     def holds(self, name: str) -> bool:
-        """Return True if the versions of a model that serve are from its repository."""
+        """Return True if the serving versions of a model are from its repository."""
         record = self._records.get(name)
         if record is None or record.loaded is None:
             return False
@@ -229,7 +229,7 @@ class ModelControl(Closing, TableView):
         )
 
     def reconfigure(self, name: str, config: ModelConfig) -> None:
-        """Load a model again with another configuration than its file's, in any mode.
+        """Load a model again with a configuration other than its file's, in any mode.
 
         It applies to all versions; versions that its version policy adds are loaded from the directory.
 
@@ -248,9 +248,7 @@ class ModelControl(Closing, TableView):
             raise errors[name]
 
     def unload(self, name: str, parameters: Mapping[str, Any] | None = None) -> None:
-        """Unload a model after its accepted requests; an unknown model is ignored.
-
-        Loads of it that have begun are waited for.
+        """Unload a model after its accepted requests; an unknown model is ignored. Loads in progress are waited for.
 
         Parameters
         ----------
@@ -279,7 +277,7 @@ class ModelControl(Closing, TableView):
         Returns
         -------
         list of dict
-            ``name``, and for every model that was loaded once ``version``, ``state`` and ``reason``.
+            ``name``, and for every model that has been loaded ``version``, ``state`` and ``reason``.
             As in Triton, a model whose version policy leaves no version is left out.
         """
         states = self._states()
@@ -310,7 +308,7 @@ class ModelControl(Closing, TableView):
 
     @property
     def errors(self) -> dict[str, TritonError]:
-        """Errors by name, of models that are not loaded, or not as they are in the repository."""
+        """Errors by name, for models that are not loaded, or not as the repository has them."""
         return {
             name: record.error
             for name, record in sorted(self._records.items())
@@ -319,7 +317,7 @@ class ModelControl(Closing, TableView):
 
     @property
     def kept(self) -> dict[str, TritonError]:
-        """Those of `errors` whose model serves as it was loaded before, from here or elsewhere."""
+        """The `errors` whose model still serves as it was loaded before, from here or elsewhere."""
         entries = self.server.engine.registry.entries
         return {
             name: error
@@ -393,7 +391,7 @@ class ModelControl(Closing, TableView):
 
     def _table(self) -> tuple[Sequence[str], Sequence[Sequence[object]], str]:
         errors, kept = self.errors, self.kept
-        # Not models of these repositories: others that the notebook has loaded.
+        # Models of the notebook, which are not in these repositories.
         own = {*self._places(), *self._records}
         rows = []
         for entry in self.index():
@@ -416,12 +414,12 @@ class ModelControl(Closing, TableView):
 
 
 def kept_reason(name: str, error: TritonError) -> str:
-    """Return why a model serves as it was loaded before."""
+    """Return why a model still serves as it was loaded before."""
     return f"what was loaded before serves, as this load failed: {_reason(name, error)}"
 
 
 def _reason(name: str, error: TritonError) -> str:
-    # The text of a poll failure says only that it failed.
+    # The text of a poll failure has no reason.
     text = error.hint if isinstance(error, InternalError) else error.message
     return text.removeprefix(f"load failed for model '{name}': ")
 

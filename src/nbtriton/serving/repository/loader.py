@@ -125,7 +125,7 @@ class ModelLoader:
 
     @contextmanager
     def _in_progress(self, names: Sequence[str]) -> Iterator[None]:
-        """Let unloads of these models wait, behind those that wait already."""
+        """Make unloads of these models wait, after those that are already waiting."""
         with self._ended:
             if not starting_here():  # an unload may wait for the load that waits here
                 self._ended.wait_for(lambda: not any(self._unloading[name] for name in names))
@@ -163,14 +163,14 @@ class ModelLoader:
         self._load_dependents(changed, set(polled))
 
     def failed(self, name: str, error: TritonError) -> None:
-        """Record the error of a load, and what serves on."""
+        """Record the error of a load, and what still serves."""
         record, entry = self.record(name), self._server.engine.registry.entries.get(name)
         record.error, record.kept = error, None if entry is None else entry.user_config
 
     def unload(self, name: str, *, dependents: bool = False) -> None:
         """Unload a model, once its loads that have begun have ended.
 
-        With `dependents` also composing models that no other model uses.
+        With `dependents`, also unload composing models that no other model uses.
         """
         with self._ended:
             if not starting_here():

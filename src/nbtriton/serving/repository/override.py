@@ -76,7 +76,7 @@ class Override:
         text = self.config or ""
         try:
             if not text.lstrip().startswith("{"):
-                raise ConfigError("it is no JSON object")
+                raise ConfigError("it is not a JSON object")
             config = as_config(text)
         except TritonError as error:
             raise InvalidArgumentError(f"Invalid config override: {error.message}") from None

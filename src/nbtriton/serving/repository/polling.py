@@ -65,8 +65,8 @@ class PolledModel:
     versions : tuple of int
         Versions by the version policy; none is an error of the load, not of the poll.
     mtime_ns : int
-        Newest modification time in the directory; the time of the request for an override of the
-        configuration; 0 for an override of files.
+        Newest modification time in the directory. For an override of the configuration, the time of
+        the request; for an override of files, 0.
     is_override : bool
         Whether the directory is an override.
     version_mtimes_ns : mapping of int to int
@@ -96,7 +96,7 @@ class PolledModel:
     def unchanged_since(self, before: PolledModel) -> set[int]:
         """Return the versions that need not be loaded again (L16).
 
-        Their files are no newer, and the configurations differ only in version policy and instance
+        Their files have not changed, and the configurations differ only in version policy and instance
         groups.
         """
         if self.is_ensemble or self.directory != before.directory:
@@ -267,7 +267,7 @@ class ModelRecord:
     # States of versions that do not serve; READY with a reason for versions left by a failed update.
     states: dict[int, VersionState] = field(default_factory=dict)
     error: TritonError | None = None  # error of the last load
-    kept: ModelConfig | None = None  # as given, of what served when that failed, and serves on
+    kept: ModelConfig | None = None  # as given, of the version that served then and still serves
     polled_error: str = ""  # the poll failure that was logged last
     busy: threading.RLock = field(default_factory=threading.RLock)
 

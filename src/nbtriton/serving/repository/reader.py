@@ -36,12 +36,12 @@ _NAME_MAX = 255
 
 
 def is_folder_name(name: str) -> bool:
-    """Return whether a model may have a folder of its name in a repository, and nowhere else.
+    """Return whether a folder of this name would be inside the repository.
 
     >>> [is_folder_name(name) for name in ("my model", "..", "a/b", "")]
     [True, False, False, False]
     """
-    # A name with a separator would be a path, also out of the repository.
+    # A name with a separator would be a path, possibly outside the repository.
     proper = name not in ("", ".", "..") and not re.search(r"[/\\\0]", name)
     return proper and len(name.encode(errors="surrogatepass")) <= _NAME_MAX
 
@@ -75,7 +75,7 @@ def read_repository(directory: str | Path, *, config_name: str = "") -> list[Rep
         The directory does not exist.
     """
     root = Path(directory)
-    # No name, such as of a variable of the shell that is not set, is not the current directory.
+    # An empty name, for example from an unset shell variable, does not mean the current directory.
     if not str(directory) or not root.is_dir():
         raise NotFoundError(f"failed to open model repository '{directory}': no such directory")
     return [
@@ -124,8 +124,8 @@ def check_config(
     Raises
     ------
     ConfigError
-        The backend is unknown, the name is not the directory's, or a rule of class P is broken, without
-        auto-completion one of class I.
+        The backend is unknown, the name differs from the directory's, or a rule of class P is
+        broken; without auto-completion also class I.
     TritonError
         A repository agent refused the directory.
     """

@@ -42,7 +42,8 @@ _log = logging.getLogger("nbtriton.serving.frontends")
 _PREFIX_SIZE: Final = PREFIX.size
 _unpack_prefix: Final = PREFIX.unpack_from
 _pack_prefix: Final = PREFIX.pack
-# Largest message that is decompressed on the loop: one turn reads 40 that hold a thousand times their size.
+# Largest message that is decompressed on the loop: one turn may read 40 of them, each a thousand
+# times larger unpacked.
 _SHORT = 16 << 10
 # Requests in progress at which a stream is no longer read.
 _MAX_IN_FLIGHT = 4096
@@ -207,7 +208,7 @@ class Call:
             self._handle_message(message)
 
     def run_on_worker(self, task: Callable[[], Callable[[], object]]) -> None:
-        """Run a long task on a worker; reading of the call is paused meanwhile.
+        """Run a long task on a worker; until it ends, the call is not read.
 
         The function that the task returns is called on the loop, even if the call has ended.
         """
@@ -396,7 +397,7 @@ class StreamCall(Call):
         self.connection.listener.thread.post(function, *arguments)
 
     def message_done(self) -> None:
-        """Note that a message is answered completely, so that another may be read."""
+        """Note that a message is completely answered, so that another may be read."""
         self._post(self._message_done)
 
     def _message_done(self) -> None:

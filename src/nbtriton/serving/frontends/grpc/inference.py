@@ -170,7 +170,7 @@ class GrpcInference:
         read_ns: tuple[int, int],
         metadata: Sequence[tuple[str, Any]],
     ) -> None:
-        """Add a request to the next `submit`; `read_ns` is when the wait for it began, and its arrival."""
+        """Add a request to the next `submit`; `read_ns` has the start of the wait for it, and its arrival."""
         tracing = self.service.trace
         if tracing.on:
             found = dict(metadata)

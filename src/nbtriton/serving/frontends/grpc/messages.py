@@ -40,7 +40,7 @@ __all__ = [
 
 # Prefix of a message: compressed flag, length.
 PREFIX = Struct(">BI")
-# Encodings and their window bits for zlib, the better ones later.
+# Encodings and their window bits for zlib, the better encodings later.
 WINDOW_BITS = {b"gzip": 16 + zlib.MAX_WBITS, b"deflate": zlib.MAX_WBITS}
 # Tiny pieces of a message are joined up to this size.
 _TINY, _PIECE = 512, 16 << 10

@@ -58,7 +58,7 @@ class HttpConnection(asyncio.BufferedProtocol):
     buffer : memoryview
         Receive buffer, shared by all connections.
     on_request : callable
-        Called with each request when those before it are answered.
+        Called with each request once the earlier ones are answered.
     """
 
     __slots__ = (
@@ -85,7 +85,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._rest = b""  # received, to be read in a later turn
         self._paused = False  # reading from the transport is paused
         self._eof = False  # the client has sent everything
-        self._active = False  # it has sent a request
+        self._active = False  # the client has sent a request
         self._refusal = b""
         self._linger_until = 0.0
         self._first_ns = 0  # arrival of a request's first bytes, if tracing is on

@@ -179,7 +179,7 @@ class RequestReader:
         return len(piece)
 
     def received(self, size: int) -> None:
-        """Note that `size` bytes of a long body were written to `place`."""
+        """Note that `size` bytes of a long body have been written to `place`."""
         assert self.place is not None
         self.place = self.place[size:]
         if self.place:

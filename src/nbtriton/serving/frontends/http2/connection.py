@@ -53,7 +53,7 @@ _LONG_FRAME = 16 << 10
 # HEADERS with only END_HEADERS of these flags has a whole header block as its payload, and nothing else.
 _UNUSUAL_HEADERS = END_HEADERS | PADDED | frames.PRIORITY_FLAG
 _SHUTDOWN_PING = b"goodbye!"
-# Frames without effect that a call or a message allows: updates of two windows, and twice as many to spare.
+# Idle frames that a call or a message allows: updates of two windows, and the same number again to spare.
 _EARNED: Final = 4
 _SMALL_UPDATE: Final = 1024
 _TWO_NUMBERS = Struct(">II")
@@ -162,7 +162,7 @@ class Http2Connection:
                 return 0
             offset = len(frames.PREFACE)
             if data[offset + 3] != frames.SETTINGS:
-                raise Http2ConnectionError("the first frame is no settings")
+                raise Http2ConnectionError("the first frame is not SETTINGS")
             self.is_greeted = True
         turn = offset + self.limits.turn_bytes
         while end - offset >= _HEAD or (self._long_left and offset < end):
@@ -236,11 +236,9 @@ class Http2Connection:
             raise Http2ConnectionError("too many calls are given up", ErrorCode.ENHANCE_YOUR_CALM)
 
     def _count_idle_frame(self) -> None:
-        """Terminate a connection whose peer floods it with frames that ask for nothing."""
+        """Terminate a connection whose peer floods it with frames that need no answer."""
         if not self._idle_frames.acquire(self._now):
-            raise Http2ConnectionError(
-                "too many frames that ask for nothing", ErrorCode.ENHANCE_YOUR_CALM
-            )
+            raise Http2ConnectionError("too many idle frames", ErrorCode.ENHANCE_YOUR_CALM)
 
     def _check_absent(self, stream_id: int, received: StreamInput) -> None:
         """Check a frame on an idle or closed stream; return if it may be ignored."""
@@ -265,7 +263,7 @@ class Http2Connection:
         if stream is None:
             self._check_absent(stream_id, StreamInput.RECEIVE_DATA)
             return
-        is_open = stream.state is _OPEN  # the usual case, without a look at the table
+        is_open = stream.state is _OPEN  # the usual case, without using the table
         if not is_open:
             allowed(_ON_DATA[stream.state], stream_id)
         if stream.expected is not None:
@@ -409,7 +407,7 @@ class Http2Connection:
                 raise Http2ConnectionError("HTTP2 settings error", ErrorCode.FLOW_CONTROL_ERROR)
 
     def _receive_push_promise(self, _: int, __: int, ___: bytes) -> None:
-        raise Http2ConnectionError("a client promises nothing")
+        raise Http2ConnectionError("a client must not send PUSH_PROMISE")
 
     def _receive_ping(self, flags: int, _: int, payload: bytes) -> None:
         if not flags & frames.ACK:
@@ -430,15 +428,15 @@ class Http2Connection:
 
     def _receive_window_update(self, _: int, stream_id: int, payload: bytes) -> None:
         more = int.from_bytes(payload, "big") & frames.MAX_WINDOW
-        if more < _SMALL_UPDATE:  # more larger ones would exceed the largest window
+        if more < _SMALL_UPDATE:  # many larger updates would exceed the largest window
             self._count_idle_frame()
         if not stream_id:
             if not more:
-                raise Http2ConnectionError("a window that is no wider")
+                raise Http2ConnectionError("a window update of 0")
             self._writer.window += more
             if self._writer.window > frames.MAX_WINDOW:
                 raise Http2ConnectionError(
-                    "a window that is too wide", ErrorCode.FLOW_CONTROL_ERROR
+                    "a window that is too large", ErrorCode.FLOW_CONTROL_ERROR
                 )
             self._send_blocked()
             return
@@ -605,7 +603,7 @@ class Http2Connection:
         return bool(self._writer.out)
 
     def data_to_send(self) -> bytes | list[bytes | memoryview]:
-        """Return the bytes to send; as pieces where joining would copy long data."""
+        """Return the bytes to send; in pieces if joining them would copy long data."""
         return self._writer.data_to_send()
 
 
@@ -661,11 +659,11 @@ class Http2Limits:
     stream_window, connection_window : int
         Bytes that the peer may send before WINDOW_UPDATE.
     resets_per_s : float
-        Mean rate of streams that the peer may reset, besides one for each response (CVE-2023-44487).
+        Mean rate of streams that the peer may reset, in addition to one for each response (CVE-2023-44487).
     settings_at_once, settings_per_s : float
         Burst and mean rate of SETTINGS: each may affect every stream.
     idle_frames_at_once, idle_frames_per_s : int, float
-        Burst and mean rate of frames that ask for nothing, besides four for each call and message: small
+        Burst and mean rate of idle frames, in addition to four for each call and message: small
         WINDOW_UPDATE, PRIORITY, acknowledgements, empty DATA and unknown frames.
     max_unread_replies : int
         Acknowledgements and header blocks for a peer that does not read; a long block counts for several.

@@ -81,7 +81,7 @@ class Http2ConnectionError(Exception):
 
 
 class HpackError(Http2ConnectionError):
-    """A header block cannot be decoded; nor can later ones (RFC 7541, RFC 9113 section 4.3)."""
+    """A header block cannot be decoded, and neither can later ones (RFC 7541, RFC 9113 section 4.3)."""
 
     def __init__(self, text: str) -> None:
         super().__init__(f"Failed parsing HTTP/2 ({text})", ErrorCode.COMPRESSION_ERROR)

@@ -65,12 +65,12 @@ class FrameWriter:
     frame_size : int
         The peer's SETTINGS_MAX_FRAME_SIZE.
     blocked : dict of Http2Stream to None
-        Streams whose data waits for the connection's window or the transport, in order of arrival; streams
-        that wait for their own window are not among them.
+        Streams whose data waits for the connection's window or the transport, in order of arrival;
+        not those that wait for their own window.
     is_paused : bool
         Whether data is queued because the transport's buffers are full.
     unread_replies : int
-        Replies since data is queued.
+        Replies since data was first queued.
     out : list of bytes-like
         Bytes to send.
     """
@@ -91,7 +91,7 @@ class FrameWriter:
         self.out: list[bytes | memoryview] = []
 
     def data_to_send(self) -> bytes | list[bytes | memoryview]:
-        """Return the bytes to send; as pieces where joining would copy long data."""
+        """Return the bytes to send; in pieces if joining them would copy long data."""
         out, self.out = self.out, []
         if self._is_large:
             self._is_large = False

@@ -86,7 +86,7 @@ class InferCall:
         self.options.outputs = outputs
 
     def set_sequence_id(self, text: str) -> None:
-        """Set a string correlation id; the empty string is no id."""
+        """Set a string correlation id; the empty string means no id."""
         if len(text.encode("utf-8", "surrogateescape")) > _LONGEST_ID:
             raise UnsupportedError("string correlation ID cannot be longer than 128 characters")
         self.options.correlation_id = text or 0

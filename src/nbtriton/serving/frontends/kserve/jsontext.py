@@ -74,8 +74,8 @@ _SHORT = {
 LONG_TEXT = 256 << 10
 # Elements that are freed at once.
 _AT_ONCE = 1 << 16
-# Limits of one text. To free an object of a million members takes 100 ms, in which no other thread runs; and the
-# garbage collector visits all lists in one go.
+# Limits of one text. Freeing an object of a million members takes 100 ms, in which no other thread
+# runs, and the garbage collector visits all lists in one go.
 MOST_MEMBERS = 1 << 16
 MOST_LISTS = 1 << 20
 _LIMITS = {

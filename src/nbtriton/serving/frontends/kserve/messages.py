@@ -77,13 +77,13 @@ def health_response(serving: bool) -> bytes:
 
 # Larger messages are read by `read_long`, on a worker: a shorter one takes 20 ms at most.
 LONG = 64 << 10
-# Values that have a length also where they are no list.
+# Values that have a length even if they are not lists.
 _WITH_LENGTH = (
     FieldDescriptor.TYPE_STRING,
     FieldDescriptor.TYPE_BYTES,
     FieldDescriptor.TYPE_MESSAGE,
 )
-# Limit of the fields of a message, those of nested messages and the bytes of shapes included.
+# Limit of the fields of a message, including those of nested messages and the bytes of shapes.
 MOST_FIELDS = 1 << 16
 _CONTENTS = "inference.InferTensorContents"
 _INPUT = "inference.ModelInferRequest.InferInputTensor"
@@ -161,7 +161,7 @@ class _Scan:
             self.inputs.append({})
         parts: list[bytes] = []
         known = _described(kind)
-        done = at  # what is before is in `parts`
+        done = at  # everything before is in `parts`
         for tag, begin, start, stop in _fields(data, at, end):
             self._record(1)
             nested, is_packed = known.get(tag, (None, False))

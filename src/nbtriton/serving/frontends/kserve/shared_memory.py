@@ -79,7 +79,7 @@ class _SystemRegion(_Region):
         return {field: getattr(self, field) for field in fields}
 
     def close(self) -> None:
-        """Close the descriptor; no request may use it, as another file may get its number."""
+        """Close the descriptor; no request may use it any more, as another file may get its number."""
         self.closed = True
         if not self.leases:
             os.close(self.descriptor)
@@ -361,7 +361,7 @@ class SharedMemory:
         NotFoundError
             The region does not exist.
         InvalidArgumentError
-            The part is not inside the region, or the object has shrunk meanwhile.
+            The part is not inside the region, or the object has shrunk since.
         """
         with self._lock:
             region = self._regions.get(name)

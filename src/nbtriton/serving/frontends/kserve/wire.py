@@ -61,9 +61,9 @@ DTYPES = {name: numpy_dtype(name) for name in DATATYPES if name not in ("BYTES",
 Data = bytes | memoryview | np.ndarray[Any, Any] | Any
 
 _LENGTH_SIZE = 4
-# Limit of the elements of a BYTES tensor: to free as many objects takes 80 ms, in which no other thread runs.
+# Limit of the elements of a BYTES tensor: freeing that many objects takes 80 ms, in which no other thread runs.
 MOST_STRINGS = 1 << 22
-# An array of numpy has no more.
+# A numpy array has no more dimensions.
 _MOST_DIMENSIONS = 64
 _HUGE = 1 << 64
 
@@ -113,7 +113,7 @@ def element_count(shape: Sequence[int]) -> int:
 
 
 def _product(shape: Sequence[int]) -> int:
-    """Return the product of dimensions; of a million of them 2^64 stands for all that is larger."""
+    """Return the product of dimensions, up to 2^64: there may be a million of them."""
     if len(shape) <= _MOST_DIMENSIONS:
         return math.prod(shape)
     found = 0 if 0 in shape else 1

@@ -19,7 +19,7 @@ _LOCATION = re.compile(rb"\x0a\x08location\x12([\x01-\x7f])")
 
 
 class Exporter:
-    """What an export writes of the models of a backend; the methods are those of a backend without an exporter."""
+    """The files that an export writes for a backend's models; these methods are for backends without an exporter."""
 
     def default_file(self, config: ModelConfig) -> str:
         """Return the name that a model's file has without ``default_model_filename``; empty if there is none."""
@@ -61,7 +61,7 @@ def _external_files(path: Path) -> list[str]:
     Parameters
     ----------
     path : Path
-        Other files and directories have none.
+        Other files and directories refer to none.
     """
     if path.suffix != ".onnx" or not path.is_file() or not path.stat().st_size:
         return []

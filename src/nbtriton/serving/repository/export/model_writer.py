@@ -265,7 +265,7 @@ class ModelWriter:
         return "TorchScript in model.py", self._write_python(torch_file("model.pt"), place)
 
     def _write_stand_in(self, reason: str, source: object, version: int, place: Path) -> str:
-        """Copy the files of a stand-in's directory; the model's file too if only its backend is missing."""
+        """Copy the files of a stand-in's directory, including the model's file if only its backend is missing."""
         name = self._name
         has_file = False
         if isinstance(source, Path):
@@ -286,7 +286,7 @@ class ModelWriter:
         return "stand-in"
 
     def _call_notes(self, names: Collection[str]) -> list[str]:
-        """Return notes about known calls of other models by business logic scripting."""
+        """Return notes about known calls to other models by business logic scripting."""
         name = self._name
         calls = self._server.engine.model_server.called_by(name)
         if calls:

@@ -161,7 +161,7 @@ def estimator_file(estimator: object, outputs: Collection[str], input_name: str)
     if module == "__main__":
         raise UnsupportedError(
             f"a {type(estimator).__name__} cannot be written: its class is defined in the notebook",
-            hint="put the class into a module of its own",
+            hint="put the class into a separate module",
         )
     calls = ", ".join(f"{name!r}: rows(MODEL.{name}(batch))" for name in outputs)
     text = ESTIMATOR.replace("CALLS", calls).replace("GIVEN", repr(input_name))
@@ -211,7 +211,7 @@ class _Resolver:
         place = is_local(value)
         if place is not None:
             if _is_ours(value):
-                self.file.missing[name] = "nbtriton itself, which no Triton server has"
+                self.file.missing[name] = "nbtriton itself, which a Triton server does not have"
                 return
             if not is_carried:
                 self.file.missing[name] = f"from the file {place.name}, which is not installed"
@@ -257,7 +257,7 @@ class _Resolver:
         if own or main.encode() in data:
             raise UnsupportedError(
                 f"'{name}' cannot be carried: its class is defined in the notebook",
-                hint="put the class into the model's cell, or into a module of its own",
+                hint="put the class into the model's cell, or into a separate module",
             )
         self._need_here("pickle", "pickle")
         self.assignments.append(f'{name} = pickle.loads((HERE / "{name}.pkl").read_bytes())')
@@ -280,7 +280,7 @@ class _Resolver:
 def _complete(text: str, namespace: Mapping[str, Any], carry: Collection[str] | bool) -> ModelFile:
     resolver = _Resolver(namespace, carry)
     resolver.resolve(text)
-    # With this line annotations, which Triton does not need, are never evaluated.
+    # With this line annotations are never evaluated: Triton does not need them.
     if unneeded := annotation_names(text) & {*resolver.file.missing}:
         if "annotations" not in split_future(text)[0]:
             text = f"from __future__ import annotations\n{text}"

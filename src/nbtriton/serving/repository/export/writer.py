@@ -123,7 +123,7 @@ def export_repository(
     AlreadyExistsError
         The directory has other contents.
     InvalidArgumentError
-        A model whose name no folder can have, or a directory that cannot be made.
+        The name of a model cannot be that of a folder, or a directory cannot be made.
     UnsupportedError
         The text of a model's code is unknown, or a torch module cannot be written.
     """
@@ -150,7 +150,7 @@ def export_repository(
         if name not in names:
             raise NotFoundError(f"files for model '{name}'", hint=nearest(name, names))
     for name in names:
-        # A repository is read without its hidden folders.
+        # Hidden folders are not part of a repository.
         if name.startswith(".") or not is_folder_name(name):
             raise InvalidArgumentError(f"model '{name}': its name cannot be that of a folder")
     root = absolute(directory)
