@@ -296,7 +296,7 @@ def test_names_that_are_not_python_names() -> None:
             "h = my-model(A=x)",
             1,
             "a dataflow line calls one model and names its outputs",
-            'a name that is none of Python\'s stands in quotes: OUT = "my-model"(IN=x)',
+            'a name that is not a Python name is quoted: OUT = "my-model"(IN=x)',
         ),
         (
             "a.b = join(A=x)",

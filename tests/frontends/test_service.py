@@ -199,7 +199,7 @@ def test_a_pattern_that_re2_cannot_read_forwards_nothing(
 ) -> None:
     assert forwards_of(pattern) is None
     assert len(caplog.messages) == (pattern != "")
-    assert all(f"'{pattern}' is no pattern of RE2" in message for message in caplog.messages)
+    assert all(f"'{pattern}' is not an RE2 pattern" in message for message in caplog.messages)
 
 
 # -- what is reported --------------------------------------------------------------------------------

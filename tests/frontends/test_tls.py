@@ -184,8 +184,8 @@ def test_a_wrong_certificate_is_reported(keys: Path, server: Server, tmp_path: P
     for tls, error in (
         (Tls("", key), "TLS needs the file of the server's certificate"),
         (Tls(certificate, str(tmp_path / "none")), "No such file or directory"),
-        (Tls(certificate, str(keys / "client.key")), "are no certificate with its key in PEM"),
-        (Tls(key, key), "are no certificate with its key in PEM"),
+        (Tls(certificate, str(keys / "client.key")), "are not a certificate and its key in PEM"),
+        (Tls(key, key), "are not a certificate and its key in PEM"),
         (Tls(certificate, str(locked)), "the key asks for a password"),
         (Tls(certificate, key, "", mutual=True), "TLS needs the file of the root certificate"),
         (Tls(certificate, key, key, mutual=True), "holds no certificate in PEM"),

@@ -288,7 +288,7 @@ def test_several_reports_in_one_picture(tmp_path):
         assert figure.save(tmp_path / name).read_bytes().startswith(begin)
     with pytest.raises(InvalidArgumentError, match="nothing to plot"):
         nt.plot()
-    with pytest.raises(InvalidArgumentError, match="str is no report"):
+    with pytest.raises(InvalidArgumentError, match="str is not a report"):
         nt.plot("before")
 
 
