@@ -212,9 +212,10 @@ def test_a_prediction_has_the_range_of_what_its_measurements_allow():
     assert slow.infer_per_s_range == pytest.approx((99, 101), rel=0.001)
     low_us, high_us = point.latency_p99_range_us
     assert low_us < 4000 * 0.8 < point.latency_p99_us < 4000 * 1.25 < high_us
-    # The busier the machine was, the wider; and stalls that were left out may come again.
+    # An execution had between three quarters of a core and a whole one; and stalls that were left out may come again.
     busy = replace(found, others=1.0, environment={"cpus": 4})
-    assert only(whatif(busy, concurrency=16)).infer_per_s_range[0] < low
+    wide = only(whatif(busy, concurrency=16)).infer_per_s_range
+    assert wide == pytest.approx((low * 0.75, high / 0.75), rel=0.005)
     (model,) = found.models.values()
     stalls = tuple(replace(each, stalls_us=(9000.0,)) for each in model.points)
     stalled = replace(found, models={"m": replace(model, points=stalls)})
@@ -222,6 +223,19 @@ def test_a_prediction_has_the_range_of_what_its_measurements_allow():
     assert point_with.infer_per_s == pytest.approx(point.infer_per_s)
     assert point_with.latency_p99_range_us[1] > 9000
     assert "at least" in repr(whatif(found, concurrency=16)._repr_mimebundle_()["text/plain"])
+
+
+@pytest.mark.parametrize(("executions", "share"), [(4, 1.5), (100, 1.1)])
+def test_few_executions_that_differ_give_a_wide_range(executions, share):
+    # A standard deviation of half the mean: two standard errors of the mean are 50% and 10%.
+    found = profile({(1, 1): [0.5, 1.5], (1, 2): [0.5, 1.5]}, rows=1)
+    (model,) = found.models.values()
+    points = tuple(replace(each, executions=executions) for each in model.points)
+    low, high = only(
+        whatif(replace(found, models={"m": replace(model, points=points)}), concurrency=8)
+    ).infer_per_s_range
+    assert low == pytest.approx(1000 / share / 1.05 * 0.99, rel=0.03)
+    assert high == pytest.approx(1000 * share / 0.95 * 1.01, rel=0.03)
 
 
 @pytest.mark.parametrize(

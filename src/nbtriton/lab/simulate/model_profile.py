@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
+from statistics import fmean, pvariance
 from typing import TYPE_CHECKING, Any
 
 from nbtriton.common.checks import PATH, check
@@ -78,6 +80,11 @@ class ServicePoint:
     def mean_us(self) -> float:
         """Mean execution time in microseconds."""
         return sum(self.times_us) / len(self.times_us)
+
+    def scaled(self, factor: float, *, stalls: bool = False) -> ServicePoint:
+        """Return the point with other times: these by a factor, with the stalls where asked for."""
+        times_us = self.times_us + (self.stalls_us if stalls else ())
+        return replace(self, times_us=tuple(us * factor for us in times_us))
 
     def percentile_us(self, percent: float) -> float:
         """Return a percentile of the execution times in microseconds."""
@@ -178,6 +185,16 @@ class ModelProfile:
     lookup_us: float = 0.0
     insert_us: float = 0.0
     drift: tuple[float, float] = (1.0, 1.0)
+
+    @property
+    def deviation(self) -> float:
+        """Standard deviation of the execution times of a batch size, as a share of their mean: over all of them."""
+        several = [point for point in self.points if len(point.times_us) > 1]
+        return math.sqrt(
+            fmean(pvariance(point.times_us) / point.mean_us**2 for point in several)
+            if several
+            else 0.0
+        )
 
     @property
     def rows(self) -> tuple[int, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -35,9 +36,9 @@ _PLACE = (
 )  # fmt: skip
 # Requests of a window.
 _REQUESTS = 1000
-# A measurement on a quiet machine is within these shares of a prediction, of throughput and of the 99th percentile;
-# other programs that use all cores add so much.
-_MARGIN, _TAIL_MARGIN, _BUSY_MARGIN = 0.05, 0.15, 0.25
+# Nine of ten measurements on a quiet machine were within these shares of their predictions, of throughput and of the
+# 99th percentile (40 cases of bench.predict: 4.2% and 24.3%).
+_MARGIN, _TAIL_MARGIN = 0.05, 0.25
 # A measured window of a hundred requests has one more or one less, at any rate that the server follows.
 _COUNT_MARGIN = 0.01
 _OPTIONS = {name: option for name, option in PERF.items() if name not in _PLACE}
@@ -127,15 +128,14 @@ def whatif(
         if point is None or interrupted or profile.is_declared:
             return point, interrupted
         # The same load on the slowest and on the fastest server that the measurements allow.
-        margin = _MARGIN + _BUSY_MARGIN * profile.busy
         others = [point]
-        for changed in _bounds(under, margin):
+        for changed in _bounds(under):
             bound = Experiment(changed, in_force, seed=level.seed)
             other, interrupted = bound.measure(level, models)
             if other is None or interrupted:
                 return point, interrupted
             others.append(other)
-        return _with_ranges(point, others, 1 + _TAIL_MARGIN + _BUSY_MARGIN * profile.busy), False
+        return _with_ranges(point, others), False
 
     source = PointSource(perf_options.model, tuple(perf_options.sweep_models))
     session = Session(measure, total, perf_options.observer)
@@ -174,10 +174,11 @@ def whatif(
     )
 
 
-def _with_ranges(point: PerfPoint, others: Sequence[PerfPoint], tail: float) -> PerfPoint:
+def _with_ranges(point: PerfPoint, others: Sequence[PerfPoint]) -> PerfPoint:
     """Return a point with the ranges of throughput and p99 latency that several simulations span."""
     rates = [each.infer_per_s for each in others]
     tails_us = [each.latency_p99_us for each in others]
+    tail = 1 + _TAIL_MARGIN
     return replace(
         point,
         infer_per_s_range=(min(rates) * (1 - _COUNT_MARGIN), max(rates) * (1 + _COUNT_MARGIN)),
@@ -185,26 +186,34 @@ def _with_ranges(point: PerfPoint, others: Sequence[PerfPoint], tail: float) -> 
     )
 
 
-def _bounds(profile: Profile, margin: float) -> tuple[Profile, Profile]:
-    """Return a profile as slow as its slowest turn, with its stalls, and one as fast as its fastest turn.
+def _bounds(profile: Profile) -> tuple[Profile, Profile]:
+    """Return the slowest and the fastest profile that agree with what was measured.
 
-    Both are slower, or faster, by a share on top.
+    All execution times are slower, or faster, by three factors. The first is what the profile saw of its own
+    spread: its slowest and fastest turn, and at least two standard errors of the mean of its executions. The second
+    is what other programs took: beside those that use a share *b* of the cores, an execution that computes gets 1 - b
+    of a core, so that at rest it may take 1 - b of the measured time, and a crowd such as was measured may make
+    another one take 1 / (1 - b) of it. The third is `_MARGIN`. The slow profile has the stalls.
     """
+    left = max(1 - profile.busy, 0.01)
     slow, fast = {}, {}
     for name, one in profile.models.items():
-        least, most = one.drift[0] * (1 - margin), one.drift[1] * (1 + margin)
+        low, high = one.drift
+        points = [
+            (each, 2 * one.deviation / math.sqrt(max(1, each.executions))) for each in one.points
+        ]
         slow[name] = replace(
             one,
             points=tuple(
-                replace(each, times_us=tuple(us * most for us in each.times_us + each.stalls_us))
-                for each in one.points
+                each.scaled(max(high, 1 + error) * (1 + _MARGIN) / left, stalls=True)
+                for each, error in points
             ),
         )
         fast[name] = replace(
             one,
             points=tuple(
-                replace(each, times_us=tuple(us * least for us in each.times_us))
-                for each in one.points
+                each.scaled(min(low, 1 / (1 + error)) * (1 - _MARGIN) * left)
+                for each, error in points
             ),
         )
     return replace(profile, models=slow), replace(profile, models=fast)
