@@ -8,6 +8,10 @@ import pytest
 import nbtriton as nt
 from nbtriton.backends.python import install_pb_utils
 from nbtriton.common.errors import InvalidArgumentError, NotFoundError
+from nbtriton.lab.explain.diagnosis import instance_findings, waiting_finding
+from nbtriton.lab.explain.record import Settings
+from nbtriton.model.config import parse_pbtxt
+from nbtriton.runtime.engine.core.snapshot import InterpreterWait
 from tests.engine.support import Gate, echo, ensemble_text, gated, streaming
 
 TENSORS = """
@@ -301,6 +305,28 @@ def test_a_model_that_calls_itself_is_told_and_tested_no_further(server):
     assert (finding.severity, finding.subject) == ("error", "calls")
     assert "calls model 'm' and would wait forever" in finding.text
     assert [model.name for model in server.models()] == ["m"]
+
+
+@pytest.mark.parametrize(
+    ("group", "said"),
+    [
+        ("count: 64 kind: KIND_CPU", "64 instances on 2 cores"),
+        ("count: 8 kind: KIND_CPU", ""),
+        ("count: 64 kind: KIND_GPU gpus: 0", ""),
+    ],
+)
+def test_many_more_instances_than_cores_are_a_hint(group, said):
+    config = parse_pbtxt(f'name: "m" instance_group {{ {group} }}')
+    found = list(instance_findings(Settings.of(config), 2))
+    assert [one.text.partition(":")[0] for one in found] == [said] * bool(said)
+    assert all("instance_group { count: 2 kind: KIND_CPU }" in one.fix for one in found)
+
+
+def test_instances_that_were_seen_to_wait_for_the_lock_get_processes():
+    waited = InterpreterWait(probes=40, waits=20.0)
+    found = waiting_finding("m", waited)
+    assert "waited for each other's Python code 50% of the time" in found.text
+    assert 'key: "INSTANCE_ISOLATION" value { string_value: "process" }' in found.fix
 
 
 @pytest.mark.medium

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,8 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 from nbtriton.common.checks import CALL, MAPPING, SWITCH, Kind, check, number, optional
 from nbtriton.common.errors import InvalidArgumentError, NotFoundError, TritonError, nearest
-from nbtriton.drawing import table_html, table_text
+from nbtriton.common.quoting import quoted
+from nbtriton.drawing import counted, table_html, table_text
+from nbtriton.lab.explain.findings import IN_PROCESSES
 from nbtriton.lab.explain.model_tests import LIMIT_S, model_findings
+from nbtriton.lab.explain.record import Settings
 from nbtriton.lab.explain.settings_rules import Finding, settings_findings
 from nbtriton.lab.perf.progress import Observer, PerfProgress
 from nbtriton.model.config import (
@@ -27,12 +31,17 @@ from nbtriton.model.config import (
     validate,
     validate_io,
 )
+from nbtriton.runtime.engine.core.snapshot import InterpreterWait
+from nbtriton.runtime.engine.diagnostics.interpreter import advice, is_waiting
 from nbtriton.serving.repository.validation import validate_repository
 
 if TYPE_CHECKING:
     from nbtriton.runtime.engine import Server
 
-__all__ = ["Diagnosis", "doctor"]
+__all__ = ["Diagnosis", "doctor", "instance_findings", "waiting_finding"]
+
+# Instances for each core from which more of them are hardly meant.
+_MOST = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,6 +278,9 @@ def _of_server(
         findings += _ignored(one, server.ignored(one).items())
         findings += _elsewhere(configs[one])
         findings += _completed(server, one, configs[one])
+        findings += instance_findings(Settings.of(configs[one]), os.cpu_count() or 1)
+        waits = (model.interpreter for model in server.models() if model.name == one)
+        findings += (waiting_finding(one, wait) for wait in waits if is_waiting(wait))
         if test and not (is_ensemble(configs[one]) and not name):
             told = partial(_tell, observer, began_s, one, index, len(names))
             findings += model_findings(server, one, inputs, limit_s=seconds, on_test=told)
@@ -304,6 +316,28 @@ def _completed(server: Any, name: str, config: ModelConfig) -> Iterator[Finding]
             "backends that complete a model with a batch dimension batch it (default-max-batch-size)",
             "say max_batch_size, and dynamic_batching if it is wanted",
         )  # fmt: skip
+
+
+def instance_findings(settings: Settings, cores: int) -> Iterator[Finding]:
+    """Yield a hint where a model has many more instances on the host than it has cores."""
+    if settings.ensemble or settings.kind != "KIND_CPU" or settings.instances <= _MOST * cores:
+        return
+    yield Finding(
+        "hint", settings.name, "instance_group",
+        f"{settings.instances} instances on {counted(cores, 'core')}: what computes here runs {cores} at a time",
+        "an execution that computes keeps a core busy; only what waits, for a disk, a network or another device, "
+        "leaves it to others",
+        f"%%triton_config {quoted(settings.name)}\ninstance_group {{ count: {cores} kind: KIND_CPU }}",
+    )  # fmt: skip
+
+
+def waiting_finding(name: str, wait: InterpreterWait) -> Finding:
+    """Return the finding about instances that were seen to wait for the interpreter lock."""
+    return Finding(
+        "warning", name, "INSTANCE_ISOLATION", advice(name, wait),
+        "threads of one process take turns at Python code: one holds the interpreter lock",
+        f"%%triton_config {quoted(name)}\n{IN_PROCESSES}",
+    )  # fmt: skip
 
 
 def _ignored(name: str, fields: Any) -> list[Finding]:

@@ -20,8 +20,17 @@ from nbtriton.lab.explain.slow import time_text
 from nbtriton.runtime.engine import BatchRecord
 from nbtriton.scheduling import REASONS
 
-__all__ = ["Proposal", "batch_findings", "had_idle_instance", "proposal", "refusal_findings"]
+__all__ = [
+    "IN_PROCESSES",
+    "Proposal",
+    "batch_findings",
+    "had_idle_instance",
+    "proposal",
+    "refusal_findings",
+]
 
+# A fragment of a configuration: instances in processes of their own.
+IN_PROCESSES = 'parameters { key: "INSTANCE_ISOLATION" value { string_value: "process" } }'
 # The share of batches from which a reason gets a sentence; rarer reasons are in the table only.
 _NOTABLE = 0.1
 _MOST = 3
@@ -322,7 +331,7 @@ def _more_instances(record: ModelRecord, why: str) -> Proposal:
         return Proposal(
             record.name,
             f"{why}, and {record.interpreter}",
-            'parameters { key: "INSTANCE_ISOLATION" value { string_value: "process" } }',
+            IN_PROCESSES,
         )
     count = settings.instances + 1
     return Proposal(
