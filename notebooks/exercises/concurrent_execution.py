@@ -19,7 +19,7 @@ def most_at_once(batches):
     solution="4",
     hint="The model has one instance and no batching. What can an instance do at a time?",
     mistakes={
-        "1": "One execution holds one request here: without dynamic_batching nobody joins anybody.",
+        "1": "One execution holds one request here: without dynamic_batching requests share no batch.",
     },
 )
 def executions_of_four(answer, server):
@@ -57,7 +57,7 @@ def the_fourth_waits_for(answer, server):
     assert before, f"It did not wait: {last.instance} was free. Run the three instances first."
     numbers = sorted(batch.requests[0] for batch in batches)
     happened = numbers.index(before[-1].requests[0])
-    assert answer == happened, f"It ran on {last.instance}: whose was that before?"
+    assert answer == happened, f"It ran on {last.instance}: which request had it before?"
     return f"Its instance, {last.instance}, was the first to be free."
 
 
@@ -88,7 +88,7 @@ def at_once_with_resources(answer, server):
     solution="4",
     hint="Priority 1 gets twice as many turns as priority 2: write the order down, u u p u u p.",
     mistakes={
-        "6": "All of the urgent ones first: that would starve the other. A priority is a share, no precedence.",
+        "6": "All of the urgent ones first: that would starve the other. A priority is a share of the turns, not a precedence.",
         "3": "Turn by turn, as if both had the same priority.",
     },
 )

@@ -29,7 +29,7 @@ def the_third_began(answer, server):
     hint="There are two slots. What ends when conversation 1 says its third word, and in which execution is that?",
     mistakes={
         "1": "The first execution has only the very first word: the others came while it ran.",
-        "2": "Conversations 1 and 2 have the two slots. Number 3 has none yet, although its word is there.",
+        "2": "Conversations 1 and 2 have the two slots. Number 3 has none yet, although its first word has come.",
         "3": "In the third execution conversation 1 ends: its slot is free after that.",
     },
 )
@@ -43,7 +43,7 @@ def the_third_begins(answer, server):
     solution="2",
     hint="There are four candidates now, so all three conversations are candidates from the start.",
     mistakes={
-        "4": "That was with two slots: nobody has to end first here.",
+        "4": "That was with two slots: here no conversation has to end first.",
         "1": "When the first word came, nothing else was there, and there is no delay.",
     },
 )
@@ -62,9 +62,9 @@ def the_third_begins_with_oldest(answer, server):
     hint="A sequence that sends nothing for max_sequence_idle_microseconds loses its slot. The default is a second.",
 )
 def forgotten_conversations(server):
-    """Configure `chat` so that a conversation that nobody ends loses its slot after 0.2 s.
+    """Configure `chat` so that a conversation without an END loses its slot after 0.2 s.
 
-    The check begins two and leaves them; a third one wants a slot. It looks how long that one had to wait.
+    The check begins two and leaves them; a third one wants a slot. It measures how long that one waits.
     """
     futures = [
         server.submit(

@@ -51,7 +51,7 @@ def without_a_delay(answer, server):
     solution="[4, 2]",
     hint="A batch leaves when it is full, or when its oldest request has waited for the delay.",
     mistakes={
-        "[1, 4, 1]": "With a delay an idle instance is no reason to leave: the first one waits for company.",
+        "[1, 4, 1]": "With a delay an idle instance is no reason to leave: the first one waits for others.",
         "[6]": "max_batch_size is 4 now.",
     },
 )
@@ -66,10 +66,10 @@ def with_a_delay(answer, server):
 @nt.exercise(
     example="'full'",
     solution="'delay'",
-    hint="Nobody else comes. What is left to end its waiting?",
+    hint="No other request comes. What else can end its wait?",
     mistakes={
         "'full'": "Two rows are not four.",
-        "'idle'": "Idle it was all the time; there is a delay now.",
+        "'idle'": "It was idle all the time, but now there is a delay.",
     },
 )
 def why_the_last_left(answer, server):
@@ -110,7 +110,7 @@ def with_a_preferred_size(answer, server):
     hint="One runs. How many may wait?",
     mistakes={
         "3": "The first of the five runs at once: it waits in no queue.",
-        "5": "Nobody is refused while there is room.",
+        "5": "A request is not refused while there is room.",
     },
 )
 def refused(answer, server):
@@ -127,7 +127,7 @@ def refused(answer, server):
 @nt.exercise(
     example="[0, 1, 2]",
     solution="[0, 3, 5, 1, 2, 4]",
-    hint="The one that runs is not interrupted. Of those that wait, who goes first?",
+    hint="The one that runs is not interrupted. Of those that wait, which one goes first?",
     mistakes={
         "[3, 5, 0, 1, 2, 4]": "Request 0 was already running when the others came.",
         "[0, 1, 2, 3, 4, 5]": "That is the order of arrival: the order within one priority.",

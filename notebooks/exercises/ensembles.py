@@ -52,8 +52,8 @@ def ink_alone(server):
     answer = server.infer("ink_alone", image)
     assert list(answer) == ["SEGMENTATION"], f"Its outputs are {list(answer)}."
     assert np.allclose(answer["SEGMENTATION"], expected), (
-        "The ink is another than that of ensemble_model."
+        "The ink differs from that of ensemble_model."
     )
     asked = executed(server, "classification_model") - before
-    assert not asked, "The row reader was asked as well, for an answer that nobody wants."
-    return "The same ink, and the row reader was left alone."
+    assert not asked, "The row reader was executed as well, although its answer was not asked for."
+    return "The same ink, and the row reader was not executed."

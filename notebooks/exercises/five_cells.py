@@ -11,9 +11,9 @@ from nbtriton.extensions.lessons import took_about
 @nt.exercise(
     example="3",
     solution="8",
-    hint="The instance runs one request at a time, in the order of arrival. Who stands before you?",
+    hint="The instance runs one request at a time, in the order of arrival. Which ones are before yours?",
     mistakes={
-        "1": "Only if nobody were before it: with 8 outstanding and one instance, 7 others are in the line.",
+        "1": "Only if it were alone: with 8 outstanding and one instance, 7 others are before it in the queue.",
         "7": "Seven others end before it. Its own call ends, too.",
     },
 )

@@ -14,25 +14,25 @@ from nbtriton.extensions.lessons import MachineBusyError
     },
 )
 def requests_inside(answer, server):
-    """At the last rate of `rush` nobody fixed how many requests are outstanding.
+    """At the last rate of `rush` the number of outstanding requests was not fixed.
 
-    How many were inside of the server at a time, in the mean?
+    How many were inside the server at a time, on average?
     """
     requests = server.requests("scorer")[-500:]
     assert len(requests) == 500, "Run the three rates first."
     span = max(one.answered_ns for one in requests) - min(one.arrival_ns for one in requests)
     inside = sum(one.answered_ns - one.arrival_ns for one in requests) / span
-    assert 0.7 < answer / inside < 1.3, "The recorder counts another number, by a third or more."
+    assert 0.7 < answer / inside < 1.3, "The recorder's number differs by a third or more."
     return f"The recorder counts {inside:.1f}; the law needs neither the queue's rules nor the model's times."
 
 
 @nt.exercise(
     example="5",
     solution="16",
-    hint="While one call takes 40 ms, who else is outstanding, and where?",
+    hint="While one call takes 40 ms, how many other requests are outstanding, and where?",
     mistakes={
-        "2": "These are the requests whose own call is slow. What of those that wait behind it?",
-        "100": "Between two slow calls there are 49 quick ones, and whoever comes then meets none.",
+        "2": "These are the requests whose own call is slow. What about those that wait behind it?",
+        "100": "Between two slow calls there are 49 quick ones, and a request that comes then meets none.",
     },
 )
 def slow_percent(answer, server):
