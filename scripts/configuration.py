@@ -9,11 +9,13 @@ Each section is a function in `SECTIONS` that returns lines of Markdown.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from nbtriton.model.config import field_effects
+from nbtriton.options.blocks import PERF, PROFILE, TUNE
 from nbtriton.options.endpoints import ENDPOINTS
+from nbtriton.options.repository import REPOSITORY
 from nbtriton.options.server import SERVER
 from nbtriton.options.table import Option
 from nbtriton.serving.frontends.serve.flags import NO_EFFECT, groups
@@ -34,20 +36,27 @@ No setting is ignored silently. A setting
 """
 
 
+# Where the options of a table are given.
+TABLES: Mapping[str, Mapping[str, Option]] = {
+    "Options of a server: `nt.server(…)`, `%triton_server`, `nbtriton serve`, `c.NBTriton`": SERVER,
+    "Options of a repository: `server.load_repository(…)`, `%triton_load`, `nbtriton serve`": REPOSITORY,
+    "Options of endpoints: `server.serve(…)`, `%triton_serve`, `nbtriton serve`": ENDPOINTS,
+    "Options of a measurement: `nt.perf(…)`, `%triton_perf`, `nbtriton perf`; of a prediction: `nt.whatif(…)`, `%triton_whatif`": PERF,
+    "Options of a profile: `nt.profile(…)`, `%triton_profile`": PROFILE,
+    "Options of a search: `nt.tune(…)`, `%triton_tune`": TUNE,
+}
+
+
 def python_options() -> list[str]:
     """Return the tables of the options that Python, the magics and ``nbtriton serve`` share."""
     lines = []
-    for title, table in (
-        (
-            "## Options of a server: `nt.server(…)`, `%triton_server`, `nbtriton serve`, `c.NBTriton`",
-            SERVER,
-        ),
-        (
-            "## Options of endpoints: `server.serve(…)`, `%triton_serve`, `nbtriton serve`",
-            ENDPOINTS,
-        ),
-    ):
-        lines += [title, "", "| Python | on a line | value | default | |", "|---|---|---|---|---|"]
+    for title, table in TABLES.items():
+        lines += [
+            f"## {title}",
+            "",
+            "| Python | on a line | value | default | |",
+            "|---|---|---|---|---|",
+        ]
         for name, one in table.items():
             value = one.value or "|".join(one.choices)
             flags = ", ".join(f"`{flag}`" for flag in one.flags.split())
@@ -95,7 +104,7 @@ def _row(flag: Option) -> str:
     told = default in (None, "", (), False, True) or f"({default})" in flag.help
     if not told:
         notes.append(f"`{default}` by default")
-    if flag.action:
+    if flag.action == "append":
         notes.append("may be repeated")
     if flag.ours:
         notes.append("not in 2.51")

@@ -161,7 +161,7 @@ def test_values_in_any_case_and_unique_beginnings_of_names() -> None:
          "--grpc-infer-response-compression-level=HIGH", "--log-verbose=TRUE", "--exit-timeout-secs",
          "-1", "--trace-level=Tensors"],
     )  # fmt: skip
-    assert found.model_control_mode == "explicit"
+    assert found.control_mode == "explicit"
     assert found.rate_limit == "execution_count"
     assert found.allow_http is True
     assert found.grpc_infer_response_compression_level == "high"
@@ -173,7 +173,7 @@ def test_values_in_any_case_and_unique_beginnings_of_names() -> None:
 
 def test_the_last_of_two_counts_where_there_is_one() -> None:
     assert parse_flags(["--id=a", "--id=b"]).name == "b"
-    assert parse_flags(["--load-model=a", "--load-model=b"]).load_model == ["a", "b"]
+    assert parse_flags(["--load-model=a", "--load-model=b"]).load_models == ["a", "b"]
 
 
 @pytest.mark.parametrize(

@@ -345,7 +345,7 @@ def test_L5_the_wildcard_stands_alone(server, root):
 def test_unknown_mode_and_repository(server, root):
     with pytest.raises(NotFoundError):
         server.load_repository(root)
-    with pytest.raises(InvalidArgumentError, match="unknown model control mode 'pol'") as caught:
+    with pytest.raises(InvalidArgumentError, match="unknown control mode 'pol'") as caught:
         server.load_repository(root, control_mode="pol")
     assert caught.value.hint == "did you mean 'poll'?"
     for directories in ("", [""]):

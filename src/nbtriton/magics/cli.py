@@ -7,6 +7,7 @@ import contextlib
 import platform
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from nbtriton.common import __version__, entries
@@ -15,6 +16,8 @@ from nbtriton.common.packages import core_is_compiled
 from nbtriton.options import only
 from nbtriton.options.blocks import DATA, PERF
 from nbtriton.options.reading import float_list
+from nbtriton.options.repository import REPOSITORY
+from nbtriton.options.server import SERVER
 
 __all__ = ["main"]
 
@@ -87,17 +90,8 @@ def _parser() -> argparse.ArgumentParser:
     validate.add_argument(
         "--print", action="store_true", dest="show", help="also print the completed configurations"
     )
-    validate.add_argument(
-        "--disable-auto-complete-config",
-        action="store_true",
-        help="take the configurations as they are, as tritonserver does with this flag",
-    )
-    validate.add_argument(
-        "--model-config-name",
-        default="",
-        metavar="NAME",
-        help="prefer configs/NAME.pbtxt to config.pbtxt",
-    )
+    for name in ("auto_complete", "config_name"):
+        REPOSITORY[name].add(validate.add_argument)
     validate.add_argument(
         "--backend-directory",
         metavar="DIR",
@@ -113,11 +107,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _add_stand_in(command: argparse.ArgumentParser) -> None:
-    command.add_argument(
-        "--stand-in",
-        action="store_true",
-        help="a model whose backend or file is missing runs as a stand-in of its shapes",
-    )
+    replace(SERVER["stand_in"], action="store_true").add(command.add_argument)
 
 
 def _add_perf(perf: argparse.ArgumentParser) -> None:
@@ -175,8 +165,8 @@ def _validate(arguments: argparse.Namespace) -> int:
     directory = arguments.backend_directory
     for finding in validate_repository(
         arguments.directory,
-        auto_complete=not arguments.disable_auto_complete_config,
-        config_name=arguments.model_config_name,
+        auto_complete=arguments.auto_complete,
+        config_name=arguments.config_name,
         settings={} if directory is None else {"": {BACKEND_DIRECTORY: directory}},
         stand_in=arguments.stand_in,
     ):

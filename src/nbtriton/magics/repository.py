@@ -19,6 +19,7 @@ from nbtriton.magics.arguments import arguments
 from nbtriton.magics.common import evaluate, keep, keep_option, parse
 from nbtriton.options.endpoints import ENDPOINTS, endpoint_port
 from nbtriton.options.reading import name_list, unquoted
+from nbtriton.options.repository import REPOSITORY
 from nbtriton.serving.server import server
 
 if TYPE_CHECKING:
@@ -69,23 +70,7 @@ class RepositoryMagics(Magics):
     @output_can_be_silenced
     @magic_arguments()
     @argument("directory", nargs="+", metavar="REPO", help="a model repository, or several")
-    @argument(
-        "--control", choices=("none", "explicit", "poll"), default="none",
-        help="load all models now (none), those that are asked for, or all and again what changes",
-    )  # fmt: skip
-    @argument(
-        "--load-model", type=unquoted, action="append", default=[], metavar="NAME",
-        help="with --control explicit: load it now; '*' for all",
-    )  # fmt: skip
-    @argument("--poll-s", type=float, default=15.0, metavar="S", help="seconds between polls (15)")
-    @argument(
-        "--disable-auto-complete-config", action="store_true",
-        help="take the configurations as they are",
-    )  # fmt: skip
-    @argument(
-        "--model-config-name", default="", metavar="NAME",
-        help="prefer configs/NAME.pbtxt to config.pbtxt",
-    )  # fmt: skip
+    @arguments(tuple(REPOSITORY.values()))
     @keep_option
     @line_magic
     def triton_load(self, line: str) -> Any:
@@ -98,14 +83,12 @@ class RepositoryMagics(Magics):
             control.load("other")
         """
         options = parse(self.triton_load, line)
+        found = vars(options)
+        given: dict[str, Any] = {n: one.of_parsed(found[n]) for n, one in REPOSITORY.items()}
         with _said(LoadWarning):
             control = server().load_repository(
                 [os.path.expanduser(unquoted(text)) for text in options.directory],  # noqa: PTH111 - "" stays
-                control_mode=options.control,
-                load_models=options.load_model,
-                poll_s=options.poll_s,
-                auto_complete=not options.disable_auto_complete_config,
-                config_name=options.model_config_name,
+                **given,
             )
         return keep(self.shell, options.out, control)
 

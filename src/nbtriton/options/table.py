@@ -94,13 +94,14 @@ class Option:
     def add(self, to: Callable[..., Any]) -> Any:
         """Call an ``add_argument`` or IPython's ``argument`` with this option; return what it returns."""
         settings: dict[str, Any] = {
-            "dest": self.parameter, "help": self.help, "default": self.default,
+            "dest": self.parameter, "help": self.help,
+            "default": [] if self.action == "append" and self.default == () else self.default,
         }  # fmt: skip
         if self.action:
             settings["action"] = self.action
         if self.action == "store_const":
             settings["const"] = self.const
-        elif self.action != "store_true":
+        elif self.action not in ("store_true", "store_false"):
             if self.choices:
                 settings["choices"] = self.choices
             else:
@@ -112,6 +113,8 @@ class Option:
 
     def _of_line(self, text: str) -> Any:
         text = unquoted(text)
+        if text == self.default:  # which argparse reads as well
+            return text
         try:
             return None if self.off and text == self.off else self.read(text)
         except InvalidArgumentError as error:

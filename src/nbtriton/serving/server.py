@@ -13,6 +13,7 @@ from nbtriton.backends.forking import per_process
 from nbtriton.common import entries
 from nbtriton.common.errors import LoadWarning, UnsupportedError
 from nbtriton.options.endpoints import ENDPOINTS, EndpointSettings, endpoint_ports
+from nbtriton.options.repository import REPOSITORY, RepositorySettings
 from nbtriton.options.server import SERVER, ServerSettings
 from nbtriton.options.table import signed
 from nbtriton.runtime.engine import Server as EngineServer
@@ -53,30 +54,19 @@ class Server(EngineServer):  # noqa: D101 - the docstring of what it extends
         """Open endpoints of `serve`."""
         return tuple([one for one in list(self._endpoints) if _is_open(one)])
 
+    @signed(REPOSITORY)
     def load_repository(
         self,
         directory: str | Path | Sequence[str | Path],
-        *,
-        control_mode: str = "none",
-        load_models: Sequence[str] = (),
-        poll_s: float = 15.0,
-        auto_complete: bool = True,
-        config_name: str = "",
-        strict_readiness: bool = True,
-        exit_on_error: bool = False,
-        load_threads: int = 4,
-        load_retries: int = 0,
+        **options: Unpack[RepositorySettings],
     ) -> ModelControl:
         """Load the models of a repository as Triton does; a model that fails does not affect others.
 
         Parameters
         ----------
         directory : path or sequence of paths
-        control_mode : {"none", "explicit", "poll"}
-            Load all models once; or the models of `load_models` and `ModelControl.load`; or all, and
-            changed models every `poll_s` seconds.
-        load_models, poll_s, auto_complete, config_name, strict_readiness, exit_on_error, load_threads, load_retries
-            As in `nbtriton.serving.repository.control.ModelControl`.
+        **options
+            See `nbtriton.options.repository.RepositorySettings`.
 
         Returns
         -------
@@ -102,19 +92,7 @@ class Server(EngineServer):  # noqa: D101 - the docstring of what it extends
         from nbtriton.serving.repository.control import ModelControl, kept_reason
 
         self.engine.check_open()
-        control = ModelControl(
-            self,
-            directory,
-            mode=control_mode,
-            load_models=load_models,
-            poll_s=poll_s,
-            auto_complete=auto_complete,
-            config_name=config_name,
-            strict_readiness=strict_readiness,
-            exit_on_error=exit_on_error,
-            load_threads=load_threads,
-            load_retries=load_retries,
-        )
+        control = ModelControl(self, directory, **options)
         for old in self._controls:
             if old.directories == control.directories:  # the cell ran again
                 old.close()

@@ -5,14 +5,13 @@ Texts and statuses are Triton's (L4, L9). A text that Triton only logs is the hi
 
 from __future__ import annotations
 
-import math
 import threading
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from os import PathLike
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, Unpack
 
 from nbtriton.common.checks import DIRECTORY, Kind, absolute, check, listed
 from nbtriton.common.closing import Closing
@@ -23,10 +22,11 @@ from nbtriton.common.errors import (
     NotFoundError,
     TritonError,
     UnavailableError,
-    nearest,
 )
 from nbtriton.drawing import TableView
 from nbtriton.model.config import ModelConfig, to_json
+from nbtriton.options.repository import REPOSITORY, RepositorySettings
+from nbtriton.options.table import read_settings, signed
 from nbtriton.runtime.engine import Server
 from nbtriton.runtime.engine.core.model_runtime import ModelRuntime
 from nbtriton.runtime.engine.core.threads import blocked_here
@@ -40,9 +40,7 @@ from nbtriton.serving.repository.polling import (
     directories_of,
 )
 
-__all__ = ["MODES", "ModelControl", "kept_reason", "start_polling"]
-
-MODES = ("none", "explicit", "poll")
+__all__ = ["ModelControl", "kept_reason", "start_polling"]
 
 _NOT_EXPLICIT = "explicit model load / unload is not allowed if polling is enabled"
 _WILDCARD = "Wildcard model name '*' must be the ONLY startup model if specified at all."
@@ -53,6 +51,7 @@ _DIRECTORIES = Kind(
 _COLUMNS = ("model", "version", "state", "reason")
 
 
+@signed(REPOSITORY)
 class ModelControl(Closing, TableView):
     """Model control of one or more repositories for a server, as in Triton.
 
@@ -61,26 +60,8 @@ class ModelControl(Closing, TableView):
     server : Server
     directories : path or sequence of paths
         The model repositories.
-    mode : {"none", "explicit", "poll"}
-        Triton's ``--model-control-mode``. ``"none"`` loads all models once; ``"explicit"`` loads
-        `load_models`, and others by `load`; ``"poll"`` loads changed models every `poll_s` seconds.
-    load_models : sequence of str
-        ``--load-model``; ``"*"`` alone for all.
-    poll_s : float
-        ``--repository-poll-secs``; 0 or less for polls by `poll_now` only.
-    auto_complete : bool
-        False is ``--disable-auto-complete-config``.
-    config_name : str
-        ``--model-config-name``: ``configs/<name>.pbtxt`` is preferred to ``config.pbtxt``.
-    strict_readiness : bool
-        ``--strict-readiness``: the server is ready only if every model is.
-    exit_on_error : bool
-        ``--exit-on-error``: raise if a model fails to load at the start. By default the other
-        models serve, and the reasons are in `errors`.
-    load_threads : int
-        ``--model-load-thread-count``: models loaded concurrently.
-    load_retries : int
-        ``--model-load-retry-count``: retries of a version that fails.
+    **options
+        See `nbtriton.options.repository.RepositorySettings`.
 
     Raises
     ------
@@ -101,21 +82,10 @@ class ModelControl(Closing, TableView):
         self,
         server: Server,
         directories: str | Path | Sequence[str | Path],
-        *,
-        mode: str = "none",
-        load_models: Sequence[str] = (),
-        poll_s: float = 15.0,
-        auto_complete: bool = True,
-        config_name: str = "",
-        strict_readiness: bool = True,
-        exit_on_error: bool = False,
-        load_threads: int = 4,
-        load_retries: int = 0,
+        **options: Unpack[RepositorySettings],
     ) -> None:
-        if mode not in MODES:
-            raise InvalidArgumentError(
-                f"unknown model control mode '{mode}'", hint=nearest(mode, MODES)
-            )
+        given = read_settings("a repository", REPOSITORY, options)
+        mode, load_models, poll_s = given["control_mode"], given["load_models"], given["poll_s"]
         everything = tuple(load_models) == ("*",)
         if "*" in load_models and not everything:
             raise InvalidArgumentError(_WILDCARD)
@@ -124,8 +94,6 @@ class ModelControl(Closing, TableView):
                 f"models to load are named, but in mode '{mode}' all are loaded",
                 hint="control_mode='explicit' loads those alone",
             )
-        if math.isnan(poll_s) or poll_s > threading.TIMEOUT_MAX:
-            raise InvalidArgumentError(f"poll_s must be a number of seconds, found {poll_s}")
         if isinstance(directories, Iterator):
             directories = list(directories)
         check({"directories": directories}, {"directories": _DIRECTORIES})
@@ -137,14 +105,14 @@ class ModelControl(Closing, TableView):
         self.server = server
         self.directories = tuple(map(absolute, directories))
         self.mode = mode
-        self.strict_readiness = strict_readiness
+        self.strict_readiness = given["strict_readiness"]
         self._loader = ModelLoader(
             server,
             self.directories,
-            auto_complete=auto_complete,
-            config_name=config_name,
-            threads=load_threads,
-            retries=load_retries,
+            auto_complete=given["auto_complete"],
+            config_name=given["config_name"],
+            threads=given["load_threads"],
+            retries=given["load_retries"],
         )
         self._closed = threading.Event()
         self._poller: threading.Thread | None = None
@@ -154,7 +122,7 @@ class ModelControl(Closing, TableView):
         for name, error in self._loader.load(names).items():
             self._loader.failed(name, error)
         self.startup_error = self._startup_error(names, named=bool(load_models) and not everything)
-        if exit_on_error and self.startup_error is not None:
+        if given["exit_on_error"] and self.startup_error is not None:
             raise self.startup_error
         if mode == "poll" and poll_s > 0:
             self._poller = start_polling(weakref.ref(self), self._closed, poll_s)

@@ -19,10 +19,16 @@ from typing import TYPE_CHECKING, Any
 from nbtriton.backends import SETTINGS_OF_ALL, find_backend
 from nbtriton.common import entries
 from nbtriton.common.errors import InternalError, InvalidArgumentError, TritonError
+from nbtriton.options.repository import REPOSITORY
 from nbtriton.runtime.engine import CODE_TEXTS
 from nbtriton.serving.frontends.serve.flags import HELP, NO_EFFECT, parse_flags, usage
 from nbtriton.serving.frontends.serve.logs import LogSettings
-from nbtriton.serving.frontends.serve.options import endpoint_options, server_options, start_log
+from nbtriton.serving.frontends.serve.options import (
+    endpoint_options,
+    given_options,
+    server_options,
+    start_log,
+)
 from nbtriton.serving.frontends.service import FailedControl
 
 if TYPE_CHECKING:
@@ -63,7 +69,7 @@ def serve_command(make_server: Callable[..., Server], argv: Sequence[str]) -> in
     directories = sorted({*arguments.model_repository, *arguments.model_store})
     if not directories:
         raise InvalidArgumentError("--model-repository must be specified", hint=HELP)
-    if arguments.load_model and arguments.model_control_mode != "explicit":
+    if arguments.load_models and arguments.control_mode != "explicit":
         raise InvalidArgumentError(
             "Error: Use of '--load-model' requires setting '--model-control-mode=explicit' as well."
         )
@@ -122,16 +128,15 @@ def _set_up(
             return InternalError(f"failed to stat file {directory}")
         if not Path(directory).is_dir():
             return InvalidArgumentError("repository path is not a valid directory")
+    settings: dict[str, Any] = given_options(arguments, REPOSITORY) | {
+        "auto_complete": arguments.auto_complete and not arguments.strict_model_config,
+        "exit_on_error": False,
+        "load_threads": max(1, arguments.load_threads),
+        "load_retries": max(0, arguments.load_retries),
+    }
     control = server.load_repository(
         directories,
-        control_mode=arguments.model_control_mode,
-        load_models=arguments.load_model,
-        poll_s=arguments.repository_poll_secs,
-        auto_complete=not (arguments.disable_auto_complete_config or arguments.strict_model_config),
-        config_name=arguments.model_config_name,
-        strict_readiness=arguments.strict_readiness,
-        load_threads=max(1, arguments.model_load_thread_count),
-        load_retries=max(0, arguments.model_load_retry_count),
+        **settings,
     )
     _log.info("\n%s", model_table(control.index()))
     return control.startup_error

@@ -17,6 +17,7 @@ from nbtriton.common import entries
 from nbtriton.common.errors import InvalidArgumentError, TritonError, nearest
 from nbtriton.options import triton as kinds
 from nbtriton.options.endpoints import ENDPOINTS
+from nbtriton.options.repository import REPOSITORY
 from nbtriton.options.server import SERVER
 from nbtriton.options.table import Option
 from nbtriton.options.triton import Kind, choice
@@ -109,17 +110,10 @@ _GROUPS: Mapping[str, tuple[Option, ...]] = {
     "Model repository": (
         flag("model-repository", kinds.TEXT, None, "a directory of models", True),
         flag("model-store", kinds.TEXT, None, "the same as --model-repository", True),
-        flag("exit-on-error", kinds.BOOLEAN, True, "end if a model cannot be loaded at the start"),
-        flag("disable-auto-complete-config", kinds.SWITCH, False, "take configurations as they are"),
-        _of(ENDPOINTS["strict_readiness"]),
-        flag("model-control-mode", choice("model-control-mode", "none", "poll", "explicit"), "none",
-             "who loads models: none (all at the start), poll (the repository is read again and "
-             "again), explicit (clients may)"),
-        flag("repository-poll-secs", kinds.INTEGER, 15, "seconds between two polls; 0 for none"),
-        flag("load-model", kinds.TEXT, None, "with explicit control, load this one; * for all", True),
-        flag("model-config-name", kinds.NAME, "", "prefer configs/NAME.pbtxt to config.pbtxt"),
-        flag("model-load-thread-count", kinds.INTEGER, 4, "models that load at a time"),
-        flag("model-load-retry-count", kinds.INTEGER, 0, "times that a version that failed is tried again"),
+        replace(REPOSITORY["exit_on_error"], default=True),
+        *(_of(REPOSITORY[name]) for name in ("auto_complete", "strict_readiness", "control_mode")),
+        replace(REPOSITORY["poll_s"], flags="--repository-poll-secs", value=kinds.INTEGER.shown, read=kinds.INTEGER.read),
+        *(_of(REPOSITORY[name]) for name in ("load_models", "config_name", "load_threads", "load_retries")),
     ),
     "HTTP": (
         flag("allow-http", kinds.BOOLEAN, True, "answer over HTTP"),
@@ -220,7 +214,7 @@ def parse_flags(argv: Sequence[str]) -> SimpleNamespace:
     except getopt.GetoptError as error:
         raise _unreadable(error.opt, argv) from None
     values: dict[str, Any] = {
-        one.parameter: [] if one.action else one.default for one in known.values()
+        one.parameter: [] if one.action == "append" else one.default for one in known.values()
     }
     given = set()
     for written, text in found:
@@ -228,12 +222,14 @@ def parse_flags(argv: Sequence[str]) -> SimpleNamespace:
         option = known[name]
         given.add(name)
         try:
-            value = option.read(text) if option.value else True
+            value = option.read(text) if option.value else option.action != "store_false"
         except TritonError as error:
             raise InvalidArgumentError(
                 f'Bad option: "--{name}".\n{error.message}', hint=error.hint or HELP
             ) from None
-        values[option.parameter] = [*values[option.parameter], value] if option.action else value
+        values[option.parameter] = (
+            [*values[option.parameter], value] if option.action == "append" else value
+        )
     if rest:
         raise InvalidArgumentError(f"Unexpected argument: {rest[0]}", hint=HELP)
     return SimpleNamespace(**values, given=given)
@@ -271,6 +267,6 @@ def usage() -> str:
         lines += ["", f"{title}:"] if title else [""]
         for one in flags:
             lines.append(f"  --{one.long[0]} {one.value}".rstrip())
-            text = one.help + "; may be repeated" * bool(one.action)
+            text = one.help + "; may be repeated" * (one.action == "append")
             lines += textwrap.wrap(text, 90, initial_indent=" " * 8, subsequent_indent=" " * 8)
     return "\n".join(lines)

@@ -26,7 +26,7 @@ from nbtriton.serving.frontends.spans import SPAN_NUMBERS, OpenTelemetry
 from nbtriton.serving.frontends.tracing import TraceValues, check_values
 
 __all__ = [
-    "cache_bytes", "check_ports", "endpoint_options", "metrics_settings", "server_options", "start_log", "trace_settings",
+    "cache_bytes", "check_ports", "endpoint_options", "given_options", "metrics_settings", "server_options", "start_log", "trace_settings",
 ]  # fmt: skip
 
 _log = logging.getLogger("nbtriton.serve")
@@ -49,7 +49,7 @@ def start_log(arguments: SimpleNamespace) -> LogSettings:
 
 def server_options(arguments: SimpleNamespace) -> dict[str, Any]:
     """Return the arguments of `nbtriton.Server`."""
-    options = _given(arguments, SERVER)
+    options = given_options(arguments, SERVER)
     if arguments.backend_directory is not None:
         options["backend_config"].setdefault("", {})[BACKEND_DIRECTORY] = (
             arguments.backend_directory
@@ -58,7 +58,7 @@ def server_options(arguments: SimpleNamespace) -> dict[str, Any]:
     return {**options, "cache_bytes": cache_bytes(arguments), "summaries": summaries}
 
 
-def _given(arguments: SimpleNamespace, table: Mapping[str, Option]) -> dict[str, Any]:
+def given_options(arguments: SimpleNamespace, table: Mapping[str, Option]) -> dict[str, Any]:
     """Return the options of a table that flags say."""
     found = vars(arguments)
     return {name: one.of_parsed(found[name]) for name, one in table.items() if name in found}
@@ -66,7 +66,7 @@ def _given(arguments: SimpleNamespace, table: Mapping[str, Option]) -> dict[str,
 
 def endpoint_options(arguments: SimpleNamespace) -> dict[str, Any]:
     """Return the arguments of `nbtriton.serving.frontends.serve`, except the log."""
-    options = _given(arguments, ENDPOINTS)
+    options = given_options(arguments, ENDPOINTS)
     if options["grpc_port"] is None:
         options["grpc_port"] = _GRPC_PORT
     for protocol in ("http", "grpc", "metrics"):
