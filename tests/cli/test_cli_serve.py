@@ -371,7 +371,7 @@ def test_flags_that_clients_notice(repository: Path) -> None:
         with pytest.raises(urllib.error.HTTPError) as refused:
             urllib.request.urlopen(f"{url}/systemsharedmemory/unregister", b"")
         assert refused.value.code == 501
-        assert re.match(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ I \d+ building\.py:\d+\] ", lines[0])
+        assert re.match(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ I \d+ loader\.py:\d+\] ", lines[0])
 
 
 def test_L4_a_model_that_fails_ends_the_server_unless_a_flag_says_otherwise(

@@ -77,7 +77,10 @@ class EndpointSettings(TypedDict, total=False):
         "str | None", _text("--metrics-address", "by default as --http-address", None)
     ]
     name: Annotated[str, _text("--id", "the server's name in its metadata", "triton")]
-    strict_readiness: Annotated[bool, _switch("--strict-readiness", "the server is ready only if every model is, by default")]
+    strict_readiness: Annotated[
+        bool,
+        _switch("--strict-readiness", "the server is ready only if every model is, by default"),
+    ]
     client_shm: Annotated[
         bool, _switch("--allow-client-shm", "clients may register shared memory", ours=True)
     ]
