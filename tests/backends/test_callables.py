@@ -272,7 +272,7 @@ def test_an_estimator_of_unknown_width_wants_an_example(server):
         def predict(self, x):
             return x.sum(axis=1)
 
-    with pytest.raises(ConfigError, match="nothing says what a Estimator takes"):
+    with pytest.raises(ConfigError, match="the inputs of a Estimator are unknown"):
         server.load("max_batch_size: 8", Estimator(), name="refused")
     server.load(
         "max_batch_size: 8", Estimator(), name="summed", example=np.ones((2, 3), np.float32)

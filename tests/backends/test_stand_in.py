@@ -197,7 +197,7 @@ def test_a_recording_of_a_server_is_a_cost(tmp_path):
     assert [round(found.seconds(rows) * 1e6) for rows in (1, 2, 4, 5)] == [100, 167, 300, 367]
     assert found.source == "recorded in stand_in.json"
     named = PLAN + 'parameters { key: "STAND_IN_STATISTICS" value { string_value: "none.json" } }'
-    with pytest.raises(InternalError, match=r"none.json' is no recording: FileNotFoundError"):
+    with pytest.raises(InternalError, match=r"none.json' is not a recording: FileNotFoundError"):
         cost_of(as_config(named), tmp_path)
 
 

@@ -1,7 +1,7 @@
 """The interface between the engine and a backend, which runs batches.
 
-The engine knows queues, but not the inside of models. A backend runs one batch, and knows no queues. A
-backend outside of this package registers a `Backend` subclass under the entry point group
+The engine knows queues, but not the inside of models. A backend runs one batch, and knows nothing
+of queues. A backend outside this package registers a `Backend` subclass under the entry point group
 ``nbtriton.backends``.
 """
 
@@ -39,7 +39,7 @@ __all__ = [
 
 # The folder of Python-based backends: ``--backend-directory`` is a setting of all backends.
 BACKEND_DIRECTORY = "backend-directory"
-# Settings that may be given for all backends at once: Triton passes on no others.
+# Settings that may be given for all backends at once: Triton passes no others on.
 SETTINGS_OF_ALL = ("default-max-batch-size", BACKEND_DIRECTORY)
 # The hint of an error where a stand-in would help.
 WAY_OUT = (
@@ -72,16 +72,16 @@ class BackendRequest(Protocol):
     requested_outputs : frozenset of str
         Never empty: by default all outputs of the model.
     owned_inputs : frozenset of str
-        Names of inputs without other references, which the model may use without a copy. All others are to be
-        copied before the model may write to them or keep them.
+        Names of inputs without other references, which the model may use without a copy. All others
+        must be copied before the model may write to them or keep them.
     batch_size : int
         First dimension of the inputs, 1 for a model that does not batch.
     copies_outputs : bool
-        The receiver of a response copies its outputs before the model continues: they may be the model's own
-        memory. Otherwise they are copies.
+        The receiver of a response copies its outputs before the model continues, so they may be the
+        model's own memory. Otherwise they must be copies.
     orders_events : bool
-        The receiver of a response makes its own device work wait for the writers of the outputs. Otherwise
-        they are completely written when it gets them.
+        The receiver of a response makes its own device work wait for the writers of the outputs.
+        Otherwise they must be completely written when it gets them.
     trace : RequestTrace or None
         The trace of the request; None for most requests.
     """
@@ -235,7 +235,7 @@ class BackendInstance(ABC):
         request in the caller's thread, which saves two hand-overs between threads.
     readiness : callable or None
         Asks the model whether it can accept requests now; any thread may call it, and it may take seconds.
-        None for a model that always can.
+        None for a model that always accepts them.
     running : object
         The context that the model's code may query while it runs; see `nbtriton.backends.core.executing`. Set
         by the creator of the instance, before the first `execute`.
@@ -261,8 +261,9 @@ class BackendInstance(ABC):
         Returns
         -------
         sequence of Response or None
-            One entry per request, in order; None for a request answered through ``send``. None alone for a
-            decoupled model. The engine owns a returned list, which it clears, and the memory of the outputs:
+            One entry per request, in order; None for a request answered through ``send``. For a
+            decoupled model, None instead of the sequence. The engine owns a returned list, which it
+            clears, and the memory of the outputs:
             the model must keep no reference to them.
 
         Raises
@@ -274,8 +275,8 @@ class BackendInstance(ABC):
     def watch(self, on_lost: Callable[[str], None]) -> None:
         """Set the function to call when the instance is lost, for example with its process.
 
-        ``on_lost(cause)`` is called once for each loss, on any thread, and before `execute` raises because of
-        it; at once if the instance is lost already.
+        ``on_lost(cause)`` is called once for each loss, on any thread, and before `execute` raises
+        because of it; immediately if the instance is already lost.
         """
 
     def restart(self) -> None:
@@ -284,11 +285,11 @@ class BackendInstance(ABC):
         Raises
         ------
         Exception
-            It could not be created, and remains lost.
+            The instance could not be created, and remains lost.
         """
 
     def abandon(self) -> None:
-        """End `execute`, whose requests have been answered, `restart` or `finalize`; called on any thread."""
+        """Abort `execute`, whose requests have been answered, `restart` or `finalize`; called on any thread."""
 
     def finalize(self) -> None:
         """Release the resources of the instance; nothing is executed afterwards."""
@@ -316,7 +317,7 @@ class Backend(ABC):
     name: ClassVar[str]
     # Triton's name of the backend in ``platform`` and in metadata.
     platform: ClassVar[str] = ""
-    # The place of its instances: "thread" for threads of this process, or "process".
+    # Where its instances live: "thread" for threads of this process, or "process".
     isolation: ClassVar[str] = "thread"
     # The reported ``runtime`` of a configuration without one.
     runtime: ClassVar[str] = ""
@@ -328,7 +329,7 @@ class Backend(ABC):
     packages: ClassVar[tuple[str, ...]] = ()
     # The operation class of a batch on a simulated GPU, if the backend does not use simulated arrays itself.
     operation: ClassVar[str] = "module"
-    # Of a stand-in: the missing package.
+    # For a stand-in: the missing package.
     stand_in: ClassVar[str] = ""
 
     @classmethod
@@ -343,7 +344,7 @@ class Backend(ABC):
 
     @classmethod
     def missing(cls, source: object, config: ModelConfig) -> str:  # noqa: ARG003
-        """Return the missing package or file without which a source cannot run here; empty if none."""
+        """Return the missing package or file without which a source cannot run here; empty if nothing is missing."""
         for package in cls.packages:
             if find_spec(package) is None:
                 return f"the package '{package}' is not installed"

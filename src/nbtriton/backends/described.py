@@ -38,10 +38,10 @@ class TensorInfo:
     datatype : str
         The protocol's name; empty for an element type that Triton does not have.
     onnx_type : str
-        As in Triton's messages: ``"FLOAT"``.
+        The name in Triton's messages, such as ``"FLOAT"``.
     dims : tuple of int
-        With the batch dimension; -1 for each variable one. Empty for a scalar, and for a tensor without a
-        rank in the model.
+        With the batch dimension; -1 for each variable dimension. Empty for a scalar, and for a
+        tensor without a rank in the model.
     """
 
     datatype: str
@@ -74,7 +74,7 @@ def check(config: ModelConfig, model: Model) -> None:
     InvalidArgumentError, InternalError
         With Triton's text; the order of the checks is Triton's.
     UnsupportedError
-        A mixture of tensors that ONNX Runtime's Python interface does not accept.
+        The model mixes tensors in a way that ONNX Runtime's Python interface does not accept.
     """
     states = config.sequence_batching.state
     controls = control_types(config)
@@ -232,7 +232,7 @@ def complete(
     Raises
     ------
     InvalidArgumentError
-        ``max_batch_size`` is set, and the model does not batch.
+        ``max_batch_size`` is set, but the model does not batch.
     """
     done = ModelConfig()
     done.CopyFrom(config)

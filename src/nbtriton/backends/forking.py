@@ -1,4 +1,4 @@
-"""Process state that a forked child has to renew."""
+"""Process state that a forked child must renew."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def after_fork(function: Callable[[], object]) -> None:
 
 
 def per_process(make: Callable[[], _Value]) -> Callable[[], _Value]:
-    """Return a function that returns one value, such as a lock, made anew in a forked child."""
+    """Return a function that returns one value, such as a lock, and makes a new one in a forked child."""
     value = make()
 
     def renew() -> None:

@@ -73,7 +73,7 @@ class _Wrapped(BackendInstance):
 
     @property
     def readiness(self) -> Callable[[], bool] | None:  # type: ignore[override]
-        """The inner instance's."""
+        """The inner instance's value."""
         return self._inner.readiness
 
     def execute(
@@ -145,7 +145,7 @@ class HostedInstance(_Wrapped):
             return _adopted(place, responses, requests)
 
     def finalize(self) -> None:
-        """Release the stream, too."""
+        """Release the stream as well."""
         try:
             super().finalize()
         finally:
@@ -209,7 +209,7 @@ def _adopted(
     if responses is None:
         return None
     outputs: dict[str, Array] = {}
-    # (The compiled class takes every list for one of its own.)
+    # (The compiled class mistakes every list for its own type.)
     if type(responses) is ScatteredResponses:
         whole, sizes, wanted = responses.parts()
         outputs = {name: _on_device(place, array) for name, array in whole.items()}

@@ -29,7 +29,7 @@ def integer_parameter(config: ModelConfig, key: str) -> int:
     Raises
     ------
     InvalidArgumentError
-        It is not a number of 32 bits.
+        It is not a 32-bit number.
     """
     text = text_parameter(config, key)
     return 0 if text is None else integer_value(text, f"it is parameter {key}")
@@ -41,7 +41,7 @@ def integer_value(text: str, hint: str = "") -> int:
     Raises
     ------
     InvalidArgumentError
-        The text is no number of 32 bits.
+        The text is not a 32-bit number.
     """
     match = re.match(r"\s*[+-]?\d+", text, re.ASCII)
     if match is None or not -(2**31) <= int(match[0]) < 2**31:

@@ -54,7 +54,7 @@ def read_signature(function: Callable[..., Any], *, single_output: str | None = 
     Raises
     ------
     ConfigError
-        An annotation that is no tensor.
+        An annotation does not describe a tensor.
     """
     signature = inspect.signature(function)
     inputs: dict[str, TensorSpec] = {}

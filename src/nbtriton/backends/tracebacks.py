@@ -27,8 +27,8 @@ __all__ = [
 PRIVATE_PACKAGE = "nbtriton_model_"
 _PRIVATE = re.compile(rf"\b{PRIVATE_PACKAGE}\w+\.")
 
-# Files whose frames do not help a model's author: the import machinery's, and ours, of which compiled ones
-# have relative names. Triton's own is C++ and has no frames.
+# Files whose frames do not help a model's author: the import machinery's, and ours, which have
+# relative names if compiled. Triton's own is C++ and has no frames.
 _NOT_USERS = (
     "<frozen importlib", str(Path(__file__).parents[1]) + os.sep, f"nbtriton{os.sep}",
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""The options that magics and the command line share, in blocks by what they say; each is declared here alone.
+"""The options that magics and the command line share, in blocks by subject; each is declared only here.
 
 A block is a TypedDict, for the signatures of Python, and a tuple of the same options, for lines.
 """

@@ -77,8 +77,9 @@ def gather_inputs(
 ) -> dict[str, Array]:
     """Return the named inputs of a batch, joined along axis 0.
 
-    Ragged inputs are joined flat, and the batch inputs of the layout are added. A shape tensor is that of any
-    request, preceded by the size of the batch (G9). The memory belongs to the model, and is writable and
+    Ragged inputs are joined flat, and the batch inputs of the layout are added. A shape tensor is
+    taken from any request, preceded by the size of the batch (G9). The memory belongs to the model,
+    and is writable and
     contiguous. Without `copy` the arrays of a single request are returned as they are, for a model that only
     reads them.
 

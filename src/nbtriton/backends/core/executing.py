@@ -1,7 +1,7 @@
 """The executing instance: the link from the code inside a model to its caller.
 
-The engine and the backends share one context variable, which is set around every call of a model: a second
-one would slow down a step of an ensemble by 5%. Tasks and `asyncio.to_thread` inherit it.
+The engine and the backends share one context variable, which is set around every call of a model. A
+second one would slow down an ensemble's step by 5%. Tasks and `asyncio.to_thread` inherit it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What passes between a caller and a backend: the options of a request, and the responses to one or to a batch."""
+"""Values passed between a caller and a backend: the options of a request, and responses to one or to a batch."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class RequestOptions:
     Raises
     ------
     InvalidArgumentError
-        The request id is no text.
+        The request id is not a string.
 
     Examples
     --------
@@ -138,8 +138,8 @@ class Response:
 class ScatteredResponses(Sequence[Response]):
     """The responses of a batch; outputs are cut, and each response made, on access.
 
-    That costs 2 us per request, outside of the instance: it computes the next batch while another thread
-    delivers this one.
+    Cutting costs 2 us per request, but not on the instance: it computes the next batch while
+    another thread delivers this one.
 
     Parameters
     ----------
@@ -179,7 +179,7 @@ class ScatteredResponses(Sequence[Response]):
         return self._of(range(len(self))[index])
 
     def _of(self, index: int) -> Response:
-        """Return the response of the request at this index, made anew each time."""
+        """Return the response of the request at this index, a new object each time."""
         if self._pieces is None:
             self._pieces = {
                 name: output if isinstance(output, list) else scatter(output, self._sizes)

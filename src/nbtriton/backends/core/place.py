@@ -26,8 +26,8 @@ _IN_FLIGHT: Final = 2
 def fetched(array: Array, reader: str) -> Array:
     """Return an array for a model on the host.
 
-    An array of a simulated GPU is copied, for `reader` in the copy ledger. An array of a GPU is waited for,
-    and stays there for a model that accepts it.
+    An array of a simulated GPU is copied, and the copy ledger names `reader`. An array of a GPU is
+    waited for, and stays on the GPU if the model accepts that.
     """
     if type(array) is _ndarray or not is_on_device(array):
         return array
@@ -74,7 +74,7 @@ class Place:
         while len(self._begun) >= _IN_FLIGHT:
             try:
                 event, _ = self._begun.popleft()
-            except IndexError:  # the model's own thread has called `leave` meanwhile
+            except IndexError:  # the model's own thread has called `leave` in the meantime
                 return
             if not event.is_reached():
                 event.synchronize()
@@ -156,7 +156,7 @@ class Place:
             if not request.orders_events:
                 if not event.is_reached():
                     event.synchronize()
-                self._begun.clear()  # all earlier batches are done, too
+                self._begun.clear()  # all earlier batches are done as well
                 return
 
     def close(self) -> None:

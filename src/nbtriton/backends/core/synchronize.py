@@ -52,7 +52,7 @@ def wait_for_outputs(arrays: Iterable[Array]) -> None:
 
 
 def to_host(array: Array, reader: str = "") -> Array:
-    """Return a device array on the host, for `reader` in the copy ledger.
+    """Return a device array on the host; the copy ledger names `reader`.
 
     BF16 stays a torch tensor: numpy has no such dtype, and models reach it through DLPack.
     """

@@ -1,8 +1,9 @@
 """The interface between the engine and a device: memory, copies, streams, events, errors.
 
 Two implementations: CUDA (`nbtriton.backends.devices.cuda`, by torch or CuPy) and the simulated GPU
-(`nbtriton.backends.devices.simulated`). Work on a device is asynchronous: a call that starts it returns at once, work
-of one stream is done in order, and an event says when a stream has come so far.
+(`nbtriton.backends.devices.simulated`). Work on a device is asynchronous: a call that starts it
+returns immediately, the work of one stream is done in order, and an event is reached when the
+stream has done all work before it.
 """
 
 from __future__ import annotations
@@ -34,11 +35,11 @@ _UNITS = ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"))
 
 
 class CaptureError(InternalError):
-    """Work cannot be captured as a graph; it can still be done one operation at a time."""
+    """The work cannot be captured as a graph; it can still be done one operation at a time."""
 
 
 class OutOfMemoryError(InternalError):
-    """An array does not fit into the memory of a device; nothing else is harmed."""
+    """An array does not fit into the memory of a device; nothing else is affected."""
 
     def __init__(self, device: str, nbytes: int, memory: Memory) -> None:
         used = ", ".join(
@@ -80,7 +81,7 @@ class Stream(ABC):
     Attributes
     ----------
     owner : str
-        Whose work it is, such as a model: memory that is allocated on the stream is accounted to it.
+        The owner of the work, such as a model: memory allocated on the stream is accounted to it.
     """
 
     owner: str
@@ -95,7 +96,7 @@ class Stream(ABC):
 
     @abstractmethod
     def record(self) -> Event:
-        """Return the event behind all work that is in the stream now."""
+        """Return an event after all work that is in the stream now."""
 
     @abstractmethod
     def wait(self, event: Event) -> None:
@@ -108,7 +109,7 @@ class Stream(ABC):
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """The memory of a device in bytes, and who has how much of it."""
+    """The memory of a device in bytes, and how much each owner uses."""
 
     total_bytes: int
     used_bytes: int
@@ -116,7 +117,7 @@ class Memory:
 
     @property
     def free_bytes(self) -> int:
-        """What is left."""
+        """Free memory."""
         return self.total_bytes - self.used_bytes
 
 
@@ -126,11 +127,11 @@ class Weights:
     Attributes
     ----------
     owner : str
-        Whose they are.
+        The owner of the weights.
     nbytes : int
         Their size.
     shared : object
-        What the instances have in common; alive here as long as its id is in use.
+        The object that the instances share; kept alive here while its id is in use.
     holders : int
         How many instances share them.
     """
@@ -163,13 +164,13 @@ class Device(ABC):
     Attributes
     ----------
     index : int
-        As ``gpus`` of an instance group names it.
+        The id in ``gpus`` of an instance group.
     name : str
         Such as ``"NVIDIA H200"`` or ``"simulated GPU 0"``.
     simulated : bool
-        What it times is to be shown with the word simulated.
+        Whether its times must be displayed as simulated.
     ledger : CopyLedger
-        The copies of all devices of the same server.
+        Records the copies of all devices of the server.
     """
 
     index: int
@@ -183,7 +184,7 @@ class Device(ABC):
 
     @abstractmethod
     def memory(self) -> Memory:
-        """Return what is used and what is left."""
+        """Return the used and the free memory."""
 
     @abstractmethod
     def reserve(self, owner: str, nbytes: int, shared: object) -> Reservation:
@@ -192,7 +193,7 @@ class Device(ABC):
         Raises
         ------
         OutOfMemoryError
-            They do not fit.
+            The weights do not fit.
         """
 
     @abstractmethod
@@ -201,35 +202,35 @@ class Device(ABC):
 
     @abstractmethod
     def put(self, array: Array, reader: str, requests: int = 1) -> Array:
-        """Copy an array from the host, in the current stream, through pinned memory that is used again.
+        """Copy an array from the host, in the current stream, through reused pinned memory.
 
         Parameters
         ----------
         array : Array
-            On the host. The copy is of its contents now.
+            An array on the host. Its current contents are copied.
         reader : str
-            Who needs it, as ``model.INPUT``, for the ledger.
+            The input that needs it, as ``model.INPUT``, for the ledger.
         requests : int
-            How many requests it is of.
+            The number of requests in it.
 
         Raises
         ------
         OutOfMemoryError
-            It does not fit.
+            The array does not fit.
         """
 
     @abstractmethod
     def to_device(self, array: Array, reader: str) -> Array:
         """Return an array from any device here: the same memory, or a copy from another device.
 
-        What comes next in the current stream waits for its writer; the calling thread does not.
+        Later work in the current stream waits for the array's writer; the calling thread does not.
         """
 
     @abstractmethod
     def fetch(self, array: Array, reader: str) -> Array:
         """Copy an array of this device to the host, and wait for it.
 
-        NumPy's where that has the datatype, else torch's.
+        A NumPy array if NumPy has the datatype, else a torch tensor.
         """
 
     @abstractmethod
@@ -249,10 +250,10 @@ class Device(ABC):
     ) -> AbstractContextManager[Any]:
         """Return the context of one operation whose parts the device does not see.
 
-        `operation` is one of `nbtriton.backends.devices.settings.OPERATIONS`, `owner` whose it is, `reads` what it
-        reads of the device's memory.
+        `operation` is one of `nbtriton.backends.devices.settings.OPERATIONS`; `reads` are the
+        arrays of the device that it reads.
         """
 
     @abstractmethod
     def close(self) -> None:
-        """Release what the device itself holds, such as staging memory."""
+        """Release the device's own resources, such as staging memory."""

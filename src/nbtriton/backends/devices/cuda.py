@@ -1,6 +1,6 @@
-"""GPUs of NVIDIA, by torch; arrays of CuPy take part by DLPack. Never run on hardware so far.
+"""NVIDIA GPUs, by torch; CuPy arrays are used through DLPack. Not yet run on hardware.
 
-Assumptions about CUDA and torch, to be checked at the first run:
+Assumptions about CUDA and torch, to check at the first run:
 
 - work of one stream is done in order, and ``cudaStreamWaitEvent`` orders two streams without the host;
 - torch's allocator hands freed memory out again on the stream that it was allocated on, so memory that another
@@ -66,7 +66,7 @@ class CudaEvent(Event):
 
 
 def event_behind(stream: Any) -> CudaEvent:
-    """Return the event behind all work that is in a stream of torch's now.
+    """Return an event after all work that is in a torch stream now.
 
     A thread that waits for it sleeps, as in Triton by default: by torch's default a waiting thread keeps a processor busy.
     """
@@ -86,13 +86,13 @@ class _InUse:
         self._capturing = threading.Lock()
 
     def acquire(self, index: int) -> Any:
-        """Return the stream of a device that the fewest have, and none that captures."""
+        """Return the stream of a device that has the fewest holders and is not capturing."""
         import torch
 
         place = torch.device("cuda", index)
         with self._lock:
             found: list[Any] = []
-            for _ in range(2 * _STREAMS):  # others use the pool, too
+            for _ in range(2 * _STREAMS):  # others use the pool as well
                 native: Any = torch.cuda.Stream(place)  # type: ignore[no-untyped-call]
                 if _stream_key(native) == self._captured:
                     continue
@@ -104,7 +104,7 @@ class _InUse:
         return fewest
 
     def release(self, native: Any) -> None:
-        """Note that one holder of a stream does not use it any more."""
+        """Note that one holder no longer uses a stream."""
         with self._lock:
             self._by_stream[_stream_key(native)] -= 1
 
@@ -115,7 +115,7 @@ class _InUse:
         Raises
         ------
         CaptureError
-            Others have it already.
+            Others already have the stream.
         """
         with self._capturing:
             with self._lock:
@@ -139,7 +139,7 @@ def _stream_key(native: Any) -> tuple[int, int]:
 
 
 class CudaStream(Stream):
-    """A stream of torch's, which CuPy uses as well while it is current.
+    """A torch stream, which CuPy also uses while it is current.
 
     Parameters
     ----------
@@ -161,7 +161,7 @@ class CudaStream(Stream):
 
     @property
     def native(self) -> Any:
-        """The stream itself, which is acquired at its first use: some instances never need theirs."""
+        """The stream itself, acquired on first use: some instances never need one."""
         if self._taken is None:
             self._taken = _IN_USE.acquire(self._index)
         return self._taken
@@ -180,11 +180,11 @@ class CudaStream(Stream):
         self._entered.pop().close()
 
     def record(self) -> CudaEvent:
-        """Return the event behind all work that is in the stream now."""
+        """Return an event after all work that is in the stream now."""
         return event_behind(self.native)
 
     def wait(self, event: Event) -> None:
-        """Let what comes next wait for an event; the calling thread does not wait."""
+        """Let later work wait for an event; the calling thread does not wait."""
         assert isinstance(event, CudaEvent)
         self.native.wait_event(event.native)
 
@@ -195,7 +195,7 @@ class CudaStream(Stream):
             self.record().synchronize()
 
     def close(self) -> None:
-        """Let others have the stream; torch keeps it in its pool. May be called twice."""
+        """Release the stream to others; torch keeps it in its pool. May be called twice."""
         taken, self._taken = self._taken, None
         if taken is not None:
             _IN_USE.release(taken)
@@ -210,10 +210,10 @@ _T = TypeVar("_T")
 
 
 class CudaGraph:
-    """Work that was captured once, and is given to a GPU again by one launch.
+    """Work that was captured once and is repeated by one launch.
 
-    It works in the memory that it was captured with: what it reads is written there before, and what it has
-    written is copied away before it is replayed again. One replay at a time.
+    It uses the memory that it was captured with: its inputs are written there before a replay, and
+    its outputs are copied before the next one. One replay at a time.
 
     Attributes
     ----------
@@ -230,7 +230,7 @@ class CudaGraph:
         self._native.replay()
 
     def close(self) -> None:
-        """Release its memory, once its tensors are released, too."""
+        """Release its memory, once its tensors have been released as well."""
         self._native = None
 
 
@@ -261,7 +261,7 @@ class _Written:
                     del self._events[key]
 
     def find(self, array: Array) -> tuple[CudaEvent, str, CudaDevice] | None:
-        """Return the event behind the last write to an array's memory, its writer's name and device."""
+        """Return the event after the last write to an array's memory, and its writer's name and device."""
         with self._lock:
             return self._events.get(_memory_key(array))
 
@@ -270,7 +270,7 @@ _WRITTEN = _Written()
 
 
 def _memory_key(array: Array) -> tuple[int, int]:
-    """Return the device and the address of the memory that an array is a part of."""
+    """Return the device and the address of the memory that contains an array."""
     if kind_of(array) == "cupy":
         return int(array.device.id), int(array.data.mem.ptr)
     return int(array.device.index), int(array.untyped_storage().data_ptr())
@@ -289,11 +289,11 @@ def wait_for(array: Array) -> None:
 
 
 def order_behind(array: Array) -> None:
-    """Let what comes next in this thread's stream wait until an array is written; the thread goes on."""
+    """Let later work in this thread's stream wait until an array is written; the thread does not wait."""
     found = _WRITTEN.find(array)
     if found is None:
         return
-    if kind_of(array) == "cupy":  # its own copies go by CuPy's stream
+    if kind_of(array) == "cupy":  # CuPy copies in its own stream
         found[0].synchronize()
     else:
         torch = sys.modules["torch"]
@@ -340,10 +340,10 @@ class CudaDevice(Device):
     # -- memory ------------------------------------------------------------------------------------
 
     def memory(self) -> Memory:
-        """Return what is used and what is left, by the driver; weights by model, the rest together."""
+        """Return the used and the free memory by the driver; weights by model, the rest together."""
         cuda = self._torch.cuda
         free, total = cuda.mem_get_info(self.index)
-        # What torch keeps for itself is free for the models.
+        # Memory that torch caches is free for the models.
         free += cuda.memory_reserved(self.index) - cuda.memory_allocated(self.index)
         with self._lock:
             by_owner: Counter[str] = Counter()
@@ -393,10 +393,10 @@ class CudaDevice(Device):
         tensor = to_torch(array)
         if tensor.device == self.place:
             self._order(current, found)
-            # Else its memory could be handed out again while this stream still reads it.
+            # Otherwise its memory could be reused while this stream still reads it.
             tensor.record_stream(current)
             return tensor
-        # torch orders such a copy behind the current streams of both devices.
+        # torch orders such a copy after the current streams of both devices.
         there = torch.cuda.current_stream(tensor.device)
         self._order(there, found)
         tensor.record_stream(there)
@@ -509,7 +509,7 @@ class CudaDevice(Device):
     def capture(
         self, work: Callable[[], _T], beside: CudaGraph | None = None
     ) -> tuple[CudaGraph, _T]:
-        """Capture what a call gives to the current stream, instead of doing it; return what it returned, too.
+        """Capture the work that a call gives to the current stream instead of doing it; return the call's result as well.
 
         Parameters
         ----------
@@ -518,7 +518,7 @@ class CudaDevice(Device):
             libraries allocate and choose with their first call is no part of it. Arrays that it makes belong to the
             graph.
         beside : CudaGraph, optional
-            One of this device that is never replayed at the same time, whose memory may be used again.
+            A graph of this device that is never replayed at the same time, whose memory may be reused.
 
         Raises
         ------
@@ -531,7 +531,7 @@ class CudaDevice(Device):
         pool = beside.pool if beside is not None else torch.cuda.graph_pool_handle()
         native = torch.cuda.CUDAGraph()
         try:
-            # Other threads may allocate meanwhile: their calls are no part of this capture.
+            # Other threads may allocate at the same time: their calls are not part of this capture.
             with (
                 capturing(current),
                 torch.cuda.graph(
@@ -541,13 +541,13 @@ class CudaDevice(Device):
                 result = work()
         except BaseException as error:
             self._give_up(native, pool)
-            if isinstance(error, RuntimeError):  # torch's, a full memory too
+            if isinstance(error, RuntimeError):  # an error of torch, full memory included
                 raise CaptureError(str(error).partition("\n")[0]) from None
             raise
         return CudaGraph(native, pool), result
 
     def _give_up(self, native: Any, pool: Any) -> None:
-        """End a capture that failed: torch ends its own part only where CUDA has no complaint.
+        """End a failed capture: torch ends its own part only if CUDA reports no error.
 
         Its allocator would wait for the end for good, and keep all memory meanwhile that several streams have
         used.
@@ -558,7 +558,7 @@ class CudaDevice(Device):
         end = end or of_torch._cuda_endAllocateCurrentStreamToPool  # noqa: SLF001
         try:
             end(self.index, pool)
-        except RuntimeError:  # it had not begun, or torch has ended it
+        except RuntimeError:  # it had not begun, or torch has already ended it
             return
         of_torch._cuda_releasePool(self.index, pool)  # noqa: SLF001
         _FAILED.append(native)
@@ -568,7 +568,7 @@ class CudaDevice(Device):
         return event(enable_timing=True), event(enable_timing=True)
 
     def close(self) -> None:
-        """Nothing is held: pinned memory is torch's."""
+        """Nothing to release: pinned memory belongs to torch."""
 
 
 def _between_ns(begin: Any, end: Any) -> int:

@@ -1,4 +1,4 @@
-"""The devices of one server, and the GPUs of this machine, found without importing a framework where none can exist."""
+"""The devices of one server, and the GPUs of this machine, found without importing a framework if there can be none."""
 
 from __future__ import annotations
 
@@ -37,21 +37,21 @@ def visible_gpus() -> tuple[int, ...]:
         import cupy
 
         return tuple(range(cupy.cuda.runtime.getDeviceCount()))
-    except Exception:  # CuPy raises its own errors where the driver is missing
+    except Exception:  # CuPy raises its own errors if the driver is missing
         return ()
 
 
-# What ``nbtriton.Server(gpus=…)`` takes, once it is checked; None for all that are visible.
+# The checked value of ``nbtriton.Server(gpus=…)``; None for all visible GPUs.
 Gpus = tuple[int, ...] | SimulatedGPUs | None
 
 
 def checked_gpus(given: object) -> Gpus:
-    """Return what ``gpus`` of a server means.
+    """Return the meaning of a server's ``gpus``.
 
     Raises
     ------
     InvalidArgumentError
-        It means nothing.
+        It has no meaning.
     """
     if given is None or isinstance(given, SimulatedGPUs):
         return given
@@ -76,9 +76,9 @@ class DeviceSet(Mapping[int, "Device"]):
     ----------
     ids : tuple of int
     simulated : SimulatedGPUs or None
-        Their settings, where they are simulated.
+        Their settings, if they are simulated.
     ledger : CopyLedger
-        Of all of them.
+        Shared by all devices.
     """
 
     def __init__(self, gpus: Gpus) -> None:
@@ -105,12 +105,12 @@ class DeviceSet(Mapping[int, "Device"]):
         return len(self.ids)
 
     def describe(self, index: int) -> str:
-        """Return a device's name as reports show it."""
+        """Return a device's name for reports."""
         return f"simulated GPU {index}" if self.simulated is not None else f"GPU {index}"
 
     @property
     def managed(self) -> Mapping[int, Device]:
-        """The devices whose copies and order are kept here."""
+        """The devices whose copies and order are managed here."""
         if self.simulated is not None:
             return self
         # Without torch, models that bring CuPy or onnxruntime with CUDA manage for themselves; and ids may be
@@ -118,7 +118,7 @@ class DeviceSet(Mapping[int, "Device"]):
         return self if self.ids and find_spec("torch") is not None and visible_gpus() else {}
 
     def close(self) -> None:
-        """Release what the devices hold."""
+        """Release the devices' resources."""
         for device in list(self._made.values()):
             device.close()
 

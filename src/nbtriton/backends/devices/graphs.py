@@ -1,7 +1,7 @@
 """The graphs of one call, one for each set of input shapes.
 
-The first call of each set of shapes is captured, after warming up, and replayed from then on: one launch instead of
-one for each operation. What cannot be captured is run as it is.
+After a warm-up, the first call with each set of shapes is captured, and replayed from then on: one
+launch instead of one for each operation. Work that cannot be captured runs as it is.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ __all__ = ["Graphs"]
 
 _log = logging.getLogger("nbtriton.backends.devices")
 
-# Calls before a capture, as PyTorch's documentation has it: libraries choose their algorithms then.
+# Calls before a capture, as PyTorch's documentation recommends: libraries choose their algorithms then.
 _WARM_UP: Final = 3
-# Each graph keeps memory for its shapes; further ones run without.
+# Each graph keeps memory for its shapes; further shapes run without one.
 _MOST: Final = 64
 
 # Shape and datatype of each input.
@@ -31,15 +31,15 @@ _Key = tuple[tuple[str, tuple[int, ...], str], ...]
 
 
 class Captured:
-    """One graph: the memory that it reads, what it computes there, and what the call returned.
+    """One graph, with its input memory and the result of the call.
 
     Attributes
     ----------
     graph : CudaGraph
     inputs : mapping of str to Array
-        Of the device; to be written before each replay.
+        Arrays of the device, written before each replay.
     result : object
-        Of the call. Its arrays are overwritten by the next replay.
+        The call's result. The next replay overwrites its arrays.
     """
 
     __slots__ = ("graph", "inputs", "result")
@@ -64,7 +64,7 @@ class Graphs:
     stream : Stream
         Current during every call.
     what : str
-        Whose they are, for the log, such as ``model 'bert'``.
+        The owner for the log, such as ``model 'bert'``.
     """
 
     def __init__(self, device: CudaDevice, stream: Stream, what: str) -> None:
@@ -79,14 +79,14 @@ class Graphs:
         call: Callable[[Mapping[str, Array]], Any],
         inputs: Mapping[str, Array],
     ) -> Captured | None:
-        """Return the graph of a call for inputs of these shapes; None where there can be none.
+        """Return the graph of a call for inputs of these shapes; None if there can be none.
 
         Parameters
         ----------
         call : callable
             Gets arrays of the device, and computes there.
         inputs : mapping of str to Array
-            On the host, or of the device and ordered before what comes next in the stream.
+            On the host, or on the device and ordered before later work in the stream.
         """
         key = _key(inputs)
         if key not in self._captured:
@@ -107,9 +107,9 @@ class Graphs:
         call: Callable[[Mapping[str, Array]], Any],
         inputs: Mapping[str, Array],
     ) -> Captured | None:
-        """Return the graph of a call; None, with one warning, where it cannot be captured.
+        """Return the graph of a call; None, with one warning, if it cannot be captured.
 
-        Whatever is raised is a reason to do without: the call that follows raises it again, or works.
+        After any error the graph is abandoned: the ordinary call that follows raises it again, or works.
         """
         device = self._device
         beside = next((one.graph for one in self._captured.values() if one is not None), None)

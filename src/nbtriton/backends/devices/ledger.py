@@ -9,11 +9,11 @@ from dataclasses import dataclass
 
 __all__ = ["BY_LINE", "HOST", "Computed", "Copied", "CopyLedger"]
 
-# The writer or reader of a copy that no model asked for: a caller.
+# The writer or reader of a copy on behalf of a caller, not of a model.
 HOST = "host"
-# What stands between a model and the line of its own code that reads or writes the device's memory.
+# Separates a model from the line of its own code that reads or writes the device's memory.
 BY_LINE = ": line "
-# The most work that waits to be counted.
+# Limit of the work that waits to be counted.
 _PENDING = 256
 
 
@@ -24,14 +24,14 @@ class Copied:
     Attributes
     ----------
     writer : str
-        Who made the tensor, as ``model.OUTPUT``; ``"host"`` for one that came from host memory.
+        The writer of the tensor, as ``model.OUTPUT``; ``"host"`` for host memory.
     reader : str
-        Who needed it, as ``model.INPUT``; ``"host"`` for a caller; ``model: line 3: y = IN.get()`` for the code of
+        The reader, as ``model.INPUT``; ``"host"`` for a caller; ``model: line 3: y = IN.get()`` for the code of
         a model.
     source, target : str
         The memories, such as ``"CPU"`` and ``"GPU 0"``.
     copies, requests, nbytes, time_ns : int
-        Sums. The time is the device's, from the copy's begin to its end.
+        Sums. The time is the device's, from the beginning of the copy to its end.
     simulated : bool
         The time is that of a simulated device.
     """
@@ -67,21 +67,21 @@ class CopyLedger:
         self._copied: dict[tuple[str, str, str, str, bool], list[int]] = {}
         self._computed: dict[tuple[str, str, str, bool], list[int]] = {}
         self._waits: Counter[tuple[str, str]] = Counter()
-        # Work whose time is known once it is done: whether it is, and what to count then.
+        # Work whose time is known once it is done: a test for that, and what to count then.
         self._pending: deque[tuple[Callable[[], bool], Callable[[], None]]] = deque()
 
     def later(self, is_done: Callable[[], bool], count: Callable[[], None]) -> None:
-        """Count something once it is done; no thread waits for that."""
+        """Count something once it is done; no thread waits for it."""
         self._pending.append((is_done, count))
         if len(self._pending) > _PENDING:
             self._settle()
 
     def _settle(self) -> None:
-        """Count what is done by now."""
+        """Count the work that is done by now."""
         for _ in range(len(self._pending)):
             try:
                 one = self._pending.popleft()
-            except IndexError:  # another thread counts, too
+            except IndexError:  # another thread may be counting as well
                 return
             is_done, count = one
             if is_done():
@@ -117,7 +117,7 @@ class CopyLedger:
             sums[1] += time_ns
 
     def waited(self, owner: str, device: str) -> None:
-        """Count that a thread was blocked until a stream of this owner's had done its work."""
+        """Count a thread that was blocked until a stream of this owner had done its work."""
         with self._lock:
             self._waits[owner, device] += 1
 

@@ -1,4 +1,4 @@
-"""The settings of simulated GPUs, and the text ``simulated:2,memory_mib=512`` that says them."""
+"""The settings of simulated GPUs, and the text ``simulated:2,memory_mib=512`` that describes them."""
 
 from __future__ import annotations
 
@@ -9,28 +9,28 @@ from nbtriton.common.errors import InvalidArgumentError, nearest
 __all__ = ["OPERATIONS", "SIMULATED", "SimulatedGPUs", "parse_simulated"]
 
 SIMULATED = "simulated"
-# The classes of operations that have a speed of their own; "trees" is a batch of a forest, "module" a whole call of
+# The classes of operations with their own speed; "trees" is a batch of a forest, "module" a whole call of
 # any other model whose parts the device does not see.
 OPERATIONS = ("elementwise", "reduction", "matmul", "trees", "module")
 
 
 @dataclass(frozen=True, slots=True)
 class SimulatedGPUs:
-    """Simulated GPUs of one kind: what ``gpus="simulated:2"`` says, with every setting.
+    """Simulated GPUs of one kind: the meaning of ``gpus="simulated:2"``, with every setting.
 
     Parameters
     ----------
     count : int
-        How many, numbered from 0.
+        Number of GPUs, with ids from 0.
     memory_mib : float
         Memory of each, in MiB.
     copy_gb_per_s, peer_gb_per_s : float
         Bandwidth of copies from and to the host, each way, and from one device to another, in 1e9 bytes
         per second.
     copy_latency_us : float
-        What every copy takes beside its bytes.
+        Fixed cost of every copy.
     launch_us : float
-        What every operation takes beside its computing; a graph of many takes it once.
+        Fixed cost of every operation; a graph of many operations has it once.
     elementwise, reduction, matmul, trees, module : float
         Speed of a class of operations, as a factor on this machine's processor: with ``matmul=20`` a
         product that takes 2 ms here takes 100 us on the device's clock.
@@ -38,7 +38,7 @@ class SimulatedGPUs:
     Raises
     ------
     InvalidArgumentError
-        No number above 0.
+        A setting is not a number above 0.
 
     Examples
     --------
@@ -89,11 +89,11 @@ class SimulatedGPUs:
 
     @property
     def launch_ns(self) -> int:
-        """What every operation, and every graph, takes beside its computing, in nanoseconds."""
+        """Fixed cost of every operation and every graph, in nanoseconds."""
         return int(self.launch_us * 1000)
 
     def compute_ns(self, operation: str, host_ns: int) -> int:
-        """Return how long an operation takes that took so long on the host, in nanoseconds.
+        """Return the time of an operation from its time on the host, in nanoseconds.
 
         Examples
         --------
@@ -119,7 +119,7 @@ def parse_simulated(text: str) -> SimulatedGPUs:
     Raises
     ------
     InvalidArgumentError
-        It means none; with the nearest setting.
+        The text describes no simulated GPUs; with the nearest setting.
 
     Examples
     --------

@@ -1,7 +1,8 @@
-"""A GPU that is simulated: memory with a limit, streams, events, copies that take their time.
+"""A simulated GPU: limited memory, streams, events, and copies that take time.
 
-`SimulatedArray` is what a model gets where a real GPU gives CuPy's. NumPy's functions and operators work on it, as on
-CuPy's arrays, and run on the device. Nothing brings one to the host but `get`: `numpy.asarray` and
+A model gets a `SimulatedArray` where a real GPU would give a CuPy array. NumPy's functions and
+operators work on it, as on
+CuPy's arrays, and run on the device. Only `get` brings one to the host: `numpy.asarray` and
 `numpy.from_dlpack` refuse, and an array of the host in an operation is an error with the way out.
 """
 
@@ -70,7 +71,7 @@ _REDUCTIONS = frozenset(
 _PRODUCTS = frozenset(
     ["matmul", "dot", "vdot", "inner", "outer", "tensordot", "einsum", "convolve"]
 )
-# kDLCUDA of DLPack: what a consumer must see to refuse.
+# kDLCUDA of DLPack, by which a consumer knows to refuse.
 _CUDA = 2
 
 
@@ -87,7 +88,7 @@ class Allocation:
         self.access = Access()
 
     def __del__(self) -> None:
-        # A constructor that raised has charged nothing.
+        # If the constructor raised, nothing was charged.
         if hasattr(self, "access"):
             self._device.freed.append((self._owner, self.nbytes))
 
@@ -95,8 +96,8 @@ class Allocation:
 class SimulatedArray(NDArrayOperatorsMixin):
     """An array of a simulated GPU.
 
-    Made by the device: a model gets its inputs so, ``numpy.asarray(x, like=y)`` puts an array of the host
-    beside one, and operations give new ones.
+    Arrays are made by the device: a model's inputs, the results of operations, and host arrays
+    moved by ``numpy.asarray(x, like=y)``.
 
     Attributes
     ----------
@@ -163,7 +164,7 @@ class SimulatedArray(NDArrayOperatorsMixin):
         return self._view(self._data.T)
 
     def reshape(self, *shape: Any) -> SimulatedArray:
-        """Return the same elements in another shape; a view where that can be."""
+        """Return the same elements in another shape; a view if possible."""
         return self._result(self._data.reshape(*shape))
 
     def transpose(self, *axes: Any) -> SimulatedArray:
@@ -171,7 +172,7 @@ class SimulatedArray(NDArrayOperatorsMixin):
         return self._view(self._data.transpose(*axes))
 
     def ravel(self) -> SimulatedArray:
-        """Return the elements in one dimension; a view where that can be."""
+        """Return the elements in one dimension; a view if possible."""
         return self.reshape(-1)
 
     def squeeze(self, axis: Any = None) -> SimulatedArray:
@@ -187,7 +188,7 @@ class SimulatedArray(NDArrayOperatorsMixin):
     # -- to the host -------------------------------------------------------------------------------
 
     def get(self, reader: str = "") -> np.ndarray[Any, Any]:
-        """Copy to the host, and wait until the copy is there."""
+        """Copy to the host, and wait until the copy is complete."""
         found: np.ndarray[Any, Any] = self.device.fetch(self, reader or self.device.line_of_code())
         return found
 
@@ -212,7 +213,7 @@ class SimulatedArray(NDArrayOperatorsMixin):
         return int(self.get().__index__())
 
     def __array__(self, *_: Any, **__: Any) -> NoReturn:
-        # In CuPy's words, as its users know them.
+        # In CuPy's words, which its users know.
         error = TypeError(
             "Implicit conversion to a NumPy array is not allowed. Please use `.get()` to construct a "
             f"NumPy array explicitly: this one is in the memory of {self.device.name}."
@@ -335,7 +336,7 @@ class SimulatedArray(NDArrayOperatorsMixin):
         return self._wrapped(result, found)
 
     def _plain(self, value: Any, found: list[SimulatedArray]) -> Any:
-        """Return a value with the contents in place of the device's arrays, which are listed."""
+        """Return a value with contents in place of the device's arrays, and list those arrays."""
         if isinstance(value, SimulatedArray):
             if value.device is not self.device:
                 raise ValueError(
@@ -356,7 +357,7 @@ class SimulatedArray(NDArrayOperatorsMixin):
     def _wrapped(self, result: Any, sources: Sequence[SimulatedArray]) -> Any:
         if isinstance(result, (tuple, list)):
             parts = [self._wrapped(one, sources) for one in result]
-            # A named tuple takes them one by one.
+            # A named tuple takes its items one by one.
             return type(result)(*parts) if hasattr(result, "_fields") else type(result)(parts)
         if isinstance(result, np.generic):
             result = np.asarray(result)
@@ -383,9 +384,9 @@ class SimulatedArray(NDArrayOperatorsMixin):
         return self._data
 
 
-# Modules whose frames stand between a model's code and the device.
+# Modules whose frames are between a model's code and the device.
 _BETWEEN = ("nbtriton.backends.devices.simulated", "numpy")
-# Units of a device that work side by side.
+# Units of a device that work in parallel.
 _COMPUTE, _IN, _OUT = "compute", "copies in", "copies out"
 
 
@@ -393,8 +394,8 @@ class SimulatedDevice(Device):
     """One simulated GPU.
 
     The contents of its arrays lie in host memory and are computed by NumPy when an operation is given to
-    a stream; how long it takes is counted on the device's own clock. So a read that is not ordered behind
-    its write is an error and not a wrong number.
+    a stream; how long it takes is counted on the device's own clock. So a read that is not ordered
+    after its write is an error instead of a wrong result.
 
     Parameters
     ----------
@@ -402,12 +403,12 @@ class SimulatedDevice(Device):
     settings : SimulatedGPUs
     ledger : CopyLedger
     clock : Clock, optional
-        That of the machine by default.
+        The machine's clock by default.
 
     Attributes
     ----------
     faults : list of Exception
-        What a real GPU would have punished: unordered reads and writes, host access to device memory.
+        Errors that would go unnoticed on a real GPU: unordered reads and writes, host access to device memory.
     freed : deque
         Memory that arrays have released, not yet deducted.
     """
@@ -470,7 +471,7 @@ class SimulatedDevice(Device):
             self._used[owner] += nbytes
 
     def memory(self) -> Memory:
-        """Return what is used and what is left."""
+        """Return the used and the free memory."""
         with self.timeline.lock:
             while self.freed:
                 owner, nbytes = self.freed.popleft()
@@ -536,7 +537,7 @@ class SimulatedDevice(Device):
         self.current().wait(self._written(array))
 
     def _written(self, array: SimulatedArray) -> SimulatedEvent:
-        """Return the event behind the last write of an array: a caller works on the default stream."""
+        """Return the event after the last write of an array: a caller works on the default stream."""
         return array.allocation.access.ready or self.timeline.default.record()
 
     def _copy_from_peer(self, array: SimulatedArray, reader: str) -> SimulatedArray:
@@ -626,7 +627,7 @@ class SimulatedDevice(Device):
         finally:
             stream = self.current()
             duration = self.settings.compute_ns(operation, clock.now_ns() - began)
-            # The device has begun with the host, not after it.
+            # The device began together with the host, not after it.
             stream.launch(
                 _COMPUTE,
                 [array.allocation.access for array in reads],
@@ -637,4 +638,4 @@ class SimulatedDevice(Device):
             self.ledger.computed(owner, self.name, operation, duration, simulated=True)
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Nothing to release."""

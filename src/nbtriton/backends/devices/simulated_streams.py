@@ -1,9 +1,10 @@
-"""The streams of a simulated GPU: order, time, and who may read what; no arrays.
+"""The streams of a simulated GPU: order, time, and which reads are allowed; no arrays.
 
-Two clocks. The *device's time* says when work begins and ends: work begins once its stream and the unit that does
-it are free, and a thread that waits for it sleeps until then. The *order* is logical: a stream knows of each
-other one how much of its work is done before its own goes on, which is what its waits for events say. Work that
-touches memory whose last writer is not ordered before it is an error on every run, not only where the timing is bad.
+There are two clocks. The *device's time* is when work begins and ends: work begins once its stream
+and the unit that does it are free, and a waiting thread sleeps until it ends. The *order* is
+logical: from its waits for events, a stream knows how much of every other stream's work is done
+before its own continues. Work that touches memory whose last writer is not ordered before it is an
+error on every run, not only when the timing is bad.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ class Clock:
 
 
 class UnorderedError(InternalError):
-    """Work touches memory that another stream may still write or read: on a GPU it would see anything."""
+    """Work touches memory that another stream may still write or read: on a GPU the result would be undefined."""
 
 
 class Access:
@@ -68,7 +69,7 @@ class SimulatedEvent(Event):
     Attributes
     ----------
     reached_ns : int
-        When it is reached, on the device's clock.
+        When the event is reached, on the device's clock.
     """
 
     __slots__ = ("_stream", "order", "reached_ns")
@@ -100,14 +101,15 @@ class Timeline:
     Attributes
     ----------
     faults : list of Exception
-        What a real GPU would have punished: unordered reads and writes, host access to device memory.
+        Errors that would go unnoticed on a real GPU: unordered reads and writes, host access to device memory.
     lock : threading.RLock
         Held while work is added.
     known : dict of int to int
-        How much of each stream's work a host thread has waited for; what is added afterwards comes after
-        it. (One for all threads: it misses that another thread did the waiting, and never blames in vain.)
+        How much of each stream's work a host thread has waited for; later work comes after it. (One
+        for all threads: it may miss an error if another thread did the waiting, but never reports a
+        false one.)
     units : dict of str to Bookings
-        Copies to the device, from it, and computing go on side by side, one piece of work after the other.
+        Copies to the device, copies from it, and computing run in parallel; each does one piece of work at a time.
     """
 
     def __init__(self, name: str, ledger: CopyLedger, clock: Clock) -> None:
@@ -120,7 +122,7 @@ class Timeline:
         self.streams: dict[int, SimulatedStream] = {}
         self.next_number = itertools.count().__next__
         self.units: defaultdict[str, Bookings] = defaultdict(Bookings)
-        # As in torch and CuPy: which stream a thread's operations go to is the thread's own.
+        # As in torch and CuPy, each thread has its own current stream.
         self._local = threading.local()
         self.default = SimulatedStream(self, "the default stream")
 
@@ -143,8 +145,8 @@ class Timeline:
 class SimulatedStream(Stream):
     """A stream of a simulated GPU.
 
-    None waits for another one unless `wait` says so: the streams of torch and CuPy do not wait for the default
-    stream either, nor that for them (``cudaStreamNonBlocking``).
+    A stream waits for another only after `wait`: as in torch and CuPy, streams and the default
+    stream do not wait for each other (``cudaStreamNonBlocking``).
 
     Parameters
     ----------
@@ -173,7 +175,7 @@ class SimulatedStream(Stream):
         self.timeline.pop()
 
     def record(self) -> SimulatedEvent:
-        """Return the event behind all work that is in the stream now."""
+        """Return an event after all work that is in the stream now."""
         with self.timeline.lock:
             return SimulatedEvent(self, {**self.order, self.number: self.position}, self.ready_ns)
 
@@ -196,7 +198,7 @@ class SimulatedStream(Stream):
             _merge(self.timeline.known, event.order)
 
     def close(self) -> None:
-        """Forget the stream, whose work is ordered before everything that comes."""
+        """Forget the stream: its work is ordered before all later work."""
         with self.timeline.lock:
             self.timeline.known[self.number] = self.position
             self.timeline.streams.pop(self.number, None)
@@ -237,7 +239,7 @@ class SimulatedStream(Stream):
                 access.read = {}
                 access.ready = None
         began = timeline.clock.now_ns() if began_ns is None else began_ns
-        # Not under the lock: it computes. No other thread gives work to this stream meanwhile.
+        # Not under the lock: it computes. No other thread gives work to this stream at the same time.
         duration = duration_ns()
         with timeline.lock:
             self.ready_ns = timeline.units[unit].book(max(self.ready_ns, began), duration)

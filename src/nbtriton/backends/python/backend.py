@@ -24,7 +24,7 @@ __all__ = ["PythonBackend"]
 
 _log = logging.getLogger("nbtriton.python")
 
-# Of model and instance names, which name the process of the model in Triton.
+# Characters of model and instance names, which Triton uses in the name of the model's process.
 _INVALID = frozenset(";|&$`<>()[]{}\\\"'*?~#!")
 
 
@@ -32,7 +32,7 @@ class PythonBackend(Backend):
     """Runs Python code, as Triton's backend of the same name does."""
 
     name: ClassVar[str] = "python"
-    # The code of all its models, if they have none of their own (`based_on`).
+    # The code of all its models, if they do not have their own (`based_on`).
     code: ClassVar[Path | None] = None
 
     def __init__(self) -> None:

@@ -98,7 +98,7 @@ def complete_callable(source: Any, config: ModelConfig, example: object) -> Mode
         )
     _check_agreement(source, config, signature)
     inputs = {name: spec for name, spec in signature.inputs.items() if name not in made}
-    # A state is no output, unless the configuration also lists it as one.
+    # A state is not an output, unless the configuration also lists it as one.
     hidden = {*state_outputs(config)} - {*output_specs(config)}
     outputs = {name: spec for name, spec in signature.outputs.items() if name not in hidden}
     completed = complete_signature(config, inputs, outputs)

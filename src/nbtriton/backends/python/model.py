@@ -211,7 +211,7 @@ class _Code:
         self._module: ModuleType | None = None
 
     def load(self) -> Any:
-        """Return the model's class; a file is imported anew."""
+        """Return the model's class; a file is imported again."""
         file = self._model.file
         if file is None or self._modules is None:
             return self._model.source

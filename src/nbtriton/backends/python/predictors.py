@@ -162,7 +162,7 @@ def _column(key: str, values: list[list[Any]]) -> Array:
         datatype_of(array)
     except (ValueError, InvalidArgumentError):
         raise InternalError(
-            f"the values of '{key}' are no tensor: {values!r:.80}",
+            f"the values of '{key}' do not form a tensor: {values!r:.80}",
             hint="leave the output out of the configuration, or write a function that calls the "
             "pipeline",
         ) from None
@@ -186,7 +186,7 @@ def _sample(source: Any, config: ModelConfig, example: object) -> Array:
         columns = config.input[0].dims[0]
     if columns is None or columns < 1:
         raise ConfigError(
-            f"nothing says what a {type(source).__name__} takes",
+            f"the inputs of a {type(source).__name__} are unknown",
             hint="give an example batch: server.load(..., example=X[:2])",
             field="input",
         )

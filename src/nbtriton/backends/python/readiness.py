@@ -26,8 +26,8 @@ class Readiness:
     Parameters
     ----------
     is_ready : callable
-        The model's, which returns a bool or is a coroutine function; it runs on a thread of its own,
-        also while the model executes.
+        The model's, which returns a bool or is a coroutine function; it runs on a separate thread,
+        even while the model executes.
     running : Running
         Its instance.
     """

@@ -58,7 +58,7 @@ class Modules:
         ModelError
             The class's own code raised.
         InternalError
-            The file is missing or no model.
+            The file is missing or is not a model.
         """
         with self._lock:
             return self._make()

@@ -110,7 +110,7 @@ def compile_options(config: ModelConfig) -> dict[str, Any] | None:
     Raises
     ------
     InternalError
-        They are no JSON object, or name the module itself, with the text of Triton's runtime.
+        They are not a JSON object, or name the module itself, with the text of Triton's runtime.
     """
     if config.runtime != PYTHON_RUNTIME:
         return None
@@ -139,7 +139,7 @@ def set_threads(config: ModelConfig) -> None:
     Raises
     ------
     InvalidArgumentError
-        A value that is no number.
+        A value is not a number.
     """
     import torch
 

@@ -51,7 +51,7 @@ class _StandInBackend(Backend):
             if not getattr(config, field):
                 raise ConfigError(
                     f"a stand-in for model '{context.name}' needs the {field}s in its configuration",
-                    hint=f"{self.stand_in}, so nothing else says what they are",
+                    hint=f"{self.stand_in}, so only the configuration can describe them",
                     field=field,
                 )
         if self.name == "tensorrt" and config.max_batch_size > 1 and not scheduling_choice(config):

@@ -29,10 +29,11 @@ class Cost:
     Parameters
     ----------
     points : tuple of (int, float)
-        Rows of a batch and its microseconds, by rows. Other sizes are interpolated, and extrapolated by the
-        last two points; below the first, its time counts. Without points batches cost nothing.
+        Rows of a batch and its microseconds, by rows. Other sizes are interpolated, and
+        extrapolated from the last two points; below the first point, its time counts. Without
+        points batches cost nothing.
     source : str
-        The source of the points, for people.
+        The source of the points, for messages.
     """
 
     points: tuple[tuple[int, float], ...] = ()
@@ -101,7 +102,7 @@ def _recorded(path: Path, name: str) -> tuple[tuple[int, float], ...]:
         points = {int(batch["batch_size"]): _mean_us(batch) for batch in recorded[0]["batch_stats"]}
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         raise InternalError(
-            f"{RECORDED}: '{path}' is no recording: {type(error).__name__}: {error}",
+            f"{RECORDED}: '{path}' is not a recording: {type(error).__name__}: {error}",
             hint=f"curl HOST:8000/v2/models/{name}/stats > {path.name} on a server that runs the model",
         ) from None
     if not points:

@@ -34,7 +34,7 @@ __all__ = [
     "unload_model",
 ]
 
-SEQUENCE_FLAGS = 3  # of the start and of the end
+SEQUENCE_FLAGS = 3  # flags of the start and the end of a sequence
 _REFUSED = "Model {} - Error when running inference: {}"
 _ONLY_DURING_EXECUTE = "BLS is only supported during the 'execute' function."
 
@@ -283,7 +283,7 @@ def load_model(model_name: str, config: str = "", files: Mapping[str, bytes] | N
 
 
 def unload_model(model_name: str, unload_dependents: bool = False) -> None:
-    """Unload a model; unknown names are no error."""
+    """Unload a model; unknown names are ignored."""
     try:
         _any_server().unload_model(as_text(model_name), unload_dependents)
     except EngineError as error:

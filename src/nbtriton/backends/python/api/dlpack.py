@@ -26,7 +26,7 @@ def from_dlpack(source: Any) -> Array:
     Raises
     ------
     TritonModelException
-        Neither of the two, a used capsule, or a tensor that is not contiguous in C order.
+        The value is neither of the two, the capsule was used, or the tensor is not contiguous in C order.
     UnsupportedError
         Torch is needed and not installed.
     """

@@ -121,7 +121,7 @@ class InferenceResponseSender:
 
 
 class _Abandoned:
-    """Answers requests whose sender was dropped, on a thread of its own."""
+    """Answers requests whose sender was dropped, on a separate thread."""
 
     def __init__(self) -> None:
         self._queue: SimpleQueue[tuple[BackendRequest, InternalError | None] | None] = SimpleQueue()

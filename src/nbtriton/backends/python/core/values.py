@@ -277,7 +277,7 @@ def to_engine_response(
 ) -> Response:
     """Return the engine's form of a response: copies of the requested outputs, or the error alone.
 
-    Outputs are not copied if the receiver copies them. Outputs that are no numpy arrays are added to
+    Outputs are not copied if the receiver copies them. Outputs that are not numpy arrays are added to
     `foreign`: a GPU may still have to write them.
     """
     if response._error is not None:

@@ -1,11 +1,12 @@
-"""Import ``model.py`` anew for every instance, and the modules beside it once for all of them.
+"""Import ``model.py`` separately for every instance, and the modules beside it once for all of them.
 
-In Triton each instance is a process of its own. In a thread, modules work as in any program: those beside
+In Triton each instance is a separate process. In a thread, modules work as in any program: those beside
 ``model.py`` are in `sys.modules` under their own names, where import statements, `importlib` and `pickle`
 find them. A model's folders are at the end of `sys.path` while it is loaded (PB1).
 
-One name means one module in a process. Of two models with a ``utils.py`` each, both import their own during
-their load, which is when nearly all imports run; afterwards the name is the first one's. Later imports, such
+One name means one module in a process. If two models each have a ``utils.py``, both import their
+own while they are loaded, when nearly all imports run; afterwards the name refers to the first
+model's. Later imports, such
 as those in ``execute`` or of a pickle, need a process (`LocalModules.clashes`).
 """
 
