@@ -137,7 +137,7 @@ def case(seed: int, steps: int, kind: Kind, slower: float) -> tuple[bool, list[f
             placement="auto",
             concurrency=kind.outstanding,
             finalists=1,
-            seconds=4 * slower,
+            duration_s=4 * slower,
             seed=seed,
             minimize="latency" if latency else None,
             maximize=None if latency else "throughput",

@@ -20,7 +20,7 @@ def at_most_100(answer, server):
 
     How many requests has each batch?
     """
-    batches = nt.last_batches(server, "daily", requests=4, within_ms=150)
+    batches = nt.last_batches(server, "daily", request_count=4, within_ms=150)
     sizes = [batch.batch_size for batch in batches]
     assert answer == sizes, "They were others."
     return "The third did not fit, so the batch left without it, and it began the next one."

@@ -8,7 +8,7 @@ from nbtriton.extensions.lessons import sent_within
 
 def conversations_of(server, requests):
     """Return the conversations in each of the last executions, in order."""
-    batches = nt.last_batches(server, "chat", requests=requests)
+    batches = nt.last_batches(server, "chat", request_count=requests)
     numbers = sorted(number for batch in batches for number in batch.requests)
     # They were sent in turn: 1, 2, 3, 1, 2, 3, ...
     return [sorted(numbers.index(number) % 3 + 1 for number in batch.requests) for batch in batches]

@@ -20,7 +20,7 @@ def configured(server, max_batch_size, **settings):
 
 def sizes_of(server, requests, within_ms):
     """Return the sizes of the last batches, and a sentence with their reasons."""
-    batches = nt.last_batches(server, "slow", requests=requests, within_ms=within_ms)
+    batches = nt.last_batches(server, "slow", request_count=requests, within_ms=within_ms)
     sizes = [batch.batch_size for batch in batches]
     return (
         sizes,
@@ -75,7 +75,7 @@ def with_a_delay(answer, server):
 def why_the_last_left(answer, server):
     """Why does the second of these batches leave: 'full', 'delay', 'preferred' or 'idle'?"""
     configured(server, 4, max_queue_delay_microseconds=100_000)
-    last = nt.last_batches(server, "slow", requests=6, within_ms=80)[-1]
+    last = nt.last_batches(server, "slow", request_count=6, within_ms=80)[-1]
     words = {
         "max_batch_size": "full",
         "max_queue_delay": "delay",
@@ -136,7 +136,7 @@ def refused(answer, server):
 def in_which_order(answer, server):
     """Six requests (0 to 5) come at once, one runs at a time; 3 and 5 have priority 1, the others 2. In which order do they run?"""
     configured(server, 1, priority_levels=2)
-    batches = nt.last_batches(server, "slow", requests=6, within_ms=30)
+    batches = nt.last_batches(server, "slow", request_count=6, within_ms=30)
     numbers = [number for batch in batches for number in batch.requests]
     happened = [sorted(numbers).index(number) for number in numbers]
     assert answer == happened, "They ran in another order: the timeline below shows it."

@@ -54,7 +54,7 @@ def in_company(server):
     x = np.zeros((1, 64), np.float32)
     for future in [server.submit("classify", {"X": x}) for _ in range(8)]:
         future.result()
-    batches = nt.last_batches(server, "classify", requests=8, within_ms=20)
+    batches = nt.last_batches(server, "classify", request_count=8, within_ms=20)
     sizes = [batch.batch_size for batch in batches]
     assert len(sizes) < 8, f"Eight requests were {len(sizes)} executions: each ran alone."
     return f"Eight requests were {len(sizes)} executions, of {sizes} rows."

@@ -84,7 +84,7 @@ def pictures_in_company(server):
     file = np.array([[compress(picture.tobytes())]], object)
     for future in [server.submit("by_ensemble", {"FILE": file}) for _ in range(8)]:
         future.result()
-    batches = nt.last_batches(server, "network", requests=8, within_ms=60)
+    batches = nt.last_batches(server, "network", request_count=8, within_ms=60)
     sizes = [batch.batch_size for batch in batches]
     assert len(sizes) < 8, f"`network` was executed for {sizes} pictures: one after the other."
     return f"`network` was executed for {sizes} pictures."

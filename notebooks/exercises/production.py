@@ -18,7 +18,7 @@ def three_bursts(answer, server):
 
     How many requests has each batch?
     """
-    batches = nt.last_batches(server, "company", requests=10)
+    batches = nt.last_batches(server, "company", request_count=10)
     came = sorted(server.requests("company")[-10:], key=lambda one: one.arrival_ns)
     for burst in (came[:3], came[3:9]):
         sent_within(burst, 300)

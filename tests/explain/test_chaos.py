@@ -62,7 +62,7 @@ def test_clients_see_each_fault_as_it_is(server):
     for fault, status in (
         ("raise", "INTERNAL"), ("nan", "OK"), ("lost", "INTERNAL"), ("queue_full", "UNAVAILABLE"),
     ):  # fmt: skip
-        report = nt.chaos(server, "double", faults={fault: 0.2}, count=150, seed=3)
+        report = nt.chaos(server, "double", faults={fault: 0.2}, request_count=150, seed=3)
         counts = table(report)
         assert sum(counts.values()) == 150
         assert set(counts) == {("none", "OK"), (fault, status)}
@@ -84,7 +84,9 @@ def test_a_report_counts_the_requests_of_others_that_are_still_in_flight():
 
 @pytest.mark.medium
 def test_a_slow_execution_takes_as_long_as_it_says(server):
-    report = nt.chaos(server, "double", faults={"slow": 0.1}, slow_ms=300, count=60, concurrency=1)
+    report = nt.chaos(
+        server, "double", faults={"slow": 0.1}, slow_ms=300, request_count=60, concurrency=1
+    )
     slow = next(row for row in report.frame.to_dict("records") if row["fault"] == "slow")
     assert slow["status"] == "OK"
     assert slow["p50_ms"] >= 300
@@ -99,7 +101,9 @@ def test_the_same_seed_gives_the_same_faults(server):
     shares = {"raise": 0.2, "nan": 0.2, "queue_full": 0.1}
 
     def run(seed):
-        report = nt.chaos(server, "alone", faults=shares, count=200, seed=seed, concurrency=1)
+        report = nt.chaos(
+            server, "alone", faults=shares, request_count=200, seed=seed, concurrency=1
+        )
         return dict(report.injected), table(report)
 
     assert run(5) == run(5) != run(6)
@@ -125,7 +129,7 @@ def test_all_faults_at_once_and_each_request_is_answered_once(server):
     thread = threading.Thread(target=traffic)
     thread.start()
     try:
-        report = nt.chaos(server, "double", count=400, slow_ms=5, seed=1)
+        report = nt.chaos(server, "double", request_count=400, slow_ms=5, seed=1)
     finally:
         stop.set()
         thread.join()
@@ -156,7 +160,7 @@ def test_nan_is_in_floating_point_outputs_alone(server):
     listener = Sends()
     server.engine.dispatcher.listen(listener)
     try:
-        nt.chaos(server, "both", faults={"nan": 1}, count=5)
+        nt.chaos(server, "both", faults={"nan": 1}, request_count=5)
     finally:
         server.engine.dispatcher.stop_listening(listener)
     assert len(seen) == 5
@@ -178,7 +182,7 @@ def test_an_ensemble_is_hit_in_its_steps(server):
           step { model_name: "double" model_version: -1
             input_map { key: "IN" value: "T" } output_map { key: "OUT" value: "OUT" } } }"""
     )
-    report = nt.chaos(server, "twice", faults={"raise": 0.3, "queue_full": 0.2}, count=100)
+    report = nt.chaos(server, "twice", faults={"raise": 0.3, "queue_full": 0.2}, request_count=100)
     counts = table(report)
     assert set(counts) == {("none", "OK"), ("raise", "INTERNAL"), ("queue_full", "UNAVAILABLE")}
     assert sum(counts.values()) == 100
@@ -191,11 +195,11 @@ def test_sequences_are_hit_and_lost(server):
         output { name: "OUT" data_type: TYPE_FP32 dims: 4 }""",
         double,
     )
-    report = nt.chaos(server, "sums", faults={"raise": 0.3}, count=60)
+    report = nt.chaos(server, "sums", faults={"raise": 0.3}, request_count=60)
     assert ("raise", "INTERNAL") in table(report)
     assert report.unanswered == 0
     # With the instance its sequences are lost: the rest of each is refused, as in production.
-    report = nt.chaos(server, "sums", faults={"lost": 0.2}, count=60)
+    report = nt.chaos(server, "sums", faults={"lost": 0.2}, request_count=60)
     assert table(report)["none", "INVALID_ARG"] >= 1
     assert report.unanswered == 0
 
@@ -212,7 +216,7 @@ def test_an_interrupt_restores_the_model_and_leaves_what_was_seen(server):
         server,
         "double",
         faults={"slow": 0.1, "raise": 0.1},
-        seconds=PATIENCE_S * 20,
+        duration_s=PATIENCE_S * 20,
         observer=interrupt,
     )
     assert report.interrupted
@@ -232,7 +236,7 @@ def test_a_second_interrupt_leaves_no_faults_and_no_clients(server, monkeypatch)
 
     monkeypatch.setattr(_Experiment, "end", interrupted_end)
     with pytest.raises(KeyboardInterrupt):
-        nt.chaos(server, "double", faults={"raise": 0.1}, seconds=0.05)
+        nt.chaos(server, "double", faults={"raise": 0.1}, duration_s=0.05)
     assert backend_instances(server) == before
     answered = server.infer("double", ONES, request_id="after")
     assert answered["OUT"].tolist() == [[2, 2, 2, 2]]
@@ -243,7 +247,9 @@ def test_a_second_interrupt_leaves_no_faults_and_no_clients(server, monkeypatch)
 def test_processes_are_killed_and_come_back():
     with nt.Server(gpus=(), isolation="process") as apart:
         apart.load("max_batch_size: 8", double, name="double")
-        report = nt.chaos(apart, "double", faults={"lost": 0.2}, count=40, seed=2, concurrency=2)
+        report = nt.chaos(
+            apart, "double", faults={"lost": 0.2}, request_count=40, seed=2, concurrency=2
+        )
         counts = table(report)
         assert sum(counts.values()) == 40
         assert 1 <= report.injected["lost"] <= 4
@@ -260,11 +266,11 @@ def test_processes_are_killed_and_come_back():
         ({"faults": []}, "faults names none"),
         ({"faults": {"raise": 2}}, "must be a number from 0 to 1, found 2"),
         ({"faults": {"raise": 0.6, "nan": 0.6}}, "add up to 1.2"),
-        ({"seconds": 0}, "seconds must be"),
-        ({"count": 0}, "count must be"),
+        ({"duration_s": 0}, "duration_s must be"),
+        ({"request_count": 0}, "request_count must be"),
         ({"slow_ms": -1}, "slow_ms must be"),
         ({"concurrency": -1}, "must be a whole number from 0 on"),
-        ({"concurrency": 0, "count": 5}, "of its own clients"),
+        ({"concurrency": 0, "request_count": 5}, "of its own clients"),
     ],
 )
 def test_bad_arguments_get_one_sentence(server, options, text):
@@ -291,7 +297,7 @@ def test_what_cannot_be_is_refused(server):
     inputs = {
         "IN": np.array([1, 2], np.int32), "DELAY": np.zeros(2, np.uint32), "WAIT": np.zeros(1, np.uint32),
     }  # fmt: skip
-    report = nt.chaos(server, "stream", faults={"raise": 0.3}, inputs=inputs, count=30)
+    report = nt.chaos(server, "stream", faults={"raise": 0.3}, inputs=inputs, request_count=30)
     assert set(table(report)) == {("none", "OK"), ("raise", "INTERNAL")}
     with nt.Server(gpus=(), recorder=False) as bare:
         bare.load("max_batch_size: 8", double, name="double")

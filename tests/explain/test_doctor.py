@@ -275,13 +275,13 @@ def test_a_model_that_does_not_answer_ends_the_tests(server):
         seen.append(progress)
 
     try:
-        found = nt.doctor(server, "m", test=True, seconds=0.2, observer=on_progress)
+        found = nt.doctor(server, "m", test=True, duration_s=0.2, observer=on_progress)
     finally:
         gate.open()
     (finding,) = found.findings
     assert (finding.severity, finding.subject) == ("warning", "tests of the model")
     assert "ended after 0.2 s in 'runs'" in finding.text
-    assert "seconds=0.4" in finding.fix
+    assert "duration_s=0.4" in finding.fix
     assert [progress.what for progress in seen] == ["m: runs"]
 
 

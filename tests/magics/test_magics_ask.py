@@ -144,7 +144,7 @@ def test_a_model_whose_name_has_spaces_is_named_in_quotes(notebook):
     assert notebook.ok('%triton_infer "my model" "IN"=[2]').value["OUT"].tolist() == [2]
     assert len(notebook.ok("%triton_status 'my model'").value) == 1
     notebook.ok("%triton_dag 'my model'")
-    figure = notebook.ok('%triton_figure "my model" --requests 1').value
+    figure = notebook.ok('%triton_figure "my model" --request-count 1').value
     assert len(figure.batches) == 1
     assert "run %triton_profile 'my model', or" in str(
         notebook("%triton_whatif 'my model'").error.hint

@@ -18,7 +18,9 @@ def test_it_takes_everything_that_the_python_call_takes(notebook):
 
 
 def test_it_returns_a_report(doubled):
-    line = "%triton_chaos double --faults raise=0.5,queue_full=0.1 --count 40 --seed 2 -o kept"
+    line = (
+        "%triton_chaos double --faults raise=0.5,queue_full=0.1 --request-count 40 --seed 2 -o kept"
+    )
     report = doubled.ok(line).value
     assert doubled.names["kept"] is report
     assert sum(report.frame["count"]) == 40

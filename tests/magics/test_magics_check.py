@@ -107,7 +107,7 @@ def leave():
     # Once it is solved its figure shows what happens.
     assert "left together" in lesson.ok("%triton_figure leave").value.finding
     lesson.ok("%triton_infer double IN=[[1, 2, 3, 4]]")
-    assert len(lesson.ok("%triton_figure double --requests 1").value.batches) == 1
+    assert len(lesson.ok("%triton_figure double --request-count 1").value.batches) == 1
     assert "did you mean 'batch_forms'" in lesson("%triton_figure batch_form").text
     assert lesson.complete("%triton_figure two_") == ["two_models"]
 

@@ -9,7 +9,7 @@ from nbtriton.common.errors import InvalidArgumentError
 from nbtriton.lab.perf import PerfReport
 from nbtriton.lab.simulate import Profile
 
-FAST = "--seconds 0.1 --at-once 1 --batch-sizes 1"
+FAST = "--duration-s 0.1 --at-once 1 --batch-sizes 1"
 
 
 @pytest.mark.medium
@@ -62,7 +62,7 @@ def test_names_and_options_are_completed(doubled):
 @pytest.mark.medium
 def test_a_model_is_tuned(doubled):
     doubled.ok(f"mine = %triton_profile double {FAST}")
-    line = "%triton_tune double --p99 20s --profile mine --seconds 0.5 --finalists 1 -o best"
+    line = "%triton_tune double --p99 20s --profile mine --duration-s 0.5 --finalists 1 -o best"
     best = doubled.ok(f"{line} --instances 1 --max-queue-delay-us 0 -c 2").value
     assert doubled.names["best"] is best
     assert best.configuration["concurrency"] == 2

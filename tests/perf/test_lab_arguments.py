@@ -34,11 +34,15 @@ def calls(server, recording):
         nt.whatif: {"profile": profile(), "model": "m", "request_count": 1},
         nt.profile: {"server": server, "model": "double"},
         nt.tune: {"server": server, "model": "double", "profile": SIMULATED, "concurrency": 1},
-        nt.why: {"server": server, "name": "double"},
-        nt.timeline: {"server": server, "name": "double"},
-        nt.doctor: {"target": server, "name": "double"},
-        nt.chaos: {"server": server, "name": "double"},
-        nt.record: {"server": server, "path": recording.with_name("other.jsonl"), "count": 1},
+        nt.why: {"server": server, "model": "double"},
+        nt.timeline: {"server": server, "model": "double"},
+        nt.doctor: {"target": server, "model": "double"},
+        nt.chaos: {"server": server, "model": "double"},
+        nt.record: {
+            "server": server,
+            "path": recording.with_name("other.jsonl"),
+            "request_count": 1,
+        },
         nt.replay: {"recording": recording, "target": server},
     }
 

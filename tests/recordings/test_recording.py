@@ -166,7 +166,7 @@ def test_it_ends_by_itself_after_a_count(server, tmp_path):
     thread = threading.Thread(target=traffic)
     thread.start()
     try:
-        tap = nt.record(server, tmp_path / "t.jsonl.gz", count=300)
+        tap = nt.record(server, tmp_path / "t.jsonl.gz", request_count=300)
     finally:
         stop.set()
         thread.join()
@@ -275,9 +275,9 @@ def test_bad_arguments_are_refused_and_leave_files_alone(server, tmp_path):
     path.write_text("mine")
     for options, text in (
         ({"models": ["doubel"]}, "is not loaded"),
-        ({"seconds": 0}, "seconds must be"),
-        ({"count": 0}, "count must be"),
-        ({"past": True, "seconds": 1}, "past=True"),
+        ({"duration_s": 0}, "duration_s must be"),
+        ({"request_count": 0}, "request_count must be"),
+        ({"past": True, "duration_s": 1}, "past=True"),
         ({"past": True, "inputs": True}, "keeps no inputs"),
     ):
         with pytest.raises((InvalidArgumentError, NotFoundError), match=text):

@@ -199,7 +199,7 @@ def test_a_pipeline_is_placed_by_what_was_measured_and_applied():
                       input_map {{ key: "X" value: "t" }} output_map {{ key: "Y" value: "OUT" }} }}
             }}"""
         )
-        best = nt.tune(server, "both", placement="auto", finalists=1, p99_ms=10_000, seconds=4)
+        best = nt.tune(server, "both", placement="auto", finalists=1, p99_ms=10_000, duration_s=4)
         assert best.models == {
             "slow_here": {"placement": "gpu:0"}, "slow_there": {"placement": "cpu"}
         }  # fmt: skip

@@ -67,7 +67,7 @@ def test_a_model_is_measured_by_batch_size_and_executions_at_once(server):
     nt.perf(server, "sleeps", concurrency=16, request_count=64)
     threads = thread_names()
     seen = []
-    found = nt.profile(server, "sleeps", seconds=0.5, at_once=2, observer=seen.append)
+    found = nt.profile(server, "sleeps", duration_s=0.5, at_once=2, observer=seen.append)
     measured = found.models["sleeps"]
     assert {point.rows for point in measured.points if point.at_once == 1} >= {1, 2, 4}
     # Of 1, 4 and 16 ms those that it had: a sender that is late leaves no idle time.
@@ -94,7 +94,7 @@ def test_a_model_is_measured_by_batch_size_and_executions_at_once(server):
 
 @pytest.mark.medium
 def test_the_steps_of_an_ensemble_get_what_they_get_in_it(server):
-    found = nt.profile(server, "both", seconds=0.3, at_once=1, batch_sizes=[4])
+    found = nt.profile(server, "both", duration_s=0.3, at_once=1, batch_sizes=[4])
     assert {name: model.rows for name, model in found.models.items()} == {
         "sleeps": (1, 4), "halve": (1, 4)
     }  # fmt: skip
@@ -107,7 +107,7 @@ def test_the_steps_of_an_ensemble_get_what_they_get_in_it(server):
 def test_a_server_at_a_url_is_profiled_by_its_statistics(server):
     with server.serve(http_port=0, grpc_port=None, metrics_port=None) as opened:
         url = f"127.0.0.1:{opened.http_port}"
-        found = nt.profile(None, "sleeps", url=url, seconds=0.2, batch_sizes=[1, 4])
+        found = nt.profile(None, "sleeps", url=url, duration_s=0.2, batch_sizes=[1, 4])
         with pytest.raises(UnsupportedError, match="what its steps get is not seen there"):
             nt.profile(None, "both", url=url)
     assert found.models["sleeps"].place == "remote"
@@ -121,7 +121,7 @@ def test_an_interrupt_before_each_model_is_measured_is_raised(server):
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        nt.profile(server, "sleeps", seconds=0.2, observer=stop)
+        nt.profile(server, "sleeps", duration_s=0.2, observer=stop)
     assert server.config("sleeps").instance_group[0].count == 1
 
 
@@ -130,7 +130,7 @@ def test_an_interrupt_later_keeps_what_was_measured(server):
         if progress.level == 3:
             raise KeyboardInterrupt
 
-    found = nt.profile(server, "sleeps", seconds=0.2, observer=stop)
+    found = nt.profile(server, "sleeps", duration_s=0.2, observer=stop)
     assert found.interrupted
     assert found.models["sleeps"].rows == (1, 2)
 
@@ -140,7 +140,7 @@ def test_executions_are_measured_where_answers_are_cached_and_requests_refused(s
     """A profile sends the same request again and again, many at a time."""
     more = "dynamic_batching { default_queue_policy { max_queue_size: 1 } } response_cache { enable: true }"
     server.load(SLEEPS.replace("sleeps", "keeps").replace("dynamic_batching {}", more))
-    found = nt.profile(server, "keeps", seconds=0.2, at_once=1)
+    found = nt.profile(server, "keeps", duration_s=0.2, at_once=1)
     assert found.models["keeps"].rows[-1] == 4
     assert found.models["keeps"].points[0].times_us[0] >= 3000
     # The predictions, and the model itself, have the cache and the limit.
@@ -156,7 +156,7 @@ def test_a_remote_model_that_answers_from_its_cache_is_refused(server):
     with server.serve(http_port=0, grpc_port=None, metrics_port=None) as opened:
         url = f"127.0.0.1:{opened.http_port}"
         with pytest.raises(UnsupportedError, match="answers from its response cache"):
-            nt.profile(None, "keeps", url=url, seconds=0.1)
+            nt.profile(None, "keeps", url=url, duration_s=0.1)
     server.unload("keeps", timeout_s=None)
 
 
@@ -164,7 +164,7 @@ def test_a_remote_model_that_answers_from_its_cache_is_refused(server):
 def test_a_time_that_is_too_short_gives_one_turn_of_few_executions(server):
     server.load(SLEEPS.replace("sleeps", "slow").replace('"3"', '"40"'))
     seen = []
-    found = nt.profile(server, "slow", seconds=0.1, at_once=2, observer=seen.append)
+    found = nt.profile(server, "slow", duration_s=0.1, at_once=2, observer=seen.append)
     # 3 sizes, 5 steps around them, the interpreter; then 2 sizes at once, and the work of many requests.
     assert [progress.levels for progress in seen[-3:]] == [seen[-1].levels] * 3
     assert len({progress.what for progress in seen}) == len(seen)
@@ -187,7 +187,7 @@ def test_what_others_do_meanwhile_is_counted(server):
 
         sending = pool.submit(send)
         try:
-            found = nt.profile(server, "sleeps", seconds=0.3, at_once=1, batch_sizes=[4])
+            found = nt.profile(server, "sleeps", duration_s=0.3, at_once=1, batch_sizes=[4])
         finally:
             going.set()
         sending.result()
@@ -202,7 +202,7 @@ def test_what_others_do_meanwhile_is_counted(server):
 @pytest.mark.medium
 def test_sequences_are_profiled_and_predicted(server):
     server.load(SLEEPS.replace("sleeps", "talks").replace("dynamic_batching", "sequence_batching"))
-    found = nt.profile(server, "talks", seconds=0.2, at_once=1, batch_sizes=[2])
+    found = nt.profile(server, "talks", duration_s=0.2, at_once=1, batch_sizes=[2])
     assert 1 in found.models["talks"].rows
     report = nt.whatif(found, concurrency=2, sequence_length=5)
     assert report.points[0].sequence_count > 0
@@ -218,8 +218,8 @@ def test_what_cannot_be_profiled_is_refused(server):
         nt.profile(server, "sleeps", batch_sizes=[8])
     with pytest.raises(InvalidArgumentError, match="give a server or a url"):
         nt.profile(None, "sleeps")
-    with pytest.raises(InvalidArgumentError, match="seconds must be a number above 0"):
-        nt.profile(server, "sleeps", seconds=0)
+    with pytest.raises(InvalidArgumentError, match="duration_s must be a number above 0"):
+        nt.profile(server, "sleeps", duration_s=0)
 
     class Picky:
         def model_batch_include_request(self, request, batch):
@@ -251,7 +251,7 @@ def test_what_cannot_be_profiled_is_refused(server):
 
     server.load("max_batch_size: 4", model=fails, name="fails")
     with pytest.raises(TritonError, match="every request to 'fails' failed"):
-        nt.profile(server, "fails", seconds=0.1)
+        nt.profile(server, "fails", duration_s=0.1)
     server.unload("fails", timeout_s=None)
 
 
@@ -259,7 +259,7 @@ def test_what_cannot_be_profiled_is_refused(server):
 def test_what_is_sent_may_be_given(server):
     rows = np.ones((1, 2), np.float32)
     found = nt.profile(
-        server, "sleeps", seconds=0.1, at_once=1, inputs={"INPUT0": rows}, batch_sizes=[2]
+        server, "sleeps", duration_s=0.1, at_once=1, inputs={"INPUT0": rows}, batch_sizes=[2]
     )
     assert found.models["sleeps"].rows == (1, 2)
 
@@ -280,7 +280,9 @@ def test_processor_time_of_a_model_in_a_process_is_its_own(server, tmp_path):
         """max_batch_size: 2 parameters { key: "INSTANCE_ISOLATION" value { string_value: "process" } }""",
         model=spin, name="spins",
     )  # fmt: skip
-    measured = nt.profile(server, "spins", seconds=0.1, at_once=1, batch_sizes=[1]).models["spins"]
+    measured = nt.profile(server, "spins", duration_s=0.1, at_once=1, batch_sizes=[1]).models[
+        "spins"
+    ]
     server.unload("spins", timeout_s=None)
     assert measured.place == "process"
     # This process only waits for it. (A busy machine gives an execution a part of a core, and wakes up

@@ -23,7 +23,7 @@ def sizes(answer, server):
     leave?
 
     Three requests."""
-    real = [batch.batch_size for batch in nt.last_batches(server, "double", requests=2)]
+    real = [batch.batch_size for batch in nt.last_batches(server, "double", request_count=2)]
     assert answer == real, f"they were {real}"
     return "as recorded"
 
@@ -55,7 +55,7 @@ def ask(server, rows: int) -> None:
 
 def test_the_recorder_decides_and_not_the_text(server, progress):
     with pytest.raises(AssertionError, match="0 are recorded"):
-        nt.last_batches(server, "double", requests=2)
+        nt.last_batches(server, "double", request_count=2)
     assert "Run the experiment first" in nt.check(server, sizes, [1, 2], progress=progress).feedback
     ask(server, 1)
     ask(server, 2)
@@ -215,7 +215,7 @@ def test_a_busy_machine_is_told_and_is_no_wrong_answer(server, progress):
     @nt.exercise(example="1", solution="2", hint="Count.")
     def how_many(answer, server):
         """How many batches?"""
-        assert answer == len(nt.last_batches(server, "double", requests=2, **meant)), (
+        assert answer == len(nt.last_batches(server, "double", request_count=2, **meant)), (
             "another number"
         )
         return "as recorded"

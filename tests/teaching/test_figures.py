@@ -219,8 +219,8 @@ def server():
 
 
 def test_what_a_server_recorded_is_shown_as_it_was(server):
-    figure = nt.figure(server, "digits", requests=8)
-    newest = nt.last_batches(server, "digits", requests=8)
+    figure = nt.figure(server, "digits", request_count=8)
+    newest = nt.last_batches(server, "digits", request_count=8)
     assert [len(names) for names in figure.batches["requests"]] == [4, 4]
     assert figure.batches["reason"].tolist() == [batch.reason for batch in newest]
     # Changed, it is what the schedulers would do with the same arrivals.
@@ -239,7 +239,7 @@ def test_a_recorded_ensemble_with_its_steps(server):
 
 def test_nothing_recorded(server):
     with pytest.raises(InvalidArgumentError, match="1 to 32"):
-        nt.figure(server, "digits", requests=0)
+        nt.figure(server, "digits", request_count=0)
     with pytest.raises(NotFoundError):
         nt.figure(server, "nothing")
     with pytest.raises(InvalidArgumentError, match="there is no figure 'batch_form'") as caught:

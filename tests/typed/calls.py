@@ -72,15 +72,17 @@ def explain(server: nt.Server, folder: Path) -> None:
     why: nt.Explanation = nt.why(server, "double")
     found: nt.Diagnosis = nt.doctor(server, "double")
     seen: pd.DataFrame = nt.events(server, "double")
-    faults: nt.ChaosReport = nt.chaos(server, "double", faults=["raise"], count=4, seconds=5.0)
+    faults: nt.ChaosReport = nt.chaos(
+        server, "double", faults=["raise"], request_count=4, duration_s=5.0
+    )
     print(again.interrupted, bool(why.headline), found.ok, len(seen) > 0, faults.unanswered)
-    print(len(nt.status(server, "double")), len(nt.last_batches(server, "double", requests=1)))
+    print(len(nt.status(server, "double")), len(nt.last_batches(server, "double", request_count=1)))
 
 
 def draw(server: nt.Server, report: nt.PerfReport) -> None:
     graph = nt.dag(server, "double")
     lanes = nt.timeline(server, "double", span_ms=1000.0)
-    curves = nt.plot(before=report, after=report, target_ms=20.0)
+    curves = nt.plot(before=report, after=report, p99_ms=20.0)
     steps = nt.figure(nt.scenario(CONFIG, [0, 1], execution_ms=5.0))
     print(*(type(one).__name__ for one in (graph, lanes, curves, steps)))
     shown = nt.watch(server, "double")
@@ -92,7 +94,7 @@ def predict(server: nt.Server, folder: Path) -> None:
     told: nt.PerfReport = nt.whatif(profile, "double", concurrency=[1, 8], instances=[1, 2])
     tuning: nt.Tuning = nt.tune(
         server, "double", p99_ms=1000.0, concurrency=2, instances=[1, 2], max_batch_size=[8],
-        max_queue_delay_us=[0], profile=profile, finalists=1, seconds=2.0,
+        max_queue_delay_us=[0], profile=profile, finalists=1, duration_s=2.0,
     )  # fmt: skip
     print(told.simulated, len(tuning.frontier) > 0)
     mark = nt.check(server, forms_batches, progress=Progress(folder / "progress.json"))

@@ -143,7 +143,7 @@ class ExplainMagics(Magics):
         "--inputs", metavar="EXPR", help="rows to test with, a mapping of arrays (by default generated)"
     )  # fmt: skip
     @argument(
-        "--seconds", type=float, default=30.0, metavar="S", help="longest test of a model (30)"
+        "--duration-s", type=float, default=30.0, metavar="S", help="longest test of a model (30)"
     )
     @keep_option
     @line_magic
@@ -173,7 +173,7 @@ class ExplainMagics(Magics):
         run = LiveRun(self.shell, options.target, visible=not line.rstrip().endswith(";"))
         found = run.of(
             lambda: doctor(
-                server(), options.target, test=True, inputs=inputs, seconds=options.seconds,
+                server(), options.target, test=True, inputs=inputs, duration_s=options.duration_s,
                 observer=run.observe,
             )
         )  # fmt: skip

@@ -41,7 +41,7 @@ class PredictMagics(Magics):
         many instances as it tests::
 
             profile = %triton_profile double
-            %triton_profile double --at-once 8 --seconds 8
+            %triton_profile double --at-once 8 --duration-s 8
             profile.save("double.json")
         """
         from nbtriton.lab.simulate import profile

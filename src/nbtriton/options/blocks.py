@@ -356,8 +356,8 @@ class ProfileSettings(TypedDict, total=False):
     batch_sizes: Annotated["Sequence[int] | None", Option(
         "--batch-sizes", "rows of the batches to measure", value="LIST", read=int_list, kind=optional(listed(whole(1))),
     )]  # fmt: skip
-    seconds: Annotated[float, Option(
-        "--seconds", "how long to measure (10)", value="S", read=float, default=10.0, kind=number(above=0),
+    duration_s: Annotated[float, Option(
+        "--duration-s", "how long to measure (10)", value="S", read=float, default=10.0, kind=number(above=0),
     )]  # fmt: skip
     seed: Seed
     url: Url
@@ -413,8 +413,8 @@ class TuneSettings(TypedDict, total=False):
     finalists: Annotated[int, Option(
         "--finalists", "configurations to measure (3)", value="N", read=int, default=3, kind=whole(1),
     )]  # fmt: skip
-    seconds: Annotated[float, Option(
-        "--seconds", "longest search (30)", value="S", read=float, default=30.0, kind=number(above=0),
+    duration_s: Annotated[float, Option(
+        "--duration-s", "longest search (30)", value="S", read=float, default=30.0, kind=number(above=0),
     )]  # fmt: skip
     seed: Seed
 

@@ -49,7 +49,7 @@ class PlotView(StaticView):
 
 
 def plot(
-    *reports: PerfReport, target_ms: float | None = None, title: str = "", **named: PerfReport
+    *reports: PerfReport, p99_ms: float | None = None, title: str = "", **named: PerfReport
 ) -> PlotView:
     """Draw the curves of several reports over each other.
 
@@ -59,8 +59,8 @@ def plot(
     ----------
     *reports : PerfReport
         Named by their models and configurations.
-    target_ms : float, optional
-        A limit of the latency; by default the first one among the reports.
+    p99_ms : float, optional
+        A limit of the p99 latency; by default the first one among the reports.
     title : str, optional
     **named : PerfReport
         With names that you choose: ``nt.plot(before=a, after=b)``.
@@ -88,9 +88,9 @@ def plot(
             )
     if len({report.model for _, report in given}) > 1:
         given = [(name or report.model, report) for name, report in given]
-    if target_ms is None:
-        target_ms = next((t for _, one in given if (t := curves.target_of(one))), None)
+    if p99_ms is None:
+        p99_ms = next((t for _, one in given if (t := curves.target_of(one))), None)
     series = curves.overlay(given)
     title = title or " and ".join(dict.fromkeys(report.model for _, report in given))
-    view = curve_view(series, title=title, target_ms=target_ms)
-    return PlotView(view.html, view.text, view.svg, series=series, title=title, target_ms=target_ms)
+    view = curve_view(series, title=title, target_ms=p99_ms)
+    return PlotView(view.html, view.text, view.svg, series=series, title=title, target_ms=p99_ms)

@@ -43,8 +43,10 @@ class ChaosMagics(Magics):
         help="of slow, raise, nan, lost, queue_full (by default all), each 5%% of the executions or "
         "requests; or with shares: slow=0.2,raise=0.01",
     )  # fmt: skip
-    @argument("--seconds", type=float, default=5.0, metavar="S", help="how long (5)")
-    @argument("--count", type=int, metavar="N", help="or until its clients have sent N requests")
+    @argument("--duration-s", type=float, default=5.0, metavar="S", help="how long (5)")
+    @argument(
+        "--request-count", type=int, metavar="N", help="or until its clients have sent N requests"
+    )
     @argument(
         "--slow-ms", type=float, default=50.0, metavar="MS", help="how much longer slow takes (50)"
     )
@@ -62,8 +64,8 @@ class ChaosMagics(Magics):
         full queues. The same seed gives the same faults. Each request is answered once, and at the
         end, also after an interrupt, the model is what it was::
 
-            %triton_chaos double --count 200
-            report = %triton_chaos double --faults slow=0.2,raise=0.01 --count 200 --seed 7
+            %triton_chaos double --request-count 200
+            report = %triton_chaos double --faults slow=0.2,raise=0.01 --request-count 200 --seed 7
             report.frame
         """
         from nbtriton.extensions.chaos import chaos

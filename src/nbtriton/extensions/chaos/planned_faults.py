@@ -60,8 +60,8 @@ _SHARE = 0.05
 _KINDS: Mapping[str, Kind] = {
     "server": SERVER,
     "model": NAME,
-    "seconds": number(above=0),
-    "count": optional(whole(1)),
+    "duration_s": number(above=0),
+    "request_count": optional(whole(1)),
     "slow_ms": Kind(lambda value: is_number(value) and 0 <= value <= 60_000, "from 0 to 60000 ms"),
     "concurrency": whole(0),
     "shapes": optional(MAPPING),
@@ -88,7 +88,7 @@ class _ClientRequest:
 class ChaosReport:
     """The result of `nbtriton.chaos`: plain data with a display in notebooks.
 
-    >>> report = nt.chaos(server, "double", faults={"raise": 1.0}, count=5)
+    >>> report = nt.chaos(server, "double", faults={"raise": 1.0}, request_count=5)
     >>> report.injected["raise"], report.unanswered
     (5, 0)
 
@@ -166,8 +166,8 @@ def chaos(
     *,
     faults: str | Sequence[str] | Mapping[str, float] | None = None,
     seed: int = 0,
-    seconds: float = 5.0,
-    count: int | None = None,
+    duration_s: float = 5.0,
+    request_count: int | None = None,
     slow_ms: float = 50.0,
     concurrency: int = 4,
     inputs: Inputs | None = None,
@@ -192,9 +192,9 @@ def chaos(
         All by default, without ``"nan"`` for a decoupled model, which sends its responses itself.
     seed : int
         Determines the sequence of faults in each instance's executions, and the refusals.
-    seconds : float
+    duration_s : float
         Duration.
-    count : int, optional
+    request_count : int, optional
         End after this number of requests of its own clients instead.
     slow_ms : float
     concurrency : int
@@ -221,13 +221,13 @@ def chaos(
 
     Examples
     --------
-    >>> report = nt.chaos(server, "double", faults={"raise": 1.0}, count=20)
+    >>> report = nt.chaos(server, "double", faults={"raise": 1.0}, request_count=20)
     >>> report.frame[["fault", "status", "count"]].values.tolist()
     [['raise', 'INTERNAL', 20]]
     """
     check(
         {
-            "server": server, "model": model, "seconds": seconds, "count": count, "slow_ms": slow_ms,
+            "server": server, "model": model, "duration_s": duration_s, "request_count": request_count, "slow_ms": slow_ms,
             "concurrency": concurrency, "shapes": shapes, "seed": seed, "observer": observer,
         },
         _KINDS,
@@ -236,10 +236,10 @@ def chaos(
     ensembles, others = model_tree(server, model)
     models = ensembles | others
     shares = _shares(faults, models)
-    _check(server, count, concurrency)
+    _check(server, request_count, concurrency)
     load = None
     if concurrency:
-        load = _load(server, config, models, concurrency, count, inputs, shapes, seed)
+        load = _load(server, config, models, concurrency, request_count, inputs, shapes, seed)
     injected = Injected()
     arrivals = Arrivals(model, shares.pop("queue_full", 0.0), seed, injected)
     experiment = _Experiment(server, tuple(others), arrivals)
@@ -252,7 +252,15 @@ def chaos(
             experiment.begin(wrap)
         if load is not None:
             load.start()
-        _wait(load, None if count is not None else seconds, arrivals, seen, model, count, observer)
+        _wait(
+            load,
+            None if request_count is not None else duration_s,
+            arrivals,
+            seen,
+            model,
+            request_count,
+            observer,
+        )
     except KeyboardInterrupt:
         interrupted = True
     finally:

@@ -99,7 +99,7 @@ class TeachMagics(Magics):
     )
     @argument("--execution-ms", type=float, metavar="MS", help="how long an execution takes")
     @argument(
-        "--requests", type=int, default=12, metavar="N",
+        "--request-count", type=int, default=12, metavar="N",
         help="of a model: how many of its newest requests (12)",
     )  # fmt: skip
     @keep_option
@@ -137,7 +137,7 @@ class TeachMagics(Magics):
         elif isinstance(found, Scenario | Exercise):
             made = figure(found, **changes)
         elif name not in SCENARIOS and server and name in server.engine.inspection.model_names():
-            made = figure(server, name, requests=options.requests, **changes)
+            made = figure(server, name, request_count=options.request_count, **changes)
         else:
             made = figure(name, **changes)
         return keep(self.shell, options.out, made)

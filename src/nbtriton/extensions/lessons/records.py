@@ -72,7 +72,7 @@ def last_batches(
     server: Server,
     model: str,
     *,
-    requests: int,
+    request_count: int,
     within_ms: float | None = None,
     took_ms: Sequence[float] = (),
 ) -> tuple[BatchRecord, ...]:
@@ -82,7 +82,7 @@ def last_batches(
     ----------
     server : Server
     model : str
-    requests : int
+    request_count : int
         Number of requests in the experiment.
     within_ms : float, optional
         Milliseconds within which all of them have to come for the experiment to be what it is meant to be.
@@ -101,20 +101,23 @@ def last_batches(
     Examples
     --------
     >>> _ = server.infer("double", {"IN": ones})
-    >>> [batch.batch_size for batch in nt.last_batches(server, "double", requests=1)]
+    >>> [batch.batch_size for batch in nt.last_batches(server, "double", request_count=1)]
     [1]
     """
-    check({"server": server, "requests": requests}, {"server": _RECORDS, "requests": whole(1)})
+    check(
+        {"server": server, "request_count": request_count},
+        {"server": _RECORDS, "request_count": whole(1)},
+    )
     batches: list[BatchRecord] = []
-    missing = requests
+    missing = request_count
     for batch in reversed(server.batches(model)):
         if missing <= 0:
             break
         batches.append(batch)
         missing -= len(batch.requests)
     assert missing <= 0, (
-        f"Run the experiment first: it sends {requests} requests to {model}, "
-        f"{requests - missing} are recorded."
+        f"Run the experiment first: it sends {request_count} requests to {model}, "
+        f"{request_count - missing} are recorded."
     )
     found = tuple(reversed(batches))
     if within_ms is not None:

@@ -265,7 +265,7 @@ def figure(
     what: str | Scenario | Exercise | Server,
     model: str = "",
     *,
-    requests: int = 12,
+    request_count: int = 12,
     **changes: Unpack[ScenarioSettings],
 ) -> Figure:
     """Draw what the scheduler does with a few requests, to be played, stepped through and changed.
@@ -278,7 +278,7 @@ def figure(
         `nbtriton.predict_batches` made; or a server, with a model whose newest requests are shown.
     model : str
         Of a server.
-    requests : int
+    request_count : int
         Of a server: how many of the clients' newest ones.
     **changes
         See `ScenarioSettings`.
@@ -327,7 +327,7 @@ def figure(
         )
     if not model:
         raise InvalidArgumentError("of which model?", hint="nt.figure(server, 'm')")
-    made = Figure(traced(what, model, requests=requests))
+    made = Figure(traced(what, model, requests=request_count))
     return made.change(**changes) if changes else made
 
 

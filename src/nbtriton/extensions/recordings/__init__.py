@@ -1,6 +1,6 @@
 """Recording of live traffic to a file, and its replay (docs/recording.md).
 
->>> nt.record(server, "traffic.jsonl", seconds=10)  # doctest: +SKIP
+>>> nt.record(server, "traffic.jsonl", duration_s=10)  # doctest: +SKIP
 >>> nt.replay("traffic.jsonl", server, speed=2)  # doctest: +SKIP
 
 `perf.recording` has the file's format, `tap` writes a file, `traffic` makes requests from it, `player` and `live`

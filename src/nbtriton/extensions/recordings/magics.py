@@ -62,8 +62,8 @@ class RecordingMagics(Magics):
     @argument("file", nargs="?", type=unquoted, metavar="FILE", help="compressed if it ends in .gz")
     @argument("--models", type=name_list, metavar="LIST", help="only requests for these")
     @argument("--inputs", action="store_true", help="keep the contents of the inputs too")
-    @argument("--seconds", type=float, metavar="S", help="record for S seconds, and wait for it")
-    @argument("--count", type=int, metavar="N", help="or until N requests have come")
+    @argument("--duration-s", type=float, metavar="S", help="record for S seconds, and wait for it")
+    @argument("--request-count", type=int, metavar="N", help="or until N requests have come")
     @argument(
         "--past", action="store_true",
         help="write what the server's recorder has of the last requests, and nothing that comes",

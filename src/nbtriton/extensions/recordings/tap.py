@@ -52,8 +52,8 @@ def record(
     *,
     models: str | Sequence[str] | None = None,
     inputs: bool = False,
-    seconds: float | None = None,
-    count: int | None = None,
+    duration_s: float | None = None,
+    request_count: int | None = None,
     past: bool = False,
 ) -> TrafficTap:
     """Record the requests that clients send to a server in a file, for `nbtriton.replay`.
@@ -72,9 +72,9 @@ def record(
     inputs : bool
         Record the contents of inputs too, each distinct set of tensors once. Otherwise a replay
         generates random inputs of the same shapes.
-    seconds : float, optional
+    duration_s : float, optional
         Record for this time, then return; Ctrl-C ends it earlier.
-    count : int, optional
+    request_count : int, optional
         Record this number of requests, then return.
     past : bool
         Write the last requests that the server's recorder still has (`nbtriton.events`), and return.
@@ -83,8 +83,8 @@ def record(
     Returns
     -------
     TrafficTap
-        Recording until ``stop()``, the end of a ``with`` block or of the server, unless `seconds`,
-        `count` or `past` is given.
+        Recording until ``stop()``, the end of a ``with`` block or of the server, unless `duration_s`,
+        `request_count` or `past` is given.
 
     Raises
     ------
@@ -109,7 +109,7 @@ def record(
             "server": SERVER, "path": PATH, "models": optional(NAMES), "inputs": SWITCH, "past": SWITCH,
         },
     )  # fmt: skip
-    _check(server, chosen, seconds, count, past=past, inputs=inputs)
+    _check(server, chosen, duration_s, request_count, past=past, inputs=inputs)
     place = Path(path).expanduser()
     for tap in server.engine.dispatcher.listeners:
         if isinstance(tap, TrafficTap) and tap.path.resolve() == place.resolve():
@@ -117,14 +117,14 @@ def record(
                 f"a recording to '{place}' is being made", hint="stop it, or record to another file"
             )
     requests = _past_requests(server, chosen) if past else []  # before the file is replaced
-    tap = TrafficTap(server, path, chosen, inputs=inputs, limit=count)
+    tap = TrafficTap(server, path, chosen, inputs=inputs, limit=request_count)
     if past:
         tap._write_past(requests)  # noqa: SLF001
         return tap
     server.engine.dispatcher.listen(tap)
-    if seconds is not None or count is not None:
+    if duration_s is not None or request_count is not None:
         try:
-            wait_in_slices(tap.ended.wait, seconds)
+            wait_in_slices(tap.ended.wait, duration_s)
         except KeyboardInterrupt:  # the recorded requests stay
             tap.interrupted = True
         tap.stop()
@@ -134,8 +134,8 @@ def record(
 def _check(
     server: Server,
     models: Sequence[str] | None,
-    seconds: float | None,
-    count: int | None,
+    duration_s: float | None,
+    request_count: int | None,
     *,
     past: bool,
     inputs: bool,
@@ -148,12 +148,12 @@ def _check(
                 hint=nearest(name, known),
             )
     check(
-        {"seconds": seconds, "count": count},
-        {"seconds": optional(number(above=0)), "count": optional(whole(1))},
+        {"duration_s": duration_s, "request_count": request_count},
+        {"duration_s": optional(number(above=0)), "request_count": optional(whole(1))},
     )
-    if past and (seconds is not None or count is not None):
+    if past and (duration_s is not None or request_count is not None):
         raise InvalidArgumentError(
-            "past=True records nothing that is to come: leave seconds and count out"
+            "past=True records nothing that is to come: leave duration_s and request_count out"
         )
     if past and inputs:
         raise InvalidArgumentError(
@@ -187,7 +187,7 @@ class TrafficTap(Stopping):
     left_out : int
         Requests of sequences that began before the recording; a server would refuse them.
     interrupted : bool
-        Whether Ctrl-C ended it before `seconds` or `count`.
+        Whether Ctrl-C ended it before `duration_s` or `request_count`.
     ended : threading.Event
     error : Exception or None
         The error that ended it, such as a full disk.

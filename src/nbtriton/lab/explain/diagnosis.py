@@ -123,7 +123,7 @@ def doctor(
     *,
     test: bool = False,
     inputs: Mapping[str, Any] | None = None,
-    seconds: float = LIMIT_S,
+    duration_s: float = LIMIT_S,
     observer: Observer | None = None,
 ) -> Diagnosis:
     """Look for errors and ineffective settings, without sending traffic.
@@ -140,7 +140,7 @@ def doctor(
         on nothing but the row (`nbtriton.lab.explain.model_tests.TESTS`).
     inputs : mapping of str to array_like, optional
         Rows to test with, the batch dimension first; generated ones by default.
-    seconds : float
+    duration_s : float
         Longest time of the tests of one model. Where it is too short, a finding says so.
     observer : callable, optional
         Called with a `PerfProgress` before each request of a test.
@@ -161,18 +161,24 @@ def doctor(
     1 model looked at: nothing wrong
     """
     check(
-        {"model": model, "test": test, "inputs": inputs, "seconds": seconds, "observer": observer},
+        {
+            "model": model,
+            "test": test,
+            "inputs": inputs,
+            "duration_s": duration_s,
+            "observer": observer,
+        },
         {
             "model": Kind(lambda value: isinstance(value, str), "a name"),
             "test": SWITCH,
-            "seconds": number(above=0),
+            "duration_s": number(above=0),
             "observer": optional(CALL),
             "inputs": optional(Kind(lambda value: MAPPING.accepts(value) and value, MAPPING.words)),
         },
     )
     if hasattr(target, "engine"):
         return _of_server(
-            target, model, test=test, inputs=inputs, seconds=seconds, observer=observer
+            target, model, test=test, inputs=inputs, seconds=duration_s, observer=observer
         )
     if test or model or inputs is not None:
         loads = "server.load(…)"

@@ -186,7 +186,7 @@ class _Tester:
                 cause = (
                     "a request takes long, or is never answered; the tests that follow were not run"
                 )
-                fix = f"nt.doctor(server, name, test=True, seconds={2 * self._limit_s:g}), or a faster model"
+                fix = f"nt.doctor(server, name, test=True, duration_s={2 * self._limit_s:g}), or a faster model"
                 self._findings.append(
                     Finding("warning", self._name, "tests of the model", text, cause, fix)
                 )

@@ -102,7 +102,7 @@ def measure_devices(
         _place(configurator, others, HOST, notes)
         host = profiles[HOST] = profile(
             server, model, inputs=data.inputs, shapes=data.shapes, input_data=data.input_data,
-            at_once=_at_once(others), batch_sizes=sizes, seconds=share_s, seed=seed, observer=observer,
+            at_once=_at_once(others), batch_sizes=sizes, duration_s=share_s, seed=seed, observer=observer,
         )  # fmt: skip
         if host.interrupted:
             raise KeyboardInterrupt

@@ -86,7 +86,7 @@ def profile(
     batch_sizes : sequence of int, optional
         Rows of the batches to measure; by default 1, 2, 4 and so on up to ``max_batch_size``, at most 8
         sizes, and more between them where the times are not linear.
-    seconds : float
+    duration_s : float
         Time of the whole measurement, beside loading the models. It takes longer only where a few executions of each
         batch size, alone and beside others, take longer: the progress says so.
     seed : int
@@ -117,12 +117,12 @@ def profile(
 
     Examples
     --------
-    >>> profile = nt.profile(server, "double", batch_sizes=[1, 8], at_once=1, seconds=0.05)
+    >>> profile = nt.profile(server, "double", batch_sizes=[1, 8], at_once=1, duration_s=0.05)
     >>> profile.models["double"].rows
     (1, 8)
     """
     given = read_settings("profile", PROFILE, options)
-    url, seconds = given["url"], given["seconds"]
+    url, seconds = given["url"], given["duration_s"]
     if (server is None) == (url is None):
         raise InvalidArgumentError("give a server or a url, not both and not neither")
     check({"server": server, "model": model, "observer": observer}, _KINDS)

@@ -101,7 +101,7 @@ def tune(
         An earlier measurement.
     finalists : int
         Configurations to measure; a few more where none of them is within the limits.
-    seconds : float
+    duration_s : float
         Longest time of the search; with a `placement` half of it measures the devices.
     seed : int
     observer : callable, optional
@@ -141,14 +141,14 @@ def tune(
     >>> choices = {"instances": [1, 2, 4], "max_batch_size": [1], "max_queue_delay_us": [0]}
     >>> profile = nt.Profile.declared({"double": 10})
     >>> best = nt.tune(
-    ...     server, "double", **load, **choices, profile=profile, finalists=1, seconds=20
+    ...     server, "double", **load, **choices, profile=profile, finalists=1, duration_s=20
     ... )
     >>> best.configuration["instances"]
     2
     """
     given = read_settings("tune", TUNE, options)
     placement, profile, batch_size = given["placement"], given["profile"], given["batch_size"]
-    seconds, finalists, seed = given["seconds"], given["finalists"], given["seed"]
+    seconds, finalists, seed = given["duration_s"], given["finalists"], given["seed"]
     choices = (given["instances"], given["max_batch_size"], given["max_queue_delay_us"])
     if given["maximize"] and given["minimize"]:
         raise InvalidArgumentError("give maximize or minimize, not both")
@@ -244,7 +244,7 @@ class _Subject:
 
         return measure_profile(
             self.server, self.model, inputs=data.inputs, shapes=data.shapes, at_once=most,
-            observer=report, seed=data.seed, seconds=_PROFILE_S,
+            observer=report, seed=data.seed, duration_s=_PROFILE_S,
         )  # fmt: skip
 
     def perf(self, observer: Observer | None = None, **load: Any) -> PerfReport:
