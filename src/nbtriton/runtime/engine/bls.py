@@ -31,7 +31,7 @@ class ModelRepository(Protocol):
     """A source of models by name: Triton's model control."""
 
     def load(self, name: str, parameters: Mapping[str, Any]) -> None:
-        """Load a model; ``config`` and ``file:<path>`` replace what the repository has."""
+        """Load a model; ``config`` and ``file:<path>`` replace the repository's."""
         ...
 
     def unload(self, name: str, parameters: Mapping[str, Any]) -> None:
@@ -52,7 +52,7 @@ class ModelServer:
     """The part of a server that model code gets (`nbtriton.backends.base.ServerHandle`)."""
 
     def __init__(self, engine: _Engine) -> None:
-        # Weakly: the threads of its models hold this, and would keep it alive forever.
+        # Weakly: the threads of its models refer to this object, and would keep the server alive forever.
         self._held = weakref.ref(engine)
         # The models that the code of a model has called, in the order of the first calls.
         self._calls: dict[str, dict[str, None]] = {}
@@ -65,7 +65,7 @@ class ModelServer:
         return engine
 
     def called_by(self, name: str) -> tuple[str, ...]:
-        """Return the models that the code of a model was seen to call since this server began."""
+        """Return the models that the code of a model has called since this server began."""
         return tuple(self._calls.get(name, ()))
 
     def note_call(self, caller: str, callee: str) -> None:
@@ -99,8 +99,8 @@ class ModelServer:
             model_name, version, inputs, options, _caller()
         )
         if response.error is not None:
-            # Its text is all that the caller gets. The frames of the model's code, which its cause has, hold
-            # this frame, and so the error.
+            # The caller gets only its text. Its cause refers to frames of the model's code, which
+            # refer to this frame, and so to the error.
             response.error.__cause__ = response.error.__context__ = None
         for array in response.outputs.values():
             if type(array) is not np.ndarray or request.kind != "numpy":
@@ -121,7 +121,7 @@ class ModelServer:
         DEADLOCKS.wait_for_coroutine(wait)
 
     def is_model_ready(self, name: str, version: int = -1) -> bool:
-        """Return True if the model takes requests; False also for an unknown one."""
+        """Return True if the model takes requests; False for an unknown one as well."""
         return self._engine.inspection.is_model_ready(name, version)
 
     def is_decoupled(self, name: str, version: int = -1) -> bool:
@@ -160,7 +160,7 @@ class ModelServer:
             self._engine.lifecycle.load(config, name=name)
 
     def unload_model(self, name: str, unload_dependents: bool = False) -> None:
-        """Unload a model; an unknown one is no error (L18)."""
+        """Unload a model; an unknown one is ignored (L18)."""
         control = self._engine.model_control
         if control is not None:
             control.unload(name, {"unload_dependents": unload_dependents})

@@ -1,4 +1,4 @@
-"""The copies between host and GPUs as a DataFrame: over which edges, how much, and because of which step."""
+"""The copies between host and GPUs as a DataFrame: their edges, sizes and the steps that cause them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _COLUMNS = (
     "ensemble", "tensor", "writer", "reader", "source", "target", "copies", "requests", "bytes",
     "bytes_per_request", "us_per_copy", "us_per_request", "clock", "bounce", "cause",
 )  # fmt: skip
-# What a narrow page has room for.
+# The columns for a narrow page.
 _FIRST = (
     "tensor",
     "source",
@@ -44,16 +44,16 @@ def copies(server: Server, *, clear: bool = False) -> pd.DataFrame:
     ----------
     server : Server
     clear : bool
-        Begin to count anew.
+        Reset the counts after this table.
 
     Returns
     -------
     pandas.DataFrame
         ``writer`` and ``reader`` are ``model.TENSOR``, or ``host`` for a caller; ``tensor`` is the edge's
-        name in the ensembles that have it. What the code of a model copies itself has
-        ``model: line 3: y = IN.get()`` there. Times are the device's own; ``clock`` says whether they are
-        measured or simulated. ``cause`` says why the tensor had to move, and ``bounce`` names the step
-        because of which it leaves a GPU only to come back.
+        name in the ensembles that have it. For copies by a model's own code it is ``model: line 3:
+        y = IN.get()``. Times are the device's own; ``clock`` tells whether they are measured or
+        simulated. ``cause`` is why the tensor had to move, and ``bounce`` the step that makes it
+        leave a GPU only to come back.
 
     Examples
     --------
@@ -76,7 +76,7 @@ def copies(server: Server, *, clear: bool = False) -> pd.DataFrame:
 
 
 def bounces(frame: pd.DataFrame) -> list[str]:
-    """Return a sentence for each step because of which tensors leave a GPU only to come back.
+    """Return a sentence for each step that makes tensors leave a GPU only to come back.
 
     Parameters
     ----------
@@ -181,7 +181,7 @@ class _Graph:
         return "; ".join(self._why_on_host(name, takes=False) for name in sorted(named))
 
     def bounce(self, one: Copied, found: Collection[Copied]) -> str:
-        """Return the step because of which a tensor leaves a GPU and its result comes back to one."""
+        """Return the step that makes a tensor leave a GPU and its result come back to one."""
         owner, by_line, _ = one.reader.partition(BY_LINE)
         if by_line and any(self._comes_back(owner, one.target, other) for other in found):
             return owner
@@ -203,7 +203,7 @@ class _Graph:
         return ""
 
     def _comes_back(self, owner: str, memory: str, other: Copied) -> bool:
-        """Return whether a copy by the code of the same model is the other way."""
+        """Return whether the code of the same model also copies in the other direction."""
         same = other.reader.partition(BY_LINE)
         return same[0] == owner and bool(same[1]) and other.source == memory
 

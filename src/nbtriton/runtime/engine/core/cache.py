@@ -1,7 +1,7 @@
 """The response cache: responses to requests that were answered before (K1 to K11).
 
 Differences from the reference, all deliberate: the key also holds datatypes, shapes and the
-requested outputs, and errors are never kept. Both what is kept and what is returned are copies.
+requested outputs, and errors are never kept. Both the stored and the returned outputs are copies.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ __all__ = ["CacheStatistics", "ResponseCache"]
 
 @dataclass(slots=True, frozen=True)
 class CacheStatistics:
-    """Counts and nanoseconds since the server started, and what is held now in bytes."""
+    """Counts and nanoseconds since the server started, and the bytes in use."""
 
     hits: int
     misses: int
@@ -66,7 +66,7 @@ class ResponseCache:
     def key(
         model: str, version: int, inputs: Mapping[str, Array], outputs: frozenset[str]
     ) -> bytes:
-        """Return the key of a request: everything that its answer may depend on."""
+        """Return the key of a request: everything that its response may depend on."""
         from hashlib import blake2b  # loads OpenSSL, which a server without a cache need not
 
         digest = blake2b(digest_size=16)
@@ -98,7 +98,7 @@ class ResponseCache:
     def insert(self, key: bytes, outputs: Mapping[str, Array]) -> bool:
         """Keep outputs, evicting the least recent ones, if they fit and none is empty.
 
-        False if the key has outputs already: then nothing was missing.
+        False if the key already has outputs: then nothing was missing.
         """
         start_ns = monotonic_ns()
         kept = copies_of(outputs)

@@ -36,9 +36,9 @@ _LIBRARY = "batchstrategy.so"
 class CustomBatching:
     """A `nbtriton.scheduling.BatchStrategy` made of the five functions.
 
-    They run while the scheduler decides, so they must be quick and must not call the server. What
-    ``model_batch_initialize`` or ``model_batch_include_request`` raises fails the request that was
-    looked at; what the others raise is logged, as in Triton.
+    They run while the scheduler decides, so they must be quick and must not call the server. An
+    exception in ``model_batch_initialize`` or ``model_batch_include_request`` fails the request in
+    question; exceptions in the others are logged, as in Triton.
 
     Parameters
     ----------
@@ -114,7 +114,7 @@ def find_strategy(
     ----------
     context : ModelContext
     batching : object or None
-        What the caller gave: a class, which is instantiated, or any object with the functions.
+        The caller's argument: a class, which is instantiated, or any object with the functions.
     model : object
         The model's class or module, which may define the functions itself. As with Triton's
         libraries beside a model, they are used by the dynamic batcher only.
@@ -154,7 +154,7 @@ def find_strategy(
 
 
 def check_library(config: ModelConfig) -> None:
-    """Check that the C library exists that a configuration names (V47).
+    """Check that the C library named in a configuration exists (V47).
 
     Raises
     ------

@@ -1,8 +1,8 @@
 """The entrance of requests: the version is looked up, the request built and submitted to the version.
 
 The registry of versions (A1, A2, L2) is read on every request and changed rarely, so readers take no lock: every
-change puts a new immutable `Entry` in the place of the old one. Who walks through them takes a list first: that is
-made in one go, with and without a GIL, while others load and unload.
+change puts a new immutable `Entry` in the place of the old one. To iterate over the entries, make a
+list first: that happens in one go, with and without a GIL, while others load and unload.
 """
 
 from __future__ import annotations
@@ -65,14 +65,14 @@ class Slot:
 
 @dataclass(slots=True, frozen=True)
 class Entry:
-    """One model: its versions, its configuration as given, and which fields of it have no effect.
+    """One model: its versions, its configuration as given, and the fields of it that have no effect.
 
     Attributes
     ----------
     ready : dict of int to Runtime
         The versions that are ready; -1 is the highest.
     members : frozenset of str
-        Of an ensemble: the models that its steps name.
+        For an ensemble: the models that its steps name.
     """
 
     slots: Mapping[int, Slot]
@@ -110,13 +110,13 @@ class Registry:
     entries : dict of str to Entry
         The loaded models.
     absent : dict of str to dict of int to str
-        The versions that were loaded or whose load has begun, and why they do not serve. A name
-        without versions is one whose version policy left none. Versions that serve now may be among
+        The versions that were loaded or whose load has begun, and why they do not serve. If a name
+        has no versions, its version policy left none. Versions that serve now may be among
         them.
     refusal : str
-        Why no question about a model is answered; empty if they are.
+        Why questions about models are refused; empty if they are answered.
     stopping : bool
-        True once clients may begin nothing new.
+        True once clients may not begin anything new.
     closed : callable, optional
         Makes the error of calls after the end of the server.
     """
@@ -134,7 +134,7 @@ class Registry:
         Raises
         ------
         EngineStoppedError
-            It is closed, or lives in the parent process.
+            The server is closed, or lives in the parent process.
         """
         if self.closed is not None:
             raise self.closed()
@@ -149,7 +149,7 @@ class Registry:
         self.absent.setdefault(name, {}).update(versions)
 
     def record_loading(self, name: str, version: int) -> None:
-        """Record that a load of a version begins; why an earlier one does not serve is kept."""
+        """Record that a load of a version begins; the reason why an earlier one does not serve is kept."""
         self.absent.setdefault(name, {}).setdefault(version, "")
 
     def record_unwanted(self, name: str, version: int) -> None:
@@ -188,7 +188,7 @@ class Registry:
         Raises
         ------
         InvalidArgumentError
-            The name is no text, or the version no whole number, of Python's or NumPy's.
+            The name is not a string, or the version is not a whole number of Python's or NumPy's.
         NotFoundError, UnavailableError
             With Triton's texts.
         """
@@ -275,7 +275,7 @@ def checked_name(name: object) -> str:
     Raises
     ------
     InvalidArgumentError
-        It is no text.
+        The name is not a string.
     """
     if isinstance(name, str):
         return name
@@ -288,7 +288,7 @@ def checked_version(version: Any) -> int:
     Raises
     ------
     InvalidArgumentError
-        It is no whole number.
+        The version is not a whole number.
     """
     if isinstance(version, int):
         return version
@@ -303,7 +303,7 @@ def checked_version(version: Any) -> int:
 
 
 def versions_to_keep(config: ModelConfig, versions: Iterable[int]) -> set[int]:
-    """Return the versions that the version policy wants of those that exist (L2)."""
+    """Return the existing versions that the version policy selects (L2)."""
     policy = config.version_policy
     present = sorted(versions)
     choice = policy.WhichOneof("policy_choice")
@@ -374,7 +374,7 @@ class RequestDispatcher:
     Parameters
     ----------
     registry : Registry
-        Of the server's models; it refuses what is no name or version of a model.
+        The server's models; it refuses invalid names and versions.
     """
 
     def __init__(self, registry: Registry) -> None:
@@ -385,7 +385,7 @@ class RequestDispatcher:
 
     @property
     def listeners(self) -> tuple[ArrivalListener, ...]:
-        """Those that get each request now."""
+        """The listeners that get each request now."""
         return self._listeners
 
     def listen(self, listener: ArrivalListener) -> None:
@@ -423,8 +423,8 @@ class RequestDispatcher:
     ) -> tuple[InferenceRequest, Response]:
         """Send one request and return it with its response, which may be an error.
 
-        A request that was refused raises; one that failed has the error in its response. Where an
-        instance is idle the request runs in this very thread. `caller` as in `InferenceRequest`.
+        A request that was refused raises; one that failed has the error in its response. If an
+        instance is idle, the request runs on the calling thread. `caller` as in `InferenceRequest`.
         """
         if _thread_id() != _interrupts.main:  # the block takes 0.2 us, 2% of a request
             return self._call(name, version, inputs, options, caller)
@@ -455,11 +455,11 @@ class RequestDispatcher:
             try:
                 request.expect().exception()
             except BaseException:
-                request.expect().cancel()  # after Ctrl-C no one waits for the answer any more
+                request.expect().cancel()  # after Ctrl-C nobody waits for the response
                 raise
         try:
             return request, request.final_response  # type: ignore[return-value]
-        finally:  # without a name here: the frames of a response's error may hold this one
+        finally:  # not in a local variable: the frames of a response's error may refer to this one
             request.final_response = None
 
     def submit(
@@ -530,15 +530,15 @@ class RequestDispatcher:
         calls : sequence of Submission
         join_batch : callable, optional
             ``join_batch(completion)`` before each response that is one of several of a batch. A
-            function that it defers is called once, behind the last of them: an endpoint
-            wakes its own thread for all of them together.
+            function that it defers is called once, after the last of them, so that an endpoint
+            wakes its own thread once for all of them.
         heard : bool
             The listeners know of these requests already.
 
         Returns
         -------
         list
-            For each call the request, to be cancelled, or why it was refused.
+            For each call the request, which may be cancelled, or the error that refuses it.
         """
         found: list[InferenceRequest | TritonError] = []
         with _interrupts:
@@ -600,7 +600,7 @@ _STOPPED = "Server is stopping, scheduler for model has stopped accepting new in
 def refusal(runtime: Runtime, request: InferenceRequest) -> TritonError | None:
     """Return the error of a request that begins something new, in Triton's words.
 
-    None for what may go on: the requests of a sequence that has begun, also through an ensemble. A
+    None for requests that may continue: those of a sequence that has begun, also through an ensemble. A
     request that breaks a rule of sequences is left to the batcher, which refuses it.
     """
     if isinstance(runtime, EnsembleRuntime):
@@ -620,7 +620,7 @@ def _of_ensemble(ensemble: EnsembleRuntime, request: InferenceRequest) -> Triton
         continues = request.correlation_id and not request.flags & SEQUENCE_START
         if continues and any(map(_has_sequences, steps)):
             return None
-    except TritonError:  # a model is missing, which the ensemble says
+    except TritonError:  # a model is missing, which the ensemble reports
         return None
     for step, reads in zip(steps, plan.step_inputs, strict=True):
         if reads <= plan.inputs:

@@ -54,13 +54,13 @@ _Ready = tuple[int, int, dict[str, Array], SequenceMark | None]
 
 
 class EnsembleOwner(Runtime):
-    """The version of an ensemble, as far as the execution of a request has to know it.
+    """The part of an ensemble's version that the execution of a request uses.
 
     Attributes
     ----------
     plan : EnsemblePlan
     gates : list of StepGate
-        One per step where the requests in a step are limited (E21), else none.
+        One per step if the requests in a step are limited (E21), else none.
     """
 
     plan: EnsemblePlan
@@ -68,7 +68,7 @@ class EnsembleOwner(Runtime):
 
     @abstractmethod
     def on_complete(self, execution: EnsembleExecution) -> None:
-        """Remove an execution of which nothing runs any more."""
+        """Remove an execution of which nothing is running any more."""
 
 
 class EnsembleExecution(ResponseSink):
@@ -174,7 +174,7 @@ class EnsembleExecution(ResponseSink):
         return turns
 
     def _leave(self, step: int, completion: Completion | None) -> None:
-        """Release the place of a step that has ended, where these are limited."""
+        """Release the place of a step that has ended, if places are limited."""
         self.ensemble.gates[step].release(completion)
 
     def _enter(self, ready: _Ready, completion: Completion | None) -> None:
@@ -319,8 +319,8 @@ class EnsembleExecution(ResponseSink):
             if self.ensemble.gates:
                 self._leave(step, completion)
             return
-        # A decoupled model waits until all that it sent has its place: its next responses would
-        # only pile up in memory.
+        # A decoupled model waits until everything that it sent has a place: its next responses
+        # would only pile up in memory.
         if turns is not None:
             for turn in turns:
                 turn.wait()
@@ -328,13 +328,13 @@ class EnsembleExecution(ResponseSink):
     def _advance(
         self, step: int, iteration: int, response: Response, final: bool
     ) -> tuple[list[_Ready], Response | None, bool, TritonError | None]:
-        """Store a step's response, and return what follows from it; the lock is held.
+        """Store a step's response, and return the next actions; the lock is held.
 
         Returns
         -------
         ready : steps to start
         emit : a response of the ensemble, if one is complete
-        done : True if nothing runs any more and nothing is to be started
+        done : True if nothing is running and there is nothing to start
         error : the reason if that is impossible
         """
         binding = self.binding
@@ -431,7 +431,7 @@ class EnsembleExecution(ResponseSink):
     # -- the end ---------------------------------------------------------------------------------
 
     def _conclude(self, completion: Completion | None) -> None:
-        """End the execution: nothing runs any more, and nothing can start."""
+        """End the execution: nothing is running, and nothing can start."""
         if not self.request.is_answered() and self._outbox is None:
             self._fail(
                 InvalidArgumentError(
@@ -477,7 +477,7 @@ class EnsembleExecution(ResponseSink):
         if not request.try_finish():
             return
         if response is not None and response.error is not None:
-            # As in Triton: once for its answer, and again for its end where nothing runs on (T4).
+            # As in Triton: once for its response, and again for its end if nothing is still running (T4).
             times = 1 if self._running else 2
             self.ensemble.statistics.record_failure(
                 times, times * (now_ns() - request.start_ns), "OTHER"
@@ -521,7 +521,7 @@ def _submit_many(
     steps: list[tuple[EnsembleExecution, InferenceRequest]],
     completion: Completion,
 ) -> None:
-    """Submit steps that are ready at the same moment to the model that they have in common."""
+    """Submit steps that are ready at the same moment to their common model."""
     if len(steps) == 1:
         execution, step = steps[0]
         execution.submit(runtime, step, None)
@@ -536,7 +536,7 @@ Resolve = Callable[[str, int], Runtime]
 
 
 class EnsembleRuntime(EnsembleOwner):
-    """One version of an ensemble: no queue and no instances of its own (E1).
+    """One version of an ensemble: it has neither a queue nor instances (E1).
 
     Parameters
     ----------
@@ -545,7 +545,7 @@ class EnsembleRuntime(EnsembleOwner):
     resolve : callable
         ``resolve(model_name, version)`` returns the runtime that serves a step now, or raises.
     directory : Path or None
-        The ensemble's own, in a repository.
+        The ensemble's own directory, in a repository.
     """
 
     def __init__(
@@ -606,7 +606,7 @@ class EnsembleRuntime(EnsembleOwner):
         Raises
         ------
         NotFoundError, UnavailableError
-            A composing model was just unloaded.
+            A composing model has just been unloaded.
         """
         acquired: list[Runtime] = []
         try:
@@ -634,7 +634,7 @@ class EnsembleRuntime(EnsembleOwner):
         return Blockers(steps=tuple(self._steps(request)))
 
     def cancel(self, request: InferenceRequest) -> None:
-        """Cancel the steps that still wait; steps that run see `is_cancelled`."""
+        """Cancel the steps that are waiting; running steps see `is_cancelled`."""
         for step in self._steps(request):
             step.cancel()
 
@@ -667,7 +667,7 @@ class EnsembleRuntime(EnsembleOwner):
             self._end()
 
     def drain(self) -> None:
-        """Accept no more requests; those in flight go on."""
+        """Accept no more requests; those in flight continue."""
         with self._lock:
             self._draining = True
             done = not self._executions

@@ -1,4 +1,4 @@
-"""The steps of an ensemble: the versions that serve them, whose turn it is, and the values between them."""
+"""The steps of an ensemble: the versions that serve them, their limits, and the tensors between them."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ class InputBinding:
     tensor : str
         Of the ensemble.
     dims : tuple of int or None
-        Of the model's input, where the tensor comes from a model that batches and this one does
-        not, or the other way round (E9); None where it can be taken as it is.
+        The dims of the model's input if the tensor comes from a batching model and this one does
+        not batch, or vice versa (E9); None if it can be passed as it is.
     """
 
     __slots__ = ("dims", "name", "tensor")
@@ -64,9 +64,9 @@ class OutputBinding:
     ----------
     name : str
     dims : tuple of int or None
-        Of the output, where the tensor is to be adapted, as for `InputBinding`.
+        The dims of the output if the tensor must be adapted, as for `InputBinding`.
     shared : bool
-        True if a step reads the tensor too.
+        True if a step also reads the tensor.
     """
 
     __slots__ = ("dims", "name", "shared")
@@ -87,14 +87,14 @@ class EnsembleBinding:
         decoupled, the outputs that are requested of it (none for all of them), its input bindings,
         and (output, tensor) for each output that goes to a tensor of the ensemble.
     owned, owned_of_all : tuple
-        One entry per step: the inputs that nothing else gets, where the ensemble's own inputs are
-        the caller's, and where they are the engine's.
+        One entry per step: the inputs that nothing else gets, if the ensemble's own inputs belong
+        to the caller, and if they belong to the engine.
     plan : EnsemblePlan
     ensemble_inputs : frozenset of str
     ensemble_outputs : tuple of OutputBinding
         In the order in which Triton answers.
     active : int
-        Requests that are executed with this binding; guarded by the ensemble's lock.
+        Number of requests that are executed with this binding; guarded by the ensemble's lock.
     """
 
     __slots__ = (
@@ -145,7 +145,7 @@ class EnsembleBinding:
         self.active = 0
 
     def release(self) -> None:
-        """Release the versions, once no request is executed with this binding and none will be."""
+        """Release the versions; called once no request is or will be executed with this binding."""
         for runtime in self.runtimes:
             runtime.release()
 
@@ -215,7 +215,7 @@ class StepGate:
         """Release a place; the next request starts on this thread."""
         with self._lock:
             self._inside -= 1
-            # A loop on one thread: a request that starts may leave at once, and must not nest.
+            # A loop on one thread: a request that starts may leave immediately, and calls must not nest.
             if self._handing_on:
                 return
             self._handing_on = True
@@ -240,9 +240,9 @@ SequenceMark = tuple[int | str, int]
 
 
 def completed(response: Response, request: InferenceRequest) -> Response:
-    """Return a response once devices have written its outputs, unless its receiver orders events: a step's does.
+    """Return a response once devices have written its outputs, unless its receiver orders events, as steps do.
 
-    What a device did wrong shows when it is waited for; the response is then that error.
+    Errors of a device appear when it is waited for; the response is then that error.
     """
     foreign = False
     for array in response.outputs.values():
@@ -257,14 +257,14 @@ def completed(response: Response, request: InferenceRequest) -> Response:
 
 
 def placed(error: TritonError, ensemble: str) -> TritonError:
-    """Return the same error with the ensemble's name in front of its text."""
+    """Return the same error with the ensemble's name before its text."""
     found = error.again()
     found.args = (f"in ensemble '{ensemble}', {error.message}",)
     return found
 
 
 def as_triton_error(error: Exception) -> TritonError:
-    """Return an error as Triton's; one that is not on purpose is logged."""
+    """Return an error as one of Triton's; an unexpected one is logged."""
     if isinstance(error, TritonError):
         return error
     _log.error("a step of an ensemble", exc_info=error)
@@ -272,7 +272,7 @@ def as_triton_error(error: Exception) -> TritonError:
 
 
 def sequence_mark(parameters: Mapping[str, bool | int | str]) -> SequenceMark | None:
-    """Return the sequence id and flags that a step's response sets for the steps behind it (E6)."""
+    """Return the sequence id and flags that a step's response sets for later steps (E6)."""
     if not any(name in parameters for name in ("sequence_id", "sequence_start", "sequence_end")):
         return None
     correlation_id = parameters.get("sequence_id", 0)

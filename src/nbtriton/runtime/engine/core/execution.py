@@ -1,11 +1,12 @@
-"""One execution of a batch: its times, what follows from it, the result of a request, and the sums of all.
+"""One execution of a batch: its times, its completion, the result of a request, and statistics.
 
 `Execution` has the times; `Statistics` adds them up in Triton's fields (T1 to T9, integers only);
 `InferenceResult` is what a caller gets.
 
-A `Completion` says on which thread what follows from the responses is done. It is an argument of every call between
+A `Completion` determines on which thread the consequences of responses are handled. It is an
+argument of every call between
 an execution and its last response, and one of two: an instance's thread answers a batch (`BatchCompletion`), or the
-thread that waits for a request executes it itself (`InlineCompletion`). None stands for neither.
+thread that waits for a request executes it itself (`InlineCompletion`). None means neither.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ class RequestDetail:
     Attributes
     ----------
     outcome : str
-        Why it never ran, a key of `REASONS`, or ``"cache_hit"``; empty otherwise.
+        Why it was never executed: a key of `REASONS`, or ``"cache_hit"``; empty otherwise.
     status, error : str
         Triton's status and message if it failed, else empty.
     first_ns, responses : int
@@ -65,7 +66,7 @@ class RequestDetail:
     sequence : int or str
         Its correlation id, or 0.
     begins : bool
-        Whether it is the first one of its sequence (START).
+        Whether it is the first request of its sequence (START).
     """
 
     __slots__ = ("begins", "error", "first_ns", "outcome", "responses", "sequence", "status")
@@ -93,11 +94,13 @@ class RequestDetail:
 class Execution(BatchTimer):
     """Times of one execution, on the clock of `time.monotonic_ns`; 0 until they are reached.
 
-    All requests of the batch refer to it: what is the same for all of them is stored once. It outlives them in the statistics and in the recorder, so it keeps
-    only numbers (and the compiled core's garbage collector need not walk it).
+    All requests of the batch refer to it, so their common values are stored once. It outlives them
+    in the statistics and in the recorder, so it keeps only numbers (and the garbage collector need
+    not walk the compiled object).
 
-    What the recorder keeps of the only request of a batch stands here, too: with the sums it is all
-    that a `RequestEntry` has, and a second object in a ring costs a thirtieth of a step of an ensemble.
+    It also has the recorder's fields for the only request of a batch: together with the sums they
+    are a whole `RequestEntry`, and a second object in a ring would cost a thirtieth of an
+    ensemble's step.
 
     Attributes
     ----------
@@ -107,25 +110,25 @@ class Execution(BatchTimer):
     number, count : int
         The number of its first request, and how many it has.
     reason : str
-        Why the batch was closed at this size, in the scheduler's word.
+        Why the batch was closed at this size, as a key of `REASONS`.
     formed_ns, waiting : int
-        When the scheduler handed it over, and how many requests it left waiting.
+        When the scheduler released it, and how many requests it left waiting.
     start_ns, infer_start_ns, infer_end_ns, end_ns : int
         compute_input is between the first two, compute_infer between those in the middle, and
         compute_output between the last two (T9).
     longest_ns : int
         The longest wait among the requests.
     failed : bool
-        It answered none of its requests well.
+        It answered none of its requests successfully.
     reached : bool
-        The model saw it: what it did counts as an execution.
+        It reached the model, so it counts as an execution.
     first : bool
-        No other has ended since the load, warmup included.
+        It is the first to end since the load, warmup included.
     inferences, queue_ns, total_ns : int
         Sums over the requests: their batch sizes, how long they waited, and how long each took
         until the end.
     answered_ns, caller, step, request_id, detail
-        Of the only request, as `RequestEntry` has them; 0 until its final response.
+        The fields of `RequestEntry` for the only request; 0 until its final response.
     """
 
     __slots__ = (
@@ -177,12 +180,12 @@ class Execution(BatchTimer):
         self.infer_end_ns = now_ns()
 
     def marked(self, inputs_ready_ns: int, infer_done_ns: int) -> None:
-        """Set both marks, which the process that the model ran in has taken."""
+        """Set both marks, as measured by the model's process."""
         self.infer_start_ns = inputs_ready_ns
         self.infer_end_ns = infer_done_ns
 
     def end(self) -> None:
-        """compute_output ends; a mark that the backend did not set was at the end."""
+        """compute_output ends; marks that the backend did not set are set to the end."""
         self.end_ns = end_ns = now_ns()
         if not self.infer_start_ns:
             self.infer_start_ns = end_ns
@@ -190,7 +193,7 @@ class Execution(BatchTimer):
             self.infer_end_ns = end_ns
 
     def times(self) -> tuple[int, int, int]:
-        """Return compute_input, compute_infer and compute_output, of what has happened so far."""
+        """Return compute_input, compute_infer and compute_output so far."""
         end = self.end_ns or now_ns()
         infer_start = self.infer_start_ns or end
         infer_end = self.infer_end_ns or end
@@ -209,12 +212,12 @@ class Execution(BatchTimer):
 class StepTimes:
     """Times of the steps of an ensemble's request: sums in nanoseconds (T4).
 
-    It outlives the request in the statistics until they add it up.
+    It outlives the request until the statistics have added it up.
 
     Attributes
     ----------
     first : bool
-        No other request has been answered since the load.
+        It is the first request answered since the load.
     size, total_ns, end_ns : int
         The rows of the request, how long it took, and when it was answered; 0 until then.
     """
@@ -234,7 +237,7 @@ class StepTimes:
         self.output_ns = 0
 
     def add(self, queue_ns: int, input_ns: int, infer_ns: int, output_ns: int) -> None:
-        """Add those of one more step."""
+        """Add the times of one more step."""
         self.queue_ns += queue_ns
         self.input_ns += input_ns
         self.infer_ns += infer_ns
@@ -242,7 +245,7 @@ class StepTimes:
 
 
 class Executor(ABC):
-    """An instance, as far as a completion has to know it.
+    """The part of an instance that a completion uses.
 
     Attributes
     ----------
@@ -262,18 +265,18 @@ class Executor(ABC):
 
 
 class Completion(ABC):
-    """The work of a thread that delivers responses, after it has delivered them."""
+    """Deferred work of a thread that delivers responses."""
 
     @abstractmethod
     def defer(self, function: Callable[[], object]) -> None:
         """Call a function once after the last response, however often it is deferred.
 
-        It is called on this thread, when the instance is free again, and must not raise.
+        It is called on this thread once the instance is free again, and must not raise.
         """
 
 
 class BatchCompletion(Completion):
-    """Completion of a batch: what follows from its responses waits until all are delivered.
+    """Completion of a batch: consequences of its responses wait until all responses are delivered.
 
     An endpoint that is called for each response of a batch would wake its own thread for each; called
     once at the end, it handles them together. The next steps of an ensemble would reach their model
@@ -282,13 +285,14 @@ class BatchCompletion(Completion):
     Parameters
     ----------
     unblock_instance : callable, optional
-        Lets the instance execute its next batch, although this thread is not done.
+        Lets the instance execute its next batch before this thread is done.
 
     Attributes
     ----------
     answer_remaining : callable or None
-        ``answer_remaining(completion)`` delivers the responses that are left. It gets the completion,
-        as one that it held would be a cycle of references: only the garbage collector frees those.
+        ``answer_remaining(completion)`` delivers the remaining responses. The completion is an
+        argument, because a stored one would be a reference cycle, which only the garbage collector
+        frees.
     """
 
     __slots__ = ("_deferred", "_gathered", "_unblock_instance", "answer_remaining")
@@ -318,8 +322,8 @@ class BatchCompletion(Completion):
         found[1].append(item)
 
     def flush(self) -> None:
-        """Do what has been gathered and deferred, and what follows from that in turn."""
-        # One by one: a callback that waits flushes what is left, or it could wait for that.
+        """Do the gathered and deferred work, and the work that follows from it."""
+        # One by one: a callback that waits flushes the rest, or it might wait for it.
         while self._gathered:
             key = next(iter(self._gathered))
             function, items = self._gathered.pop(key)
@@ -328,7 +332,7 @@ class BatchCompletion(Completion):
             self._deferred.pop(0)()
 
     def flush_before_wait(self) -> None:
-        """Deliver and flush all before a callback waits on this thread, perhaps for some of it."""
+        """Deliver and flush everything before a callback waits on this thread, perhaps for part of it."""
         if self.answer_remaining is not None:
             self.answer_remaining(self)
         self.flush()
@@ -343,7 +347,7 @@ class InlineCompletion(Completion):
     ----------
     root : Ticket
         The request. Batches of its steps are accepted too, one at a time, so that independent
-        branches of an ensemble still run side by side.
+        branches of an ensemble still run in parallel.
     """
 
     __slots__ = ("_batch", "_executor", "_root")
@@ -357,7 +361,7 @@ class InlineCompletion(Completion):
         function()
 
     def accept(self, executor: Executor, batch: RunBatch, root: Ticket) -> bool:
-        """Accept a batch of one request; ``root``: the caller's request that it is, or a step of."""
+        """Accept a batch of one request; ``root`` is the caller's request, which it is or which it is a step of."""
         if root is not self._root or self._executor is not None or not executor.any_thread:
             return False
         self._executor = executor
@@ -365,7 +369,7 @@ class InlineCompletion(Completion):
         return True
 
     def execute(self) -> None:
-        """Execute what was accepted, and what is accepted meanwhile."""
+        """Execute the accepted batches, and those accepted while they run."""
         while self._executor is not None:
             executor, batch = self._executor, self._batch
             assert batch is not None
@@ -373,7 +377,7 @@ class InlineCompletion(Completion):
             executor.execute(batch, self)
 
     def hand_over(self) -> None:
-        """Leave what was accepted to the instance: this thread was interrupted."""
+        """Leave the accepted batches to the instance: this thread was interrupted."""
         executor, batch = self._executor, self._batch
         if executor is not None and batch is not None:
             self._executor = self._batch = None
@@ -383,9 +387,9 @@ class InlineCompletion(Completion):
 class RequestTiming(NamedTuple):
     """The durations of one request's phases, in nanoseconds (T9).
 
-    ``batch_size`` is the size of its batch, and ``first`` says that no execution of this version
-    ended before: the times include what the model does once. For an ensemble the compute times are
-    the sums over its steps, which may run side by side.
+    ``batch_size`` is the size of its batch, and ``first`` is true if no execution of this version
+    ended before: the times then include one-time work of the model. For an ensemble the compute
+    times are sums over its steps, which may run in parallel.
     """
 
     total_ns: int = 0
@@ -400,8 +404,8 @@ class RequestTiming(NamedTuple):
 class InferenceResult(Mapping[str, Array]):
     """The output tensors of one response by name, and its model, id, parameters and times.
 
-    Tensors are of the caller's kind (numpy in, numpy out; torch or CuPy in, same kind out); one
-    that lives on a device comes to the host when it is looked at, not before.
+    Tensors are of the caller's kind (numpy in, numpy out; torch or CuPy in, same kind out); a
+    tensor on a device is copied to the host only when it is accessed.
 
     Attributes
     ----------
@@ -448,7 +452,7 @@ class InferenceResult(Mapping[str, Array]):
 
     @property
     def timing(self) -> RequestTiming:
-        """Where the time of the request went."""
+        """How the time of the request was spent."""
         return RequestTiming(*self._timing)
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -470,7 +474,7 @@ class InferenceResult(Mapping[str, Array]):
         return len(self._outputs)
 
     def raw(self, name: str) -> Array:
-        """Return a tensor as the model made it, on the device where it is.
+        """Return a tensor as the model made it, on its device.
 
         Examples
         --------
@@ -497,8 +501,8 @@ class InferenceResult(Mapping[str, Array]):
     def to_frame(self) -> pd.DataFrame:
         """Return the outputs as a pandas DataFrame, one row for each row of the batch.
 
-        A tensor with one value a row is a column of values, a wider one a column of lists; strings
-        are decoded where they are UTF-8. Where the outputs have no first dimension in common, all
+        A tensor with one value per row becomes a column of values, a wider one a column of lists;
+        strings are decoded if they are UTF-8. If the outputs do not share the first dimension, all
         of them are one row.
 
         Examples
@@ -511,7 +515,7 @@ class InferenceResult(Mapping[str, Array]):
         return frame_of(self)
 
     def describe(self) -> list[tuple[str, str, str, str]]:
-        """Return (name, datatype, shape, where it is now) of each tensor, without moving any.
+        """Return (name, datatype, shape, place) of each tensor, without moving any.
 
         Examples
         --------
@@ -581,7 +585,7 @@ class Statistics:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        # Requests that an execution answered: each counts in all fields but those of failures and the cache.
+        # Requests answered by an execution: each counts in all fields except those of failures and the cache.
         self._executed = 0
         self._hits = 0
         self._misses = 0
@@ -604,9 +608,9 @@ class Statistics:
         # Executions that are not added up yet. A thread that executes only adds to the list, which is
         # atomic with and without a GIL: no lock, and 2% of a step of an ensemble less.
         self._noted: list[Execution] = []
-        # Of an ensemble: its answered requests, likewise.
+        # For an ensemble: its answered requests, likewise.
         self._noted_steps: list[StepTimes] = []
-        # Of the recorder, which keeps every execution that was added up.
+        # The recorder's history, which keeps every execution that was added up.
         self.batches: deque[Execution] | None = None
 
     @property
@@ -767,7 +771,7 @@ class Statistics:
             self.summaries.observe((("queue", queue_ns), ("cache_hit", lookup_ns)))
 
     def record_cache_miss(self, lookup_and_insert_ns: int) -> None:
-        """Record an answer that was not in the cache and now is; its cost counts as part of success."""
+        """Record a response that was not in the cache and now is; its cost counts as part of success."""
         with self._lock:
             self._misses += 1
             self._miss_ns += lookup_and_insert_ns

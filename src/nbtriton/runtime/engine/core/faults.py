@@ -5,8 +5,8 @@ request that will be refused comes here.
 
 Errors of several inputs name the first one in the order of Triton's hash table; lists of names in messages, and the
 outputs of an ensemble, follow it. It is that of ``std::unordered_map<std::string, …>`` in GNU's C++ library, whose
-hash has no seed of its own: the same names that come in the same order always stand in the same order. It is
-computed where a request is refused or a model is loaded, never for each request.
+hash has no seed: the same names inserted in the same order always have the same order. It is
+computed only when a request is refused or a model is loaded.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from nbtriton.model.tensors import format_shape, numpy_dtype
 
 __all__ = ["Claim", "Faults", "hash_order"]
 
-# How many buckets the table has as it grows: the library's primes.
+# Numbers of buckets as the table grows: the library's primes.
 _SIZES = (13, 29, 59, 127, 257, 541, 1109, 2357, 5087, 10273)
 _64_BITS = (1 << 64) - 1
 _SEED = 0xC70F6907
@@ -30,7 +30,7 @@ _FACTOR = 0xC6A4A7935BD1E995
 
 
 def hash_order(names: Iterable[str]) -> list[str]:
-    """Return names that were put into Triton's table one after the other as it lists them."""
+    """Return names in the order in which Triton's table lists them after their insertion in this order."""
     listed: list[str] = []
     size = _SIZES[0]
     hashes: dict[str, int] = {}
@@ -68,7 +68,7 @@ def _mixed(value: int) -> int:
     return value ^ (value >> 47)
 
 
-# The datatype and the shape that an input claims.
+# The declared datatype and shape of an input.
 Claim = tuple[str, tuple[int, ...]]
 
 # Triton keeps the batch size in 32 bits without a sign, and compares it with one.
@@ -83,7 +83,7 @@ _SHAPE_NOTE = (
 
 @dataclass(frozen=True, slots=True)
 class Faults:
-    """Finds the errors of requests to one model.
+    """Finder of the errors of requests to one model.
 
     Parameters
     ----------
@@ -105,7 +105,7 @@ class Faults:
         request_id: str = "",
         look: Callable[[str, int], None] | None = None,
     ) -> None:
-        """Raise Triton's error of a request, if it has one.
+        """Raise Triton's error for a request, if it has one.
 
         Parameters
         ----------
@@ -149,13 +149,13 @@ class Faults:
         for name in names:
             spec, (_, shape) = self.inputs[name], claims[name]
             item = self._item_of(spec, claims[name], prefix)
-            # A batch of 0 counts as one item here: Triton misses its content (A14).
+            # A batch of 0 counts as one item here: Triton reports its content as missing (A14).
             count = math.prod(item) * (1 if spec.is_shape_tensor else batch_size or 1)
             if look is not None:
                 look(name, count)
             elif math.prod(shape) != count:
                 self._refuse_bytes(spec, math.prod(shape), count, prefix)
-        if missing:  # with optional ones in their place, which Triton does not notice
+        if missing:  # optional ones replace them, which Triton does not notice
             raise InvalidArgumentError(
                 f"{prefix}expected all required inputs for model '{self.model}'. "
                 f"{_lists(names, missing)}"
@@ -183,7 +183,7 @@ class Faults:
         )
 
     def _batch_size(self, claims: Mapping[str, Claim], names: list[str], prefix: str) -> int:
-        """Return the batch size as Triton finds it, which takes a 0 for none so far."""
+        """Return the batch size as Triton computes it: it takes a 0 for a missing batch size."""
         size = 0
         for name in names:
             if name not in self.inputs:
@@ -220,7 +220,7 @@ class Faults:
         batches = self.max_batch_size > 0
         item = shape[1:] if batches and not spec.is_shape_tensor else shape
         if spec.is_shape_tensor and batches and shape == (spec.dims[0] + 1,):
-            return item  # G9: with the batch size in front
+            return item  # G9: preceded by the batch size
         if len(item) == len(spec.dims):
             for want, found in zip(spec.dims, item, strict=True):
                 if found == -1:
@@ -241,7 +241,7 @@ class Faults:
         )
 
     def _lacks_batch_hint(self, claims: Mapping[str, Claim]) -> str:
-        """Return what to do where the shape of an input is that of one row of it."""
+        """Return advice if the shape of an input is that of one row."""
         for name, (_, shape) in claims.items():
             dims = self.inputs[name].dims
             fits = len(shape) == len(dims) and all(
@@ -267,7 +267,7 @@ class Faults:
 
 
 def _wrong_dimension(dims: Sequence[int], shape: Sequence[int]) -> str:
-    """Return which dimension of a shape is wrong; how many there are, where that is."""
+    """Return which dimension of a shape is wrong, or that their number is."""
     if len(dims) != len(shape):
         return f"{len(shape)} dimension{'s' * (len(shape) != 1)} instead of {len(dims)}"
     wrong = [

@@ -32,7 +32,7 @@ _log = logging.getLogger("nbtriton.runtime.engine")
 
 
 class PendingRequest(Call, Protocol):
-    """The request, as far as its future has to know it."""
+    """The part of a request that its future uses."""
 
     @property
     def runtime(self) -> RunsIn | None: ...
@@ -40,7 +40,7 @@ class PendingRequest(Call, Protocol):
 
 
 class RunsIn(Protocol):
-    """The version that is to answer, as far as a future has to know it."""
+    """The part of the answering version that a future uses."""
 
     @property
     def process(self) -> int: ...
@@ -50,7 +50,7 @@ class InferenceFuture:
     """One request's answer.
 
     It is resolved exactly once. Unlike `concurrent.futures.Future` it owns no condition: each
-    waiter brings its own lock, so a request without a waiter costs nothing.
+    waiter brings its own lock, so that a request without waiters costs nothing.
 
     Examples
     --------
@@ -64,14 +64,14 @@ class InferenceFuture:
     __slots__ = ("_done", "_error", "_group", "_request", "_result", "_then")
 
     def __init__(self, request: PendingRequest) -> None:
-        # To cancel it. None once it is answered, so that nothing holds its tensors.
+        # For cancellation. None once it is answered, so that nothing keeps its tensors alive.
         self._request: PendingRequest | None = request
         self._result: InferenceResult | None = None
         self._error: TritonError | None = None
         self._done = False
-        # Done callbacks. The first entry stands for the answer itself: removing it is atomic with and
-        # without a GIL, and the thread that removes it may answer. (One list and not three: the
-        # garbage collector walks all that a waiting request holds.)
+        # Done callbacks. The first entry represents the answer itself: removing it is atomic with
+        # and without a GIL, and the thread that removes it may answer. (One list, not three: the
+        # garbage collector walks everything that a waiting request refers to.)
         self._then: list[Callable[[InferenceFuture], object]] = [_answer]
         # Waiters for several futures at once; made for the first of them.
         self._group: _WaiterGroup | None = None
@@ -90,14 +90,14 @@ class InferenceFuture:
         Parameters
         ----------
         timeout : float, optional
-            Seconds to wait; forever by default. The request goes on after a timeout.
+            Seconds to wait; forever by default. The request continues after a timeout.
 
         Raises
         ------
         TritonError
             The request failed, with Triton's status and message.
         TimeoutError
-            No answer yet.
+            There is no answer yet.
         """
         if not self._done:
             self._wait(timeout)
@@ -122,8 +122,8 @@ class InferenceFuture:
     def add_done_callback(self, callback: Callable[[InferenceFuture], object]) -> None:
         """Call ``callback(self)`` once done: on the thread that finished it, or here and now.
 
-        It holds up the instance that answers. A call in it that only this instance could serve is
-        refused, as it would wait forever.
+        The callback blocks the instance that answers. If it calls a model that only this instance
+        could serve, the call is refused, because it would wait forever.
 
         Examples
         --------
@@ -140,13 +140,13 @@ class InferenceFuture:
     def cancel(self, reason: str = "cancelled") -> bool:
         """Cancel the request; True if it had no answer yet.
 
-        A request that still waits is dropped. One that is already part of a batch runs on, as in
-        Triton (X3, X6); its answer is thrown away.
+        A waiting request is dropped. One that is already part of a batch keeps running, as in
+        Triton (X3, X6); its answer is discarded.
 
         Parameters
         ----------
         reason : str
-            What the recorder says of one that is dropped: a key of `nbtriton.scheduling.REASONS`.
+            The reason that the recorder keeps for a dropped request: a key of `nbtriton.scheduling.REASONS`.
 
         Examples
         --------
@@ -164,22 +164,21 @@ class InferenceFuture:
             return True
 
     def _ask_to_end(self) -> None:
-        """Ask the model to end, and still deliver what it sends.
+        """Ask the model to end, and still deliver its responses.
 
-        A request that still waits is dropped. A model that executes sees `is_cancelled`, and may end
-        early or not.
+        A waiting request is dropped. An executing model sees `is_cancelled`, and may end early.
         """
         with interrupts_deferred():
             request = self._request
             if request is not None:
                 request.cancel()
 
-    # What `concurrent.futures.wait`, `as_completed` and `asyncio.wrap_future` ask of a future, under
-    # these very names.
+    # Methods that `concurrent.futures.wait`, `as_completed` and `asyncio.wrap_future` require of a
+    # future, under these names.
 
     @property  # type: ignore[misc]
     def __class__(self) -> Any:
-        # `wrap_future` takes instances of this class alone; the type stays `InferenceFuture`.
+        # `wrap_future` accepts only instances of this class; the type stays `InferenceFuture`.
         from concurrent.futures import Future  # 5 ms, only for callers that ask
 
         return Future
@@ -230,9 +229,9 @@ class InferenceFuture:
     def _wait(self, timeout: float | None) -> None:
         lock = allocate_lock()
         lock.acquire()
-        # Waiters come before callbacks, which may take their time.
+        # Waiters come before callbacks, which may be slow.
         self._then.insert(1, lambda _: lock.release())
-        if self._done:  # in between
+        if self._done:  # answered in the meantime
             return
         limit_s = None if timeout is None else max(0.0, timeout)
         if not self._wait_for(partial(lock.acquire, True), limit_s):
@@ -241,7 +240,7 @@ class InferenceFuture:
     def _wait_for(self, wait: Callable[[float], bool], timeout_s: float | None = None) -> bool:
         """Call ``wait(seconds)`` until it returns True, which depends on this request.
 
-        The wait can be interrupted, and fails where it would last forever.
+        The wait can be interrupted, and fails if it would last forever.
         """
         thread = this_thread()
         if thread is not None and thread.completion is not None:
@@ -256,7 +255,7 @@ class InferenceFuture:
         return True
 
     def _resolve(self, result: InferenceResult | None, error: TritonError | None) -> bool:
-        """Set the answer; False if it is set already."""
+        """Set the answer; False if it is already set."""
         try:
             self._then.remove(_answer)
         except ValueError:
@@ -277,7 +276,9 @@ class InferenceFuture:
                 return
             try:
                 callback(self)
-            except Exception:  # a caller's mistake must not hurt the thread that finished
+            except (
+                Exception
+            ):  # a caller's mistake must not affect the thread that finished the request
                 _log.exception("a done callback of an inference request raised")
 
 

@@ -1,10 +1,11 @@
 """The recorder: what happened to the requests and batches of each model, in rings of fixed size.
 
 The request path adds one `RequestEntry` per answered request and one `Execution` per batch; both are
-small, refer to no tensor, and push out the oldest. Besides, a `Moment` is kept for every fifth of a
-second in which something happened: the counters then, and the deepest queue since the one before. A
+small, refer to no tensor, and push out the oldest. In addition, a `Moment` is kept for every fifth
+of a second in which something happened: the counters at that time, and the deepest queue since the
+previous one. A
 history belongs to a name and a version and outlives the runtimes that serve it, so that loads,
-updates and sweeps leave it whole.
+updates and sweeps do not interrupt it.
 """
 
 from __future__ import annotations
@@ -23,12 +24,12 @@ __all__ = ["Meter", "ModelHistory", "Recorder", "RequestEntry"]
 
 _now_ns: Final = monotonic_ns
 
-# Length of a moment: the time axis of a view of half a minute has 150 of them.
+# Length of a moment: a view of half a minute has 150 of them.
 _MOMENT_NS: Final = 200_000_000
-# Two minutes in which something happens all the time; some 0.5 MB a model.
+# Two minutes of continuous activity; some 0.5 MB per model.
 _MOMENTS: Final = 600
 _CHANGES: Final = 100
-# At most this many entries are noted until the ring gets them: a list is quicker to append to.
+# At most this many entries are collected before they go to the ring: appending to a list is faster.
 _NOTED: Final = 64
 # Histories of unloaded models are dropped beyond this many, the oldest first.
 _MODELS: Final = 256
@@ -38,27 +39,27 @@ _MODELS: Final = 256
 class RequestEntry:
     """One answered request, in numbers: times are on the clock of `time.monotonic_ns`.
 
-    One that was alone in its batch has none: what is kept of it stands in its `Execution`.
+    A request that was alone in its batch has none: its `Execution` has the same fields.
 
     Attributes
     ----------
     number : int
-        Of the request, unique in the process.
+        Number of the request, unique in the process.
     caller : int
         The number of the request that led to it: the ensemble's, or the first one of the batch whose
         model called; 0 for a client's own.
     step : int
-        Which step of the ensemble it is.
+        The step of the ensemble.
     size : int
         Its rows.
     start_ns, enqueued_ns : int
-        Of its arrival, and of its acceptance by the scheduler (0 if it was not).
+        Times of its arrival and of its acceptance by the scheduler (0 if it was refused).
     answered_ns : int
-        Of its final response; of a step of an ensemble the end of its execution.
+        Time of its final response; for an ensemble's step, the end of its execution.
     request_id : str
         The client's.
     execution : Execution or None
-        Its batch; None if it never ran, and for an ensemble.
+        Its batch; None if it was never executed, and for an ensemble.
     detail : RequestDetail or None
     """
 
@@ -91,9 +92,9 @@ class Meter:
     key : tuple of (str, str, int)
         Its name, kind and device.
     busy_ns, executions : int
-        Of the executions that have ended.
+        Totals of the executions that have ended.
     started_ns : int
-        When the one that runs began; 0 while it is idle.
+        When the running execution began; 0 while the instance is idle.
     """
 
     __slots__ = ("busy_ns", "executions", "key", "started_ns")
@@ -105,13 +106,13 @@ class Meter:
         self.started_ns = 0
 
     def busy_until(self, at_ns: int) -> int:
-        """Return the busy time up to a moment that is not before the last execution's end."""
+        """Return the busy time up to a time that is not before the end of the last execution."""
         started_ns = self.started_ns
         return self.busy_ns + (max(0, at_ns - started_ns) if started_ns else 0)
 
 
 class _Source:
-    """A runtime that adds to a history: its statistics and its instances."""
+    """A runtime that contributes to a history: its statistics and its instances."""
 
     __slots__ = ("meters", "statistics")
 
@@ -128,14 +129,14 @@ class ModelHistory:
     name : str
     version : int
     capacity : int
-        How many requests, and how many batches, are kept.
+        How many requests and how many batches are kept.
 
     Attributes
     ----------
     batches : deque of Execution
-        Those that have ended, except what `Statistics` has noted and not added up.
+        Batches that have ended, except those that `Statistics` has not added up yet.
     depth : int
-        How many requests wait, or are in flight of an ensemble.
+        How many requests are waiting, or for an ensemble, in flight.
     due_ns : int
         When the moment ends.
     """
@@ -149,7 +150,7 @@ class ModelHistory:
         self._changes: deque[Change] = deque(maxlen=_CHANGES)
         self._moments: deque[Moment] = deque(maxlen=_MOMENTS)
         self._sources: list[_Source] = []
-        # Of runtimes and instances that are gone.
+        # Totals of runtimes and instances that no longer exist.
         self._past_counts = (0, 0, 0, 0, 0, 0)
         self._past_sizes: dict[int, int] = {}
         self._past_busy: dict[tuple[str, str, int], int] = {}
@@ -161,12 +162,12 @@ class ModelHistory:
     # -- what the request path reports ---------------------------------------------------------------
 
     def advance(self, now_ns: int) -> None:
-        """End the moment if its time is over: before anything else that happens now is counted."""
+        """End the moment if its time is over, before anything that happens now is counted."""
         if now_ns >= self.due_ns:
             self._end_moment(now_ns)
 
     def note_depth(self, now_ns: int, depth: int) -> None:
-        """Note how many requests wait, or are in flight of an ensemble, whenever that changes."""
+        """Record how many requests are waiting, or for an ensemble, in flight; called whenever that changes."""
         if now_ns >= self.due_ns:
             self._end_moment(now_ns)
         self._deepest = max(self._deepest, depth)
@@ -210,7 +211,7 @@ class ModelHistory:
                 self.due_ns = now_ns - now_ns % _MOMENT_NS + _MOMENT_NS
 
     def changed(self, summary: str) -> None:
-        """Note that a runtime has other instances from now on."""
+        """Record that the instances of a runtime have changed."""
         self._changes.append(Change(_now_ns(), summary))
 
     def retire(self, meter: Meter) -> None:
@@ -264,7 +265,7 @@ class ModelHistory:
     # -- internals -----------------------------------------------------------------------------------
 
     def _move(self) -> None:
-        """Put what was noted into the ring; the lock is held."""
+        """Move the collected entries into the ring; the lock is held."""
         noted = self._noted[:]
         self._requests.extend(noted)
         del self._noted[: len(noted)]
@@ -272,7 +273,7 @@ class ModelHistory:
     def _end_moment(self, now_ns: int) -> None:
         with self._lock:
             due_ns = self.due_ns
-            if not due_ns or now_ns < due_ns:  # another thread was here, or nothing is attached
+            if not due_ns or now_ns < due_ns:  # another thread was faster, or nothing is attached
                 return
             self._keep(self._moment(due_ns, self._deepest))
             begin_ns = now_ns - now_ns % _MOMENT_NS
@@ -282,7 +283,7 @@ class ModelHistory:
             self.due_ns = begin_ns + _MOMENT_NS
 
     def _keep(self, moment: Moment) -> None:
-        """Add a moment; of a stretch in which nothing happens the first and the last are enough."""
+        """Add a moment; of a period in which nothing happens, only the first and the last are kept."""
         moments = self._moments
         if len(moments) > 1 and moments[-2][1:] == moments[-1][1:] == moment[1:]:
             moments[-1] = moment
@@ -329,7 +330,7 @@ class Recorder:
     Parameters
     ----------
     capacity : int
-        How many requests, and how many batches, of each model version are kept.
+        How many requests and how many batches of each model version are kept.
     """
 
     def __init__(self, capacity: int) -> None:
@@ -338,7 +339,7 @@ class Recorder:
         self._lock = threading.Lock()
 
     def history(self, name: str, version: int) -> ModelHistory:
-        """Return the history of a version, which begins with the first call."""
+        """Return the history of a version; it begins with the first call."""
         with self._lock:
             found = self._histories.get((name, version))
             if found is None:
@@ -359,7 +360,7 @@ class Recorder:
         return sorted(found, key=_order)
 
     def forget(self, name: str) -> None:
-        """Drop what was kept of a model."""
+        """Drop the history of a model."""
         with self._lock:
             for key in [key for key in self._histories if key[0] == name]:
                 del self._histories[key]

@@ -58,7 +58,7 @@ class Recovery:
     wanted : bool
         It is lost and will be restarted.
     restarting : bool
-        It is created once more, which may take the time of its model's ``initialize``.
+        It is being created again, which may take as long as its model's ``initialize``.
     down : bool
         It is lost and will not be restarted.
     """
@@ -74,7 +74,7 @@ class Recovery:
 
     @property
     def state(self) -> RestartState:
-        """What a status says of it."""
+        """Return its description for the status."""
         return self._supervisor.state
 
     def started(self, now: int) -> None:
@@ -87,13 +87,13 @@ class Recovery:
         self.wanted = True
 
     def stop(self) -> None:
-        """Restart it no more, as it is about to be finalized."""
+        """Stop restarting it: it is about to be finalized."""
         self._stopped.set()
 
     def run(self, restart: Callable[[], None]) -> bool:
-        """Restart it until it runs; False if it is given up, or finalized.
+        """Restart it until it runs; False if it is given up or finalized.
 
-        Takes as long as the waits between the restarts.
+        This takes as long as the waits between the restarts.
         """
         while self.wanted and not self.down:
             if self._stopped.is_set():
@@ -127,7 +127,7 @@ _thread_id: Final = get_ident
 
 
 class InstanceOwner(Runtime):
-    """A version with instances, as far as they have to know it.
+    """The part of a version that its instances use.
 
     Attributes
     ----------
@@ -140,7 +140,7 @@ class InstanceOwner(Runtime):
     @property
     @abstractmethod
     def has_next(self) -> bool:
-        """True if an instance that becomes free gets a batch at once that grows no more."""
+        """True if an instance that becomes free immediately gets a batch that no longer grows."""
 
     @abstractmethod
     def free(
@@ -149,11 +149,11 @@ class InstanceOwner(Runtime):
         requests: Sequence[InferenceRequest],
         completion: Completion | None,
     ) -> int:
-        """Make an instance idle; return how many of the requests it is to execute once more."""
+        """Make an instance idle; return how many of the requests it has to execute again."""
 
     @abstractmethod
     def keep(self, request: InferenceRequest) -> None:
-        """Record a request that its model answers after the execution, from a thread of its own."""
+        """Record a request that its model answers after the execution, from one of the model's threads."""
 
     @abstractmethod
     def record_ended(self, count: int) -> None:
@@ -161,7 +161,7 @@ class InstanceOwner(Runtime):
 
     @abstractmethod
     def probe_interpreter(self, instance: Instance) -> int:
-        """Sample the interpreter between two executions of an instance; return when to do so again."""
+        """Sample the interpreter between two executions of an instance; return the time of the next sample."""
 
     @abstractmethod
     def suspend(self, instance: int) -> None:
@@ -173,15 +173,15 @@ class InstanceOwner(Runtime):
 
     @abstractmethod
     def resume(self, instance: int) -> None:
-        """Give batches to an instance again that has recovered."""
+        """Give batches to a recovered instance again."""
 
     @abstractmethod
     def give_up(self, instance: int) -> None:
-        """Handle that an instance recovers no more."""
+        """Handle an instance that will not recover."""
 
 
 class Instance(Executor):
-    """A backend instance with a thread of its own.
+    """A backend instance with its own thread.
 
     The thread creates it, runs its batches and finalizes it. An idle instance may also execute a
     batch in the thread of the request's caller; the scheduler keeps the two apart.
@@ -195,7 +195,7 @@ class Instance(Executor):
     busy : bool
         It executes a batch, or answers one on its own thread.
     thread : int
-        Where it executes now, or did last.
+        The thread that executes now, or did last.
     meter : Meter
         Its busy time.
     """
@@ -228,7 +228,7 @@ class Instance(Executor):
         self._response_thread = ResponseThread(f"nbtriton-{context.name}-answers")
         self._engine_thread = EngineThread(self)
         self.recovery = Recovery(context.name)
-        # The context of its model's code, where no other model's code called it.
+        # The context of its model's code, if no other model's code called it.
         self._executing = Executing((self,))
         self._worker = threading.Thread(
             target=self._live, name=f"nbtriton-{context.name}", daemon=True
@@ -248,22 +248,22 @@ class Instance(Executor):
         self._batches.put(run)
 
     def stop(self) -> None:
-        """Finalize behind the batches that were put."""
+        """Finalize after the batches that were put."""
         self.recovery.stop()
         self._batches.put(None)
 
     def recover(self) -> None:
-        """Create anew what was lost, on the thread."""
+        """Create the lost instance again, on the thread."""
         self._batches.put(self.recovery)
 
     def exchange(self, make: Callable[[BackendInstance], BackendInstance]) -> None:
-        """Execute from the next batch on by what ``make`` returns for the backend's instance."""
+        """From the next batch on, execute with what ``make`` returns for the backend's instance."""
         model = self._model
         if model is not None:
             self._model = make(model)
 
     def abandon(self) -> None:
-        """End what the model does now: a batch whose requests have been answered, its restart or its finalize."""
+        """Abort what the model is doing: a batch whose requests have been answered, its restart or its finalize."""
         self.recovery.stop()
         model = self._model
         if model is not None and (self.running or self.recovery.restarting or self._finalizing):
@@ -271,8 +271,8 @@ class Instance(Executor):
 
     def join(self, timeout_s: float | None = None) -> bool:
         """Wait for the thread's end; False if it still runs, as on the thread itself."""
-        # A removed instance that finishes its last batch may be the one that removes the next; and a load that was
-        # interrupted has not started all.
+        # A removed instance that finishes its last batch may be the one that removes the next; and
+        # an interrupted load has not started all of them.
         if self._worker.ident not in (None, get_ident()):
             self._worker.join(timeout_s)
         return not self._worker.is_alive()
@@ -310,7 +310,7 @@ class Instance(Executor):
         if self.recovery.wanted and self._put_off(run):
             return
         requests: list[InferenceRequest] = list(run.tickets)  # type: ignore[arg-type]
-        run.tickets = ()  # the caller of this keeps it for longer than they live
+        run.tickets = ()  # the caller keeps the list longer than the requests live
         self._batch_size = run.size
         self.running = requests
         self.busy = True
@@ -338,7 +338,7 @@ class Instance(Executor):
                     f"'{self.name}' gave {len(responses)} responses to {len(requests)} requests"
                 )
         except TritonError as raised:
-            # Without the engine's frames, which hold the batch; the model's own are with its cause.
+            # Without the engine's frames, which refer to the batch; the cause has the model's own frames.
             error = raised.with_traceback(None)
             if self.recovery.wanted:  # before it is idle again
                 owner.suspend(self.index)
@@ -352,7 +352,7 @@ class Instance(Executor):
                 raise
         finally:
             self._settle(requests, responses, error, execution, inline)
-            error = None  # else it holds this frame, behind the model's, which holds it
+            error = None  # otherwise it would refer to this frame, which refers to it: a cycle
             if execution.end_ns >= self._probe_due_ns:
                 self._probe_due_ns = owner.probe_interpreter(self)
 
@@ -370,7 +370,7 @@ class Instance(Executor):
         try:
             if thread != _interrupts.main:
                 return self._model.execute(batch, execution)
-            # `interrupts_allowed`: as a call of Python's it takes 5% of a step of an ensemble.
+            # This is `interrupts_allowed`, inlined: as a Python call it takes 5% of an ensemble's step.
             depth = _interrupts.depth
             try:
                 _interrupts.depth = 0
@@ -430,8 +430,8 @@ class Instance(Executor):
         meter.busy_ns += end - start
         self._batch_size = 0
         if inline is not None:
-            # It is idle before it answers: what follows from the answer, such as the next step of an
-            # ensemble, may need it. (Before a sequence goes on, its state has to be kept.)
+            # It becomes idle before it answers: the next step of an ensemble, for example, may need
+            # it. (But the state of a sequence has to be stored before its next request.)
             early = owner.sequences is None
             if early:
                 owner.free(self, requests, inline)
@@ -439,7 +439,7 @@ class Instance(Executor):
             return
         response_thread = self._response_thread
         response_thread.wait_idle()
-        # What waits is complete: nothing that follows from these answers could be with it.
+        # The waiting batch is complete: nothing that follows from these answers could join it.
         if (
             count > 1
             and not self.decoupled
@@ -452,7 +452,7 @@ class Instance(Executor):
             )
         elif count > 1:
             self._answer_batch(requests, responses, error, self._engine_thread)
-        else:  # a thread of its own is not idle while it answers
+        else:  # its own thread is not idle while it answers
             self._answer_all(requests, responses, error, None, frees=True)
 
     def _answer_batch(
@@ -499,7 +499,7 @@ class Instance(Executor):
                     batch.answer_remaining = partial(self._answer_remaining, left, responses)
                 left.reverse()
                 self._answer_remaining(left, responses, completion)
-            else:  # a decoupled model, which may send its own responses for long
+            else:  # a decoupled model, which may send its own responses for a long time
                 for request in requests:
                     self._sent_or_late(request)
         finally:
@@ -513,11 +513,11 @@ class Instance(Executor):
         responses: Sequence[Response | None],
         completion: Completion | None,
     ) -> None:
-        """Answer the requests that are left, the last one first, and remove each from the lists.
+        """Answer the remaining requests, the last one first, and remove each from the lists.
 
-        Its memory is then free for the request that follows from its answer. A batch kept until its
-        last answer would look like new objects that stay: with batches of 256 to a torch MLP the
-        garbage collector then took a tenth of the time. A callback may call this method again.
+        Its memory is then free for the next request. If the whole batch were kept until its last
+        answer, the garbage collector would see many new objects that stay: with batches of 256 to a
+        torch MLP it took a tenth of the time. A callback may call this method again.
         """
         owner = self._owner
         made = responses if isinstance(responses, list) else None
@@ -534,7 +534,7 @@ class Instance(Executor):
                 owner.deliver(request, response, final=True, completion=completion)
 
     def _sent_or_late(self, request: InferenceRequest) -> None:
-        """Keep a request without a response, unless it is answered already or rescheduled."""
+        """Keep a request without a response, unless it is already answered or rescheduled."""
         if not request.is_answered() and not request.rescheduled:
             self._owner.keep(request)
 
@@ -552,7 +552,7 @@ class Instance(Executor):
                 self._model.finalize()
             except Exception:
                 _log.exception("finalize of %s raised", self.name)
-            # Weights are freed now and not by the garbage collector, which does not see their size.
+            # Weights are freed now, not by the garbage collector, which does not see their size.
             self._model = None
             self._executing = Executing((self,))
 
@@ -571,15 +571,15 @@ class Instance(Executor):
             self._created.set()
 
     def lost(self, cause: str) -> None:
-        """Handle a loss, on any thread: also on one that must not run callbacks of requests."""
+        """Handle a loss, on any thread, even one that must not run callbacks of requests."""
         self.recovery.lost(cause)
         self._owner.suspend_later(self.index)
 
     def _put_off(self, run: RunBatch) -> bool:
         """Recover before a batch that came just as the idle instance was lost; True if it waits.
 
-        Nothing of it is inside yet, so it need not fail, but for a request of a sequence: what the model
-        knew of that is lost.
+        The instance has nothing of the batch yet, so it need not fail, unless it has a request of a
+        sequence, whose state is lost.
         """
         owner = self._owner
         if owner.sequences is not None:
@@ -613,7 +613,7 @@ class Instance(Executor):
                 else:
                     self.execute(run)
             except BaseException:
-                # The requests are answered; the instance goes on.
+                # The requests are answered; the instance continues.
                 _log.exception("an execution of %s ended abnormally", self.name)
             del run  # its requests hold tensors and connections: not until the next batch
 
@@ -623,11 +623,11 @@ def _fail(
 ) -> None:
     for request in requests:
         request.fail(error, completion)
-        error = error.again()  # each has its own
+        error = error.again()  # a copy for each request
 
 
 def _refuse_without_inputs(requests: Sequence[InferenceRequest], execution: Execution) -> None:
-    """Fail a batch if one of its requests leaves out all of its inputs, which are optional."""
+    """Fail a batch if one of its requests omits all inputs, which are optional."""
     for request in requests:
         if not request.inputs:
             execution.reached = False

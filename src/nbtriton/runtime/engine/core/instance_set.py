@@ -22,7 +22,7 @@ class UpdatableRuntime(InstanceOwner):
 
     @abstractmethod
     def is_current(self, update: InstanceUpdate) -> bool:
-        """Return True if nothing has come between the update's preparation and now."""
+        """Return True if nothing has changed since the update was prepared."""
 
     @abstractmethod
     def apply_update(self, update: InstanceUpdate) -> None:
@@ -30,12 +30,12 @@ class UpdatableRuntime(InstanceOwner):
 
     @abstractmethod
     def discard_update(self, update: InstanceUpdate) -> None:
-        """End the instances that were made for an update."""
+        """End the instances made for an update."""
 
 
 @dataclass(frozen=True, slots=True)
 class InstanceUpdate:
-    """An update that is ready to be applied; see `ModelRuntime.prepare_update`.
+    """An update that is ready to apply; see `ModelRuntime.prepare_update`.
 
     Attributes
     ----------
@@ -44,13 +44,13 @@ class InstanceUpdate:
     before : mapping of int to InstancePlan
         The instances, by number, that the update was prepared for.
     config : ModelConfig
-        Of the version once the update is applied.
+        The version's configuration once the update is applied.
     added : mapping of int to Instance
         Created and warmed up.
     plans : mapping of int to InstancePlan
-        Of those that are added.
+        Plans of the added instances.
     removed : sequence of int
-        They finish what they have begun.
+        Numbers of the removed instances, which finish what they have begun.
     """
 
     runtime: UpdatableRuntime
@@ -71,17 +71,17 @@ class InstanceSet:
     context : ModelContext
     plans : sequence of InstancePlan
     limiter : Limiter, optional
-        Where the server limits rates.
+        If the server limits rates.
 
     Attributes
     ----------
     active, passive : dict of int to Instance
-        Those that execute batches, numbered from 0 as the batcher numbers them; and those that are
+        Instances that execute batches, with the batcher's numbers from 0; and instances that are
         loaded but never scheduled (P7).
     plans : mapping of int to InstancePlan
         Of all of them.
     leaving : list of Instance
-        Those that updates have taken out of the plans; the last of them may still run.
+        Instances that updates have removed from the plans; the last of them may still run.
     """
 
     def __init__(
@@ -106,7 +106,7 @@ class InstanceSet:
         self._removed: list[Instance] = []  # their threads may still run
 
     def all(self) -> dict[int, Instance]:
-        """Return the active and the passive ones."""
+        """Return the active and the passive instances."""
         return {**self.active, **self.passive}
 
     def running(self) -> list[InferenceRequest]:
@@ -168,11 +168,11 @@ class InstanceSet:
         return added, retiring
 
     def retire(self, number: int) -> None:
-        """End an active instance that the batcher uses no more."""
+        """End an active instance that the batcher no longer uses."""
         self.remove([self.active.pop(number)])
 
     def abandon(self) -> None:
-        """End what they execute now, whose requests have been answered."""
+        """Abort the running executions, whose requests have been answered."""
         for instance in self.all().values():
             instance.abandon()
 
@@ -219,9 +219,9 @@ class InstanceSet:
         plans: Mapping[int, InstancePlan],
         instances: Mapping[int, Instance],
     ) -> BaseException | None:
-        """Create instances, side by side; return the first error."""
-        for instance in instances.values():  # of any number: Ctrl-C comes between two of them
-            with interrupts_deferred():  # a thread that is half started could not be ended
+        """Create instances in parallel; return the first error."""
+        for instance in instances.values():  # Ctrl-C may come between any two of them
+            with interrupts_deferred():  # a half-started thread could not be ended
                 instance.start()
         errors = [instance.wait_created() for instance in instances.values()]
         first = next((error for error in errors if error is not None), None)
@@ -241,8 +241,8 @@ def match_instances(
 ) -> tuple[list[InstancePlan], list[int]]:
     """Return the instances to add, and the numbers of those to remove.
 
-    Of several instances with the same settings the last ones stay. None is renamed, and a new
-    one whose name is taken gets the next free number of its group.
+    Of several instances with the same settings the last ones stay. No instance is renamed; if the
+    name of a new one is taken, it gets the next free number of its group.
 
     Examples
     --------

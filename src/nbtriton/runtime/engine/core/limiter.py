@@ -36,7 +36,7 @@ class Limiter:
         Raises
         ------
         InvalidArgumentError
-            One of them could never run (V91, V92); none is registered.
+            An instance could never run (V91, V92); none is registered.
         """
         with self._lock:
             for at, (plan, instance) in enumerate(zip(plans, instances, strict=True)):
@@ -62,7 +62,7 @@ class Limiter:
         """Call ``start`` as soon as an instance, which has a batch, is granted its resources."""
         with self._lock:
             self._starts[instance] = start
-            # One that still holds resources is staged when it releases them (R8).
+            # An instance that still holds resources is staged when it releases them (R8).
             granted = [] if instance in self._running else self._limiter.stage(instance)
             starts = self._pop_starts(granted)
         self._start(starts)
@@ -81,7 +81,7 @@ class Limiter:
             return self._limiter.rank(instance)
 
     def blocked_by(self, instance: Instance) -> list[Instance]:
-        """Return the instances that hold what a staged one waits for; none for any other."""
+        """Return the instances that hold the resources that a staged one waits for; none for other instances."""
         with self._lock:
             found = self._limiter.blocked_by(instance)
         return [other for other in found if isinstance(other, Instance)]
@@ -101,6 +101,6 @@ class Limiter:
 
     @staticmethod
     def _start(starts: Sequence[Callable[[], None]]) -> None:
-        """Start instances; without the lock, as that may stage others."""
+        """Start instances; without the lock, because that may stage others."""
         for start in starts:
             start()

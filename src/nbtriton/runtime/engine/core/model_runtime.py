@@ -56,8 +56,8 @@ __all__ = ["MANY_CHANGES", "EventKind", "InFlight", "ModelRuntime"]
 class EventKind:
     """Events of a `ModelRuntime`'s mailbox.
 
-    Numbers, so that the compiled core calls their handlers itself. A bound method would be made for
-    each event and called through Python: 800 instructions, twice a step.
+    Numbers, so that the compiled core calls the handlers directly. A bound method would be made for
+    each event and called through Python: 800 instructions, twice per step.
     """
 
     SUBMIT: Final = 0
@@ -79,12 +79,12 @@ class EventKind:
     SUBMIT_CANCELLED: Final = 16
 
 
-# Beyond this many changes they are summed up.
+# Changes are summed up beyond this number.
 MANY_CHANGES: Final = 200
 
 
 class InFlight:
-    """Counts requests; and keeps those that their model answers after its execution has ended.
+    """Counts requests, and keeps those that their model answers after its execution has ended.
 
     `sum_up` and `is_empty` are for the thread that owns the batcher; any thread may do the rest.
 
@@ -133,7 +133,7 @@ class InFlight:
         return max(0, self._count + sum(self.changes))
 
 
-# A custom batching strategy may keep the batcher for longer; what waits is then not seen.
+# A custom batching strategy may keep the batcher for longer; waiting requests are then not seen.
 _LOOK_S: Final = 0.2
 
 # Why a request that no instance executed counts as failed (T8).
@@ -141,7 +141,7 @@ _FAILURES = {"timeout": "REJECTED", "cancelled": "CANCELED"}
 
 
 class _Look:
-    """A question to the thread that owns the batcher: which requests wait."""
+    """A question to the thread that owns the batcher: which requests are waiting."""
 
     def __init__(self) -> None:
         self.waiting: list[Ticket] = []
@@ -151,8 +151,8 @@ class _Look:
 class ModelRuntime(UpdatableRuntime):
     """One version of a model that a backend runs.
 
-    The batcher has one owner at a time, and no thread waits for it: events go through a
-    `Mailbox`. Model code always runs outside.
+    The batcher has one owner at a time, and no thread waits for it: events go through a `Mailbox`.
+    Model code always runs outside it.
 
     Parameters
     ----------
@@ -165,7 +165,7 @@ class ModelRuntime(UpdatableRuntime):
     limiter : Limiter, optional
         Where the server limits rates.
     strategy : CustomBatching, optional
-        Opened by the caller; closed at the end.
+        Opened by the caller; closed when the version ends.
     """
 
     def __init__(
@@ -189,12 +189,12 @@ class ModelRuntime(UpdatableRuntime):
         self._strategy = strategy
         # The argument of `Server.load`; kept when only the configuration is replaced.
         self.batching: object = None
-        # Set by the load: the configuration before its completion, and how old the source was then.
+        # Set by the load: the configuration before its completion, and the modification time of the source.
         self.given = ModelConfig()
         self.auto_complete = True
         self.mtime_ns = 0
-        # Where the instances were asked to live ("thread", "process" or "auto"), and whether they wait for
-        # each other there.
+        # The isolation that was asked for ("thread", "process" or "auto"), and whether the
+        # instances wait for each other.
         self.isolation_asked = "thread"
         self.interpreter = InterpreterProbe()
         self._instances = InstanceSet(self, backend, context, plans, limiter)
@@ -215,11 +215,11 @@ class ModelRuntime(UpdatableRuntime):
         self._in_flight = InFlight()
         self._draining = False
         self._finalizer = Finalizer(f"nbtriton-end-{self.name}", self._finalize)
-        # Only where the order of responses is preserved.
+        # Only if the order of responses is preserved.
         self._order: InOrder | None = None
         if preserves_order(config):
             self._order = InOrder(self._send, per_instance=config.HasField("sequence_batching"))
-        # Responses go straight to the caller: none is kept, put in order, reshaped or counted.
+        # Responses go straight to the caller: they are not stored, reordered, reshaped or counted.
         self._plain = not (
             self.sequences
             or self._order
@@ -251,9 +251,9 @@ class ModelRuntime(UpdatableRuntime):
         return self._instances.readiness_checks()
 
     def prepare_update(self, config: ModelConfig, plans: Sequence[InstancePlan]) -> InstanceUpdate:
-        """Create the instances that a configuration asks for beside those that can stay (L16).
+        """Create the instances that a configuration needs in addition to those that can stay (L16).
 
-        Nothing that serves changes before `apply_update`. The caller applies or discards the update.
+        Nothing changes before `apply_update`. The caller applies or discards the update.
 
         Raises
         ------
@@ -282,7 +282,7 @@ class ModelRuntime(UpdatableRuntime):
 
     def drain(self) -> None:
         """Accept no more requests; finish the accepted ones, then finalize on a separate thread."""
-        # No request can slip in behind this event: it would be left without an instance.
+        # No request can come after this event: it would be left without an instance.
         self._mailbox.close((EventKind.DRAIN, None))
         self._process_all(None)
 
@@ -292,12 +292,12 @@ class ModelRuntime(UpdatableRuntime):
 
     @property
     def forms_own_batches(self) -> bool:
-        """True if custom batching, in Python, decides what a batch is."""
+        """True if custom batching in Python decides which requests form a batch."""
         return self._strategy is not None
 
     @property
     def orders_inputs(self) -> bool:
-        """True if its instances, and nothing before them, read inputs, behind their writers' events."""
+        """True if only its instances read inputs, and wait for the events of the inputs' writers."""
         devices = self.context.devices
         return (
             self.cache is None
@@ -312,9 +312,9 @@ class ModelRuntime(UpdatableRuntime):
 
     @property
     def has_next(self) -> bool:
-        """True if an instance that becomes free gets a batch at once that grows no more.
+        """True if an instance that becomes free immediately gets a batch that no longer grows.
 
-        Never with sequences: the state of a sequence has to be kept before its next request.
+        Never with sequences: the state of a sequence has to be stored before its next request.
         """
         return isinstance(self._batcher, Batcher) and self._batcher.has_next
 
@@ -323,11 +323,11 @@ class ModelRuntime(UpdatableRuntime):
         return self.backend.served(self.context)
 
     def fail_pending(self, reason: str) -> None:
-        """Answer everything that waits with UNAVAILABLE."""
+        """Answer all waiting requests with UNAVAILABLE."""
         self._post(EventKind.FAIL_PENDING, reason)
 
     def fail_running(self, reason: str) -> None:
-        """Answer everything that still runs."""
+        """Answer all running requests."""
         for request in [*self._in_flight.late, *self._instances.running()]:
             request.fail(EngineStoppedError(reason))
         self._instances.abandon()
@@ -379,7 +379,7 @@ class ModelRuntime(UpdatableRuntime):
         return accepted
 
     def blockers(self, request: InferenceRequest) -> Blockers:
-        """Return the instance that executes a request, else all that could."""
+        """Return the instance that executes a request, or all instances that could."""
         # A list first: it is made in one go, with and without a GIL, while instances come and go.
         instances = tuple(list(self._instances.active.values()))  # noqa: C414
         if request.executes:
@@ -408,14 +408,14 @@ class ModelRuntime(UpdatableRuntime):
         requests: Sequence[InferenceRequest],
         completion: Completion | None,
     ) -> int:
-        """Make an instance idle; return how many of the requests it is to execute once more."""
+        """Make an instance idle; return how many of the requests it has to execute again."""
         instance.running = ()
         instance.busy = False
         again: Sequence[InferenceRequest] = ()
         limiter = self._limiter
         ahead = False
         if limiter is not None:
-            # With a batch that is formed by now it competes for the resources again (R6).
+            # If a batch has been formed, it competes for the resources again (R6).
             ahead = self._batcher.forms_ahead
             if not ahead:
                 limiter.finished(instance)
@@ -449,7 +449,7 @@ class ModelRuntime(UpdatableRuntime):
 
     def keep(self, request: InferenceRequest) -> None:
         self._in_flight.keep(request)
-        if request.is_answered():  # meanwhile
+        if request.is_answered():  # answered in the meantime
             self._answered_late(request)
 
     def _answered_late(self, request: InferenceRequest) -> None:
@@ -485,7 +485,7 @@ class ModelRuntime(UpdatableRuntime):
             self._process(event[0], event[1], completion)
 
     def _process(self, kind: int, payload: object, completion: Completion | None) -> None:
-        """Process an event and all that were posted meanwhile; this thread owns the batcher."""
+        """Process an event and all that are posted in the meantime; this thread owns the batcher."""
         mailbox = self._mailbox
         try:
             now = now_ns()
@@ -500,7 +500,7 @@ class ModelRuntime(UpdatableRuntime):
                 self._order.line_up(decisions)
             if len(self._in_flight.changes) > MANY_CHANGES:
                 self._in_flight.sum_up()
-            if waiting or self.sequences is not None:  # else there is nothing to wake for
+            if waiting or self.sequences is not None:  # otherwise there is nothing to wake up for
                 wake = self._batcher.wake_at()
                 if wake is not None and (self._woken_at is None or wake < self._woken_at):
                     self._woken_at = wake
@@ -570,7 +570,7 @@ class ModelRuntime(UpdatableRuntime):
         for number in removed:
             decisions += self._batcher.remove_instance(now, number)
         for number, instance in self._instances.active.items():
-            # One that was lost before it was added; and those that are down, now that others are not.
+            # An instance lost before it was added; and those that are down, now that others are not.
             if instance.recovery.wanted or (added and instance.recovery.down):
                 decisions += self._suspend_now(number, instance)
         return decisions
@@ -589,7 +589,7 @@ class ModelRuntime(UpdatableRuntime):
         return batcher.suspend(now_ns(), number)
 
     def _give_up(self) -> list[Decision]:
-        """Let requests fail once no instance recovers; until then they are for the others."""
+        """Fail requests if no instance will recover; until then they go to the others."""
         active = self._instances.active
         if not all(instance.recovery.down for instance in active.values()):
             return []
@@ -691,7 +691,7 @@ class ModelRuntime(UpdatableRuntime):
         return max(found, batcher.live) if isinstance(batcher, SequenceBatcher) else found
 
     def requests_inside(self) -> list[InferenceRequest]:
-        """Return the accepted requests that are not answered yet, as they move on: each is seen once."""
+        """Return the accepted requests that are not answered yet; each is seen once, though they keep moving."""
         look = _Look()
         with interrupts_deferred():
             self._post(EventKind.LOOK, look)
