@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from nbtriton.runtime.engine import InferenceFuture, InferenceResult
-from nbtriton.runtime.engine.describing import docstring_of
+from nbtriton.runtime.engine.inference import docstring_of
 
 
 def test_classes_have_their_docstring_and_a_line_of_each_method():

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from nbtriton.runtime.engine.diagnostics.oversubscription import oversubscription
+from nbtriton.lab.perf.interpreter import oversubscription
 from nbtriton.runtime.workers.resources import ThreadBudget
 from tests.widgets.samples import instance, model
 

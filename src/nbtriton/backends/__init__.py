@@ -13,8 +13,7 @@ from nbtriton.backends.base import (
     Response,
     ServerHandle,
 )
-from nbtriton.backends.registry import BackendSettings, backend_for, find_backend
-from nbtriton.backends.runtimes import check_runtime
+from nbtriton.backends.registry import BackendSettings, backend_for, check_runtime, find_backend
 
 __all__ = [
     "BACKEND_DIRECTORY",

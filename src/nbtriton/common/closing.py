@@ -1,11 +1,16 @@
-"""Base classes of context managers that call `close` or `stop` at the end of their block."""
+"""What ends with its block or its process: base classes of context managers, and temporary folders."""
 
 from __future__ import annotations
 
+import os
+import shutil
+import tempfile
+import weakref
+from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-__all__ = ["Closing", "Stopping"]
+__all__ = ["Closing", "ScratchFolder", "Stopping"]
 
 
 class _OverItself:
@@ -52,3 +57,79 @@ class Stopping(_OverItself):
 
     def _end_block(self) -> None:
         self.stop()
+
+
+try:
+    import fcntl
+except ImportError:  # not on Windows, where what a killed process has left stays
+    fcntl = None  # type: ignore[assignment]
+
+
+_LOCK = ".lock"
+
+
+class ScratchFolder:
+    """A folder for temporary files, removed by `close`, with this object, or at the end of the process.
+
+    It holds a lock while the process lives. What killed processes have left is removed before it is made: folders
+    of the same prefix whose lock nobody holds.
+
+    Parameters
+    ----------
+    prefix : str
+        Of its name.
+
+    Attributes
+    ----------
+    path : Path
+    """
+
+    def __init__(self, prefix: str) -> None:
+        _remove_left(prefix)
+        lock = None
+        while lock is None:
+            self.path = Path(tempfile.mkdtemp(prefix=prefix))
+            lock = _locked(self.path)
+        self._remove = weakref.finalize(self, _remove, self.path, lock, os.getpid())
+
+    def close(self) -> None:
+        """Remove the folder; idempotent."""
+        self._remove()
+
+
+def _locked(folder: Path) -> int | None:
+    """Return the descriptor of a folder's lock; None if another process has removed the folder before."""
+    try:
+        lock = os.open(folder / _LOCK, os.O_CREAT | os.O_RDWR, 0o600)
+    except FileNotFoundError:
+        return None
+    if fcntl is not None:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+    if (folder / _LOCK).exists():
+        return lock
+    os.close(lock)
+    return None
+
+
+def _remove_left(prefix: str) -> None:
+    if fcntl is None:
+        return
+    for folder in Path(tempfile.gettempdir()).glob(f"{prefix}*"):
+        try:
+            lock = os.open(folder / _LOCK, os.O_RDWR | os.O_NOFOLLOW)
+        except OSError:  # another user's, being made, or not such a folder
+            continue
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(folder, ignore_errors=True)
+        except OSError:  # in use
+            continue
+        finally:
+            os.close(lock)
+
+
+def _remove(folder: Path, lock: int, process: int) -> None:
+    """Remove a folder of this process; a forked child does not remove its parent's."""
+    if os.getpid() == process:
+        shutil.rmtree(folder, ignore_errors=True)
+        os.close(lock)

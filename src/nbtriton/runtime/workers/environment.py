@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Final
 from nbtriton.backends.parameters import text_parameter
 from nbtriton.common import PACKAGE
 from nbtriton.common.checks import absolute
+from nbtriton.common.closing import ScratchFolder
 from nbtriton.common.errors import InternalError, UnsupportedError
-from nbtriton.common.scratch import ScratchFolder
 from nbtriton.model.config import EXECUTION_ENV_PATH, ModelConfig
 
 if TYPE_CHECKING:

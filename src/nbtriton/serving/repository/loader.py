@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
+from nbtriton.common.closing import ScratchFolder
 from nbtriton.common.errors import (
     ConfigError,
     EngineStoppedError,
@@ -21,7 +22,6 @@ from nbtriton.common.errors import (
     NotFoundError,
     TritonError,
 )
-from nbtriton.common.scratch import ScratchFolder
 from nbtriton.runtime.engine import Server
 from nbtriton.runtime.engine.core.instance_set import InstanceUpdate
 from nbtriton.runtime.engine.core.runtime import Runtime

@@ -24,8 +24,8 @@ from nbtriton.model.config import (
 )
 from nbtriton.runtime.engine.core.dispatch import versions_to_keep
 from nbtriton.runtime.engine.lifecycle.loading import CODE_TEXTS
+from nbtriton.runtime.engine.lifecycle.model_builder import latest_mtime_ns
 from nbtriton.runtime.engine.lifecycle.model_lifecycle import UNLOADED
-from nbtriton.runtime.engine.lifecycle.mtimes import latest_mtime_ns
 from nbtriton.serving.repository.override import Override
 from nbtriton.serving.repository.reader import (
     RepositoryModel,

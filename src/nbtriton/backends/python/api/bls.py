@@ -10,9 +10,16 @@ from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any
 
 from nbtriton.backends.base import RequestOptions, RequestTrace, Response, ServerHandle
-from nbtriton.backends.python.api.errors import TritonError, TritonErrorCode, TritonModelException
-from nbtriton.backends.python.api.memory import PreferredMemory, place
-from nbtriton.backends.python.api.pybind import as_text, incompatible, warn_newer
+from nbtriton.backends.python.api.pybind import (
+    PreferredMemory,
+    TritonError,
+    TritonErrorCode,
+    TritonModelException,
+    as_text,
+    incompatible,
+    place,
+    warn_newer,
+)
 from nbtriton.backends.python.core.values import InferenceResponse, Tensor, answer_of, wire_array
 from nbtriton.backends.python.isolation.running import current, current_server, with_instance
 from nbtriton.common.errors import CancelledError

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from nbtriton.backends.python.api.errors import TritonModelException
+from nbtriton.backends.python.api.pybind import TritonModelException
 from nbtriton.common.errors import InvalidArgumentError
 from nbtriton.common.packages import needed
 from nbtriton.model.tensors import Array, datatype_of, is_on_device, kind_of

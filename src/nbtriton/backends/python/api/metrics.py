@@ -11,8 +11,12 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 from weakref import WeakKeyDictionary, WeakValueDictionary, ref
 
 from nbtriton.backends.forking import per_process
-from nbtriton.backends.python.api.errors import TritonModelException
-from nbtriton.backends.python.api.pybind import BoundEnum, as_text, incompatible
+from nbtriton.backends.python.api.pybind import (
+    BoundEnum,
+    TritonModelException,
+    as_text,
+    incompatible,
+)
 from nbtriton.backends.python.isolation.running import current, with_instance
 
 if TYPE_CHECKING:

@@ -14,11 +14,14 @@ import numpy as np
 
 from nbtriton.backends.auto_complete import AutoCompleteConfig as ModelConfig
 from nbtriton.backends.python.api.bls import is_model_ready, load_model, unload_model
-from nbtriton.backends.python.api.errors import TritonError, TritonModelException
-from nbtriton.backends.python.api.logger import Logger
-from nbtriton.backends.python.api.memory import MemoryType as _MemoryType
-from nbtriton.backends.python.api.memory import PreferredMemory
 from nbtriton.backends.python.api.metrics import MetricFamily
+from nbtriton.backends.python.api.pybind import (
+    Logger,
+    PreferredMemory,
+    TritonError,
+    TritonModelException,
+)
+from nbtriton.backends.python.api.pybind import MemoryType as _MemoryType
 from nbtriton.backends.python.api.requests import (
     InferenceRequest,
     get_input_tensor_by_name,

@@ -21,9 +21,14 @@ from nbtriton.backends.python.api.bls import (
     execute,
     execute_async,
 )
-from nbtriton.backends.python.api.errors import TritonModelException
-from nbtriton.backends.python.api.memory import MemoryType, PreferredMemory
-from nbtriton.backends.python.api.pybind import as_text, as_texts, incompatible
+from nbtriton.backends.python.api.pybind import (
+    MemoryType,
+    PreferredMemory,
+    TritonModelException,
+    as_text,
+    as_texts,
+    incompatible,
+)
 from nbtriton.backends.python.api.sender import InferenceResponseSender
 from nbtriton.backends.python.core.values import (
     COMPACT,

@@ -12,8 +12,14 @@ import numpy as np
 from nbtriton.backends.base import BackendRequest, Response
 from nbtriton.backends.compiling import mypyc_attr
 from nbtriton.backends.python.api.dlpack import CPU, from_dlpack
-from nbtriton.backends.python.api.errors import TritonError, TritonModelException, as_engine_error
-from nbtriton.backends.python.api.pybind import as_text, incompatible, warn_newer
+from nbtriton.backends.python.api.pybind import (
+    TritonError,
+    TritonModelException,
+    as_engine_error,
+    as_text,
+    incompatible,
+    warn_newer,
+)
 from nbtriton.common.errors import InvalidArgumentError
 from nbtriton.model.tensors import (
     Array,
