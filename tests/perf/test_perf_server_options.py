@@ -68,7 +68,7 @@ def test_what_cannot_be_is_refused_before_anything_is_measured():
         with pytest.raises(InvalidArgumentError, match="no response cache") as caught:
             nt.perf(server, "double", inputs=X, cache=[False, True])
         assert "--cache-bytes" in caught.value.hint
-        with pytest.raises(InvalidArgumentError, match="unknown rate_limit 'on'"):
+        with pytest.raises(InvalidArgumentError, match="unknown rate limit 'on'"):
             nt.perf(server, "double", inputs=X, rate_limit="on")
         assert server.statistics("double")["model_stats"][0]["inference_count"] == 0
     with pytest.raises(InvalidArgumentError, match="no response cache"):

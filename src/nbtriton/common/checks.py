@@ -14,7 +14,7 @@ from nbtriton.common.errors import InvalidArgumentError, NotFoundError
 
 __all__ = [
     "CALL", "DIRECTORY", "MAPPING", "NAME", "NAMES", "PATH", "SEED", "SERVER", "SWITCH", "Kind", "absolute", "check",
-    "is_number", "is_whole", "listed", "number", "optional", "whole",
+    "is_list", "is_number", "is_whole", "listed", "number", "optional", "whole",
 ]  # fmt: skip
 
 
@@ -35,6 +35,11 @@ def is_number(value: object) -> bool:
     if isinstance(value, bool) or not isinstance(value, Real):
         return False
     return isinstance(value, Integral) or math.isfinite(value)  # a large int does not fit a float
+
+
+def is_list(value: object) -> bool:
+    """Return True for a collection of values, of Python's or NumPy's; texts and mappings are none."""
+    return hasattr(value, "__len__") and not isinstance(value, str | bytes | Mapping)
 
 
 def whole(least: int) -> Kind:

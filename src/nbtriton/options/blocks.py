@@ -16,6 +16,7 @@ from nbtriton.common.checks import (
     SEED,
     SWITCH,
     Kind,
+    is_list,
     is_number,
     is_whole,
     listed,
@@ -44,7 +45,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "DATA", "LOAD", "MEMORY", "PERF", "PLACE", "PLACEMENT", "PROFILE", "RUN", "SCHEDULING", "SEQUENCES", "SWEEP", "TUNE",
-    "WINDOWS", "CallOptions", "KindSweep", "Percentile", "PerfSettings", "ProfileSettings", "Protocol", "Seed", "Shapes", "Speed", "Sweep",
+    "WINDOWS", "CallOptions", "KindSweep", "Percentile", "PerfSettings", "ProfileSettings", "Protocol", "Seed", "Shapes", "Speed", "Sweep", "SweepSettings",
     "TuneSettings",
 ]  # fmt: skip
 
@@ -77,6 +78,31 @@ _IN_TURN = Kind(
 _ROWS = optional(Kind(_each(lambda value: is_whole(value) and 0 < value < 2**31), "> 0"))
 _VERSION = optional(Kind(lambda value: is_whole(value) and value > 0, "a version, from 1 on"))
 _TEXT = optional(Kind(lambda value: isinstance(value, str), "a string"))
+
+
+def _swept(accepts: Any, words: str) -> Kind:
+    """Return the kind of one value, or a list of values to go through."""
+    return optional(
+        Kind(
+            lambda value: all(map(accepts, value)) if is_list(value) else accepts(value),
+            f"{words}, or a list",
+        )
+    )
+
+
+def _are_sizes(value: Any) -> bool:
+    return all(map(is_whole, value)) if is_list(value) else is_whole(value)
+
+
+_WHOLE, _NAME, _SWITCH = (
+    _swept(is_whole, "a whole number"), _swept(NAME.accepts, "a name"), _swept(SWITCH.accepts, "True or False"),
+)  # fmt: skip
+_SIZES = optional(
+    Kind(
+        lambda value: _are_sizes(value) or (is_list(value) and all(map(is_list, value)) and all(map(_are_sizes, value))),
+        "sizes such as [4, 8], or several lists of them",
+    )
+)  # fmt: skip
 # A path, or what nbtriton.record made of one.
 _RECORDED = optional(
     Kind(lambda value: hasattr(value, "arrivals_ns") or PATH.accepts(value), PATH.words)
@@ -115,7 +141,7 @@ Seed = Annotated[int, Option(
     "--seed", "of random data and gaps (0)", value="N", read=int, default=0, kind=SEED,
 )]  # fmt: skip
 KindSweep = Annotated["str | Sequence[str] | None", Option(
-    "--kind", "sweep over cpu, gpu, auto, model", value="LIST", read=name_list,
+    "--kind", "sweep over cpu, gpu, auto, model", value="LIST", read=name_list, kind=_NAME,
 )]  # fmt: skip
 
 
@@ -241,25 +267,25 @@ class Sweep(TypedDict, total=False):
     """Configurations to go through."""
 
     instances: Annotated["int | Sequence[int] | None", Option(
-        "--instances", "sweep over instances", value="LIST", read=int_list,
+        "--instances", "sweep over instances", value="LIST", read=int_list, kind=_WHOLE,
     )]  # fmt: skip
     max_batch_size: Annotated["int | Sequence[int] | None", Option(
-        "--max-batch-size", "sweep over max_batch_size", value="LIST", read=int_list,
+        "--max-batch-size", "sweep over max_batch_size", value="LIST", read=int_list, kind=_WHOLE,
     )]  # fmt: skip
     max_queue_delay_us: Annotated["int | Sequence[int] | None", Option(
-        "--max-queue-delay-us", "sweep over queue delays", value="LIST", read=int_list,
+        "--max-queue-delay-us", "sweep over queue delays", value="LIST", read=int_list, kind=_WHOLE,
     )]  # fmt: skip
     dynamic_batching: Annotated["bool | Sequence[bool] | None", Option(
-        "--dynamic-batching", "sweep over batching", value="on|off|off,on", read=switches,
+        "--dynamic-batching", "sweep over batching", value="on|off|off,on", read=switches, kind=_SWITCH,
     )]  # fmt: skip
     preferred: Annotated["int | Sequence[int] | Sequence[Sequence[int]] | None", Option(
-        "--preferred", "preferred sizes: 4,8 or 4/8/4,8", value="SIZES", read=size_lists,
+        "--preferred", "preferred sizes: 4,8 or 4/8/4,8", value="SIZES", read=size_lists, kind=_SIZES,
     )]  # fmt: skip
     isolation: Annotated["str | Sequence[str] | None", Option(
-        "--isolation", "sweep over thread, process, auto", value="LIST", read=name_list,
+        "--isolation", "sweep over thread, process, auto", value="LIST", read=name_list, kind=_NAME,
     )]  # fmt: skip
     cache: Annotated["bool | Sequence[bool] | None", Option(
-        "--cache", "sweep over the response cache", value="on|off|off,on", read=switches,
+        "--cache", "sweep over the response cache", value="on|off|off,on", read=switches, kind=_SWITCH,
     )]  # fmt: skip
     rate_limit: Annotated["str | Sequence[str] | None", Option(
         "--rate-limit", "sweep over the server's rate limiter: off, execution_count", value="LIST", read=name_list,
@@ -318,6 +344,10 @@ class Run(TypedDict, total=False):
     quick: Annotated[bool, Option(
         "--quick", "short windows: a look within 3 s", default=False, action="store_true", kind=SWITCH,
     )]  # fmt: skip
+
+
+class SweepSettings(Sweep, Placed, total=False):
+    """Configurations to go through, on whatever device."""
 
 
 class PerfSettings(Place, Memory, Load, Data, Sequences, Sweep, Placed, Windows, Run, total=False):

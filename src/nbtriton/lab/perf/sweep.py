@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import itertools
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from numbers import Integral
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol, Unpack
 
-from nbtriton.common.checks import is_whole
+from nbtriton.common.checks import is_list
 from nbtriton.common.errors import (
     ConfigWarning,
     InvalidArgumentError,
@@ -17,7 +16,7 @@ from nbtriton.common.errors import (
     UnavailableError,
     nearest,
 )
-from nbtriton.lab.perf.placement import Placement, placed, placement_list
+from nbtriton.lab.perf.placement import placed, placement_list
 from nbtriton.model.config import (
     ModelConfig,
     apply_options,
@@ -26,12 +25,13 @@ from nbtriton.model.config import (
     validate,
     validate_instance_groups,
 )
+from nbtriton.options.blocks import SweepSettings
+from nbtriton.options.server import SERVER
 
 if TYPE_CHECKING:
     from nbtriton.runtime.engine import Server
 
 __all__ = [
-    "RATE_LIMITS",
     "SERVER_OPTIONS",
     "Configuration",
     "Configurator",
@@ -44,99 +44,48 @@ __all__ = [
 Configuration = Mapping[str, Any]
 # Options of the server, not of a model.
 SERVER_OPTIONS = ("rate_limit",)
-_KINDS: Mapping[str, tuple[type, str]] = {
-    "instances": (Integral, "a whole number"),
-    "max_batch_size": (Integral, "a whole number"),
-    "max_queue_delay_us": (Integral, "a whole number"),
-    "dynamic_batching": (bool, "True or False"),
-    "cache": (bool, "True or False"),
-    "isolation": (str, "a name"),
-    "kind": (str, "a name"),
-}
-RATE_LIMITS = ("off", "execution_count")
+# The last one changes fastest.
+_AXES = (
+    "rate_limit", "kind", "cache", "placement", "isolation", "instances", "max_batch_size", "dynamic_batching",
+    "max_queue_delay_us",
+)  # fmt: skip
 
 
-def combinations(
-    *,
-    instances: int | Sequence[int] | None = None,
-    max_batch_size: int | Sequence[int] | None = None,
-    max_queue_delay_us: int | Sequence[int] | None = None,
-    dynamic_batching: bool | Sequence[bool] | None = None,
-    preferred: int | Sequence[int] | Sequence[Sequence[int]] | None = None,
-    isolation: str | Sequence[str] | None = None,
-    placement: Placement | Sequence[Placement] | None = None,
-    kind: str | Sequence[str] | None = None,
-    cache: bool | Sequence[bool] | None = None,
-    rate_limit: str | Sequence[str] | None = None,
-) -> tuple[Configuration, ...]:
+def combinations(**given: Unpack[SweepSettings]) -> tuple[Configuration, ...]:
     """Return every combination of the given options, the last one changing fastest.
 
     `preferred` is one list of sizes, or a list of such lists. Delay and preferred sizes do not apply without
     the dynamic batcher; such combinations are merged.
     """
-    axes: dict[str, list[Any]] = {}
-    if kind is not None and placement is not None:
+    swept: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    if "kind" in swept and "placement" in swept:
         raise InvalidArgumentError("kind and placement both say where models run: give one of them")
-    limits = rate_limit if isinstance(rate_limit, Sequence | None) else [rate_limit]
-    limits = [limits] if isinstance(limits, str) else limits
-    for limit in limits or ():
-        if limit not in RATE_LIMITS:
+    axes: dict[str, list[Any]] = {}
+    for name in (each for each in _AXES if each in swept):
+        value = swept[name]
+        if name == "placement":
+            value = placement_list(value)
+        values: list[Any] = list(value) if is_list(value) else [value]
+        if not values:
             raise InvalidArgumentError(
-                f"unknown rate_limit '{limit}'", hint=nearest(str(limit), RATE_LIMITS)
+                f"{name} is an empty list", hint="leave it out to keep what is"
             )
-    given = {
-        "rate_limit": limits,
-        "kind": [kind] if isinstance(kind, str) else kind,
-        "cache": cache,
-        "placement": None if placement is None else placement_list(placement),
-        "isolation": [isolation] if isinstance(isolation, str) else isolation,
-        "instances": instances,
-        "max_batch_size": max_batch_size,
-        "dynamic_batching": dynamic_batching,
-        "max_queue_delay_us": max_queue_delay_us,
-    }
-    for name, value in given.items():
-        if value is not None:
-            listed: Any = value  # including an array of numpy's
-            one = isinstance(value, str | bytes) or not isinstance(value, Iterable)
-            axes[name] = _checked(name, [value] if one else list(listed))
-    if preferred is not None:
-        sizes: list[Any] = [preferred] if is_whole(preferred) else []
-        given_sizes: Any = preferred  # including an array of numpy's
-        if isinstance(given_sizes, Iterable) and not isinstance(given_sizes, str | bytes | Mapping):
-            sizes = list(given_sizes)
+        axes[name] = [getattr(each, "item", lambda each=each: each)() for each in values]  # numpy's
+    for limit in axes.get("rate_limit", ()):
+        SERVER["rate_limit"].check(limit)
+    if "preferred" in swept:
+        sizes = list(swept["preferred"]) if is_list(swept["preferred"]) else [swept["preferred"]]
         nested = any(isinstance(size, Sequence) for size in sizes)
-        lists = sizes if nested else [sizes]
-        known = is_whole(preferred) or isinstance(preferred, Iterable)
-        if (
-            isinstance(preferred, str | bytes | Mapping)
-            or not known
-            or not all(isinstance(each, Sequence) and all(map(is_whole, each)) for each in lists)
-        ):
-            raise InvalidArgumentError(
-                f"preferred must be sizes such as [4, 8], or several lists of them; found {preferred!r}"
-            )
-        axes["preferred"] = [tuple(each) for each in lists]
+        axes["preferred"] = [tuple(each) for each in (sizes if nested else [sizes])]
     configurations: list[Configuration] = []
-    for values in itertools.product(*axes.values()):
-        options = dict(zip(axes, values, strict=True))
+    for chosen in itertools.product(*axes.values()):
+        options = dict(zip(axes, chosen, strict=True))
         if options.get("dynamic_batching") is False:
             options.pop("max_queue_delay_us", None)
             options.pop("preferred", None)
         if options not in configurations:
             configurations.append(options)
     return tuple(configurations)
-
-
-def _checked(name: str, values: list[Any]) -> list[Any]:
-    """Return the validated values of a swept option."""
-    kind, words = _KINDS.get(name, (object, ""))
-    if not values:
-        raise InvalidArgumentError(f"{name} is an empty list", hint="leave it out to keep what is")
-    for value in values:
-        if not isinstance(value, kind) or (kind is Integral and isinstance(value, bool)):
-            raise InvalidArgumentError(f"{name} must be {words}, or a list; found {value!r}")
-    return [int(value) for value in values] if kind is Integral else values
 
 
 def with_options(config: ModelConfig, options: Configuration) -> ModelConfig:
