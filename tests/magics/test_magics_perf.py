@@ -89,6 +89,25 @@ def test_lists_are_read(notebook):
 
 
 @pytest.mark.parametrize(
+    ("magic", "taken"),
+    [
+        ("triton_perf", {"": [True], " on": [True], " off": [False], " off,on": [False, True]}),
+        ("triton_whatif", {"": [True], " on": [True], " off": [False], " off,on": [False, True]}),
+        ("triton_replay", {"": [True], " on": [True], " off": [False], " off,on": [False, True]}),
+        ("triton_figure", {"": True, " on": True, " off": False}),
+        ("triton_model", {"": True, " on": True, " off": False}),
+    ],
+)
+def test_dynamic_batching_is_written_alike_everywhere(notebook, magic, taken):
+    kind = "cell" if magic == "triton_model" else "line"
+    found = notebook.shell.find_magic(magic, kind)
+    for text, value in taken.items():
+        options = parse_argstring(found, f"m --dynamic-batching{text}")
+        assert options.dynamic_batching == value, text
+    assert parse_argstring(found, "m").dynamic_batching is None
+
+
+@pytest.mark.parametrize(
     ("line", "text"),
     [
         ("--dynamic-batching maybe", "'maybe' is neither on nor off"),

@@ -33,6 +33,7 @@ from nbtriton.options.reading import (
     placements,
     shape,
     size_lists,
+    switch,
     switches,
 )
 from nbtriton.options.table import Option, table_of
@@ -276,7 +277,8 @@ class Sweep(TypedDict, total=False):
         "--max-queue-delay-us", "sweep over queue delays", value="LIST", read=int_list, kind=_WHOLE,
     )]  # fmt: skip
     dynamic_batching: Annotated["bool | Sequence[bool] | None", Option(
-        "--dynamic-batching", "sweep over batching", value="on|off|off,on", read=switches, kind=_SWITCH,
+        "--dynamic-batching", "sweep over batching (alone: on)", value="on|off|off,on", read=switches, kind=_SWITCH,
+        alone=[True],
     )]  # fmt: skip
     preferred: Annotated["int | Sequence[int] | Sequence[Sequence[int]] | None", Option(
         "--preferred", "preferred sizes: 4,8 or 4/8/4,8", value="SIZES", read=size_lists, kind=_SIZES,
@@ -482,7 +484,10 @@ SCHEDULING = (
     ),
     Option("--kind", "where the instances run (auto)", choices=("cpu", "gpu", "auto")),
     Option("--gpus", "GPU ids such as 0,1 (all)", value="IDS", read=int_list),
-    Option("--dynamic-batching", "join waiting requests to batches (off)", action="store_true"),
+    Option(
+        "--dynamic-batching", "join waiting requests to batches (off; alone: on)", value="on|off",
+        read=switch, alone=True,
+    ),  # fmt: skip
     Option(
         "--max-queue-delay-us",
         "wait so long for a fuller batch (0): max_queue_delay_microseconds",

@@ -42,6 +42,8 @@ class Option:
         As argparse has it; ``"store"`` if empty.
     const : object
         The value of ``action="store_const"``.
+    alone : object
+        What the option means without a value; by default it needs one.
     join : callable
         Makes the value in Python of the list of an option that may be repeated.
     kind : Kind, optional
@@ -71,6 +73,7 @@ class Option:
     name: str = ""
     action: str = ""
     const: Any = None
+    alone: Any = None
     join: Callable[[list[Any]], Any] = list
     kind: Kind | None = None
     type: str = ""
@@ -109,6 +112,8 @@ class Option:
                     "type": self._of_line,
                     "metavar": f"{self.value}|{self.off}" if self.off else self.value,
                 }
+        if self.alone is not None:
+            settings |= {"nargs": "?", "const": self.alone}
         return to(*self.flags.split(), **settings)
 
     def _of_line(self, text: str) -> Any:

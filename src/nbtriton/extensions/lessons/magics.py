@@ -18,7 +18,10 @@ from IPython.core.magic_arguments import argument, magic_arguments
 
 from nbtriton.common.errors import nearest
 from nbtriton.extensions.lessons import SCENARIOS, Exercise, Overview, Progress, Scenario, check
+from nbtriton.magics.arguments import arguments
 from nbtriton.magics.common import evaluate, keep, keep_option, parse
+from nbtriton.options import only
+from nbtriton.options.blocks import SCHEDULING
 from nbtriton.options.reading import int_list, unquoted
 
 if TYPE_CHECKING:
@@ -90,9 +93,7 @@ class TeachMagics(Magics):
     @argument("--arrivals", metavar="TIMES", help="milliseconds, in quotes: '0 0 5x2 10@m 20#A'")
     @argument("--instances", type=int, metavar="N", help="instances of each model")
     @argument("--max-batch-size", type=int, metavar="N", help="largest batch")
-    @argument(
-        "--dynamic-batching", choices=("on", "off"), help="with or without the dynamic batcher"
-    )
+    @arguments(only(SCHEDULING, "--dynamic-batching"))
     @argument("--max-queue-delay-us", type=int, metavar="US", help="max_queue_delay_microseconds")
     @argument(
         "--preferred", type=int_list, metavar="SIZES", help="preferred batch sizes, such as 2,4"
@@ -124,7 +125,7 @@ class TeachMagics(Magics):
             "arrivals": unquoted(options.arrivals) if options.arrivals else None,
             "instances": options.instances,
             "max_batch_size": options.max_batch_size,
-            "dynamic_batching": options.dynamic_batching and options.dynamic_batching == "on",
+            "dynamic_batching": options.dynamic_batching,
             "max_queue_delay_us": options.max_queue_delay_us,
             "preferred": options.preferred,
             "execution_ms": options.execution_ms,
