@@ -485,9 +485,12 @@ SCHEDULING = (
     Option("--kind", "where the instances run (auto)", choices=("cpu", "gpu", "auto")),
     Option("--gpus", "GPU ids such as 0,1 (all)", value="IDS", read=int_list),
     Option(
-        "--dynamic-batching", "join waiting requests to batches (off; alone: on)", value="on|off",
-        read=switch, alone=True,
-    ),  # fmt: skip
+        "--dynamic-batching",
+        "join waiting requests to batches (off; alone: on)",
+        value="on|off",
+        read=switch,
+        alone=True,
+    ),
     Option(
         "--max-queue-delay-us",
         "wait so long for a fuller batch (0): max_queue_delay_microseconds",

@@ -20,7 +20,6 @@ __all__ = [
     "shape",
     "size_lists",
     "switch",
-    "switch",
     "switches",
     "unquoted",
 ]
@@ -54,14 +53,6 @@ def float_list(text: str) -> list[float]:
 def name_list(text: str) -> list[str]:
     """Read ``A,B``."""
     return [part for part in unquoted(text).split(",") if part]
-
-
-def switch(text: str) -> bool:
-    """Read ``on`` or ``off``."""
-    try:
-        return _WORDS[text.lower()]
-    except KeyError:
-        raise ArgumentTypeError(f"'{text}' is neither on nor off") from None
 
 
 def switches(text: str) -> list[bool]:
