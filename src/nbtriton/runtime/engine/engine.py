@@ -1,4 +1,4 @@
-"""The parts of a server, for what is built upon them."""
+"""The parts of a server, for the code built on them."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ class Engine:
     registry : Registry
         The models that serve now.
     lifecycle : ModelLifecycle
-        How models are loaded, replaced and unloaded.
+        Loads, replaces and unloads models.
     inspection : Inspection
         Readiness, configurations, statistics.
     dispatcher : RequestDispatcher
-        Where requests enter.
+        The entrance of requests.
     model_server : ModelServer
         The part of the server that model code gets; models' own metrics are kept under it.
     model_control : ModelRepository or None
@@ -77,7 +77,7 @@ class Engine:
             self.dispatcher.close()
 
     def in_child(self) -> None:
-        """Become the stand-in of a server whose threads are in the parent process."""
+        """Become a substitute for a server whose threads are in the parent process."""
         self.in_parent = True
         self.registry.closed = elsewhere
         self.lifecycle.detach()

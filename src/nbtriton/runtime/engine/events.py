@@ -20,7 +20,7 @@ _KINDS = ("event", "request", "batch")
 
 
 def events(server: Server, model: str = "", *, by: str = "event") -> pd.DataFrame:
-    """Return what the recorder keeps of the last requests and batches, and those that are in flight.
+    """Return the recorder's last requests and batches, and those in flight.
 
     Parameters
     ----------
@@ -37,8 +37,8 @@ def events(server: Server, model: str = "", *, by: str = "event") -> pd.DataFram
         Times of events are in milliseconds since the first one (``at_ms``), durations in
         microseconds. An event is ``arrival``, ``batch`` (formed, with the reason for its size and
         how many requests it left ``waiting``), ``start``, ``end``, ``answer`` or ``refusal`` (of a
-        request that never ran). One that is in flight has no ``end`` and no ``answer``, and NaN for the
-        durations that have not ended. ``batch`` is the number of its first request, ``caller`` that of the
+        request that never ran). A request in flight has no ``end`` and no ``answer``, and NaN for
+        unfinished durations. ``batch`` is the number of its first request, ``caller`` that of the
         request which led to a step of an ensemble or to a call of a model (BLS), else 0.
 
     Raises

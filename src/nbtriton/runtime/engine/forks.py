@@ -1,7 +1,7 @@
 """Objects in a forked child: it has copies of everything, but none of the threads.
 
-DataLoader and multiprocessing fork. Waiting for a thread would never end in the child, locks that other
-threads held at that moment stay locked, and sockets stay open as long as the child lives.
+DataLoader and multiprocessing fork. In the child, waiting for a thread would never end, locks held
+by other threads at that moment stay locked, and sockets stay open while the child lives.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _notified: WeakSet[ForkAware] = WeakSet()
 
 
 def notify_in_children(thing: ForkAware) -> None:
-    """Notify an object of every fork, as long as it lives."""
+    """Notify an object of every fork while it lives."""
     _notified.add(thing)
 
 
@@ -35,12 +35,12 @@ _parents: list[object] = []
 
 
 def keep_forever(*things: object) -> None:
-    """Keep what the parent had: finalizers could run code of models that the parent still uses."""
+    """Keep the parent's objects alive: finalizers could run code of models that the parent still uses."""
     _parents.append(things)
 
 
 def elsewhere() -> EngineStoppedError:
-    """Return the error of a call, in a child, of what lives in its parent."""
+    """Return the error of a call in a child to an object that lives in its parent."""
     return EngineStoppedError(
         "this process was forked: the server that it asks lives in its parent, with all the threads",
         hint="make an nbtriton.Server() in the child, or ask the parent's over HTTP "

@@ -1,6 +1,6 @@
 """The display of results, handles and options in a notebook: the bodies of their ``_repr_mimebundle_``.
 
-Any notebook asks for that one, with the extension loaded or not. Imported when the first one is shown.
+Any notebook asks for it, with or without the extension. Imported when the first object is displayed.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def show_result(
     outputs: Sequence[tuple[str, str, str, str]],
     values: Sequence[Any],
 ) -> dict[str, str]:
-    """Show the outputs of a request, and where its time went.
+    """Show the outputs of a request, and how its time was spent.
 
     Parameters
     ----------
@@ -66,7 +66,7 @@ def show_result(
     ]
     spent = _spent(timing)
     words = ", ".join(f"{name} {time(us)}" for name, _, us in spent)
-    # Only steps that ran side by side add up to more than the whole took.
+    # Only steps that ran in parallel add up to more than the total.
     side_by_side = sum(us for _, _, us in spent) > total_ns / 1000 + 1
     notes = [*([_SIDE_BY_SIDE] if side_by_side else ()), *([_FIRST] if timing["first"] else ())]
     return {
@@ -79,7 +79,7 @@ def show_result(
 
 
 def show_model(name: str, config: ModelConfig) -> dict[str, str]:
-    """Show what a model takes and gives, and how it is scheduled."""
+    """Show the inputs and outputs of a model, and how it is scheduled."""
     columns = ("", "tensor", "datatype", "dims")
     rows = [
         (way, spec.name, spec.datatype, f"[{','.join(map(str, spec.dims))}]")
@@ -97,7 +97,7 @@ def show_model(name: str, config: ModelConfig) -> dict[str, str]:
 
 
 def show_options(options: Sequence[tuple[str, str]]) -> dict[str, str]:
-    """Show what is set for a server, under the names of `nbtriton.Server`."""
+    """Show a server's options, under the names of `nbtriton.Server`."""
     columns = ("option", "value")
     return {"text/plain": table_text(columns, options), "text/html": table_html(columns, options)}
 
@@ -147,7 +147,7 @@ def _bar(
         width = 460 * us / whole
         bars.append(f'<rect x="{x:.1f}" y="0" width="{width:.1f}" height="10" fill="{colour}"/>')
         words.append(
-            # A square that keeps its colour where a host strips styles.
+            # A square that keeps its colour if a host strips styles.
             '<span style="white-space:nowrap"><svg aria-hidden="true" width="9" height="9" '
             'style="display:inline-block">'  # a host may make a block of it
             f'<rect width="9" height="9" fill="{colour}"/></svg> {name} {time(us)}</span>'

@@ -21,7 +21,7 @@ __all__ = ["show_server", "status", "status_table"]
 
 
 def status(server: Server, model: str | None = None) -> pd.DataFrame:
-    """Return the models, their state, queues and statistics, one row a version.
+    """Return the models, their state, queues and statistics, one row per version.
 
     Parameters
     ----------
@@ -34,9 +34,10 @@ def status(server: Server, model: str | None = None) -> pd.DataFrame:
     pandas.DataFrame
         Durations are means per successful request, in microseconds. ``interpreter_wait``, where
         several instances of a model have run at once, is the share of their time, from 0 to 1, that
-        they waited for each other's Python code. ``restarts``, where processes of instances have
-        ended, says how often, why, when an instance is restarted, and how often it still may be. Where there are any, a column
-        has what is missing of each stand-in. The times of instances on ``simulated GPU`` are simulated.
+        they waited for each other's Python code. ``restarts``, if processes of instances have
+        ended, has how often and why, when an instance will be restarted, and how many restarts are
+        left. If there are stand-ins, a column has what each is missing. The times of instances on
+        ``simulated GPU`` are simulated.
 
     Raises
     ------
@@ -51,12 +52,12 @@ def status(server: Server, model: str | None = None) -> pd.DataFrame:
     check({"server": server, "model": model}, {"server": SERVER, "model": optional(NAME)})
     frame = status_table(server, model)
     if model is not None and not len(frame):
-        server.config(model)  # raises, and says why it is not there
+        server.config(model)  # raises an error with the reason
     return frame
 
 
 def status_table(server: Server, name: str | None = None) -> TableFrame:
-    """Return what `status` does; an empty table of a model that is not loaded."""
+    """Return the same as `status`; an empty table for a model that is not loaded."""
     with needed("a table of models"):
         import pandas as pd
 
@@ -81,7 +82,7 @@ def status_table(server: Server, name: str | None = None) -> TableFrame:
 
 
 def show_server(server: Server) -> dict[str, str]:
-    """Show a server in a notebook: its models, where it has any."""
+    """Show a server in a notebook: its models, if it has any."""
     head = repr(server)
     if server.engine.state != "open" or not server.models():
         return {"text/plain": head}
@@ -90,7 +91,7 @@ def show_server(server: Server) -> dict[str, str]:
 
 
 def _restarts(instance: InstanceSnapshot) -> str:
-    """Return how often an instance was restarted, and why; empty for one that never was lost."""
+    """Return how often an instance was restarted, and why; empty if it was never lost."""
     state = instance.restart
     if not state.cause:
         return ""
@@ -104,7 +105,7 @@ def _restarts(instance: InstanceSnapshot) -> str:
 
 
 def _stand_in(server: Server, model: ModelSnapshot) -> str:
-    """Return why a version is a stand-in; empty for one that is none, or serves no more."""
+    """Return why a version is a stand-in; empty if it is not, or no longer serves."""
     try:
         return stand_in_reason(server.config(model.name, model.version))
     except TritonError:
@@ -116,7 +117,7 @@ _COLUMNS = (
     "executing", "requests", "failed", "inferences", "executions", "mean_batch_size", "queue_us", "compute_us",
 )  # fmt: skip
 
-# What a narrow page has room for; the columns that are there only where they say something come early.
+# The columns for a narrow page; columns that exist only if they have content come early.
 _FIRST = (
     "model", "state", "queued", "restarts", "stand_in", "ignored", "requests", "failed", "queue_us",
     "compute_us", "mean_batch_size", "interpreter_wait", "instances", "executing",

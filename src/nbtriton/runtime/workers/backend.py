@@ -89,7 +89,7 @@ class WorkerBackend(Backend):
             done = self._ask_prepared(context, auto_complete=True)
             return ModelConfig.FromString(done)
         self.inner.check(context)
-        # As in Triton, an instance has a process of its own, with nothing of the one that completes.
+        # As in Triton, an instance has its own process, with nothing from the one that completes.
         connection = self._connect(context.name, context)
         try:
             completed = connection.ask(
@@ -189,7 +189,7 @@ class WorkerBackend(Backend):
         InternalError
             The environment does not exist, with Triton's text.
         UnsupportedError
-            The model is in no file: its code belongs to this interpreter.
+            The model is not in a file: its code belongs to this interpreter.
         """
         if self._environments is None:
             return

@@ -102,7 +102,7 @@ class ServerCalls:
             raise InternalError(f"a worker sent a message of the unknown kind {kind}")
 
     def forget_metrics(self, families: Sequence[int], samples: Sequence[int]) -> None:
-        """Drop metrics whose objects were deleted in the worker."""
+        """Drop the metrics whose objects were deleted in the worker."""
         for number in families:
             self._families.pop(number, None)
         for number in samples:
@@ -134,7 +134,7 @@ class ServerCalls:
             return
         try:
             request.send(response, final=final)
-        except TritonError as error:  # the server was closed meanwhile, and has answered
+        except TritonError as error:  # the server was closed in the meantime, and has answered
             _log.debug("a response came too late: %s", error)
 
     # -- requests to other models ----------------------------------------------------------------
@@ -208,7 +208,7 @@ class ServerCalls:
                 self._channel.send(
                     (protocol.DONE, number, encode_error(failure(error)), None, None)
                 )
-            elif streams:  # it has had its responses
+            elif streams:  # the call has already received its responses
                 self._channel.send((protocol.DONE, number, None, None, None))
             else:
                 result = future.result()

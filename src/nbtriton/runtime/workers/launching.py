@@ -266,7 +266,7 @@ class ForkServer:
             return False
         message = received[0]
         if "started" in message:
-            with self._lock:  # or it is abandoned meanwhile
+            with self._lock:  # or it has been abandoned
                 worker = self._workers[message["started"]]
                 for output in worker.outputs:
                     selector.register(output.reader, selectors.EVENT_READ, output.forward)

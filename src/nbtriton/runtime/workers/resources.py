@@ -1,7 +1,7 @@
 """The processors of workers: cores, memory near them, and threads of the libraries.
 
 A host policy binds its instances to cores (``cpu-cores``) and to the memory of a node (``numa-node``), as in
-Triton. Libraries with threads of their own (torch, OpenBLAS, MKL, OpenMP) get a share of the cores, so that
+Triton. Libraries with their own threads (torch, OpenBLAS, MKL, OpenMP) get a share of the cores, so that
 all workers together have no more threads than there are cores.
 """
 

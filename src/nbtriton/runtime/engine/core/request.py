@@ -48,21 +48,21 @@ ResponseCallback = Callable[["InferenceRequest", Response, bool], None]
 # (completion): called before each response that is one of several of a batch.
 JoinBatch = Callable[[Completion], object]
 
-# Stands for "final, without a response of its own"; compared by identity with an empty response.
+# Means "final, without a separate response"; compared by identity with an empty response.
 BARE_FINAL: Final = Response()
 
 
 class RequestOwner(ABC):
-    """The model version that answers a request, as far as the request has to know it.
+    """The part of the answering model version that a request uses.
 
     Attributes
     ----------
     name : str
     version : int
     process : int
-        Id of the process that it lives in.
+        Id of the process in which it lives.
     history : ModelHistory or None
-        Of the server's recorder, if that is on.
+        Its history in the server's recorder, if that is on.
     statistics : Statistics
     """
 
@@ -79,11 +79,11 @@ class RequestOwner(ABC):
 
     @abstractmethod
     def cancel(self, request: InferenceRequest) -> None:
-        """The caller has cancelled a request."""
+        """Handle the cancellation of a request by its caller."""
 
     @abstractmethod
     def refuse(self, request: InferenceRequest, error: TritonError) -> None:
-        """Answer a request that could never run; it will not."""
+        """Answer a request that could never run."""
 
     @abstractmethod
     def blockers(self, request: InferenceRequest) -> Blockers:
@@ -108,7 +108,7 @@ class RequestOwner(ABC):
         final: bool,
         completion: Completion | None = None,
     ) -> None:
-        """Pass on a response whose right to be sent is settled."""
+        """Pass on a response; the right to send it has been acquired."""
 
 
 class ResponseSink(ABC):
@@ -117,7 +117,7 @@ class ResponseSink(ABC):
     Attributes
     ----------
     orders_events : bool
-        Outputs on a device need not be written yet: what reads them waits for the event of their writer.
+        Outputs on a device need not be written yet: their readers wait for the event of the writer.
     """
 
     orders_events: ClassVar[bool] = False
@@ -140,8 +140,8 @@ class CallbackSink(ResponseSink):
     ----------
     on_response : callable
     join_batch : callable, optional
-        ``join_batch(completion)`` before a response that is one of a batch's: a function that
-        it defers is called once for all of them.
+        ``join_batch(completion)`` before a response that is one of several of a batch: a function
+        that it defers is called once for all of them.
     """
 
     __slots__ = ("_join_batch", "_on_response")
@@ -175,8 +175,8 @@ class InferenceRequest(Ticket):
     """A request from admission to its final response.
 
     It fulfils `nbtriton.backends.base.BackendRequest`. Every response goes to the ``sink``, if
-    any. The final response resolves the future, if any. An answered request does not lead to its
-    error: that holds the frames of the model's code, which hold the request and its tensors.
+    any. The final response resolves the future, if any. An answered request does not refer to its
+    error, whose traceback refers to the frames of the model's code, the request and its tensors.
 
     Attributes
     ----------
@@ -185,31 +185,31 @@ class InferenceRequest(Ticket):
     owned_inputs : frozenset of str
         Inputs that nothing else refers to. A caller's memory is never among them.
     parent : InferenceRequest or None
-        The caller's request, of which this is a step. None for a caller's own, which would otherwise
-        hold itself and wait for the garbage collector.
+        The caller's request, of which this is a step. None for a caller's own request, which would
+        otherwise refer to itself and wait for the garbage collector.
     caller : int
         The number of the request that led to it: the ensemble's, or the first one of the batch whose
         model called; 0 for a caller's own.
     step, iteration : int
-        Which step of the ensemble it is, and in which iteration.
+        The step of the ensemble, and the iteration.
     cancelled : str
         Why it is cancelled, a key of `REASONS`; empty while it is not.
     outcome : str
         Why no instance executed it, a key of `REASONS` or ``"cache_hit"``; empty otherwise.
     answered_ns : int
-        When the recorder took note of its final response, or an ensemble counted it; else 0.
+        When the recorder recorded its final response, or an ensemble counted it; else 0.
     first_ns, responses : int
         The time of its first response before the final one, and how many of these it had.
     keeps_response : bool
         Keep the final response for `expect`: its sender may ask for the future after the answer.
     failure : (str, str) or None
-        Status and text of its error, where the recorder took note of it.
+        Status and text of its error, if the recorder recorded it.
     buffered_response : Response or None
-        Sent before the final flag, to a caller that expects one answer.
+        A response sent before the final flag, for a caller that expects one answer.
     execution : Execution or None
-        Of the batch that it is part of, or was; None while it waits.
+        The execution of its batch; None while it waits.
     step_times : StepTimes or None
-        Of an ensemble, once it is answered.
+        For an ensemble, once it is answered.
     """
 
     __slots__ = (
@@ -281,7 +281,7 @@ class InferenceRequest(Ticket):
     def expect(self) -> InferenceFuture:
         """Return the future of this request.
 
-        Only the sender may call it: before it submits the request, or where this `keeps_response`.
+        Only the sender may call it, before it submits the request or if this `keeps_response`.
         """
         future = self.future
         if future is None:
@@ -299,13 +299,13 @@ class InferenceRequest(Ticket):
 
     @property
     def orders_events(self) -> bool:
-        """Whether the receiver of a response orders its work on a device behind what wrote the outputs."""
+        """Whether the receiver of a response orders its device work after the writers of the outputs."""
         sink = self.sink
         return sink is not None and sink.orders_events
 
     @property
     def root(self) -> InferenceRequest:
-        """The caller's request: this one, or the one of which it is a step."""
+        """The caller's request: this one, or the request of which it is a step."""
         return self if self.parent is None else self.parent
 
     def is_cancelled(self) -> bool:
@@ -315,7 +315,7 @@ class InferenceRequest(Ticket):
 
     @property
     def log_prefix(self) -> str:
-        """How Triton's messages about a single request begin."""
+        """The beginning of Triton's messages about a single request."""
         return f"[request id: {self.request_id or '<id_unknown>'}] "
 
     def reschedule(self) -> None:
@@ -335,7 +335,7 @@ class InferenceRequest(Ticket):
         self.rescheduled = True
 
     def pop_rescheduled(self) -> bool:
-        """Return whether the request is to be executed again, and reset that."""
+        """Return whether the request has to be executed again, and reset that."""
         again, self.rescheduled = self.rescheduled, False
         return again and not self.is_answered()
 
@@ -344,7 +344,7 @@ class InferenceRequest(Ticket):
         return not self._unanswered
 
     def cancel(self, reason: str = "cancelled") -> None:
-        """Cancel: a request that waits is dropped; an executing model sees `is_cancelled`.
+        """Cancel: a waiting request is dropped; an executing model sees `is_cancelled`.
 
         The reason is a key of `REASONS`.
         """
@@ -375,7 +375,7 @@ class InferenceRequest(Ticket):
     def send(self, response: Response | None, *, final: bool) -> None:
         """Deliver one response; the runtime keeps the order and the statistics."""
         assert self.runtime is not None
-        with interrupts_deferred():  # model code calls this, and that may run in the main thread
+        with interrupts_deferred():  # model code calls this, and may run on the main thread
             self.runtime.respond(self, response, final=final)
 
     def try_finish(self) -> bool:
@@ -402,8 +402,8 @@ class InferenceRequest(Ticket):
     ) -> None:
         """Deliver a response to the caller; called in the order in which responses may be seen.
 
-        The future is resolved by the final response, or with the one before where that is a bare
-        flag. A streamed request that ends without tensors of its own resolves to an empty result.
+        The future is resolved by the final response, or by the previous one if that is a bare flag.
+        A streamed request that ends without further tensors resolves to an empty result.
         """
         trace = self.trace
         if trace is not None:
@@ -423,7 +423,7 @@ class InferenceRequest(Ticket):
             response = self.buffered_response
         elif not final:
             self.buffered_response = response
-        # Of a step nothing is kept: the execution of the ensemble has the responses.
+        # Nothing is kept for a step: the execution of the ensemble has the responses.
         if final and self.parent is None:
             last = BARE_FINAL if response is None else response
             if self.keeps_response:
@@ -436,7 +436,7 @@ class InferenceRequest(Ticket):
             trace.delivered(self)
 
     def _record(self, response: Response | None) -> None:
-        """Keep what happened to the request in the history of its model, before its answer is seen."""
+        """Record the request in the history of its model, before its answer is seen."""
         runtime = self.runtime
         history = None if runtime is None else runtime.history
         if history is None:
@@ -457,8 +457,8 @@ class InferenceRequest(Ticket):
                 bool(self.flags & SEQUENCE_START),
             )  # fmt: skip
         execution = self.execution
-        # A look at the clock costs a fiftieth of a step: its execution has just ended, and an ensemble
-        # has looked. That at the end of a caller's own request also serves `timing`.
+        # Reading the clock costs a fiftieth of a step, and its execution or its ensemble has just
+        # done so. The time at the end of a caller's own request is also used by `timing`.
         answered_ns = self.answered_ns
         if not answered_ns and execution is not None and self.parent is not None:
             answered_ns = execution.end_ns
@@ -498,7 +498,7 @@ class InferenceRequest(Ticket):
         )
 
     def timing(self) -> tuple[int, int, int, int, int, int, bool]:
-        """Return where the time went so far, as `RequestTiming` has it."""
+        """Return how the time was spent so far, as a `RequestTiming`."""
         total_ns = (self.answered_ns or now_ns()) - self.start_ns
         execution, steps = self.execution, self.step_times
         if execution is not None:
@@ -514,7 +514,7 @@ class InferenceRequest(Ticket):
         return total_ns, 0, 0, 0, 0, 0, False
 
     def fail(self, error: TritonError, completion: Completion | None = None) -> None:
-        """Answer with an error, unless the request is answered already."""
+        """Answer with an error, unless the request is already answered."""
         assert self.runtime is not None
         if self.try_finish():
             self.runtime.deliver(self, Response(error=error), final=True, completion=completion)

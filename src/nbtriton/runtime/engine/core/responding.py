@@ -1,4 +1,4 @@
-"""How responses leave: in the order of their requests (preserve_ordering, D12), and on a thread of their own."""
+"""How responses leave: in the order of their requests (preserve_ordering, D12), and on a separate thread."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ class InOrder:
     deliver : callable
         ``deliver(request, response, final, completion)`` gets them, one at a time.
     per_instance : bool
-        True under the oldest strategy of sequences: each instance has a batcher of its own, and with
-        it an order of its own.
+        True under the oldest strategy of sequences: each instance has its own batcher, and so its
+        own order.
     """
 
     __slots__ = ("_deliver", "_lock", "_order", "_outgoing", "_per_instance")
@@ -42,7 +42,7 @@ class InOrder:
         self._per_instance = per_instance
         self._order: ResponseOrder[tuple[InferenceRequest, Response | None, bool]] = ResponseOrder()
         self._lock = threading.Lock()
-        # One thread at a time sends, or what was put in order could overtake itself.
+        # One thread at a time sends, so that ordered responses cannot overtake each other.
         self._outgoing: Mailbox[tuple[InferenceRequest, Response | None, bool]] = Mailbox()
 
     def line_up(self, decisions: Sequence[Decision]) -> None:
@@ -56,7 +56,7 @@ class InOrder:
                     self._order.remove_line(decision.instance)
 
     def accept(self, request: InferenceRequest, instance: int = 0) -> None:
-        """Record a request's place, behind all others or those of its instance."""
+        """Record a request's place, after all others or after those of its instance."""
         with self._lock:
             self._order.accept(request.number, instance if self._per_instance else 0)
 
@@ -78,8 +78,8 @@ class InOrder:
 
 _log = logging.getLogger("nbtriton.runtime.engine")
 
-# A hand-over costs 0.1 ms a batch (two switches between threads, cold caches). It saves the time of
-# the answers, some 10 us each, where the model releases the GIL. Where it does not, a hand-over
+# A hand-over costs 0.1 ms a batch (two switches between threads, cold caches). If the model
+# releases the GIL, it saves the time of the answers, some 10 us each. If it does not, a hand-over
 # would cost more than a fifth of a shorter execution.
 _LONG_NS: Final = 500_000
 # After a hand-over that did not help, at most this many executions are not offloaded: its cost is
@@ -88,7 +88,7 @@ _MAX_SKIPS: Final = 128
 
 
 class ResponseThread:
-    """Answers the batches of an instance that has its next batch already.
+    """Answers the batches of an instance that already has its next batch.
 
     It has one batch at a time, so answers leave in the order of the batches, and slow
     callers hold their instance back. All methods are for the instance's thread.
@@ -96,12 +96,12 @@ class ResponseThread:
     Parameters
     ----------
     name : str
-        Of the thread, which starts with its first batch.
+        Name of the thread, which starts with its first batch.
     """
 
     def __init__(self, name: str) -> None:
         self._name = name
-        # An instance is not blocked by what waits here.
+        # Waiting here does not block the instance.
         self.thread = EngineThread()
         self._inbox: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         # Held while it answers: acquired by the hand-over, released by its thread.
@@ -109,7 +109,7 @@ class ResponseThread:
         # A callback waits on its thread, which has released `_busy`.
         self._is_detached = False
         self._worker: threading.Thread | None = None
-        # Of the last hand-over: it was since the last execution; its answers have begun.
+        # About the last hand-over: it happened since the last execution; its answers have begun.
         self._handed = False
         self._begun = False
         # Executions still not offloaded, and the number after the next hand-over that does not help.
@@ -117,7 +117,7 @@ class ResponseThread:
         self._next_skips = 1
 
     def wait_idle(self) -> None:
-        """Wait until all that was handed over is answered; the next batch has been computed."""
+        """Wait until everything handed over is answered; called once the next batch has been computed."""
         if self._worker is None:
             return
         if self._handed:
@@ -157,16 +157,16 @@ class ResponseThread:
         self._inbox.put(answer)
 
     def unblock_instance(self) -> None:
-        """Let the instance execute its next batch: a callback waits, perhaps for that.
+        """Let the instance execute its next batch: a callback is waiting, perhaps for that.
 
-        Called on the thread itself, once all of the batch is answered.
+        Called on the thread itself, once the whole batch is answered.
         """
         if not self._is_detached:
             self._is_detached = True
             self._busy.release()
 
     def stop(self) -> None:
-        """End the thread behind its batch; join it unless a callback on it waits."""
+        """End the thread after its batch; join it unless a callback on it is waiting."""
         if self._worker is not None:
             self._inbox.put(None)
             if not self._is_detached:

@@ -1,6 +1,7 @@
 """A loaded model version as the rest of the engine sees it: how a request comes in and its responses leave.
 
-From the top: `Mailbox`, by which threads share what one of them at a time may touch; `ModelSignature`, the checks
+From the top: `Mailbox`, by which threads share state that only one of them at a time may touch;
+`ModelSignature`, the checks
 of a request before any scheduler sees it (A3 to A16), whose errors are raised to the caller at once and never
 count in the statistics; `Runtime`, the interface of a version, whether a backend runs it or it is an ensemble.
 """
@@ -49,9 +50,9 @@ M = TypeVar("M")
 class Mailbox(Generic[M]):
     """A queue of messages and the right to handle them, which one thread at a time has.
 
-    A thread posts its message, and handles all that wait unless another thread is doing so:
-    that one finds the message before it is done. So messages are handled one at a time and in
-    order, no thread is blocked, and none is left lying.
+    A thread posts its message, and handles all waiting messages unless another thread is doing so,
+    which then finds the new message before it stops. So messages are handled one at a time and in
+    order, no thread is blocked, and no message is left behind.
 
     The right is an item in a list: popping it is atomic with and without a GIL, and takes a third of
     the time of a lock.
@@ -59,8 +60,8 @@ class Mailbox(Generic[M]):
     Attributes
     ----------
     messages : deque
-        Those that wait now. Any thread may look whether there are some, as each event does several times;
-        what adds and removes them are the methods.
+        The waiting messages. Any thread may check whether there are any, as each event does several
+        times; only the methods add and remove them.
     closed : bool
         No more messages are accepted by `post_if_open`.
     """
@@ -85,7 +86,7 @@ class Mailbox(Generic[M]):
             return not self.closed
 
     def close(self, last: M) -> None:
-        """Accept no more messages behind this one."""
+        """Accept no more messages after this one."""
         with self._closing:
             self.closed = True
             self.messages.append(last)
@@ -107,7 +108,7 @@ class Mailbox(Generic[M]):
 
         None, without the right, if no message waits or another thread handles them.
         """
-        # Checked again after a release: a message that came in between must not be left lying.
+        # Checked again after a release: a message that came in between must not be left behind.
         while self.messages and self.try_acquire():
             try:
                 return self.messages.popleft()
@@ -137,9 +138,9 @@ class Mailbox(Generic[M]):
 _ndarray: Final = np.ndarray
 
 _ANY_PRIORITY: Final = 2**64 - 1
-# Of one input, cached as accepted; 1,000 lengths of text would be some 200 kB.
+# Limit of accepted shapes cached per input; 1,000 lengths of text would take some 200 kB.
 _MOST_SHAPES: Final = 1000
-# Floats come over gRPC only.
+# Floats only come over gRPC.
 _PARAMETER: Final = (bool, int, str, float)
 
 
@@ -161,9 +162,9 @@ class _InputRule:
         self.compared = not self.fixed and not spec.allow_ragged_batch  # G1
         # The dtype that needs no `as_array`; BYTES elements and BF16 are always checked.
         self.dtype = numpy_dtype(spec.datatype) if spec.datatype not in ("BYTES", "BF16") else None
-        # Nothing follows from its shape but the batch size.
+        # Only the batch size follows from its shape.
         self.plain = self.reshape is None and not self.compared
-        # Whole shapes that were accepted, with the shape of one item: most clients send few.
+        # Accepted shapes, each with the shape of one item: most clients send few different ones.
         self.cached: dict[tuple[int, ...], tuple[int, ...]] = {}
 
     def matches(self, shape: tuple[int, ...]) -> bool:
@@ -205,7 +206,7 @@ class ModelSignature:
         self.inputs = input_specs(config)
         self.outputs = output_specs(config)
         self._rules = {name: _InputRule(spec) for name, spec in self.inputs.items()}
-        # Outputs that leave with another shape than the model made them with.
+        # Outputs that leave with a shape other than the model's.
         self.reshaped_outputs = {
             name: (spec.reshape, spec.dims)
             for name, spec in self.outputs.items()
@@ -213,7 +214,7 @@ class ModelSignature:
         }
         self._required = [rule.name for rule in self._rules.values() if not rule.optional]
         self._any_optional = len(self._required) < len(self._rules)
-        # With a batch dimension every backend takes the size of its batch from some input.
+        # With a batch dimension every backend takes the batch size from some input.
         self.may_lack_inputs = self.max_batch_size > 0 and not self._required
         self._all_outputs = frozenset(self.outputs)
         self.faults = Faults(self.name, self.max_batch_size, self.inputs, self._all_outputs)
@@ -230,7 +231,7 @@ class ModelSignature:
             others.input.extend(one for one in config.input if not one.is_shape_tensor)
             self._others = ModelSignature(others, version, runtime)
         if config.HasField("ensemble_scheduling"):
-            # Its steps have levels, or have not: any priority passes through (E5).
+            # Its steps may or may not have levels: any priority passes through (E5).
             self._priority_levels = _ANY_PRIORITY
             self._default_priority = 0
 
@@ -246,10 +247,10 @@ class ModelSignature:
         ----------
         inputs : mapping of str to array_like
             Whole tensors, batch dimension first if the model batches. Python values become arrays
-            of the input's datatype; arrays must have it already.
+            of the input's datatype; arrays must already have it.
         options : RequestOptions
         parent : InferenceRequest, optional
-            The request of the ensemble that it is a step of; then the inputs, if a dict, are its own.
+            The ensemble's request of which it is a step; then the inputs, if a dict, belong to the step.
 
         Raises
         ------
@@ -277,7 +278,7 @@ class ModelSignature:
             if parent is None
             else inputs
         )
-        # As many as the model has, each of which is found below, are all of them.
+        # The number is right and each is found below, so these are all of them.
         if len(arrays) != len(rules) and not self._has_required(arrays):
             self._refuse(arrays, request_id)
         kind = "numpy"
@@ -285,7 +286,7 @@ class ModelSignature:
         batch_size = 0
         first = True
         key: list[Hashable] = []
-        changed: dict[str, Any] | None = None  # not yet replaced: an error describes what came
+        changed: dict[str, Any] | None = None  # not yet replaced: an error describes the original
         for name, given in arrays.items():
             rule = rules.get(name)
             if rule is None:
@@ -385,8 +386,8 @@ class ModelSignature:
     def reshape_outputs(self, outputs: Mapping[str, Array]) -> dict[str, Array]:
         """Return outputs as their clients see them: ``dims`` instead of ``reshape``.
 
-        Each -1 of ``dims`` takes the next variable dimension of what the model made. An output
-        whose number of elements does not fit is left as it is.
+        Each -1 of ``dims`` takes the next variable dimension of the model's output. An output whose
+        number of elements does not fit is left as it is.
         """
         shaped = dict(outputs)
         for name in self.reshaped_outputs.keys() & outputs.keys():
@@ -406,11 +407,11 @@ class ModelSignature:
         return priority if 0 < priority <= self._priority_levels else self._default_priority  # A16
 
     def _has_required(self, inputs: Mapping[Any, Any]) -> bool:
-        """True if no input is missing that the model needs."""
+        """True if no required input is missing."""
         return all(name in inputs for name in self._required)
 
     def _checked(self, rule: _InputRule, shape: tuple[int, ...]) -> tuple[int, ...] | None:
-        """Check a shape that is new, and return that of one item; None if it does not fit."""
+        """Check a new shape, and return that of one item; None if it does not fit."""
         item = tuple(shape[1:] if self.max_batch_size > 0 else shape)
         if not rule.matches(item):
             return None
@@ -426,7 +427,7 @@ class ModelSignature:
 
 
 def _copied(inputs: Mapping[Any, Any]) -> dict[Any, Any]:
-    """Return the inputs that a caller gives as a dict of our own."""
+    """Return a caller's inputs as a new dict."""
     try:
         return dict(inputs)
     except (TypeError, ValueError):
@@ -451,13 +452,13 @@ def _claims(inputs: Mapping[Any, Any], specs: Mapping[str, TensorSpec]) -> dict[
 
 
 def _names(outputs: Any) -> frozenset[str]:
-    """Return the requested outputs, none for None; a name that is a text may be no output."""
+    """Return the requested outputs, none for None; names are not checked against the model."""
     if outputs is None:
         return frozenset()
     names: frozenset[Any] = frozenset()
     try:
         names = frozenset(outputs)
-    except TypeError:  # no list, or one of lists
+    except TypeError:  # not a list, or a list of lists
         wrong = True
     else:
         wrong = False
@@ -478,7 +479,7 @@ def _whole(name: str, value: Any) -> int:
 
 
 def _check_numbers(timeout_us: object, sequence_id: object) -> None:
-    """Refuse what has no place in Triton's 64 bits without a sign."""
+    """Refuse numbers that do not fit into Triton's unsigned 64 bits."""
     for name, value in (("timeout_us", timeout_us), ("sequence_id", sequence_id)):
         if name == "sequence_id" and isinstance(value, str):
             continue
@@ -487,7 +488,7 @@ def _check_numbers(timeout_us: object, sequence_id: object) -> None:
 
 
 def _check_parameters(parameters: Any) -> None:
-    """Refuse what no client could send; the endpoints check theirs themselves."""
+    """Refuse parameters that no client could send; the endpoints do their own checks."""
     if not isinstance(parameters, Mapping):
         raise InvalidArgumentError(
             f"the parameters of a request are a mapping, found type {type(parameters).__name__}"
@@ -506,7 +507,7 @@ def _check_parameters(parameters: Any) -> None:
 
 _log = logging.getLogger("nbtriton.runtime.engine")
 
-# Models that call each other in one thread; the next one has a thread of its own. Each takes some 20
+# Models that call each other on one thread; the next one gets a separate thread. Each takes some 20
 # of Python's 1,000 nested calls.
 _DEEPEST: Final = 24
 
@@ -526,7 +527,7 @@ class Runtime(RequestOwner):
         self.name = config.name
         self.process = os.getpid()
         self.version = version
-        # The model's own, in a repository; None for a model of a notebook.
+        # The model's directory in a repository; None for a model of a notebook.
         self.directory: Path | None = None
         self.signature = ModelSignature(config, version, self)
         self.statistics = Statistics()
@@ -534,7 +535,7 @@ class Runtime(RequestOwner):
         self.history = None
         # Set by the server before the first request if it has a cache and the model wants it (K1).
         self.cache: ResponseCache | None = None
-        # Whether each answer that was not in the cache before its request counts as a miss.
+        # Whether every answer that was not in the cache before its request counts as a miss.
         self.counts_twins = False
         self._holding = threading.Lock()
         self._holds = 0
@@ -546,7 +547,7 @@ class Runtime(RequestOwner):
 
     @property
     def orders_inputs(self) -> bool:
-        """True if inputs on a device need not be written: what reads them waits for their writers' events."""
+        """True if inputs on a device need not be written yet: their readers wait for the writers' events."""
         return self.cache is None  # which reads them on the host
 
     @property
@@ -554,27 +555,27 @@ class Runtime(RequestOwner):
         return bool(self.config.sequence_batching.iterative_sequence)
 
     def submit(self, request: InferenceRequest, completion: Completion | None = None) -> bool:
-        """Accept an admitted request; False if this version is drained already.
+        """Accept an admitted request; False if this version is already drained.
 
         Parameters
         ----------
         completion : Completion, optional
-            Of the calling thread: what follows at once runs on it.
+            The calling thread's completion, which runs immediate consequences.
         """
         if self.cache is not None and self._answer_from_cache(self.cache, request, completion):
             return True
         return self._enter(request, completion)
 
     def submit_inline(self, request: InferenceRequest) -> bool:
-        """Submit, and execute on this very thread what an idle instance can execute of it."""
-        # A chain of models that call each other would end on Python's limit of nested calls.
+        """Submit, and execute on the calling thread as much as an idle instance can."""
+        # A chain of models that call each other would hit Python's limit of nested calls.
         if len(EXECUTING.get().callers) >= _DEEPEST:
             return self.submit(request)
         inline = InlineCompletion(request)
         try:
             accepted = self.submit(request, inline)
             inline.execute()
-        except BaseException:  # Ctrl-C in a model; what it executed has its answers
+        except BaseException:  # Ctrl-C in a model; the executed requests are answered
             inline.hand_over()
             request.expect().cancel()
             raise
@@ -609,7 +610,7 @@ class Runtime(RequestOwner):
         final: bool,
         completion: Completion | None = None,
     ) -> None:
-        """Pass on a response whose right to be sent is settled."""
+        """Pass on a response; the right to send it has been acquired."""
         if self.signature.reshaped_outputs and response is not None and response.outputs:
             try:
                 outputs = self.signature.reshape_outputs(response.outputs)
@@ -645,7 +646,7 @@ class Runtime(RequestOwner):
         return True
 
     def refuse_new(self, request: InferenceRequest, error: TritonError) -> None:
-        """Answer a request that was not submitted yet, as a full queue does (Q4)."""
+        """Refuse a request that was not submitted yet, like a full queue (Q4)."""
         self._join_order(request)
         request.outcome = "queue_full"
         error.accepted = False
@@ -661,10 +662,12 @@ class Runtime(RequestOwner):
             # Inserted by a faster twin: neither a hit nor a miss (K4), except for an ensemble.
             try:
                 missed = self.cache.insert(request.cache_key, response.outputs) or self.counts_twins
-            except Exception:  # such as no memory left on a device: it is answered nevertheless
+            except (
+                Exception
+            ):  # for example, no memory left on a device: the request is answered anyway
                 _log.exception("a response of '%s' is not cached", self.name)
                 missed = True
-        else:  # never inserted; an execution's error counts as a miss nevertheless
+        else:  # never inserted, but an execution's error still counts as a miss
             missed = request.execution is not None
         if missed:
             self.statistics.record_cache_miss(request.lookup_ns + now_ns() - start)
@@ -686,7 +689,7 @@ class Runtime(RequestOwner):
             self.drain()
 
     def unpublish(self) -> None:
-        """Drain this version, which is published no longer, once it has no more holders."""
+        """Drain this version, which is no longer published, once it has no more holders."""
         with self._holding:
             self._unpublished = True
             free = not self._holds
@@ -694,12 +697,12 @@ class Runtime(RequestOwner):
             self.drain()
 
     def record_in(self, history: ModelHistory) -> None:
-        """Record from now on what happens to this version."""
+        """Start recording this version's requests."""
         history.attach(self.statistics, self.meters, summary_of(self.config))
         self.history = history
 
     def end_record(self) -> None:
-        """Leave the counts to the history: nothing more happens to this version."""
+        """Hand the counts over to the history: this version has ended."""
         if self.history is not None:
             self.history.detach(self.statistics)
 
@@ -713,7 +716,7 @@ class Runtime(RequestOwner):
 
     @abstractmethod
     def fail_pending(self, reason: str) -> None:
-        """Answer everything that waits with UNAVAILABLE: the server is stopping."""
+        """Answer all waiting requests with UNAVAILABLE: the server is stopping."""
 
     def log_unloaded(self) -> None:
         """Log that the version is unloaded."""
@@ -721,7 +724,7 @@ class Runtime(RequestOwner):
 
     @abstractmethod
     def fail_running(self, reason: str) -> None:
-        """Answer everything that runs with UNAVAILABLE; later responses of models are dropped."""
+        """Answer all running requests with UNAVAILABLE; later responses of models are dropped."""
 
     @abstractmethod
     def wait_drained(self, timeout_s: float | None) -> bool:
@@ -748,9 +751,9 @@ class Runtime(RequestOwner):
         executing: int,
         instances: tuple[InstanceSnapshot, ...] = (),
     ) -> ModelSnapshot:
-        """Return a snapshot with what the statistics count."""
+        """Return a snapshot with the counts of the statistics."""
         statistics = self.statistics
-        counts, ns = statistics.counts, statistics.ns  # each adds up what was noted
+        counts, ns = statistics.counts, statistics.ns  # each adds up the noted executions
         return ModelSnapshot(
             self.name, self.version, state, reason, platform, self.signature.max_batch_size,
             queued, executing, instances,
@@ -762,7 +765,7 @@ class Runtime(RequestOwner):
 
 
 def summary_of(config: ModelConfig) -> str:
-    """Return what matters for scheduling in a configuration, in a few words."""
+    """Return a short summary of a configuration's scheduling."""
     if config.HasField("ensemble_scheduling"):
         return f"an ensemble of {len(config.ensemble_scheduling.step)} steps"
     instances = sum(max(1, group.count) for group in config.instance_group if not group.passive)

@@ -20,8 +20,8 @@ __all__ = [
     "batcher_settings", "ensemble_plan", "parse_resources", "preserves_order", "sequence_settings",
 ]  # fmt: skip
 
-# What a request takes in Triton from its arrival to the scheduler's first look at it, where the model
-# is idle: timeouts of 1 to 10 us had always expired by then, of 20 us mostly, of 100 us never.
+# Triton's time from the arrival of a request to the scheduler's first look at it, if the model is
+# idle: by then timeouts of 1 to 10 us had always expired, of 20 us mostly, of 100 us never.
 _HAND_OVER_NS = 20_000
 
 
@@ -78,7 +78,7 @@ def sequence_settings(config: ModelConfig) -> SequenceSettings:
 def ensemble_plan(config: ModelConfig) -> EnsemblePlan:
     """Return the dataflow of an ensemble.
 
-    A map of protobuf has another order in each process: here that of the names.
+    A protobuf map has a different order in each process; here it is ordered by name.
     """
     return EnsemblePlan(
         [

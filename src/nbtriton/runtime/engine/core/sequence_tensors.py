@@ -73,7 +73,7 @@ class SequenceTensors:
         self._shape = (1, 1) if config.max_batch_size > 0 else (1,)  # C1
         self._controls: list[tuple[str, Callable[[int | str, int, bool], Array]]] = []
         self._correlation = ("", "")  # name and datatype of the control, if any
-        self._warned = False  # that a text was given where the control is a number
+        self._warned = False  # that a text was given for a numeric control
         self._warned_of_end = False
         for control_input in batching.control_input:
             for control in control_input.control:
@@ -92,7 +92,7 @@ class SequenceTensors:
         self._under_way: dict[InferenceRequest, _State] = {}  # until their final response
 
     def check(self, model: str, correlation_id: int | str, prefix: str) -> None:
-        """Refuse a number where the control is text (A18); say once where it is the other way."""
+        """Refuse a number for a text control (A18); log the opposite case once."""
         name, expected = self._correlation
         if not name or not correlation_id:
             return
@@ -112,7 +112,7 @@ class SequenceTensors:
             )
 
     def rescheduled(self, model: str, requests: Sequence[InferenceRequest]) -> None:
-        """Say once that Triton answers no request that ends its sequence and is to run again (IT8)."""
+        """Log once that Triton never answers a request that ends its sequence and is rescheduled (IT8)."""
         if self._warned_of_end or not any(one.flags & SEQUENCE_END for one in requests):
             return
         self._warned_of_end = True
@@ -133,12 +133,12 @@ class SequenceTensors:
                 if state is None or request.flags & SEQUENCE_START:  # SQ7, I2
                     state = self._states[sequence] = _State(self._initial)
                 inputs |= state.values
-                if request not in self._under_way:  # else another pass of it (IT2)
+                if request not in self._under_way:  # otherwise it is another pass (IT2)
                     state.hidden = frozenset(self._state_outputs) - request.requested_outputs
                     request.requested_outputs |= state.hidden
                 self._under_way[request] = state
             request.inputs = inputs
-            if self._iterative:  # the next pass is to see them as they came
+            if self._iterative:  # the next pass must see the original inputs
                 request.owned_inputs = frozenset()
         if not run.rows:
             return list(requests)
@@ -149,7 +149,7 @@ class SequenceTensors:
     def responses(
         self, run: RunBatch, responses: Sequence[Response | None] | None
     ) -> Sequence[Response | None] | None:
-        """Return the responses of the real requests; None of a decoupled model."""
+        """Return the responses of the real requests; None for a decoupled model."""
         if responses is None or not run.rows:
             return responses
         return [responses[row] for row in run.rows]
@@ -157,7 +157,7 @@ class SequenceTensors:
     def keep(
         self, request: InferenceRequest, response: Response | None, *, final: bool
     ) -> Response | None:
-        """Keep the states that a response carries (I5); return what the client is to see of it."""
+        """Store the states in a response (I5); return the rest for the client."""
         state = self._under_way.pop(request, None) if final else self._under_way.get(request)
         if state is None:
             return response
@@ -170,11 +170,11 @@ class SequenceTensors:
         if not written:
             return response
         if not ended:
-            # Copies: of a batch, a share would keep the whole alive.
+            # Copies: a view of one row would keep the whole batch alive.
             made = {self._state_outputs[name]: response.outputs[name] for name in written}
             try:
                 state.values = state.values | copies_of(made)
-            except TritonError as error:  # such as no memory left on a device
+            except TritonError as error:  # for example, no memory left on a device
                 return Response(error=error)
             except Exception as error:
                 _log.exception("the states of a sequence")
@@ -185,7 +185,7 @@ class SequenceTensors:
         return Response(outputs, parameters=response.parameters)
 
     def _padding(self, first: InferenceRequest) -> InferenceRequest:
-        """Make a padding row: same names and shapes, READY false, no answer (DI3)."""
+        """Make a padding row: same names and shapes, READY false, never answered (DI3)."""
         inputs = {name: _zeros(value) for name, value in first.inputs.items()}
         for name, value_of in self._controls:
             inputs[name] = value_of(0, 0, False)
@@ -222,8 +222,8 @@ class SequenceTensors:
 
 
 def _number_of(text: str, bits: int) -> int:
-    """Return a text as a number of ``bits`` bits: the number that it spells, else a hash of it."""
-    # Only as numbers are written: "7" and "07" are two sequences.
+    """Return a text as a number of ``bits`` bits: its value if it is a number, else its hash."""
+    # Only canonical numbers: "7" and "07" are two sequences.
     if text.isdecimal() and text.isascii() and text[0] != "0" and len(text) <= _MOST_DIGITS:
         number = int(text)
         if number < 1 << bits:
@@ -252,8 +252,9 @@ def _zeros(value: Array) -> Array:
 def _initial_state(state: Any, batching: bool, directory: Path | None) -> Array:
     """Return a sequence's first state (I2 to I4).
 
-    As in Triton, the sizes in ``initial_state.dims`` say how much data the file has to hold; the
-    state has size 1 wherever its own ``dims`` are variable, and uses the first part of that data.
+    As in Triton, ``initial_state.dims`` determine how much data the file must hold. Variable
+    dimensions of the state's own ``dims`` have size 1, and the state uses the first part of the
+    data.
     """
     datatype = to_protocol(enum_name(state, "data_type"))
     initial = state.initial_state[0] if state.initial_state else None

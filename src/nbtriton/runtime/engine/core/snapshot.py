@@ -1,4 +1,4 @@
-"""Immutable snapshots of a running server: all that views and tables read."""
+"""Immutable snapshots of a running server, for views and tables."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = [
 
 
 class BatchRecord(NamedTuple):
-    """One execution, as the recorder keeps it. Times are `time.monotonic_ns` values.
+    """One execution in the recorder. Times are `time.monotonic_ns` values.
 
     Attributes
     ----------
@@ -32,7 +32,7 @@ class BatchRecord(NamedTuple):
     batch_size : int
         Rows.
     reason : str
-        A key of `nbtriton.scheduling.REASONS`: why the batch left then and with that size.
+        A key of `nbtriton.scheduling.REASONS`: why the batch was closed then, at that size.
     queue_ns : int
         The longest wait among its requests.
     start_ns, infer_start_ns, infer_end_ns, end_ns : int
@@ -40,9 +40,9 @@ class BatchRecord(NamedTuple):
         compute_output between the last two.
     failed : bool
     formed_ns : int
-        When the scheduler handed it to the instance.
+        When the scheduler gave it to the instance.
     waiting : int
-        Requests that it left waiting: with 0 nothing could have made it larger.
+        Requests that were left waiting: with 0 nothing could have made it larger.
     """
 
     model: str
@@ -62,9 +62,9 @@ class BatchRecord(NamedTuple):
 
 
 class RequestRecord(NamedTuple):
-    """One request, as the recorder keeps it. Times are `time.monotonic_ns` values.
+    """One request in the recorder. Times are `time.monotonic_ns` values.
 
-    Of a request in flight the times that are still to come are 0, also those of its batch.
+    For a request in flight, later times are 0, including those of its batch.
 
     Attributes
     ----------
@@ -76,23 +76,23 @@ class RequestRecord(NamedTuple):
         The number of the request that led to it: the ensemble's, or the first one of the batch whose
         model called (BLS); 0 for a client's own.
     step : int
-        Which step of the ensemble it is.
+        The step of the ensemble.
     size : int
         Rows.
     arrival_ns, enqueued_ns, answered_ns : int
-        Of its arrival, its acceptance by the scheduler, and its final response.
+        Times of its arrival, its acceptance by the scheduler, and its final response.
     first_response_ns, responses : int
-        Of its first response, and how many it had.
+        Time of its first response, and their number.
     batch : BatchRecord or None
-        None if it never ran, while it waits, and for an ensemble.
+        None if it was never executed, while it waits, and for an ensemble.
     outcome : str
-        Why it never ran: a key of `nbtriton.scheduling.REASONS`, or ``"cache_hit"``.
+        Why it was never executed: a key of `nbtriton.scheduling.REASONS`, or ``"cache_hit"``.
     status, error : str
         Triton's status and message if it failed, else empty.
     sequence : int or str
         Its correlation id; 0 without a sequence.
     begins : bool
-        Whether it is the first one of its sequence (START).
+        Whether it is the first request of its sequence (START).
     """
 
     model: str
@@ -116,7 +116,7 @@ class RequestRecord(NamedTuple):
 
 
 class Change(NamedTuple):
-    """A configuration that a model version has from a moment on, in a few words."""
+    """A short summary of the configuration that a model version has from a moment on."""
 
     at_ns: int
     summary: str
@@ -129,7 +129,7 @@ class Moment(NamedTuple):
     ----------
     at_ns : int
     deepest : int
-        The most requests that waited at once since the moment before; of an ensemble, that were in
+        The most requests that waited at once since the previous moment; for an ensemble, that were in
         flight.
     requests, failed, inferences, executions, queue_ns, compute_ns : int
         Totals since its first load, across later loads.
@@ -163,7 +163,7 @@ class InterpreterWait(NamedTuple):
 
     @property
     def share(self) -> float:
-        """The share of their time that instances waited, from 0 to 1; 0 without samples."""
+        """The share of time that instances waited, from 0 to 1; 0 without samples."""
         return self.waits / self.probes if self.probes else 0.0
 
     def since(self, earlier: InterpreterWait) -> InterpreterWait:
@@ -178,7 +178,7 @@ _NO_SAMPLES: Final = InterpreterWait()
 class InstanceSnapshot:
     """One instance: ``batch_size`` is 0 while it is idle; ``restart`` is for one in a process.
 
-    ``simulated`` says that its GPU is, and so are its times.
+    ``simulated`` is true if its GPU, and so its times, are simulated.
     """
 
     name: str

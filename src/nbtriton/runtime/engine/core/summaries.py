@@ -17,7 +17,7 @@ from typing import Final
 __all__ = ["STAGES", "LatencySummaries", "Summary", "SummaryReading"]
 
 _GROWTH = math.log(1.01)
-# As prometheus-cpp, which Triton uses: a minute, in five parts that are forgotten one by one.
+# As in prometheus-cpp, which Triton uses: a minute, in five parts that are dropped one by one.
 _PARTS = 5
 _PART_NS = 60_000_000_000 // _PARTS
 

@@ -1,7 +1,7 @@
-"""The engine's own threads: a wait on one of them may block what it waits for, so all are known by their ids.
+"""The engine's own threads. A wait on one of them may block the very thing it waits for, so all are registered by id.
 
-Here are also two that belong to no instance: the scheduler thread of a server, which wakes batchers whose time has
-come, and the one on which a drained version ends.
+Two of them belong to no instance: the scheduler thread of a server, which wakes batchers at their
+times, and the thread on which a drained version ends.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ class EngineThread:
     Attributes
     ----------
     instance : object
-        Whose thread it is; None for a thread that no instance depends on.
+        The instance that owns the thread; None for a thread that no instance depends on.
     completion : BatchCompletion or None
-        Of the batch that it answers now.
+        The completion of the batch that it is answering.
     """
 
     __slots__ = ("completion", "instance")
@@ -51,7 +51,7 @@ class EngineThread:
 
 
 _THREADS: Final[dict[int, EngineThread]] = {}
-after_fork(_THREADS.clear)  # none of them is in the child
+after_fork(_THREADS.clear)  # none of them exists in the child
 
 
 @contextmanager
@@ -70,14 +70,14 @@ def this_thread() -> EngineThread | None:
 
 
 def starting_here() -> str:
-    """Return the model of which an instance is created in this thread; empty elsewhere."""
+    """Return the model whose instance is being created on this thread; empty elsewhere."""
     thread = this_thread()
     home = None if thread is None else thread.instance
     return "" if home is None else str(home.starting)
 
 
 def blocked_here() -> tuple[Any, ...]:
-    """Return the instances that a wait in this thread blocks, the outermost first."""
+    """Return the instances that a wait on this thread blocks, the outermost first."""
     callers = EXECUTING.get().callers
     if callers:  # A decoupled model's code blocks no instance once execute has returned.
         callers = tuple(
@@ -94,7 +94,7 @@ Wake = Callable[[], None]
 
 
 class SchedulerThread:
-    """One thread per server that calls ``wake`` functions at their time.
+    """One thread per server that calls ``wake`` functions at their times.
 
     It starts with the first timer, so a server without queue delays and timeouts has none.
     A timer cannot be withdrawn: the woken batcher checks its own state, as after any spurious
@@ -156,7 +156,7 @@ class SchedulerThread:
 class Finalizer:
     """Finalizes a version once.
 
-    Not on the thread that finds it drained: the last batch may have run on the very thread that is to
+    Not on the thread that finds it drained: the last batch may have run on the very thread that has to
     be joined.
 
     Parameters
@@ -176,7 +176,7 @@ class Finalizer:
         self._done = threading.Event()
 
     def start(self) -> None:
-        """Start the thread, unless it was started before; not for several threads at once."""
+        """Start the thread, unless it was already started; not thread-safe."""
         if self._begun:
             return
         self._begun = True
@@ -186,7 +186,7 @@ class Finalizer:
             self._deferred = True
 
     def run(self) -> None:
-        """Finalize here and now."""
+        """Finalize on the calling thread."""
         self._finalize()
         self._done.set()
 

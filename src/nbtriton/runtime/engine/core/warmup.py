@@ -29,7 +29,7 @@ _log = logging.getLogger("nbtriton.warmup")
 
 
 class _Sample(InferenceRequest):
-    """A warmup request: its answers are checked for errors, and dropped."""
+    """A warmup request: its responses are checked for errors and dropped."""
 
     __slots__ = ("ended", "errors")
 
@@ -53,7 +53,7 @@ class _Sample(InferenceRequest):
 
 
 def check_samples(config: ModelConfig, directory: Path | None) -> None:
-    """Check the warmup samples of a configuration as far as that can be done without the model.
+    """Check the warmup samples of a configuration, as far as possible without the model.
 
     Raises
     ------
@@ -115,9 +115,9 @@ def _samples(
 
 
 def _admit(signature: ModelSignature, inputs: dict[str, Array]) -> _Sample:
-    """Make a request of those inputs that the model has; others are added as they are.
+    """Make a request of the model's inputs; the other inputs are added unchecked.
 
-    The others are control inputs of sequences, which no request of a client names.
+    The others are control inputs of sequences, which clients do not send.
     """
     known = {name: value for name, value in inputs.items() if name in signature.inputs}
     admitted = signature.build_request(known, RequestOptions())
@@ -154,7 +154,7 @@ def _failed(sample: Any, errors: list[str]) -> InvalidArgumentError:
 
 
 def _errors(requests: list[_Sample], responses: Sequence[Response | None] | None) -> list[str]:
-    """Wait for what the model sends itself, and return the errors among all answers."""
+    """Wait for the responses that the model itself sends, and return the errors among all responses."""
     errors: list[str] = []
     for request, response in zip(requests, responses or [None] * len(requests), strict=True):
         if response is None:

@@ -1,15 +1,16 @@
 """Deadlock detection between models (business logic scripting).
 
 A model that calls another one blocks its instance until the call is answered, and so does a callback
-that waits on an instance's own thread. If the callee's instances are all blocked likewise, by calls
-that end up behind the caller, none of them can finish. Triton blocks forever; here the request that
+that waits on an instance's own thread. If all instances of the callee are blocked as well, by calls
+that end up waiting for the caller, none of them can finish. Triton blocks forever; here the request
+that
 could never run is refused.
 
-Detection is late: a thread that has waited for a second searches for a deadlock, and again each
-second. Only waiting threads take part; the request path is not slowed.
+Detection is late: a thread searches for a deadlock after it has waited for a second, and again each
+second. Only waiting threads take part, so the request path is not slowed.
 
-Being stuck is stable: a blocked instance moves only when its own call is answered. So the search
-needs no locks of the models; it only checks that no wait began or ended meanwhile.
+A deadlock is stable: a blocked instance moves only when its own call is answered. So the search
+needs no locks of the models; it only checks that no wait began or ended during the search.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from nbtriton.runtime.engine.interrupts import interrupts_allowed, wait_in_slice
 
 __all__ = ["DEADLOCKS", "Blockers", "Call", "Caller"]
 
-# Long enough for a call that is only slow to be answered or to move, short enough for a person.
+# Long enough for a slow call to be answered or to move, short enough for a person.
 _PATIENCE_S = 1.0
 
 
@@ -69,7 +70,7 @@ class Blockers:
     Attributes
     ----------
     instances : tuple of Caller
-        One of them must become free, or the one that executes the request must finish.
+        One of these must become free, or the one that executes the request must finish.
     steps : tuple of Call
         All of them must be answered: the steps of an ensemble that are in flight.
     """
@@ -83,7 +84,7 @@ _Wait = tuple[Caller, Call]
 
 
 class DeadlockDetector:
-    """The instances that wait for calls without a time limit, and the search for a deadlock among them.
+    """The instances that wait without a timeout for calls, and the search for a deadlock among them.
 
     Attributes
     ----------
@@ -133,8 +134,9 @@ class DeadlockDetector:
     def wait_for_coroutine(self, wait: Callable[[float], bool]) -> None:
         """Wait for a coroutine of the model that executes here.
 
-        While it has called other models, it counts as awaiting them: what else a coroutine awaits
-        cannot be found out, and one that has not moved for a second is as stuck as a thread.
+        While it has unanswered calls to other models, it counts as awaiting them. What else a
+        coroutine awaits cannot be known, and one that has not moved for a second is as stuck as a
+        thread.
         """
         callers = EXECUTING.get().callers
         if not callers:
@@ -186,7 +188,7 @@ class DeadlockDetector:
                 continue
             with self._lock:
                 if self._changes != before:
-                    return  # something moved, or another thread was faster: to be searched again
+                    return  # something moved, or another thread was faster: search again later
                 self._changes += 1
                 self._refusing.add(stuck[1])
             try:
@@ -201,7 +203,7 @@ class DeadlockDetector:
         if call.is_answered() or call in self._refusing:
             return None
         blockers = call.blockers()
-        for step in blockers.steps:  # one that is stuck is enough
+        for step in blockers.steps:  # one blocked step is enough
             found = self._stuck(caller, step, seen)
             if found is not None:
                 return found
@@ -236,7 +238,7 @@ class DeadlockDetector:
 
 def _refuse(caller: Caller, call: Call) -> None:
     target = call.model_name
-    in_code = caller.executing  # else it answers
+    in_code = caller.executing  # otherwise it answers
     who = f"'{caller.name}'" if in_code else f"a callback on the thread of '{caller.name}'"
     way_out = (
         f"give '{target}' one more instance than there can be nested calls (instance_group "

@@ -3,8 +3,8 @@
 Python code of two instances in one process takes turns: only the holder of the global interpreter
 lock runs. NumPy, torch and sleeping code release it. Processor time against wall time does not
 tell these apart: a model that sleeps uses none, and on a busy machine every model lacks some. So an
-instance asks the lock itself, seldom: it releases it for a moment while another instance of its
-model executes, and sees whether it gets it back at once.
+instance probes the lock itself, rarely: it releases it for a moment while another instance of its
+model executes, and checks whether it gets it back immediately.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ _SHORTEST_S = 1e-6
 # of the samples of NumPy, torch and sleeping code are, and 90% of those of Python code. (Code that
 # releases the lock every 50 us, as decoders of images do, holds it in half of the samples.)
 _FREE_NS = 100_000
-# Elsewhere a sleep is less exact: only a holder who is asked to give the lock up, after 5 ms, is seen.
+# Elsewhere a sleep is less exact: only a wait for the forced release of the lock, after 5 ms, is seen.
 _FREE_ELSEWHERE_NS = 4_000_000
 NEVER_NS = 1 << 62
-# Fewer samples, or a lower share, say nothing: of two instances that take turns it is 50%.
+# Fewer samples or a lower share mean nothing: two instances that take turns have a share of 50%.
 _ENOUGH_PROBES = 5
 _NOTABLE_SHARE = 0.15
 
 
 def has_interpreter_lock() -> bool:
-    """Return False on a free-threaded interpreter, where threads run Python side by side."""
+    """Return False on a free-threaded interpreter, where threads run Python in parallel."""
     enabled = getattr(sys, "_is_gil_enabled", None)
     return True if enabled is None else bool(enabled())
 
@@ -69,7 +69,7 @@ class InterpreterProbe:
     Parameters
     ----------
     interval_ns : int
-        Least time between two samples. One instance takes it: of two that sample at once each would
+        Minimum time between two samples. One instance samples at a time: two at once would both
         find the interpreter free.
     """
 
@@ -88,12 +88,12 @@ class InterpreterProbe:
         Parameters
         ----------
         others : int
-            Other instances of the model that execute now; without any nothing is sampled.
+            Other instances of the model that are executing; without any, nothing is sampled.
 
         Returns
         -------
         int
-            When the instance shall come again, on the clock of `time.monotonic_ns`.
+            When the instance should sample again, on the clock of `time.monotonic_ns`.
         """
         if not has_interpreter_lock():
             return NEVER_NS
@@ -114,7 +114,7 @@ class InterpreterProbe:
         return now + self._interval_ns
 
     def result(self) -> InterpreterWait:
-        """Return what was sampled so far."""
+        """Return the samples so far."""
         with self._lock:
             return InterpreterWait(self._probes, self._waits)
 
@@ -122,7 +122,7 @@ class InterpreterProbe:
 def _run_queue_ns() -> int:
     """Return how long this thread has waited for a processor so far: others' load, not the lock.
 
-    0 where the system does not say.
+    0 if the system does not report it.
     """
     try:
         text = Path(f"/proc/self/task/{threading.get_native_id()}/schedstat").read_bytes()

@@ -1,7 +1,7 @@
-"""Traces of sampled requests: what happened when, to them and to the requests that they led to.
+"""Traces of sampled requests: the times of their activities, and of the requests that they cause.
 
-A trace is made of what its request records for the statistics, once the request has ended. A request
-without a trace costs two checks for one.
+A trace is made from the request's records for the statistics, once the request has ended. A request
+without a trace only costs two checks.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Activity(NamedTuple):
 
 
 class TensorActivity(NamedTuple):
-    """A tensor of an input or an output; ``array`` is a numpy array of its own."""
+    """A tensor of an input or an output; ``array`` is a separate numpy array."""
 
     name: str
     tensor: str
@@ -52,7 +52,7 @@ class SpanContext(NamedTuple):
     flags : int
         Bit 0: the trace is recorded.
     state : str
-        Of other tracing systems, passed on as it came.
+        State of other tracing systems, passed on unchanged.
     """
 
     trace_id: int
@@ -65,7 +65,7 @@ class SpanContext(NamedTuple):
         return self._replace(span_id=_random_id(8))
 
     def headers(self) -> dict[str, str]:
-        """Return the fields ``traceparent`` and, where it is not empty, ``tracestate``."""
+        """Return the fields ``traceparent`` and, if it is not empty, ``tracestate``."""
         parent = f"00-{self.trace_id:032x}-{self.span_id:016x}-{self.flags:02x}"
         return {"traceparent": parent, **({"tracestate": self.state} if self.state else {})}
 
@@ -80,7 +80,7 @@ def _random_id(size: int) -> int:
 
 
 class TracedRequest(Protocol):
-    """A request of the engine, as far as its trace has to know it."""
+    """The part of the engine's request that its trace uses."""
 
     trace: Trace | None
     execution: Execution | None
@@ -98,7 +98,7 @@ class TracedRequest(Protocol):
 
 
 class TracedVersion(Protocol):
-    """The version that answers a request, as far as the trace has to know it."""
+    """The part of the answering version that the trace uses."""
 
     @property
     def name(self) -> str: ...
@@ -107,9 +107,9 @@ class TracedVersion(Protocol):
 
 
 class TraceSample:
-    """One sampled request and all that follow from it; complete when the last of them is.
+    """One sampled request and all requests that follow from it; complete when the last of them is.
 
-    A later call of a model, from a thread that it kept, belongs to no sample.
+    A later call by one of a model's own threads belongs to no sample.
 
     Parameters
     ----------
@@ -175,9 +175,9 @@ class Trace:
     model, version, request_id : str, int, str
         Set when the request has ended.
     before, activities, after : list
-        Of the endpoint that received the request; of the request; of the endpoint that answers.
+        Activities of the endpoint that received the request, of the request, and of the endpoint that answers.
     span : SpanContext or None
-        Of this request, if its sample has one.
+        The span of this request, if its sample has one.
     """
 
     __slots__ = (
@@ -204,7 +204,7 @@ class Trace:
     def follow(self, request: TracedRequest) -> None:
         """Trace an admitted request that was not submitted yet."""
         request.trace = self
-        self.activities = []  # of a request that was not accepted: its version was just unloaded
+        self.activities = []  # the request was not accepted: its version has just been unloaded
         self.tensors("TENSOR_QUEUE_INPUT", request.inputs)
 
     @property
@@ -217,7 +217,7 @@ class Trace:
         return self.sample.begin(self)
 
     def received(self, first: str, last: str, received_ns: tuple[int, int]) -> None:
-        """Record when a client's request arrived: now, where the endpoint took no time."""
+        """Record when a client's request arrived: now, if the endpoint did not record it."""
         if self.sample.timestamps:
             now = monotonic_ns()
             first_ns, last_ns = received_ns
@@ -247,7 +247,7 @@ class Trace:
         if response is not None and response.outputs:
             self.tensors("TENSOR_BACKEND_OUTPUT", response.outputs)
         if final:
-            # What the answer leads to, such as the next step of an ensemble, comes behind it.
+            # Consequences of the response, such as the next step of an ensemble, come after it.
             self._answered_ns = monotonic_ns()
 
     def delivered(self, request: TracedRequest) -> None:
@@ -267,7 +267,7 @@ class Trace:
         self._close(request)
 
     def _close(self, request: TracedRequest) -> None:
-        """Copy what the request recorded."""
+        """Copy the request's records."""
         runtime = request.runtime
         assert runtime is not None
         self.model, self.version, self.request_id = (
@@ -276,7 +276,7 @@ class Trace:
             request.request_id,
         )
         if self.sample.timestamps:
-            queued = request.enqueued_ns or request.start_ns  # a hit of the cache enters no queue
+            queued = request.enqueued_ns or request.start_ns  # a cache hit does not enter the queue
             head = [Activity("REQUEST_START", request.start_ns), Activity("QUEUE_START", queued)]
             computed = []
             execution = request.execution

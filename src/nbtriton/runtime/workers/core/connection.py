@@ -216,7 +216,7 @@ class Connection:
                     return
 
     def ask_ready(self) -> bool:
-        """Ask the model whether it is ready; False also without an answer."""
+        """Ask the model whether it is ready; False without an answer."""
         number = next(self._dialogues)
         event, answer = threading.Event(), [False]
         self._ready[number] = (event, answer)
@@ -236,7 +236,7 @@ class Connection:
         behind: bytes,
         timeout_s: float | None = None,
     ) -> tuple[tuple[Any, ...], memoryview]:
-        """Send a message, answer the worker's questions meanwhile, and return its reply."""
+        """Send a message, answer the worker's questions until it replies, and return the reply."""
         lane = self._lane
         interrupted = False
         patience = 0.0

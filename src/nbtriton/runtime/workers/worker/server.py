@@ -182,7 +182,7 @@ class RemoteServer:
         self._worker.post((protocol.AWAITS, future.number))
 
     def wait_for_coroutine(self, wait: Callable[[float], bool]) -> None:
-        """Wait for a coroutine; the engine's process detects deadlocks meanwhile."""
+        """Wait for a coroutine; meanwhile, the engine's process detects deadlocks."""
         if self._worker.inside:
             self._worker.post((protocol.WAIT,))
         while not wait(threading.TIMEOUT_MAX):
@@ -193,7 +193,7 @@ class RemoteServer:
         return RemoteFamily(self._worker, name, description, kind)
 
     def is_model_ready(self, name: str, version: int = -1) -> bool:
-        """Return True if the model accepts requests; False also for an unknown one."""
+        """Return True if the model accepts requests; False for an unknown one as well."""
         return bool(self._worker.ask("is_model_ready", (name, version)))
 
     def is_decoupled(self, name: str, version: int = -1) -> bool:
@@ -207,7 +207,7 @@ class RemoteServer:
         self._worker.ask("load_model", (name, config, dict(files) if files else None))
 
     def unload_model(self, name: str, unload_dependents: bool = False) -> None:
-        """Unload a model; an unknown one is no error."""
+        """Unload a model; an unknown one is ignored."""
         self._worker.ask("unload_model", (name, unload_dependents))
 
 

@@ -130,8 +130,8 @@ class Worker:
     def _leave(self) -> None:
         """Leave the engine to the parent, in a child that the model's code has forked.
 
-        One that returns from ``execute`` as its parent does would answer a second time, which the next request
-        would take for its own answer.
+        A child that returns from ``execute`` like its parent would answer a second time, and the
+        next request would take that as its own answer.
         """
         self._lane.leave()
         self._channel.leave()
@@ -236,7 +236,7 @@ class Worker:
             raise
         finally:
             if not kept:
-                self._open_requests.pop(number, None)  # answered by another thread meanwhile
+                self._open_requests.pop(number, None)  # answered by another thread in the meantime
 
     # -- the model's code uses the server --------------------------------------------------------
 
