@@ -220,3 +220,12 @@ def test_loading_the_extension_without_options_makes_no_server(plain_shell):
 )
 def test_a_command_line_gives_values(typed, value):
     assert NBTriton.class_traits()["isolation"].from_string(typed) == value
+
+
+@pytest.mark.parametrize(
+    ("typed", "option"),
+    [("nt.Server(isol", "isolation="), ("nt.server(cach", "cache_bytes="), ("nt.perf(server, 'm', conc", "concurrency=")],
+)  # fmt: skip
+def test_options_of_python_are_completed(notebook, typed, option):
+    notebook.ok("import nbtriton as nt")
+    assert option in notebook.complete(typed)

@@ -112,46 +112,30 @@ _RECORDED = optional(
 
 # Options of several blocks.
 Url = Annotated["str | None", Option(
-    "-u --url", "measure a server there; http:// or grpc:// may stand in front", value="HOST:PORT",
-    kind=optional(NAME),
-)]  # fmt: skip
+    "-u --url", "measure a server there; http:// or grpc:// may stand in front", "HOST:PORT", kind=optional(NAME))]  # fmt: skip
 Protocol = Annotated['Literal["inproc", "http", "grpc"] | None', Option(
-    "-i --protocol",
-    "how to ask: in the process by default, http at a --url; here over http or grpc at the port that "
-    "%%triton_serve has open, or one for the run",
-    choices=("inproc", "http", "grpc"), analyzer=True,
-)]  # fmt: skip
+    "-i --protocol", "how to ask: in the process by default, http at a --url; here over http or grpc at the port that "
+    "%%triton_serve has open, or one for the run", choices=("inproc", "http", "grpc"), analyzer=True)]  # fmt: skip
 Speed = Annotated["float | Sequence[float]", Option(
-    "--speed", "how many times as fast as they came (1)", value="LIST", read=float_list, default=1.0,
-)]  # fmt: skip
-GivenInputs = Annotated["Inputs | None", Option(
-    "--inputs", "what to send: a mapping of arrays, or a list of them", value="EXPR",
-)]  # fmt: skip
+    "--speed", "how many times as fast as they came (1)", "LIST", float_list, 1.0)]  # fmt: skip
+GivenInputs = Annotated["Inputs | None", Option("--inputs", "what to send: a mapping of arrays, or a list of them", "EXPR")]  # fmt: skip
 Shapes = Annotated["Mapping[str, Sequence[int]] | None", Option(
-    "--shape", "dims of an input with variable ones", value="NAME:DIMS", read=shape, action="append", join=dict,
-    kind=optional(MAPPING),
-)]  # fmt: skip
+    "--shape", "dims of an input with variable ones", "NAME:DIMS", shape, action="append", join=dict,
+    kind=optional(MAPPING))]  # fmt: skip
 InputData = Annotated["str | Path", Option(
     "--input-data", "without --inputs (random); a JSON file of perf_analyzer's, or a directory of files",
-    value="random|zero|FILE", default="random", kind=Kind(PATH.accepts, "random, zero or the name of a file"),
-)]  # fmt: skip
+    "random|zero|FILE", default="random", kind=Kind(PATH.accepts, "random, zero or the name of a file"))]  # fmt: skip
 Percentile = Annotated["float | None", Option(
-    "--percentile", "judge by it instead of the mean", value="N", read=float, kind=_PERCENTILE, analyzer=True,
-)]  # fmt: skip
-Seed = Annotated[int, Option(
-    "--seed", "of random data and gaps (0)", value="N", read=int, default=0, kind=SEED,
-)]  # fmt: skip
+    "--percentile", "judge by it instead of the mean", "N", float, kind=_PERCENTILE, analyzer=True)]  # fmt: skip
+Seed = Annotated[int, Option("--seed", "of random data and gaps (0)", "N", int, 0, kind=SEED)]
 KindSweep = Annotated["str | Sequence[str] | None", Option(
-    "--kind", "sweep over cpu, gpu, auto, model", value="LIST", read=name_list, kind=_NAME,
-)]  # fmt: skip
+    "--kind", "sweep over cpu, gpu, auto, model", "LIST", name_list, kind=_NAME)]  # fmt: skip
 
 
 class Place(TypedDict, total=False):
     """Where to measure."""
 
-    model_version: Annotated["int | None", Option(
-        "--version -x", "of the model (the highest)", value="N", read=int, kind=_VERSION,
-    )]  # fmt: skip
+    model_version: Annotated["int | None", Option("--version -x", "of the model (the highest)", "N", int, kind=_VERSION)]  # fmt: skip
     url: Url
     protocol: Protocol
 
@@ -160,15 +144,11 @@ class Memory(TypedDict, total=False):
     """Over HTTP and gRPC, of a server on this machine."""
 
     shared_memory: Annotated['Literal["none", "system", "cuda"]', Option(
-        "--shared-memory",
-        "over http and grpc: have all tensors in shared memory of this machine (none)",
-        choices=("none", "system", "cuda"), default="none", analyzer=True,
-    )]  # fmt: skip
+        "--shared-memory", "over http and grpc: have all tensors in shared memory of this machine (none)",
+        choices=("none", "system", "cuda"), default="none", analyzer=True)]  # fmt: skip
     output_shared_memory_size: Annotated[int, Option(
-        "--output-shared-memory-size",
-        "room a row for an output of strings or of variable dims (102400)",
-        value="BYTES", read=int, default=102_400, kind=_POSITIVE, analyzer=True,
-    )]  # fmt: skip
+        "--output-shared-memory-size", "room a row for an output of strings or of variable dims (102400)", "BYTES", int,
+        102_400, kind=_POSITIVE, analyzer=True)]  # fmt: skip
 
 
 class Load(TypedDict, total=False):
@@ -176,53 +156,34 @@ class Load(TypedDict, total=False):
 
     concurrency: Annotated["int | str | range | Iterable[int]", Option(
         "-c --concurrency --concurrency-range",
-        "requests kept outstanding (1): 8, 1:32, 1:32:4, 1:32:x2 (doubling) or 1,8,32",
-        value="LEVELS", default=1,
-    )]  # fmt: skip
+        "requests kept outstanding (1): 8, 1:32, 1:32:4, 1:32:x2 (doubling) or 1,8,32", "LEVELS", default=1)]  # fmt: skip
     request_rate: Annotated["float | str | Iterable[float] | None", Option(
-        "--request-rate --request-rate-range", "or requests per second, written likewise", value="LEVELS",
-    )]  # fmt: skip
+        "--request-rate --request-rate-range", "or requests per second, written likewise", "LEVELS")]  # fmt: skip
     request_distribution: Annotated['Literal["constant", "poisson"]', Option(
-        "--request-distribution", "gaps between the requests of a rate (constant)",
-        choices=("constant", "poisson"), default="constant", analyzer=True,
-    )]  # fmt: skip
+        "--request-distribution", "gaps between the requests of a rate (constant)", choices=("constant", "poisson"),
+        default="constant", analyzer=True)]  # fmt: skip
     intervals: Annotated["Sequence[int] | None", Option(
-        "--intervals --request-intervals", "or the gaps themselves in microseconds", value="LIST|EXPR",
-    )]  # fmt: skip
+        "--intervals --request-intervals", "or the gaps themselves in microseconds", "LIST|EXPR")]  # fmt: skip
     periodic_concurrency: Annotated["str | None", Option(
         "--periodic-concurrency --periodic-concurrency-range",
-        "or, of a decoupled model, STEP more requests each time the last have had some responses",
-        value="START:END:STEP",
-    )]  # fmt: skip
+        "or, of a decoupled model, STEP more requests each time the last have had some responses", "START:END:STEP")]  # fmt: skip
     request_period: Annotated[int, Option(
-        "--request-period", "responses of each (10)", value="N", read=int, default=10,
-        kind=_POSITIVE, analyzer=True,
-    )]  # fmt: skip
+        "--request-period", "responses of each (10)", "N", int, 10, kind=_POSITIVE, analyzer=True)]  # fmt: skip
     recording: Annotated["str | Path | Recording | None", Option(
-        "--recording", "or when the requests for this model came in a file of %%triton_record", value="FILE",
-        kind=_RECORDED,
-    )]  # fmt: skip
+        "--recording", "or when the requests for this model came in a file of %%triton_record", "FILE", kind=_RECORDED)]  # fmt: skip
     speed: Speed
     request_count: Annotated[int, Option(
-        "--request-count", "exactly N requests a level", value="N", read=int, default=0,
-        kind=_COUNT, analyzer=True,
-    )]  # fmt: skip
+        "--request-count", "exactly N requests a level", "N", int, 0, kind=_COUNT, analyzer=True)]  # fmt: skip
     batch_size: Annotated["int | Sequence[int] | None", Option(
-        "-b --batch-size", "rows per request (1)", value="LIST", read=int_list, kind=_ROWS, analyzer=True, analyzed="-b (batch size)",
-    )]  # fmt: skip
+        "-b --batch-size", "rows per request (1)", "LIST", int_list, kind=_ROWS, analyzer=True,
+        analyzed="-b (batch size)")]  # fmt: skip
     streaming: Annotated[bool, Option(
-        "--streaming",
-        "listen to each response, for decoupled models: time to the first and between them",
-        default=False, action="store_true", kind=SWITCH,
-    )]  # fmt: skip
+        "--streaming", "listen to each response, for decoupled models: time to the first and between them", default=False,
+        action="store_true", kind=SWITCH)]  # fmt: skip
     priority: Annotated["int | Sequence[int]", Option(
-        "--priority", "of the requests, in turn; 1 is the highest", value="LIST", read=int_list, default=0,
-        kind=_IN_TURN, analyzer=True,
-    )]  # fmt: skip
+        "--priority", "of the requests, in turn; 1 is the highest", "LIST", int_list, 0, kind=_IN_TURN, analyzer=True)]  # fmt: skip
     timeout_us: Annotated["int | Sequence[int]", Option(
-        "--timeout-us", "queue timeouts of the requests, in turn", value="LIST", read=int_list, default=0,
-        kind=_IN_TURN, analyzer=True,
-    )]  # fmt: skip
+        "--timeout-us", "queue timeouts of the requests, in turn", "LIST", int_list, 0, kind=_IN_TURN, analyzer=True)]  # fmt: skip
 
 
 class Data(TypedDict, total=False):
@@ -232,69 +193,48 @@ class Data(TypedDict, total=False):
     shapes: Shapes
     input_data: InputData
     string_length: Annotated[int, Option(
-        "--string-length", "of generated strings (128)", value="N", read=int, default=128,
-        kind=_POSITIVE, analyzer=True,
-    )]  # fmt: skip
-    string_data: Annotated["str | None", Option(
-        "--string-data", "or the string itself", value="TEXT", kind=_TEXT,
-    )]  # fmt: skip
+        "--string-length", "of generated strings (128)", "N", int, 128, kind=_POSITIVE, analyzer=True)]  # fmt: skip
+    string_data: Annotated["str | None", Option("--string-data", "or the string itself", "TEXT", kind=_TEXT)]  # fmt: skip
 
 
 class Sequences(TypedDict, total=False):
     """Sequences, of a model with a sequence batcher."""
 
     sequence_length: Annotated["int | None", Option(
-        "--sequence-length", "requests of a sequence; 20, or the steps of the data", value="N", read=int,
-        kind=optional(_POSITIVE), analyzer=True,
-    )]  # fmt: skip
+        "--sequence-length", "requests of a sequence; 20, or the steps of the data", "N", int, kind=optional(_POSITIVE),
+        analyzer=True)]  # fmt: skip
     sequence_length_variation: Annotated[float, Option(
-        "--sequence-length-variation", "by which lengths vary to either side (20)", value="PERCENT", read=float,
-        default=20.0, kind=_SHARE, analyzer=True,
-    )]  # fmt: skip
+        "--sequence-length-variation", "by which lengths vary to either side (20)", "PERCENT", float, 20.0, kind=_SHARE,
+        analyzer=True)]  # fmt: skip
     sequence_id_range: Annotated["int | str | Sequence[int] | None", Option(
-        "--sequence-id-range", "correlation ids, END excluded; from 1", value="START[:END]", read=str,
-    )]  # fmt: skip
+        "--sequence-id-range", "correlation ids, END excluded; from 1", "START[:END]", str)]  # fmt: skip
     num_of_sequences: Annotated[int, Option(
-        "--num-of-sequences", "live sequences that share a request rate (4)", value="N", read=int, default=4,
-        kind=_POSITIVE, analyzer=True,
-    )]  # fmt: skip
+        "--num-of-sequences", "live sequences that share a request rate (4)", "N", int, 4, kind=_POSITIVE, analyzer=True)]  # fmt: skip
     serial_sequences: Annotated[bool, Option(
-        "--serial-sequences", "with a request rate: one request of a sequence at a time",
-        default=False, action="store_true", kind=SWITCH,
-    )]  # fmt: skip
+        "--serial-sequences", "with a request rate: one request of a sequence at a time", default=False,
+        action="store_true", kind=SWITCH)]  # fmt: skip
 
 
 class Sweep(TypedDict, total=False):
     """Configurations to go through."""
 
     instances: Annotated["int | Sequence[int] | None", Option(
-        "--instances", "sweep over instances", value="LIST", read=int_list, kind=_WHOLE,
-    )]  # fmt: skip
+        "--instances", "sweep over instances", "LIST", int_list, kind=_WHOLE)]  # fmt: skip
     max_batch_size: Annotated["int | Sequence[int] | None", Option(
-        "--max-batch-size", "sweep over max_batch_size", value="LIST", read=int_list, kind=_WHOLE,
-    )]  # fmt: skip
+        "--max-batch-size", "sweep over max_batch_size", "LIST", int_list, kind=_WHOLE)]  # fmt: skip
     max_queue_delay_us: Annotated["int | Sequence[int] | None", Option(
-        "--max-queue-delay-us", "sweep over queue delays", value="LIST", read=int_list, kind=_WHOLE,
-    )]  # fmt: skip
+        "--max-queue-delay-us", "sweep over queue delays", "LIST", int_list, kind=_WHOLE)]  # fmt: skip
     dynamic_batching: Annotated["bool | Sequence[bool] | None", Option(
-        "--dynamic-batching", "sweep over batching (alone: on)", value="on|off|off,on", read=switches, kind=_SWITCH,
-        alone=[True],
-    )]  # fmt: skip
+        "--dynamic-batching", "sweep over batching (alone: on)", "on|off|off,on", switches, kind=_SWITCH, alone=[True])]  # fmt: skip
     preferred: Annotated["int | Sequence[int] | Sequence[Sequence[int]] | None", Option(
-        "--preferred", "preferred sizes: 4,8 or 4/8/4,8", value="SIZES", read=size_lists, kind=_SIZES,
-    )]  # fmt: skip
+        "--preferred", "preferred sizes: 4,8 or 4/8/4,8", "SIZES", size_lists, kind=_SIZES)]  # fmt: skip
     isolation: Annotated["str | Sequence[str] | None", Option(
-        "--isolation", "sweep over thread, process, auto", value="LIST", read=name_list, kind=_NAME,
-    )]  # fmt: skip
+        "--isolation", "sweep over thread, process, auto", "LIST", name_list, kind=_NAME)]  # fmt: skip
     cache: Annotated["bool | Sequence[bool] | None", Option(
-        "--cache", "sweep over the response cache", value="on|off|off,on", read=switches, kind=_SWITCH,
-    )]  # fmt: skip
+        "--cache", "sweep over the response cache", "on|off|off,on", switches, kind=_SWITCH)]  # fmt: skip
     rate_limit: Annotated["str | Sequence[str] | None", Option(
-        "--rate-limit", "sweep over the server's rate limiter: off, execution_count", value="LIST", read=name_list,
-    )]  # fmt: skip
-    sweep_models: Annotated["Sequence[str]", Option(
-        "--sweep-models", "of an ensemble", value="NAMES", read=name_list, default=(), kind=NAMES,
-    )]  # fmt: skip
+        "--rate-limit", "sweep over the server's rate limiter: off, execution_count", "LIST", name_list)]  # fmt: skip
+    sweep_models: Annotated["Sequence[str]", Option("--sweep-models", "of an ensemble", "NAMES", name_list, (), kind=NAMES)]  # fmt: skip
 
 
 class Placed(TypedDict, total=False):
@@ -302,10 +242,8 @@ class Placed(TypedDict, total=False):
 
     kind: KindSweep
     placement: Annotated["Placement | Sequence[Placement] | None", Option(
-        "--placement",
-        "sweep over cpu, models-on-gpu, gpu, gpu:N, or one device a model: bert=gpu:1+trees=cpu",
-        value="LIST", read=placements,
-    )]  # fmt: skip
+        "--placement", "sweep over cpu, models-on-gpu, gpu, gpu:N, or one device a model: bert=gpu:1+trees=cpu", "LIST",
+        placements)]  # fmt: skip
 
 
 class Windows(TypedDict, total=False):
@@ -313,30 +251,23 @@ class Windows(TypedDict, total=False):
 
     measurement_mode: Annotated['Literal["time_windows", "count_windows"]', Option(
         "--measurement-mode", "whether a window ends after a time or a number of requests (time_windows)",
-        choices=("time_windows", "count_windows"), default="time_windows", analyzer=True,
-    )]  # fmt: skip
+        choices=("time_windows", "count_windows"), default="time_windows", analyzer=True)]  # fmt: skip
     measurement_interval_ms: Annotated["float | None", Option(
-        "-p --measurement-interval", "length of a window (250; longer by itself where requests are slow)",
-        value="MS", read=float, kind=_INTERVAL, analyzer=True,
-    )]  # fmt: skip
+        "-p --measurement-interval", "length of a window (250; longer by itself where requests are slow)", "MS", float,
+        kind=_INTERVAL, analyzer=True)]  # fmt: skip
     measurement_request_count: Annotated[int, Option(
-        "--measurement-request-count", "least requests of a window of count_windows (50)", value="N", read=int,
-        default=50, kind=_POSITIVE, analyzer=True,
-    )]  # fmt: skip
+        "--measurement-request-count", "least requests of a window of count_windows (50)", "N", int, 50, kind=_POSITIVE,
+        analyzer=True)]  # fmt: skip
     stability_percentage: Annotated[float, Option(
-        "-s --stability-percentage", "by which the last three windows of a stable level differ at most (10)",
-        value="PERCENT", read=float, default=10.0, kind=_SHARE, analyzer=True,
-    )]  # fmt: skip
+        "-s --stability-percentage", "by which the last three windows of a stable level differ at most (10)", "PERCENT",
+        float, 10.0, kind=_SHARE, analyzer=True)]  # fmt: skip
     max_trials: Annotated[int, Option(
-        "-r --max-trials", "windows a level at most (10)", value="N", read=int, default=10, kind=_POSITIVE, analyzer=True,
-    )]  # fmt: skip
+        "-r --max-trials", "windows a level at most (10)", "N", int, 10, kind=_POSITIVE, analyzer=True)]  # fmt: skip
     percentile: Percentile
     latency_threshold_ms: Annotated["float | None", Option(
-        "-l --latency-threshold", "stop at this latency", value="MS", read=float, kind=_LATENCY, analyzer=True,
-    )]  # fmt: skip
+        "-l --latency-threshold", "stop at this latency", "MS", float, kind=_LATENCY, analyzer=True)]  # fmt: skip
     binary_search: Annotated[bool, Option(
-        "--binary-search", "search the highest level below it", default=False, action="store_true", kind=SWITCH,
-    )]  # fmt: skip
+        "--binary-search", "search the highest level below it", default=False, action="store_true", kind=SWITCH)]  # fmt: skip
 
 
 class Run(TypedDict, total=False):
@@ -344,8 +275,7 @@ class Run(TypedDict, total=False):
 
     seed: Seed
     quick: Annotated[bool, Option(
-        "--quick", "short windows: a look within 3 s", default=False, action="store_true", kind=SWITCH,
-    )]  # fmt: skip
+        "--quick", "short windows: a look within 3 s", default=False, action="store_true", kind=SWITCH)]  # fmt: skip
 
 
 class SweepSettings(Sweep, Placed, total=False):
@@ -361,16 +291,8 @@ PLACE, MEMORY, LOAD, DATA, SEQUENCES, SWEEP, PLACEMENT, WINDOWS, RUN = (
     tuple(PERF[name] for name in block.__annotations__)
     for block in (Place, Memory, Load, Data, Sequences, Sweep, Placed, Windows, Run)
 )
-DATA += (
-    Option(
-        "-z --zero-input",
-        "the same as --input-data zero",
-        action="store_const",
-        const="zero",
-        name="input_data",
-        default="random",
-    ),
-)
+DATA += (Option("-z --zero-input", "the same as --input-data zero", action="store_const", const="zero", name="input_data",
+                default="random"),)  # fmt: skip
 
 
 class ProfileSettings(TypedDict, total=False):
@@ -380,17 +302,11 @@ class ProfileSettings(TypedDict, total=False):
     shapes: Shapes
     input_data: InputData
     at_once: Annotated["int | Sequence[int] | None", Option(
-        "--at-once", "executions at once: up to one number, or those of a list; 1, 2, 4 by default",
-        value="LIST", read=one_or_several, kind=optional(Kind(
-            lambda given: whole(1).accepts(given) or listed(whole(1)).accepts(given),
-            "a whole number from 1 on, or a list of them")),
-    )]  # fmt: skip
+        "--at-once", "executions at once: up to one number, or those of a list; 1, 2, 4 by default", "LIST", one_or_several,
+        kind=optional(Kind(lambda given: whole(1).accepts(given) or listed(whole(1)).accepts(given), "a whole number from 1 on, or a list of them")))]  # fmt: skip
     batch_sizes: Annotated["Sequence[int] | None", Option(
-        "--batch-sizes", "rows of the batches to measure", value="LIST", read=int_list, kind=optional(listed(whole(1))),
-    )]  # fmt: skip
-    duration_s: Annotated[float, Option(
-        "--duration-s", "how long to measure (10)", value="S", read=float, default=10.0, kind=number(above=0),
-    )]  # fmt: skip
+        "--batch-sizes", "rows of the batches to measure", "LIST", int_list, kind=optional(listed(whole(1))))]  # fmt: skip
+    duration_s: Annotated[float, Option("--duration-s", "how long to measure (10)", "S", float, 10.0, kind=number(above=0))]  # fmt: skip
     seed: Seed
     url: Url
     protocol: Protocol
@@ -404,50 +320,31 @@ class TuneSettings(TypedDict, total=False):
     """The options of a search for the best configuration."""
 
     p99_ms: Annotated["float | None", Option(
-        "--p99", "the p99 latency is to be at most this, in milliseconds", value="20ms", read=milliseconds, kind=_LIMIT,
-    )]  # fmt: skip
-    maximize: Annotated[
-        'Literal["throughput"] | None', Option("--maximize", "the default", choices=("throughput",))
-    ]
+        "--p99", "the p99 latency is to be at most this, in milliseconds", "20ms", milliseconds, kind=_LIMIT)]  # fmt: skip
+    maximize: Annotated['Literal["throughput"] | None', Option("--maximize", "the default", choices=("throughput",))]  # fmt: skip
     minimize: Annotated['Literal["latency", "instances", "memory", "cost"] | None', Option(
-        "--minimize", "or this", choices=("latency", "instances", "memory", "cost"),
-    )]  # fmt: skip
+        "--minimize", "or this", choices=("latency", "instances", "memory", "cost"))]  # fmt: skip
     placement: Annotated['Literal["auto"] | None', Option(
-        "--placement", "choose the device of each step instead: the least time of devices, within --p99", choices=("auto",),
-    )]  # fmt: skip
+        "--placement", "choose the device of each step instead: the least time of devices, within --p99",
+        choices=("auto",))]  # fmt: skip
     min_throughput: Annotated["float | None", Option(
-        "--min-throughput", "at least N inferences/s", value="N", read=float, kind=_LIMIT,
-    )]  # fmt: skip
-    concurrency: Annotated["int | None", Option(
-        "-c --concurrency", "requests kept outstanding", value="N", read=int, kind=_LIMIT,
-    )]  # fmt: skip
-    request_rate: Annotated["float | None", Option(
-        "--request-rate", "or requests per second", value="N", read=float, kind=_LIMIT,
-    )]  # fmt: skip
-    batch_size: Annotated[int, Option(
-        "-b --batch-size", "rows per request (1)", value="N", read=int, default=1, kind=whole(1),
-    )]  # fmt: skip
+        "--min-throughput", "at least N inferences/s", "N", float, kind=_LIMIT)]  # fmt: skip
+    concurrency: Annotated["int | None", Option("-c --concurrency", "requests kept outstanding", "N", int, kind=_LIMIT)]  # fmt: skip
+    request_rate: Annotated["float | None", Option("--request-rate", "or requests per second", "N", float, kind=_LIMIT)]  # fmt: skip
+    batch_size: Annotated[int, Option("-b --batch-size", "rows per request (1)", "N", int, 1, kind=whole(1))]  # fmt: skip
     instances: Annotated["Sequence[int] | None", Option(
-        "--instances", "numbers to choose from", value="LIST", read=int_list, kind=_CHOICES,
-    )]  # fmt: skip
+        "--instances", "numbers to choose from", "LIST", int_list, kind=_CHOICES)]  # fmt: skip
     max_batch_size: Annotated["Sequence[int] | None", Option(
-        "--max-batch-size", "likewise", value="LIST", read=int_list, kind=_CHOICES,
-    )]  # fmt: skip
+        "--max-batch-size", "likewise", "LIST", int_list, kind=_CHOICES)]  # fmt: skip
     max_queue_delay_us: Annotated["Sequence[int] | None", Option(
-        "--max-queue-delay-us", "likewise", value="LIST", read=int_list, kind=optional(listed(whole(0))),
-    )]  # fmt: skip
+        "--max-queue-delay-us", "likewise", "LIST", int_list, kind=optional(listed(whole(0))))]  # fmt: skip
     inputs: GivenInputs
     shapes: Shapes
     profile: Annotated["Profile | None", Option(
-        "--profile", "one that was measured before, or a file of Profile.save", value="EXPR|FILE",
-        kind=optional(Kind(lambda value: hasattr(value, "is_declared"), "a profile of nt.profile")),
-    )]  # fmt: skip
-    finalists: Annotated[int, Option(
-        "--finalists", "configurations to measure (3)", value="N", read=int, default=3, kind=whole(1),
-    )]  # fmt: skip
-    duration_s: Annotated[float, Option(
-        "--duration-s", "longest search (30)", value="S", read=float, default=30.0, kind=number(above=0),
-    )]  # fmt: skip
+        "--profile", "one that was measured before, or a file of Profile.save", "EXPR|FILE",
+        kind=optional(Kind(lambda value: hasattr(value, "is_declared"), "a profile of nt.profile")))]  # fmt: skip
+    finalists: Annotated[int, Option("--finalists", "configurations to measure (3)", "N", int, 3, kind=whole(1))]  # fmt: skip
+    duration_s: Annotated[float, Option("--duration-s", "longest search (30)", "S", float, 30.0, kind=number(above=0))]  # fmt: skip
     seed: Seed
 
 
@@ -470,37 +367,14 @@ class CallOptions(TypedDict, total=False):
 
 # How a model is batched and where it runs.
 SCHEDULING = (
+    Option("--max-batch-size", "largest batch; 0: no batching (what the model says, else 0)", "N", int),
+    Option("--instances", "instances (1; on GPUs, one a GPU)", "N", int),
     Option(
-        "--max-batch-size",
-        "largest batch; 0: no batching (what the model says, else 0)",
-        value="N",
-        read=int,
-    ),
-    Option("--instances", "instances (1; on GPUs, one a GPU)", value="N", read=int),
-    Option(
-        "--isolation",
-        "where instances live: threads of this process, or a process each (as %%triton_server says; thread)",
-        choices=("thread", "process", "auto"),
-    ),
+        "--isolation", "where instances live: threads of this process, or a process each (as %%triton_server says; thread)",
+        choices=("thread", "process", "auto")),
     Option("--kind", "where the instances run (auto)", choices=("cpu", "gpu", "auto")),
-    Option("--gpus", "GPU ids such as 0,1 (all)", value="IDS", read=int_list),
-    Option(
-        "--dynamic-batching",
-        "join waiting requests to batches (off; alone: on)",
-        value="on|off",
-        read=switch,
-        alone=True,
-    ),
-    Option(
-        "--max-queue-delay-us",
-        "wait so long for a fuller batch (0): max_queue_delay_microseconds",
-        value="US",
-        read=int,
-    ),
-    Option(
-        "--preferred",
-        "preferred_batch_size, such as 4,8 (the largest batch)",
-        value="SIZES",
-        read=int_list,
-    ),
-)
+    Option("--gpus", "GPU ids such as 0,1 (all)", "IDS", int_list),
+    Option("--dynamic-batching", "join waiting requests to batches (off; alone: on)", "on|off", switch, alone=True),
+    Option("--max-queue-delay-us", "wait so long for a fuller batch (0): max_queue_delay_microseconds", "US", int),
+    Option("--preferred", "preferred_batch_size, such as 4,8 (the largest batch)", "SIZES", int_list),
+)  # fmt: skip

@@ -61,73 +61,46 @@ class EndpointSettings(TypedDict, total=False):
     """Options of the open ports of a server."""
 
     http_port: Annotated["int | None", _port("http", "0 for any that is free", 8000)]
-    grpc_port: Annotated[
-        "int | None",
-        _port("grpc", "0 for any that is free; nbtriton serve has 8001 by default", None),
-    ]
+    grpc_port: Annotated["int | None", _port("grpc", "0 for any that is free; nbtriton serve has 8001 by default", None)]  # fmt: skip
     metrics_port: Annotated["int | None", _port("metrics", "0 for any that is free", 8002)]
     host: Annotated[str, _text(
         "--http-address --host",
         "where to listen; by default only this machine: every client that reaches the address may use the models",
         "127.0.0.1")]  # fmt: skip
-    grpc_host: Annotated[
-        "str | None", _text("--grpc-address", "by default as --http-address", None)
-    ]
-    metrics_host: Annotated[
-        "str | None", _text("--metrics-address", "by default as --http-address", None)
-    ]
+    grpc_host: Annotated["str | None", _text("--grpc-address", "by default as --http-address", None)]  # fmt: skip
+    metrics_host: Annotated["str | None", _text("--metrics-address", "by default as --http-address", None)]  # fmt: skip
     name: Annotated[str, _text("--id", "the server's name in its metadata", "triton")]
-    strict_readiness: Annotated[
-        bool,
-        _switch("--strict-readiness", "the server is ready only if every model is, by default"),
-    ]
-    client_shm: Annotated[
-        bool, _switch("--allow-client-shm", "clients may register shared memory", ours=True)
-    ]
+    strict_readiness: Annotated[bool, _switch(
+        "--strict-readiness", "the server is ready only if every model is, by default")]  # fmt: skip
+    client_shm: Annotated[bool, _switch("--allow-client-shm", "clients may register shared memory", ours=True)]  # fmt: skip
     header_forward_pattern: Annotated[str, _text(
-        "--http-header-forward-pattern",
-        "headers that become request parameters, a regular expression in RE2's syntax", "")]  # fmt: skip
+        "--http-header-forward-pattern", "headers that become request parameters, a regular expression in RE2's syntax",
+        "")]  # fmt: skip
     grpc_header_forward_pattern: Annotated["str | None", _text(
         "--grpc-header-forward-pattern", "headers that become request parameters; as over HTTP by default", None)]  # fmt: skip
     restricted: Annotated["Mapping[str, tuple[str, str]] | None", Option(
-        "--http-restricted-api",
-        "only clients that send this header may use it",
-        value=RESTRICTED_API.shown, read=RESTRICTED_API.read, action="append", off="none", unset="all may use it",
+        "--http-restricted-api", "only clients that send this header may use it", RESTRICTED_API.shown, RESTRICTED_API.read,
+        action="append", off="none", unset="all may use it",
         join=lambda given: restricted_apis(given, "http-restricted-api", "api"), kind=optional(MAPPING))]  # fmt: skip
     grpc_restricted: Annotated["Mapping[str, tuple[str, str]] | None", Option(
-        "--grpc-restricted-protocol",
-        "as --http-restricted-api; the header begins with triton-grpc-protocol-",
-        value=RESTRICTED_PROTOCOL.shown, read=RESTRICTED_PROTOCOL.read, action="append", off="none", unset="all may use it",
+        "--grpc-restricted-protocol", "as --http-restricted-api; the header begins with triton-grpc-protocol-",
+        RESTRICTED_PROTOCOL.shown, RESTRICTED_PROTOCOL.read, action="append", off="none", unset="all may use it",
         join=lambda given: restricted_apis(given, "grpc-restricted-protocol", "protocol"), kind=optional(MAPPING))]  # fmt: skip
     # Of Python alone: objects, which flags of `nbtriton serve` make.
-    control: Annotated[
-        "Control | None",
-        Option("", "lets clients load and unload models; by default that of the repository"),
-    ]
+    control: Annotated["Control | None", Option(
+        "", "lets clients load and unload models; by default that of the repository")]  # fmt: skip
     limits: Annotated["Limits | None", Option("", "resources that one client may use")]
-    trace_file: Annotated[
-        str,
-        Option(
-            "",
-            "as --trace-config triton,file=PATH; clients can only read it",
-            default="",
-            kind=PATH,
-        ),
-    ]
-    trace: Annotated[
-        "TraceValues | None",
-        Option("", "trace settings at the start, off by default; clients may change them"),
-    ]
-    opentelemetry: Annotated[
-        "OpenTelemetry | None", Option("", "traces are sent as spans, not written to a file")
-    ]
+    trace_file: Annotated[str, Option(
+        "", "as --trace-config triton,file=PATH; clients can only read it", default="", kind=PATH)]  # fmt: skip
+    trace: Annotated["TraceValues | None", Option(
+        "", "trace settings at the start, off by default; clients may change them")]  # fmt: skip
+    opentelemetry: Annotated["OpenTelemetry | None", Option("", "traces are sent as spans, not written to a file")]  # fmt: skip
     grpc_options: Annotated["Sequence[tuple[str, int | str]]", Option(
         "", "gRPC's channel arguments, such as ('grpc.keepalive_time_ms', 7200000)", default=())]  # fmt: skip
-    log: Annotated["LogSettings | None", Option("", "the log's settings, Triton's by default; clients' changes apply to the "
-                   "loggers under nbtriton until the endpoints close")]  # fmt: skip
-    metrics: Annotated[
-        "MetricsConfig | None", Option("", "which metrics there are, as --metrics-config says")
-    ]
+    log: Annotated["LogSettings | None", Option(
+        "", "the log's settings, Triton's by default; clients' changes apply to the loggers under nbtriton until the "
+        "endpoints close")]  # fmt: skip
+    metrics: Annotated["MetricsConfig | None", Option("", "which metrics there are, as --metrics-config says")]  # fmt: skip
     http_tls: Annotated["Tls | None", Option("", "TLS settings")]
     grpc_tls: Annotated["Tls | None", Option("", "TLS settings for gRPC")]
 

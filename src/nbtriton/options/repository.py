@@ -23,38 +23,31 @@ class RepositorySettings(TypedDict, total=False):
     """How the models of a repository are loaded."""
 
     control_mode: Annotated[str, Option(
-        "--model-control-mode --control",
-        "who loads models (none): none (all at the start), poll (the repository is read again and again), explicit (those of "
-        "--load-model, and what clients ask for)",
-        choices=("none", "poll", "explicit"), default="none",
-    )]  # fmt: skip
+        "--model-control-mode --control", "who loads models (none): none (all at the start), poll (the repository is read "
+        "again and again), explicit (those of --load-model, and what clients ask for)",
+        choices=("none", "poll", "explicit"), default="none")]  # fmt: skip
     load_models: Annotated["Sequence[str]", Option(
-        "--load-model", "with explicit control, load this one; * for all", value="TEXT", action="append", default=(), kind=NAMES,
-    )]  # fmt: skip
+        "--load-model", "with explicit control, load this one; * for all", "TEXT", action="append", default=(),
+        kind=NAMES)]  # fmt: skip
     poll_s: Annotated[float, Option(
-        "--repository-poll-secs --poll-s", "seconds between two polls (15); 0 for none",
-        value="SECONDS", read=float, default=15.0, kind=_SECONDS,
-    )]  # fmt: skip
+        "--repository-poll-secs --poll-s", "seconds between two polls (15); 0 for none", "SECONDS", float, 15.0,
+        kind=_SECONDS)]  # fmt: skip
     auto_complete: Annotated[bool, Option(
-        "--disable-auto-complete-config", "take configurations as they are", action="store_false", default=True, kind=SWITCH,
-    )]  # fmt: skip
+        "--disable-auto-complete-config", "take configurations as they are", action="store_false", default=True,
+        kind=SWITCH)]  # fmt: skip
     config_name: Annotated[str, Option(
-        "--model-config-name", "prefer configs/NAME.pbtxt to config.pbtxt", value=NAME.shown, read=NAME.read, default="", kind=_TEXT,
-    )]  # fmt: skip
+        "--model-config-name", "prefer configs/NAME.pbtxt to config.pbtxt", NAME.shown, NAME.read, "", kind=_TEXT)]  # fmt: skip
     strict_readiness: Annotated[bool, Option(
-        "--strict-readiness", "the server is ready only if every model is, by default", value=BOOLEAN.shown, read=BOOLEAN.read, default=True, kind=SWITCH,
-    )]  # fmt: skip
+        "--strict-readiness", "the server is ready only if every model is, by default", BOOLEAN.shown, BOOLEAN.read, True,
+        kind=SWITCH)]  # fmt: skip
     exit_on_error: Annotated[bool, Option(
-        "--exit-on-error", "end if a model cannot be loaded at the start; otherwise the others serve",
-        value=BOOLEAN.shown, read=BOOLEAN.read, default=False, kind=SWITCH,
-    )]  # fmt: skip
+        "--exit-on-error", "end if a model cannot be loaded at the start; otherwise the others serve", BOOLEAN.shown,
+        BOOLEAN.read, False, kind=SWITCH)]  # fmt: skip
     load_threads: Annotated[int, Option(
-        "--model-load-thread-count", "models that load at a time (4)", value=INTEGER.shown, read=INTEGER.read, default=4, kind=whole(1),
-    )]  # fmt: skip
+        "--model-load-thread-count", "models that load at a time (4)", INTEGER.shown, INTEGER.read, 4, kind=whole(1))]  # fmt: skip
     load_retries: Annotated[int, Option(
-        "--model-load-retry-count", "times that a version that failed is tried again",
-        value=INTEGER.shown, read=INTEGER.read, default=0, kind=whole(0),
-    )]  # fmt: skip
+        "--model-load-retry-count", "times that a version that failed is tried again", INTEGER.shown, INTEGER.read, 0,
+        kind=whole(0))]  # fmt: skip
 
 
 REPOSITORY = table_of(RepositorySettings)

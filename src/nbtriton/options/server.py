@@ -26,70 +26,43 @@ class ServerSettings(TypedDict, total=False):
     """Options that hold for all models of a server."""
 
     rate_limit: Annotated[str, Option(
-        "--rate-limit",
-        "whether instances wait for the resources of their group's rate_limiter (off)",
-        choices=("off", "execution_count"), default="off",
-    )]  # fmt: skip
+        "--rate-limit", "whether instances wait for the resources of their group's rate_limiter (off)",
+        choices=("off", "execution_count"), default="off")]  # fmt: skip
     rate_limit_resources: Annotated["Sequence[str]", Option(
-        "--rate-limit-resource",
-        "how much there is of a resource, such as R1:4, or R1:4:0 on a device",
-        value="NAME:COUNT[:DEVICE]", read=resource, action="append", default=(), off="none",
-        unset="as large as the largest need of an instance", kind=Kind(NAMES.accepts, "a list of texts such as 'R1:4'"),
-    )]  # fmt: skip
+        "--rate-limit-resource", "how much there is of a resource, such as R1:4, or R1:4:0 on a device",
+        "NAME:COUNT[:DEVICE]", resource, action="append", default=(), off="none",
+        unset="as large as the largest need of an instance", kind=Kind(NAMES.accepts, "a list of texts such as 'R1:4'"))]  # fmt: skip
     cache_bytes: Annotated["int | None", Option(
-        "--cache-bytes --cache-config",
-        "size of the response cache, for models with response_cache { enable: true }",
-        value="N", read=cache_bytes, off="none", unset="no response cache", unit="bytes",
-        kind=optional(Kind(is_number, "a number of bytes")),
-    )]  # fmt: skip
+        "--cache-bytes --cache-config", "size of the response cache, for models with response_cache { enable: true }", "N",
+        cache_bytes, off="none", unset="no response cache", unit="bytes",
+        kind=optional(Kind(is_number, "a number of bytes")))]  # fmt: skip
     gpus: Annotated["Sequence[int] | str | SimulatedGPUs | None", Option(
-        "--gpus",
-        "ids of the GPUs that models may use, such as 0,1; or simulated ones, such as simulated:2 or "
-        "simulated:2,memory_mib=512,matmul=20",
-        value="IDS|all|none|simulated:N", read=gpu_ids, unset="all", ours=True,
-    )]  # fmt: skip
+        "--gpus", "ids of the GPUs that models may use, such as 0,1; or simulated ones, such as simulated:2 or "
+        "simulated:2,memory_mib=512,matmul=20", "IDS|all|none|simulated:N", gpu_ids, unset="all", ours=True)]  # fmt: skip
     backend_config: Annotated["Mapping[str, Mapping[str, str]] | None", Option(
-        "--backend-config",
-        "settings of a backend, or of all, such as default-max-batch-size=8",
-        value="[BACKEND,]SETTING=VALUE", read=backend_setting, action="append", join=by_group,
-        off="none", unset="none", kind=_SETTINGS,
-    )]  # fmt: skip
+        "--backend-config", "settings of a backend, or of all, such as default-max-batch-size=8", "[BACKEND,]SETTING=VALUE",
+        backend_setting, action="append", join=by_group, off="none", unset="none", kind=_SETTINGS)]  # fmt: skip
     summaries: Annotated[bool, Option(
-        "--summaries", "quantiles of latencies in the metrics (off)",
-        value="on|off", read=switch, default=False, kind=SWITCH,
-    )]  # fmt: skip
+        "--summaries", "quantiles of latencies in the metrics (off)", "on|off", switch, False, kind=SWITCH)]  # fmt: skip
     recorder: Annotated["bool | int", Option(
-        "--recorder",
-        "how many requests of each model are kept, with their batches, for views and explanations (512)",
-        value="N|on|off", read=recorded, default=True, unit="requests a model",
-        kind=Kind(lambda value: SWITCH.accepts(value) or (is_whole(value) and value >= 0),
-                  "True, False or a number of requests, such as 20000"), ours=True,
-    )]  # fmt: skip
+        "--recorder", "how many requests of each model are kept, with their batches, for views and explanations (512)",
+        "N|on|off", recorded, True, unit="requests a model",
+        kind=Kind(lambda value: SWITCH.accepts(value) or (is_whole(value) and value >= 0), "True, False or a number of requests, such as 20000"),
+        ours=True)]  # fmt: skip
     isolation: Annotated[str, Option(
-        "--isolation",
-        "where instances live whose model has no parameter INSTANCE_ISOLATION: in threads, each in a process "
-        "of its own, or in processes from the next load on where they waited for the interpreter (thread)",
-        choices=("thread", "process", "auto"), default="thread", ours=True,
-    )]  # fmt: skip
+        "--isolation", "where instances live whose model has no parameter INSTANCE_ISOLATION: in threads, each in a "
+        "process of its own, or in processes from the next load on where they waited for the interpreter (thread)",
+        choices=("thread", "process", "auto"), default="thread", ours=True)]  # fmt: skip
     worker_timeout_s: Annotated["float | None", Option(
-        "--worker-timeout",
-        "seconds that one execution in a process may take before the process is ended and restarted",
-        value="SECONDS", read=seconds, off="none", unset="any time", unit="s",
-        kind=optional(number(above=0)), ours=True,
-    )]  # fmt: skip
+        "--worker-timeout", "seconds that one execution in a process may take before the process is ended and restarted",
+        "SECONDS", seconds, off="none", unset="any time", unit="s", kind=optional(number(above=0)), ours=True)]  # fmt: skip
     host_policies: Annotated["Mapping[str, Mapping[str, str]] | None", Option(
-        "--host-policy",
-        "cpu-cores=FIRST-LAST or numa-node=N: processes of instances with this host_policy are bound to them; "
-        "cpu, gpu_0 and model are those of groups that name none",
-        value="POLICY,SETTING=VALUE", read=host_policy, action="append", join=by_group, off="none",
-        unset="none", kind=_SETTINGS,
-    )]  # fmt: skip
+        "--host-policy", "cpu-cores=FIRST-LAST or numa-node=N: processes of instances with this host_policy are bound to "
+        "them; cpu, gpu_0 and model are those of groups that name none", "POLICY,SETTING=VALUE", host_policy,
+        action="append", join=by_group, off="none", unset="none", kind=_SETTINGS)]  # fmt: skip
     stand_in: Annotated[bool, Option(
-        "--stand-in",
-        "a model whose backend or file is missing runs as a stand-in of its shapes, after the time that its "
-        "parameter STAND_IN_COST_US declares (off)",
-        value="on|off", read=switch, default=False, kind=SWITCH, ours=True,
-    )]  # fmt: skip
+        "--stand-in", "a model whose backend or file is missing runs as a stand-in of its shapes, after the time that its "
+        "parameter STAND_IN_COST_US declares (off)", "on|off", switch, False, kind=SWITCH, ours=True)]  # fmt: skip
 
 
 SERVER = table_of(ServerSettings)

@@ -34,17 +34,14 @@ class ReplaySettings(Sweep, total=False):
     """The options of a replay."""
 
     models: Annotated["str | Sequence[str] | Mapping[str, str] | None", Option(
-        "--models", "only the requests for these; A:X sends those for A to X", value="LIST", read=_models,
-    )]  # fmt: skip
+        "--models", "only the requests for these; A:X sends those for A to X", "LIST", _models)]  # fmt: skip
     speed: Speed
     protocol: Protocol
     kind: KindSweep
     shapes: Shapes
     percentile: Percentile
     seed: Seed
-    record: Annotated["str | Path | None", Option(
-        "--record", "record what is sent", value="FILE", kind=optional(PATH),
-    )]  # fmt: skip
+    record: Annotated["str | Path | None", Option("--record", "record what is sent", "FILE", kind=optional(PATH))]  # fmt: skip
 
 
 REPLAY = table_of(ReplaySettings)
