@@ -1,4 +1,49 @@
-"""A version of an ensemble: its composing models, its requests in flight, and the execution of each."""
+"""A version of an ensemble: its composing models, its requests in flight, and the execution of each.
+
+Theory of operation
+-------------------
+An ensemble has neither a queue nor instances nor a thread (E1). A request becomes an `EnsembleExecution`, which
+builds a request for each step and submits it to the version that serves the step. That one batches, delays and
+executes it like any other. The execution is the receiver of the step's responses (`ResponseSink`): each of them
+comes on the thread that has finished the step, which then starts what has become ready. So an ensemble advances on
+the threads of its models.
+
+Three things are kept apart:
+
+- *What runs next* is a pure state machine, `EnsembleRun` in `scheduling/ensemble.py`: it is told of responses and
+  says which steps start, which tensors no step needs any more, and when a response of the ensemble is complete.
+- *Who serves the steps* is the `EnsembleBinding`: the versions, acquired together, so that none of them is unloaded
+  under a request. When a composing model changes, later requests get a new binding; those in flight keep theirs
+  (E17).
+- *The tensors* are here, by iteration. A decoupled step starts one iteration for each of its responses: it begins
+  with a copy of the dictionary, not of the tensors.
+
+Which thread runs the next step depends on the `Completion` that came with the response. The caller's own thread
+(`InlineCompletion`) takes the batch of one step at a time: a chain of steps runs on it from end to end, while other
+branches go to their instances and run side by side. An instance's thread that answers a batch (`BatchCompletion`)
+gathers the steps that its responses make ready and submits them together per model: what was a batch in one step is
+a batch in the next.
+
+The first error answers the request. Steps that run are left to run (E13), those that wait for a place begin no
+more, and the execution ends with the last of them. Times are the sums over the steps (T4).
+
+What does not work
+------------------
+- *Submitting a step under the lock.* `submit` may execute it on this very thread, and its response comes back into
+  `respond` before `submit` returns. So the lock is held for the dataflow only, and a step is entered into
+  `_running` before it is submitted: a response that finds it missing belongs to a step that was refused.
+- *Running the next step within the response of the one before.* Each step would stand on the stack of its
+  predecessor, and a long chain would end at Python's limit of nested calls. `InlineCompletion.accept` only notes
+  the batch; the loop in `InlineCompletion.execute` runs it after the call has returned.
+- *Starting ready steps one by one.* As in Triton, all are built and checked before one begins: if one is refused,
+  no other one has run.
+- *Sending the responses of a decoupled ensemble where they are complete.* Its steps end on several threads, and the
+  final response would overtake the ones before it. They go through a `Mailbox` (E14).
+- *Limiting the requests in a step by its queue.* A decoupled step would fill the memory with its responses while
+  the next step is slow. With max_inflight_requests (E21) the thread that sends waits until everything it sent has a
+  place.
+- *Passing on a tensor that is read twice.* An output of the ensemble that steps read too is copied for the caller.
+"""
 
 from __future__ import annotations
 
@@ -72,11 +117,7 @@ class EnsembleOwner(Runtime):
 
 
 class EnsembleExecution(ResponseSink):
-    """One request through the ensemble.
-
-    Responses come in on the threads that finish steps; the lock is held for the dataflow only,
-    never while a step is submitted or a response delivered.
-    """
+    """One request through the ensemble; see the head of this module."""
 
     __slots__ = (
         "_lock", "_marks", "_options", "_outbox", "_running", "_tensors", "_times", "binding",

@@ -1,4 +1,49 @@
-"""A model version with instances, and the owner of its batcher."""
+"""A model version with instances, and the owner of its batcher.
+
+Theory of operation
+-------------------
+The batcher (`nbtriton.scheduling`) is a pure state machine: it may be touched by one thread at a time, and it never
+waits. Everybody who knows something posts an event (`EventKind`): a request came, an instance is idle, a caller
+cancelled, a timer is due, the instances change, the version is drained. `_post` hands the event to the batcher at
+once where no other thread owns it; otherwise the event stays in the `Mailbox`, and the owner finds it before it is
+done. So no thread waits for another one to decide, and events are decided one at a time, in order.
+
+`_process` is the heart, in two halves:
+
+- *As the owner.* Handle the event and all that came meanwhile; note the depth of the queue; enter the batches into
+  the order of responses (D12); ask for a wake-up. Nothing here runs a model, a callback or a wait (a custom
+  batching strategy is the exception: it is a user's, and keeps the batcher for as long as it takes).
+- *After the release.* Apply the decisions, each of which has an instance or a ticket: give a batch to its instance,
+  answer a refused request, retire an instance. Two threads may apply theirs at the same time. What depends on the
+  order of decisions is therefore done in the first half.
+
+A batch that runs ends with `free`: the event IDLE, whose decision may be the next batch for that instance. Where
+the thread that submits is one that waits for the answer, it has an `InlineCompletion`, and `_apply` lets it take
+the batch itself instead of waking the instance's thread: an idle model answers without a change of threads.
+
+Counting what is inside is on the way of every request, so it takes no lock. Who accepts or ends requests appends a
+number to a list (`InFlight.changes`), which is atomic with and without a GIL; the owner adds the numbers up. A
+request that its model answers after `execute` has returned is kept in `InFlight.late` until then.
+
+The end is an event too. DRAIN closes the mailbox behind itself: no request can slip in that would be left without
+an instance. From then on each end posts ENDED, and the first that finds nothing inside starts the `Finalizer`, on a
+thread of its own, because the last batch may have run on the very thread that has to be joined.
+
+What does not work
+------------------
+- *A lock around the batcher.* Who holds it applies decisions, a refusal calls a caller's callback, and that may
+  submit to this very model. With the lock held this waits for ever; a reentrant one lets the batcher be entered in
+  the midst of a decision.
+- *Applying decisions as the owner.* The callback's own request would then lie in the mailbox until the callback
+  returns; one that waits for its answer never does.
+- *A thread that decides for all.* It is simplest, and costs two changes of threads for each request.
+- *Looking at the queue from outside.* The tickets move while they are listed. `requests_inside` asks the owner by
+  an event (LOOK) instead, and gives up after `_LOOK_S`.
+- *Withdrawing a timer.* It may be firing already. A wake-up that is no longer needed is an event like others, on
+  which the batcher decides nothing.
+- *Leaving cancelled steps to the queue.* A step of a cancelled request that finds an instance idle would run at
+  once, and no queue would look at it: it comes as SUBMIT_CANCELLED (X6).
+"""
 
 from __future__ import annotations
 

@@ -50,12 +50,31 @@ M = TypeVar("M")
 class Mailbox(Generic[M]):
     """A queue of messages and the right to handle them, which one thread at a time has.
 
-    A thread posts its message, and handles all waiting messages unless another thread is doing so,
-    which then finds the new message before it stops. So messages are handled one at a time and in
-    order, no thread is blocked, and no message is left behind.
+    Theory of operation. A thread posts its message and then tries to get the right. If it gets it, it handles all
+    waiting messages, its own among them; if not, another thread has it, and will find the message before it stops.
+    So messages are handled one at a time and in order, no thread is blocked, and no message is left behind.
 
-    The right is an item in a list: popping it is atomic with and without a GIL, and takes a third of
-    the time of a lock.
+    No message is left behind because the two threads act in opposite order. The one that posts adds the message first
+    and tries to get the right second. The one that handles releases the right first and looks for messages second
+    (`acquire_next`). If the message was added before that look, the owner sees it; if it was added afterwards, the
+    right is free by then, or has a new owner, which looks again in turn.
+
+    The right is an item in a list: popping it is atomic with and without a GIL, and takes a third of the time of a lock.
+
+    What does not work:
+
+    - Releasing the right as the last step, without another look: a message that came in between waits for the next
+      one, which may never come.
+    - A flag that says whether somebody is handling messages: two threads may pass between reading and setting it.
+    - Handling a message at once while this thread already has the right: the handler that posted it is then
+      interrupted half-way. A handler that posts leaves its message to the loop that called it.
+    - Waiting, in a handler, for a message to be handled: nobody else can handle it. A handler does not wait at all,
+      because everybody's messages wait with it; handlers are short.
+    - Checking `closed` without a lock: a message could be added between the check and the close. Only the thread that
+      has the right may trust the check (`ModelRuntime._submit`), since the closing message is then handled later.
+
+    A model version has a mailbox for the events of its batcher. Responses that must not overtake each other go through
+    one as well: those of a model that preserves their order (D12), and those of a decoupled ensemble (E14).
 
     Attributes
     ----------

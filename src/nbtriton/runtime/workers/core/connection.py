@@ -1,4 +1,50 @@
-"""The engine's end of a worker: its two channels, its memory, its executions."""
+"""The engine's end of a worker: its two channels, its memory, its executions.
+
+Theory of operation
+-------------------
+A worker is a process with one instance of a model. Two socket pairs lead to it:
+
+- The *lane* carries dialogues. One thread at a time asks (create the instance, execute this batch, finalize) and
+  waits for the reply. In between the worker may ask back: a call of another model, a log line, "wait, I am in a
+  coroutine". The waiting thread answers, so the code that a model's call leads to runs on the thread that a model
+  in the kernel would have run it on, with its context (`EXECUTING`). At the worker's end the main thread reads the
+  lane.
+- The *channel* carries everything that cannot wait for a turn of that dialogue. To the worker: cancellations,
+  interrupts, questions for its readiness. From it: responses that a model's other threads send, new shared memory
+  and its file descriptors. Each end has a thread that reads it, here `_read`.
+
+Messages on different sockets have no order. It matters in one place: what the model's other threads sent before the
+end of `execute` must be handled before the batch ends here. So each reply says how many messages went by the
+channel before it, and `_settled` waits until as many are handled.
+
+Tensors travel beside messages, as bytes behind them or as a block of shared memory, whose descriptor went by the
+channel once. A block belongs to its sender, who fills it again when the reader says that its last view is gone.
+These releases ride on the next message of the lane; while a dialogue waits for something else they go by the
+channel.
+
+An interrupt goes to the worker as a message, and its second thread raises it in the main one, under the number of
+the dialogue: one that comes late must not hit the next execution. The model may catch it and clean up. If it goes
+on instead, its process is killed: after `_PATIENCE_S` by a second Ctrl-C, after `_LONGEST_PATIENCE_S` without one.
+
+The end of a worker is seen as the end of a socket, by whichever thread reads or writes next. `_lost` runs once, and
+fails nobody itself: the thread in a dialogue raises Triton's error for its batch (PB92), the reading thread fails
+the requests that were to be answered later, and the instance's recovery hears of it by `watch`.
+
+What does not work
+------------------
+- *One socket for both.* A cancellation would lie unread behind an execution: the thread that could read it
+  computes. A second reader at the worker's end would have to hand each batch over to the main thread, a wake-up of
+  30 to 50 us.
+- *multiprocessing's connections.* Two system calls and a pickle for each message (`channel.py`).
+- *Named shared memory.* A killed process leaves it behind. Here memory has no name, and ends with its last
+  descriptor.
+- *Sending SIGINT from here.* A signal knows no dialogue: it may come between two of them, and end the wrong one.
+- *Failing the requests of a running batch from the reading thread.* The executing thread finds the lane closed
+  itself and answers with the reason. Only while that thread runs another model for the worker, which may take long
+  (`_calling`), are they failed at once.
+- *Closing the descriptors when the process has ended.* The reading thread may be about to read, and the number of a
+  closed descriptor may be that of another file by then: it is joined first.
+"""
 
 from __future__ import annotations
 
