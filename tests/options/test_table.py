@@ -30,7 +30,7 @@ def declared() -> dict[str, Option]:
 
 
 def test_python_documents_each_option_of_a_measurement():
-    described = re.findall(r"^    ([\w, ]+) : ", nt.perf.__doc__, re.MULTILINE)
+    described = re.findall(r"^([\w, ]+) : ", inspect.getdoc(nt.perf), re.MULTILINE)
     assert {name for line in described for name in line.split(", ")} - IN_PYTHON == set(blocks.PERF)
 
 
@@ -77,7 +77,7 @@ WHATIF = {name: one for name, one in blocks.PERF.items() if name not in _PLACE}
 def test_signature_and_help_of_python_are_those_of_the_table(call, table):
     found = inspect.signature(call).parameters
     assert set(table) <= set(found)
-    heads = re.findall(r"^ +(\w+(?:, \w+)*)(?: : .*)?$", call.__doc__, re.MULTILINE)
+    heads = re.findall(r"^(\w+(?:, \w+)*)(?: : .*)?$", inspect.getdoc(call), re.MULTILINE)
     described = {name for head in heads for name in head.split(", ")}
     assert set(table) <= described
     for name, option in table.items():
