@@ -46,7 +46,7 @@ def test_the_docstring_and_the_options_of_a_server_are_those_of_the_engine_s():
 def test_the_verbs_of_a_request_have_the_same_options(verb):
     names = list(inspect.signature(getattr(nt.Server, verb)).parameters)
     assert names[:12] == [
-        "self", "name", "inputs", "version", "outputs", "request_id", "priority", "timeout_us",
+        "self", "model", "inputs", "version", "outputs", "request_id", "priority", "timeout_us",
         "sequence_id", "sequence_start", "sequence_end", "parameters",
     ]  # fmt: skip
 

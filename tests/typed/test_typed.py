@@ -45,7 +45,7 @@ def test_the_typed_calls_run() -> None:
         "False True True True 0",
         "1 1",
         "StaticView TimelineView PlotView Figure",
-        "True True 2 True",
+        "True True",
         "True A request waits for others. Exercise",
     ]
 
