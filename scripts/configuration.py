@@ -15,7 +15,7 @@ from pathlib import Path
 from nbtriton.model.config import field_effects
 from nbtriton.options.blocks import PERF, PROFILE, TUNE
 from nbtriton.options.endpoints import ENDPOINTS
-from nbtriton.options.repository import REPOSITORY
+from nbtriton.options.repository import EXPORT, REPOSITORY
 from nbtriton.options.server import SERVER
 from nbtriton.options.table import Option
 from nbtriton.serving.frontends.serve.flags import NO_EFFECT, groups
@@ -40,6 +40,7 @@ No setting is ignored silently. A setting
 TABLES: Mapping[str, Mapping[str, Option]] = {
     "Options of a server: `nt.server(…)`, `%triton_server`, `nbtriton serve`, `c.NBTriton`": SERVER,
     "Options of a repository: `server.load_repository(…)`, `%triton_load`, `nbtriton serve`": REPOSITORY,
+    "Options of an export: `server.export(…)`, `%triton_export`, `nbtriton export`": EXPORT,
     "Options of endpoints: `server.serve(…)`, `%triton_serve`, `nbtriton serve`": ENDPOINTS,
     "Options of a measurement: `nt.perf(…)`, `%triton_perf`, `nbtriton perf`; of a prediction: `nt.whatif(…)`, `%triton_whatif`": PERF,
     "Options of a profile: `nt.profile(…)`, `%triton_profile`": PROFILE,

@@ -15,7 +15,7 @@ from nbtriton.lab.simulate.prediction import _PLACE
 from nbtriton.magics import cli, magic_methods
 from nbtriton.options import Option, blocks, only
 from nbtriton.options.endpoints import ENDPOINTS
-from nbtriton.options.repository import REPOSITORY
+from nbtriton.options.repository import EXPORT, REPOSITORY
 from nbtriton.options.server import SERVER
 from nbtriton.serving.frontends import serve
 from nbtriton.serving.frontends.serve.flags import flags_by_name
@@ -69,7 +69,7 @@ WHATIF = {name: one for name, one in blocks.PERF.items() if name not in _PLACE}
     ("call", "table"),
     [
         (nt.Server, SERVER), (nt.server, SERVER), (nt.Server.set_options, SERVER),
-        (nt.Server.serve, ENDPOINTS), (serve, ENDPOINTS), (nt.Server.load_repository, REPOSITORY),
+        (nt.Server.serve, ENDPOINTS), (serve, ENDPOINTS), (nt.Server.load_repository, REPOSITORY), (nt.Server.export, EXPORT),
         (nt.perf, blocks.PERF), (nt.PerfRun, blocks.PERF), (nt.compare, blocks.PERF), (nt.whatif, WHATIF),
         (nt.profile, blocks.PROFILE), (nt.tune, blocks.TUNE), (nt.replay, REPLAY),
     ],
@@ -87,7 +87,7 @@ def test_signature_and_help_of_python_are_those_of_the_table(call, table):
 @pytest.mark.parametrize(
     ("magic", "table"),
     [
-        ("triton_server", SERVER), ("triton_serve", ENDPOINTS), ("triton_load", REPOSITORY), ("triton_perf", blocks.PERF), ("triton_whatif", WHATIF),
+        ("triton_server", SERVER), ("triton_serve", ENDPOINTS), ("triton_load", REPOSITORY), ("triton_export", EXPORT), ("triton_perf", blocks.PERF), ("triton_whatif", WHATIF),
         ("triton_profile", blocks.PROFILE), ("triton_tune", blocks.TUNE), ("triton_replay", REPLAY),
     ],
 )  # fmt: skip

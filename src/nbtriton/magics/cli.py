@@ -16,13 +16,17 @@ from nbtriton.common.packages import core_is_compiled
 from nbtriton.options import only
 from nbtriton.options.blocks import DATA, PERF
 from nbtriton.options.reading import float_list
-from nbtriton.options.repository import REPOSITORY
+from nbtriton.options.repository import EXPORT, REPOSITORY
 from nbtriton.options.server import SERVER
 
 __all__ = ["main"]
 
 # Everything that a command line can express: `inputs` are arrays.
 _MEASUREMENT = (*(PERF[name] for name in PERF if name != "inputs"), *only(DATA, "-z"))
+
+
+# Not the variables of a notebook, and no objects.
+_EXPORTED = ("overwrite", "python_prefix", "torch", "verify", "reference")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -136,15 +140,8 @@ def _add_export(export: argparse.ArgumentParser) -> None:
     add("repository", metavar="REPOSITORY", help="the model repository to read")
     add("directory", metavar="DIR", help="where to write")
     add("models", metavar="MODEL", nargs="*", default=[], help="by default all")
-    add("--overwrite", action="store_true", help="replace models that no export has written")
-    add(
-        "--python-prefix",
-        metavar="DIR",
-        help="where the server has the Python of virtual environments",
-    )
-    add("--torch", choices=("torchscript", "export", "python"), default="torchscript")
-    add("--verify", action="store_true", help="compare with the real tritonserver")
-    add("--reference", metavar="PATH|install", help="the real server, by default found on PATH")
+    for name in _EXPORTED:
+        EXPORT[name].add(add)
     _add_stand_in(export)
     export.set_defaults(run=_export)
 
@@ -228,15 +225,12 @@ def _export(arguments: argparse.Namespace) -> int:
         control = server.load_repository(arguments.repository)
         for name, error in control.errors.items():
             print(f"{name}: {error.message.strip()}", file=sys.stderr)
+        options: dict[str, Any] = {name: getattr(arguments, name) for name in _EXPORTED}
         exported = server.export(
             arguments.directory,
             arguments.models or None,
-            overwrite=arguments.overwrite,
-            python_prefix=arguments.python_prefix,
             on_progress=lambda line: print(line, file=sys.stderr),
-            torch=arguments.torch,
-            verify=arguments.verify,
-            reference=arguments.reference,
+            **options,
         )
         print(exported)
         differs = arguments.verify and not getattr(exported, "ok", True)

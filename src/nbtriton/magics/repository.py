@@ -18,8 +18,8 @@ from nbtriton.common.errors import LoadWarning
 from nbtriton.magics.arguments import arguments
 from nbtriton.magics.common import evaluate, keep, keep_option, parse
 from nbtriton.options.endpoints import ENDPOINTS, endpoint_port
-from nbtriton.options.reading import name_list, unquoted
-from nbtriton.options.repository import REPOSITORY
+from nbtriton.options.reading import unquoted
+from nbtriton.options.repository import EXPORT, REPOSITORY
 from nbtriton.serving.server import server
 
 if TYPE_CHECKING:
@@ -51,6 +51,7 @@ def _said(category: type[Warning]) -> Iterator[None]:
             print(warning.message, file=sys.stderr)  # noqa: T201 - a cell's own stderr
 
 
+_EXPORT = {name: one for name, one in EXPORT.items() if one.flags}
 # Those with a flag: a line has no objects.
 _OPTIONS = {name: one for name, one in ENDPOINTS.items() if one.flags} | {
     f"{name}_port": endpoint_port(name) for name in entries.places("endpoints")
@@ -102,28 +103,8 @@ class RepositoryMagics(Magics):
         metavar="MODEL",
         help="by default all; an ensemble brings its own, a model those that it was seen to call",
     )
-    @argument(
-        "--carry", type=name_list, action="extend", default=[], metavar="NAMES",
-        help="variables of the notebook to write along",
-    )  # fmt: skip
     @argument("--carry-all", action="store_true", help="all variables that the models use")
-    @argument(
-        "--torch", choices=("torchscript", "export", "python"), default="torchscript",
-        help="torch modules for Triton's pytorch backend (torchscript), or for its python backend",
-    )  # fmt: skip
-    @argument("--overwrite", action="store_true", help="replace models that no export has written")
-    @argument(
-        "--python-prefix", metavar="DIR",
-        help="where the server has the Python of virtual environments, such as /usr",
-    )  # fmt: skip
-    @argument(
-        "--verify", action="store_true", help="compare with the real tritonserver, model by model"
-    )
-    @argument("--requests", metavar="EXPR", help="what to verify with: model to list of mappings")
-    @argument(
-        "--reference", metavar="PATH|install",
-        help="the real server; 'install' sets one up (a minute, 150 MB)",
-    )  # fmt: skip
+    @arguments(tuple(_EXPORT.values()))
     @keep_option
     @line_magic
     def triton_export(self, line: str) -> Any:
@@ -140,22 +121,15 @@ class RepositoryMagics(Magics):
         from nbtriton.serving.repository.export.writer import ExportWarning
 
         options = parse(self.triton_export, line)
-        requests = None
+        found = vars(options)
+        given: dict[str, Any] = {n: one.of_parsed(found[n]) for n, one in _EXPORT.items()}
+        if options.carry_all:
+            given["carry"] = True
         if options.requests is not None:
-            requests = evaluate(self.shell, unquoted(options.requests), "--requests ")
+            given["requests"] = evaluate(self.shell, options.requests, "--requests ")
         with _said(ExportWarning):
-            result = server().export(
-                Path(unquoted(options.directory)).expanduser(),
-                options.names or None,
-                carry=True if options.carry_all else options.carry,
-                torch=options.torch,
-                overwrite=options.overwrite,
-                python_prefix=options.python_prefix and unquoted(options.python_prefix),
-                on_progress=print,
-                verify=options.verify,
-                requests=requests,
-                reference=options.reference and unquoted(options.reference),
-            )
+            folder = Path(unquoted(options.directory)).expanduser()
+            result = server().export(folder, options.names or None, on_progress=print, **given)
         return keep(self.shell, options.out, result)
 
     @output_can_be_silenced

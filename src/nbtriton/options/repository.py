@@ -1,16 +1,21 @@
-"""The options of a model repository: `Server.load_repository`, ``%triton_load`` and ``nbtriton serve`` have them from here."""
+"""The options of a model repository, in and out: `Server.load_repository` and `export`, their magics and commands."""
 
 # Annotations are evaluated: the table is read from them.
 import math
 import threading
-from collections.abc import Sequence
-from typing import Annotated, TypedDict
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TypedDict
 
-from nbtriton.common.checks import NAMES, SWITCH, Kind, is_number, whole
+from nbtriton.common.checks import MAPPING, NAMES, SWITCH, Kind, is_number, optional, whole
+from nbtriton.options.reading import name_list
 from nbtriton.options.table import Option, table_of
 from nbtriton.options.triton import BOOLEAN, INTEGER, NAME
 
-__all__ = ["REPOSITORY", "RepositorySettings"]
+if TYPE_CHECKING:
+    from nbtriton.extensions.verify.find_server import RealServer
+
+__all__ = ["COPY", "EXPORT", "REPOSITORY", "CopySettings", "ExportSettings", "RepositorySettings"]
 
 _SECONDS = Kind(
     lambda value: is_number(value) and not math.isnan(value) and value <= threading.TIMEOUT_MAX,
@@ -51,3 +56,35 @@ class RepositorySettings(TypedDict, total=False):
 
 
 REPOSITORY = table_of(RepositorySettings)
+
+
+class CopySettings(TypedDict, total=False):
+    """How models are written as a repository."""
+
+    carry: Annotated["Collection[str] | bool", Option(
+        "--carry", "variables of the notebook to write too; in Python True for all that are used", "NAMES", name_list, (),
+        action="append", join=lambda lists: [name for names in lists for name in names],
+        kind=Kind(lambda given: SWITCH.accepts(given) or NAMES.accepts(given), "True or a list of names"))]  # fmt: skip
+    files: Annotated["Mapping[str, Mapping[str, str | bytes | Path]] | None", Option(
+        "", "labels, warmup data and other files by model and path within its directory", kind=optional(MAPPING))]  # fmt: skip
+    torch: Annotated[str, Option(
+        "--torch", "torch modules as TorchScript or torch.export files for Triton's pytorch backend (torchscript), or for "
+        "its python backend", choices=("torchscript", "export", "python"), default="torchscript")]  # fmt: skip
+    overwrite: Annotated[bool, Option(
+        "--overwrite", "replace models that no export has written", default=False, action="store_true")]  # fmt: skip
+    python_prefix: Annotated["str | None", Option(
+        "--python-prefix", "where the server has the Python of virtual environments, such as /usr; by default as here", "DIR")]  # fmt: skip
+
+
+class ExportSettings(CopySettings, total=False):
+    """How models are written as a repository, and compared with the real server."""
+
+    verify: Annotated[bool, Option(
+        "--verify", "compare with the real tritonserver, model by model", default=False, action="store_true")]  # fmt: skip
+    requests: Annotated["Mapping[str, Sequence[Mapping[str, Any]]] | None", Option(
+        "--requests", "what to verify with: model to list of mappings; generated ones by default", "EXPR")]  # fmt: skip
+    reference: Annotated["RealServer | Path | str | None", Option(
+        "--reference", "the real server, by default found on PATH; 'install' sets one up (a minute, 150 MB)", "PATH|install")]  # fmt: skip
+
+
+COPY, EXPORT = table_of(CopySettings), table_of(ExportSettings)

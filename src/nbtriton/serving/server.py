@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import warnings
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
@@ -13,9 +13,9 @@ from nbtriton.backends.forking import per_process
 from nbtriton.common import entries
 from nbtriton.common.errors import LoadWarning, UnsupportedError
 from nbtriton.options.endpoints import ENDPOINTS, EndpointSettings, endpoint_ports
-from nbtriton.options.repository import REPOSITORY, RepositorySettings
+from nbtriton.options.repository import COPY, EXPORT, REPOSITORY, ExportSettings, RepositorySettings
 from nbtriton.options.server import SERVER, ServerSettings
-from nbtriton.options.table import signed
+from nbtriton.options.table import read_settings, signed
 from nbtriton.runtime.engine import Server as EngineServer
 from nbtriton.runtime.engine.lifecycle.options import ServerOptions
 
@@ -113,20 +113,14 @@ class Server(EngineServer):  # noqa: D101 - the docstring of what it extends
         """
         return next((one for one in reversed(self._controls) if one.holds(model)), None)
 
+    @signed(EXPORT)
     def export(
         self,
         directory: str | Path,
         models: Sequence[str] | None = None,
         *,
-        carry: Collection[str] | bool = (),
-        files: Mapping[str, Mapping[str, str | bytes | Path]] | None = None,
-        torch: str = "torchscript",
-        overwrite: bool = False,
-        python_prefix: str | None = None,
         on_progress: Callable[[str], None] = lambda _: None,
-        verify: bool = False,
-        requests: Mapping[str, Sequence[Mapping[str, Any]]] | None = None,
-        reference: RealServer | Path | str | None = None,
+        **options: Unpack[ExportSettings],
     ) -> Exported | Verification:
         """Write models as a repository for the real Triton.
 
@@ -139,27 +133,10 @@ class Server(EngineServer):  # noqa: D101 - the docstring of what it extends
         models : sequence of str, optional
             All by default. Composing models of ensembles are included, and models called by business
             logic scripting so far.
-        carry : collection of str or True
-            Notebook variables to include; True for all that are used.
-        files : mapping, optional
-            Labels, warmup data and other files by model and path within its directory.
-        torch : {"torchscript", "export", "python"}
-            Form of torch modules: TorchScript or ``torch.export`` files for Triton's pytorch
-            backend, or TorchScript and a ``model.py`` that runs it in the python backend.
-        overwrite : bool
-            Replace models of the same names that no export has written.
-        python_prefix : str, optional
-            Prefix of virtual environments' Python on the server, such as ``"/usr"``; by default as
-            here.
         on_progress : callable, optional
             Called with a description of a long step, such as packing an environment.
-        verify : bool
-            Send the same requests to this server and to the real tritonserver with the written
-            repository.
-        requests : mapping, optional
-            Requests of the verification by model; other models get generated requests.
-        reference : path or ``"install"``, optional
-            The real server; see `nbtriton.extensions.verify.find_server.find_server`.
+        **options
+            See `nbtriton.options.repository.ExportSettings`.
 
         Returns
         -------
@@ -184,11 +161,11 @@ class Server(EngineServer):  # noqa: D101 - the docstring of what it extends
         """
         from nbtriton.serving.repository.export.writer import ExportWarning, export_repository
 
-        verification = _verification(reference) if verify else None
+        given = read_settings("an export", EXPORT, options)
+        verification = _verification(given["reference"]) if given["verify"] else None
         exported = export_repository(
-            self, directory, models, carry=carry, files=files, torch=torch, overwrite=overwrite,
-            python_prefix=python_prefix, on_progress=on_progress,
-        )  # fmt: skip
+            self, directory, models, on_progress=on_progress, **{name: given[name] for name in COPY}
+        )
         for text in exported.warnings:
             warnings.warn(text, ExportWarning, stacklevel=2)
         if verification is None:
@@ -197,7 +174,7 @@ class Server(EngineServer):  # noqa: D101 - the docstring of what it extends
             exported.directory,
             server=self,
             models=[model.name for model in exported.models],
-            requests=requests,
+            requests=given["requests"],
             on_progress=on_progress,
         )
 

@@ -40,9 +40,8 @@ from nbtriton.serving.repository.export.modelfile import (
     torch_file,
 )
 
-__all__ = ["TORCH_FORMATS", "ExportedModel", "ModelWriter", "is_environment", "write_environment"]
+__all__ = ["ExportedModel", "ModelWriter", "is_environment", "write_environment"]
 
-TORCH_FORMATS = ("torchscript", "export", "python")
 
 # Fields of completion that a file keeps; the others are Triton's defaults.
 _COMPLETED = (

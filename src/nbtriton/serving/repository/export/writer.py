@@ -5,16 +5,14 @@ from __future__ import annotations
 import json
 import shutil
 import tempfile
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Unpack
 
 from nbtriton.common.checks import (
     DIRECTORY,
-    MAPPING,
     NAMES,
-    SWITCH,
-    Kind,
     absolute,
     check,
     optional,
@@ -26,9 +24,10 @@ from nbtriton.common.errors import (
     nearest,
 )
 from nbtriton.drawing import TableView
+from nbtriton.options.repository import COPY, CopySettings
+from nbtriton.options.table import read_settings
 from nbtriton.runtime.engine import Server
 from nbtriton.serving.repository.export.model_writer import (
-    TORCH_FORMATS,
     ExportedModel,
     ModelWriter,
 )
@@ -37,9 +36,6 @@ from nbtriton.serving.repository.reader import is_folder_name
 
 __all__ = ["ExportWarning", "Exported", "export_repository"]
 
-_CARRIED = Kind(
-    lambda given: SWITCH.accepts(given) or NAMES.accepts(given), "True or a list of names"
-)
 # File with the names of the models that an export wrote, so that the next export may replace them.
 _MARK = ".nbtriton.json"
 
@@ -82,12 +78,8 @@ def export_repository(
     directory: str | Path,
     models: Sequence[str] | None = None,
     *,
-    carry: Collection[str] | bool = (),
-    files: Mapping[str, Mapping[str, str | bytes | Path]] | None = None,
-    torch: str = "torchscript",
-    overwrite: bool = False,
-    python_prefix: str | None = None,
     on_progress: Callable[[str], None] = lambda _: None,
+    **options: Unpack[CopySettings],
 ) -> Exported:
     r"""Write models as a repository.
 
@@ -99,22 +91,10 @@ def export_repository(
     models : sequence of str, optional
         By default all ready models. Composing models of ensembles are included, and models called by
         business logic scripting so far.
-    carry : collection of str or True
-        Notebook variables to include: numbers, strings and lists in ``model.py``, arrays as ``.npy``
-        and other objects as ``.pkl`` beside it, functions and classes as source. True for all that
-        are used.
-    files : mapping, optional
-        Further files by model and path within its directory, such as
-        ``{"m": {"labels.txt": "cat\ndog\n", "warmup/raw": b"..."}}``; a `Path` is copied.
-    torch : {"torchscript", "export", "python"}
-        The form of a torch module: a TorchScript or ``torch.export`` file for Triton's pytorch
-        backend, or TorchScript and a ``model.py`` that runs it in the python backend.
-    overwrite : bool
-        Replace models of the same names that no export has written.
-    python_prefix : str, optional
-        Prefix of virtual environments' Python on the server, such as ``"/usr"``; by default as here.
     on_progress : callable, optional
         Called with a description of a long step, such as packing an environment.
+    **options
+        See `nbtriton.options.repository.CopySettings`.
 
     Raises
     ------
@@ -131,19 +111,12 @@ def export_repository(
         models = [models]
     elif isinstance(models, Iterator):
         models = list(models)
+    given = read_settings("an export", COPY, options)
+    carry, files, overwrite = given["carry"], given["files"], given["overwrite"]
     check(
-        {"directory": directory, "models": models, "carry": carry, "files": files},
-        {
-            "directory": DIRECTORY,
-            "models": optional(NAMES),
-            "carry": _CARRIED,
-            "files": optional(MAPPING),
-        },
+        {"directory": directory, "models": models},
+        {"directory": DIRECTORY, "models": optional(NAMES)},
     )
-    if torch not in TORCH_FORMATS:
-        raise InvalidArgumentError(
-            f"unknown torch format '{torch}'", hint=nearest(torch, TORCH_FORMATS)
-        )
     names = _selected(server, models)
     extra = files or {}
     for name in extra:
@@ -169,7 +142,13 @@ def export_repository(
     with tempfile.TemporaryDirectory(dir=root, prefix=".export-") as scratch:
         written = tuple(
             ModelWriter(
-                server, name, Path(scratch) / name, carry, torch, python_prefix, on_progress
+                server,
+                name,
+                Path(scratch) / name,
+                carry,
+                given["torch"],
+                given["python_prefix"],
+                on_progress,
             ).write(names, extra.get(name, {}))
             for name in names
         )
