@@ -18,6 +18,7 @@ from nbtriton.common.errors import InvalidArgumentError, NotFoundError
 from nbtriton.lab.perf import PerfPoint, PerfReport, ServerBreakdown, usage
 from nbtriton.lab.perf.curves import series_of
 from nbtriton.lab.perf.point import row_of
+from nbtriton.lab.perf.windows import DRIFT
 from tests.children import run_python
 
 SERVER = ServerBreakdown(
@@ -74,6 +75,16 @@ def test_of_one_measured_window_it_is_said_that_it_is_one(outcome, said):
     for text in report(point(1, outcome=outcome))._repr_mimebundle_().values():
         if "<svg" not in text[:10]:
             assert ("one window: whether the level is stable" in text) == said
+
+
+def test_of_a_level_that_drifts_no_longer_windows_are_advised():
+    drifting = point(2, outcome="unstable", notes=("Failed to.", f"{DRIFT}, from 1 to 3 ms"))
+    other = point(4, outcome="unstable", notes=("Failed to.",))
+    alone = report(drifting)._repr_mimebundle_()["text/plain"]
+    assert "1 of 1 levels did not become stable\n" in alone
+    assert f"concurrency 2: {DRIFT}, from 1 to 3 ms" in alone
+    both = report(drifting, other)._repr_mimebundle_()["text/plain"]
+    assert "2 of 2 levels did not become stable; longer windows" in both
 
 
 def test_frame_has_a_row_a_point_and_units_in_its_names():

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from nbtriton.drawing import percentile
 from nbtriton.lab.perf.measure import measured_point
 from nbtriton.lab.perf.windows import (
+    DRIFT,
     LevelMeter,
     StabilityRule,
     Window,
@@ -174,6 +175,23 @@ def test_PA7_growing_latency_is_accepted_only_for_asynchronous_senders():
     assert verdict.message == f"{warning} The level is stable in throughput only."
     _, verdict = feed(LevelMeter(StabilityRule(), "concurrency 1"), windows)
     assert verdict.outcome == "unstable"
+
+
+@pytest.mark.parametrize(
+    ("latencies_us", "said"),
+    [
+        ((500, 100, 200, 400, 800, 1600), "from 0.100 to 1.60 ms"),
+        ((100, 200, 400, 300, 600, 1200), ""),
+        ((100, 200, 400), ""),
+    ],
+)
+def test_a_latency_that_only_grows_is_told_as_such(latencies_us, said):
+    clock = Clock()
+    meter = LevelMeter(StabilityRule(max_trials=len(latencies_us)), "concurrency 2")
+    _, verdict = feed(meter, [clock.window(100, latency) for latency in latencies_us])
+    assert verdict.outcome == "unstable"
+    assert said in verdict.cause
+    assert verdict.cause.startswith(DRIFT) == bool(said)
 
 
 @given(

@@ -505,7 +505,7 @@ def _notes(
     steps: Sequence[ServerBreakdown],
     missed: str,
 ) -> tuple[str, ...]:
-    notes = [verdict.message] if verdict.message else []
+    notes = [note for note in (verdict.message, verdict.cause) if note]
     if measured.error_count and verdict.outcome != "failed":
         total = measured.error_count + measured.request_count
         notes.append(

@@ -28,6 +28,7 @@ from nbtriton.lab.perf.breakdown import ServerBreakdown, network_us
 from nbtriton.lab.perf.curves import Curves, save_png, series_of, target_of
 from nbtriton.lab.perf.machine import disturbed
 from nbtriton.lab.perf.point import PerfPoint, option_text, row_of
+from nbtriton.lab.perf.windows import DRIFT
 
 __all__ = ["disturbance_of", "finding_of", "html", "save", "svg", "text", "write_csv"]
 
@@ -307,13 +308,14 @@ def _notes(report: Report) -> list[str]:
             levels.setdefault(note.partition("\n\nAt:")[0], []).append(level)
     mode = report.points[0].mode.replace("_", " ") if report.points else ""
     notes = [f"{mode} {', '.join(names)}: {note}" for note, names in levels.items()]
-    unstable = sum(point.outcome == "unstable" for point in report.points)
+    unstable = [point for point in report.points if point.outcome == "unstable"]
     if unstable:
-        notes.insert(
-            0,
-            f"{unstable} of {len(report.points)} levels did not become stable; longer windows "
-            "(--measurement-interval) or more of them (--max-trials) may help",
-        )
+        words = f"{len(unstable)} of {len(report.points)} levels did not become stable"
+        if not all(any(note.startswith(DRIFT) for note in point.notes) for point in unstable):
+            words += (
+                "; longer windows (--measurement-interval) or more of them (--max-trials) may help"
+            )
+        notes.insert(0, words)
     return [*notes, *report.notes, *filter(None, [disturbance_of(report.environment)])]
 
 

@@ -7,14 +7,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
-from itertools import chain
+from dataclasses import dataclass, field, replace
+from itertools import chain, pairwise
 from statistics import fmean
 from typing import Literal
 
-from nbtriton.drawing import percentile
+from nbtriton.drawing import measure, percentile
 
 __all__ = [
+    "DRIFT",
     "LatencySummary",
     "LevelMeter",
     "Measurement",
@@ -31,6 +32,9 @@ __all__ = [
 
 # perf_analyzer judges, and reports, the last three windows.
 STABLE_WINDOWS = 3
+# What is said of an unstable level whose latency only grew. Five windows are in that order by chance once in 120 times.
+DRIFT = "the latency grew from window to window"
+_DRIFT_WINDOWS = 5
 # PA14: a request is delayed if it was due before the sender's turn, and perf_analyzer warns above 1 % of
 # them. It has several senders. A single sender that wakes from a 60 us timer sends the next of two close
 # requests late by some microseconds, although it keeps up. A sender that cannot keep up exceeds any bound.
@@ -246,11 +250,12 @@ def _merge_streams(windows: Sequence[Window], rule: StabilityRule) -> StreamSumm
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Verdict:
-    """The reason for the end of a level, the final windows, and perf_analyzer's sentence."""
+    """The reason for the end of a level, the final windows, perf_analyzer's sentence, and why it may be unstable."""
 
     outcome: Outcome
     windows: tuple[Window, ...]
     message: str = ""
+    cause: str = ""
 
 
 @dataclass(slots=True, eq=False)
@@ -292,7 +297,8 @@ class LevelMeter:
                 last,
                 "Warning: Request latency is not stabilizing. " + self._remedy(),
             )
-        return self._within_limit("unstable", last, self._unstable_message())
+        found = self._within_limit("unstable", last, self._unstable_message())
+        return replace(found, cause=self._drift()) if found.outcome == "unstable" else found
 
     def cut(self, window: Window | None) -> Verdict:
         """End the level now; `window` is the unfinished one (PA15)."""
@@ -322,6 +328,17 @@ class LevelMeter:
         if not self.label.startswith("concurrency"):
             return "Please try lowering the request rate."
         return "The level is stable in throughput only."
+
+    def _drift(self) -> str:
+        """Return a sentence if the latency of the last windows only grew, which longer windows do not even out."""
+        last = self.windows[-_DRIFT_WINDOWS:]
+        means_ms = [self.rule.latency_us(w.latencies_ns) / 1000 for w in last]
+        if len(last) < _DRIFT_WINDOWS or not all(one < two for one, two in pairwise(means_ms)):
+            return ""
+        return (
+            f"{DRIFT}, from {measure(means_ms[0])} to {measure(means_ms[-1])} ms: longer windows would not even that "
+            "out. The model becomes slower, or the machine does."
+        )
 
     def _unstable_message(self) -> str:
         if not self.label.startswith("concurrency"):
