@@ -23,7 +23,7 @@ from nbtriton.model.config import (
     validate_ensemble,
     validate_io,
 )
-from nbtriton.model.config.dataflow import parse_dataflow
+from nbtriton.model.config.dataflow import called_models, parse_dataflow
 from nbtriton.model.config.signature import add_input, add_output
 
 # --- annotations ---------------------------------------------------------------------------------
@@ -353,3 +353,21 @@ def test_any_text_gives_an_ensemble_or_a_config_error(text: str) -> None:
     except ConfigError:
         return
     assert to_dict(config)["ensemble_scheduling"]["step"]
+
+
+def test_the_last_outputs_need_no_name_if_the_model_passes_them_on() -> None:
+    passing = model(
+        "nms",
+        {"BOXES": "FP32[-1,4]", "SCORES": "FP32[-1]"},
+        {"BOXES": "FP32[-1,4]", "SCORES": "FP32[-1]"},
+    )
+    line = "b = nms(BOXES=x, SCORES=y)"
+    config = parse_dataflow(line, name="e", models={"nms": passing})
+    assert [tensor.name for tensor in config.output] == ["b"]
+    assert dict(config.ensemble_scheduling.step[0].output_map) == {"BOXES": "b"}
+    both = parse_dataflow(f"b, s{line[1:]}", name="e", models={"nms": passing})
+    assert [tensor.name for tensor in both.output] == ["b", "s"]
+
+
+def test_called_models() -> None:
+    assert called_models('a = one(X=x)\nb, c = "two:2"(A=a)\nd = one(X=c)') == ["one", "two:2"]

@@ -118,6 +118,7 @@ ASKING = {
     "_pack(Path('environment'), Path('packed.tar.gz'), None)",
     "otel": "from nbtriton.serving.frontends import OpenTelemetry, serve\n"
     "serve(nt.server(), http_port=0, opentelemetry=OpenTelemetry())",
+    "steps": "nt.step('resize')",
     "gpu": "from nbtriton.model.tensors import to_kind\nto_kind(np.ones(1), 'cupy')",
 }
 

@@ -17,7 +17,7 @@ from typing import Any, Literal, TypeAlias
 __all__ = ["CORE", "Kind", "load", "own_places", "place_of", "places", "working"]
 
 Kind: TypeAlias = Literal[
-    "backends", "magics", "endpoints", "commands", "views", "exporters", "verifiers"
+    "backends", "magics", "endpoints", "commands", "views", "exporters", "verifiers", "models"
 ]
 
 # The core's own entries of each kind. Backends are asked about a source in this order: an nn.Module

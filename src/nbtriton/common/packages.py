@@ -15,6 +15,7 @@ __all__ = ["DISTRIBUTIONS", "EXTRAS", "core_is_compiled", "needed", "on_first_us
 
 # The extra of pyproject.toml that brings a package.
 EXTRAS = {
+    "PIL": "steps",
     "conda_pack": "env",
     "cupy": "gpu",
     "grpc": "grpc",
@@ -22,12 +23,15 @@ EXTRAS = {
     "onnxruntime": "onnx",
     "opentelemetry": "otel",
     "openvino": "openvino",
+    "scipy": "steps",
+    "tokenizers": "steps",
     "torch": "torch",
     "treelite": "fil",
     "venv_pack": "env",
 }
 # Names of distributions that differ from the names of their packages.
 DISTRIBUTIONS = {
+    "PIL": "pillow",
     "conda_pack": "conda-pack",
     "cupy": "cupy-cuda12x",
     "grpc": "grpcio",

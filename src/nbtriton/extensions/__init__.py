@@ -29,7 +29,9 @@ ENTRY_POINTS: Mapping[str, Mapping[str, str]] = {
         "environments": "nbtriton.extensions.environments.magics:EnvironmentMagics",
         "lessons": "nbtriton.extensions.lessons.magics:TeachMagics",
         "recordings": "nbtriton.extensions.recordings.magics:RecordingMagics",
+        "steps": "nbtriton.extensions.steps.magics:StepMagics",
     },
+    "models": {"steps": "nbtriton.extensions.steps:STEPS"},
     "verifiers": {"tritonserver": "nbtriton.extensions.verify:verifier"},
     "views": {
         "ChaosReport": "nbtriton.extensions.chaos:ChaosReport",
@@ -45,5 +47,6 @@ ENTRY_POINTS: Mapping[str, Mapping[str, str]] = {
         "record": "nbtriton.extensions.recordings:record",
         "replay": "nbtriton.extensions.recordings:replay",
         "scenario": "nbtriton.extensions.lessons:scenario",
+        "step": "nbtriton.extensions.steps:step",
     },
 }

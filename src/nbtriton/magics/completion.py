@@ -17,6 +17,7 @@ from IPython.core.completer import (
 )
 from IPython.utils.process import arg_split
 
+from nbtriton.common import entries
 from nbtriton.common.errors import TritonError
 from nbtriton.common.quoting import quoted
 from nbtriton.magics.environments import MADE
@@ -110,7 +111,8 @@ def _match_steps(context: CompletionContext) -> SimpleMatcherResult:
         return {"completions": []}
     written = context.line_with_cursor[: context.cursor_position]
     call = re.search(r"([\w.:-]+)\([^()]*$", written)
-    names = _models() if call is None else _inputs_of(call[1])
+    ready = [name for _, source in entries.working("models") for name in source]
+    names = [*_models(), *ready] if call is None else _inputs_of(call[1])
     found = [name for name in names if name.startswith(context.token)]
     return {"completions": [SimpleCompletion(name) for name in found], "suppress": bool(found)}
 

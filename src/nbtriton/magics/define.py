@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 from weakref import WeakKeyDictionary
@@ -18,6 +18,7 @@ from IPython.core.magic import (
 )
 from IPython.core.magic_arguments import argument, magic_arguments
 
+from nbtriton.common import entries
 from nbtriton.magics.arguments import arguments
 from nbtriton.magics.ask import check_known
 from nbtriton.magics.cells import cell_name, find_model, in_cell, run_body, torch_modules
@@ -33,7 +34,7 @@ from nbtriton.model.config import (
     looks_like_pbtxt,
     parse_pbtxt,
 )
-from nbtriton.model.config.dataflow import parse_dataflow
+from nbtriton.model.config.dataflow import called_models, parse_dataflow
 from nbtriton.options.blocks import SCHEDULING
 from nbtriton.options.reading import name_list, unquoted
 from nbtriton.runtime.engine import ModelHandle
@@ -239,7 +240,8 @@ class DefineMagics(Magics):
         """Load an ensemble: loaded models, chained.
 
         The cell is config.pbtxt text, or one line per step: a name that no line assigns is an input
-        of the ensemble, and a name that no line uses is an output::
+        of the ensemble, and a name that no line uses is an output. A line may name a ready step
+        (``%triton_step``), which is loaded if no model has its name::
 
             %%triton_ensemble four_times
             half = double(IN=IN)
@@ -263,6 +265,7 @@ class DefineMagics(Magics):
                 if not config.platform:
                     config.platform = "ensemble"
             else:
+                _load_named(called_models(text))
                 loaded = [model.name for model in server().models() if model.state == "READY"]
                 config = parse_dataflow(
                     text,
@@ -302,6 +305,17 @@ def _load(config: ModelConfig, model: object = None, *, name: str, **options: An
     for _, text in remarks:
         _say(f"{name}: {text}")
     return ModelHandle(server(), name)
+
+
+def _load_named(names: Iterable[str]) -> None:
+    """Load the models that are not loaded and that an extension has under these names; say so."""
+    missing = [name for name in names if name not in server().engine.inspection.model_names()]
+    sources = [source for _, source in entries.working("models")] if missing else []
+    for name in missing:
+        source = next((one for one in sources if name in one), None)
+        if source is not None:
+            _load(ModelConfig(), source[name], name=name)
+            _say(f"{name}: no model had this name, so it is the ready step: {source[name]}")
 
 
 def _reload(config: ModelConfig, name: str, named: Collection[str]) -> ModelHandle:

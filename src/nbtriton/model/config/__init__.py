@@ -42,6 +42,7 @@ from nbtriton.model.config.own_parameters import (
     without_stand_in,
 )
 from nbtriton.model.config.pbtxt import format_pbtxt, looks_like_pbtxt, parse_pbtxt
+from nbtriton.model.config.ready import ReadyModel
 from nbtriton.model.config.signature import (
     TensorSpec,
     all_input_specs,
@@ -68,6 +69,7 @@ __all__ = [
     "Dumpable",
     "InstancePlan",
     "ModelConfig",
+    "ReadyModel",
     "TensorSpec",
     "all_input_specs",
     "all_output_specs",

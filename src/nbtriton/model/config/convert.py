@@ -344,6 +344,7 @@ def amend(
     given: str | bytes | Mapping[str, Any] | ModelConfig,
     *,
     source: str = "config.pbtxt",
+    whole: bool = True,
 ) -> ModelConfig:
     """Return a whole configuration as it is, or `base` with the changes of a fragment.
 
@@ -360,6 +361,8 @@ def amend(
         As for `as_config`; whole or a fragment by `is_whole`.
     source : str
         Name of a text in errors.
+    whole : bool
+        False: a whole configuration, too, changes only the fields that it names.
 
     Raises
     ------
@@ -378,7 +381,7 @@ def amend(
         value = read_json(given)
     is_text = isinstance(value, str | bytes)
     fragment = parse_pbtxt(value, source=source) if is_text else as_config(value)
-    if is_whole(fragment):
+    if whole and is_whole(fragment):
         return fragment
     amended = copy_of(base)
     _clear_lists(amended, fragment)

@@ -1,7 +1,8 @@
 """Ensembles written as dataflow lines, such as ``ids, mask = tokenizer(TEXT=excerpt)``.
 
 A line runs one model: keywords name its inputs, the names on the left take its outputs in the
-order of its configuration (``_`` leaves one out). A name that no line assigns is an input of the
+order of its configuration (``_`` leaves one out; the last ones need no name if the model has inputs of
+their names, which it passes on). A name that no line assigns is an input of the
 ensemble; one that no line uses, or that the caller lists, is an output.
 """
 
@@ -25,7 +26,7 @@ from nbtriton.model.config.signature import (
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-__all__ = ["parse_dataflow"]
+__all__ = ["called_models", "parse_dataflow"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +110,22 @@ def parse_dataflow(
     return config
 
 
+def called_models(text: str) -> list[str]:
+    """Return the names of the models that dataflow lines call, in their order, each once.
+
+    Raises
+    ------
+    ConfigError
+        The text is no Python.
+    """
+    calls = [
+        statement.value
+        for statement in _statements(text)
+        if isinstance(statement, ast.Assign) and isinstance(statement.value, ast.Call)
+    ]
+    return list(dict.fromkeys(_called(call) for call in calls))
+
+
 def _statements(text: str) -> list[ast.stmt]:
     try:
         return ast.parse(textwrap.dedent(text)).body
@@ -157,24 +174,30 @@ def _read_line(statement: ast.stmt, ensemble: str, models: Mapping[str, ModelCon
     inputs = _inputs(call, model, ensemble, models[model])
     names = _target_names(statement.targets[0])
     known = list(output_specs(models[model]))
-    if len(names) != len(known):
+    named = len(known)
+    while named > 1 and known[named - 1] in input_specs(models[model]):
+        named -= 1
+    if not named <= len(names) <= len(known):
         _fail(
             statement,
             f"model {model} has {_count(len(known), 'output')}, but the line names "
             f"{_count(len(names), 'output')}",
             f"{model} gives, in this order: {', '.join(known)}; use _ for one that is not needed",
         )
-    mapped = {output: own for output, own in zip(known, names, strict=True) if own != "_"}
+    mapped = {output: own for output, own in zip(known, names, strict=False) if own != "_"}
     if not mapped:
         _fail(statement, f"no output of model {model} is used", "give one of them a name")
     return _Line(statement.lineno, model, inputs, mapped)
 
 
-def _model_name(call: ast.Call, ensemble: str, models: Mapping[str, ModelConfig]) -> str:
+def _called(call: ast.Call) -> str:
     if isinstance(call.func, ast.Constant) and isinstance(call.func.value, str):
-        name = call.func.value
-    else:
-        name = ast.unparse(call.func)
+        return call.func.value
+    return ast.unparse(call.func)
+
+
+def _model_name(call: ast.Call, ensemble: str, models: Mapping[str, ModelConfig]) -> str:
+    name = _called(call)
     if name not in models:
         _fail(
             call,

@@ -123,7 +123,7 @@ class Server(InferenceCalls, Closing):
         model : object, optional
             A class with ``execute``, a `torch.nn.Module` (class or instance), an annotated
             function, the path of a ``model.py``, ``model.pt`` or ``model.onnx``, or an
-            ``onnx.ModelProto``. None for an ensemble and for a backend without code (`identity`),
+            ``onnx.ModelProto``; or a `ReadyModel`, whose own configuration `config` changes. None for an ensemble and for a backend without code (`identity`),
             or to keep the code of a model that is loaded.
         name : str, optional
             Needed where the configuration has none.

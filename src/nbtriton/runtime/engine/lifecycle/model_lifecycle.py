@@ -26,6 +26,7 @@ from nbtriton.model.config import (
     Difference,
     Dumpable,
     ModelConfig,
+    ReadyModel,
     as_config,
     differences,
     is_ensemble,
@@ -239,6 +240,8 @@ class ModelLifecycle:
         with self._lock:
             self._registry.check_open()
             check({"version": version}, {"version": optional(whole(0))})
+            if isinstance(model, ReadyModel):
+                config, model = model.configured(config), model.source
             wanted = ModelConfig() if config is None else as_config(config)
             name = model_name(wanted, name)
             entry = self._registry.entries.get(name)

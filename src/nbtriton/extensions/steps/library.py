@@ -1,0 +1,254 @@
+"""The folders of the ready steps: what each declares, and a model made of it."""
+
+from __future__ import annotations
+
+import ast
+import runpy
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache, cached_property
+from pathlib import Path
+from typing import Any, overload
+
+from nbtriton.backends.python import install_pb_utils
+from nbtriton.common.closing import ScratchFolder
+from nbtriton.common.errors import InvalidArgumentError, NotFoundError, nearest
+from nbtriton.common.packages import needed
+from nbtriton.model.config import ModelConfig, ReadyModel, parse_pbtxt
+
+__all__ = ["STEPS", "Declaration", "Parameter", "Step", "Steps", "step"]
+
+_HOME = Path(__file__).parent
+# In the order of a pipeline; each has a folder beside this file.
+_NAMES = (
+    "resize",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """A parameter of a step, as its ``model.py`` declares it.
+
+    Parameters
+    ----------
+    default : str
+        As it is written in a configuration; several values are separated by commas.
+    allowed : tuple or None
+        The lowest and the highest number, or the words; None for the name of a file.
+    help : str
+    """
+
+    default: str
+    allowed: tuple[Any, ...] | None
+    help: str
+
+    @property
+    def words(self) -> str:
+        """What may be given."""
+        if self.allowed is None:
+            return "a file"
+        if isinstance(self.allowed[0], str):
+            return ", ".join(self.allowed)
+        several = self.default.count(",") + 1
+        kind = "whole number" if isinstance(self.allowed[0], int) else "number"
+        numbers = f"a {kind}" if several == 1 else f"{several} {kind}s"
+        return f"{numbers} from {self.allowed[0]} to {self.allowed[1]}"
+
+
+@dataclass(frozen=True)
+class Declaration:
+    """What a step's folder says of it, without running or importing what it needs."""
+
+    name: str
+
+    @property
+    def folder(self) -> Path:
+        """The folder of a model repository."""
+        return _HOME / self.name
+
+    @property
+    def file(self) -> Path:
+        """Its ``model.py``."""
+        return self.folder / "1" / "model.py"
+
+    @property
+    def sentence(self) -> str:
+        """What it does, and by what: the first line of its file."""
+        with self.file.open(encoding="utf-8") as file:
+            return file.readline().strip().strip('"')
+
+    @cached_property
+    def parameters(self) -> Mapping[str, Parameter]:
+        """Its parameters, by name."""
+        body = ast.parse(self.file.read_bytes()).body
+        (declared,) = (
+            ast.literal_eval(node.value)
+            for node in body
+            if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "PARAMETERS"
+        )
+        return {name: Parameter(*parts) for name, parts in declared.items()}
+
+    @cached_property
+    def config(self) -> ModelConfig:
+        """Its configuration, with the defaults of its parameters."""
+        file = self.folder / "config.pbtxt"
+        return parse_pbtxt(file.read_bytes(), source=str(file))
+
+    def check(self, texts: Mapping[str, str]) -> None:
+        """Let the step's own file check its parameters.
+
+        Raises
+        ------
+        UnsupportedError
+            A package that it needs is missing.
+        InvalidArgumentError
+            A parameter does not exist, or has another value than it may.
+        """
+        for name in texts:
+            if name not in self.parameters:
+                raise InvalidArgumentError(
+                    f"the step '{self.name}' has no parameter '{name}'",
+                    hint=nearest(name, self.parameters) or "it has none",
+                )
+        install_pb_utils()
+        with needed(f"the step '{self.name}'"):
+            module = runpy.run_path(str(self.file))
+        for name, text in texts.items():
+            try:
+                module["read_parameters"]({name: text})
+            except ValueError:
+                known = self.parameters[name]
+                raise InvalidArgumentError(
+                    f"{name} of the step '{self.name}' must be {known.words}; found {text}",
+                    hint=f"{name}: {known.help} ({known.default})",
+                ) from None
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Step(ReadyModel):
+    """A ready step with its parameters, as a model for `nbtriton.Server.load`.
+
+    Parameters
+    ----------
+    name : str
+    parameters : mapping of str to str
+        All of them, as they stand in the configuration.
+    """
+
+    name: str
+    parameters: Mapping[str, str]
+
+    def __str__(self) -> str:
+        return " ".join([self.name, *(f"{key}={text}" for key, text in self.parameters.items())])
+
+    def __repr__(self) -> str:
+        return f"<step {self}>"
+
+
+class Steps(Mapping[str, Step]):
+    """All ready steps by name, each with its defaults; displayed as a table."""
+
+    def __getitem__(self, name: str) -> Step:
+        return step(name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(_NAMES)
+
+    def __len__(self) -> int:
+        return len(_NAMES)
+
+    def __contains__(self, name: object) -> bool:
+        return name in _NAMES
+
+
+STEPS = Steps()
+
+
+@overload
+def step(name: None = None) -> Steps: ...
+@overload
+def step(name: str, **parameters: object) -> Step: ...
+def step(name: str | None = None, **parameters: object) -> Step | Steps:
+    """Return a ready step as a model, or without a name all of them.
+
+    Parameters
+    ----------
+    name : str, optional
+    **parameters
+        Of the step; `Steps` shows them. Several numbers are a sequence or a text such as ``"224,224"``.
+
+    Raises
+    ------
+    NotFoundError
+        There is no such step, or no such file.
+    InvalidArgumentError
+        A parameter does not exist, or has another value than it may.
+    UnsupportedError
+        A package that the step needs is missing.
+
+    Examples
+    --------
+    >>> server.load("max_batch_size: 8", nt.step("resize", size=(4, 6)), name="thumb").name
+    'thumb'
+    >>> server.infer("thumb", {"IMAGE": np.zeros((1, 64, 48, 3), np.uint8)})["IMAGE"].shape
+    (1, 4, 6, 3)
+    """
+    if name is None:
+        return STEPS
+    if name not in STEPS:
+        raise NotFoundError(f"there is no step '{name}'", hint=nearest(name, _NAMES))
+    declared = declaration(name)
+    texts = {key: _text(value) for key, value in parameters.items()}
+    declared.check(texts)
+    config = ModelConfig()
+    config.CopyFrom(declared.config)
+    file, files = declared.file, _files(declared, texts)
+    if files:
+        file = _with_files(declared, files)
+    for key, text in texts.items():
+        config.parameters[key].string_value = files[key].name if key in files else text
+    defaults = {key: one.default for key, one in declared.parameters.items()}
+    return Step(config, file, name, {**defaults, **texts})
+
+
+@cache
+def declaration(name: str) -> Declaration:
+    """Return what a step's folder says; read once."""
+    return Declaration(name)
+
+
+def _text(value: object) -> str:
+    """Write a value as a configuration has it."""
+    if isinstance(value, str) or not isinstance(value, Sequence):
+        return str(value)
+    return ",".join(map(str, value))
+
+
+def _files(declared: Declaration, texts: Mapping[str, str]) -> dict[str, Path]:
+    """Return the files that parameters name."""
+    named = {
+        key: Path(text).expanduser()
+        for key, text in texts.items()
+        if declared.parameters[key].allowed is None and text
+    }
+    for key, path in named.items():
+        if not path.is_file():
+            raise NotFoundError(f"{key} of the step '{declared.name}': there is no file '{path}'")
+    return named
+
+
+@cache
+def _scratch() -> ScratchFolder:
+    """Return the folder of the steps with files, which lasts as long as the process."""
+    return ScratchFolder("nbtriton_steps_")
+
+
+def _with_files(declared: Declaration, files: Mapping[str, Path]) -> Path:
+    """Copy a step's folder, put the files beside its ``model.py``, and return that."""
+    folder = Path(tempfile.mkdtemp(dir=_scratch().path), declared.name)
+    shutil.copytree(declared.folder, folder, ignore=shutil.ignore_patterns("__pycache__"))
+    for file in files.values():
+        shutil.copyfile(file, folder / "1" / file.name)
+    return folder / "1" / "model.py"

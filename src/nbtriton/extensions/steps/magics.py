@@ -1,0 +1,82 @@
+"""The magic that lists and loads ready steps."""
+
+from __future__ import annotations
+
+import ast
+from typing import TYPE_CHECKING, Any
+
+from IPython.core.error import UsageError
+from IPython.core.magic import Magics, line_magic, magics_class, output_can_be_silenced
+from IPython.core.magic_arguments import argument, magic_arguments
+
+from nbtriton.extensions.steps.library import STEPS, declaration, step
+from nbtriton.magics.arguments import arguments
+from nbtriton.magics.common import keep, keep_option, parse
+from nbtriton.model.config import apply_options
+from nbtriton.options.blocks import SCHEDULING
+from nbtriton.options.reading import unquoted
+from nbtriton.serving.server import server
+
+if TYPE_CHECKING:
+    from IPython.core.interactiveshell import InteractiveShell
+
+__all__ = ["StepMagics"]
+
+
+@magics_class
+class StepMagics(Magics):
+    """``%triton_step``."""
+
+    @staticmethod
+    def completions(_magic: str, _shell: InteractiveShell) -> list[str]:
+        """Return the words that the line may begin with."""
+        return list(STEPS)
+
+    @output_can_be_silenced
+    @magic_arguments()
+    @argument("name", nargs="?", type=unquoted, help="the step; without it all are listed")
+    @argument(
+        "words", nargs="*", type=unquoted, metavar="[as MODEL] KEY=VALUE",
+        help="the name of the model, by default the step's; and parameters of the step",
+    )  # fmt: skip
+    @arguments(SCHEDULING)
+    @keep_option
+    @line_magic
+    def triton_step(self, line: str) -> Any:
+        """Load a ready step as a model, or list the steps.
+
+        A step is a folder of a model repository: what is loaded here is what is exported::
+
+            %triton_step
+            %triton_step resize as thumb size=32,32 filter=bicubic
+            %triton_step resize --instances 2
+        """
+        options = vars(parse(self.triton_step, line))
+        name, words, out = (options.pop(key) for key in ("name", "words", "out"))
+        if name is None:
+            return keep(self.shell, out, step())
+        model = name
+        if words[:1] == ["as"]:
+            if len(words) == 1:
+                raise UsageError("'as' needs the name of the model: %triton_step resize as thumb")
+            model, words = words[1], words[2:]
+        given = {}
+        for word in words:
+            key, equals, text = word.partition("=")
+            if not equals:
+                known = ", ".join(declaration(name).parameters) if name in STEPS else "…"
+                raise UsageError(f"'{word}' is no parameter: write KEY=VALUE, KEY one of {known}")
+            given[key] = _value(text)
+        made = step(name, **given)
+        config = apply_options(made.config, **options)
+        return keep(self.shell, out, server().load(config, made.source, name=model))
+
+
+def _value(text: str) -> object:
+    """Read a value as Python where it is a list of numbers in brackets; else it stays a text."""
+    if text[:1] in ("(", "["):
+        try:
+            return ast.literal_eval(text)
+        except (SyntaxError, ValueError):
+            return text
+    return text

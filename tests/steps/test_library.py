@@ -1,0 +1,133 @@
+"""The ready steps as a library: what each declares, and how a model is made of one."""
+
+from __future__ import annotations
+
+import ast
+
+import numpy as np
+import pytest
+
+import nbtriton as nt
+from nbtriton.common.errors import InvalidArgumentError, LoadError, NotFoundError
+from nbtriton.extensions.steps.library import Declaration
+from nbtriton.model.config import format_pbtxt
+
+STEPS = list(nt.step())
+# What a model.py may import beside the library that it wraps.
+PLAIN = {"json", "os", "numpy", "triton_python_backend_utils", "math", "io"}
+LIBRARIES = {"PIL", "scipy", "tokenizers", "torch", "av"}
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_a_folder_is_small_and_says_what_it_is(name):
+    declared = Declaration(name)
+    text = declared.file.read_text()
+    lines = text.splitlines() + (declared.folder / "config.pbtxt").read_text().splitlines()
+    assert len([line for line in lines if line.strip()]) <= 80
+    assert declared.sentence.endswith(".")
+    imported = {
+        (getattr(node, "module", None) or alias.name).partition(".")[0]
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.Import | ast.ImportFrom)
+        for alias in node.names
+    }
+    assert imported <= PLAIN | LIBRARIES
+    assert all(one.help for one in declared.parameters.values())
+
+
+def test_all_read_their_parameters_by_the_same_lines():
+    """A model.py stands alone, so each has these lines."""
+    found = set()
+    for name in STEPS:
+        body = ast.parse(Declaration(name).file.read_text()).body
+        found |= {
+            ast.unparse(node)
+            for node in body
+            if isinstance(node, ast.FunctionDef) and node.name == "read_parameters"
+        }
+    assert len(found) == 1
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_the_defaults_are_allowed(name):
+    pytest.importorskip("PIL")
+    declared = Declaration(name)
+    declared.check({key: one.default for key, one in declared.parameters.items()})
+
+
+def test_an_unknown_step_is_answered_with_the_nearest():
+    with pytest.raises(NotFoundError) as raised:
+        nt.step("resise")
+    assert raised.value.message == "there is no step 'resise'"
+    assert raised.value.hint == "did you mean 'resize'?"
+
+
+@pytest.mark.parametrize(
+    ("given", "message", "hint"),
+    [
+        ({"sise": 3}, "the step 'resize' has no parameter 'sise'", "did you mean 'size'?"),
+        (
+            {"size": 3},
+            "size of the step 'resize' must be 2 whole numbers from 1 to 16384; found 3",
+            "size: height and width in pixels (224,224)",
+        ),
+        (
+            {"size": (0, 9)},
+            "size of the step 'resize' must be 2 whole numbers from 1 to 16384; found 0,9",
+            "size: height and width in pixels (224,224)",
+        ),
+        (
+            {"filter": "cubic"},
+            "filter of the step 'resize' must be bilinear, bicubic, nearest; found cubic",
+            "filter: how pixels between pixels are made (bilinear)",
+        ),
+    ],
+)
+def test_wrong_parameters_are_named_with_their_bounds(given, message, hint):
+    with pytest.raises(InvalidArgumentError) as raised:
+        nt.step("resize", **given)
+    assert (raised.value.message, raised.value.hint) == (message, hint)
+
+
+def test_the_file_itself_checks_its_parameters_again(server):
+    """As in the real server, where the configuration may be written by hand."""
+    config = 'parameters { key: "size" value { string_value: "0,9" } }'
+    with pytest.raises(LoadError, match=r"parameter 'size' is '0,9', allowed is \(1, 16384\)"):
+        server.load(config, nt.step("resize"), name="m")
+    config = 'parameters { key: "sise" value { string_value: "3,9" } }'
+    with pytest.raises(LoadError, match="unknown parameter 'sise', known are size, filter"):
+        server.load(config, nt.step("resize"), name="m")
+
+
+def test_what_is_given_lies_over_the_steps_own_configuration(server):
+    server.load("max_batch_size: 2", nt.step("resize", size=(3, 5)), name="m")
+    config = server.config("m")
+    assert config.max_batch_size == 2
+    assert config.parameters["size"].string_value == "3,5"
+    assert [list(one.dims) for one in config.input] == [[-1, -1, 3]]
+    # A whole configuration, too.
+    server.load({"name": "m", "backend": "python", "max_batch_size": 4}, nt.step("resize"))
+    assert server.config("m").max_batch_size == 4
+    image = np.zeros((4, 8, 8, 3), np.uint8)
+    assert server.infer("m", {"IMAGE": image})["IMAGE"].shape == (4, 224, 224, 3)
+
+
+def test_a_step_is_not_changed_by_a_load(server):
+    made = nt.step("resize")
+    before = format_pbtxt(made.config)
+    server.load("max_batch_size: 2", made, name="a")
+    server.load(None, made, name="b")
+    assert format_pbtxt(made.config) == before
+    assert server.config("b").max_batch_size == 64
+
+
+def test_export_copies_the_folder(server, tmp_path):
+    server.load(None, nt.step("resize", size=(3, 5)), name="thumb")
+    server.export(tmp_path)
+    declared = Declaration("resize")
+    assert (tmp_path / "thumb" / "1" / "model.py").read_bytes() == declared.file.read_bytes()
+    with nt.Server(gpus=()) as other:
+        other.load_repository(tmp_path)
+        image = np.arange(2 * 9 * 9 * 3, dtype=np.uint8).reshape(2, 9, 9, 3)
+        here = server.infer("thumb", {"IMAGE": image})["IMAGE"]
+        assert (other.infer("thumb", {"IMAGE": image})["IMAGE"] == here).all()
