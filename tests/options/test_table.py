@@ -97,7 +97,7 @@ def test_the_magic_has_the_options_of_the_table(magic, table):
 
 
 # Names of what is given, not options.
-NAMES = {"plot": ["named"]}
+NAMES = {"plot": ["named"], "step": ["parameters"]}
 
 
 def public_calls() -> dict[str, Any]:
