@@ -12,13 +12,14 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from nbtriton.lab.perf.settings import PERF
+from nbtriton.lab.simulate.settings import PROFILE, TUNE
 from nbtriton.model.config import field_effects
-from nbtriton.options.blocks import PERF, PROFILE, TUNE
-from nbtriton.options.endpoints import ENDPOINTS
 from nbtriton.options.repository import EXPORT, REPOSITORY
 from nbtriton.options.server import SERVER
 from nbtriton.options.table import Option
 from nbtriton.serving.frontends.serve.flags import NO_EFFECT, groups
+from nbtriton.serving.settings import ENDPOINTS
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "configuration.md"
 

@@ -11,7 +11,6 @@ import pytest
 
 from nbtriton.common.errors import InvalidArgumentError, UnavailableError
 from nbtriton.magics.cli import main
-from nbtriton.options.endpoints import ENDPOINTS
 from nbtriton.serving.frontends.serve.flags import flags_by_name, parse_flags
 from nbtriton.serving.frontends.serve.options import (
     cache_bytes,
@@ -20,6 +19,7 @@ from nbtriton.serving.frontends.serve.options import (
     server_options,
     trace_settings,
 )
+from nbtriton.serving.settings import ENDPOINTS
 from tests.children import run_python
 
 RESTRICTED_TWICE = (

@@ -11,14 +11,16 @@ import pytest
 import nbtriton as nt
 from nbtriton.common.errors import InvalidArgumentError
 from nbtriton.extensions.recordings.options import REPLAY
+from nbtriton.lab.perf.settings import DATA, LOAD, PERF
 from nbtriton.lab.simulate.prediction import _PLACE
+from nbtriton.lab.simulate.settings import PROFILE, TUNE
 from nbtriton.magics import cli, magic_methods
-from nbtriton.options import Option, blocks, only
-from nbtriton.options.endpoints import ENDPOINTS
+from nbtriton.options import Option, only
 from nbtriton.options.repository import EXPORT, REPOSITORY
 from nbtriton.options.server import SERVER
 from nbtriton.serving.frontends import serve
 from nbtriton.serving.frontends.serve.flags import flags_by_name
+from nbtriton.serving.settings import ENDPOINTS
 
 # Of nt.perf alone: Python objects, and what a line says by its place.
 IN_PYTHON = {"server", "model", "observer", "background"}
@@ -26,12 +28,12 @@ IN_PYTHON = {"server", "model", "observer", "background"}
 
 def declared() -> dict[str, Option]:
     """Return the options of a measurement by their names in Python."""
-    return {**blocks.PERF, "zero_input": only(blocks.DATA, "-z")[0]}
+    return {**PERF, "zero_input": only(DATA, "-z")[0]}
 
 
 def test_python_documents_each_option_of_a_measurement():
     described = re.findall(r"^([\w, ]+) : ", inspect.getdoc(nt.perf), re.MULTILINE)
-    assert {name for line in described for name in line.split(", ")} - IN_PYTHON == set(blocks.PERF)
+    assert {name for line in described for name in line.split(", ")} - IN_PYTHON == set(PERF)
 
 
 def test_the_command_line_has_what_is_declared():
@@ -45,7 +47,7 @@ def test_the_command_line_has_what_is_declared():
 
 
 def test_only_finds_options_by_any_spelling():
-    assert [option.parameter for option in only(blocks.LOAD, "-c", "--speed")] == [
+    assert [option.parameter for option in only(LOAD, "-c", "--speed")] == [
         "concurrency",
         "speed",
     ]
@@ -62,7 +64,7 @@ def flags_of_magic(name: str) -> set[str]:
     return {flag for action in actions for flag in action.option_strings}
 
 
-WHATIF = {name: one for name, one in blocks.PERF.items() if name not in _PLACE}
+WHATIF = {name: one for name, one in PERF.items() if name not in _PLACE}
 
 
 @pytest.mark.parametrize(
@@ -70,8 +72,8 @@ WHATIF = {name: one for name, one in blocks.PERF.items() if name not in _PLACE}
     [
         (nt.Server, SERVER), (nt.server, SERVER), (nt.Server.set_options, SERVER),
         (nt.Server.serve, ENDPOINTS), (serve, ENDPOINTS), (nt.Server.load_repository, REPOSITORY), (nt.Server.export, EXPORT),
-        (nt.perf, blocks.PERF), (nt.PerfRun, blocks.PERF), (nt.compare, blocks.PERF), (nt.whatif, WHATIF),
-        (nt.profile, blocks.PROFILE), (nt.tune, blocks.TUNE), (nt.replay, REPLAY),
+        (nt.perf, PERF), (nt.PerfRun, PERF), (nt.compare, PERF), (nt.whatif, WHATIF),
+        (nt.profile, PROFILE), (nt.tune, TUNE), (nt.replay, REPLAY),
     ],
 )  # fmt: skip
 def test_signature_and_help_of_python_are_those_of_the_table(call, table):
@@ -87,8 +89,8 @@ def test_signature_and_help_of_python_are_those_of_the_table(call, table):
 @pytest.mark.parametrize(
     ("magic", "table"),
     [
-        ("triton_server", SERVER), ("triton_serve", ENDPOINTS), ("triton_load", REPOSITORY), ("triton_export", EXPORT), ("triton_perf", blocks.PERF), ("triton_whatif", WHATIF),
-        ("triton_profile", blocks.PROFILE), ("triton_tune", blocks.TUNE), ("triton_replay", REPLAY),
+        ("triton_server", SERVER), ("triton_serve", ENDPOINTS), ("triton_load", REPOSITORY), ("triton_export", EXPORT), ("triton_perf", PERF), ("triton_whatif", WHATIF),
+        ("triton_profile", PROFILE), ("triton_tune", TUNE), ("triton_replay", REPLAY),
     ],
 )  # fmt: skip
 def test_the_magic_has_the_options_of_the_table(magic, table):

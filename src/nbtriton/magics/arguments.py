@@ -1,4 +1,4 @@
-"""Options of `nbtriton.options.blocks` as options of magics, and the values of those that are expressions."""
+"""Options of the tables as options of magics, and the values of those that are expressions."""
 
 from __future__ import annotations
 

@@ -13,8 +13,8 @@ from typing import Any
 from nbtriton.common import __version__, entries
 from nbtriton.common.errors import InvalidArgumentError, TritonError, nearest
 from nbtriton.common.packages import core_is_compiled
+from nbtriton.lab.perf.settings import DATA, PERF
 from nbtriton.options import only
-from nbtriton.options.blocks import DATA, PERF
 from nbtriton.options.reading import float_list
 from nbtriton.options.repository import EXPORT, REPOSITORY
 from nbtriton.options.server import SERVER

@@ -7,9 +7,7 @@ from typing import Any
 from IPython.core.magic import Magics, line_magic, magics_class, output_can_be_silenced
 from IPython.core.magic_arguments import argument, magic_arguments
 
-from nbtriton.magics.arguments import arguments, read_options
-from nbtriton.magics.common import keep, keep_option, parse
-from nbtriton.options.blocks import (
+from nbtriton.lab.perf.settings import (
     DATA,
     LOAD,
     MEMORY,
@@ -20,6 +18,8 @@ from nbtriton.options.blocks import (
     SWEEP,
     WINDOWS,
 )
+from nbtriton.magics.arguments import arguments, read_options
+from nbtriton.magics.common import keep, keep_option, parse
 from nbtriton.options.reading import unquoted
 from nbtriton.serving.server import server
 

@@ -9,9 +9,10 @@ from IPython.core.magic_arguments import argument, magic_arguments
 
 from nbtriton.common.errors import InvalidArgumentError
 from nbtriton.common.quoting import quoted
+from nbtriton.lab.perf.settings import DATA, LOAD, RUN, SEQUENCES, SWEEP, WINDOWS
+from nbtriton.lab.simulate.settings import PROFILE, TUNE
 from nbtriton.magics.arguments import arguments, profile_option, read_options, read_profile
 from nbtriton.magics.common import keep, keep_option, parse
-from nbtriton.options.blocks import DATA, LOAD, PROFILE, RUN, SEQUENCES, SWEEP, TUNE, WINDOWS
 from nbtriton.options.reading import unquoted
 from nbtriton.serving.server import server
 

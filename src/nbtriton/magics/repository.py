@@ -17,10 +17,10 @@ from nbtriton.common import entries
 from nbtriton.common.errors import LoadWarning
 from nbtriton.magics.arguments import arguments
 from nbtriton.magics.common import evaluate, keep, keep_option, parse
-from nbtriton.options.endpoints import ENDPOINTS, endpoint_port
 from nbtriton.options.reading import unquoted
 from nbtriton.options.repository import EXPORT, REPOSITORY
 from nbtriton.serving.server import server
+from nbtriton.serving.settings import ENDPOINTS, endpoint_port
 
 if TYPE_CHECKING:
     from nbtriton.serving.frontends import Endpoints

@@ -5,15 +5,12 @@ import math
 import threading
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypedDict
+from typing import Annotated, Any, TypedDict
 
 from nbtriton.common.checks import MAPPING, NAMES, SWITCH, Kind, is_number, optional, whole
 from nbtriton.options.reading import name_list
 from nbtriton.options.table import Option, table_of
 from nbtriton.options.triton import BOOLEAN, INTEGER, NAME
-
-if TYPE_CHECKING:
-    from nbtriton.extensions.verify.find_server import RealServer
 
 __all__ = ["COPY", "EXPORT", "REPOSITORY", "CopySettings", "ExportSettings", "RepositorySettings"]
 
@@ -83,7 +80,7 @@ class ExportSettings(CopySettings, total=False):
         "--verify", "compare with the real tritonserver, model by model", default=False, action="store_true")]  # fmt: skip
     requests: Annotated["Mapping[str, Sequence[Mapping[str, Any]]] | None", Option(
         "--requests", "what to verify with: model to list of mappings; generated ones by default", "EXPR")]  # fmt: skip
-    reference: Annotated["RealServer | Path | str | None", Option(
+    reference: Annotated["Path | str | object | None", Option(
         "--reference", "the real server, by default found on PATH; 'install' sets one up (a minute, 150 MB)", "PATH|install")]  # fmt: skip
 
 

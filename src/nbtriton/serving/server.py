@@ -12,19 +12,17 @@ from typing import TYPE_CHECKING, Any, Self, Unpack
 from nbtriton.backends.forking import per_process
 from nbtriton.common import entries
 from nbtriton.common.errors import LoadWarning, UnsupportedError
-from nbtriton.options.endpoints import ENDPOINTS, EndpointSettings, endpoint_ports
 from nbtriton.options.repository import COPY, EXPORT, REPOSITORY, ExportSettings, RepositorySettings
 from nbtriton.options.server import SERVER, ServerSettings
 from nbtriton.options.table import read_settings, signed
 from nbtriton.runtime.engine import Server as EngineServer
 from nbtriton.runtime.engine.lifecycle.options import ServerOptions
+from nbtriton.serving.settings import ENDPOINTS, EndpointSettings, endpoint_ports
 
 if TYPE_CHECKING:
-    from nbtriton.extensions.verify.find_server import RealServer
-    from nbtriton.extensions.verify.verification import Verification
     from nbtriton.serving.frontends import Endpoints
     from nbtriton.serving.repository.control import ModelControl
-    from nbtriton.serving.repository.export.writer import Exported
+    from nbtriton.serving.repository.export.writer import Exported, Verified
 
 __all__ = ["Server", "close_server", "server"]
 
@@ -121,7 +119,7 @@ class Server(EngineServer):  # noqa: D101 - the docstring of what it extends
         *,
         on_progress: Callable[[str], None] = lambda _: None,
         **options: Unpack[ExportSettings],
-    ) -> Exported | Verification:
+    ) -> Exported | Verified:
         """Write models as a repository for the real Triton.
 
         Warns about every notebook variable that a model uses and its file lacks.
@@ -140,7 +138,7 @@ class Server(EngineServer):  # noqa: D101 - the docstring of what it extends
 
         Returns
         -------
-        Exported or Verification
+        Exported or Verified
             Both are displayed as tables.
 
         Raises
@@ -188,7 +186,7 @@ class Server(EngineServer):  # noqa: D101 - the docstring of what it extends
         Parameters
         ----------
         **options
-            See `nbtriton.options.endpoints.EndpointSettings`, and of each endpoint that an extension adds ``NAME_port``.
+            See `nbtriton.serving.settings.EndpointSettings`, and of each endpoint that an extension adds ``NAME_port``.
 
         Returns
         -------
@@ -258,12 +256,12 @@ class Server(EngineServer):  # noqa: D101 - the docstring of what it extends
             control.clean_up()
 
 
-def _verification(reference: RealServer | Path | str | None) -> Callable[..., Verification]:
+def _verification(reference: object) -> Callable[..., Verified]:
     """Return what compares a repository with a real server."""
     place = entries.place_of("verifiers", "tritonserver")
     if place is None:
         raise UnsupportedError("verify=True needs nbtriton.extensions.verify, which is not here")
-    found: Callable[..., Verification] = entries.load(place)(reference)
+    found: Callable[..., Verified] = entries.load(place)(reference)
     return found
 
 

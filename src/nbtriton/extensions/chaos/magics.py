@@ -8,10 +8,10 @@ from typing import Any
 from IPython.core.magic import Magics, line_magic, magics_class, output_can_be_silenced
 from IPython.core.magic_arguments import argument, magic_arguments
 
+from nbtriton.lab.perf.settings import DATA, RUN
 from nbtriton.magics.arguments import arguments, read_options
 from nbtriton.magics.common import keep, keep_option, parse
 from nbtriton.options import only
-from nbtriton.options.blocks import DATA, RUN
 from nbtriton.options.reading import name_list, unquoted
 from nbtriton.serving.server import server
 

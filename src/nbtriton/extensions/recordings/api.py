@@ -29,6 +29,7 @@ from nbtriton.lab.perf.recording import Recording
 from nbtriton.lab.perf.remote import RemoteServer, Target
 from nbtriton.lab.perf.report import PerfReport
 from nbtriton.lab.perf.run import environment_of, open_target, place_of
+from nbtriton.lab.perf.settings import SWEEP
 from nbtriton.lab.perf.source import PointSource
 from nbtriton.lab.perf.sweep import (
     Configuration,
@@ -41,7 +42,6 @@ from nbtriton.lab.perf.windows import StabilityRule
 from nbtriton.lab.simulate import Profile
 from nbtriton.lab.simulate.prediction import profile_under
 from nbtriton.model.config import normalize
-from nbtriton.options.blocks import SWEEP
 from nbtriton.options.table import read_settings, signed
 
 if TYPE_CHECKING:

@@ -6,16 +6,8 @@ from pathlib import Path
 from typing import Annotated
 
 from nbtriton.common.checks import PATH, optional
+from nbtriton.lab.perf.settings import KindSweep, Percentile, Protocol, Seed, Shapes, Speed, Sweep
 from nbtriton.options import Option
-from nbtriton.options.blocks import (
-    KindSweep,
-    Percentile,
-    Protocol,
-    Seed,
-    Shapes,
-    Speed,
-    Sweep,
-)
 from nbtriton.options.reading import name_list
 from nbtriton.options.table import table_of
 

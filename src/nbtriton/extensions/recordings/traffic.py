@@ -10,10 +10,10 @@ import numpy as np
 
 from nbtriton.common.checks import NAMES, check
 from nbtriton.common.errors import InternalError, InvalidArgumentError
-from nbtriton.lab.perf.data import Request, fill, generate
+from nbtriton.lab.perf.data import STRING_LENGTH, Request, fill, generate
 from nbtriton.lab.perf.recording import RecordedInputs, RecordedRequest, RecordedTensor, Recording
 from nbtriton.lab.perf.sweep import Configured
-from nbtriton.lab.perf.traffic import STRING_LENGTH, Call
+from nbtriton.lab.perf.traffic import Call
 from nbtriton.model.config import ModelConfig, TensorSpec
 from nbtriton.options.blocks import CallOptions
 from nbtriton.serving.clients.base import tensor_of

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Unpack
 from nbtriton.lab.perf.options import PerfOptions
 from nbtriton.lab.perf.progress import Observer
 from nbtriton.lab.perf.report import PerfReport
-from nbtriton.options.blocks import PERF, PerfSettings
+from nbtriton.lab.perf.settings import PERF, PerfSettings
 from nbtriton.options.table import signed
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from nbtriton.lab.perf.options import PerfOptions
 from nbtriton.lab.perf.progress import Observer, PerfProgress, progress_line
 from nbtriton.lab.perf.report import PerfReport
 from nbtriton.lab.perf.run import run
-from nbtriton.options.blocks import PERF, PerfSettings
+from nbtriton.lab.perf.settings import PERF, PerfSettings
 from nbtriton.options.table import signed
 from nbtriton.runtime.engine.interrupts import wait_in_slices
 
@@ -35,7 +35,7 @@ class PerfRun:
     server, model, observer
         As for `nbtriton.perf`; an `observer` is called in the run's thread.
     **options
-        See `nbtriton.options.blocks.PerfSettings`.
+        See `nbtriton.lab.perf.settings.PerfSettings`.
 
     Attributes
     ----------

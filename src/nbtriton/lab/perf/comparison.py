@@ -17,7 +17,7 @@ from nbtriton.lab.perf.point import PerfPoint, row_of
 from nbtriton.lab.perf.progress import Observer, PerfProgress
 from nbtriton.lab.perf.report import PerfReport
 from nbtriton.lab.perf.run import run
-from nbtriton.options.blocks import PERF, PerfSettings
+from nbtriton.lab.perf.settings import PERF, PerfSettings
 from nbtriton.options.table import signed
 
 if TYPE_CHECKING:
@@ -165,7 +165,7 @@ def compare(
     observer : callable, optional
         As for `nbtriton.perf`.
     **options
-        See `nbtriton.options.blocks.PerfSettings`.
+        See `nbtriton.lab.perf.settings.PerfSettings`.
 
     Returns
     -------

@@ -10,7 +10,6 @@ import numpy as np
 
 from nbtriton.common.errors import InvalidArgumentError, nearest
 from nbtriton.common.packages import needed
-from nbtriton.lab.perf.traffic import STRING_LENGTH
 from nbtriton.model.config import ModelConfig, TensorSpec, input_specs
 from nbtriton.model.tensors import Array, as_array, gather, numpy_dtype, shape_of, to_torch
 
@@ -20,6 +19,7 @@ InputData = Literal["random", "zero"]
 Request = Mapping[str, Array]
 Inputs = Mapping[str, object] | Sequence[Mapping[str, object]]
 
+STRING_LENGTH = 128  # PA31, as perf_analyzer has it
 # perf_analyzer fills integers with random bytes, too large for any embedding or label table; numbers
 # below 128 fit every integer type.
 INTEGER_END = 128

@@ -23,10 +23,11 @@ from nbtriton.lab.perf.measure import WindowPlan
 from nbtriton.lab.perf.progress import Observer
 from nbtriton.lab.perf.recording import Recording
 from nbtriton.lab.perf.search import LevelPlan, check_search
+from nbtriton.lab.perf.settings import PERF, PLACEMENT, SWEEP, PerfSettings
 from nbtriton.lab.perf.sweep import Configuration, combinations
 from nbtriton.lab.perf.traffic import SequencePlan, read_id_range
 from nbtriton.lab.perf.windows import STABLE_WINDOWS, StabilityRule
-from nbtriton.options.blocks import PERF, PLACEMENT, SWEEP, CallOptions, PerfSettings
+from nbtriton.options.blocks import CallOptions
 from nbtriton.options.table import read_settings
 
 if TYPE_CHECKING:

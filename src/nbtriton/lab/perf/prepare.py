@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from nbtriton.common.errors import InvalidArgumentError
-from nbtriton.lab.perf.traffic import STRING_LENGTH, SequenceData, SequencePlan
+from nbtriton.lab.perf.data import STRING_LENGTH
+from nbtriton.lab.perf.traffic import SequenceData, SequencePlan
 from nbtriton.model.config import ModelConfig, enum_name
 from nbtriton.options.blocks import CallOptions
 

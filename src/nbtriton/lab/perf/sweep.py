@@ -17,6 +17,7 @@ from nbtriton.common.errors import (
     nearest,
 )
 from nbtriton.lab.perf.placement import placed, placement_list
+from nbtriton.lab.perf.settings import SweepSettings
 from nbtriton.model.config import (
     ModelConfig,
     apply_options,
@@ -25,7 +26,6 @@ from nbtriton.model.config import (
     validate,
     validate_instance_groups,
 )
-from nbtriton.options.blocks import SweepSettings
 from nbtriton.options.server import SERVER
 
 if TYPE_CHECKING:

@@ -10,14 +10,12 @@ import random
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from nbtriton.common.errors import InvalidArgumentError
+from nbtriton.lab.perf.data import Request
 from nbtriton.lab.perf.loads import Concurrency, Load
 from nbtriton.options.blocks import CallOptions
-
-if TYPE_CHECKING:
-    from nbtriton.lab.perf.data import Request
 
 __all__ = [
     "Call",
@@ -31,7 +29,6 @@ __all__ = [
 
 # perf_analyzer's defaults.
 LENGTH = 20
-STRING_LENGTH = 128  # PA31
 OUTPUT_BYTES = 102_400
 NUM_OF_SEQUENCES = 4
 

@@ -17,6 +17,7 @@ from nbtriton.lab.perf.prepare import Data, Workload, sequence_plan, workloads
 from nbtriton.lab.perf.progress import LevelProgress, Observer
 from nbtriton.lab.perf.report import PerfReport
 from nbtriton.lab.perf.session import Session
+from nbtriton.lab.perf.settings import PERF, PerfSettings
 from nbtriton.lab.perf.source import PointSource
 from nbtriton.lab.perf.sweep import SERVER_OPTIONS, Configuration, SweepPlan, model_tree
 from nbtriton.lab.perf.traffic import SequenceData, SequencePlan
@@ -24,7 +25,6 @@ from nbtriton.lab.simulate.experiment import Experiment
 from nbtriton.lab.simulate.model_profile import Profile
 from nbtriton.lab.simulate.server import DOUBTFUL
 from nbtriton.model.config import normalize
-from nbtriton.options.blocks import PERF, PerfSettings
 from nbtriton.options.table import signed
 
 __all__ = ["profile_under", "whatif"]
@@ -67,7 +67,7 @@ def whatif(
     observer : callable, optional
         As for `nbtriton.perf`.
     **options
-        See `nbtriton.options.blocks.PerfSettings`.
+        See `nbtriton.lab.perf.settings.PerfSettings`.
 
     Returns
     -------

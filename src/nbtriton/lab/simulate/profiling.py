@@ -34,8 +34,8 @@ from nbtriton.lab.simulate.calibration import TURNS, Calibration
 from nbtriton.lab.simulate.executions import executions_of, points_of, without_executions
 from nbtriton.lab.simulate.model_profile import Profile, ServicePoint
 from nbtriton.lab.simulate.profile_plan import ProfilePlan, profile_plan
+from nbtriton.lab.simulate.settings import PROFILE, ProfileSettings
 from nbtriton.model.config import format_pbtxt
-from nbtriton.options.blocks import PROFILE, ProfileSettings
 from nbtriton.options.table import read_settings, signed
 
 if TYPE_CHECKING:

@@ -31,9 +31,9 @@ from nbtriton.lab.simulate.placing import PlacementSearch
 from nbtriton.lab.simulate.profiling import profile as measure_profile
 from nbtriton.lab.simulate.search import Candidate, Goal, Search, Space
 from nbtriton.lab.simulate.server import DOUBTFUL
+from nbtriton.lab.simulate.settings import TUNE, TuneSettings
 from nbtriton.lab.simulate.tuned import Finalist, Tuning, flat_options, simulated_text
 from nbtriton.model.config import ModelConfig
-from nbtriton.options.blocks import TUNE, TuneSettings
 from nbtriton.options.table import read_settings, signed
 
 if TYPE_CHECKING:

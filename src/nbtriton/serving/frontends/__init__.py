@@ -17,7 +17,6 @@ from nbtriton.common import entries
 from nbtriton.common.checks import Kind, check, optional
 from nbtriton.common.closing import Closing
 from nbtriton.common.errors import UnavailableError
-from nbtriton.options.endpoints import ENDPOINTS, PORT, EndpointSettings, endpoint_ports
 from nbtriton.options.table import read_settings, signed
 from nbtriton.runtime.engine.forks import notify_in_children
 from nbtriton.runtime.engine.interrupts import interrupts_deferred
@@ -32,6 +31,7 @@ from nbtriton.serving.frontends.serve.logs import LogSettings
 from nbtriton.serving.frontends.service import Control, Limits, NoControl, Service, forwards_of
 from nbtriton.serving.frontends.spans import OpenTelemetry, SpanExport
 from nbtriton.serving.frontends.tracing import TraceValues, Tracing
+from nbtriton.serving.settings import ENDPOINTS, PORT, EndpointSettings, endpoint_ports
 
 if TYPE_CHECKING:
     from nbtriton.runtime.engine import Server
@@ -196,7 +196,7 @@ def serve(server: Server, **options: Unpack[EndpointSettings]) -> Endpoints:
     server : Server
         Stays open when the endpoints close.
     **options
-        See `nbtriton.options.endpoints.EndpointSettings`, and of each endpoint that an extension adds ``NAME_port`` and
+        See `nbtriton.serving.settings.EndpointSettings`, and of each endpoint that an extension adds ``NAME_port`` and
         ``NAME``, its options.
 
     Returns

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from nbtriton.lab.simulate.core.device import Stream
-from nbtriton.lab.simulate.core.world import Event, Request, Thread
+from nbtriton.lab.simulate.core.world import Event, Executor, ModelExecutions, Request, Thread
 from nbtriton.scheduling import RunBatch
-
-if TYPE_CHECKING:
-    from nbtriton.lab.simulate.core.model import Model
 
 __all__ = ["Instance", "Start"]
 
 
-class Instance(Event):
+class Instance(Executor):
     """An instance of a model; also the event of its execution's end.
 
     Attributes
@@ -23,10 +18,8 @@ class Instance(Event):
         The instance's own thread.
     inline : Thread or None
         The caller's thread, where that executes the batch.
-    run : RunBatch or None
-        The current batch.
-    start_ns, due, ended_ns : int
-        Begin and expected end of the current execution, and end of the last one.
+    due : int
+        The expected end of the current execution.
     answering_until : int
         When its response thread will have answered an earlier batch.
     holds : bool
@@ -36,21 +29,17 @@ class Instance(Event):
     """
 
     __slots__ = (
-        "_loses", "_lost", "_pace", "_queued", "_since", "_taken", "_waiting", "answering_until", "due",
-        "ended_ns", "holds", "index", "inline", "model", "run", "start_ns", "stream",
-        "thread",
+        "_loses", "_lost", "_pace", "_queued", "_since", "_taken", "_waiting", "answering_until", "due", "holds", "index",
+        "inline", "stream", "thread",
     )  # fmt: skip
 
-    def __init__(self, model: Model, index: int) -> None:
-        self.model = model
+    def __init__(self, model: ModelExecutions, index: int) -> None:
+        super().__init__(model)
         self.index = index
         self.thread = Thread()
         self.thread.instance = self
         self.inline: Thread | None = None
-        self.run: RunBatch | None = None
-        self.start_ns = 0
         self.due = 0
-        self.ended_ns = 0
         self.answering_until = 0
         self.holds = False
         self.stream = Stream()
@@ -63,7 +52,6 @@ class Instance(Event):
         self._loses = 1.0  # factor of the former
 
     def begin(self, now: int, run: RunBatch, inline: Thread | None) -> None:
-        """Begin to execute a batch."""
         model = self.model
         world = model.world
         self.run = run
@@ -95,14 +83,12 @@ class Instance(Event):
         world.calendar.at(self.due, self)
 
     def ends_at(self) -> int:
-        """Return when the execution will end, delayed by the work of other threads."""
         lost_ns, taken_ns = self.model.lost_ns, self.model.taken_ns
         self.due += int(self._loses * (lost_ns - self._lost)) + taken_ns - self._taken
         self._lost, self._taken = lost_ns, taken_ns
         return self.due
 
     def set_pace(self, now: int) -> None:
-        """Adapt the expected end: other executions began or ended."""
         run = self.run
         if run is None or self.start_ns >= now:
             return

@@ -7,7 +7,15 @@ from typing import Final
 from nbtriton.lab.simulate.core.device import OnDevice
 from nbtriton.lab.simulate.core.instance import Instance, Start
 from nbtriton.lab.simulate.core.service import ServiceTimes
-from nbtriton.lab.simulate.core.world import Event, Request, Runtime, Thread, World
+from nbtriton.lab.simulate.core.world import (
+    Event,
+    Executor,
+    ModelExecutions,
+    Request,
+    Runtime,
+    Thread,
+    World,
+)
 from nbtriton.scheduling import (
     Batcher,
     CacheSpace,
@@ -57,7 +65,9 @@ class Limiter:
             self._staged.discard(one)
             chosen.append(one)
         for instance in chosen:
-            instance.model.granted(thread, instance)
+            model = instance.model
+            assert isinstance(model, Model)
+            model.granted(thread, instance)
 
 
 class _Answers(Event):
@@ -77,7 +87,7 @@ class _Answers(Event):
         self._instance.answering_until = thread.now
 
 
-class Model(Runtime):
+class Model(ModelExecutions):
     """A model with instances; the event of its timer.
 
     Parameters
@@ -87,38 +97,15 @@ class Model(Runtime):
     batcher : Batcher or SequenceBatcher
         The engine's own scheduler.
     instances : int
-    service : ServiceTimes
-    demand, python : float
-        Cores that an execution alone keeps busy, and the share of its time in which it holds the
-        interpreter.
-    contends : bool
-        Its executions slow each other down.
-    gives_way : list of (float, float), optional
-        By number of concurrent executions, ascending: the share of other threads' work that delays each.
-    uneven : list of float, optional
-        Factors of that delay, by equal parts of the distribution of execution times.
-    threaded : bool
-        Its instances are threads of the server's process.
     ordered : bool
         Responses leave in the order of their requests.
-    device : OnDevice or None
-        The use of devices by its executions; None where all is on the host.
-
-    Attributes
-    ----------
-    yields : float
-        The share of other threads' work that delays an execution now.
-    lost_ns : int
-        Cumulative delay of a permanent execution by the work for requests.
-    taken_ns : int
-        Cumulative delay by threads that woke up.
+    service, demand, python, contends, gives_way, uneven, threaded, device
+        As `ModelExecutions` has them.
     """
 
     __slots__ = (
-        "_count", "_order", "_sequences", "_timer", "_woken_at", "batcher", "cache",
-        "contends", "demand", "device", "gives_way", "header_bytes", "highest_level", "insert_ns", "instances",
-        "largest", "limiter", "lookup_cost_ns", "lost_ns", "offloads", "python", "reasons", "row_bytes", "running",
-        "service", "taken_ns", "threaded", "uneven", "world", "yields",
+        "_count", "_order", "_sequences", "_timer", "_woken_at", "batcher", "cache", "header_bytes", "insert_ns", "instances",
+        "largest", "limiter", "lookup_cost_ns", "offloads", "reasons", "row_bytes",
     )  # fmt: skip
 
     def __init__(
@@ -138,25 +125,22 @@ class Model(Runtime):
         ordered: bool = False,
         device: OnDevice | None = None,
     ) -> None:
-        super().__init__(name)
-        self.world = world
+        super().__init__(
+            name,
+            world,
+            service,
+            demand,
+            python,
+            contends,
+            gives_way or [],
+            uneven or [1.0],
+            threaded,
+            device,
+        )
         self.batcher = batcher
-        self.service = service
-        self.demand = demand
-        self.python = python
-        self.contends = contends
-        self.gives_way = gives_way or []
-        self.uneven = uneven or [1.0]
-        self.threaded = threaded
-        self.yields = 0.0
-        self.lost_ns = 0
-        self.taken_ns = 0
-        self.device = device
         # A second thread does not help a model that keeps the interpreter.
         self.offloads = python < 0.5
-        self.running = 0
         self.largest = 0
-        self.highest_level = 0.0
         self.reasons: dict[str, int] = {}
         self.cache: CacheSpace | None = None
         self.lookup_cost_ns = 0
@@ -171,31 +155,6 @@ class Model(Runtime):
         self._count = 0
         self._woken_at = -1
         self._timer = _Timer(self)
-
-    # -- contention ------------------------------------------------------------------------------
-
-    def level(self) -> float:
-        """Return the number of concurrent executions; those of other models count by demand."""
-        own = float(self.running)
-        if self.demand < 0.05:
-            return own
-        level = self.world.demand / self.demand
-        return max(own, level)
-
-    def pace(self, rows: int, level: float) -> float:
-        """Return the mean execution time at a level of contention, relative to an execution alone."""
-        return self.service.mean(rows, level) / self.service.mean(rows, 1.0)
-
-    def yields_at(self, level: float) -> float:
-        """Return the share of other threads' work that delays an execution at a level of contention."""
-        if not self.gives_way:
-            return 0.0
-        below, found = 0.0, self.gives_way[0][1]
-        for measured, share in self.gives_way:
-            if level < measured:
-                return found + (share - found) * (level - below) / (measured - below)
-            below, found = measured, share
-        return found
 
     # -- requests --------------------------------------------------------------------------------
 
@@ -302,8 +261,9 @@ class Model(Runtime):
 
     # -- executions ------------------------------------------------------------------------------
 
-    def ended(self, instance: Instance, run: RunBatch, now: int) -> None:
-        """Handle the end of an execution: respond, and become idle."""
+    def ended(self, instance: Executor, run: RunBatch, now: int) -> None:
+        """Respond, and become idle."""
+        assert isinstance(instance, Instance)
         world = self.world
         inline = instance.inline
         thread = instance.thread if inline is None else inline

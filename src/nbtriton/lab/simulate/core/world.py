@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from heapq import heappop, heappush
 from random import Random
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from nbtriton.lab.simulate.core.device import Transfer
+from nbtriton.lab.simulate.core.device import OnDevice, Transfer
+from nbtriton.lab.simulate.core.service import ServiceTimes
 from nbtriton.scheduling import RunBatch, Ticket
 
-if TYPE_CHECKING:
-    from nbtriton.lab.simulate.core.instance import Instance
-    from nbtriton.lab.simulate.core.model import Model
-
 __all__ = [
-    "Calendar", "Costs", "Event", "Request", "Runtime", "Sink", "Thread", "Trace", "World",
+    "Calendar", "Costs", "Event", "Executor", "ModelExecutions", "Request", "Runtime", "Sink", "Thread", "Trace", "World",
 ]  # fmt: skip
 
 # A thread that waits for the interpreter gets it after this time (`sys.getswitchinterval`).
@@ -222,7 +219,7 @@ class Thread:
     ----------
     now : int
         Its time. It runs ahead of the current event by the work done in that event.
-    instance : Instance or None
+    instance : Executor or None
         The instance whose own thread it is.
     next_run : RunBatch or None
         The batch that its instance executes next, without a hand-over.
@@ -245,14 +242,145 @@ class Thread:
 
     def __init__(self) -> None:
         self.now = 0
-        self.instance: Instance | None = None
+        self.instance: Executor | None = None
         self.next_run: RunBatch | None = None
         self.root: Request | None = None
         self.accepted: RunBatch | None = None
-        self.accepted_on: Instance | None = None
+        self.accepted_on: Executor | None = None
         self.executing = False
         self.after: Event | None = None
         self.gathered: list[tuple[Runtime, Request]] | None = None
+
+
+class Executor(Event):
+    """An instance, as the world and threads see it.
+
+    Attributes
+    ----------
+    model : ModelExecutions
+    run : RunBatch or None
+        The current batch.
+    start_ns, ended_ns : int
+        Begin of the current execution, and end of the last one.
+    """
+
+    __slots__ = ("ended_ns", "model", "run", "start_ns")
+
+    def __init__(self, model: ModelExecutions) -> None:
+        self.model = model
+        self.run: RunBatch | None = None
+        self.start_ns = 0
+        self.ended_ns = 0
+
+    def begin(self, now: int, run: RunBatch, inline: Thread | None) -> None:
+        """Begin to execute a batch, on the thread of a caller or on its own."""
+        raise NotImplementedError
+
+    def ends_at(self) -> int:
+        """Return when the execution will end, delayed by the work of other threads."""
+        raise NotImplementedError
+
+    def set_pace(self, now: int) -> None:
+        """Adapt the expected end: other executions began or ended."""
+        raise NotImplementedError
+
+
+class ModelExecutions(Runtime):
+    """The executions of a model: how long they take, and what they take from others.
+
+    Parameters
+    ----------
+    name : str
+    world : World
+    service : ServiceTimes
+    demand, python : float
+        Cores that an execution alone keeps busy, and the share of its time in which it holds the
+        interpreter.
+    contends : bool
+        Its executions slow each other down.
+    gives_way : list of (float, float)
+        By number of concurrent executions, ascending: the share of other threads' work that delays each.
+    uneven : list of float
+        Factors of that delay, by equal parts of the distribution of execution times.
+    threaded : bool
+        Its instances are threads of the server's process.
+    device : OnDevice or None
+        The use of devices by its executions; None where all is on the host.
+
+    Attributes
+    ----------
+    running : int
+        Executions now.
+    highest_level : float
+        The most executions at once that an execution began among.
+    yields : float
+        The share of other threads' work that delays an execution now.
+    lost_ns : int
+        Cumulative delay of a permanent execution by the work for requests.
+    taken_ns : int
+        Cumulative delay by threads that woke up.
+    """
+
+    __slots__ = (
+        "contends", "demand", "device", "gives_way", "highest_level", "lost_ns", "python", "running", "service", "taken_ns",
+        "threaded", "uneven", "world", "yields",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        name: str,
+        world: World,
+        service: ServiceTimes,
+        demand: float,
+        python: float,
+        contends: bool,
+        gives_way: list[tuple[float, float]],
+        uneven: list[float],
+        threaded: bool,
+        device: OnDevice | None,
+    ) -> None:
+        super().__init__(name)
+        self.world = world
+        self.service = service
+        self.demand = demand
+        self.python = python
+        self.contends = contends
+        self.gives_way = gives_way
+        self.uneven = uneven
+        self.threaded = threaded
+        self.device = device
+        self.running = 0
+        self.highest_level = 0.0
+        self.yields = 0.0
+        self.lost_ns = 0
+        self.taken_ns = 0
+
+    def ended(self, instance: Executor, run: RunBatch, now: int) -> None:
+        """Handle the end of an execution."""
+        raise NotImplementedError
+
+    def level(self) -> float:
+        """Return the number of concurrent executions; those of other models count by demand."""
+        own = float(self.running)
+        if self.demand < 0.05:
+            return own
+        level = self.world.demand / self.demand
+        return max(own, level)
+
+    def pace(self, rows: int, level: float) -> float:
+        """Return the mean execution time at a level of contention, relative to an execution alone."""
+        return self.service.mean(rows, level) / self.service.mean(rows, 1.0)
+
+    def yields_at(self, level: float) -> float:
+        """Return the share of other threads' work that delays an execution at a level of contention."""
+        if not self.gives_way:
+            return 0.0
+        below, found = 0.0, self.gives_way[0][1]
+        for measured, share in self.gives_way:
+            if level < measured:
+                return found + (share - found) * (level - below) / (measured - below)
+            below, found = measured, share
+        return found
 
 
 class Trace:
@@ -313,10 +441,10 @@ class World:
         self.cores = cores
         self.leaving: list[Transfer] = []
         self._running = 0
-        self._contending: list[Instance] = []
-        self._holding: list[Instance] = []
+        self._contending: list[Executor] = []
+        self._holding: list[Executor] = []
         # Models with executions that other work delays.
-        self._beside: list[Model] = []
+        self._beside: list[ModelExecutions] = []
 
     def work(self, thread: Thread, cost_ns: int) -> None:
         """Let a thread run Python for a time, once the interpreter is free."""
@@ -360,7 +488,7 @@ class World:
                 now += min(SWITCH_NS, left)
         thread.now = now
 
-    def enter(self, instance: Instance) -> float:
+    def enter(self, instance: Executor) -> float:
         """Count an execution that begins; return the number of executions that share the machine."""
         model = instance.model
         model.running += 1
@@ -377,7 +505,7 @@ class World:
         self._share()
         return model.level()
 
-    def leave(self, instance: Instance) -> None:
+    def leave(self, instance: Executor) -> None:
         """Uncount an execution that has ended."""
         model = instance.model
         model.running -= 1
@@ -416,7 +544,7 @@ class World:
         for model in self._beside:
             model.yields = model.yields_at(model.level())
 
-    def _stretch(self, cause: Instance) -> None:
+    def _stretch(self, cause: Executor) -> None:
         """Adapt the ends of running executions to one that begins or ends."""
         now = cause.start_ns if cause.run is not None else cause.ended_ns
         for instance in self._contending:

@@ -16,11 +16,11 @@ from typing import Any
 from nbtriton.common import entries
 from nbtriton.common.errors import InvalidArgumentError, TritonError, nearest
 from nbtriton.options import triton as kinds
-from nbtriton.options.endpoints import ENDPOINTS
 from nbtriton.options.repository import REPOSITORY
 from nbtriton.options.server import SERVER
 from nbtriton.options.table import Option
 from nbtriton.options.triton import Kind, choice
+from nbtriton.serving.settings import ENDPOINTS
 
 __all__ = ["HELP", "NO_EFFECT", "flag", "flags_by_name", "groups", "parse_flags", "usage"]
 

@@ -13,7 +13,6 @@ from typing import Any
 from nbtriton.backends import BACKEND_DIRECTORY
 from nbtriton.common import entries
 from nbtriton.common.errors import InvalidArgumentError, nearest
-from nbtriton.options.endpoints import ENDPOINTS
 from nbtriton.options.server import SERVER
 from nbtriton.options.table import Option
 from nbtriton.scheduling import MIN_CACHE_BYTES
@@ -24,6 +23,7 @@ from nbtriton.serving.frontends.serve.logs import LogSettings
 from nbtriton.serving.frontends.service import Limits
 from nbtriton.serving.frontends.spans import SPAN_NUMBERS, OpenTelemetry
 from nbtriton.serving.frontends.tracing import TraceValues, check_values
+from nbtriton.serving.settings import ENDPOINTS
 
 __all__ = [
     "cache_bytes", "check_ports", "endpoint_options", "given_options", "metrics_settings", "server_options", "start_log", "trace_settings",

@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Unpack
+from typing import TYPE_CHECKING, Protocol, Unpack
 
 from nbtriton.common.checks import (
     DIRECTORY,
@@ -34,7 +34,10 @@ from nbtriton.serving.repository.export.model_writer import (
 from nbtriton.serving.repository.export.modelfile import check_carry
 from nbtriton.serving.repository.reader import is_folder_name
 
-__all__ = ["ExportWarning", "Exported", "export_repository"]
+__all__ = ["ExportWarning", "Exported", "Verified", "export_repository"]
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 # File with the names of the models that an export wrote, so that the next export may replace them.
 _MARK = ".nbtriton.json"
@@ -42,6 +45,18 @@ _MARK = ".nbtriton.json"
 
 class ExportWarning(UserWarning):
     """An exported file does not behave as the notebook."""
+
+
+class Verified(Protocol):
+    """Result of the comparison of an export with the real server, by an entry of ``nbtriton.verifiers``."""
+
+    @property
+    def ok(self) -> bool:
+        """True if no model is different and none failed."""
+
+    @property
+    def frame(self) -> pd.DataFrame:
+        """Table with one row per model."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)

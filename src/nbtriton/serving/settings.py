@@ -17,15 +17,12 @@ from nbtriton.options.triton import (
 from nbtriton.options.triton import PORT as NUMBER
 
 if TYPE_CHECKING:
-    from nbtriton.serving.frontends import (
-        Control,
-        Limits,
-        LogSettings,
-        MetricsConfig,
-        OpenTelemetry,
-        Tls,
-        TraceValues,
-    )
+    from nbtriton.serving.frontends.listener import Tls
+    from nbtriton.serving.frontends.metrics import MetricsConfig
+    from nbtriton.serving.frontends.serve.logs import LogSettings
+    from nbtriton.serving.frontends.service import Control, Limits
+    from nbtriton.serving.frontends.spans import OpenTelemetry
+    from nbtriton.serving.frontends.tracing import TraceValues
 
 __all__ = ["ENDPOINTS", "PORT", "EndpointSettings", "endpoint_port", "endpoint_ports"]
 
