@@ -123,6 +123,9 @@ class Server:
         ).start()
         return future
 
+    def max_unread_responses(self, name, version=-1):
+        return 0
+
     def call(self, model_name, version, inputs, options):
         future = self.submit(model_name, version, inputs, options)
         try:

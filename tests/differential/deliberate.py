@@ -80,6 +80,10 @@ NAMES = {
         "tests/backends/test_pb_calls.py"
         "::test_parameters_of_a_response_work_with_a_warning_that_they_are_newer"
     ),
+    "unread-responses": (
+        "tests/engine/test_unread_responses.py"
+        "::test_a_model_is_at_most_so_many_responses_ahead_of_its_reader"
+    ),
     "tensor-datatype-number": "tests/backends/test_pb_utils.py::test_PB42_a_tensor_is_its_array",
     "unreadable-completion": (
         "tests/config/test_config_autocomplete.py::test_AC4_nonsense_is_an_error"

@@ -10,6 +10,7 @@ import pytest
 
 from nbtriton.common.errors import InternalError, ModelError, TritonError, UnavailableError
 from nbtriton.runtime.engine import Server
+from nbtriton.runtime.engine.status import status
 from nbtriton.scheduling import REASONS
 from tests.engine.support import (
     WAIT_S,
@@ -329,3 +330,29 @@ def test_snapshots_are_consistent_while_requests_run(server: Server):
     assert counts["success"] == 600
     assert counts["inference_count"] == sum(1 + n % 3 for n in range(600))
     assert sum(size * n for size, n in counts["batches"].items()) == counts["inference_count"]
+
+
+def test_the_status_has_what_a_model_counts_itself(server: Server):
+    import triton_python_backend_utils as pb_utils
+
+    class TritonPythonModel:
+        def initialize(self, args):
+            kind = pb_utils.MetricFamily.COUNTER
+            self.family = pb_utils.MetricFamily("seen_rows", "Rows seen", kind)
+            own = {"model": args["model_name"], "version": args["model_version"]}
+            self.seen = self.family.Metric(own)
+            self.others = self.family.Metric({"model": "another"})
+
+        def execute(self, requests):
+            self.seen.increment(3 * len(requests))
+            self.others.increment(1)
+            tensors = [pb_utils.get_input_tensor_by_name(one, "IN") for one in requests]
+            arrays = [pb_utils.Tensor("OUT", one.as_numpy()) for one in tensors]
+            return [pb_utils.InferenceResponse([one]) for one in arrays]
+
+    server.load(echo(), TritonPythonModel, name="counts")
+    server.load(echo(), failing(), name="plain")
+    server.infer("counts", {"IN": ones(1)})
+    found = status(server).set_index("model")["metrics"]
+    assert found.to_dict() == {"counts": "seen_rows 3", "plain": ""}
+    assert "metrics" not in status(server, "plain")

@@ -14,16 +14,19 @@ if TYPE_CHECKING:
 __all__ = [
     "INSTANCE_ISOLATION",
     "ISOLATIONS",
+    "MAX_UNREAD_RESPONSES",
     "READ_ONLY_INPUTS",
     "check_isolation",
     "isolation_of",
     "mark_stand_in",
+    "max_unread_responses",
     "reads_only",
     "stand_in_reason",
     "without_stand_in",
 ]
 
 READ_ONLY_INPUTS: Final = "READ_ONLY_INPUTS"
+MAX_UNREAD_RESPONSES: Final = "MAX_UNREAD_RESPONSES"
 INSTANCE_ISOLATION: Final = "INSTANCE_ISOLATION"
 ISOLATIONS: Final = ("thread", "process", "auto")
 
@@ -38,6 +41,26 @@ def reads_only(config: ModelConfig) -> bool:
     """
     hint = "yes: the model only reads its inputs, which are not copied for it; or no"
     return _word_of(config, READ_ONLY_INPUTS, ("yes", "no"), hint) == "yes"
+
+
+def max_unread_responses(config: ModelConfig) -> int:
+    """Return how many responses of a request may wait for their reader; 0 for any number.
+
+    Raises
+    ------
+    ConfigError
+        The parameter ``MAX_UNREAD_RESPONSES`` is no whole number.
+    """
+    if MAX_UNREAD_RESPONSES not in config.parameters:
+        return 0
+    value = str(config.parameters[MAX_UNREAD_RESPONSES].string_value)
+    if not (value.isascii() and value.isdigit()):
+        raise ConfigError(
+            f"Incorrect value for {MAX_UNREAD_RESPONSES} of model '{config.name}': '{value}'",
+            field=f"parameters.{MAX_UNREAD_RESPONSES}",
+            hint="a whole number of responses; 0 for any number",
+        )
+    return int(value)
 
 
 def isolation_of(config: ModelConfig) -> str | None:

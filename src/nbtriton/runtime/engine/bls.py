@@ -131,6 +131,10 @@ class ModelServer:
         except TritonError:
             return False
 
+    def max_unread_responses(self, name: str, version: int = -1) -> int:
+        """Return how many responses of a request may wait for their reader; 0 for any number."""
+        return self._engine.inspection.signature(name, version).max_unread_responses
+
     def load_model(
         self, name: str, config: str = "", files: Mapping[str, bytes] | None = None
     ) -> None:

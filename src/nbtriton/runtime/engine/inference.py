@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from nbtriton.backends.base import RequestOptions, Response
+from nbtriton.backends.unread import UnreadResponses
 from nbtriton.common.checks import CALL, check
 from nbtriton.common.closing import Closing
 from nbtriton.options.blocks import CallOptions
@@ -70,6 +71,8 @@ class ResponseStream(Closing):
     ----------
     send : callable
         ``send(on_response)`` sends the request.
+    limit : callable
+        Returns how many responses may wait when the model goes on; 0 for any number.
     """
 
     def __init__(
@@ -77,8 +80,10 @@ class ResponseStream(Closing):
         send: Callable[
             [Callable[[Response, bool], None]], tuple[InferenceRequest, InferenceFuture]
         ],
+        limit: Callable[[], int],
     ) -> None:
         self._send = send
+        self._unread = UnreadResponses(limit)
         self._request: InferenceRequest | None = None
         self._future: InferenceFuture | None = None
         self._cancelling: Generator[None, None, None] | None = None
@@ -102,8 +107,13 @@ class ResponseStream(Closing):
         if arrived is None:
             self._check_unused()
             arrived = self._arrived = queue.SimpleQueue()
-            put = arrived.put
-            self._begin(lambda response, final: put((response, final)))
+            put, unread = arrived.put, self._unread
+
+            def queue_up(response: Response, final: bool) -> None:
+                put((response, final))
+                unread.sent(final=final)
+
+            self._begin(queue_up)
         assert self._future is not None
         received: list[_Arrived] = []
 
@@ -121,6 +131,7 @@ class ResponseStream(Closing):
         except BaseException:
             self.close()  # Ctrl-C: the caller no longer waits
             raise
+        self._unread.read()
         return received.pop()
 
     def __aiter__(self) -> Self:
@@ -141,22 +152,25 @@ class ResponseStream(Closing):
             self._check_unused()
             loop = asyncio.get_running_loop()
             arriving = self._arriving = asyncio.Queue()
-            put = arriving.put_nowait
+            put, unread = arriving.put_nowait, self._unread
 
             def hand_over(response: Response, final: bool) -> None:
                 with contextlib.suppress(RuntimeError):  # the loop was closed: no task waits
                     loop.call_soon_threadsafe(put, (response, final))
+                    unread.sent(final=final)
 
             self._begin(hand_over)
         try:
-            return await arriving.get()
+            received = await arriving.get()
         except BaseException:
             self.close()
             raise
+        self._unread.read()
+        return received
 
     def _begin(self, on_response: Callable[[Response, bool], None]) -> None:
         self._request, self._future = self._send(on_response)
-        self._cancelling = _until_closed(self._future)
+        self._cancelling = _until_closed(self._future, self._unread)
         next(self._cancelling)
 
     def _check_unused(self) -> None:
@@ -184,7 +198,7 @@ class ResponseStream(Closing):
         self.close()
 
 
-def _until_closed(future: InferenceFuture) -> Generator[None, None, None]:
+def _until_closed(future: InferenceFuture, unread: UnreadResponses) -> Generator[None, None, None]:
     """Wait to be closed, or dropped, and cancel the request if it has not ended.
 
     A generator, as one that is closed already runs no code when it is dropped: Python loses a Ctrl-C
@@ -195,6 +209,7 @@ def _until_closed(future: InferenceFuture) -> Generator[None, None, None]:
     finally:
         if not future.done():
             future.cancel()
+        unread.end()
 
 
 describe(InferenceFuture, InferenceResult)
@@ -369,5 +384,6 @@ class InferenceCalls:
             sequence_flags(sequence_start, sequence_end), parameters,
         )  # fmt: skip
         return ResponseStream(
-            partial(self.engine.dispatcher.submit, model, version, inputs, options)
+            partial(self.engine.dispatcher.submit, model, version, inputs, options),
+            lambda: self.engine.inspection.signature(model, version).max_unread_responses,
         )

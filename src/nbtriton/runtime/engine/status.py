@@ -5,6 +5,7 @@ from __future__ import annotations
 from time import monotonic_ns
 from typing import TYPE_CHECKING, Any
 
+from nbtriton.backends.python.api.metrics import MetricKind, families_of
 from nbtriton.common.checks import NAME, SERVER, check, optional
 from nbtriton.common.errors import TritonError
 from nbtriton.common.packages import needed
@@ -36,7 +37,8 @@ def status(server: Server, model: str | None = None) -> pd.DataFrame:
         several instances of a model have run at once, is the share of their time, from 0 to 1, that
         they waited for each other's Python code. ``restarts``, if processes of instances have
         ended, has how often and why, when an instance will be restarted, and how many restarts are
-        left. If there are stand-ins, a column has what each is missing. The times of instances on
+        left. ``metrics`` has the counters and gauges of a model's own code (`pb_utils.MetricFamily`)
+        that have its name as the label ``model``. If there are stand-ins, a column has what each is missing. The times of instances on
         ``simulated GPU`` are simulated.
 
     Raises
@@ -72,6 +74,9 @@ def status_table(server: Server, name: str | None = None) -> TableFrame:
         frame["restarts"] = restarts
     if any(model.ignored for model in shown):
         frame["ignored"] = [", ".join(model.ignored) for model in shown]
+    counted = [_metrics(server, model) for model in shown]
+    if any(counted):
+        frame["metrics"] = counted
     reasons = [_stand_in(server, model) for model in shown]
     if any(reasons):
         frame["stand_in"] = reasons
@@ -104,6 +109,18 @@ def _restarts(instance: InstanceSnapshot) -> str:
     return f"{text}; again in {again_s:.1f} s, {state.left} \u00d7 left after that"
 
 
+def _metrics(server: Server, model: ModelSnapshot) -> str:
+    """Return what a version's own code counts, by the labels that its samples have."""
+    return ", ".join(
+        f"{family.name} {sample.value:g}"
+        for family in families_of(server.engine.model_server)
+        if family.kind is not MetricKind.HISTOGRAM
+        for sample in list(family.samples.values())
+        if ("model", model.name) in sample.labels
+        and dict(sample.labels).get("version", str(model.version)) == str(model.version)
+    )
+
+
 def _stand_in(server: Server, model: ModelSnapshot) -> str:
     """Return why a version is a stand-in; empty if it is not, or no longer serves."""
     try:
@@ -119,7 +136,7 @@ _COLUMNS = (
 
 # The columns for a narrow page; columns that exist only if they have content come early.
 _FIRST = (
-    "model", "state", "queued", "restarts", "stand_in", "ignored", "requests", "failed", "queue_us",
+    "model", "state", "queued", "restarts", "stand_in", "ignored", "metrics", "requests", "failed", "queue_us",
     "compute_us", "mean_batch_size", "interpreter_wait", "instances", "executing",
 )  # fmt: skip
 

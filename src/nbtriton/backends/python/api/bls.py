@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any
+from weakref import ref
 
 from nbtriton.backends.base import RequestOptions, RequestTrace, Response, ServerHandle
 from nbtriton.backends.python.api.pybind import (
@@ -22,6 +23,7 @@ from nbtriton.backends.python.api.pybind import (
 )
 from nbtriton.backends.python.core.values import InferenceResponse, Tensor, answer_of, wire_array
 from nbtriton.backends.python.isolation.running import current, current_server, with_instance
+from nbtriton.backends.unread import UnreadResponses
 from nbtriton.common.errors import CancelledError
 from nbtriton.common.errors import TritonError as EngineError
 from nbtriton.model.tensors import Array
@@ -83,15 +85,18 @@ class ResponseIterator:
     Notes
     -----
     A decoupled target that ends with a bare final flag gives one last response without tensors. A second loop
-    gets the same responses again; after a loop that ended early the next one continues.
+    gets the same responses again, unless the target has MAX_UNREAD_RESPONSES: its responses may be without end,
+    and are not kept. After a loop that ended early the next one continues.
     """
 
     def __init__(
         self,
         request: ModelCall,
         on_first: Callable[[ResponseIterator], None] | None = None,
+        limit: Callable[[], int] = lambda: 0,
     ) -> None:
         self._model_name = request._model_name
+        self._unread = UnreadResponses(limit)
         self._preferred = request._preferred_memory
         self._on_first = on_first  # called with the first response
         # Responses, each with whether it is the last one; None for an end without a response.
@@ -115,7 +120,8 @@ class ResponseIterator:
             self._position += 1
             return self._responses[self._position - 1]
         item = self._next()
-        if item is not None:
+        self._unread.read()
+        if item is not None and not self._unread.is_limited:
             self._responses.append(item[0])
         if item is None or item[1]:
             self._exhausted = True
@@ -140,6 +146,9 @@ class ResponseIterator:
             self._future._wait_for(pop)
         return popped[0]
 
+    def __del__(self) -> None:
+        self._unread.end()  # nobody reads any more: the target sends to no one
+
     def cancel(self) -> None:
         """Request the target's cancellation; the iterator still ends by itself.
 
@@ -149,6 +158,7 @@ class ResponseIterator:
         if self._future is not None and not self._exhausted:
             self._cancelled = True
             self._future._ask_to_end()
+            self._unread.end()
 
     def _on_response(self, response: Response | None, final: bool) -> None:
         if self._ended:
@@ -247,7 +257,9 @@ def execute_async(request: ModelCall, decoupled: bool) -> asyncio.Future[Any]:
             deliver(_failed(_late_text(request._model_name, error)))
 
     if decoupled:
-        future = _iterate(server, request, deliver)._future
+        responses = _iterate(server, request, deliver)
+        future = responses._future
+        answer.add_done_callback(lambda _: responses)  # which nothing else keeps until then
         if future is None:
             return answer
     else:
@@ -355,22 +367,47 @@ def _iterate(
     request: ModelCall,
     on_first: Callable[[ResponseIterator], None] | None = None,
 ) -> ResponseIterator:
-    responses = ResponseIterator(request, on_first)
+    name, version = request._model_name, request._model_version
+    responses = ResponseIterator(
+        request, on_first, lambda: server.max_unread_responses(name, version)
+    )
+    on_response, on_done = _weakly(responses)
     try:
         future = server.submit(
             request._model_name,
             request._model_version,
             _inputs(request),
             request._options,
-            responses._on_response,
+            on_response,
             _trace(request),
         )
     except EngineError as error:
         responses._fail(_failed(_admission_text(server, request, error)))
         return responses
     responses._future = future
-    future.add_done_callback(responses._on_done)
+    future.add_done_callback(on_done)
     return responses
+
+
+def _weakly(
+    responses: ResponseIterator,
+) -> tuple[Callable[[Response, bool], None], Callable[[Any], None]]:
+    """Return the two callbacks of an iterator that may be dropped, even while its target waits for it."""
+    reader, unread = ref(responses), responses._unread
+
+    def on_response(response: Response, final: bool) -> None:
+        found = reader()
+        if found is not None:
+            found._on_response(response, final)
+            del found
+            unread.sent(final=final)
+
+    def on_done(future: Any) -> None:
+        found = reader()
+        if found is not None:
+            found._on_done(future)
+
+    return on_response, on_done
 
 
 def _inputs(request: ModelCall) -> dict[str, Array]:

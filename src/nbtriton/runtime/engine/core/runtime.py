@@ -25,7 +25,14 @@ from nbtriton.backends.base import Response
 from nbtriton.backends.core.executing import EXECUTING
 from nbtriton.backends.core.messages import RequestOptions
 from nbtriton.common.errors import InternalError, InvalidArgumentError, TritonError
-from nbtriton.model.config import ModelConfig, TensorSpec, input_specs, output_specs, reads_only
+from nbtriton.model.config import (
+    ModelConfig,
+    TensorSpec,
+    input_specs,
+    max_unread_responses,
+    output_specs,
+    reads_only,
+)
 from nbtriton.model.tensors import (
     Array,
     as_array,
@@ -222,6 +229,7 @@ class ModelSignature:
         self.max_batch_size: int = config.max_batch_size
         self.decoupled: bool = config.model_transaction_policy.decoupled
         self.reads_only = reads_only(config)
+        self.max_unread_responses = max_unread_responses(config)
         self.inputs = input_specs(config)
         self.outputs = output_specs(config)
         self._rules = {name: _InputRule(spec) for name, spec in self.inputs.items()}

@@ -200,6 +200,10 @@ class RemoteServer:
         """Return True if the model answers with any number of responses."""
         return bool(self._worker.ask("is_decoupled", (name, version)))
 
+    def max_unread_responses(self, _name: str, _version: int = -1) -> int:
+        """Return 0: one thread takes the responses of all calls, and may not wait for one reader."""
+        return 0
+
     def load_model(
         self, name: str, config: str = "", files: Mapping[str, bytes] | None = None
     ) -> None:

@@ -1,0 +1,154 @@
+"""MAX_UNREAD_RESPONSES: a decoupled model waits for a reader that is behind."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+import numpy as np
+import pytest
+
+import nbtriton as nt
+from nbtriton.backends.python import install_pb_utils
+from nbtriton.common.errors import ConfigError
+
+install_pb_utils()
+import triton_python_backend_utils as pb_utils  # noqa: E402
+
+COUNT = 20
+CONFIG = """
+backend: "python" model_transaction_policy { decoupled: true }
+input [ { name: "IN" data_type: TYPE_INT64 dims: [ 1 ] } ]
+output [ { name: "OUT" data_type: TYPE_INT64 dims: [ 1 ] } ]
+parameters { key: "MAX_UNREAD_RESPONSES" value { string_value: "%s" } }
+"""
+
+
+class Counting:
+    """Sends numbers from a thread of its own."""
+
+    sent: list[int]
+    ended: threading.Event
+
+    def execute(self, requests):
+        for request in requests:
+            sender = request.get_response_sender()
+            threading.Thread(target=self._run, args=(sender,), daemon=True).start()
+
+    def _run(self, sender):
+        for number in range(COUNT):
+            if sender.is_cancelled():
+                break
+            type(self).sent.append(number)
+            sender.send(pb_utils.InferenceResponse([pb_utils.Tensor("OUT", np.array([number]))]))
+        sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+        type(self).ended.set()
+
+
+@pytest.fixture
+def counting():
+    return type(
+        "TritonPythonModel",
+        (),
+        {**vars(Counting), "sent": [], "ended": threading.Event()},
+    )
+
+
+@pytest.fixture
+def server(counting):
+    with nt.Server() as server:
+        server.load(CONFIG % 3, counting, name="count")
+        yield server
+
+
+def test_a_model_is_at_most_so_many_responses_ahead_of_its_reader(server, counting):
+    stream = server.stream("count", {"IN": [0]})
+    for read, result in enumerate(stream):
+        assert result["OUT"][0] == read
+        # What is being sent is one more; the reader holds one.
+        assert len(counting.sent) <= read + 1 + 3 + 1
+    assert read == COUNT - 1
+    assert counting.ended.wait(60)
+
+
+def test_so_it_is_for_async_readers(server, counting):
+    async def read():
+        seen = []
+        async for result in server.stream("count", {"IN": [0]}):
+            assert len(counting.sent) <= len(seen) + 5
+            seen.append(int(result["OUT"][0]))
+        return seen
+
+    assert asyncio.run(read()) == list(range(COUNT))
+
+
+def test_without_it_no_model_waits(server, counting):
+    server.load(CONFIG % 0, counting, name="free")
+    stream = server.stream("free", {"IN": [0]})
+    next(stream)
+    assert counting.ended.wait(60)
+    assert len(list(stream)) == COUNT - 1
+
+
+def test_a_closed_stream_lets_the_model_end(server, counting):
+    stream = server.stream("count", {"IN": [0]})
+    next(stream)
+    stream.close()
+    assert counting.ended.wait(60)
+    assert len(counting.sent) <= 5
+
+
+CALLER = """
+backend: "python" max_batch_size: 0
+input [ { name: "IN" data_type: TYPE_INT64 dims: [ 1 ] } ]
+output [ { name: "OUT" data_type: TYPE_INT64 dims: [ -1 ] } ]
+"""
+
+
+def caller(read):
+    def execute(self, requests):
+        found = []
+        for request in requests:
+            call = pb_utils.InferenceRequest(
+                model_name="count",
+                requested_output_names=["OUT"],
+                inputs=[pb_utils.get_input_tensor_by_name(request, "IN")],
+            )
+            seen = np.array(read(call), np.int64)
+            found.append(pb_utils.InferenceResponse([pb_utils.Tensor("OUT", seen)]))
+        return found
+
+    return type("TritonPythonModel", (), {"execute": execute})
+
+
+def numbers(responses):
+    found = [pb_utils.get_output_tensor_by_name(r, "OUT") for r in responses]
+    return [int(tensor.as_numpy()[0]) for tensor in found if tensor is not None]
+
+
+def test_a_model_that_calls_reads_all_once(server, counting):
+    def read(call):
+        responses = call.exec(decoupled=True)
+        first = numbers([next(iter(responses))])
+        assert len(counting.sent) <= 5
+        return [*first, *numbers(responses), *numbers(responses)]
+
+    server.load(CALLER, caller(read), name="caller")
+    assert server.infer("caller", {"IN": [0]})["OUT"].tolist() == list(range(COUNT))
+
+
+def test_a_call_whose_responses_are_dropped_lets_the_model_end(server, counting):
+    def read(call):
+        return numbers([next(iter(call.exec(decoupled=True)))])
+
+    server.load(CALLER, caller(read), name="caller")
+    assert server.infer("caller", {"IN": [0]})["OUT"].tolist() == [0]
+    assert counting.ended.wait(60)
+    assert len(counting.sent) == COUNT
+
+
+@pytest.mark.parametrize("text", ["many", "-1", "1.5"])
+def test_a_limit_that_is_no_number_is_refused(server, counting, text):
+    with pytest.raises(ConfigError, match="MAX_UNREAD_RESPONSES") as caught:
+        server.load(CONFIG % text, counting, name="bad")
+    assert "whole number" in caught.value.hint
