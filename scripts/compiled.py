@@ -23,7 +23,10 @@ from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-__all__ = ["CompiledCore", "compiled_modules", "missing"]
+__all__ = ["GUARD", "CompiledCore", "build_guard", "compiled_modules", "missing"]
+
+# Guards mapped memory of clients: no module of Python's, but a library of its own.
+GUARD = Path("nbtriton/serving/frontends/kserve/guard.c")
 
 # A build's isolated environment has no dependencies, and their types do not change compiled code: all are
 # `Any`. `make test` checks the project's types.
@@ -52,6 +55,19 @@ def missing() -> str:
     if not header.exists():
         return f"the compiled build needs Python's headers (python3-dev): there is no {header}"
     return ""
+
+
+def build_guard(source: Path, library: Path) -> str:
+    """Build the library of a C file; return the error, empty for none."""
+    compiler = (os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc").split()
+    done = subprocess.run(
+        [*compiler, "-O2", "-shared", "-fPIC", "-o", library, source],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+    )
+    return f"{source.name} could not be compiled:\n{done.stdout}" if done.returncode else ""
 
 
 def compiled_modules(sources: Path, include: Sequence[str], exclude: Sequence[str]) -> list[str]:
@@ -112,6 +128,11 @@ class CompiledCore(BuildHookInterface[Any]):
         suffix = sysconfig.get_config_var("EXT_SUFFIX")
         for extension in [*folder.glob(f"*{suffix}"), *folder.glob(f"nbtriton/**/*{suffix}")]:
             build_data["force_include"][str(extension)] = str(extension.relative_to(folder))
+        if sys.platform == "linux":  # whose shared memory alone clients can register
+            guard = folder / GUARD.with_suffix(".so")
+            if problem := build_guard(folder / GUARD, guard):
+                return problem
+            build_data["force_include"][str(guard)] = str(GUARD.with_suffix(".so"))
         build_data["infer_tag"] = True
         build_data["pure_python"] = False
         return ""

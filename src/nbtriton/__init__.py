@@ -60,6 +60,7 @@ if TYPE_CHECKING:
     from nbtriton.runtime.engine.copies import copies as copies
     from nbtriton.runtime.engine.events import events as events
     from nbtriton.runtime.engine.status import status as status
+    from nbtriton.serving.clients.shared_memory import SharedMemoryPool as SharedMemoryPool
     from nbtriton.serving.server import Server as Server
     from nbtriton.serving.server import server as server
     from nbtriton.widgets.calls import dag as dag
@@ -85,6 +86,7 @@ _PUBLIC = {
     "PerfRun": "nbtriton.lab.perf",
     "Profile": "nbtriton.lab.simulate",
     "Server": "nbtriton.serving.server",
+    "SharedMemoryPool": "nbtriton.serving.clients.shared_memory",
     "SimulatedGPUs": "nbtriton.backends.devices",
     "TritonError": "nbtriton.common.errors",
     "Tuning": "nbtriton.lab.simulate",

@@ -40,7 +40,7 @@ def server():
 
 
 def left() -> set[str]:
-    return {path.name for path in Path("/dev/shm").glob(f"nbtriton-perf-{os.getpid()}-*")}
+    return {path.name for path in Path("/dev/shm").glob(f"nbtriton-pool-perf-{os.getpid()}-*")}
 
 
 @pytest.mark.parametrize("protocol", ["http", "grpc"])
@@ -53,7 +53,7 @@ def test_the_server_reads_and_writes_the_regions(server, protocol):
         sent = client.encode("both", memory.inputs(request), outputs=memory.outputs)
         client.send(sent)
         (region,) = {tensor.region for tensor in memory.outputs.values()}
-        content = Path("/dev/shm", region).read_bytes()
+        content = Path(f"/dev/shm/nbtriton-pool-{region}").read_bytes()
         out, twice = memory.outputs["OUT"], memory.outputs["TWICE"]
         found = np.frombuffer(content[out.offset :][: out.byte_size], np.float32)
         assert found.tolist() == (X * 2).reshape(-1).tolist()

@@ -1,36 +1,28 @@
-"""Shared memory of a measurement: two regions with the tensors of requests and responses.
+"""Shared memory of a measurement: the tensors of its requests and responses.
 
-One region has the inputs of all requests, written once. The other one has room for the outputs of one
-request, shared by all responses, as in perf_analyzer (A.5).
+A pool has the inputs of all requests, written once, and room for the outputs of one request, shared by all
+responses, as in perf_analyzer (A.5).
 """
 
 from __future__ import annotations
 
-import contextlib
-import itertools
 import math
-import os
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 from typing import Any
 
-from nbtriton.common.errors import InvalidArgumentError, TritonError, UnsupportedError
+from nbtriton.common.closing import Closing
 from nbtriton.lab.perf.data import Request
 from nbtriton.lab.perf.traffic import OUTPUT_BYTES
-from nbtriton.model.config import ModelConfig, output_specs
-from nbtriton.model.tensors import datatype_of, numpy_dtype, shape_of
+from nbtriton.model.config import ModelConfig, TensorSpec, output_specs
+from nbtriton.model.tensors import numpy_dtype
 from nbtriton.serving.clients.base import Client, SharedTensor, tensor_bytes
+from nbtriton.serving.clients.shared_memory import ALIGNED, SharedMemoryPool
 
 __all__ = ["SharedMemory"]
 
-_DIRECTORY = Path("/dev/shm")  # noqa: S108 - where POSIX shared memory is
-# Alignment of tensors, for the widest vector instructions.
-_ALIGNED = 64
-_numbers = itertools.count(1)
 
-
-class SharedMemory:
-    """The regions of one measurement; `close` unregisters them.
+class SharedMemory(Closing):
+    """The memory of one measurement; `close` unregisters it.
 
     Parameters
     ----------
@@ -61,19 +53,29 @@ class SharedMemory:
         rows: int,
         output_bytes: int = OUTPUT_BYTES,
     ) -> None:
-        if not _DIRECTORY.is_dir():
-            raise UnsupportedError(
-                f"shared memory needs '{_DIRECTORY}', which this machine does not have"
-            )
-        self._client = client
-        self._files: list[Path] = []
-        self._regions: list[str] = []
-        # By the identity of the request, which is kept alive with it.
-        self._inputs: dict[int, tuple[Request, dict[str, SharedTensor]]] = {}
-        self.outputs: dict[str, SharedTensor] = {}
+        # By its identity, which is kept alive with it.
+        distinct = {id(request): request for request in requests}
+        rooms = {
+            name: _output_size(spec, max(1, rows), output_bytes)
+            for name, spec in output_specs(config).items()
+        }
+        sizes = [
+            len(tensor_bytes(value)) for request in distinct.values() for value in request.values()
+        ]
+        total = sum(size + ALIGNED for size in (*sizes, *rooms.values()))
+        self._pool = SharedMemoryPool("perf", bytes=max(1, total))
         try:
-            self._place_inputs(requests)
-            self._place_outputs(config, rows, output_bytes)
+            self._inputs = {
+                key: (
+                    request,
+                    {name: self._pool.put(value).tensor for name, value in request.items()},
+                )
+                for key, request in distinct.items()
+            }
+            self.outputs: dict[str, SharedTensor] = {
+                name: self._pool.allocate(size).tensor for name, size in rooms.items()
+            }
+            self._pool.register(client)
         except BaseException:
             self.close()
             raise
@@ -83,66 +85,12 @@ class SharedMemory:
         return self._inputs[id(request)][1]
 
     def close(self) -> None:
-        """Unregister the regions and free the memory; may be called twice."""
-        regions, self._regions = self._regions, []
-        for region in regions:
-            with contextlib.suppress(TritonError):  # the server may have ended
-                self._client.unregister_memory(region)
-        files, self._files = self._files, []
-        for file in files:
-            file.unlink(missing_ok=True)
-
-    def _place_inputs(self, requests: Iterable[Request]) -> None:
-        region = _new_name("inputs")
-        content = bytearray()
-        for request in requests:
-            if id(request) in self._inputs:
-                continue
-            placed = {}
-            for name, value in request.items():
-                content += bytes(-len(content) % _ALIGNED)
-                data = tensor_bytes(value)
-                placed[name] = SharedTensor(
-                    datatype_of(value), tuple(shape_of(value)), region, len(data), len(content)
-                )
-                content += data
-            self._inputs[id(request)] = (request, placed)
-        self._add(region, content, max(1, len(content)))
-
-    def _place_outputs(self, config: ModelConfig, rows: int, output_bytes: int) -> None:
-        region = _new_name("outputs")
-        batch = max(1, rows)
-        size = 0
-        for name, spec in output_specs(config).items():
-            if spec.datatype == "BYTES" or min(spec.dims, default=0) < 0:
-                needed = output_bytes * batch
-            else:
-                width = 2 if spec.datatype == "BF16" else numpy_dtype(spec.datatype).itemsize
-                needed = math.prod(spec.dims) * width * batch
-            size += -size % _ALIGNED
-            self.outputs[name] = SharedTensor(spec.datatype, (), region, needed, size)
-            size += needed
-        self._add(region, b"", max(1, size))
-
-    def _add(self, region: str, content: bytes | bytearray, size: int) -> None:
-        """Make a segment, write its initial contents, and register it."""
-        path = _DIRECTORY / region
-        file = os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600)
-        self._files.append(path)
-        try:
-            # Allocated now: a write without available memory would kill the process.
-            os.posix_fallocate(file, 0, size)
-            with os.fdopen(os.dup(file), "wb") as out:
-                out.write(content)
-        except OSError as error:
-            raise InvalidArgumentError(
-                f"there is no room for {size} bytes of shared memory: {error.strerror}"
-            ) from None
-        finally:
-            os.close(file)
-        self._client.register_memory(region, f"/{region}", size)
-        self._regions.append(region)
+        """Unregister and free the memory; may be called twice."""
+        self._pool.close()
 
 
-def _new_name(what: str) -> str:
-    return f"nbtriton-perf-{os.getpid()}-{next(_numbers)}-{what}"
+def _output_size(spec: TensorSpec, rows: int, output_bytes: int) -> int:
+    if spec.datatype == "BYTES" or min(spec.dims, default=0) < 0:
+        return output_bytes * rows
+    width = 2 if spec.datatype == "BF16" else numpy_dtype(spec.datatype).itemsize
+    return math.prod(spec.dims) * width * rows

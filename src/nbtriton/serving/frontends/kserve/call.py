@@ -21,13 +21,32 @@ if TYPE_CHECKING:
     from nbtriton.runtime.engine import InferenceRequest, ModelSignature, Trace
     from nbtriton.serving.frontends.kserve.shared_memory import Lease, SharedMemory, ShortReads
 
-__all__ = ["SEQUENCE_FLAGS", "InferCall", "InferTemplate", "OutputRequest", "Responder"]
+__all__ = [
+    "SEQUENCE_FLAGS",
+    "InferCall",
+    "InferTemplate",
+    "OutputRequest",
+    "Responder",
+    "shared_bytes",
+]
 
 # Request parameters that are flags of a sequence.
 SEQUENCE_FLAGS = {"sequence_start": SEQUENCE_START, "sequence_end": SEQUENCE_END}
 _LONGEST_ID = 128
 # Not BOOL, which is copied: any byte except 0 is true.
 _VIEWED = {name: dtype for name, dtype in DTYPES.items() if name != "BOOL"}
+
+
+def shared_bytes(lease: Lease, datatype: str, signature: ModelSignature) -> Any:
+    """Return the bytes of an input in shared memory: where they lie, if the model only reads them, else a copy.
+
+    Raises
+    ------
+    InvalidArgumentError, LongReadError
+        As `Lease.data`.
+    """
+    # The elements of other datatypes are read here, where the client may still change them.
+    return lease.view() if signature.reads_only and datatype in _VIEWED else lease.data()
 
 
 @dataclass(slots=True)
@@ -98,6 +117,11 @@ class InferCall:
         lease = memory.lease(region, offset, size)
         self.leases.append(lease)
         return lease
+
+    def check_leases(self) -> None:
+        """Raise InvalidArgumentError if a client has truncated memory that the model has read."""
+        for lease in self.leases:
+            lease.check()
 
     def release(self) -> None:
         """Release the shared memory."""
@@ -217,7 +241,9 @@ class Responder(ABC):
             call.options,
             self.handle_response,
             self.trace,
-            not call.leases or all(lease.tensor is None for lease in call.leases),
+            # What a client may still write to is not the model's own.
+            not call.leases
+            or all(lease.tensor is None and lease.mapping is None for lease in call.leases),
             self.signature,
         )
 

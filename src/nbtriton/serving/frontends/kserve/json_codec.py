@@ -24,6 +24,7 @@ from nbtriton.serving.frontends.kserve.call import (
     InferCall,
     InferTemplate,
     OutputRequest,
+    shared_bytes,
 )
 from nbtriton.serving.frontends.kserve.jsontext import (
     LONG_TEXT,
@@ -132,7 +133,7 @@ def decode_infer(
                 call.options.request_id = as_string(document["id"], "Unable to parse 'id': ")
             if "parameters" in document:
                 _read_parameters(document["parameters"], call)
-        inputs = _read_inputs(document, body, signature.name, shared_memory, call)
+        inputs = _read_inputs(document, body, signature, shared_memory, call)
         if type(document) is dict and "outputs" in document:
             _read_outputs(document, shared_memory, call)
         call.set_inputs(signature, inputs)
@@ -204,11 +205,12 @@ def read_parameter(name: str, value: Any) -> bool | int | float | str:
 def _read_inputs(
     document: Any,
     blobs: memoryview,
-    model: str,
+    signature: ModelSignature,
     shared_memory: SharedMemory | ShortReads,
     call: InferCall,
 ) -> list[WireInput]:
     inputs: list[WireInput] = []
+    model = signature.name
     names: set[str] = set()
     offset = 0
     for item in member_as_array(document, "inputs", "Unable to parse 'inputs': "):
@@ -234,7 +236,7 @@ def _read_inputs(
             data = blobs[offset : offset + size]
             offset += size
         elif parameters and (lease := _lease(parameters, shared_memory, call)) is not None:
-            data = lease.data()
+            data = shared_bytes(lease, datatype, signature)
         else:
             data = _json_tensor(item["data"], name, datatype, shape, model, call.request_id)
         inputs.append(WireInput(name, datatype, shape, data))
@@ -547,6 +549,8 @@ def encode_infer(
             assert wanted.lease is not None
             write_shared(wanted.lease, array, name)
             members.append(_output(name, datatype, shape) + b"}")
+    if call.leases:
+        call.check_leases()
     request_id = call.request_id
     text = b'%s%s%s,"outputs":[%s]}' % (
         b'{"id":%s,' % dumps(request_id) if request_id else b"{",

@@ -24,6 +24,7 @@ from nbtriton.serving.frontends.kserve.call import (
     InferCall,
     InferTemplate,
     OutputRequest,
+    shared_bytes,
 )
 from nbtriton.serving.frontends.kserve.messages import (
     LONG,
@@ -332,7 +333,7 @@ def read_request(
     try:
         _read_parameters(request.parameters, call)
         _check_names(request, call)
-        inputs = _read_inputs(request, contents, shared_memory, call)
+        inputs = _read_inputs(request, contents, signature, shared_memory, call)
         _read_outputs(request, shared_memory, call)
         call.set_inputs(signature, inputs)
     except BaseException:
@@ -399,6 +400,7 @@ def _check_names(request: Any, call: InferCall) -> None:
 def _read_inputs(
     request: Any,
     contents: Sequence[Contents],
+    signature: ModelSignature,
     shared_memory: SharedMemory | ShortReads,
     call: InferCall,
 ) -> list[WireInput]:
@@ -418,7 +420,7 @@ def _read_inputs(
         lease = _lease(tensor.parameters, name, shared_memory, call)
         data: bytes | memoryview | np.ndarray[Any, Any] | list[bytes]
         if lease is not None:
-            data = lease.data()
+            data = shared_bytes(lease, tensor.datatype, signature)
         elif tensor.HasField("contents"):
             if raw:
                 raise InvalidArgumentError(
@@ -593,6 +595,8 @@ def encode_response(
             continue
         blob = wire_bytes(array)
         raw += (b"\x32", varint(len(blob)), blob)
+    if call.leases:
+        call.check_leases()
     data = b"".join([*parts, *raw])
     if len(data) > _LIMIT:
         raise InvalidArgumentError(

@@ -3,8 +3,9 @@
 HTTP and gRPC share one `SharedMemory`. Two defects of Triton are not copied (KS43): a second region on
 the same key is accepted, and a region's offset counts once.
 
-Regions are not mapped: a client may truncate an object at any time, and access to a page beyond its end
-raises SIGBUS. Reads and writes through the file descriptor fail with an error instead.
+A client may truncate an object at any time, and access to a page beyond its end raises SIGBUS. Reads and writes
+through the file descriptor fail with an error instead. Only for a model that reads its inputs where they lie
+(READ_ONLY_INPUTS) a region is mapped, with a guard (`mapping`).
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from nbtriton.common.errors import (
 )
 from nbtriton.common.packages import needed
 from nbtriton.serving.frontends.buffers import LONG, buffers
+from nbtriton.serving.frontends.kserve.mapping import GuardedMapping
 
 __all__ = [
     "HANDLE_BYTES",
@@ -66,13 +68,22 @@ class _SystemRegion(_Region):
     key: str
     offset: int
     descriptor: int
+    mapping: GuardedMapping | None = field(default=None, init=False, repr=False)
+
+    def mapped(self) -> GuardedMapping | None:
+        """Return the region's memory, mapped once; None where it cannot be guarded."""
+        mapping = self.mapping
+        if mapping is None or mapping.broken:
+            mapping = GuardedMapping.of(self.descriptor, self.offset, self.byte_size)
+            self.mapping = mapping
+        return mapping
 
     def existing(self) -> int:
         """Return the current size of the region in bytes: the object may have shrunk."""
         return os.fstat(self.descriptor).st_size - self.offset
 
     def part(self, start: int, end: int) -> None:
-        """Return None: the region is not mapped."""
+        """Return None: the memory is read by its descriptor, or mapped when a model wants it."""
 
     def status(self) -> dict[str, Any]:
         fields = ("name", "key", "offset", "byte_size")
@@ -83,6 +94,7 @@ class _SystemRegion(_Region):
         self.closed = True
         if not self.leases:
             os.close(self.descriptor)
+            self.mapping = None  # unmapped with its last view
 
 
 @dataclass(slots=True)
@@ -127,6 +139,8 @@ class Lease:
         The bytes as uint8, for memory of a GPU.
     at_once : int, optional
         Limit of a read in bytes.
+    mapping : GuardedMapping, optional
+        The mapped region, after `view`.
     """
 
     byte_size: int
@@ -135,6 +149,7 @@ class Lease:
     _owner: SharedMemory
     _region: _AnyRegion | None = field(repr=False)
     at_once: int | None = None
+    mapping: GuardedMapping | None = field(default=None, init=False, repr=False)
 
     def data(self) -> Any:
         """Return a copy of the bytes, or `tensor`.
@@ -160,6 +175,26 @@ class Lease:
                 self._refuse()
             done += count
         return content
+
+    def view(self) -> Any:
+        """Return the bytes where they lie, for a model that only reads them; `data` where that is not possible.
+
+        Raises
+        ------
+        InvalidArgumentError, LongReadError
+            As `data`.
+        """
+        region = self._region
+        if self.tensor is None and self.byte_size and isinstance(region, _SystemRegion):
+            self.mapping = self._owner.mapped(region)
+        if self.mapping is None:
+            return self.data()
+        return memoryview(self.mapping)[self._offset : self._offset + self.byte_size]
+
+    def check(self) -> None:
+        """Raise InvalidArgumentError if memory was missing that was read through `view`."""
+        if self.mapping is not None and self.mapping.broken:
+            self._refuse()
 
     def write(self, data: bytes | memoryview) -> None:
         """Write to the beginning of system memory; `data` must fit.
@@ -376,6 +411,11 @@ class SharedMemory:
                 raise InvalidArgumentError(_OUTSIDE.format(name))
             region.leases += 1
             return Lease(byte_size, region.part(offset, offset + byte_size), offset, self, region)
+
+    def mapped(self, region: _SystemRegion) -> GuardedMapping | None:
+        """Return the memory of a region in use, mapped; None where that is not possible."""
+        with self._lock:
+            return region.mapped()
 
     def end_lease(self, region: _AnyRegion) -> None:
         """End one lease."""
