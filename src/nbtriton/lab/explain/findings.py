@@ -222,22 +222,20 @@ def _lone(record: ModelRecord) -> Proposal | None:
 
 def _delayed(record: ModelRecord) -> Proposal | None:
     """Propose no delay: what comes within it comes at once, or the instances need no larger batches."""
-    settings = record.settings
     waited = [batch for batch in record.batches if batch.reason == "max_queue_delay"]
     if len(waited) < 0.5 * len(record.batches):
         return None
     requests = fmean(len(batch.requests) for batch in waited)
     execution_us = median(batch.end_ns - batch.start_ns for batch in waited) / 1e3
-    delay_us = settings.delay_ns // 1000
-    if delay_us < execution_us / 4:
+    idle_us = _idle_wait_us(record, waited)
+    # Those that found no idle instance waited for that, and would without the delay.
+    if idle_us < execution_us / (2 if requests >= 2 else 8):
         return None
     why = (
-        f"batches waited {time_text(delay_us)} for more requests and left with {measure(requests)} of them in "
-        f"the mean; an execution takes {time_text(execution_us)}"
+        f"batches waited {time_text(idle_us)} in the mean for more requests while an instance was idle, and left with "
+        f"{measure(requests)} of them; an execution takes {time_text(execution_us)}"
     )
     if requests >= 2:
-        if _idle_wait_us(record, waited) < execution_us / 2:
-            return None  # they waited for the instances, too
         share = _share_alone(record)
         late = _late_joiners(record, waited)
         if share <= _ENOUGH:
@@ -308,7 +306,7 @@ def _saturated(record: ModelRecord) -> Proposal | None:
 
 
 def _occupied(record: ModelRecord) -> Proposal | None:
-    """Propose more capacity: the instances always execute, requests wait, and larger batches save little."""
+    """Propose more capacity: the instances always execute, requests wait for them or for the rows beside theirs."""
     answered = [(one, one.batch) for one in record.answered if one.batch is not None]
     if record.busy < _OCCUPIED or len(answered) < _FEWEST:
         return None
@@ -316,13 +314,21 @@ def _occupied(record: ModelRecord) -> Proposal | None:
     waited_ns = sum(batch.start_ns - request.arrival_ns for request, batch in answered)
     fixed, row = _cost_ns(record.batches)
     rows = fmean(batch.batch_size for batch in record.batches)
-    if waited_ns < _WAITED * total_ns or fixed > row * rows:
-        return None
-    return _more_instances(
-        record,
-        f"requests waited for {waited_ns / total_ns:.0%} of their time, and an execution takes "
-        f"{time_text(row / 1e3)} more for each row",
-    )
+    if fixed > row * rows:
+        return None  # larger batches save more
+    each = f"an execution takes {time_text(row / 1e3)} more for each row"
+    if waited_ns >= _WAITED * total_ns:
+        return _more_instances(
+            record, f"requests waited for {waited_ns / total_ns:.0%} of their time, and {each}"
+        )
+    # A delay would gather the rows again, and of one size alone it is not known what a row costs.
+    if (
+        rows >= 2
+        and not record.settings.delay_ns
+        and len({b.batch_size for b in record.batches}) > 1
+    ):
+        return _more_instances(record, f"{each}, of which it has {measure(rows)} in the mean")
+    return None
 
 
 def _more_instances(record: ModelRecord, why: str) -> Proposal:
