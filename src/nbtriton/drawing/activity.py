@@ -6,8 +6,6 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-__all__ = ["Lane", "ModelActivity", "batch_bins", "bin_counts"]
-
 
 @dataclass(frozen=True, slots=True)
 class Lane:

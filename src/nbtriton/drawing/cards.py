@@ -12,8 +12,6 @@ from nbtriton.drawing.activity import ModelActivity
 from nbtriton.drawing.numbers import count, counted, measure, nice_ceiling
 from nbtriton.drawing.scene import Shape, figure, ink, shape, shortened, text, text_width, wrapped
 
-__all__ = ["watch_scenes"]
-
 
 @dataclass(frozen=True, slots=True)
 class _Layout:

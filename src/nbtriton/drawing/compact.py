@@ -15,8 +15,6 @@ from nbtriton.drawing.table import (
     table_text,
 )
 
-__all__ = ["compact_html", "compact_text"]
-
 # The width of the narrowest picture: it fits a page of 600 pixels with its margins.
 _ROOM_PX = 540.0
 _TERMINAL = 80

@@ -9,18 +9,6 @@ from typing import TypeVar
 
 from nbtriton.drawing.numbers import log_ticks, measure, nice_ticks, plain, sparkline
 
-__all__ = [
-    "Limits",
-    "Point",
-    "Series",
-    "Top",
-    "curve_finding",
-    "curve_limits",
-    "curve_text",
-    "highest",
-    "top_of",
-]
-
 NOTHING = "nothing measured yet"
 # Beyond this ratio of the highest to the lowest latency a linear axis hides the low end.
 _LOG_FROM = 12.0

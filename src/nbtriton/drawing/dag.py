@@ -21,8 +21,6 @@ from nbtriton.drawing.scene import (
     wrapped,
 )
 
-__all__ = ["dag_scene", "dag_text", "details_of", "edge_width", "traffic_line"]
-
 _TITLE = 28.0
 _LINE = 18.0
 # Narrower ones have no room for a sentence.

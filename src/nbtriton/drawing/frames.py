@@ -11,8 +11,6 @@ import pandas as pd
 from nbtriton.drawing.compact import compact_html, compact_text
 from nbtriton.drawing.table import Column, in_units
 
-__all__ = ["TableFrame"]
-
 
 class TableFrame(pd.DataFrame):
     """A DataFrame that is displayed as a table of nbtriton; results computed from it are plain DataFrames.

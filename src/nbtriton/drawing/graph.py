@@ -8,18 +8,6 @@ from dataclasses import dataclass, replace
 from nbtriton.common.errors import InvalidArgumentError
 from nbtriton.drawing.numbers import byte_size, counted
 
-__all__ = [
-    "Edge",
-    "Graph",
-    "Node",
-    "Traffic",
-    "edge_text",
-    "folded",
-    "in_key",
-    "out_key",
-    "topological",
-]
-
 # Up to this many models, each is drawn as a box with its tensors.
 _UNFOLDED = 6
 # Shorter chains are not worth folding.

@@ -14,8 +14,6 @@ from dataclasses import dataclass, field
 from nbtriton.drawing.graph import Edge, Graph, Node, edge_text, in_key, out_key, topological
 from nbtriton.drawing.scene import text_width
 
-__all__ = ["CHAIN_ROW", "HEADER", "Box", "Label", "Layout", "Route", "layout"]
-
 _MARGIN = 24.0  # with room for the badge on the topmost node
 _NODE_GAP = 30.0  # room for the live badge above a node
 _DUMMY_GAP = 14.0

@@ -5,21 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-__all__ = [
-    "MISSING",
-    "byte_size",
-    "count",
-    "counted",
-    "lasting",
-    "log_ticks",
-    "measure",
-    "nice_ceiling",
-    "nice_ticks",
-    "percentile",
-    "plain",
-    "sparkline",
-]
-
 # A narrow no-break space between thousands: 12 345.
 _THIN = "\u202f"
 MISSING = "\u2013"

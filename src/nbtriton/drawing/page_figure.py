@@ -15,8 +15,6 @@ with needed("a plot"):
     from matplotlib.figure import Figure
     from matplotlib.legend import Legend
 
-__all__ = ["PageFigure"]
-
 # matplotlib's black: written out, or omitted if a shape has no other style.
 _INK = re.compile(r"#000000\b")
 # Its style sheet would apply to every picture of the page, and all figures name their groups alike.

@@ -33,8 +33,6 @@ from nbtriton.drawing.scene import (
     wrapped,
 )
 
-__all__ = ["curve_scene", "curve_scenes"]
-
 # With more configurations than this, each has its own pair of panels.
 _TOGETHER = 4
 _WIDTH = 800.0

@@ -14,25 +14,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from html import escape
 
-__all__ = [
-    "SERIES_ROLES",
-    "STYLE",
-    "Area",
-    "Shape",
-    "figure",
-    "fitting",
-    "ink",
-    "overlap",
-    "series_colours",
-    "shape",
-    "shortened",
-    "text",
-    "text_width",
-    "to_json",
-    "to_svg",
-    "wrapped",
-]
-
 Attr = str | float | int
 # Left, top, right and bottom, in pixels.
 Area = tuple[float, float, float, float]

@@ -11,18 +11,6 @@ from unicodedata import east_asian_width
 
 from nbtriton.drawing.numbers import MISSING, count, measure
 
-__all__ = [
-    "SENTENCE_EM",
-    "Column",
-    "TableView",
-    "cells_of",
-    "heads_of",
-    "in_units",
-    "is_sentence",
-    "table_html",
-    "table_text",
-]
-
 # Endings of column names that are units, longest first.
 _UNITS = (
     ("_per_s", "1/s"),

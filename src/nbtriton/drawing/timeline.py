@@ -18,17 +18,6 @@ from nbtriton.drawing.scene import (
 )
 from nbtriton.drawing.table import table_text
 
-__all__ = [
-    "Bar",
-    "Mark",
-    "Span",
-    "Strip",
-    "TimelineLanes",
-    "Wait",
-    "timeline_scenes",
-    "timeline_text",
-]
-
 # Pictures for a page of 600 pixels and for a wide one: their widths, and the room for names.
 _WIDTHS = ((540.0, 120.0), (960.0, 170.0))
 _RIGHT = 16.0

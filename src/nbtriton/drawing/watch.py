@@ -12,8 +12,6 @@ from nbtriton.drawing.numbers import count, counted, measure, sparkline
 from nbtriton.drawing.scene import fitting, to_svg
 from nbtriton.drawing.table import table_html, table_text
 
-__all__ = ["leading", "watch_finding", "watch_html", "watch_svg", "watch_table", "watch_text"]
-
 # With no response for longer than this, the finding names the model instead of rates.
 _STALLED_S = 1.0
 # Rates are those of the last two seconds.

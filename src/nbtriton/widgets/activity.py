@@ -11,8 +11,6 @@ from dataclasses import replace
 from nbtriton.drawing import Lane, ModelActivity, batch_bins, bin_counts
 from nbtriton.runtime.engine import ModelHistorySnapshot, ModelSnapshot, Moment, ServerHistory
 
-__all__ = ["Pipeline", "activities", "covered_s", "encode", "little_endian", "pipelines"]
-
 _NS = 1e9
 _RATE_OVER_NS = 2_000_000_000
 # The shortest time axis, in seconds.

@@ -16,8 +16,6 @@ from nbtriton.widgets.watch import WatchView
 if TYPE_CHECKING:
     from nbtriton.runtime.engine import Server
 
-__all__ = ["dag", "timeline", "watch"]
-
 
 def watch(server: Server, *models: str) -> Shown:
     """Show queues, instances, batch sizes and rates live, while other cells run.

@@ -13,8 +13,6 @@ from nbtriton.drawing import Limits, Series, curve_finding, curve_limits, curve_
 from nbtriton.widgets.static import StaticView, curve_view
 from nbtriton.widgets.view import LiveView, asset
 
-__all__ = ["CurveView"]
-
 
 class CurveView(LiveView):
     """A curve that grows, a progress line, and a button that asks to stop.

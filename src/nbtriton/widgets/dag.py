@@ -25,8 +25,6 @@ from nbtriton.widgets.static import StaticView, dag_scenes, dag_view
 from nbtriton.widgets.traffic import with_traffic
 from nbtriton.widgets.view import LiveView, asset, movement_of
 
-__all__ = ["DagView"]
-
 _STATES = ("READY", "LOADING", "UNLOADING", "UNAVAILABLE")
 # Shares, rates and batch sizes are read less often; queues and instances change with each frame.
 _TRAFFIC_S = 1.0

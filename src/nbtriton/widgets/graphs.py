@@ -17,8 +17,6 @@ from nbtriton.model.config import (
     stand_in_reason,
 )
 
-__all__ = ["graph_of", "row_bytes", "with_calls"]
-
 
 def graph_of(config: ModelConfig, members: Mapping[str, ModelConfig] | None = None) -> Graph:
     """Return the graph of a model: its steps if it is an ensemble, else one node.

@@ -16,8 +16,6 @@ from nbtriton.widgets.static import StaticView, curve_rows, curve_view
 if TYPE_CHECKING:
     from nbtriton.lab.perf import PerfReport
 
-__all__ = ["PlotView", "plot"]
-
 
 @dataclass(frozen=True, slots=True, repr=False)
 class PlotView(StaticView):

@@ -13,8 +13,6 @@ import time
 from collections.abc import Callable
 from typing import Generic, Protocol, TypeVar
 
-__all__ = ["Hub", "Polled", "Publisher", "hub"]
-
 State = TypeVar("State")
 
 # Above 1000 messages a second over 3 s a notebook server drops even the user's own output. Nobody

@@ -22,8 +22,6 @@ from nbtriton.widgets.static import StaticView, marked
 if TYPE_CHECKING:
     from nbtriton.widgets.view import LiveView
 
-__all__ = ["KeptViews", "Shown", "cell_id", "display", "live_wanted", "notebook_shell", "show_live"]
-
 # How old the picture may be in a notebook that is saved while something moves.
 _RENEW_S = 5.0
 

@@ -26,16 +26,6 @@ from nbtriton.drawing import (
     traffic_line,
 )
 
-__all__ = [
-    "StaticView",
-    "curve_rows",
-    "curve_view",
-    "dag_scenes",
-    "dag_view",
-    "frame_view",
-    "marked",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class StaticView:

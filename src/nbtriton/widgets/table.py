@@ -10,8 +10,6 @@ import traitlets
 from nbtriton.widgets.static import StaticView, frame_view
 from nbtriton.widgets.view import LiveView, asset, movement_of
 
-__all__ = ["TableView"]
-
 # Faster than twice a second a table cannot be read, and its source takes milliseconds.
 _PERIOD_S = 0.5
 

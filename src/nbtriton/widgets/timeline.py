@@ -22,8 +22,6 @@ from nbtriton.widgets.show import KeptViews, live_wanted, makes_views_only
 from nbtriton.widgets.static import StaticView, marked
 from nbtriton.widgets.view import LiveView, asset, movement_of
 
-__all__ = ["LiveTimeline", "TimelineView", "live_timeline", "timeline_view"]
-
 # Per frame, for all models together: five times a second, that is more than a picture can show.
 _MOST = 200
 _LEAST = 30

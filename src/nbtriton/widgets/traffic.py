@@ -10,8 +10,6 @@ from nbtriton.lab.explain import PipelineTraffic, read_traffic
 from nbtriton.widgets.activity import activities
 from nbtriton.widgets.graphs import with_calls
 
-__all__ = ["with_traffic"]
-
 
 def with_traffic(server: Any, name: str, graph: Graph, *, whole: bool) -> Graph:
     """Return a graph with the traffic of each model, the recorded calls, and a finding.

@@ -18,8 +18,6 @@ from nbtriton.common.errors import InvalidArgumentError
 from nbtriton.widgets.publisher import Hub, Publisher, hub
 from nbtriton.widgets.static import StaticView
 
-__all__ = ["LiveView", "asset", "movement_of", "resume_busy"]
-
 _HERE = Path(__file__).parent
 # Pages acknowledge frames and report now and then that they are alive. After this much silence the
 # page was closed or reloaded without a message. It is long because some hosts deliver no messages

@@ -27,8 +27,6 @@ from nbtriton.widgets.activity import Pipeline, activities, covered_s, encode, p
 from nbtriton.widgets.static import StaticView
 from nbtriton.widgets.view import LiveView, asset, movement_of
 
-__all__ = ["WatchView"]
-
 # Reading the recorded requests costs more than reading counters.
 _TRAFFIC_S = 1.0
 

@@ -38,8 +38,6 @@ from nbtriton.serving.repository.validation import validate_repository
 if TYPE_CHECKING:
     from nbtriton.runtime.engine import Server
 
-__all__ = ["Diagnosis", "doctor", "instance_findings", "waiting_finding"]
-
 # Instances for each core from which more of them are hardly meant.
 _MOST = 4
 

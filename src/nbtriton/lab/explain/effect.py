@@ -18,8 +18,6 @@ from nbtriton.runtime.engine import RequestRecord
 if TYPE_CHECKING:
     from nbtriton.lab.simulate import Profile
 
-__all__ = ["Effect", "predict_effect"]
-
 # The least number of arrivals that make a load.
 _FEWEST = 20
 

@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from nbtriton.lab.simulate import Profile
     from nbtriton.runtime.engine import Server
 
-__all__ = ["Explanation", "explain", "why"]
-
 _Rows = list[list[object]]
 
 

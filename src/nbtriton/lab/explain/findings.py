@@ -20,15 +20,6 @@ from nbtriton.lab.explain.slow import time_text
 from nbtriton.runtime.engine import BatchRecord
 from nbtriton.scheduling import REASONS
 
-__all__ = [
-    "IN_PROCESSES",
-    "Proposal",
-    "batch_findings",
-    "had_idle_instance",
-    "proposal",
-    "refusal_findings",
-]
-
 # A fragment of a configuration: instances in processes of their own.
 IN_PROCESSES = 'parameters { key: "INSTANCE_ISOLATION" value { string_value: "process" } }'
 # The share of batches from which a reason gets a sentence; rarer reasons are in the table only.

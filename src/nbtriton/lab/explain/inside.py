@@ -8,8 +8,6 @@ from nbtriton.drawing import counted, lasting
 from nbtriton.lab.explain.parts import children_of
 from nbtriton.runtime.engine import RequestRecord
 
-__all__ = ["inside_sentence", "is_long"]
-
 # A request that is inside for less is no news.
 _LONG_NS = 1_000_000_000
 

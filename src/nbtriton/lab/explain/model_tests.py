@@ -27,8 +27,6 @@ from nbtriton.serving.repository.samples import sample_inputs
 if TYPE_CHECKING:
     from nbtriton.runtime.engine import Server
 
-__all__ = ["LIMIT_S", "TESTS", "TOLERANCE", "model_findings"]
-
 TOLERANCE = 1e-3
 """Largest relative difference, by the largest number of an output; 1e-2 for FP16 and BF16."""
 _HALF_TOLERANCE = 1e-2

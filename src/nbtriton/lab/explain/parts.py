@@ -8,8 +8,6 @@ from typing import Final
 
 from nbtriton.runtime.engine import BatchRecord, RequestRecord
 
-__all__ = ["PARTS", "BusyTimes", "children_of", "critical_path", "parts_of", "path_parts"]
-
 PARTS: Final = {
     "queue": "waited while all instances were busy",
     "delay": "waited for more requests while an instance was idle",

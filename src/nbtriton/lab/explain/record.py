@@ -8,8 +8,6 @@ from dataclasses import dataclass, field
 from nbtriton.model.config import ModelConfig, is_ensemble
 from nbtriton.runtime.engine import BatchRecord, RequestRecord
 
-__all__ = ["ModelRecord", "Settings"]
-
 
 @dataclass(frozen=True, slots=True)
 class Settings:

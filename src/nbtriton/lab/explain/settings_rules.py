@@ -12,8 +12,6 @@ from typing import Any
 from nbtriton.common.quoting import quoted
 from nbtriton.model.config import ModelConfig, is_ensemble
 
-__all__ = ["Finding", "settings_findings"]
-
 # No client sends its next request sooner than that, once it has waited for an answer and for its thread.
 _SHORT_IDLE_US = 10_000
 _SEVERITIES = ("error", "warning", "hint")

@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from nbtriton.drawing import measure
 from nbtriton.runtime.engine import RequestRecord
 
-__all__ = ["SlowRequests", "compare_slowest", "time_text"]
-
 # The least number of requests with a slowest hundredth.
 _FEWEST = 20
 

@@ -13,10 +13,6 @@ from nbtriton.runtime.engine import BatchRecord, RequestRecord
 if TYPE_CHECKING:
     from nbtriton.runtime.engine import Server
 
-__all__ = [
-    "SlotLife", "resource_strips", "sequence_strips", "slot_lives", "slot_word", "slots_per_instance",
-]  # fmt: skip
-
 
 class SlotLife(NamedTuple):
     """A sequence in its slot; times as in the records."""

@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from nbtriton.model.config import ModelConfig
     from nbtriton.runtime.engine import Server
 
-__all__ = ["Timeline", "read_timeline"]
-
 # Newest batches in a picture without a given span: each has room for its letter.
 _BATCHES = 40
 

@@ -15,8 +15,6 @@ from typing import Any
 from nbtriton.runtime.engine import BatchRecord, RequestRecord
 from nbtriton.scheduling import REASONS
 
-__all__ = ["ModelRecords", "chrome_trace"]
-
 # Threads of requests come after those of instances, in this order.
 _FIRST_SLOT = 1000
 # The end of what has not ended.

@@ -19,8 +19,6 @@ from nbtriton.runtime.engine import RequestRecord
 if TYPE_CHECKING:
     from nbtriton.runtime.engine import Server
 
-__all__ = ["Bottleneck", "PipelineTraffic", "find_bottleneck", "read_traffic"]
-
 # The newest requests that shares are computed from: a view asks once a second.
 _REQUESTS = 500
 _ERRORS = 3

@@ -13,8 +13,6 @@ from nbtriton.options.table import signed
 if TYPE_CHECKING:
     from nbtriton.serving.server import Server
 
-__all__ = ["perf"]
-
 
 @signed(PERF)
 def perf(

@@ -19,8 +19,6 @@ from nbtriton.runtime.engine.interrupts import wait_in_slices
 if TYPE_CHECKING:
     from nbtriton.serving.server import Server
 
-__all__ = ["PerfRun"]
-
 
 @signed(PERF)
 class PerfRun:

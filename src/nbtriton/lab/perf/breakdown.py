@@ -9,8 +9,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-__all__ = ["ServerBreakdown", "StatisticsDocument", "breakdown", "network_us", "with_composing"]
-
 StatisticsDocument = Mapping[str, Any]  # Triton's {"model_stats": [...]}
 _STAGES = ("queue", "compute_input", "compute_infer", "compute_output")
 

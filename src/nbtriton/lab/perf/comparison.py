@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 
     from nbtriton.serving.server import Server
 
-__all__ = ["Comparison", "compare"]
-
 Variant = PerfReport | PerfPoint | Mapping[str, Any] | str
 
 # Three windows per measurement: more rounds are more informative than longer ones.

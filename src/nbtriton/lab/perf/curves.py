@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["Curves", "overlay", "plot", "save_png", "series_of", "target_of"]
-
 
 class Curves(Protocol):
     """The part of `nbtriton.perf.PerfReport` that is drawn."""

@@ -13,8 +13,6 @@ from nbtriton.common.packages import needed
 from nbtriton.model.config import ModelConfig, TensorSpec, input_specs
 from nbtriton.model.tensors import Array, as_array, gather, numpy_dtype, shape_of, to_torch
 
-__all__ = ["InputData", "Inputs", "Request", "fill", "generate", "requests_from"]
-
 InputData = Literal["random", "zero"]
 Request = Mapping[str, Array]
 Inputs = Mapping[str, object] | Sequence[Mapping[str, object]]

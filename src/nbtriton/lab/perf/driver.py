@@ -35,8 +35,6 @@ from nbtriton.runtime.engine.interrupts import wait_in_slices
 if TYPE_CHECKING:
     from nbtriton.lab.perf.remote import Pending, Target
 
-__all__ = ["MAX_OUTSTANDING", "Clock", "LoadRun", "LoadSpec", "Submitting", "make_load"]
-
 # Open loop: a server that falls behind by this number of requests will not catch up within a window. More
 # waiting requests would only need memory; later sends count as delayed.
 MAX_OUTSTANDING = 4096

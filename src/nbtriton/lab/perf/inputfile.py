@@ -18,8 +18,6 @@ from nbtriton.lab.perf.data import Request
 from nbtriton.model.config import ModelConfig, TensorSpec, input_specs
 from nbtriton.model.tensors import as_array, deserialize_bytes, numpy_dtype
 
-__all__ = ["InputFile", "read_input_file"]
-
 
 class InputFile:
     """The contents of a file: streams of steps, each a request without the batch dimension.

@@ -18,8 +18,6 @@ from nbtriton.runtime.workers.resources import ThreadBudget
 if TYPE_CHECKING:
     from nbtriton.runtime.engine import Server
 
-__all__ = ["InterpreterWaits", "oversubscription"]
-
 _TORCH = "pytorch_libtorch"
 
 

@@ -15,24 +15,6 @@ from typing import Any, Literal
 from nbtriton.common.checks import is_number
 from nbtriton.common.errors import InvalidArgumentError
 
-__all__ = [
-    "Concurrency",
-    "Distribution",
-    "LevelRange",
-    "Levels",
-    "Load",
-    "OpenLoad",
-    "PeriodicConcurrency",
-    "RecordedArrivals",
-    "RequestIntervals",
-    "RequestRate",
-    "level_values",
-    "parse_levels",
-    "parse_periodic",
-    "read_speeds",
-    "send_times_ns",
-]
-
 Distribution = Literal["constant", "poisson"]
 # Each outstanding request has its own record, and each level its own second.
 MOST_OUTSTANDING = 100_000

@@ -8,8 +8,6 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-__all__ = ["descendants_s", "disturbed", "others_s"]
-
 _PROC = Path("/proc")
 # The share of the cores that other programs may use on a quiet machine: a page that shows views needs as much.
 _QUIET = 0.1

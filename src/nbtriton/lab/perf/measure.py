@@ -40,19 +40,6 @@ if TYPE_CHECKING:
     from nbtriton.lab.perf.driver import LoadRun
     from nbtriton.lab.perf.remote import Target
 
-__all__ = [
-    "Level",
-    "MeasurementMode",
-    "WindowPlan",
-    "measure_level",
-    "measured_point",
-    "point_of",
-    "rule_of",
-    "statistics_of",
-    "stop_load",
-    "traffic_of",
-]
-
 MeasurementMode = Literal["time_windows", "count_windows"]
 
 # PA1: perf_analyzer sleeps for 1.2 intervals, the real length of a window.

@@ -33,8 +33,6 @@ from nbtriton.options.table import read_settings
 if TYPE_CHECKING:
     from nbtriton.serving.server import Server
 
-__all__ = ["PerfOptions", "Protocol"]
-
 Protocol = Literal["inproc", "http", "grpc"]
 
 # perf_analyzer's 5000 ms suit milliseconds across a network. In the kernel a request takes 10 us to some ms:

@@ -7,8 +7,6 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-__all__ = ["PairedRatio", "paired_ratio"]
-
 # Student's t for a two-sided interval of 95%, by degrees of freedom; beyond 30 the next lower row.
 _T95 = (
     12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160,

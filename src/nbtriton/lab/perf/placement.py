@@ -9,15 +9,6 @@ from typing import Any
 from nbtriton.common.errors import InvalidArgumentError, nearest
 from nbtriton.model.config import ModelConfig
 
-__all__ = [
-    "PLACEMENTS",
-    "Placement",
-    "check_placement",
-    "device_of",
-    "placement_list",
-    "show_placement",
-]
-
 # A name, or the device of each model: "cpu", "gpu" (all of them) or "gpu:1".
 Placement = str | Mapping[str, str]
 

@@ -17,8 +17,6 @@ from nbtriton.lab.perf.windows import Outcome, StreamSummary
 if TYPE_CHECKING:
     from nbtriton.serving.server import Server
 
-__all__ = ["COLUMNS", "LoadMode", "PerfPoint", "describe", "option_text", "row_of"]
-
 LoadMode = Literal["concurrency", "request_rate", "intervals", "periodic", "replay"]
 
 

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
     from nbtriton.lab.perf.data import Inputs, Request
 
-__all__ = ["Data", "Workload", "check_streaming", "sequence_plan", "workloads"]
-
 _GENERATED: tuple[Literal["random"], Literal["zero"]] = ("random", "zero")
 
 

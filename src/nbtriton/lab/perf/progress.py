@@ -10,8 +10,6 @@ from typing import TextIO
 from nbtriton.drawing import count, measure
 from nbtriton.lab.perf.point import PerfPoint
 
-__all__ = ["LevelProgress", "Observer", "PerfProgress", "TerminalLine", "progress_line"]
-
 
 @dataclass(frozen=True, slots=True)
 class LevelProgress:

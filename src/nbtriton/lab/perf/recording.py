@@ -25,11 +25,6 @@ from nbtriton.drawing import counted, measure
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = [
-    "FORMAT", "VERSION", "RecordedInputs", "RecordedRequest", "RecordedTensor", "Recording",
-    "RecordingWriter", "open_recording",
-]  # fmt: skip
-
 FORMAT = "nbtriton-recording"
 VERSION = 1
 

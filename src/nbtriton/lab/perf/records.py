@@ -19,8 +19,6 @@ from nbtriton.lab.perf.windows import StreamWindow, Window
 if TYPE_CHECKING:
     from nbtriton.lab.perf.remote import Pending
 
-__all__ = ["Slot", "StreamRecord", "collect"]
-
 
 class Slot:
     """One request in flight, and the times of earlier ones."""

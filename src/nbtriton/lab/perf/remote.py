@@ -21,8 +21,6 @@ from nbtriton.serving.clients.base import Protocol as RemoteProtocol
 from nbtriton.serving.clients.grpc import GrpcClient
 from nbtriton.serving.clients.http import HttpClient
 
-__all__ = ["Pending", "RemoteServer", "Target", "remote_server"]
-
 _HIGHEST_PORT = 65535
 _DEFAULT_PORTS = {"http": 8000, "grpc": 8001}
 

@@ -30,8 +30,6 @@ from nbtriton.lab.perf.machine import disturbed
 from nbtriton.lab.perf.point import PerfPoint, option_text, row_of
 from nbtriton.lab.perf.windows import DRIFT
 
-__all__ = ["disturbance_of", "finding_of", "html", "save", "svg", "text", "write_csv"]
-
 
 class Report(Curves, Protocol):
     """The part of `nbtriton.perf.PerfReport` that is displayed and written."""

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["PerfReport"]
-
 _LOWEST: Mapping[str, Callable[[PerfPoint], float]] = {
     "avg_latency": lambda point: point.latency_avg_us,
     "p50_latency": lambda point: point.latency_p50_us,

@@ -47,8 +47,6 @@ if TYPE_CHECKING:
     from nbtriton.model.config import ModelConfig
     from nbtriton.serving.server import Server
 
-__all__ = ["environment_of", "open_target", "place_of", "run"]
-
 # Addresses at which an endpoint also answers on the loopback address.
 _LOOPBACK = ("127.0.0.1", "localhost", "0.0.0.0")  # noqa: S104 - compared, not bound
 

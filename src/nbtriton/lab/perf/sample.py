@@ -14,8 +14,6 @@ from nbtriton.lab.perf.remote import Target
 from nbtriton.lab.perf.traffic import Sequences
 from nbtriton.runtime.engine.interrupts import wait_in_slices
 
-__all__ = ["Sample", "measure_sample"]
-
 _POLL_S = 0.01
 
 

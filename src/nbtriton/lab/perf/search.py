@@ -24,8 +24,6 @@ from nbtriton.lab.perf.loads import (
     level_values,
 )
 
-__all__ = ["LevelPlan", "Search", "binary_search", "check_search", "linear_search"]
-
 Search = Generator[float, bool, None]
 
 

@@ -14,8 +14,6 @@ from nbtriton.lab.perf.progress import LevelProgress, Observer, PerfProgress
 from nbtriton.lab.perf.search import LevelPlan
 from nbtriton.lab.perf.sweep import Configuration
 
-__all__ = ["Measure", "Session"]
-
 # Measures one level until its verdict, and calls the function with its progress. Returns the point (None if
 # interrupted before its first window), and whether it was interrupted.
 Measure = Callable[[Level, Callable[[LevelProgress], None]], tuple[PerfPoint | None, bool]]

@@ -37,12 +37,6 @@ if TYPE_CHECKING:
     from nbtriton.lab.perf.placement import Placement
     from nbtriton.lab.perf.recording import Recording
 
-__all__ = [
-    "DATA", "LOAD", "MEMORY", "PERF", "PLACE", "PLACEMENT", "RUN", "SEQUENCES", "SWEEP", "WINDOWS", "GivenInputs",
-    "InputData", "KindSweep", "Percentile", "PerfSettings", "Protocol", "Seed", "Shapes", "Speed", "Sweep",
-    "SweepSettings", "Url",
-]  # fmt: skip
-
 
 def _each(accepts: Any) -> Any:
     """Accept one, or a list of at least one."""

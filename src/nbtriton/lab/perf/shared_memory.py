@@ -18,8 +18,6 @@ from nbtriton.model.tensors import numpy_dtype
 from nbtriton.serving.clients.base import Client, SharedTensor, tensor_bytes
 from nbtriton.serving.clients.shared_memory import ALIGNED, SharedMemoryPool
 
-__all__ = ["SharedMemory"]
-
 
 class SharedMemory(Closing):
     """The memory of one measurement; `close` unregisters it.

@@ -14,8 +14,6 @@ from nbtriton.model.config import ModelConfig, format_pbtxt
 if TYPE_CHECKING:
     from nbtriton.serving.server import Server
 
-__all__ = ["AppliedConfiguration", "PointSource"]
-
 
 @dataclass(frozen=True, slots=True, repr=False)
 class AppliedConfiguration:

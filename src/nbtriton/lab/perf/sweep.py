@@ -31,16 +31,6 @@ from nbtriton.options.server import SERVER
 if TYPE_CHECKING:
     from nbtriton.runtime.engine import Server
 
-__all__ = [
-    "SERVER_OPTIONS",
-    "Configuration",
-    "Configurator",
-    "SweepPlan",
-    "combinations",
-    "model_tree",
-    "with_options",
-]
-
 Configuration = Mapping[str, Any]
 # Options of the server, not of a model.
 SERVER_OPTIONS = ("rate_limit",)

@@ -13,8 +13,6 @@ from nbtriton.lab.perf.session import Measure
 if TYPE_CHECKING:
     from nbtriton.runtime.engine import Server
 
-__all__ = ["SweptModels"]
-
 
 class SweptModels:
     """Counts the inferences of the models in `sweep_models`, per level.

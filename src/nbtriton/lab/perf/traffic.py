@@ -17,16 +17,6 @@ from nbtriton.lab.perf.data import Request
 from nbtriton.lab.perf.loads import Concurrency, Load
 from nbtriton.options.blocks import CallOptions
 
-__all__ = [
-    "Call",
-    "Repeated",
-    "SequenceData",
-    "SequencePlan",
-    "Sequences",
-    "Traffic",
-    "read_id_range",
-]
-
 # perf_analyzer's defaults.
 LENGTH = 20
 OUTPUT_BYTES = 102_400

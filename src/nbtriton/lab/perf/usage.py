@@ -14,8 +14,6 @@ from nbtriton.lab.perf.point import PerfPoint
 from nbtriton.lab.perf.progress import LevelProgress
 from nbtriton.lab.perf.session import Measure
 
-__all__ = ["process_tree_mb", "with_usage"]
-
 # One interpreter runs one thread's Python code at a time: a sender at this share of a processor has no time
 # left.
 _BUSY_PERCENT = 90.0

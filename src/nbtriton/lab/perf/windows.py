@@ -14,22 +14,6 @@ from typing import Literal
 
 from nbtriton.drawing import measure, percentile
 
-__all__ = [
-    "DRIFT",
-    "LatencySummary",
-    "LevelMeter",
-    "Measurement",
-    "Outcome",
-    "StabilityRule",
-    "StreamSummary",
-    "StreamWindow",
-    "Verdict",
-    "Window",
-    "is_stable",
-    "merge",
-    "summarize",
-]
-
 # perf_analyzer judges, and reports, the last three windows.
 STABLE_WINDOWS = 3
 # What is said of an unstable level whose latency only grew. Five windows are in that order by chance once in 120 times.

@@ -44,8 +44,6 @@ from nbtriton.runtime.engine.core.cache import ResponseCache
 if TYPE_CHECKING:
     from nbtriton.serving.server import Server
 
-__all__ = ["Calibration"]
-
 # Turns in which each model is measured. On a virtual machine a core may run at half speed for seconds while
 # other guests use the host. Turns spread a slow second over all measurements.
 TURNS = 4

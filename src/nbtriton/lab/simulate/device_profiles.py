@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from nbtriton.backends.devices import Device
     from nbtriton.serving.server import Server
 
-__all__ = ["measure_devices"]
-
 # Measurements of each copy; the median counts.
 _TIMES = 7
 _READER = "tune"

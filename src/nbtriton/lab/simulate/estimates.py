@@ -11,17 +11,6 @@ from typing import TypeVar
 import numpy as np
 import numpy.typing as npt
 
-__all__ = [
-    "added_quantiles",
-    "fitted_line",
-    "mean",
-    "relative_losses",
-    "standard_error",
-    "trimmed",
-    "upper_median",
-    "without_stalls",
-]
-
 Time = TypeVar("Time", int, float)
 Numbers = Sequence[int] | npt.NDArray[np.float64]
 

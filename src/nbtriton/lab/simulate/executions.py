@@ -16,16 +16,6 @@ from nbtriton.runtime.engine.core.snapshot import BatchRecord
 if TYPE_CHECKING:
     from nbtriton.serving.server import Server
 
-__all__ = [
-    "executions_of",
-    "gaps_of",
-    "merged",
-    "points_of",
-    "thinned",
-    "times_of",
-    "without_executions",
-]
-
 # Times kept of a point: its 99th percentile is then that of the executions.
 _TIMES = 200
 # Fewer executions than this make no point.

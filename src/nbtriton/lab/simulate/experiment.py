@@ -59,8 +59,6 @@ from nbtriton.lab.simulate.model_profile import Profile
 from nbtriton.lab.simulate.server import SimulatedServer
 from nbtriton.model.config import ModelConfig
 
-__all__ = ["Due", "Experiment", "Replayed"]
-
 # Events between two checks for signals, which compiled code does not make itself.
 _EVENTS = 20_000
 # Interval of checks of a load that ends after a request count.

@@ -13,8 +13,6 @@ from typing import Any
 from nbtriton.lab.simulate.estimates import added_quantiles, mean, upper_median, without_stalls
 from nbtriton.runtime.engine.core.snapshot import BatchRecord
 
-__all__ = ["ModelMeasurements"]
-
 
 @dataclass(slots=True)
 class ModelMeasurements:

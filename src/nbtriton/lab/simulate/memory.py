@@ -16,8 +16,6 @@ from nbtriton.model.config import ModelConfig
 if TYPE_CHECKING:
     from nbtriton.serving.server import Server
 
-__all__ = ["InstanceMemory", "measure_memory"]
-
 # Instances beside the first: their mean memory counts.
 INSTANCES = 3
 # Smaller differences are within the allocator's own variation.

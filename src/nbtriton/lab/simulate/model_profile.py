@@ -37,8 +37,6 @@ from nbtriton.model.config import (
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["EngineCosts", "ModelProfile", "Profile", "ServicePoint"]
-
 # Shares of the machine's cores that others used, and of the executions as many requests of others, beyond which
 # nothing is predicted.
 _MOST_BUSY = 0.5

@@ -27,8 +27,6 @@ from nbtriton.lab.simulate.model_profile import ModelProfile, Profile, ServicePo
 from nbtriton.lab.simulate.search import Candidate, Goal, Ranked
 from nbtriton.runtime.engine.core.scheduler_settings import ensemble_plan
 
-__all__ = ["HOST", "Copies", "Edge", "Measured", "PlacementSearch", "edges_of"]
-
 # The device of callers, and of models on the host.
 HOST = "cpu"
 # The largest number of assignments in a search.

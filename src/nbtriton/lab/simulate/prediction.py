@@ -27,8 +27,6 @@ from nbtriton.lab.simulate.server import DOUBTFUL
 from nbtriton.model.config import normalize
 from nbtriton.options.table import signed
 
-__all__ = ["profile_under", "whatif"]
-
 # Options of `perf` that say where to measure.
 _PLACE = (
     "url", "protocol", "shared_memory", "output_shared_memory_size", "placement", "kind",

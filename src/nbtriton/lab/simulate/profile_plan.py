@@ -15,8 +15,6 @@ from nbtriton.lab.simulate.steps import step_requests
 from nbtriton.model.config import ModelConfig
 from nbtriton.runtime.engine import Server as EngineServer
 
-__all__ = ["ProfilePlan", "profile_plan"]
-
 # Defaults: these numbers of concurrent executions, and at most this number of batch sizes.
 _AT_ONCE = (1, 2, 4)
 _MOST_SIZES = 8

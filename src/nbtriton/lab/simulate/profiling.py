@@ -41,8 +41,6 @@ from nbtriton.options.table import read_settings, signed
 if TYPE_CHECKING:
     from nbtriton.serving.server import Server
 
-__all__ = ["profile"]
-
 # A size between two others is measured too if its time is off their line by more than this share, up to this
 # number of sizes: matrix products take longer for sizes that do not fill a block.
 _OFF_LINE = 0.08

@@ -23,8 +23,6 @@ from nbtriton.lab.simulate.memory import InstanceMemory
 from nbtriton.lab.simulate.model_profile import Profile
 from nbtriton.model.config import normalize
 
-__all__ = ["OBJECTIVES", "Candidate", "Goal", "Ranked", "Search", "Space"]
-
 # The last is for placements, which have a cost.
 OBJECTIVES = ("throughput", "latency", "instances", "memory", "cost")
 # Requests of a window; more where more are outstanding.

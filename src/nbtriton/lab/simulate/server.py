@@ -34,8 +34,6 @@ from nbtriton.scheduling import (
 )
 from nbtriton.scheduling.bookings import Bookings
 
-__all__ = ["DOUBTFUL", "SimulatedServer"]
-
 # Begins a note that says why a prediction does not follow from the profile.
 DOUBTFUL = "not to be trusted"
 

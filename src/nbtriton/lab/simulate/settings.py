@@ -12,8 +12,6 @@ from nbtriton.options.table import Option, table_of
 if TYPE_CHECKING:
     from nbtriton.lab.simulate.model_profile import Profile
 
-__all__ = ["PROFILE", "TUNE", "ProfileSettings", "TuneSettings"]
-
 
 class ProfileSettings(TypedDict, total=False):
     """The options of a profile."""

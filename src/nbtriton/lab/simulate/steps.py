@@ -13,8 +13,6 @@ from nbtriton.model.tensors import Array, shape_of
 from nbtriton.runtime.engine.core.scheduler_settings import ensemble_plan
 from nbtriton.scheduling import EnsembleRun
 
-__all__ = ["step_requests"]
-
 
 def step_requests(
     target: Target,

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
     from nbtriton.serving.server import Server
 
-__all__ = ["Finalist", "Tuning", "flat_options", "simulated_text"]
-
 _MEASURED = ("infer_per_s", "latency_p50_us", "latency_p99_us")
 
 

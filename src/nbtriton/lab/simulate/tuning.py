@@ -39,8 +39,6 @@ from nbtriton.options.table import read_settings, signed
 if TYPE_CHECKING:
     from nbtriton.serving.server import Server
 
-__all__ = ["tune"]
-
 _KINDS = {"server": SERVER, "model": NAME, "observer": optional(CALL)}
 _DELAYS_US = (0, 100, 500, 1000, 2000, 5000)
 # Seconds of its own profile: the search only ranks configurations, and the finalists are measured.

@@ -21,25 +21,7 @@ if TYPE_CHECKING:
 
     from google.protobuf.message import Message
 
-    from nbtriton.model.config._messages import ModelConfig
-
-__all__ = [
-    "DATA_TYPES",
-    "KINDS",
-    "PROTOCOL_TYPES",
-    "Descriptor",
-    "ModelConfig",
-    "copy_of",
-    "enum_name",
-    "hint_for_json",
-    "hint_unknown_field",
-    "hint_unknown_value",
-    "is_map",
-    "is_repeated",
-    "known_data_type",
-    "messages",
-    "protocol_name",
-]
+    from nbtriton.model.config._messages import ModelConfig as ModelConfig  # noqa: PLC0414 - for others
 
 # Descriptors have one class per protobuf implementation, and no common base in the type stubs.
 Descriptor: TypeAlias = Any

@@ -27,20 +27,6 @@ from nbtriton.model.config.pbtxt import lay_over_pbtxt, parse_pbtxt
 if TYPE_CHECKING:
     from google.protobuf.message import Message
 
-__all__ = [
-    "Dumpable",
-    "amend",
-    "as_config",
-    "complete_from",
-    "from_dict",
-    "is_whole",
-    "lay_over_dict",
-    "read_json",
-    "to_dict",
-    "to_json",
-    "to_reported_dict",
-]
-
 _FULL_NAME = str(ModelConfig.DESCRIPTOR.full_name)
 
 # Protobuf writes 64-bit integers as JSON strings; Triton turns them into numbers, but forgets these.

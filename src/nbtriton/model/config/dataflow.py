@@ -26,8 +26,6 @@ from nbtriton.model.config.signature import (
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-__all__ = ["called_models", "parse_dataflow"]
-
 
 @dataclass(frozen=True, slots=True)
 class _Line:

@@ -11,8 +11,6 @@ from typing import Final, NamedTuple
 
 from nbtriton.model.config._proto import ModelConfig, enum_name
 
-__all__ = ["Difference", "differences"]
-
 
 class Difference(NamedTuple):
     """A section of ``docs/differences.md`` that applies to a model.

@@ -17,8 +17,6 @@ from nbtriton.model.config.validate_io import STRATEGY_PATH
 if TYPE_CHECKING:
     from google.protobuf.message import Message
 
-__all__ = ["EFFECTS", "EXECUTION_ENV_PATH", "FieldEffect", "field_effects", "ignored_fields"]
-
 _FRAMEWORK = "it configures a graph compiler that the backends here do not use"
 _COPIES = "it tunes copies of Triton's C++ backends; here a batch is gathered by its framework"
 _MEMORY = "where a state lies in memory is the model's own affair here"

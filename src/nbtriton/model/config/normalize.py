@@ -20,18 +20,6 @@ if TYPE_CHECKING:
 
     from nbtriton.model.config._messages import ModelQueuePolicy
 
-__all__ = [
-    "FAMILIES",
-    "InstancePlan",
-    "equal_but_for_instances",
-    "is_ensemble",
-    "normalize",
-    "normalize_instance_groups",
-    "plan_instances",
-    "queue_policies",
-    "scheduling_choice",
-]
-
 _SEQUENCE_IDLE_DEFAULT_US = 1_000_000
 
 # Triton's default for backends whose CPU instances gain from overlap (SetDefaultInstanceCount).

@@ -17,8 +17,6 @@ from nbtriton.model.config.own_parameters import (
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["apply_options"]
-
 
 def apply_options(
     config: ModelConfig,

@@ -11,20 +11,6 @@ from nbtriton.model.config._proto import ModelConfig, copy_of
 if TYPE_CHECKING:
     from nbtriton.model.config._proto import ModelConfig
 
-__all__ = [
-    "INSTANCE_ISOLATION",
-    "ISOLATIONS",
-    "MAX_UNREAD_RESPONSES",
-    "READ_ONLY_INPUTS",
-    "check_isolation",
-    "isolation_of",
-    "mark_stand_in",
-    "max_unread_responses",
-    "reads_only",
-    "stand_in_reason",
-    "without_stand_in",
-]
-
 READ_ONLY_INPUTS: Final = "READ_ONLY_INPUTS"
 MAX_UNREAD_RESPONSES: Final = "MAX_UNREAD_RESPONSES"
 INSTANCE_ISOLATION: Final = "INSTANCE_ISOLATION"

@@ -14,8 +14,6 @@ from nbtriton.common.errors import ConfigError
 from nbtriton.model.config._proto import ModelConfig, hint_unknown_field, hint_unknown_value
 from nbtriton.model.config.textproto import END, Opened, Reader, TextError, place
 
-__all__ = ["format_pbtxt", "lay_over_pbtxt", "looks_like_pbtxt", "parse_pbtxt"]
-
 _CLOSING = {"{": "}", "[": "]", "<": ">"}
 _PAST = re.compile("has no field named|Unknown enum|Invalid value for bool|is specified ")
 _COMMENT = re.compile(rb"""("(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*')|#[^\n]*""")

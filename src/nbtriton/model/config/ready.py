@@ -10,8 +10,6 @@ from typing import Any
 from nbtriton.model.config._proto import ModelConfig
 from nbtriton.model.config.convert import Dumpable, amend, as_config
 
-__all__ = ["ReadyModel"]
-
 
 @dataclass(frozen=True, slots=True)
 class ReadyModel:

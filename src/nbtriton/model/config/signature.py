@@ -20,19 +20,6 @@ if TYPE_CHECKING:
 
     from nbtriton.model.config._messages import ModelInput, ModelOutput
 
-__all__ = [
-    "TensorSpec",
-    "all_input_specs",
-    "all_output_specs",
-    "control_types",
-    "input_specs",
-    "output_specs",
-    "output_types",
-    "parse_annotation",
-    "state_inputs",
-    "state_outputs",
-]
-
 _ANNOTATION = re.compile(r"\s*(?P<datatype>\w+)\s*(?:\[(?P<dims>[^\[\]]*)\])?\s*", re.ASCII)
 
 

@@ -21,19 +21,6 @@ if TYPE_CHECKING:
 
     from google.protobuf.message import Message
 
-__all__ = [
-    "FLOAT",
-    "IDENTIFIER",
-    "INTEGER",
-    "STRING",
-    "Opened",
-    "Reader",
-    "TextError",
-    "Token",
-    "place",
-    "tokens",
-]
-
 _CLOSING: Final = {"{": "}", "<": ">", "[": "]"}
 _LARGEST: Final = {"INT32": 2**31 - 1, "UINT32": 2**32 - 1, "INT64": 2**63 - 1, "UINT64": 2**64 - 1}
 _KINDS: Final = {

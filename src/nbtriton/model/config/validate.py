@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
     from nbtriton.model.config._messages import ModelSequenceBatching
 
-__all__ = ["validate", "validate_controls", "validate_initial_states", "validate_instance_groups"]
-
 
 def validate(config: ModelConfig) -> None:
     """Check what can be checked without the model and without other models (class P).

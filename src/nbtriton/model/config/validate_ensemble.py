@@ -19,9 +19,6 @@ if TYPE_CHECKING:
 
     from nbtriton.model.config._messages import ModelEnsembling, ModelInput, ModelOutput
 
-__all__ = ["validate_ensemble", "validate_structure", "validate_versions"]
-
-
 # Fields that an ensemble cannot have, and how Triton begins to say so.
 _OF_MODELS = {
     "instance_group": "instance group should not",

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
     from nbtriton.model.config._messages import BatchInput, BatchOutput, ModelInput, ModelOutput
 
-__all__ = ["STRATEGY_PATH", "validate_io", "validate_load"]
-
 # The parameter that names a library of custom batching.
 STRATEGY_PATH = "TRITON_BATCH_STRATEGY_PATH"
 _WILDCARD = -1

@@ -18,25 +18,6 @@ from nbtriton.model.tensors.datatypes import NUMPY_DTYPES, numpy_dtype
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = [
-    "Array",
-    "copy_of",
-    "datatype_of",
-    "format_shape",
-    "gather",
-    "is_on_device",
-    "kind_of",
-    "kind_or_none",
-    "nbytes_of",
-    "own",
-    "read_only",
-    "scatter",
-    "shape_of",
-    "to_kind",
-    "to_numpy",
-    "to_torch",
-]
-
 # A numpy.ndarray, torch.Tensor, cupy.ndarray or nbtriton.backends.devices.simulated.SimulatedArray. Any: torch and
 # CuPy may not be installed.
 Array: TypeAlias = Any

@@ -16,8 +16,6 @@ from nbtriton.model.tensors.strings import as_bytes_array
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["as_array", "frame_of"]
-
 _REGULAR = "all rows of a nested list must have the same length"
 
 

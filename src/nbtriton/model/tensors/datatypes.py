@@ -8,15 +8,6 @@ import numpy as np
 
 from nbtriton.common.errors import InvalidArgumentError, UnsupportedError, nearest
 
-__all__ = [
-    "DATATYPES",
-    "NUMPY_DTYPES",
-    "datatype_number",
-    "numpy_dtype",
-    "to_config",
-    "to_protocol",
-]
-
 _T = TypeVar("_T")
 
 # In the order of the DataType enumeration of model_config.proto, which starts at TYPE_INVALID = 0.

@@ -9,8 +9,6 @@ import numpy as np
 
 from nbtriton.common.errors import InvalidArgumentError
 
-__all__ = ["as_bytes_array", "deserialize_bytes", "serialize_bytes"]
-
 _LENGTH = struct.Struct("<I")
 # Below this, walking is faster than numpy.
 _FEW_BYTES = 512

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from nbtriton.scheduling.bookings import Bookings
 
-__all__ = ["OnDevice", "Stream", "Transfer"]
-
 
 class Transfer:
     """The copy of one tensor of a batch.

@@ -7,8 +7,6 @@ from collections import deque
 from nbtriton.lab.simulate.core.world import Request, Runtime, Sink, Thread, World
 from nbtriton.scheduling import EnsemblePlan, EnsembleRun, Start
 
-__all__ = ["Ensemble"]
-
 
 class Ensemble(Runtime):
     """An ensemble.

@@ -6,8 +6,6 @@ from nbtriton.lab.simulate.core.device import Stream
 from nbtriton.lab.simulate.core.world import Event, Executor, ModelExecutions, Request, Thread
 from nbtriton.scheduling import RunBatch
 
-__all__ = ["Instance", "Start"]
-
 
 class Instance(Executor):
     """An instance of a model; also the event of its execution's end.

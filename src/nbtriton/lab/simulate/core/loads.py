@@ -10,8 +10,6 @@ from nbtriton.lab.simulate.core.model import continue_inline
 from nbtriton.lab.simulate.core.world import Event, Request, Runtime, Sink, Thread, World
 from nbtriton.scheduling import sequence_flags
 
-__all__ = ["ClosedLoop", "Load", "OneCaller", "OpenLoop", "Recorder", "request_of"]
-
 # As in `perf.driver`: beyond it the sender of an open loop waits.
 MAX_OUTSTANDING: Final = 4096
 # Least time between two requests of a client that is answered at once (refused, or from the cache): where

@@ -30,8 +30,6 @@ from nbtriton.scheduling import (
     StageInstance,
 )
 
-__all__ = ["Limiter", "Model"]
-
 # As in `engine/core/responding.py`: shorter executions answer on their own thread.
 _LONG_NS: Final = 500_000
 

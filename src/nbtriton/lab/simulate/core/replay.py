@@ -7,8 +7,6 @@ from typing import Any
 from nbtriton.lab.simulate.core.loads import Recorder, request_of
 from nbtriton.lab.simulate.core.world import Event, Request, Runtime, Sink, Thread, World
 
-__all__ = ["Replay"]
-
 
 class Replay(Sink):
     """The clients of a recording.

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["ServiceTimes"]
-
 # Levels of contention are rounded to a quarter of an execution.
 _PARTS = 4
 

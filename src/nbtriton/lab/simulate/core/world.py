@@ -10,10 +10,6 @@ from nbtriton.lab.simulate.core.device import OnDevice, Transfer
 from nbtriton.lab.simulate.core.service import ServiceTimes
 from nbtriton.scheduling import RunBatch, Ticket
 
-__all__ = [
-    "Calendar", "Costs", "Event", "Executor", "ModelExecutions", "Request", "Runtime", "Sink", "Thread", "Trace", "World",
-]  # fmt: skip
-
 # A thread that waits for the interpreter gets it after this time (`sys.getswitchinterval`).
 SWITCH_NS: Final = 5_000_000
 # Executions that hold the interpreter for at least this share of their time delay other threads.
