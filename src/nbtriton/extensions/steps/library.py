@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 import runpy
 import shutil
 import tempfile
@@ -23,7 +24,8 @@ __all__ = ["STEPS", "Declaration", "Parameter", "Step", "Steps", "step"]
 _HOME = Path(__file__).parent
 # In the order of a pipeline; each has a folder beside this file.
 _NAMES = (
-    "resize",
+    "decode_image", "resize", "letterbox", "crop", "normalize", "to_chw", "softmax", "top_k", "nms",
+    "tokenize", "mel_spectrogram", "resample",
 )  # fmt: skip
 
 
@@ -117,7 +119,8 @@ class Declaration:
             module = runpy.run_path(str(self.file))
         for name, text in texts.items():
             try:
-                module["read_parameters"]({name: text})
+                config = {"parameters": {name: {"string_value": text}}}
+                module["read_parameters"](json.dumps(config))
             except ValueError:
                 known = self.parameters[name]
                 raise InvalidArgumentError(

@@ -69,7 +69,7 @@ class StepMagics(Magics):
             given[key] = _value(text)
         made = step(name, **given)
         config = apply_options(made.config, **options)
-        return keep(self.shell, out, server().load(config, made.source, name=model))
+        return keep(self.shell, out, server().load(config, made, name=model))
 
 
 def _value(text: str) -> object:
