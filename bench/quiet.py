@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import time
 from dataclasses import dataclass
 from statistics import median
 
 import numpy as np
 
-from nbtriton.lab.perf.machine import others_s
+from nbtriton.lab.perf.machine import Others
 
 __all__ = ["Condition", "Watch", "speed_us"]
 
@@ -36,13 +37,12 @@ class Watch:
 
     def __init__(self) -> None:
         self._speed_us = speed_us()
-        self._start_s, self._others_s = time.monotonic(), others_s()
+        self._others = Others()
 
     def condition(self) -> Condition:
         """Return the machine's condition until now."""
-        took_s = time.monotonic() - self._start_s
-        others = max(0.0, (others_s() - self._others_s) / took_s)
-        return Condition(others, (self._speed_us + speed_us()) / 2)
+        cores = self._others.cores
+        return Condition(math.nan if cores is None else cores, (self._speed_us + speed_us()) / 2)
 
 
 def speed_us() -> float:

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import signal
 import threading
 from dataclasses import replace
@@ -20,6 +21,7 @@ from nbtriton.common.errors import (
     UnavailableError,
 )
 from nbtriton.extensions.recordings import Recording
+from nbtriton.lab.perf.machine import others_s
 from nbtriton.lab.perf.recording import RecordedRequest, RecordedTensor
 from tests.simulate.profiles import chain, profile
 from tests.until import PATIENCE_S
@@ -92,6 +94,7 @@ def test_the_report_is_one_of_perf(server):
     shown = report._repr_mimebundle_()
     assert "speed" in shown["text/plain"]
     assert "<svg" in shown["text/html"]
+    assert math.isnan(others_s()) or "other_programs_cores" in report.environment
     assert server.config("double").instance_group[0].count == 1
     assert report.best(p99_ms=1e6).apply().configs["double"].instance_group[0].count in (1, 2)
 
@@ -280,6 +283,18 @@ def test_recorded_arrivals_wait_as_they_must():
     assert one.value == 2
     # Five times as fast they come as fast as they go: none is idle in between.
     assert nt.replay(played, alone, speed=5).points[0].latency_p99_us > 3000
+
+
+def test_a_profile_of_a_busy_machine_is_told_and_judges_nothing():
+    played = recording(*[(10 * n, 1, {}) for n in range(5)], name="m", dims=1)
+    quiet = replace(profile(), environment={"cpus": 2}, others=0.0)
+    assert nt.replay(played, quiet).points[0].outcome == "predicted"
+    report = nt.replay(played, replace(quiet, others=1.6))
+    assert report.points[0].outcome == "beyond the profile"
+    assert (
+        "while it was measured, other programs used 1.6 of 2 cores"
+        in report._repr_mimebundle_()["text/plain"]
+    )
 
 
 def test_an_ensemble_and_sequences_are_simulated():

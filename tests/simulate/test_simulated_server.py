@@ -253,6 +253,8 @@ def test_what_others_took_is_said_and_too_much_is_refused(others, foreign, outco
     found = replace(profile(), others=others, foreign=foreign, environment={"cpus": 2})
     report = whatif(found, concurrency=16)
     assert only(report).outcome == outcome
+    assert (only(report).infer_per_s_range is None) == (outcome != "predicted")
+    assert (only(report).latency_p99_range_us is None) == (outcome != "predicted")
     assert bool(report.notes) == (foreign > 0 or (others or 0) >= 0.2)
     assert all("while it was measured" in note for note in report.notes)
 

@@ -7,6 +7,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
@@ -22,6 +23,7 @@ from nbtriton.extensions.recordings.traffic import (
     planned_traffic,
 )
 from nbtriton.lab.perf.loads import read_speeds
+from nbtriton.lab.perf.machine import Others
 from nbtriton.lab.perf.options import Protocol
 from nbtriton.lab.perf.point import PerfPoint, describe
 from nbtriton.lab.perf.progress import LevelProgress, Observer, PerfProgress
@@ -40,7 +42,7 @@ from nbtriton.lab.perf.sweep import (
 )
 from nbtriton.lab.perf.windows import StabilityRule
 from nbtriton.lab.simulate import Profile
-from nbtriton.lab.simulate.prediction import profile_under
+from nbtriton.lab.simulate.prediction import judged, profile_under
 from nbtriton.model.config import normalize
 from nbtriton.options.table import read_settings, signed
 
@@ -161,6 +163,8 @@ def replay(
             )
         run = _Run(session, observer, len(configurations) * len(speeds))
         notes = [] if read.complete else ["the end of the recording is missing"]
+        if isinstance(target, Profile):
+            notes += filter(None, [target.disturbance])
         try:
             run.all(configurations, speeds)
         finally:
@@ -169,12 +173,15 @@ def replay(
             _as_recording(read, chosen, run.latest, speeds[-1]).save(given["record"])
         return PerfReport(
             model=", ".join(dict.fromkeys(chosen.values())),
-            points=tuple(run.points),
+            points=tuple(
+                judged(point, target) if isinstance(target, Profile) else point
+                for point in run.points
+            ),
             settings={
                 "recording": "given" if isinstance(recording, Recording) else str(recording),
                 "speed": speeds, "seed": seed, "percentile": given["percentile"], **session.place,
             },
-            environment=session.environment,
+            environment=session.environment(),
             notes=tuple(notes),
             elapsed_s=time.monotonic() - started_s,
             interrupted=run.interrupted,
@@ -199,7 +206,7 @@ class _Session:
         play: _Play,
         apply: Callable[[Configuration], None],
         restore: Callable[[], None],
-        environment: Mapping[str, Any],
+        environment: Callable[[], Mapping[str, Any]],
         place: Mapping[str, Any],
         source: PointSource | None,
     ) -> None:
@@ -236,6 +243,7 @@ def _live(
             hint="nt.replay(file, server), nt.replay(file, profile), nt.replay(file, 'host:8000')",
         )
     reached: Target = open_target(stack, server, url, protocol, configurations, sweep_models)
+    others = None if server is None else Others()
     planned = planned_traffic(recording, chosen, reached, shapes=shapes, seed=seed)
     trees = {model: model_tree(reached, model) for model in chosen.values()}
     models = {model: tuple(rest) if first else () for model, (first, rest) in trees.items()}
@@ -261,7 +269,14 @@ def _live(
         apply, restore = configurator.apply, configurator.restore
         source = PointSource(named, tuple(sweep_models), server)
     return _Session(
-        planned, base, play, apply, restore, environment_of(reached), place_of(reached), source
+        planned,
+        base,
+        play,
+        apply,
+        restore,
+        partial(environment_of, reached, others),
+        place_of(reached),
+        source,
     )
 
 
@@ -299,7 +314,7 @@ def _simulated(
 
     base = Playing(planned, [], 1.0, models, rule)
     return _Session(
-        planned, base, play, apply, _restore_nothing, profile.environment, {},
+        planned, base, play, apply, _restore_nothing, lambda: profile.environment, {},
         PointSource(next(iter(models)), tuple(sweep_models)),
     )  # fmt: skip
 

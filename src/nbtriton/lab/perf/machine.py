@@ -28,6 +28,19 @@ def disturbed(cores: float | None, cpus: int) -> str:
     return f"other programs used {cores:.1f} of {cpus} cores"
 
 
+class Others:
+    """The cores that other programs use from now on."""
+
+    def __init__(self) -> None:
+        self._started_s, self._used_s = time.monotonic(), others_s()
+
+    @property
+    def cores(self) -> float | None:
+        """Their mean number until now; None where the system does not say."""
+        found = (others_s() - self._used_s) / (time.monotonic() - self._started_s)
+        return None if math.isnan(found) else max(0.0, found)
+
+
 def others_s() -> float:
     """Return the processor seconds that others used so far; nan where the system does not say.
 

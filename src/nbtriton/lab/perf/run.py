@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import math
 import os
 import platform
 import sys
@@ -20,7 +19,7 @@ from nbtriton.common import __version__
 from nbtriton.common.errors import InvalidArgumentError
 from nbtriton.lab.perf.interpreter import InterpreterWaits
 from nbtriton.lab.perf.loads import level_values
-from nbtriton.lab.perf.machine import others_s
+from nbtriton.lab.perf.machine import Others
 from nbtriton.lab.perf.measure import Level, WindowPlan, measure_level
 from nbtriton.lab.perf.options import PerfOptions, Protocol
 from nbtriton.lab.perf.point import describe
@@ -77,15 +76,10 @@ def run(options: PerfOptions) -> PerfReport:
         source = PointSource(
             options.model, tuple(options.sweep_models), options.server, options.model_version
         )
-        started_s, used_s = time.monotonic(), others_s()
+        started_s, others = time.monotonic(), Others()
         interrupted = _measure(session, options, levels, configurations, plan, windows)
         observed = [each.notes() for each in (swept, waits) if each is not None]
         elapsed_s = time.monotonic() - started_s
-        environment = dict(environment_of(target))
-        # A server elsewhere, even on this machine, is one of the others.
-        others = (others_s() - used_s) / elapsed_s
-        if options.server is not None and not math.isnan(others):
-            environment["other_programs_cores"] = round(max(0.0, others), 2)
         return PerfReport(
             model=options.model,
             points=tuple(
@@ -95,7 +89,8 @@ def run(options: PerfOptions) -> PerfReport:
                 for point in session.points
             ),
             settings={**options.settings(plan.sequences, windows), **place_of(target)},
-            environment=environment,
+            # A server elsewhere, even on this machine, is one of the others.
+            environment=environment_of(target, others if options.server is not None else None),
             notes=(*plan.notes, *session.notes, *chain.from_iterable(observed)),
             elapsed_s=elapsed_s,
             interrupted=interrupted,
@@ -346,8 +341,8 @@ def place_of(target: Target) -> Mapping[str, Any]:
     return {}
 
 
-def environment_of(target: Target) -> Mapping[str, Any]:
-    """Return the machine and the packages; GPUs only if torch is already imported."""
+def environment_of(target: Target, others: Others | None = None) -> Mapping[str, Any]:
+    """Return the machine, what others used of it, and the packages; GPUs only if torch is already imported."""
     environment: dict[str, Any] = {
         "measured_at": datetime.now(UTC).isoformat(timespec="seconds"),
         "nbtriton": __version__,
@@ -368,4 +363,6 @@ def environment_of(target: Target) -> Mapping[str, Any]:
         environment["server"] = target.describe()
     if (simulated := _simulated_gpus(target)) is not None:
         environment["gpus"] = str(simulated)
+    if others is not None and (cores := others.cores) is not None:
+        environment["other_programs_cores"] = round(cores, 2)
     return environment

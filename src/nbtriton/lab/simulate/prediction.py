@@ -123,7 +123,7 @@ def whatif(
         under = profile_under(profile, level.configuration)
         first = Experiment(under, in_force, seed=level.seed)
         point, interrupted = first.measure(level, models, on_progress)
-        if point is None or interrupted or profile.is_declared:
+        if point is None or interrupted or profile.is_declared or not profile.is_usable:
             return point, interrupted
         # The same load on the slowest and on the fastest server that the measurements allow.
         others = [point]
@@ -159,9 +159,7 @@ def whatif(
         interrupted = True
     return PerfReport(
         model=perf_options.model,
-        points=tuple(
-            replace(point, source=source, **_judged(point, profile)) for point in session.points
-        ),
+        points=tuple(replace(judged(point, profile), source=source) for point in session.points),
         settings=perf_options.settings(plan, windows),
         environment=profile.environment,
         notes=(*filter(None, (profile.disturbance,)), *notes, *session.notes),
@@ -217,14 +215,21 @@ def _bounds(profile: Profile) -> tuple[Profile, Profile]:
     return replace(profile, models=slow), replace(profile, models=fast)
 
 
-def _judged(point: PerfPoint, profile: Profile) -> dict[str, Any]:
-    """Return the outcome of a simulated level, and its notes."""
+def judged(point: PerfPoint, profile: Profile) -> PerfPoint:
+    """Return a simulated point with the outcome that its profile allows; without a range where that says nothing."""
     notes = point.notes
     if not profile.is_usable:
         notes = (*notes, f"{DOUBTFUL}: {profile.disturbance}")
     doubtful = any(note.startswith(DOUBTFUL) for note in notes)
-    beyond = doubtful and point.outcome == "predicted"
-    return {"notes": notes, "outcome": "beyond the profile" if beyond else point.outcome}
+    if not (doubtful and point.outcome == "predicted"):
+        return replace(point, notes=notes)
+    return replace(
+        point,
+        notes=notes,
+        outcome="beyond the profile",
+        infer_per_s_range=None,
+        latency_p99_range_us=None,
+    )
 
 
 def profile_under(profile: Profile, configuration: Configuration) -> Profile:

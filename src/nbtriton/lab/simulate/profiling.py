@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -22,7 +21,7 @@ from nbtriton.common.errors import InvalidArgumentError, TritonError, Unsupporte
 from nbtriton.lab.perf.data import Request
 from nbtriton.lab.perf.driver import LoadSpec
 from nbtriton.lab.perf.loads import Concurrency
-from nbtriton.lab.perf.machine import others_s
+from nbtriton.lab.perf.machine import Others
 from nbtriton.lab.perf.prepare import Data
 from nbtriton.lab.perf.progress import Observer, PerfProgress
 from nbtriton.lab.perf.remote import Target, remote_server
@@ -124,7 +123,7 @@ def profile(
     if (server is None) == (url is None):
         raise InvalidArgumentError("give a server or a url, not both and not neither")
     check({"server": server, "model": model, "observer": observer}, _KINDS)
-    started_s, used_s = time.monotonic(), others_s()
+    started_s, others = time.monotonic(), Others()
     with ExitStack() as stack:
         target: Target = (
             server
@@ -145,11 +144,9 @@ def profile(
             if not points:
                 raise without_executions(name)
         elapsed_s = time.monotonic() - started_s
-        # A server elsewhere, even on this machine, is one of the others.
-        others = (others_s() - used_s) / elapsed_s
-        known = server is not None and not math.isnan(others)
         return replace(
-            work.result(max(0.0, others) if known else None),
+            # A server elsewhere, even on this machine, is one of the others.
+            work.result(None if server is None else others.cores),
             environment=environment_of(target),
             elapsed_s=elapsed_s,
             interrupted=interrupted,
