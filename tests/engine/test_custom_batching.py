@@ -363,7 +363,8 @@ def test_a_library_that_exists_is_not_used_with_a_warning(server, caplog, tmp_pa
     library.write_bytes(b"\x7fELF")
     with caplog.at_level(logging.WARNING, "nbtriton.runtime.engine"):
         server.load(DYNAMIC if place == "beside" else with_library(library), path, name="m")
-    assert f"{library} is not used, C libraries cannot be loaded here" in caplog.text
+    assert f"model 'm': {library} is not used: a custom batching library" in caplog.text
+    assert "server.load(config, model, batching=STRATEGY)" in caplog.text
     assert server.infer("m", {"IN": ones()})["OUT"].shape == (1, 4)
 
 

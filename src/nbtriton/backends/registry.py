@@ -20,6 +20,7 @@ from nbtriton.common.errors import (
     UnsupportedError,
     nearest,
 )
+from nbtriton.common.foreign import CPP_BACKEND, FOREIGN_BACKENDS, cpp_backend_in
 
 if TYPE_CHECKING:
     from nbtriton.backends.base import Backend
@@ -92,29 +93,20 @@ def _refuse_own(path: str, folder: Path, name: str, model: str, hint: str) -> No
             field="runtime",
             hint=hint,
         )
-    reason = "C++ libraries cannot be loaded here"
     if Path(path).is_dir():
         reason = "cannot read file data: Is a directory"
+    else:
+        reason, hint = "C++ libraries cannot be loaded here", str(CPP_BACKEND)
     raise NotFoundError(f"unable to load shared library: {path}: {reason}", hint=hint)
 
 
 # By the backend's name; those of the empty name are for all.
 BackendSettings: TypeAlias = Mapping[str, Mapping[str, str]]
 
-_ONNX = 'export the model to ONNX and use backend: "onnxruntime"'
-# Triton's other backends, with alternatives.
-_ELSEWHERE = {
-    "ensemble": 'an ensemble has platform: "ensemble" and no backend',
-    "tensorrt": "a TensorRT plan runs on the GPU it was built for, and only there; load the model it "
-    f'was built from: {_ONNX}, or the torch module and backend: "pytorch"',
-    "dali": "DALI pipelines do not run here: do the same steps in a model.py with "
-    'backend: "python", with Pillow, OpenCV or torchvision',
-    "vllm": 'call vllm in a model.py with backend: "python"',
-    "tensorrtllm": 'call the library in a model.py with backend: "python"',
-}
 
-
-def find_backend(name: str, settings: BackendSettings = MappingProxyType({})) -> type[Backend]:
+def find_backend(
+    name: str, settings: BackendSettings = MappingProxyType({}), source: object = None
+) -> type[Backend]:
     """Return the backend of this name.
 
     Parameters
@@ -125,6 +117,8 @@ def find_backend(name: str, settings: BackendSettings = MappingProxyType({})) ->
         ``model.py`` in the backend directory: a Python-based backend.
     settings : mapping of str to mapping
         By backend; ``backend-directory`` of the empty name is the folder of Python-based backends.
+    source : object, optional
+        The model's source, for advice about what lies beside it.
 
     Raises
     ------
@@ -149,15 +143,20 @@ def find_backend(name: str, settings: BackendSettings = MappingProxyType({})) ->
     raise InvalidArgumentError(
         f"unable to find backend library for backend '{name}', try specifying runtime on the "
         "model configuration.",
-        hint=_hint(name),
+        hint=_hint(name, source),
     )
 
 
-def _hint(name: str) -> str:
-    hint = _ELSEWHERE.get(name) or nearest(name, entries.places("backends"))
-    if name == "ensemble" or hint.startswith("did you mean"):
-        return hint
-    return f"{hint}; {WAY_OUT}"
+def _hint(name: str, source: object) -> str:
+    if name == "ensemble":
+        return 'an ensemble has platform: "ensemble" and no backend'
+    if name in FOREIGN_BACKENDS:
+        hint = str(FOREIGN_BACKENDS[name])
+    elif cpp_backend_in(_directories(source)):
+        hint = str(CPP_BACKEND)
+    else:
+        hint = nearest(name, entries.places("backends"))
+    return hint if hint.startswith("did you mean") else f"{hint}; {WAY_OUT}"
 
 
 def backend_for(source: object) -> type[Backend]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from nbtriton.common.foreign import BATCH_STRATEGY
 from nbtriton.model.config._proto import Descriptor, ModelConfig, enum_name, is_map, is_repeated
 from nbtriton.model.config.normalize import is_ensemble, queue_policies
 from nbtriton.model.config.validate_io import STRATEGY_PATH
@@ -70,12 +71,7 @@ _WITHOUT: Final = {
 }  # fmt: skip
 # Fields that only that backend acts on.
 _ONNXRUNTIME = ("model_operations", "optimization.graph", "optimization.execution_accelerators")
-_PARAMETERS: Final = {
-    STRATEGY_PATH: (
-        "C libraries cannot be loaded here; give the five functions in Python: "
-        "load(…, batching=STRATEGY)"
-    ),
-}
+_PARAMETERS: Final = {STRATEGY_PATH: str(BATCH_STRATEGY)}
 EXECUTION_ENV_PATH: Final = "EXECUTION_ENV_PATH"
 _NO_ENVIRONMENT: Final = "only the python backend has environments, as in Triton"
 _RUNTIME: Final = "refused unless it names the backend's own library, such as libtriton_python.so"

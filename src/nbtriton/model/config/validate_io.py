@@ -11,6 +11,7 @@ from math import prod
 from typing import TYPE_CHECKING
 
 from nbtriton.common.errors import ConfigError, nearest
+from nbtriton.common.foreign import SHAPE_TENSOR
 from nbtriton.model.config._proto import DATA_TYPES, ModelConfig, enum_name
 from nbtriton.model.config.validate import validate_initial_states
 
@@ -152,7 +153,9 @@ def _validate_only_tensorrt(
     for name, text in _ONLY_TENSORRT.items():
         if getattr(tensor, name) and platform != "tensorrt_plan":
             raise ConfigError(
-                f"{text} TensorRT platform{tail}", field=f"{field}.{name}", hint=f"remove {name}"
+                f"{text} TensorRT platform{tail}",
+                field=f"{field}.{name}",
+                hint=str(SHAPE_TENSOR) if name == "is_shape_tensor" else f"remove {name}",
             )
 
 

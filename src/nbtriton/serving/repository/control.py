@@ -372,7 +372,11 @@ class ModelControl(Closing, TableView):
                 reason = kept_reason(name, kept[name])
             elif error is not None and not reason and state != "READY":
                 reason = _reason(name, error)
-            rows.append((name, entry.get("version", ""), state, reason.partition("\n")[0]))
+            reason = reason.partition("\n")[0]
+            failed = kept.get(name, error if state != "READY" else None)
+            if reason and failed is not None and failed.hint and failed.hint not in reason:
+                reason += f" ({failed.hint})"
+            rows.append((name, entry.get("version", ""), state, reason))
         shown = {row[0] for row in rows}
         for name, error in errors.items():  # requested models that are in no repository
             if name not in shown:

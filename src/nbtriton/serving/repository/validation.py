@@ -11,6 +11,7 @@ from types import MappingProxyType
 from nbtriton.backends import BackendSettings, find_backend
 from nbtriton.backends.devices import visible_gpus
 from nbtriton.common.errors import ConfigError, InternalError, TritonError
+from nbtriton.common.foreign import BATCH_STRATEGY, batch_strategy_in
 from nbtriton.model.config import (
     Difference,
     ModelConfig,
@@ -118,7 +119,7 @@ def _findings(directory: str | Path, config_name: str, how: _How) -> Iterator[Fi
                 done[model.name] = _check(model, read[model.name], how)
             except TritonError as error:
                 failed[model.name] = error
-            yield _finding(model.name, read, done, failed)
+            yield _finding(model.name, read, done, failed, model)
         elif model.name in failed:
             yield Finding(model.name, error=failed[model.name])
     ensembles = {name: config for name, config in read.items() if is_ensemble(config)}
@@ -149,17 +150,23 @@ def _finding(
     read: Mapping[str, ModelConfig],
     done: Mapping[str, ModelConfig],
     failed: Mapping[str, TritonError],
+    model: RepositoryModel | None = None,
 ) -> Finding:
     config = done.get(name)
     found = () if config is None else differences(config)
-    return Finding(name, config, failed.get(name), ignored_fields(read[name]), found)
+    ignored = [*ignored_fields(read[name])]
+    if model is not None and read[name].HasField("dynamic_batching"):
+        folders = [*map(model.version_directory, model.versions), model.directory]
+        if (library := batch_strategy_in(folders)) is not None:
+            ignored.append((library.name, str(BATCH_STRATEGY)))
+    return Finding(name, config, failed.get(name), ignored, found)
 
 
 def _check(model: RepositoryModel, config: ModelConfig, how: _How) -> ModelConfig:
     selected = versions_to_keep(config, model.versions)
     _check_versions(model.name, selected, model.versions)
     if config.backend and not how.stand_in:
-        find_backend(config.backend, how.settings)
+        find_backend(config.backend, how.settings, model.version_directory(max(selected)))
     completed = config
     for version in sorted(selected):
         filename = config.default_model_filename or _DEFAULT_FILES.get(config.backend, "")

@@ -15,6 +15,7 @@ from typing import Any, Final
 from nbtriton.backends.base import ModelContext
 from nbtriton.backends.tracebacks import load_error, model_error
 from nbtriton.common.errors import ConfigError, NotFoundError
+from nbtriton.common.foreign import BATCH_STRATEGY, batch_strategy_in
 from nbtriton.model.config import STRATEGY_PATH, ModelConfig
 from nbtriton.scheduling import Ticket
 
@@ -30,7 +31,6 @@ _HOOKS: Final[Mapping[str, tuple[str, ...]]] = {
     "model_batcher_initialize": ("model",),
     "model_batcher_finalize": ("batcher",),
 }
-_LIBRARY = "batchstrategy.so"
 
 
 class CustomBatching:
@@ -173,12 +173,7 @@ def _note_library(context: ModelContext) -> None:
     """Warn that a library is not used: the dynamic batcher runs without it."""
     library = _configured(context.config) or _beside(context)
     if library and context.config.HasField("dynamic_batching"):
-        _log.warning(
-            "model '%s': the custom batching library %s is not used, C libraries cannot be loaded "
-            "here; give its five functions in Python: server.load(…, batching=STRATEGY)",
-            context.name,
-            library,
-        )
+        _log.warning("model '%s': %s is not used: %s", context.name, library, BATCH_STRATEGY)
 
 
 def _configured(config: ModelConfig) -> str:
@@ -191,8 +186,7 @@ def _beside(context: ModelContext) -> str:
     directory = context.model_directory
     if directory is None:
         return ""
-    places = (directory / str(context.version) / _LIBRARY, directory / _LIBRARY)
-    return next((str(place) for place in places if place.exists()), "")
+    return str(batch_strategy_in((directory / str(context.version), directory)) or "")
 
 
 def _hooks(strategy: object, model: str) -> dict[str, Callable[..., Any]]:

@@ -234,7 +234,7 @@ def _backend(
     if not named.backend:
         return backend_for(source)()
     if not stand_in:
-        return find_backend(named.backend, settings)()
+        return find_backend(named.backend, settings, source)()
     # Asked for by a switch, and a twentieth of the whole import.
     from nbtriton.backends.stand_in import stand_in_for
 
