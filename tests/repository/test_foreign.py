@@ -5,7 +5,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
 import nbtriton as nt
@@ -115,6 +117,33 @@ def test_a_shape_tensor_of_another_platform(repository):
     path.write_text(path.read_text().replace("dims: 4 }", "dims: 4 is_shape_tensor: true }", 1))
     (finding,) = validate_repository(root)
     assert finding.error.hint == str(foreign.SHAPE_TENSOR)
+
+
+def addsub(INPUT0: Any, INPUT1: Any) -> Any:  # noqa: N803 - Triton's names
+    return INPUT0 + INPUT1, INPUT0 - INPUT1
+
+
+@pytest.mark.medium
+def test_the_example_of_the_page_does_what_the_cpp_one_does(tmp_path):
+    page = (Path(__file__).parents[2] / "docs" / "from_cpp.md").read_text()
+    _, _, code = page.rpartition("```python\n")
+    (tmp_path / "model.py").write_text(code.partition("```")[0])
+    tensors = "".join(
+        f'{kind} {{ name: "{kind.upper()}{i}" data_type: TYPE_FP32 dims: 4 }}'
+        for kind in ("input", "output")
+        for i in (0, 1)
+    )
+    both = [np.arange(4, dtype=np.float32), np.full(4, 2, np.float32)]
+    with nt.Server(gpus=()) as server:
+        for name in ("addsub_python", "addsub_onnx"):
+            server.load(tensors, addsub, name=name)
+        server.load(tensors, tmp_path / "model.py", name="bls")
+        out = server.infer("bls", {"INPUT0": both[0], "INPUT1": both[1]})
+        assert out["OUTPUT0"].tolist() == [2, 3, 4, 5]
+        assert out["OUTPUT1"].tolist() == [-2, -1, 0, 1]
+        server.unload("addsub_onnx")
+        with pytest.raises(nt.TritonError, match="addsub_onnx"):
+            server.infer("bls", {"INPUT0": both[0], "INPUT1": both[1]})
 
 
 def test_each_sentence_has_its_three_parts():
