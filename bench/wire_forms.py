@@ -139,8 +139,12 @@ def measure(servers: dict[str, RunningServer], rounds: int, window_s: float) -> 
         pool = stack.enter_context(SharedMemoryPool("forms", bytes=1 << 28))
         cases = []
         for name, server in servers.items():
-            clients = (HttpClient(server.http_url), GrpcClient(server.grpc_url))
-            for client in map(stack.enter_context, clients):
+            clients: tuple[Client[Any], ...] = (
+                HttpClient(server.http_url),
+                GrpcClient(server.grpc_url),
+            )
+            for client in clients:
+                stack.enter_context(client)
                 pool.register(client)
                 cases += [
                     Case(
