@@ -73,3 +73,9 @@ def test_a_model_of_that_name_is_taken_instead(notebook):
     )
     ran = notebook.ok("%%triton_ensemble e\nOUT = resize(IN=IN)")
     assert "ready step" not in ran.text
+
+
+def test_the_help_lists_the_steps(notebook):
+    help_text = notebook.shell.find_line_magic("triton_step").__doc__
+    assert "Resize images to one size" in help_text
+    assert "%triton_step resize as thumb size=32,32 filter=bicubic" in help_text

@@ -132,3 +132,23 @@ def test_export_copies_the_folder(server, tmp_path):
         image = np.arange(2 * 9 * 9 * 3, dtype=np.uint8).reshape(2, 9, 9, 3)
         here = server.infer("thumb", {"IMAGE": image})["IMAGE"]
         assert (other.infer("thumb", {"IMAGE": image})["IMAGE"] == here).all()
+
+
+def test_the_list_has_every_step_with_its_bounds_and_a_line_to_type():
+    listed = repr(nt.step())
+    for name in STEPS:
+        assert f"{name}: {Declaration(name).sentence}" in listed
+    assert "size=224,224: height and width in pixels; 2 whole numbers from 1 to 16384" in listed
+    assert "boxes, scores, classes = nms(BOXES=x, SCORES=y, CLASSES=z)" in listed
+
+
+@pytest.mark.slow
+def test_the_list_shows_what_each_step_makes_of_a_sample():
+    pytest.importorskip("PIL")
+    pytest.importorskip("scipy")
+    cells = nt.step()._repr_html_().split("<tr>")[1:]
+    seen = {name: cell for name, cell in zip(STEPS, cells, strict=True) if "→" in cell}
+    # Without a sample: what needs a file, or an address.
+    assert set(STEPS) - set(seen) <= {"tokenize", "video", "bytetrack"}
+    assert seen["letterbox"].count("data:image/png") == 2
+    assert seen["nms"].count("<rect") == 4 + 2

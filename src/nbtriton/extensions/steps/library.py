@@ -10,14 +10,17 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
+from html import escape
 from pathlib import Path
 from typing import Any, overload
 
 from nbtriton.backends.python import install_pb_utils
 from nbtriton.common.closing import ScratchFolder
-from nbtriton.common.errors import InvalidArgumentError, NotFoundError, nearest
+from nbtriton.common.errors import InvalidArgumentError, NotFoundError, TritonError, nearest
 from nbtriton.common.packages import needed
-from nbtriton.model.config import ModelConfig, ReadyModel, parse_pbtxt
+from nbtriton.extensions.steps.pictures import in_and_out
+from nbtriton.model.config import ModelConfig, ReadyModel, input_specs, output_specs, parse_pbtxt
+from nbtriton.model.tensors import format_shape
 
 __all__ = ["STEPS", "Declaration", "Parameter", "Step", "Steps", "step"]
 
@@ -56,7 +59,7 @@ class Parameter:
         several = self.default.count(",") + 1
         kind = "whole number" if isinstance(self.allowed[0], int) else "number"
         numbers = f"a {kind}" if several == 1 else f"{several} {kind}s"
-        return f"{numbers} from {self.allowed[0]} to {self.allowed[1]}"
+        return f"{numbers} from {self.allowed[0]:.10g} to {self.allowed[1]:.10g}"
 
 
 @dataclass(frozen=True)
@@ -97,6 +100,28 @@ class Declaration:
         """Its configuration, with the defaults of its parameters."""
         file = self.folder / "config.pbtxt"
         return parse_pbtxt(file.read_bytes(), source=str(file))
+
+    @property
+    def lines(self) -> list[str]:
+        """Its parameters with defaults and bounds, its tensors, and a line of an ensemble that calls it."""
+        specs = [*input_specs(self.config).values()], [*output_specs(self.config).values()]
+        tensors = [
+            ", ".join(
+                f"{one.name} {one.datatype} {format_shape(one.dims)}" + " (optional)" * one.optional
+                for one in side
+            )
+            for side in specs
+        ]
+        inputs = ", ".join(f"{one.name}={at}" for one, at in zip(specs[0], "xyz", strict=False))
+        outputs = ", ".join(one.name.lower() for one in specs[1])
+        return [
+            *(
+                f"{key}={one.default}: {one.help}; {one.words}"
+                for key, one in self.parameters.items()
+            ),
+            " -> ".join(tensors),
+            f"{outputs} = {self.name}({inputs})",
+        ]
 
     def check(self, texts: Mapping[str, str]) -> None:
         """Let the step's own file check its parameters.
@@ -165,6 +190,23 @@ class Steps(Mapping[str, Step]):
     def __contains__(self, name: object) -> bool:
         return name in _NAMES
 
+    def __repr__(self) -> str:
+        listed = (declaration(name) for name in _NAMES)
+        return "\n".join(
+            "\n    ".join([f"{one.name}: {one.sentence}", *one.lines]) for one in listed
+        )
+
+    def _repr_html_(self) -> str:
+        rows = []
+        for name in _NAMES:
+            one = declaration(name)
+            lines = "".join(f"<br><code>{escape(line)}</code>" for line in one.lines)
+            rows.append(
+                f"<tr><td style='text-align:left'><b>{name}</b>: {escape(one.sentence)}{lines}</td>"
+                f"<td style='text-align:left;white-space:nowrap'>{_pictures(name)}</td></tr>"
+            )
+        return f"<table>{''.join(rows)}</table>"
+
 
 STEPS = Steps()
 
@@ -214,6 +256,15 @@ def step(name: str | None = None, **parameters: object) -> Step | Steps:
         config.parameters[key].string_value = files[key].name if key in files else text
     defaults = {key: one.default for key, one in declared.parameters.items()}
     return Step(config, file, name, {**defaults, **texts})
+
+
+@cache
+def _pictures(name: str) -> str:
+    """Return what a step makes of samples, as HTML; empty where a package is missing."""
+    try:
+        return in_and_out(step(name))
+    except TritonError:
+        return ""
 
 
 @cache

@@ -72,6 +72,11 @@ class StepMagics(Magics):
         return keep(self.shell, out, server().load(config, made, name=model))
 
 
+StepMagics.triton_step.__doc__ += "\nThe steps:\n\n" + "\n".join(
+    f"    {name:16}{declaration(name).sentence}" for name in STEPS
+)
+
+
 def _value(text: str) -> object:
     """Read a value as Python where it is a list of numbers in brackets; else it stays a text."""
     if text[:1] in ("(", "["):
