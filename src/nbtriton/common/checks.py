@@ -12,11 +12,6 @@ from typing import Any, NamedTuple
 
 from nbtriton.common.errors import InvalidArgumentError, NotFoundError
 
-__all__ = [
-    "CALL", "DIRECTORY", "MAPPING", "NAME", "NAMES", "PATH", "SEED", "SERVER", "SWITCH", "Kind", "absolute", "check",
-    "is_list", "is_number", "is_whole", "listed", "number", "optional", "whole",
-]  # fmt: skip
-
 
 class Kind(NamedTuple):
     """The kind of values that an argument may have, and its name in messages."""

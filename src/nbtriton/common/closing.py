@@ -10,8 +10,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-__all__ = ["Closing", "ScratchFolder", "Stopping"]
-
 
 class _OverItself:
     """A context manager of itself: `_end_block` is called at the end of the block, even after an error."""

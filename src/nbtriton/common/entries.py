@@ -14,8 +14,6 @@ import warnings
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal, TypeAlias
 
-__all__ = ["CORE", "Kind", "load", "own_places", "place_of", "places", "working"]
-
 Kind: TypeAlias = Literal[
     "backends", "magics", "endpoints", "commands", "views", "exporters", "verifiers", "models"
 ]

@@ -11,8 +11,6 @@ from typing import Any
 
 from nbtriton.common.errors import UnsupportedError
 
-__all__ = ["DISTRIBUTIONS", "EXTRAS", "core_is_compiled", "needed", "on_first_use"]
-
 # The extra of pyproject.toml that brings a package.
 EXTRAS = {
     "PIL": "steps",

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import re
 
-__all__ = ["quoted"]
-
 # Characters that have no meaning in a magic's line: no separator, option, input, bracket or semicolon.
 _PLAIN = re.compile(r"[\w./:+@][\w./:+@-]*")
 

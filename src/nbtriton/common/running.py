@@ -11,8 +11,6 @@ from typing import Final, TypeAlias
 
 from nbtriton.common.errors import UnavailableError
 
-__all__ = ["Progress", "own_variables", "run_step"]
-
 Progress: TypeAlias = Callable[[str], None]
 
 _LAST_LINES = 12

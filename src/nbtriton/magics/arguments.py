@@ -11,8 +11,6 @@ from nbtriton.magics.common import evaluate
 from nbtriton.options import Option
 from nbtriton.options.reading import unquoted
 
-__all__ = ["arguments", "profile_option", "read_options", "read_profile"]
-
 Method = TypeVar("Method", bound=Callable[..., Any])
 
 

@@ -30,8 +30,6 @@ from nbtriton.runtime.engine.diagnostics.interpreter import advice
 from nbtriton.runtime.engine.status import status, status_table
 from nbtriton.serving.server import server
 
-__all__ = ["AskMagics", "check_known", "split_inputs"]
-
 # Options of `%triton_infer`, by the names of `Server.infer`.
 _REQUEST_OPTIONS = (
     "version", "outputs", "request_id", "priority", "timeout_us", "sequence_id",

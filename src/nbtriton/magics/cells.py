@@ -19,8 +19,6 @@ from nbtriton.serving.repository.export.sources import SOURCE
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
 
-__all__ = ["cell_name", "find_model", "in_cell", "run_body", "torch_modules"]
-
 
 class CellSyntaxError(Exception):
     """A body that does not compile.

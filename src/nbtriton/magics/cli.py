@@ -19,8 +19,6 @@ from nbtriton.options.reading import float_list
 from nbtriton.options.repository import EXPORT, REPOSITORY
 from nbtriton.options.server import SERVER
 
-__all__ = ["main"]
-
 # Everything that a command line can express: `inputs` are arrays.
 _MEASUREMENT = (*(PERF[name] for name in PERF if name != "inputs"), *only(DATA, "-z"))
 

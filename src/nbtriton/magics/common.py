@@ -21,14 +21,6 @@ from nbtriton.options.reading import unquoted
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
 
-__all__ = [
-    "evaluate",
-    "keep",
-    "keep_option",
-    "parse",
-    "read_config",
-]
-
 Method = TypeVar("Method", bound=Callable[..., Any])
 
 

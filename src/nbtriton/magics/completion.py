@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
     from IPython.core.magic import Magics
 
-__all__ = ["register", "unregister"]
-
 _EVENT = "complete_command"
 
 

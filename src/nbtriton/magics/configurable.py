@@ -20,8 +20,6 @@ from nbtriton.serving.server import server
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
 
-__all__ = ["NBTriton", "register", "unregister"]
-
 
 class _Option(AnyTrait):
     """An option of the server that the magics use, which alone holds the value."""

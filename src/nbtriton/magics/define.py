@@ -43,8 +43,6 @@ from nbtriton.serving.server import Server, server
 if TYPE_CHECKING:
     from argparse import Namespace
 
-__all__ = ["DefineMagics"]
-
 _SCHEDULING = (
     "max_batch_size", "instances", "kind", "gpus", "dynamic_batching", "max_queue_delay_us",
     "preferred", "read_only_inputs", "isolation",

@@ -7,8 +7,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
 
-__all__ = ["register", "unregister"]
-
 _ON_SCREEN = "nbtriton.widgets.show", "Shown"
 
 

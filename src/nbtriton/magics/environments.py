@@ -20,8 +20,6 @@ from nbtriton.serving.server import Server, server
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
 
-__all__ = ["MADE", "CellFile", "environment_folder"]
-
 # The folders of the environments that ``%triton_env`` has made, by name: they stay with `%reload_ext`.
 MADE: dict[str, Path] = {}
 

@@ -19,8 +19,6 @@ from nbtriton.runtime.engine.copies import bounces, copies
 from nbtriton.runtime.engine.events import events
 from nbtriton.serving.server import server
 
-__all__ = ["ExplainMagics"]
-
 
 @magics_class
 class ExplainMagics(Magics):

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
     from IPython.core.magic import Magics
 
-__all__ = ["load_ipython_extension", "magic_methods", "unload_ipython_extension"]
-
 _CORE = (
     DefineMagics,
     AskMagics,

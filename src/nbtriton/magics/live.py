@@ -23,8 +23,6 @@ from nbtriton.widgets.show import display
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
 
-__all__ = ["LiveRun"]
-
 # A shorter run is not shown live. It ends before the second report, which comes after 0.25 s.
 _SHOW_AFTER_S = 0.2
 

@@ -23,8 +23,6 @@ from nbtriton.magics.common import keep, keep_option, parse
 from nbtriton.options.reading import unquoted
 from nbtriton.serving.server import server
 
-__all__ = ["MeasureMagics"]
-
 
 @magics_class
 class MeasureMagics(Magics):

@@ -12,8 +12,6 @@ from nbtriton.magics.common import keep, keep_option, parse
 from nbtriton.options.server import SERVER
 from nbtriton.serving.server import server
 
-__all__ = ["OptionsMagics"]
-
 
 @magics_class
 class OptionsMagics(Magics):

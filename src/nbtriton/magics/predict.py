@@ -16,8 +16,6 @@ from nbtriton.magics.common import keep, keep_option, parse
 from nbtriton.options.reading import unquoted
 from nbtriton.serving.server import server
 
-__all__ = ["PredictMagics"]
-
 
 @magics_class
 class PredictMagics(Magics):

@@ -25,8 +25,6 @@ from nbtriton.serving.settings import ENDPOINTS, endpoint_port
 if TYPE_CHECKING:
     from nbtriton.serving.frontends import Endpoints
 
-__all__ = ["RepositoryMagics"]
-
 
 def _tls(*files: str | None) -> Any:
     """Return the TLS settings of the three files; None without any."""

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 
     from nbtriton.runtime.engine import InferenceResult
 
-__all__ = ["Responses"]
-
 # The part of a long stream that people read: its beginning and its end.
 _SHOWN_FIRST, _SHOWN_LAST = 15, 5
 

@@ -10,8 +10,6 @@ from nbtriton.common.packages import needed
 if TYPE_CHECKING:
     from nbtriton.widgets import LiveView, Shown
 
-__all__ = ["Views", "views"]
-
 
 class Views:
     """Views that do not end with a run, such as `%triton_watch`'s."""

@@ -6,8 +6,6 @@ from typing import TypedDict
 from nbtriton.options.reading import int_list, switch
 from nbtriton.options.table import Option
 
-__all__ = ["SCHEDULING", "CallOptions"]
-
 
 class CallOptions(TypedDict, total=False):
     """A request's options, named as in `nbtriton.Server.infer`."""

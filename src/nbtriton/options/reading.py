@@ -7,23 +7,6 @@ from typing import Any
 
 from nbtriton.common.errors import InvalidArgumentError
 
-__all__ = [
-    "cache_bytes",
-    "float_list",
-    "gpu_ids",
-    "int_list",
-    "milliseconds",
-    "name_list",
-    "one_or_several",
-    "placements",
-    "recorded",
-    "shape",
-    "size_lists",
-    "switch",
-    "switches",
-    "unquoted",
-]
-
 _WORDS = {"on": True, "yes": True, "true": True, "off": False, "no": False, "false": False}
 
 

@@ -12,8 +12,6 @@ from nbtriton.options.reading import name_list
 from nbtriton.options.table import Option, table_of
 from nbtriton.options.triton import BOOLEAN, INTEGER, NAME
 
-__all__ = ["COPY", "EXPORT", "REPOSITORY", "CopySettings", "ExportSettings", "RepositorySettings"]
-
 _SECONDS = Kind(
     lambda value: is_number(value) and not math.isnan(value) and value <= threading.TIMEOUT_MAX,
     "a number of seconds",

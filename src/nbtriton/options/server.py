@@ -12,8 +12,6 @@ from nbtriton.options.triton import backend_setting, by_group, host_policy, reso
 if TYPE_CHECKING:
     from nbtriton.backends.devices import SimulatedGPUs
 
-__all__ = ["SERVER", "ServerSettings"]
-
 
 def _is_settings(value: Any) -> bool:
     return isinstance(value, Mapping) and all(isinstance(one, Mapping) for one in value.values())

@@ -13,8 +13,6 @@ from nbtriton.common.checks import Kind, check
 from nbtriton.common.errors import InvalidArgumentError, nearest
 from nbtriton.options.reading import unquoted
 
-__all__ = ["Option", "only", "read_settings", "signed", "table_of"]
-
 Signed = TypeVar("Signed", bound=Callable[..., Any])
 _REST = re.compile(r"^( *)\*\*\w+\n(?:\1 +\S.*\n)+", re.MULTILINE)
 

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from nbtriton.serving.repository.control import ModelControl
     from nbtriton.serving.repository.export.writer import Exported, Verified
 
-__all__ = ["Server", "close_server", "server"]
-
 
 class Server(EngineServer):  # noqa: D101 - the docstring of what it extends
     __doc__ = EngineServer.__doc__

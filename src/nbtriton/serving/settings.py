@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from nbtriton.serving.frontends.spans import OpenTelemetry
     from nbtriton.serving.frontends.tracing import TraceValues
 
-__all__ = ["ENDPOINTS", "PORT", "EndpointSettings", "endpoint_port", "endpoint_ports"]
-
 PORT = optional(
     Kind(
         lambda value: is_whole(value) and 0 <= value < 1 << 16,

@@ -21,20 +21,6 @@ from nbtriton.model.tensors import (
     to_numpy,
 )
 
-__all__ = [
-    "Client",
-    "InferResponse",
-    "Outputs",
-    "Parameters",
-    "PendingRequest",
-    "Protocol",
-    "ResponseListener",
-    "SharedTensor",
-    "StreamResponse",
-    "tensor_bytes",
-    "tensor_of",
-]
-
 Protocol = Literal["http", "grpc"]
 Parameters = Mapping[str, bool | int | str]
 EncodedT = TypeVar("EncodedT")

@@ -37,8 +37,6 @@ from nbtriton.serving.clients.base import (
     tensor_of,
 )
 
-__all__ = ["GrpcClient"]
-
 _BY_CODE: dict[str, type[TritonError]] = {
     "INVALID_ARGUMENT": InvalidArgumentError,
     "NOT_FOUND": NotFoundError,

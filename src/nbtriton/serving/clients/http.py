@@ -38,8 +38,6 @@ from nbtriton.serving.clients.base import (
     tensor_of,
 )
 
-__all__ = ["EncodedRequest", "HttpClient"]
-
 _BY_STATUS: dict[int, type[TritonError]] = {
     400: InvalidArgumentError,
     404: NotFoundError,

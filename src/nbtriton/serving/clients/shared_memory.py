@@ -31,8 +31,6 @@ from nbtriton.model.tensors import (
 )
 from nbtriton.serving.clients.base import Client, SharedTensor, tensor_bytes
 
-__all__ = ["ALIGNED", "Leak", "SharedBlock", "SharedMemoryPool"]
-
 _DIRECTORY = Path("/dev/shm")  # noqa: S108 - where POSIX shared memory is
 _PREFIX = "nbtriton-pool-"
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,100}")

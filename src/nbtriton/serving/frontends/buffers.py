@@ -15,17 +15,6 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 
-__all__ = [
-    "LONG",
-    "LONGEST",
-    "Buffers",
-    "DecompressionError",
-    "Decompressor",
-    "OversizeError",
-    "TemplateCache",
-    "buffers",
-]
-
 # Smallest body in bytes that uses the pool.
 LONG = 64 << 10
 # Room for two tensors of 16 MB as input and output; memory beyond is freed as usual.

@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from nbtriton.serving.frontends.http1.response import RequestResponseCycle
     from nbtriton.serving.frontends.service import Service
 
-__all__ = ["Endpoint"]
-
 
 class Endpoint(ABC):
     """An endpoint: it answers requests on one port.

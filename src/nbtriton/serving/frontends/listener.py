@@ -19,8 +19,6 @@ from nbtriton.serving.frontends.loop import TURN_S, LoopThread
 from nbtriton.serving.frontends.service import Limits
 from nbtriton.serving.frontends.tracing import Tracing
 
-__all__ = ["Connection", "Listener", "Tls", "listen"]
-
 # Backlog of connections to be accepted, if the system allows it; further clients try again after a second.
 # Triton's 1024 are full when 10,000 clients connect at once to a busy machine.
 _BACKLOG = 4096

@@ -18,8 +18,6 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 if TYPE_CHECKING:
     from nbtriton.runtime.engine import Completion
 
-__all__ = ["TURN_S", "LoopThread"]
-
 # Limit of one turn of the loop for one busy client, for all deferred calls, and for all calls posted by
 # other threads.
 TURN_S = 0.001

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from nbtriton.model.config import ModelConfig
     from nbtriton.runtime.engine import Server
 
-__all__ = ["DEFAULT_QUANTILES", "Metrics", "MetricsConfig", "parse_quantiles"]
-
 _log = logging.getLogger("nbtriton.metrics")
 # The beginning of a text that C++'s `stod` reads.
 _NUMBER = re.compile(r"\s*[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d{1,2})?", re.IGNORECASE)

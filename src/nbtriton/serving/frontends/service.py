@@ -24,19 +24,6 @@ from nbtriton.serving.frontends.tracing import TRACE_LEVELS, Tracing, parse_numb
 if TYPE_CHECKING:
     from nbtriton.runtime.engine import Server
 
-__all__ = [
-    "EXTENSIONS",
-    "Control",
-    "FailedControl",
-    "Forwards",
-    "Limits",
-    "NoControl",
-    "Service",
-    "forwards_of",
-    "log_changes",
-    "trace_changes",
-]
-
 # Triton's version; clients compare it with theirs.
 PROTOCOL_VERSION = "2.51.0"
 EXTENSIONS = (

@@ -19,8 +19,6 @@ from nbtriton.runtime.engine import Activity, SpanContext, Trace, TraceSample
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import Event
 
-__all__ = ["SPAN_NUMBERS", "OpenTelemetry", "SpanExport", "read_traceparent"]
-
 # Batch settings, named as in the flags and in OTEL_….
 SPAN_NUMBERS = ("bsp_max_queue_size", "bsp_schedule_delay", "bsp_max_export_batch_size")
 _TEXTS = Kind(

@@ -19,8 +19,6 @@ from nbtriton.model.tensors import Array
 from nbtriton.runtime.engine import Activity, SpanContext, TensorActivity, Trace, TraceSample
 from nbtriton.serving.frontends.spans import SpanExport, read_traceparent
 
-__all__ = ["NOT_SEEN", "TRACE_LEVELS", "TraceValues", "Tracing", "check_values", "parse_number"]
-
 _log = logging.getLogger("nbtriton.trace")
 
 TRACE_LEVELS = ("TIMESTAMPS", "TENSORS")

@@ -30,17 +30,15 @@ from nbtriton.options.table import read_settings, signed
 from nbtriton.runtime.engine import Server
 from nbtriton.runtime.engine.core.model_runtime import ModelRuntime
 from nbtriton.runtime.engine.core.threads import blocked_here
+from nbtriton.runtime.engine.lifecycle.model_lifecycle import UNLOADED
 from nbtriton.serving.repository.loader import ModelLoader
 from nbtriton.serving.repository.override import Override
 from nbtriton.serving.repository.polling import (
     DUPLICATE,
-    UNLOADED,
     ModelRecord,
     VersionState,
     directories_of,
 )
-
-__all__ = ["ModelControl", "kept_reason", "start_polling"]
 
 _NOT_EXPLICIT = "explicit model load / unload is not allowed if polling is enabled"
 _WILDCARD = "Wildcard model name '*' must be the ONLY startup model if specified at all."

@@ -26,10 +26,10 @@ from nbtriton.runtime.engine import Server
 from nbtriton.runtime.engine.core.instance_set import InstanceUpdate
 from nbtriton.runtime.engine.core.runtime import Runtime
 from nbtriton.runtime.engine.core.threads import starting_here
+from nbtriton.runtime.engine.lifecycle.model_lifecycle import UNLOADED
 from nbtriton.serving.repository.override import Override
 from nbtriton.serving.repository.polling import (
     LOADS,
-    UNLOADED,
     ModelRecord,
     PolledModel,
     by_dependency,
@@ -39,8 +39,6 @@ from nbtriton.serving.repository.polling import (
     with_hint,
 )
 from nbtriton.serving.repository.reader import directories_without_version, is_folder_name
-
-__all__ = ["ModelLoader", "build_versions", "check", "in_parallel"]
 
 _log = logging.getLogger("nbtriton.serving.repository")
 _loads = logging.getLogger(LOADS)

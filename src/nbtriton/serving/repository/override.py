@@ -13,8 +13,6 @@ from typing import Any
 from nbtriton.common.errors import ConfigError, InternalError, InvalidArgumentError, TritonError
 from nbtriton.model.config import ModelConfig, as_config
 
-__all__ = ["Override"]
-
 _FILE = "file:"
 
 

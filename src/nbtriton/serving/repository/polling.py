@@ -35,22 +35,6 @@ from nbtriton.serving.repository.reader import (
     read_model,
 )
 
-__all__ = [
-    "DUPLICATE",
-    "LOADS",
-    "UNLOADED",
-    "ModelRecord",
-    "PolledModel",
-    "VersionState",
-    "by_dependency",
-    "composing_models",
-    "directories_of",
-    "load_error",
-    "load_reason",
-    "poll_model",
-    "with_hint",
-]
-
 DUPLICATE = "model appears in two or more repositories"
 
 

@@ -26,18 +26,6 @@ from nbtriton.model.config import (
     validate_io,
 )
 
-__all__ = [
-    "RepositoryModel",
-    "check_config",
-    "directories_without_version",
-    "is_folder_name",
-    "parse_config",
-    "read_config",
-    "read_model",
-    "read_repository",
-    "run_agents",
-]
-
 _KNOWN = ("checksum",)
 
 

@@ -11,8 +11,6 @@ import numpy as np
 from nbtriton.model.config import ModelConfig, TensorSpec, input_specs
 from nbtriton.model.tensors import numpy_dtype
 
-__all__ = ["sample_inputs", "sample_tensors"]
-
 _WORDS = (b"one", b"two words", "h\u00e9llo".encode(), b"", b"12")
 
 

@@ -26,8 +26,6 @@ from nbtriton.runtime.workers.environment import Environments
 from nbtriton.serving.repository.polling import by_dependency
 from nbtriton.serving.repository.reader import RepositoryModel, read_config, read_repository
 
-__all__ = ["Finding", "validate_repository"]
-
 _DEFAULT_FILES = {"python": "model.py", "pytorch": "model.pt", "onnxruntime": "model.onnx"}
 
 

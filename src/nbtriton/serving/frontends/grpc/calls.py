@@ -35,8 +35,6 @@ from nbtriton.serving.frontends.http2.frames import ErrorCode
 from nbtriton.serving.frontends.http2.streams import Http2Stream, StreamState
 from nbtriton.serving.frontends.listener import Listener
 
-__all__ = ["Call", "CallConnection", "CallListener", "Handler", "StreamCall", "UnaryCall"]
-
 _log = logging.getLogger("nbtriton.serving.frontends")
 
 _PREFIX_SIZE: Final = PREFIX.size

@@ -34,8 +34,6 @@ from nbtriton.serving.frontends.loop import TURN_S, LoopThread
 from nbtriton.serving.frontends.service import Limits
 from nbtriton.serving.frontends.tracing import Tracing
 
-__all__ = ["ChannelArguments", "GrpcConnection", "GrpcListener", "Keepalive"]
-
 # Limit of asyncio's write buffer, in bytes.
 _UNSENT = 1 << 20
 # Limit of bytes that are discarded after GOAWAY with an error.

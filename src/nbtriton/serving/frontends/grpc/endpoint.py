@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from nbtriton.serving.frontends.listener import Tls
     from nbtriton.serving.frontends.service import Service
 
-__all__ = ["GrpcEndpoint"]
-
 _log = logging.getLogger("nbtriton.serving.frontends")
 
 # Prefix of the header field that opens a restricted protocol.

@@ -11,9 +11,10 @@ from time import monotonic_ns
 from typing import TYPE_CHECKING, Any
 
 from nbtriton.common.errors import CancelledError, InternalError, TritonError, UnsupportedError
+from nbtriton.model.config._proto import messages
 from nbtriton.runtime.engine import BARE_FINAL
 from nbtriton.serving.frontends.kserve.call import InferCall, Responder
-from nbtriton.serving.frontends.kserve.messages import LONG, messages
+from nbtriton.serving.frontends.kserve.messages import LONG
 from nbtriton.serving.frontends.kserve.proto_codec import (
     ProtoTemplates,
     encode_response,
@@ -39,8 +40,6 @@ if TYPE_CHECKING:
     from nbtriton.serving.frontends.service import Service
 
     _Read = tuple[ModelSignature, int, InferCall]
-
-__all__ = ["GrpcInference", "InferStream"]
 
 _log = logging.getLogger("nbtriton.serving.frontends")
 

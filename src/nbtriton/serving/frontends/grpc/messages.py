@@ -15,29 +15,6 @@ from nbtriton.common.errors import TritonError
 from nbtriton.serving.frontends.buffers import DecompressionError, Decompressor, OversizeError
 from nbtriton.serving.frontends.http2.hpack import Field
 
-__all__ = [
-    "CANCELLED",
-    "DEADLINE_EXCEEDED",
-    "INDEXED",
-    "INTERNAL",
-    "OK",
-    "OK_TRAILERS",
-    "PREFIX",
-    "RESOURCE_EXHAUSTED",
-    "UNAVAILABLE",
-    "UNIMPLEMENTED",
-    "UNKNOWN",
-    "WINDOW_BITS",
-    "MessageReader",
-    "RequestHeaders",
-    "StatusError",
-    "code_of",
-    "compress",
-    "decompress",
-    "read_headers",
-    "status_trailers",
-]
-
 # Prefix of a message: compressed flag, length.
 PREFIX = Struct(">BI")
 # Encodings and their window bits for zlib, the better encodings later.

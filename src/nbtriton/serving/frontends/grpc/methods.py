@@ -11,12 +11,12 @@ from nbtriton.common.errors import (
     InvalidArgumentError,
     UnsupportedError,
 )
+from nbtriton.model.config._proto import messages
 from nbtriton.serving.frontends.kserve.messages import (
     HEALTH,
     SERVICE,
     HealthCheckRequest,
     health_response,
-    messages,
 )
 from nbtriton.serving.frontends.kserve.proto_codec import parse, read_version
 from nbtriton.serving.frontends.service import log_changes, trace_changes
@@ -24,8 +24,6 @@ from nbtriton.serving.frontends.service import log_changes, trace_changes
 if TYPE_CHECKING:
     from nbtriton.serving.frontends.kserve.shared_memory import Kind
     from nbtriton.serving.frontends.service import Service
-
-__all__ = ["Method", "grpc_methods"]
 
 
 class Method:

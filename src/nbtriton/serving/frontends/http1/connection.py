@@ -36,8 +36,6 @@ from nbtriton.serving.frontends.loop import TURN_S, LoopThread
 from nbtriton.serving.frontends.service import Limits
 from nbtriton.serving.frontends.tracing import Tracing
 
-__all__ = ["HttpConnection", "HttpListener"]
-
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 # Up to this size a response is joined and sent by one call; longer responses are sent part by part.
 _JOINED = 64 << 10

@@ -52,8 +52,6 @@ if TYPE_CHECKING:
     from nbtriton.serving.frontends.kserve.shared_memory import Kind
     from nbtriton.serving.frontends.service import Service
 
-__all__ = ["Handlers", "Route", "find_route"]
-
 _log = logging.getLogger("nbtriton.serving.frontends")
 
 # Routes whose errors have no JSON content type in Triton.

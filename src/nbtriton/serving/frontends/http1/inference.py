@@ -47,17 +47,6 @@ if TYPE_CHECKING:
     from nbtriton.serving.frontends.kserve.shared_memory import SharedMemory
     from nbtriton.serving.frontends.service import Forwards, Service
 
-__all__ = [
-    "LONG_JSON",
-    "GenerateResponder",
-    "HttpResponder",
-    "InferResponder",
-    "Inference",
-    "RouteHandler",
-    "SseResponder",
-    "read_version",
-]
-
 T = TypeVar("T")
 
 

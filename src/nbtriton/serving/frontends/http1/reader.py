@@ -14,16 +14,6 @@ from nbtriton.serving.frontends.buffers import LONG, TemplateCache, buffers
 from nbtriton.serving.frontends.http1.response import Data, RequestHead
 from nbtriton.serving.frontends.service import Limits
 
-__all__ = [
-    "TRANSITIONS",
-    "ConnectionState",
-    "Event",
-    "HeadTemplates",
-    "RefusedError",
-    "RequestReader",
-    "State",
-]
-
 _log = logging.getLogger("nbtriton.serving.frontends")
 
 # Bytes parsed at once where they may hold many requests: 200 short requests cost 2 ms.

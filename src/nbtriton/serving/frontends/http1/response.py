@@ -12,21 +12,6 @@ from nbtriton.common.errors import InternalError, TritonError
 from nbtriton.serving.frontends.kserve.jsontext import dumps
 from nbtriton.serving.frontends.tracing import NOT_SEEN
 
-__all__ = [
-    "JSON",
-    "TEXT",
-    "Data",
-    "HttpResponse",
-    "RequestHead",
-    "RequestResponseCycle",
-    "ResponseWriter",
-    "chunked_head",
-    "error_body",
-    "error_response",
-    "response_head",
-    "unexpected_error",
-]
-
 Data = bytes | memoryview
 
 JSON = b"application/json"

@@ -39,8 +39,6 @@ from nbtriton.serving.frontends.http2.streams import (
 )
 from nbtriton.serving.frontends.http2.writer import FIRST_FRAME_SIZE, FIRST_WINDOW, FrameWriter
 
-__all__ = ["Http2Connection", "Http2Limits", "TokenBucket"]
-
 _IDLE, _OPEN, _, _HALF_CLOSED_REMOTE, _CLOSED = StreamState
 _ON_DATA: Final = TRANSITIONS[StreamInput.RECEIVE_DATA]
 _ON_END_STREAM: Final = TRANSITIONS[StreamInput.RECEIVE_END_STREAM]

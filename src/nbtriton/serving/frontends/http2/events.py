@@ -8,12 +8,6 @@ from nbtriton.serving.frontends.http2.frames import ErrorCode
 from nbtriton.serving.frontends.http2.headers import HeaderBlock
 from nbtriton.serving.frontends.http2.streams import Http2Stream
 
-__all__ = [
-    "ConnectionTerminated", "Event", "PingReceived", "RequestFrame",
-    "ShutdownAcknowledged", "StreamReset", "TrailersReceived",
-]  # fmt: skip
-
-
 # A frame of a request: its stream, its headers if the stream begins, a part of its content without padding, and
 # whether the request ends. A tuple, as every request makes two, and an object costs five times as much.
 RequestFrame = tuple[Http2Stream, HeaderBlock | None, bytes, bool]

@@ -6,44 +6,6 @@ from collections.abc import Iterable
 from enum import IntEnum
 from struct import Struct
 
-__all__ = [
-    "ACK",
-    "CONTINUATION",
-    "DATA",
-    "ENABLE_PUSH",
-    "END_HEADERS",
-    "END_STREAM",
-    "FRAME",
-    "GOAWAY",
-    "HEADERS",
-    "HEADER_TABLE_SIZE",
-    "INITIAL_WINDOW_SIZE",
-    "MAX_CONCURRENT_STREAMS",
-    "MAX_FRAME_SIZE",
-    "MAX_HEADER_LIST_SIZE",
-    "MAX_STREAM_ID",
-    "MAX_WINDOW",
-    "PADDED",
-    "PING",
-    "PREFACE",
-    "PRIORITY",
-    "PRIORITY_FLAG",
-    "PUSH_PROMISE",
-    "RST_STREAM",
-    "SETTINGS",
-    "WINDOW_UPDATE",
-    "ErrorCode",
-    "HpackError",
-    "Http2ConnectionError",
-    "Http2StreamError",
-    "frame",
-    "number_frame",
-    "read_dependency",
-    "read_settings",
-    "settings_frame",
-    "strip_padding",
-]
-
 
 class ErrorCode(IntEnum):
     """Error codes of RST_STREAM and GOAWAY (section 7)."""

@@ -14,8 +14,6 @@ from nbtriton.serving.frontends.http2.frames import (
 )
 from nbtriton.serving.frontends.http2.hpack import Decoder, Field
 
-__all__ = ["HeaderBlock", "HeaderBlockReader"]
-
 # Limits: cached header blocks, bytes of each, and frames of one block.
 _MAX_CACHED, _MAX_CACHED_SIZE, _MAX_FRAGMENTS = 256, 4096, 64
 

@@ -12,8 +12,6 @@ from functools import cache
 
 from nbtriton.serving.frontends.http2.frames import HpackError
 
-__all__ = ["TABLE_SIZE", "Decoder", "Encoder", "Field"]
-
 Field = tuple[bytes, bytes]
 
 # Static table (appendix A), from index 1.

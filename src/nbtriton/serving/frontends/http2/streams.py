@@ -60,16 +60,6 @@ from nbtriton.serving.frontends.http2.frames import (
 )
 from nbtriton.serving.frontends.http2.hpack import Field
 
-__all__ = [
-    "TRANSITIONS",
-    "ClosedStreams",
-    "Http2Stream",
-    "StreamInput",
-    "StreamState",
-    "Violation",
-    "allowed",
-]
-
 
 class StreamState(IntEnum):
     """State of a stream on the server's side; no reserved states, as the server does not push."""

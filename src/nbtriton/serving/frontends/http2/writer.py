@@ -12,8 +12,6 @@ from nbtriton.serving.frontends.http2.frames import FRAME, ErrorCode, Http2Conne
 from nbtriton.serving.frontends.http2.hpack import Encoder, Field
 from nbtriton.serving.frontends.http2.streams import Http2Stream
 
-__all__ = ["FIRST_FRAME_SIZE", "FIRST_WINDOW", "FrameWriter"]
-
 _pack_frame: Final = FRAME.pack
 # Initial values of the peer's settings (RFC 9113 section 6.5.2).
 FIRST_WINDOW, FIRST_FRAME_SIZE = 65_535, 16_384

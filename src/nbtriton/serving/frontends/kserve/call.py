@@ -21,15 +21,6 @@ if TYPE_CHECKING:
     from nbtriton.runtime.engine import InferenceRequest, ModelSignature, Trace
     from nbtriton.serving.frontends.kserve.shared_memory import Lease, SharedMemory, ShortReads
 
-__all__ = [
-    "SEQUENCE_FLAGS",
-    "InferCall",
-    "InferTemplate",
-    "OutputRequest",
-    "Responder",
-    "shared_bytes",
-]
-
 # Request parameters that are flags of a sequence.
 SEQUENCE_FLAGS = {"sequence_start": SEQUENCE_START, "sequence_end": SEQUENCE_END}
 _LONGEST_ID = 128

@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from nbtriton.model.tensors import Array
     from nbtriton.runtime.engine import ModelSignature
 
-__all__ = ["decode_generate", "encode_generate"]
-
 _NESTED = "parameters"
 
 

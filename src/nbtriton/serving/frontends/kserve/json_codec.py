@@ -56,16 +56,6 @@ if TYPE_CHECKING:
     from nbtriton.serving.frontends.kserve.shared_memory import Lease, SharedMemory, ShortReads
     from nbtriton.serving.frontends.kserve.wire import Labels
 
-__all__ = [
-    "Answer",
-    "JsonTemplates",
-    "decode_infer",
-    "encode_infer",
-    "json_elements",
-    "read_json_data",
-    "read_parameter",
-]
-
 _NO_JSON = ("FP16", "BF16")  # KS24
 _INT64 = range(-(1 << 63), 1 << 63)
 _UINT64 = range(1 << 64)

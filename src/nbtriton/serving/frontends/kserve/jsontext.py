@@ -17,25 +17,6 @@ import rapidjson
 from nbtriton.common.errors import InternalError, InvalidArgumentError
 from nbtriton.serving.frontends.kserve.wire import MOST_STRINGS
 
-__all__ = [
-    "LONG_TEXT",
-    "Members",
-    "as_array",
-    "as_bool",
-    "as_string",
-    "as_uint",
-    "check_parts",
-    "dumps",
-    "empty",
-    "format_double",
-    "member",
-    "member_as_array",
-    "member_as_string",
-    "parse",
-    "parse_members",
-    "write_array",
-]
-
 _UINT64 = 1 << 64
 # Members of an object in order, repeated names included.
 Members = tuple[tuple[str, Any], ...]

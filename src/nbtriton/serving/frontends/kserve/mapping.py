@@ -15,8 +15,6 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["LIBRARY", "GuardedMapping", "guard"]
-
 LIBRARY = Path(__file__).with_name("guard.so")
 
 

@@ -13,23 +13,6 @@ from nbtriton.common.errors import InternalError, InvalidArgumentError
 from nbtriton.model.config._proto import is_repeated, messages
 from nbtriton.serving.frontends.kserve.wire import check_strings
 
-__all__ = [
-    "HEALTH",
-    "LONG",
-    "MOST_FIELDS",
-    "SERVICE",
-    "UNPARSABLE",
-    "Contents",
-    "HealthCheckRequest",
-    "health_response",
-    "messages",
-    "parameter_value",
-    "read_long",
-    "set_parameters",
-    "top_fields",
-    "varint",
-]
-
 SERVICE = "inference.GRPCInferenceService"
 HEALTH = "grpc.health.v1.Health"
 # Text of gRPC's C++ library for bytes that cannot be parsed.

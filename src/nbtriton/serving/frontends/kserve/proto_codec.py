@@ -17,6 +17,7 @@ import numpy as np
 from google.protobuf.message import DecodeError
 
 from nbtriton.common.errors import InternalError, InvalidArgumentError
+from nbtriton.model.config._proto import messages
 from nbtriton.model.tensors import DATATYPES, datatype_of, numpy_dtype, shape_of
 from nbtriton.serving.frontends.buffers import LONGEST, TemplateCache
 from nbtriton.serving.frontends.kserve.call import (
@@ -31,7 +32,6 @@ from nbtriton.serving.frontends.kserve.messages import (
     MOST_FIELDS,
     UNPARSABLE,
     Contents,
-    messages,
     parameter_value,
     read_long,
     set_parameters,
@@ -51,19 +51,6 @@ if TYPE_CHECKING:
     from nbtriton.runtime.engine import ModelSignature
     from nbtriton.serving.frontends.kserve.shared_memory import Lease, SharedMemory, ShortReads
     from nbtriton.serving.frontends.kserve.wire import Labels
-
-__all__ = [
-    "ProtoTemplates",
-    "encode_response",
-    "encode_stream_error",
-    "encode_stream_response",
-    "is_plain",
-    "parse",
-    "parse_at_once",
-    "read_request",
-    "read_request_id",
-    "read_version",
-]
 
 _ID_TAG, _RAW_TAG = 0x1A, 0x3A
 # Where the tensors of a message with a template begin at the latest, behind a long id.

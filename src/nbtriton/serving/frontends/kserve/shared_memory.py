@@ -35,16 +35,6 @@ from nbtriton.common.packages import needed
 from nbtriton.serving.frontends.buffers import LONG, buffers
 from nbtriton.serving.frontends.kserve.mapping import GuardedMapping
 
-__all__ = [
-    "HANDLE_BYTES",
-    "READ_AT_ONCE",
-    "Lease",
-    "LongReadError",
-    "SharedMemory",
-    "ShortReads",
-    "open_cuda_memory",
-]
-
 _ROOT = Path("/dev/shm")  # noqa: S108 - where shm_open puts its objects on Linux
 _NAME_MAX = 255
 # Largest read on the loop: a tenth of a millisecond.

@@ -38,23 +38,6 @@ if TYPE_CHECKING:
     from nbtriton.runtime.engine import ModelSignature
     from nbtriton.serving.frontends.kserve.shared_memory import Lease
 
-__all__ = [
-    "DTYPES",
-    "MOST_STRINGS",
-    "BrokenStringError",
-    "Labels",
-    "WireInput",
-    "arrays_of",
-    "check_strings",
-    "classify",
-    "duplicate_input",
-    "element_count",
-    "log_prefix",
-    "raw_input",
-    "wire_bytes",
-    "write_shared",
-]
-
 # Datatypes whose bytes numpy can view.
 DTYPES = {name: numpy_dtype(name) for name in DATATYPES if name not in ("BYTES", "BF16")}
 # Or a torch tensor of bytes, for shared memory on a GPU.

@@ -35,8 +35,6 @@ if TYPE_CHECKING:
     from nbtriton.serving.frontends import Endpoints
     from nbtriton.serving.server import Server
 
-__all__ = ["model_table", "serve_command"]
-
 _log = logging.getLogger("nbtriton.serve")
 
 # Longest delay of a signal.

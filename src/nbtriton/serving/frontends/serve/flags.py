@@ -22,8 +22,6 @@ from nbtriton.options.table import Option
 from nbtriton.options.triton import Kind, choice
 from nbtriton.serving.settings import ENDPOINTS
 
-__all__ = ["HELP", "NO_EFFECT", "flag", "flags_by_name", "groups", "parse_flags", "usage"]
-
 HELP = "see nbtriton serve --help"
 
 

@@ -9,8 +9,6 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-__all__ = ["LOG_FORMATS", "LogSettings", "TritonFormatter", "verbose_level"]
-
 LOG_FORMATS = ("default", "ISO8601")
 _MOST_VERBOSE = (1 << 31) - 1
 _ROOT = "nbtriton"

@@ -25,10 +25,6 @@ from nbtriton.serving.frontends.spans import SPAN_NUMBERS, OpenTelemetry
 from nbtriton.serving.frontends.tracing import TraceValues, check_values
 from nbtriton.serving.settings import ENDPOINTS
 
-__all__ = [
-    "cache_bytes", "check_ports", "endpoint_options", "given_options", "metrics_settings", "server_options", "start_log", "trace_settings",
-]  # fmt: skip
-
 _log = logging.getLogger("nbtriton.serve")
 _GRPC_PORT = 8001
 _COMPRESSION = ("none", "low", "medium", "high")

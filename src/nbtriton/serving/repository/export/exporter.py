@@ -11,8 +11,6 @@ from typing import Any
 from nbtriton.common import entries
 from nbtriton.model.config import ModelConfig
 
-__all__ = ["Exporter", "exporter_of"]
-
 _FILES = {"python": "model.py", "pytorch": "model.pt"}
 # StringStringEntryProto { key: "location", value: a path of up to 127 bytes } as protobuf writes it.
 _LOCATION = re.compile(rb"\x0a\x08location\x12([\x01-\x7f])")

@@ -40,9 +40,6 @@ from nbtriton.serving.repository.export.modelfile import (
     torch_file,
 )
 
-__all__ = ["ExportedModel", "ModelWriter", "is_environment", "write_environment"]
-
-
 # Fields of completion that a file keeps; the others are Triton's defaults.
 _COMPLETED = (
     "backend", "max_batch_size", "dynamic_batching", "sequence_batching",

@@ -30,18 +30,6 @@ from nbtriton.serving.repository.export.sources import (
     split_imports,
 )
 
-__all__ = [
-    "ESTIMATOR",
-    "TORCH",
-    "ModelFile",
-    "check_carry",
-    "class_file",
-    "estimator_file",
-    "function_file",
-    "torch_file",
-    "wrapper",
-]
-
 _CLASS = "TritonPythonModel"
 # Longer values are written to files.
 _LONGEST_LITERAL = 500

@@ -17,20 +17,6 @@ from typing import Any
 
 from nbtriton.common.errors import UnsupportedError
 
-__all__ = [
-    "SOURCE",
-    "annotation_names",
-    "defined_names",
-    "free_names",
-    "import_line",
-    "is_local",
-    "is_notebooks_own",
-    "namespace_of",
-    "source_of",
-    "split_future",
-    "split_imports",
-]
-
 # Attribute with the text of a model's cell.
 SOURCE = "__nbtriton_source__"
 

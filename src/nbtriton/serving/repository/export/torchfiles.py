@@ -28,8 +28,6 @@ from nbtriton.model.config import (
 from nbtriton.model.tensors import to_protocol
 from nbtriton.serving.repository.samples import sample_tensors
 
-__all__ = ["save_program", "save_torchscript"]
-
 
 def save_torchscript(module: Any, config: ModelConfig, path: Path) -> list[str]:
     """Write a module as TorchScript.

@@ -34,8 +34,6 @@ from nbtriton.serving.repository.export.model_writer import (
 from nbtriton.serving.repository.export.modelfile import check_carry
 from nbtriton.serving.repository.reader import is_folder_name
 
-__all__ = ["ExportWarning", "Exported", "Verified", "export_repository"]
-
 if TYPE_CHECKING:
     import pandas as pd
 
