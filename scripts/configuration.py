@@ -18,7 +18,7 @@ from nbtriton.model.config import field_effects
 from nbtriton.options.repository import EXPORT, REPOSITORY
 from nbtriton.options.server import SERVER
 from nbtriton.options.table import Option
-from nbtriton.serving.frontends.serve.flags import NO_EFFECT, groups
+from nbtriton.serving.frontends.flags import NO_EFFECT, groups
 from nbtriton.serving.settings import ENDPOINTS
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "configuration.md"

@@ -106,7 +106,7 @@ def test_everything_that_shows_a_stand_in_says_so(server, tmp_path):
 
 
 def test_a_repository_of_configurations_and_the_command_line_option(tmp_path):
-    from nbtriton.serving.frontends.serve.flags import parse_flags
+    from nbtriton.serving.frontends.flags import parse_flags
 
     folder = tmp_path / "net" / "1"
     folder.mkdir(parents=True)

@@ -22,7 +22,7 @@ from typing import Any
 import pytest
 
 from nbtriton.magics.cli import main
-from nbtriton.serving.frontends.serve.command import model_table
+from nbtriton.serving.frontends.command import model_table
 from tests.children import CHILD_TIMEOUT_S, finish, run_python
 from tests.until import until
 

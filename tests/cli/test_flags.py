@@ -11,11 +11,12 @@ import pytest
 
 from nbtriton.common.errors import InvalidArgumentError, UnavailableError
 from nbtriton.magics.cli import main
-from nbtriton.serving.frontends.serve.flags import flags_by_name, parse_flags
-from nbtriton.serving.frontends.serve.options import (
+from nbtriton.serving.frontends.flags import (
     cache_bytes,
     check_ports,
+    flags_by_name,
     metrics_settings,
+    parse_flags,
     server_options,
     trace_settings,
 )

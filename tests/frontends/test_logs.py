@@ -14,7 +14,7 @@ import pytest
 
 from nbtriton.runtime.engine import Server
 from nbtriton.serving.frontends import serve
-from nbtriton.serving.frontends.serve.logs import LogSettings
+from nbtriton.serving.frontends.logs import LogSettings
 
 _log = logging.getLogger("nbtriton.model.some")
 LEVELS = (logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR, logging.CRITICAL)

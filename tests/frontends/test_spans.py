@@ -28,9 +28,8 @@ import nbtriton as nt
 from nbtriton.common.errors import InvalidArgumentError
 from nbtriton.magics.cli import main
 from nbtriton.serving.frontends import OpenTelemetry, TraceValues
-from nbtriton.serving.frontends.serve.flags import parse_flags
-from nbtriton.serving.frontends.serve.options import trace_settings
-from nbtriton.serving.frontends.spans import SpanExport, read_traceparent
+from nbtriton.serving.frontends.flags import parse_flags, trace_settings
+from nbtriton.serving.frontends.tracing import SpanExport, read_traceparent
 from tests.frontends import test_tracing
 from tests.frontends.test_tracing import SCENARIOS, Client
 from tests.sites import Site

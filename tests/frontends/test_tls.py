@@ -23,8 +23,7 @@ import tritonclient.http as http_client
 from nbtriton.common.errors import InvalidArgumentError
 from nbtriton.runtime.engine import Server
 from nbtriton.serving.frontends import Endpoints, Tls, serve
-from nbtriton.serving.frontends.serve.flags import parse_flags
-from nbtriton.serving.frontends.serve.options import endpoint_options
+from nbtriton.serving.frontends.flags import endpoint_options, parse_flags
 from tests.frontends.certificates import openssl, write_keys
 from tests.frontends.raw import Client, post
 from tests.frontends.starving import BODY, CONFIG, LIVE

@@ -10,7 +10,7 @@ import pytest
 from IPython.core.error import UsageError
 
 from nbtriton.common.errors import LoadError, UnavailableError
-from nbtriton.magics import environments
+from nbtriton.magics import cells
 from nbtriton.serving.server import server
 
 pytestmark = pytest.mark.slow
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.slow
 @pytest.fixture(autouse=True)
 def no_names():
     """Names of environments are the process's."""
-    environments.MADE.clear()
+    cells.MADE.clear()
 
 
 CELL = """\

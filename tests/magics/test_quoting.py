@@ -9,9 +9,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from IPython.utils.process import arg_split
 
-from nbtriton.common.quoting import quoted
 from nbtriton.magics.ask import split_inputs
-from nbtriton.options.reading import unquoted
+from nbtriton.options.reading import quoted, unquoted
 
 # The quotes of a line know no escapes: a name that holds both cannot always be written. Those of an input's
 # expression do: a backslash in front of the last quote would be read as one.

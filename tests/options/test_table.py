@@ -19,7 +19,7 @@ from nbtriton.options import Option, only
 from nbtriton.options.repository import EXPORT, REPOSITORY
 from nbtriton.options.server import SERVER
 from nbtriton.serving.frontends import serve
-from nbtriton.serving.frontends.serve.flags import flags_by_name
+from nbtriton.serving.frontends.flags import flags_by_name
 from nbtriton.serving.settings import ENDPOINTS
 
 # Of nt.perf alone: Python objects, and what a line says by its place.

@@ -145,7 +145,7 @@ def _add_export(export: argparse.ArgumentParser) -> None:
 
 
 def _serve(argv: Sequence[str]) -> int:
-    from nbtriton.serving.frontends.serve.command import serve_command
+    from nbtriton.serving.frontends.command import serve_command
     from nbtriton.serving.server import Server
 
     return serve_command(Server, argv)

@@ -19,9 +19,8 @@ from IPython.utils.process import arg_split
 
 from nbtriton.common import entries
 from nbtriton.common.errors import TritonError
-from nbtriton.common.quoting import quoted
-from nbtriton.magics.environments import MADE
-from nbtriton.options.reading import unquoted
+from nbtriton.magics.cells import MADE
+from nbtriton.options.reading import quoted, unquoted
 from nbtriton.serving.server import server
 
 if TYPE_CHECKING:

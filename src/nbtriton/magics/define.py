@@ -19,11 +19,17 @@ from IPython.core.magic import (
 from IPython.core.magic_arguments import argument, magic_arguments
 
 from nbtriton.common import entries
-from nbtriton.magics.arguments import arguments
 from nbtriton.magics.ask import check_known
-from nbtriton.magics.cells import cell_name, find_model, in_cell, run_body, torch_modules
-from nbtriton.magics.common import evaluate, keep, keep_option, parse, read_config
-from nbtriton.magics.environments import CellFile, environment_folder
+from nbtriton.magics.cells import (
+    CellFile,
+    cell_name,
+    environment_folder,
+    find_model,
+    in_cell,
+    run_body,
+    torch_modules,
+)
+from nbtriton.magics.common import arguments, evaluate, keep, keep_option, parse, read_config
 from nbtriton.model.config import (
     EXECUTION_ENV_PATH,
     ModelConfig,

@@ -11,8 +11,7 @@ from IPython.core.magic_arguments import argument, magic_arguments
 
 from nbtriton.common.packages import needed
 from nbtriton.lab.explain import doctor, why
-from nbtriton.magics.arguments import profile_option, read_profile
-from nbtriton.magics.common import evaluate, keep, keep_option, parse
+from nbtriton.magics.common import evaluate, keep, keep_option, parse, profile_option, read_profile
 from nbtriton.magics.views import views
 from nbtriton.options.reading import unquoted
 from nbtriton.runtime.engine.copies import bounces, copies

@@ -9,14 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 from nbtriton.backends.python import install_pb_utils
 from nbtriton.common import entries
-from nbtriton.magics import completion, configurable, display
+from nbtriton.magics import completion, configurable
 from nbtriton.magics.ask import AskMagics
 from nbtriton.magics.define import DefineMagics
 from nbtriton.magics.explain import ExplainMagics
-from nbtriton.magics.measure import MeasureMagics
-from nbtriton.magics.options import OptionsMagics
-from nbtriton.magics.predict import PredictMagics
-from nbtriton.magics.repository import RepositoryMagics
+from nbtriton.magics.measure import MeasureMagics, PredictMagics
+from nbtriton.magics.repository import OptionsMagics, RepositoryMagics
 from nbtriton.magics.views import views
 from nbtriton.serving.server import close_server
 
@@ -41,7 +39,7 @@ def load_ipython_extension(shell: InteractiveShell) -> None:
     shell.register_magics(*_classes())
     install_pb_utils()
     completion.register(shell, _classes())
-    display.register(shell)
+    views.register(shell)
     configurable.register(shell)
 
 
@@ -55,7 +53,7 @@ def unload_ipython_extension(shell: InteractiveShell) -> None:
         close_server()
         configurable.unregister(shell)
     completion.unregister(shell, magic_methods())
-    display.unregister(shell)
+    views.unregister(shell)
     # IPython has no call that removes magics.
     for kind in shell.magics_manager.magics.values():
         for name in magic_methods():

@@ -1,4 +1,4 @@
-"""The magic that measures."""
+"""The magics that measure and predict: a load, a profile, what-if on a simulated server, the best configuration."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 from IPython.core.magic import Magics, line_magic, magics_class, output_can_be_silenced
 from IPython.core.magic_arguments import argument, magic_arguments
 
+from nbtriton.common.errors import InvalidArgumentError
 from nbtriton.lab.perf.settings import (
     DATA,
     LOAD,
@@ -18,9 +19,17 @@ from nbtriton.lab.perf.settings import (
     SWEEP,
     WINDOWS,
 )
-from nbtriton.magics.arguments import arguments, read_options
-from nbtriton.magics.common import keep, keep_option, parse
-from nbtriton.options.reading import unquoted
+from nbtriton.lab.simulate.settings import PROFILE, TUNE
+from nbtriton.magics.common import (
+    arguments,
+    keep,
+    keep_option,
+    parse,
+    profile_option,
+    read_options,
+    read_profile,
+)
+from nbtriton.options.reading import quoted, unquoted
 from nbtriton.serving.server import server
 
 
@@ -72,3 +81,112 @@ class MeasureMagics(Magics):
             )
         report = run.of(lambda: perf(target, name, **options))
         return keep(self.shell, out, report)
+
+
+@magics_class
+class PredictMagics(Magics):
+    """``%triton_profile``, ``%triton_whatif`` and ``%triton_tune``."""
+
+    def __init__(self, shell: Any) -> None:
+        super().__init__(shell)
+        # The latest profile of this notebook by model: the default of `%triton_whatif`.
+        self._profiles: dict[str, Any] = {}
+
+    @output_can_be_silenced
+    @magic_arguments()
+    @argument("name", type=unquoted, help="a model or an ensemble")
+    @arguments(tuple(PROFILE.values()))
+    @keep_option
+    @line_magic
+    def triton_profile(self, line: str) -> Any:
+        """Measure a model once, in ten seconds, so that ``%triton_whatif`` can predict it.
+
+        It measures execution times by batch size and by the number of instances that execute at
+        once, the engine's own time, and for an ensemble every step. While it runs, the model has as
+        many instances as it tests::
+
+            profile = %triton_profile double
+            %triton_profile double --at-once 8 --duration-s 8
+            profile.save("double.json")
+        """
+        from nbtriton.lab.simulate import profile
+        from nbtriton.magics.live import LiveRun
+
+        options = vars(parse(self.triton_profile, line))
+        name, out = options.pop("name"), options.pop("out")
+        read_options(self.shell, options)
+        target = None if options["url"] is not None else server()
+        run = LiveRun(self.shell, name, visible=not line.rstrip().endswith(";"))
+        found = run.of(lambda: profile(target, name, **options, observer=run.observe))
+        self._profiles[name] = found
+        return keep(self.shell, out, found)
+
+    @output_can_be_silenced
+    @magic_arguments()
+    @argument("name", type=unquoted, help="a model or an ensemble that is profiled")
+    @profile_option(
+        "its profile, or a file of Profile.save; by default the latest of this notebook"
+    )
+    @arguments(LOAD, DATA, SEQUENCES, SWEEP, WINDOWS, RUN)
+    @keep_option
+    @line_magic
+    def triton_whatif(self, line: str) -> Any:
+        """Predict what ``%triton_perf`` would measure, on a simulated server.
+
+        It takes the options of ``%triton_perf`` and returns the same report, marked as simulated.
+        If it goes beyond the profile, the report says so::
+
+            %triton_profile double
+            %triton_whatif double --request-rate 500:4000:500 --instances 1,2
+            %triton_whatif double -c 64 --max-queue-delay-us 0,500,2000
+        """
+        from nbtriton.lab.simulate import whatif
+        from nbtriton.magics.live import LiveRun
+
+        options = vars(parse(self.triton_whatif, line))
+        name, out, given = (options.pop(each) for each in ("name", "out", "profile"))
+        read_options(self.shell, options)
+        if given is None:
+            profile = self._profiles.get(name)
+            if profile is None:
+                raise InvalidArgumentError(
+                    f"model '{name}' is not profiled in this notebook",
+                    hint=f"run %triton_profile {quoted(name)}, or give --profile FILE",
+                )
+        else:
+            profile = read_profile(self.shell, given)
+        run = LiveRun(self.shell, name, visible=not line.rstrip().endswith(";"))
+        report = run.of(lambda: whatif(profile, name, **options, observer=run.observe))
+        return keep(self.shell, out, report)
+
+    @output_can_be_silenced
+    @magic_arguments()
+    @argument("name", type=unquoted, help="a model or an ensemble")
+    @arguments(tuple(TUNE.values()))
+    @keep_option
+    @line_magic
+    def triton_tune(self, line: str) -> Any:
+        """Find the best configuration by simulation, and measure the finalists.
+
+        The model is profiled first, unless ``--profile`` is given. The steps of an ensemble are
+        tuned together. At the end the models have their own configuration again; ``apply()`` sets
+        the best one::
+
+            best = %triton_tune double --p99 20ms
+            best.apply()
+            %triton_tune double --minimize instances --request-rate 500 --p99 50ms
+
+        With ``--placement auto`` each step is measured on the host and on each GPU, also on simulated
+        ones, and the cheapest assignment is chosen (``%triton_tune ensemble_all --p99 50ms
+        --placement auto``).
+        """
+        from nbtriton.lab.simulate import tune
+        from nbtriton.magics.live import LiveRun
+
+        options = vars(parse(self.triton_tune, line))
+        name, out, given = (options.pop(each) for each in ("name", "out", "profile"))
+        options["profile"] = None if given is None else read_profile(self.shell, given)
+        read_options(self.shell, options)
+        run = LiveRun(self.shell, name, visible=not line.rstrip().endswith(";"))
+        found = run.of(lambda: tune(server(), name, **options, observer=run.observe))
+        return keep(self.shell, out, found)

@@ -1,4 +1,4 @@
-"""The live views of magics: one per cell, all removed at unload."""
+"""The live views of magics: one per cell, all removed at unload, none shown again as the value of its cell."""
 
 from __future__ import annotations
 
@@ -8,7 +8,11 @@ from typing import TYPE_CHECKING
 from nbtriton.common.packages import needed
 
 if TYPE_CHECKING:
+    from IPython.core.interactiveshell import InteractiveShell
+
     from nbtriton.widgets import LiveView, Shown
+
+_ON_SCREEN = "nbtriton.widgets.show", "Shown"
 
 
 class Views:
@@ -37,5 +41,20 @@ class Views:
         if end is not None:
             end()
 
+    def register(self, shell: InteractiveShell) -> None:
+        """Keep a shell from showing a view again as the value of its cell; nothing is imported."""
+        shell.display_formatter.ipython_display_formatter.for_type_by_name(*_ON_SCREEN, _nothing)
+
+    def unregister(self, shell: InteractiveShell) -> None:
+        """Undo `register`."""
+        shell.display_formatter.ipython_display_formatter.pop(".".join(_ON_SCREEN), None)
+
 
 views = Views()
+
+
+def _nothing(value: object) -> None:
+    """Show nothing; in a terminal, which has no live views, show the current state."""
+    in_terminal = getattr(value, "in_terminal", "")
+    if in_terminal:
+        print(f"\n{in_terminal}")  # noqa: T201 - a cell's own output

@@ -18,11 +18,10 @@ from nbtriton.options.triton import PORT as NUMBER
 
 if TYPE_CHECKING:
     from nbtriton.serving.frontends.listener import Tls
+    from nbtriton.serving.frontends.logs import LogSettings
     from nbtriton.serving.frontends.metrics import MetricsConfig
-    from nbtriton.serving.frontends.serve.logs import LogSettings
     from nbtriton.serving.frontends.service import Control, Limits
-    from nbtriton.serving.frontends.spans import OpenTelemetry
-    from nbtriton.serving.frontends.tracing import TraceValues
+    from nbtriton.serving.frontends.tracing import OpenTelemetry, TraceValues
 
 PORT = optional(
     Kind(

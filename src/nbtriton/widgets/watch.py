@@ -9,7 +9,6 @@ import traitlets
 
 from nbtriton.common.errors import TritonError
 from nbtriton.common.packages import needed
-from nbtriton.common.quoting import quoted
 from nbtriton.drawing import (
     ModelActivity,
     leading,
@@ -22,6 +21,7 @@ from nbtriton.drawing import (
     watch_text,
 )
 from nbtriton.lab.explain import read_traffic
+from nbtriton.options.reading import quoted
 from nbtriton.runtime.engine import ServerHistory
 from nbtriton.widgets.activity import Pipeline, activities, covered_s, encode, pipelines
 from nbtriton.widgets.static import StaticView

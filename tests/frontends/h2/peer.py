@@ -7,8 +7,13 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from nbtriton.serving.frontends.http2 import events
-from nbtriton.serving.frontends.http2.connection import Http2Connection, Http2Limits
+from nbtriton.serving.frontends.http2.connection import (
+    ConnectionTerminated,
+    Event,
+    Http2Connection,
+    Http2Limits,
+    TrailersReceived,
+)
 from nbtriton.serving.frontends.http2.frames import ErrorCode
 from nbtriton.serving.frontends.http2.hpack import Decoder, Encoder, Field
 from nbtriton.serving.frontends.http2.streams import Http2Stream
@@ -58,9 +63,9 @@ def request(stream: int = 1, flags: int = END_STREAM, content: bytes | None = No
     return frame(HEADERS, END_HEADERS | flags, stream, block() if content is None else content)
 
 
-def ended_request(event: events.Event) -> Http2Stream | None:
+def ended_request(event: Event) -> Http2Stream | None:
     """Return the stream whose request ends with an event, if any."""
-    if isinstance(event, events.TrailersReceived):
+    if isinstance(event, TrailersReceived):
         return event.stream
     if isinstance(event, tuple):
         stream, _, _, end_stream = event
@@ -80,7 +85,7 @@ class Peer:
         self.connection = Http2Connection(self.limits, 0.0, frozenset({RESPONSE[1], TRAILERS[0]}))
         self.frames: list[Frame] = []
         self.fields: dict[int, list[Field]] = {}
-        self.events: list[events.Event] = []
+        self.events: list[Event] = []
         self._decoder = Decoder()
         self.send(self.preface)
 
@@ -163,7 +168,7 @@ def check(data: bytes, outcome: Outcome) -> None:
             peer.send(piece)
         if outcome.ends_connection:
             assert peer.goaway is outcome.code
-            assert isinstance(peer.events[-1], events.ConnectionTerminated)
+            assert isinstance(peer.events[-1], ConnectionTerminated)
             sent = len(peer.frames)
             peer.send(frame(PING, 0, 0, PING_PAYLOAD))
             assert len(peer.frames) == sent, "something was read after the error"

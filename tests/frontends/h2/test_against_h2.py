@@ -11,8 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from nbtriton.serving.frontends.http2 import events
-from nbtriton.serving.frontends.http2.connection import Http2Connection, Http2Limits
+from nbtriton.serving.frontends.http2.connection import (
+    ConnectionTerminated,
+    Event,
+    Http2Connection,
+    Http2Limits,
+)
 from tests.frontends.h2.peer import REQUEST, RESPONSE, TRAILERS, block, ended_request
 from tests.frontends.http2_raw import PREFACE, SETTINGS, frame
 
@@ -60,8 +64,8 @@ class Conversation(RuleBasedStateMachine):
             if not (sent or to_server):
                 return
 
-    def serve(self, event: events.Event) -> None:
-        assert not isinstance(event, events.ConnectionTerminated), event
+    def serve(self, event: Event) -> None:
+        assert not isinstance(event, ConnectionTerminated), event
         if isinstance(event, tuple) and event[1] is None:
             begun, _, data, _ = event
             number = begun.stream_id

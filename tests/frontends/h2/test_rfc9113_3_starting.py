@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from nbtriton.serving.frontends.http2 import events
+from nbtriton.serving.frontends.http2.connection import ConnectionTerminated
 from nbtriton.serving.frontends.http2.frames import ErrorCode
 from tests.frontends.h2.peer import Peer, request
 from tests.frontends.http2_raw import PREFACE, SETTINGS, WINDOW_UPDATE, frame
@@ -38,7 +38,7 @@ def test_3_4_a_clients_preface_is_accepted() -> None:
 def test_3_4_an_invalid_preface_ends_the_connection(preface: bytes) -> None:
     peer = Peer(preface=preface)
     assert peer.goaway is ErrorCode.PROTOCOL_ERROR
-    assert isinstance(peer.events[-1], events.ConnectionTerminated)
+    assert isinstance(peer.events[-1], ConnectionTerminated)
     assert not peer.connection.is_greeted or not peer.fields
 
 

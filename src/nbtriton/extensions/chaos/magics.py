@@ -9,8 +9,7 @@ from IPython.core.magic import Magics, line_magic, magics_class, output_can_be_s
 from IPython.core.magic_arguments import argument, magic_arguments
 
 from nbtriton.lab.perf.settings import DATA, RUN
-from nbtriton.magics.arguments import arguments, read_options
-from nbtriton.magics.common import keep, keep_option, parse
+from nbtriton.magics.common import arguments, keep, keep_option, parse, read_options
 from nbtriton.options import only
 from nbtriton.options.reading import name_list, unquoted
 from nbtriton.serving.server import server

@@ -8,8 +8,8 @@ from IPython.core.magic import Magics, line_cell_magic, magics_class, output_can
 from IPython.core.magic_arguments import argument, magic_arguments
 
 from nbtriton.extensions.environments.making import environment
+from nbtriton.magics.cells import MADE
 from nbtriton.magics.common import keep, keep_option, parse
-from nbtriton.magics.environments import MADE
 from nbtriton.options.reading import unquoted
 
 __all__ = ["EnvironmentMagics"]

@@ -7,7 +7,7 @@ from typing import Any
 
 from nbtriton.extensions.fil.parameters import FILENAMES, model_type
 from nbtriton.model.config import ModelConfig
-from nbtriton.serving.repository.export.exporter import Exporter
+from nbtriton.serving.repository.export.model_writer import Exporter
 
 __all__ = ["FilExporter"]
 

@@ -18,8 +18,7 @@ from IPython.core.magic_arguments import argument, magic_arguments
 
 from nbtriton.common.errors import nearest
 from nbtriton.extensions.lessons import SCENARIOS, Exercise, Overview, Progress, Scenario, check
-from nbtriton.magics.arguments import arguments
-from nbtriton.magics.common import evaluate, keep, keep_option, parse
+from nbtriton.magics.common import arguments, evaluate, keep, keep_option, parse
 from nbtriton.options import only
 from nbtriton.options.blocks import SCHEDULING
 from nbtriton.options.reading import int_list, unquoted

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from nbtriton.model.config import ModelConfig
-from nbtriton.serving.repository.export.exporter import Exporter
+from nbtriton.serving.repository.export.model_writer import Exporter
 
 __all__ = ["OnnxExporter"]
 

@@ -37,11 +37,11 @@ from nbtriton.extensions.openai.tensors import (
 )
 from nbtriton.options import triton as kinds
 from nbtriton.runtime.engine import BARE_FINAL
-from nbtriton.serving.frontends.endpoint import Endpoint
+from nbtriton.serving.frontends.flags import flag
 from nbtriton.serving.frontends.http1.inference import LONG_JSON, HttpResponder
 from nbtriton.serving.frontends.http1.response import JSON, HttpResponse, RequestResponseCycle
 from nbtriton.serving.frontends.kserve.call import InferCall
-from nbtriton.serving.frontends.serve.flags import flag
+from nbtriton.serving.frontends.service import Endpoint
 
 if TYPE_CHECKING:
     from nbtriton.backends.base import Response

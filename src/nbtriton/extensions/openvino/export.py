@@ -8,7 +8,7 @@ from typing import Any
 
 from nbtriton.extensions.openvino.runtime import import_openvino
 from nbtriton.model.config import ModelConfig
-from nbtriton.serving.repository.export.exporter import Exporter
+from nbtriton.serving.repository.export.model_writer import Exporter
 
 __all__ = ["OpenVinoExporter"]
 

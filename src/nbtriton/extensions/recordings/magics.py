@@ -12,8 +12,15 @@ from IPython.core.magic_arguments import argument, magic_arguments
 from nbtriton.common.errors import InternalError
 from nbtriton.extensions.recordings.options import REPLAY
 from nbtriton.lab.perf.settings import PLACE
-from nbtriton.magics.arguments import arguments, profile_option, read_options, read_profile
-from nbtriton.magics.common import keep, keep_option, parse
+from nbtriton.magics.common import (
+    arguments,
+    keep,
+    keep_option,
+    parse,
+    profile_option,
+    read_options,
+    read_profile,
+)
 from nbtriton.options import only
 from nbtriton.options.reading import name_list, unquoted
 from nbtriton.serving.server import server

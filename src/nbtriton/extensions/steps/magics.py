@@ -10,8 +10,7 @@ from IPython.core.magic import Magics, line_magic, magics_class, output_can_be_s
 from IPython.core.magic_arguments import argument, magic_arguments
 
 from nbtriton.extensions.steps.library import STEPS, declaration, step
-from nbtriton.magics.arguments import arguments
-from nbtriton.magics.common import keep, keep_option, parse
+from nbtriton.magics.common import arguments, keep, keep_option, parse
 from nbtriton.model.config import apply_options
 from nbtriton.options.blocks import SCHEDULING
 from nbtriton.options.reading import unquoted

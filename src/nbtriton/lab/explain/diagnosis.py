@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 from nbtriton.common.checks import CALL, MAPPING, SWITCH, Kind, check, number, optional
 from nbtriton.common.errors import InvalidArgumentError, NotFoundError, TritonError, nearest
-from nbtriton.common.quoting import quoted
 from nbtriton.drawing import counted, table_html, table_text
 from nbtriton.lab.explain.findings import IN_PROCESSES
 from nbtriton.lab.explain.model_tests import LIMIT_S, model_findings
@@ -31,6 +30,7 @@ from nbtriton.model.config import (
     validate,
     validate_io,
 )
+from nbtriton.options.reading import quoted
 from nbtriton.runtime.engine.core.snapshot import InterpreterWait
 from nbtriton.runtime.engine.diagnostics.interpreter import advice, is_waiting
 from nbtriton.serving.repository.validation import validate_repository

@@ -12,11 +12,11 @@ from dataclasses import dataclass, field
 from statistics import fmean, median
 from typing import Any
 
-from nbtriton.common.quoting import quoted
 from nbtriton.drawing import measure
 from nbtriton.lab.explain.parts import BusyTimes
 from nbtriton.lab.explain.record import ModelRecord
 from nbtriton.lab.explain.slow import time_text
+from nbtriton.options.reading import quoted
 from nbtriton.runtime.engine import BatchRecord
 from nbtriton.scheduling import REASONS
 

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from nbtriton.common.quoting import quoted
 from nbtriton.model.config import ModelConfig, is_ensemble
+from nbtriton.options.reading import quoted
 
 # No client sends its next request sooner than that, once it has waited for an answer and for its thread.
 _SHORT_IDLE_US = 10_000

@@ -20,17 +20,22 @@ from nbtriton.common.errors import UnavailableError
 from nbtriton.options.table import read_settings, signed
 from nbtriton.runtime.engine.forks import notify_in_children
 from nbtriton.runtime.engine.interrupts import interrupts_deferred
-from nbtriton.serving.frontends.endpoint import Endpoint
 from nbtriton.serving.frontends.http1.connection import HttpListener
 from nbtriton.serving.frontends.http1.handlers import Handlers
 from nbtriton.serving.frontends.http1.response import HttpResponse, RequestResponseCycle, error_body
 from nbtriton.serving.frontends.listener import Listener, Tls
+from nbtriton.serving.frontends.logs import LogSettings
 from nbtriton.serving.frontends.loop import LoopThread
 from nbtriton.serving.frontends.metrics import Metrics, MetricsConfig
-from nbtriton.serving.frontends.serve.logs import LogSettings
-from nbtriton.serving.frontends.service import Control, Limits, NoControl, Service, forwards_of
-from nbtriton.serving.frontends.spans import OpenTelemetry, SpanExport
-from nbtriton.serving.frontends.tracing import TraceValues, Tracing
+from nbtriton.serving.frontends.service import (
+    Control,
+    Endpoint,
+    Limits,
+    NoControl,
+    Service,
+    forwards_of,
+)
+from nbtriton.serving.frontends.tracing import OpenTelemetry, SpanExport, TraceValues, Tracing
 from nbtriton.serving.settings import ENDPOINTS, PORT, EndpointSettings, endpoint_ports
 
 if TYPE_CHECKING:

@@ -1,13 +1,15 @@
-"""State and settings that the endpoints of one server share."""
+"""State and settings that the endpoints of one server share, and the interface of an endpoint that a package adds."""
 
 from __future__ import annotations
 
 import logging
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from nbtriton.common.errors import (
     InvalidArgumentError,
@@ -18,11 +20,13 @@ from nbtriton.common.errors import (
 )
 from nbtriton.model.config import is_ensemble
 from nbtriton.serving.frontends.kserve.shared_memory import SharedMemory
-from nbtriton.serving.frontends.serve.logs import LOG_FORMATS, LogSettings, verbose_level
+from nbtriton.serving.frontends.logs import LOG_FORMATS, LogSettings, verbose_level
 from nbtriton.serving.frontends.tracing import TRACE_LEVELS, Tracing, parse_number
 
 if TYPE_CHECKING:
-    from nbtriton.runtime.engine import Server
+    from nbtriton.options.table import Option
+    from nbtriton.runtime.engine import JoinBatch, Server
+    from nbtriton.serving.frontends.http1.response import RequestResponseCycle
 
 # Triton's version; clients compare it with theirs.
 PROTOCOL_VERSION = "2.51.0"
@@ -412,3 +416,53 @@ def log_changes(
     if changes.get("log_format", LOG_FORMATS[0]) not in LOG_FORMATS:
         raise wrong_format(str(changes["log_format"]))
     return changes
+
+
+class Endpoint(ABC):
+    """An endpoint: it answers requests on one port.
+
+    Its name in the group gives it the arguments ``NAME_port`` and ``NAME`` of `nbtriton.Server.serve`, the option
+    ``--NAME-port`` of ``%triton_serve`` and the flags of ``nbtriton serve``.
+
+    Parameters
+    ----------
+    service : Service
+        The server, and what clients may do with it.
+    options : object
+        Of `options_type`.
+    metrics : callable
+        Returns the text of ``/metrics``.
+    join_batch : callable
+        As for `RequestDispatcher.submit_many`.
+
+    Attributes
+    ----------
+    title : str
+        In the log and in the help of the flags.
+    options_type : type
+        Of the argument ``NAME``; without arguments it makes the default.
+    flags : tuple of Option
+        Of ``nbtriton serve``; the first is ``--NAME-port``.
+    """
+
+    title: ClassVar[str]
+    options_type: ClassVar[type] = SimpleNamespace
+    flags: ClassVar[tuple[Option, ...]] = ()
+
+    @abstractmethod
+    def __init__(
+        self,
+        service: Service,
+        options: Any,
+        metrics: Callable[[], bytes],
+        join_batch: JoinBatch | None = None,
+    ) -> None: ...
+
+    @classmethod
+    def options_of(cls, arguments: SimpleNamespace) -> Any:  # noqa: ARG003 - for those with options
+        """Return the options that the flags set."""
+        return cls.options_type()
+
+    @abstractmethod
+    def handle(self, cycles: Sequence[RequestResponseCycle]) -> None:
+        """Answer requests that arrived together, each now or later; never raises."""

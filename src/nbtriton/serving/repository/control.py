@@ -32,10 +32,10 @@ from nbtriton.runtime.engine.core.model_runtime import ModelRuntime
 from nbtriton.runtime.engine.core.threads import blocked_here
 from nbtriton.runtime.engine.lifecycle.model_lifecycle import UNLOADED
 from nbtriton.serving.repository.loader import ModelLoader
-from nbtriton.serving.repository.override import Override
 from nbtriton.serving.repository.polling import (
     DUPLICATE,
     ModelRecord,
+    Override,
     VersionState,
     directories_of,
 )

@@ -27,10 +27,10 @@ from nbtriton.runtime.engine.core.instance_set import InstanceUpdate
 from nbtriton.runtime.engine.core.runtime import Runtime
 from nbtriton.runtime.engine.core.threads import starting_here
 from nbtriton.runtime.engine.lifecycle.model_lifecycle import UNLOADED
-from nbtriton.serving.repository.override import Override
 from nbtriton.serving.repository.polling import (
     LOADS,
     ModelRecord,
+    Override,
     PolledModel,
     by_dependency,
     load_error,

@@ -24,10 +24,17 @@ from nbtriton.serving.frontends.grpc.messages import (
     read_headers,
     status_trailers,
 )
-from nbtriton.serving.frontends.http2 import events
-from nbtriton.serving.frontends.http2.connection import Http2Connection, Http2Limits
+from nbtriton.serving.frontends.http2.connection import (
+    Event,
+    Http2Connection,
+    Http2Limits,
+    PingReceived,
+    ShutdownAcknowledged,
+    StreamReset,
+    TrailersReceived,
+)
 from nbtriton.serving.frontends.http2.frames import ErrorCode
-from nbtriton.serving.frontends.http2.headers import HeaderBlock
+from nbtriton.serving.frontends.http2.hpack import HeaderBlock
 from nbtriton.serving.frontends.http2.streams import Http2Stream
 from nbtriton.serving.frontends.listener import Listener, Tls, listen
 from nbtriton.serving.frontends.loop import TURN_S, LoopThread
@@ -130,7 +137,7 @@ class GrpcConnection(asyncio.Protocol):
 
     # -- receiving -------------------------------------------------------------------------------
 
-    def _handle(self, received: list[events.Event]) -> None:
+    def _handle(self, received: list[Event]) -> None:
         for event in received:
             if type(event) is tuple:
                 stream, headers, data, end_stream = event
@@ -138,18 +145,18 @@ class GrpcConnection(asyncio.Protocol):
                     self._begin_call(stream, headers, end_stream)
                 elif stream.owner is not None:
                     stream.owner.receive_data(data, end_stream)
-            elif type(event) is events.TrailersReceived:
+            elif type(event) is TrailersReceived:
                 if event.stream.owner is not None:
                     event.stream.owner.half_close()
-            elif type(event) is events.StreamReset:
+            elif type(event) is StreamReset:
                 if event.stream.owner is not None:
                     event.stream.owner.cancel()
-            elif type(event) is events.PingReceived:
+            elif type(event) is PingReceived:
                 now, has_calls = self._keepalive.received_at, bool(self.http2.streams)
                 if self._keepalive.record_ping(now, has_calls):
                     self._terminate(ErrorCode.ENHANCE_YOUR_CALM, "too_many_pings")
                     return
-            elif type(event) is events.ShutdownAcknowledged:
+            elif type(event) is ShutdownAcknowledged:
                 self._drain()
             else:
                 self._close_after_error()

@@ -21,14 +21,17 @@ from nbtriton.common import entries
 from nbtriton.common.errors import InternalError, InvalidArgumentError, TritonError
 from nbtriton.options.repository import REPOSITORY
 from nbtriton.runtime.engine import CODE_TEXTS
-from nbtriton.serving.frontends.serve.flags import HELP, NO_EFFECT, parse_flags, usage
-from nbtriton.serving.frontends.serve.logs import LogSettings
-from nbtriton.serving.frontends.serve.options import (
+from nbtriton.serving.frontends.flags import (
+    HELP,
+    NO_EFFECT,
     endpoint_options,
     given_options,
+    parse_flags,
     server_options,
     start_log,
+    usage,
 )
+from nbtriton.serving.frontends.logs import LogSettings
 from nbtriton.serving.frontends.service import FailedControl
 
 if TYPE_CHECKING:

@@ -1,1 +1,0 @@
-"""`nbtriton serve`: tritonserver's flags, the log, the command."""
