@@ -19,16 +19,8 @@ from IPython.core.magic import (
 from IPython.core.magic_arguments import argument, magic_arguments
 
 from nbtriton.common import entries
+from nbtriton.magics import cells
 from nbtriton.magics.ask import check_known
-from nbtriton.magics.cells import (
-    CellFile,
-    cell_name,
-    environment_folder,
-    find_model,
-    in_cell,
-    run_body,
-    torch_modules,
-)
 from nbtriton.magics.common import arguments, evaluate, keep, keep_option, parse, read_config
 from nbtriton.model.config import (
     EXECUTION_ENV_PATH,
@@ -132,9 +124,9 @@ class DefineMagics(Magics):
         config = apply_options(config, **{name: getattr(options, name) for name in _SCHEDULING})
         if options.env is not None:
             return keep(self.shell, options.out, self._load_apart(options, config, line, cell))
-        defined = run_body(self.shell, f"%%triton_model {line}", cell)
-        model = find_model(options.name, defined, cell, chosen=options.chosen)
-        if options.chosen is None and len(others := torch_modules(defined)) > 1:
+        defined = cells.run_body(self.shell, f"%%triton_model {line}", cell)
+        model = cells.find_model(options.name, defined, cell, chosen=options.chosen)
+        if options.chosen is None and len(others := cells.torch_modules(defined)) > 1:
             names = ", ".join(cls.__name__ for cls in others[:-1])
             _say(
                 f"{options.name}: the model is {others[-1].__name__}, the last torch module of the "
@@ -155,12 +147,12 @@ class DefineMagics(Magics):
             if getattr(options, option) is not None:
                 name = "class" if option == "chosen" else option
                 raise UsageError(f"--{name} is of a cell that runs in the notebook, not with --env")
-        config = apply_options(config, environment=environment_folder(options.env))
+        config = apply_options(config, environment=cells.environment_folder(options.env))
         version = options.version or 1
         place = Path(config.parameters[EXECUTION_ENV_PATH].string_value)
         if place.is_file():
             _say(f"{options.name}: unpacking {place}, once for this server")
-        file = CellFile(self.shell, options.name, version, f"%%triton_model {line}", cell)
+        file = cells.CellFile(self.shell, options.name, version, f"%%triton_model {line}", cell)
         try:
             handle = _load(config, file.path, name=options.name, version=options.version)
         except BaseException:
@@ -208,8 +200,8 @@ class DefineMagics(Magics):
         options = parse(self.triton_config, line)
         check_known(options.name)
         before = server().engine.inspection.user_config(options.name)
-        with in_cell(cell) as text:
-            config = amend(before, text, source=cell_name(self.shell))
+        with cells.in_cell(cell) as text:
+            config = amend(before, text, source=cells.cell_name(self.shell))
         named = {field.name for field, _ in as_config(text).ListFields()}
         handle = _reload(config, options.name, named)
         unset = {field.name for field, _ in before.ListFields()}
@@ -263,9 +255,9 @@ class DefineMagics(Magics):
             ] }
         """
         options = parse(self.triton_ensemble, line)
-        with in_cell(cell) as text:
+        with cells.in_cell(cell) as text:
             if looks_like_pbtxt(text):
-                config = parse_pbtxt(text, source=cell_name(self.shell))
+                config = parse_pbtxt(text, source=cells.cell_name(self.shell))
                 if not config.platform:
                     config.platform = "ensemble"
             else:

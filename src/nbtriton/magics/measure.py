@@ -20,15 +20,7 @@ from nbtriton.lab.perf.settings import (
     WINDOWS,
 )
 from nbtriton.lab.simulate.settings import PROFILE, TUNE
-from nbtriton.magics.common import (
-    arguments,
-    keep,
-    keep_option,
-    parse,
-    profile_option,
-    read_options,
-    read_profile,
-)
+from nbtriton.magics import common
 from nbtriton.options.reading import quoted, unquoted
 from nbtriton.serving.server import server
 
@@ -40,12 +32,12 @@ class MeasureMagics(Magics):
     @output_can_be_silenced
     @magic_arguments()
     @argument("name", type=unquoted, help="a model or an ensemble")
-    @arguments(LOAD, PLACE, MEMORY, DATA, SEQUENCES, SWEEP, PLACEMENT, WINDOWS, RUN)
+    @common.arguments(LOAD, PLACE, MEMORY, DATA, SEQUENCES, SWEEP, PLACEMENT, WINDOWS, RUN)
     @argument(
         "--bg", action="store_true",
         help="return at once with a handle: await it, or call its stop() or result()",
     )  # fmt: skip
-    @keep_option
+    @common.keep_option
     @line_magic
     def triton_perf(self, line: str) -> Any:
         """Measure throughput and latency under load, over levels and configurations.
@@ -67,20 +59,20 @@ class MeasureMagics(Magics):
         from nbtriton.magics.live import LiveRun
 
         # The names of the options are those of `perf`.
-        options = vars(parse(self.triton_perf, line))
+        options = vars(common.parse(self.triton_perf, line))
         name, out, background = options.pop("name"), options.pop("out"), options.pop("bg")
-        read_options(self.shell, options)
+        common.read_options(self.shell, options)
         # After `;` nothing is shown; a terminal shows the report as any other result.
         visible = not line.rstrip().endswith(";")
         target = None if options["url"] is not None else server()
         run = LiveRun(self.shell, name, visible=visible, quick=options["quick"])
         options["observer"] = run.observe
         if background:
-            return keep(
+            return common.keep(
                 self.shell, out, run.in_background(lambda: PerfRun(target, name, **options))
             )
         report = run.of(lambda: perf(target, name, **options))
-        return keep(self.shell, out, report)
+        return common.keep(self.shell, out, report)
 
 
 @magics_class
@@ -95,8 +87,8 @@ class PredictMagics(Magics):
     @output_can_be_silenced
     @magic_arguments()
     @argument("name", type=unquoted, help="a model or an ensemble")
-    @arguments(tuple(PROFILE.values()))
-    @keep_option
+    @common.arguments(tuple(PROFILE.values()))
+    @common.keep_option
     @line_magic
     def triton_profile(self, line: str) -> Any:
         """Measure a model once, in ten seconds, so that ``%triton_whatif`` can predict it.
@@ -112,23 +104,23 @@ class PredictMagics(Magics):
         from nbtriton.lab.simulate import profile
         from nbtriton.magics.live import LiveRun
 
-        options = vars(parse(self.triton_profile, line))
+        options = vars(common.parse(self.triton_profile, line))
         name, out = options.pop("name"), options.pop("out")
-        read_options(self.shell, options)
+        common.read_options(self.shell, options)
         target = None if options["url"] is not None else server()
         run = LiveRun(self.shell, name, visible=not line.rstrip().endswith(";"))
         found = run.of(lambda: profile(target, name, **options, observer=run.observe))
         self._profiles[name] = found
-        return keep(self.shell, out, found)
+        return common.keep(self.shell, out, found)
 
     @output_can_be_silenced
     @magic_arguments()
     @argument("name", type=unquoted, help="a model or an ensemble that is profiled")
-    @profile_option(
+    @common.profile_option(
         "its profile, or a file of Profile.save; by default the latest of this notebook"
     )
-    @arguments(LOAD, DATA, SEQUENCES, SWEEP, WINDOWS, RUN)
-    @keep_option
+    @common.arguments(LOAD, DATA, SEQUENCES, SWEEP, WINDOWS, RUN)
+    @common.keep_option
     @line_magic
     def triton_whatif(self, line: str) -> Any:
         """Predict what ``%triton_perf`` would measure, on a simulated server.
@@ -143,9 +135,9 @@ class PredictMagics(Magics):
         from nbtriton.lab.simulate import whatif
         from nbtriton.magics.live import LiveRun
 
-        options = vars(parse(self.triton_whatif, line))
+        options = vars(common.parse(self.triton_whatif, line))
         name, out, given = (options.pop(each) for each in ("name", "out", "profile"))
-        read_options(self.shell, options)
+        common.read_options(self.shell, options)
         if given is None:
             profile = self._profiles.get(name)
             if profile is None:
@@ -154,16 +146,16 @@ class PredictMagics(Magics):
                     hint=f"run %triton_profile {quoted(name)}, or give --profile FILE",
                 )
         else:
-            profile = read_profile(self.shell, given)
+            profile = common.read_profile(self.shell, given)
         run = LiveRun(self.shell, name, visible=not line.rstrip().endswith(";"))
         report = run.of(lambda: whatif(profile, name, **options, observer=run.observe))
-        return keep(self.shell, out, report)
+        return common.keep(self.shell, out, report)
 
     @output_can_be_silenced
     @magic_arguments()
     @argument("name", type=unquoted, help="a model or an ensemble")
-    @arguments(tuple(TUNE.values()))
-    @keep_option
+    @common.arguments(tuple(TUNE.values()))
+    @common.keep_option
     @line_magic
     def triton_tune(self, line: str) -> Any:
         """Find the best configuration by simulation, and measure the finalists.
@@ -183,10 +175,10 @@ class PredictMagics(Magics):
         from nbtriton.lab.simulate import tune
         from nbtriton.magics.live import LiveRun
 
-        options = vars(parse(self.triton_tune, line))
+        options = vars(common.parse(self.triton_tune, line))
         name, out, given = (options.pop(each) for each in ("name", "out", "profile"))
-        options["profile"] = None if given is None else read_profile(self.shell, given)
-        read_options(self.shell, options)
+        options["profile"] = None if given is None else common.read_profile(self.shell, given)
+        common.read_options(self.shell, options)
         run = LiveRun(self.shell, name, visible=not line.rstrip().endswith(";"))
         found = run.of(lambda: tune(server(), name, **options, observer=run.observe))
-        return keep(self.shell, out, found)
+        return common.keep(self.shell, out, found)

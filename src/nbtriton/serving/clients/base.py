@@ -12,14 +12,8 @@ import numpy as np
 
 from nbtriton.common.closing import Closing
 from nbtriton.common.errors import CancelledError, InternalError, TritonError, UnsupportedError
+from nbtriton.model import tensors
 from nbtriton.model.config import ModelConfig
-from nbtriton.model.tensors import (
-    datatype_of,
-    deserialize_bytes,
-    numpy_dtype,
-    serialize_bytes,
-    to_numpy,
-)
 
 Protocol = Literal["http", "grpc"]
 Parameters = Mapping[str, bool | int | str]
@@ -229,9 +223,9 @@ class Client(Closing, ABC, Generic[EncodedT]):
 
 def tensor_bytes(value: Any) -> bytes:
     """Return a tensor's bytes in the protocols' layout."""
-    array = to_numpy(value)
-    if datatype_of(value) == "BYTES":
-        return serialize_bytes(array)
+    array = tensors.to_numpy(value)
+    if tensors.datatype_of(value) == "BYTES":
+        return tensors.serialize_bytes(array)
     return bytes(array.tobytes())
 
 
@@ -245,8 +239,8 @@ def tensor_of(datatype: str, shape: list[int], body: bytes | memoryview) -> Any:
     """
     try:
         if datatype == "BYTES":
-            return deserialize_bytes(body).reshape(shape)
-        return np.frombuffer(body, numpy_dtype(datatype)).reshape(shape)
+            return tensors.deserialize_bytes(body).reshape(shape)
+        return np.frombuffer(body, tensors.numpy_dtype(datatype)).reshape(shape)
     except ValueError:
         raise InternalError(
             f"the server sent {len(body)} bytes for a tensor of {datatype} with shape {shape}"

@@ -23,19 +23,7 @@ from nbtriton.common.packages import needed
 from nbtriton.model.config import ModelConfig
 from nbtriton.model.config._proto import messages
 from nbtriton.model.tensors import datatype_of, shape_of
-from nbtriton.serving.clients.base import (
-    TIMEOUT_S,
-    Client,
-    InferResponse,
-    Outputs,
-    Parameters,
-    PendingRequest,
-    ResponseListener,
-    SharedTensor,
-    StreamResponse,
-    tensor_bytes,
-    tensor_of,
-)
+from nbtriton.serving.clients import base
 
 _BY_CODE: dict[str, type[TritonError]] = {
     "INVALID_ARGUMENT": InvalidArgumentError,
@@ -48,10 +36,10 @@ _BY_CODE: dict[str, type[TritonError]] = {
 }
 _SERVICE = "/inference.GRPCInferenceService/"
 _OPTIONS = (("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1))
-_WITH_FINAL: Parameters = {"triton_enable_empty_final_response": True}
+_WITH_FINAL: base.Parameters = {"triton_enable_empty_final_response": True}
 
 
-class GrpcClient(Client[bytes]):
+class GrpcClient(base.Client[bytes]):
     """A client over gRPC.
 
     Parameters
@@ -69,7 +57,7 @@ class GrpcClient(Client[bytes]):
 
     protocol = "grpc"
 
-    def __init__(self, url: str, timeout_s: float = TIMEOUT_S) -> None:
+    def __init__(self, url: str, timeout_s: float = base.TIMEOUT_S) -> None:
         super().__init__(url, timeout_s)
         with needed("a client over gRPC"):
             import grpc
@@ -91,17 +79,17 @@ class GrpcClient(Client[bytes]):
         self._channel.close()
 
     def encode(
-        self, name: str, inputs: Mapping[str, Any], version: int = -1, outputs: Outputs = ()
+        self, name: str, inputs: Mapping[str, Any], version: int = -1, outputs: base.Outputs = ()
     ) -> bytes:
         """Return a request as it is sent."""
         request = messages.ModelInferRequest(model_name=name, model_version=_version(version))
         for tensor, value in inputs.items():
-            if isinstance(value, SharedTensor):
+            if isinstance(value, base.SharedTensor):
                 added = request.inputs.add(name=tensor, datatype=value.datatype, shape=value.shape)
                 _set_parameters(added, value.parameters)
                 continue
             request.inputs.add(name=tensor, datatype=datatype_of(value), shape=shape_of(value))
-            request.raw_input_contents.append(tensor_bytes(value))
+            request.raw_input_contents.append(base.tensor_bytes(value))
         for output in outputs:
             named = request.outputs.add(name=output)
             if isinstance(outputs, Mapping):
@@ -110,7 +98,7 @@ class GrpcClient(Client[bytes]):
         return data
 
     def with_parameters(
-        self, request: bytes, parameters: Parameters, request_id: str = ""
+        self, request: bytes, parameters: base.Parameters, request_id: str = ""
     ) -> bytes:
         """Return an encoded request with further parameters, appended for protobuf to merge."""
         if not parameters and not request_id:
@@ -126,15 +114,15 @@ class GrpcClient(Client[bytes]):
             data: bytes = self._infer(request, timeout=self.timeout_s)
         return data
 
-    def decode(self, response: bytes) -> InferResponse:
+    def decode(self, response: bytes) -> base.InferResponse:
         """Read a response."""
         message = messages.ModelInferResponse.FromString(response)
-        return InferResponse(_outputs(message), int(message.model_version or -1))
+        return base.InferResponse(_outputs(message), int(message.model_version or -1))
 
-    def submit(self, request: bytes) -> PendingRequest:
+    def submit(self, request: bytes) -> base.PendingRequest:
         """Send an encoded request and return at once."""
         call = self._infer.future(request, timeout=self.timeout_s)
-        pending = PendingRequest()
+        pending = base.PendingRequest()
         pending.abort = call.cancel
 
         def done(call: Any) -> None:
@@ -147,10 +135,12 @@ class GrpcClient(Client[bytes]):
         call.add_done_callback(done)
         return pending
 
-    def submit_streaming(self, request: bytes, on_response: ResponseListener) -> PendingRequest:
+    def submit_streaming(
+        self, request: bytes, on_response: base.ResponseListener
+    ) -> base.PendingRequest:
         """Send an encoded request over a stream with no other request in flight."""
         stream = self._idle_stream()
-        pending = PendingRequest()
+        pending = base.PendingRequest()
         pending.abort = stream.cancel
         stream.send(self.with_parameters(request, _WITH_FINAL), on_response)
         return pending
@@ -159,10 +149,10 @@ class GrpcClient(Client[bytes]):
         self,
         name: str,
         inputs: Mapping[str, Any],
-        parameters: Parameters | None = None,
+        parameters: base.Parameters | None = None,
         *,
         version: int = -1,
-    ) -> Iterator[StreamResponse]:
+    ) -> Iterator[base.StreamResponse]:
         """Send one request over its own stream and yield its responses, the last one final.
 
         Raises
@@ -254,7 +244,7 @@ class GrpcClient(Client[bytes]):
             self._idle_streams.append(stream)
 
     def _read_stream(
-        self, call: Any, on_response: Callable[[StreamResponse], object]
+        self, call: Any, on_response: Callable[[base.StreamResponse], object]
     ) -> TritonError:
         """Deliver the responses of a stream until it ends; return the reason of its end."""
         try:
@@ -268,14 +258,14 @@ class GrpcClient(Client[bytes]):
 
     def _stream_response(
         self, data: bytes, outputs: Callable[[Any], Mapping[str, Any]]
-    ) -> StreamResponse:
+    ) -> base.StreamResponse:
         message = messages.ModelStreamInferResponse.FromString(data)
         response = message.infer_response
         error = InternalError(message.error_message) if message.error_message else None
         # A refused request gets one message, without a final flag (GS1).
         refused = error is not None and not response.model_name
         final = response.parameters["triton_final_response"].bool_param or refused
-        return StreamResponse(outputs(response), error, bool(final))
+        return base.StreamResponse(outputs(response), error, bool(final))
 
     def _error_of(self, error: Any) -> TritonError:
         """Return the error of a failed call."""
@@ -292,7 +282,7 @@ class _Stream:
     def __init__(
         self,
         open_stream: Callable[[Iterator[bytes]], Any],
-        read: Callable[[Any, Callable[[StreamResponse], object]], TritonError],
+        read: Callable[[Any, Callable[[base.StreamResponse], object]], TritonError],
         on_idle: Callable[[_Stream], object],
     ) -> None:
         self._requests: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
@@ -300,7 +290,7 @@ class _Stream:
         self._read = read
         self._on_idle = on_idle
         self._lock = threading.Lock()
-        self._listener: ResponseListener | None = None
+        self._listener: base.ResponseListener | None = None
         self._error: TritonError | None = None  # reason of the stream's end
         self._thread = threading.Thread(
             target=self._run, name="nbtriton-client-stream", daemon=True
@@ -311,7 +301,7 @@ class _Stream:
     def is_open(self) -> bool:
         return self._error is None
 
-    def send(self, request: bytes, on_response: ResponseListener) -> None:
+    def send(self, request: bytes, on_response: base.ResponseListener) -> None:
         with self._lock:
             self._listener = on_response
         self._requests.put(request)
@@ -333,7 +323,7 @@ class _Stream:
         self._error = self._read(self._call, self._deliver)
         self._fail(self._error)
 
-    def _deliver(self, response: StreamResponse) -> None:
+    def _deliver(self, response: base.StreamResponse) -> None:
         with self._lock:
             listener = self._listener
             if response.final:
@@ -347,10 +337,10 @@ class _Stream:
         with self._lock:
             listener, self._listener = self._listener, None
         if listener is not None:
-            listener(StreamResponse({}, error, final=True), True)
+            listener(base.StreamResponse({}, error, final=True), True)
 
 
-def _set_parameters(message: Any, parameters: Parameters) -> None:
+def _set_parameters(message: Any, parameters: base.Parameters) -> None:
     for key, value in parameters.items():
         # bool first: it is a subclass of int.
         kind = {bool: "bool", int: "int64", str: "string"}[type(value)]
@@ -363,7 +353,7 @@ def _version(version: int) -> str:
 
 def _outputs(response: Any) -> dict[str, Any]:
     return {
-        output.name: tensor_of(output.datatype, list(output.shape), raw)
+        output.name: base.tensor_of(output.datatype, list(output.shape), raw)
         for output, raw in zip(response.outputs, response.raw_output_contents, strict=True)
     }
 

@@ -26,17 +26,7 @@ from nbtriton.common.errors import (
 )
 from nbtriton.model.config import ModelConfig, from_dict
 from nbtriton.model.tensors import datatype_of, numpy_dtype, shape_of
-from nbtriton.serving.clients.base import (
-    TIMEOUT_S,
-    Client,
-    InferResponse,
-    Outputs,
-    Parameters,
-    PendingRequest,
-    SharedTensor,
-    tensor_bytes,
-    tensor_of,
-)
+from nbtriton.serving.clients import base
 
 _BY_STATUS: dict[int, type[TritonError]] = {
     400: InvalidArgumentError,
@@ -67,12 +57,12 @@ class EncodedRequest:
         return cls(path, document, text + tensors, len(text))
 
 
-class HttpClient(Client[EncodedRequest]):
+class HttpClient(base.Client[EncodedRequest]):
     """A client over HTTP: one persistent connection for each request in flight."""
 
     protocol = "http"
 
-    def __init__(self, url: str, timeout_s: float = TIMEOUT_S) -> None:
+    def __init__(self, url: str, timeout_s: float = base.TIMEOUT_S) -> None:
         super().__init__(url, timeout_s)
         self._lock = threading.Lock()
         self._idle: list[_Connection] = []
@@ -90,17 +80,17 @@ class HttpClient(Client[EncodedRequest]):
             connection.close()
 
     def encode(
-        self, name: str, inputs: Mapping[str, Any], version: int = -1, outputs: Outputs = ()
+        self, name: str, inputs: Mapping[str, Any], version: int = -1, outputs: base.Outputs = ()
     ) -> EncodedRequest:
         """Return a request with binary tensors both ways."""
         tensors: list[bytes] = []
         described = []
         for tensor, value in inputs.items():
-            if isinstance(value, SharedTensor):
+            if isinstance(value, base.SharedTensor):
                 datatype, shape, parameters = value.datatype, value.shape, value.parameters
             else:
                 datatype, shape = datatype_of(value), shape_of(value)
-                tensors.append(tensor_bytes(value))
+                tensors.append(base.tensor_bytes(value))
                 parameters = {"binary_data_size": len(tensors[-1])}
             described.append(
                 {"name": tensor, "datatype": datatype, "shape": [*shape], "parameters": parameters}
@@ -120,7 +110,7 @@ class HttpClient(Client[EncodedRequest]):
         return EncodedRequest.of(path, document, b"".join(tensors))
 
     def with_parameters(
-        self, request: EncodedRequest, parameters: Parameters, request_id: str = ""
+        self, request: EncodedRequest, parameters: base.Parameters, request_id: str = ""
     ) -> EncodedRequest:
         """Return an encoded request with further parameters."""
         document = {
@@ -136,19 +126,19 @@ class HttpClient(Client[EncodedRequest]):
         with self._connection() as connection:
             return connection.infer(request)
 
-    def decode(self, response: tuple[bytes, int]) -> InferResponse:
+    def decode(self, response: tuple[bytes, int]) -> base.InferResponse:
         """Read a response: JSON, and binary tensors after it."""
         content, end = response
         document = json.loads(content[:end])
-        return InferResponse(
+        return base.InferResponse(
             _outputs(document.get("outputs", []), memoryview(content)[end:]),
             int(document.get("model_version", -1)),
             document.get("parameters", {}),
         )
 
-    def submit(self, request: EncodedRequest) -> PendingRequest:
+    def submit(self, request: EncodedRequest) -> base.PendingRequest:
         """Send an encoded request on another thread."""
-        pending = PendingRequest()
+        pending = base.PendingRequest()
         self._senders.submit(self._send, pending, request)
         return pending
 
@@ -218,7 +208,7 @@ class HttpClient(Client[EncodedRequest]):
             with self._lock:
                 self._idle.append(connection)
 
-    def _send(self, pending: PendingRequest, request: EncodedRequest) -> None:
+    def _send(self, pending: base.PendingRequest, request: EncodedRequest) -> None:
         if pending.done():  # cancelled before its turn
             return
         error: Exception | None = None
@@ -317,6 +307,6 @@ def _outputs(described: list[dict[str, Any]], rest: memoryview) -> dict[str, Any
             dtype = object if datatype == "BYTES" else numpy_dtype(datatype)
             outputs[output["name"]] = np.array(output.get("data", []), dtype).reshape(shape)
         else:
-            outputs[output["name"]] = tensor_of(datatype, shape, rest[:size])
+            outputs[output["name"]] = base.tensor_of(datatype, shape, rest[:size])
             rest = rest[size:]
     return outputs

@@ -22,13 +22,7 @@ import numpy as np
 
 from nbtriton.common.closing import Closing
 from nbtriton.common.errors import InvalidArgumentError, UnsupportedError
-from nbtriton.model.tensors import (
-    datatype_of,
-    deserialize_bytes,
-    numpy_dtype,
-    shape_of,
-    to_numpy,
-)
+from nbtriton.model import tensors
 from nbtriton.serving.clients.base import Client, SharedTensor, tensor_bytes
 
 _DIRECTORY = Path("/dev/shm")  # noqa: S108 - where POSIX shared memory is
@@ -98,13 +92,13 @@ class SharedBlock(Closing):
             The tensor is larger than the block, or the block was released.
         """
         memory = self._owner().part(self.offset, self.capacity)
-        datatype, shape = datatype_of(value), tuple(shape_of(value))
+        datatype, shape = tensors.datatype_of(value), tuple(tensors.shape_of(value))
         if datatype == "BYTES":
             data = tensor_bytes(value)
             self._fit(len(data))
             memory[: len(data)] = data
         else:
-            array = to_numpy(value)
+            array = tensors.to_numpy(value)
             self._fit(array.nbytes)
             np.copyto(np.ndarray(array.shape, array.dtype, memory), array)
         self.datatype, self.shape = datatype, shape
@@ -129,8 +123,10 @@ class SharedBlock(Closing):
         if not datatype:
             raise InvalidArgumentError("the block is empty", hint="give datatype and shape")
         if datatype == "BYTES":
-            return deserialize_bytes(memory[: _text_bytes(memory, math.prod(shape))]).reshape(shape)
-        dtype = numpy_dtype(datatype)
+            return tensors.deserialize_bytes(
+                memory[: _text_bytes(memory, math.prod(shape))]
+            ).reshape(shape)
+        dtype = tensors.numpy_dtype(datatype)
         self._fit(math.prod(shape) * dtype.itemsize)
         self.datatype, self.shape = datatype, tuple(shape)
         return np.ndarray(self.shape, dtype, memory)
@@ -289,8 +285,8 @@ class SharedMemoryPool(Closing):
 
     def put(self, value: Any) -> SharedBlock:
         """Return a new block with a tensor."""
-        text = datatype_of(value) == "BYTES"
-        block = self.allocate(len(tensor_bytes(value)) if text else to_numpy(value).nbytes)
+        text = tensors.datatype_of(value) == "BYTES"
+        block = self.allocate(len(tensor_bytes(value)) if text else tensors.to_numpy(value).nbytes)
         try:
             return block.write(value)
         except BaseException:

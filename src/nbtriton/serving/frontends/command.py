@@ -21,16 +21,7 @@ from nbtriton.common import entries
 from nbtriton.common.errors import InternalError, InvalidArgumentError, TritonError
 from nbtriton.options.repository import REPOSITORY
 from nbtriton.runtime.engine import CODE_TEXTS
-from nbtriton.serving.frontends.flags import (
-    HELP,
-    NO_EFFECT,
-    endpoint_options,
-    given_options,
-    parse_flags,
-    server_options,
-    start_log,
-    usage,
-)
+from nbtriton.serving.frontends import flags
 from nbtriton.serving.frontends.logs import LogSettings
 from nbtriton.serving.frontends.service import FailedControl
 
@@ -62,19 +53,19 @@ def serve_command(make_server: Callable[..., Server], argv: Sequence[str]) -> in
     TritonError
         The server cannot be started.
     """
-    arguments = parse_flags(argv)
+    arguments = flags.parse_flags(argv)
     if arguments.help:
-        sys.stdout.write(f"{usage()}\n")
+        sys.stdout.write(f"{flags.usage()}\n")
         return 1  # as tritonserver
     # A set, as in Triton.
     directories = sorted({*arguments.model_repository, *arguments.model_store})
     if not directories:
-        raise InvalidArgumentError("--model-repository must be specified", hint=HELP)
+        raise InvalidArgumentError("--model-repository must be specified", hint=flags.HELP)
     if arguments.load_models and arguments.control_mode != "explicit":
         raise InvalidArgumentError(
             "Error: Use of '--load-model' requires setting '--model-control-mode=explicit' as well."
         )
-    log = start_log(arguments)
+    log = flags.start_log(arguments)
     try:
         return _run(make_server, arguments, directories, log)
     finally:
@@ -88,11 +79,11 @@ def _run(
     log: LogSettings,
 ) -> int:
     for name in sorted(arguments.given):
-        if name in NO_EFFECT:
-            _log.warning("--%s has no effect here: %s", name, NO_EFFECT[name][1])
-    options = server_options(arguments)
+        if name in flags.NO_EFFECT:
+            _log.warning("--%s has no effect here: %s", name, flags.NO_EFFECT[name][1])
+    options = flags.server_options(arguments)
     _log_without_effect(options["backend_config"])
-    ports = {**endpoint_options(arguments), "log": log}
+    ports = {**flags.endpoint_options(arguments), "log": log}
     with _ended_by_signals() as ended:
         return _run_until(ended, make_server(**options), arguments, directories, ports)
 
@@ -129,7 +120,7 @@ def _set_up(
             return InternalError(f"failed to stat file {directory}")
         if not Path(directory).is_dir():
             return InvalidArgumentError("repository path is not a valid directory")
-    settings: dict[str, Any] = given_options(arguments, REPOSITORY) | {
+    settings: dict[str, Any] = flags.given_options(arguments, REPOSITORY) | {
         "auto_complete": arguments.auto_complete and not arguments.strict_model_config,
         "exit_on_error": False,
         "load_threads": max(1, arguments.load_threads),

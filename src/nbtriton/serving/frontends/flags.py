@@ -25,16 +25,11 @@ from nbtriton.options.server import SERVER
 from nbtriton.options.table import Option
 from nbtriton.options.triton import Kind, choice
 from nbtriton.scheduling import MIN_CACHE_BYTES
+from nbtriton.serving.frontends import tracing
 from nbtriton.serving.frontends.listener import Tls
 from nbtriton.serving.frontends.logs import LogSettings
 from nbtriton.serving.frontends.metrics import MetricsConfig, parse_quantiles
 from nbtriton.serving.frontends.service import Limits
-from nbtriton.serving.frontends.tracing import (
-    SPAN_NUMBERS,
-    OpenTelemetry,
-    TraceValues,
-    check_values,
-)
 from nbtriton.serving.settings import ENDPOINTS
 
 HELP = "see nbtriton serve --help"
@@ -428,7 +423,7 @@ def _cache_size(text: str) -> int:
 
 def trace_settings(
     arguments: SimpleNamespace,
-) -> tuple[str, TraceValues, OpenTelemetry | None]:
+) -> tuple[str, tracing.TraceValues, tracing.OpenTelemetry | None]:
     """Return the trace file, empty for none, the initial trace settings, and the OpenTelemetry options."""
     file = arguments.trace_file or ""
     levels = list(arguments.trace_level)
@@ -441,7 +436,7 @@ def trace_settings(
     resource: dict[str, str] = {}
     options: dict[str, Any] = {
         name: int(os.environ[f"OTEL_{name.upper()}"])
-        for name in SPAN_NUMBERS
+        for name in tracing.SPAN_NUMBERS
         if os.environ.get(f"OTEL_{name.upper()}", "").isdecimal()
     }
     for kind, name, value in arguments.trace_config:
@@ -456,16 +451,16 @@ def trace_settings(
         elif (kind, name) == ("opentelemetry", "resource"):
             key, separator, text = value.partition("=")
             resource[key] = text if separator else key  # as Triton
-        elif kind == "opentelemetry" and name in ("url", *SPAN_NUMBERS):
+        elif kind == "opentelemetry" and name in ("url", *tracing.SPAN_NUMBERS):
             options[name] = value
         else:
             _log.warning("--trace-config=%s%s has no effect here", kind and f"{kind},", name)
     level = frozenset[str]() if frozenset() in levels else frozenset[str]().union(*levels)
     given = {name: number for name, number in numbers.items() if number is not None}
-    values = TraceValues(level=level, **given)
-    spans = OpenTelemetry(resource=resource, **options) if mode == "opentelemetry" else None
+    values = tracing.TraceValues(level=level, **given)
+    spans = tracing.OpenTelemetry(resource=resource, **options) if mode == "opentelemetry" else None
     try:
-        check_values(values, file, spans=spans is not None)
+        tracing.check_values(values, file, spans=spans is not None)
     except InvalidArgumentError as error:
         # As tritonserver, which starts and traces nothing.
         _log.warning("%s; nothing is traced", error.message)

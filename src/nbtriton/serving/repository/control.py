@@ -31,14 +31,8 @@ from nbtriton.runtime.engine import Server
 from nbtriton.runtime.engine.core.model_runtime import ModelRuntime
 from nbtriton.runtime.engine.core.threads import blocked_here
 from nbtriton.runtime.engine.lifecycle.model_lifecycle import UNLOADED
+from nbtriton.serving.repository import polling
 from nbtriton.serving.repository.loader import ModelLoader
-from nbtriton.serving.repository.polling import (
-    DUPLICATE,
-    ModelRecord,
-    Override,
-    VersionState,
-    directories_of,
-)
 
 _NOT_EXPLICIT = "explicit model load / unload is not allowed if polling is enabled"
 _WILDCARD = "Wildcard model name '*' must be the ONLY startup model if specified at all."
@@ -114,7 +108,7 @@ class ModelControl(Closing, TableView):
         )
         self._closed = threading.Event()
         self._poller: threading.Thread | None = None
-        names = list(directories_of(self.directories))
+        names = list(polling.directories_of(self.directories))
         if mode == "explicit" and not everything:
             names = sorted(set(load_models))
         for name, error in self._loader.load(names).items():
@@ -163,7 +157,7 @@ class ModelControl(Closing, TableView):
         LoadError
             The model failed to load; versions that served before still serve.
         """
-        override = Override.of(parameters or {})
+        override = polling.Override.of(parameters or {})
         self._check_explicit()
         errors = self._loader.load([name], {} if override is None else {name: override})
         if name in errors:
@@ -209,7 +203,7 @@ class ModelControl(Closing, TableView):
         InternalError, InvalidArgumentError, LoadError
             As `load`.
         """
-        errors = self._loader.load([name], {name: Override(to_json(config))})
+        errors = self._loader.load([name], {name: polling.Override(to_json(config))})
         if name in errors:
             raise errors[name]
 
@@ -251,7 +245,7 @@ class ModelControl(Closing, TableView):
         entries = []
         for name in sorted({*places, *(n for n in states if n not in self._records)}):
             if len(places.get(name, ())) > 1:
-                entries.append({"name": name, "state": "UNAVAILABLE", "reason": DUPLICATE})
+                entries.append({"name": name, "state": "UNAVAILABLE", "reason": polling.DUPLICATE})
                 continue
             for version, (state, reason) in sorted(states.get(name, {}).items()):
                 if not ready or state == "READY":
@@ -302,7 +296,7 @@ class ModelControl(Closing, TableView):
         """
         if self.mode != "poll":
             raise UnavailableError("only a control in mode 'poll' polls")
-        present = directories_of(self.directories)
+        present = polling.directories_of(self.directories)
         for name, record in list(self._records.items()):
             # A model in two repositories is ambiguous and counts as missing.
             if record.loaded is not None and len(present.get(name, ())) != 1:
@@ -312,7 +306,7 @@ class ModelControl(Closing, TableView):
     # -- states ----------------------------------------------------------------------------------
 
     @property
-    def _records(self) -> dict[str, ModelRecord]:
+    def _records(self) -> dict[str, polling.ModelRecord]:
         return self._loader.records
 
     def _startup_error(self, names: Sequence[str], *, named: bool) -> TritonError | None:
@@ -329,9 +323,9 @@ class ModelControl(Closing, TableView):
                 _NOT_EXPLICIT, hint='load_repository(…, control_mode="explicit") allows it'
             )
 
-    def _states(self) -> dict[str, dict[int, VersionState]]:
+    def _states(self) -> dict[str, dict[int, polling.VersionState]]:
         """Return the states of all versions by model, models loaded without the control included."""
-        serving: dict[str, dict[int, VersionState]] = {}
+        serving: dict[str, dict[int, polling.VersionState]] = {}
         for model in self.server.models():
             # An ensemble without its composing models counts as unloaded (L20).
             reason = "" if model.state == "READY" else UNLOADED
@@ -340,7 +334,7 @@ class ModelControl(Closing, TableView):
         for name, version in self.server.engine.lifecycle.unloading():
             unloading.setdefault(name, set()).add(version)
         return {
-            name: self._records.get(name, ModelRecord(name)).version_states(
+            name: self._records.get(name, polling.ModelRecord(name)).version_states(
                 serving.get(name, {}), unloading.get(name, ())
             )
             for name in {*serving, *self._records}
@@ -351,7 +345,7 @@ class ModelControl(Closing, TableView):
         places: dict[str, list[Path]] = {}
         for root in self.directories:
             with suppress(TritonError):
-                for name, found in directories_of([root]).items():
+                for name, found in polling.directories_of([root]).items():
                     places.setdefault(name, []).extend(found)
         return places
 

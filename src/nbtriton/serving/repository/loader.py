@@ -27,21 +27,11 @@ from nbtriton.runtime.engine.core.instance_set import InstanceUpdate
 from nbtriton.runtime.engine.core.runtime import Runtime
 from nbtriton.runtime.engine.core.threads import starting_here
 from nbtriton.runtime.engine.lifecycle.model_lifecycle import UNLOADED
-from nbtriton.serving.repository.polling import (
-    LOADS,
-    ModelRecord,
-    Override,
-    PolledModel,
-    by_dependency,
-    load_error,
-    load_reason,
-    poll_model,
-    with_hint,
-)
+from nbtriton.serving.repository import polling
 from nbtriton.serving.repository.reader import directories_without_version, is_folder_name
 
 _log = logging.getLogger("nbtriton.serving.repository")
-_loads = logging.getLogger(LOADS)
+_loads = logging.getLogger(polling.LOADS)
 
 
 class ModelLoader:
@@ -70,11 +60,11 @@ class ModelLoader:
         threads: int,
         retries: int,
     ) -> None:
-        self.records: dict[str, ModelRecord] = {}
+        self.records: dict[str, polling.ModelRecord] = {}
         self._server = server
         self._directories = directories
         self._poll_model = partial(
-            poll_model, directories, config_name=config_name, auto_complete=auto_complete
+            polling.poll_model, directories, config_name=config_name, auto_complete=auto_complete
         )
         self._auto_complete = auto_complete
         self._threads = threads
@@ -100,13 +90,13 @@ class ModelLoader:
                 self._scratch = ScratchFolder("nbtriton-model-")
             return self._scratch.path
 
-    def record(self, name: str) -> ModelRecord:
+    def record(self, name: str) -> polling.ModelRecord:
         """Return the record of a model, created on first use."""
         with self._lock:
-            return self.records.setdefault(name, ModelRecord(name))
+            return self.records.setdefault(name, polling.ModelRecord(name))
 
     def load(
-        self, names: Iterable[str], overrides: Mapping[str, Override] | None = None
+        self, names: Iterable[str], overrides: Mapping[str, polling.Override] | None = None
     ) -> dict[str, TritonError]:
         """Load models and their composing models; return the errors of failed models.
 
@@ -138,7 +128,7 @@ class ModelLoader:
     def _load_polled(
         self,
         requested: Sequence[str],
-        polled: Mapping[str, PolledModel],
+        polled: Mapping[str, polling.PolledModel],
         errors: dict[str, TritonError],
     ) -> None:
         for name in requested:
@@ -150,11 +140,11 @@ class ModelLoader:
             load, [model for model in polled.values() if not model.is_ensemble], self._threads
         )
         ensembles = {name: model for name, model in polled.items() if model.is_ensemble}
-        ordered, cyclic = by_dependency({n: model.config for n, model in ensembles.items()})
+        ordered, cyclic = polling.by_dependency({n: model.config for n, model in ensembles.items()})
         for name, cycle in cyclic.items():
-            errors[name] = load_error(name, cycle)
+            errors[name] = polling.load_error(name, cycle)
             self.failed(name, errors[name])
-            _loads.error("failed to load '%s': %s", name, with_hint(errors[name]))
+            _loads.error("failed to load '%s': %s", name, polling.with_hint(errors[name]))
         for name in ordered:
             # A changed composing model requires a rebuild of the ensemble (L11).
             load(ensembles[name], force=not changed.isdisjoint(ensembles[name].members))
@@ -202,10 +192,10 @@ class ModelLoader:
                 self.unload(member, dependents=True)  # L19
 
     def _poll(
-        self, names: Sequence[str], overrides: Mapping[str, Override]
-    ) -> tuple[dict[str, PolledModel], dict[str, TritonError]]:
+        self, names: Sequence[str], overrides: Mapping[str, polling.Override]
+    ) -> tuple[dict[str, polling.PolledModel], dict[str, TritonError]]:
         """Poll models and their composing models."""
-        polled: dict[str, PolledModel] = {}
+        polled: dict[str, polling.PolledModel] = {}
         errors: dict[str, TritonError] = {}
         polled_names = set(names)
         waiting = list(names)
@@ -247,7 +237,7 @@ class ModelLoader:
         self,
         errors: dict[str, TritonError],
         changed: set[str],
-        model: PolledModel,
+        model: polling.PolledModel,
         *,
         force: bool = False,
     ) -> None:
@@ -264,7 +254,7 @@ class ModelLoader:
                 raise
             except TritonError as error:
                 if model.is_ensemble or not model.versions:  # otherwise logged for each version
-                    _loads.error("failed to load '%s': %s", name, with_hint(error))
+                    _loads.error("failed to load '%s': %s", name, polling.with_hint(error))
                 errors[name] = error
                 self.failed(name, error)
                 record.waiting = model if model.is_ensemble else None
@@ -281,7 +271,7 @@ class ModelLoader:
                 _log.warning("model '%s': %s", name, text)
             changed.add(name)
 
-    def _install(self, record: ModelRecord, model: PolledModel) -> None:
+    def _install(self, record: polling.ModelRecord, model: polling.PolledModel) -> None:
         lifecycle = self._server.engine.lifecycle
         check(self._server, self.records, model)
         keep: set[int] = set()
@@ -300,7 +290,7 @@ class ModelLoader:
             record.set_unloaded([runtime.version for runtime in runtimes])  # until it is installed
             lifecycle.install(model.name, model.given, runtimes, begun, updates=updates)
 
-    def _remove_files(self, model: PolledModel | None) -> None:
+    def _remove_files(self, model: polling.PolledModel | None) -> None:
         """Remove the files that came with a load request, behind the last requests to what was made of them."""
         if model is None or not model.is_override:
             return
@@ -313,7 +303,7 @@ class ModelLoader:
             target=_remove, args=(model.directory, users), name="nbtriton-files", daemon=True
         ).start()
 
-    def _is_current(self, record: ModelRecord, model: PolledModel) -> bool:
+    def _is_current(self, record: polling.ModelRecord, model: polling.PolledModel) -> bool:
         return (
             record.loaded is not None
             and not model.is_override
@@ -331,7 +321,7 @@ class ModelLoader:
             model = record.waiting or (record.loaded if name in serving else None)
             if model is not None and name not in done and model.is_ensemble:
                 ensembles[name] = model
-        ordered, _ = by_dependency({n: model.config for n, model in ensembles.items()})
+        ordered, _ = polling.by_dependency({n: model.config for n, model in ensembles.items()})
         for name in ordered:
             if not changed.isdisjoint(ensembles[name].members):
                 self._load_one({}, changed, ensembles[name], force=True)
@@ -398,7 +388,9 @@ def in_parallel(
             raise error
 
 
-def check(server: Server, records: Mapping[str, ModelRecord], model: PolledModel) -> None:
+def check(
+    server: Server, records: Mapping[str, polling.ModelRecord], model: polling.PolledModel
+) -> None:
     """Check a model before creating instances.
 
     Raises
@@ -411,7 +403,7 @@ def check(server: Server, records: Mapping[str, ModelRecord], model: PolledModel
         _log.warning("ignore version directory '%s' which %s", folder, reason)
     if not model.versions:
         server.engine.lifecycle.record_no_versions(name)
-        raise load_error(
+        raise polling.load_error(
             name,
             ConfigError(
                 "at least one version must be available under the version policy of model "
@@ -424,7 +416,7 @@ def check(server: Server, records: Mapping[str, ModelRecord], model: PolledModel
 
 
 def _check_member(
-    server: Server, records: Mapping[str, ModelRecord], name: str, member: str, version: int
+    server: Server, records: Mapping[str, polling.ModelRecord], name: str, member: str, version: int
 ) -> None:
     if not server.is_ready(member):
         record = records.get(member)
@@ -441,9 +433,9 @@ def _check_member(
                 f"ensemble '{name}' depends on '{member}' which is not valid. Model "
                 f"'{member}' failed with error: {reason}"
             )
-        raise load_error(name, ConfigError(text, hint=error.hint))  # V113, V114
+        raise polling.load_error(name, ConfigError(text, hint=error.hint))  # V113, V114
     if version != -1 and not server.is_ready(member, version):
-        raise load_error(
+        raise polling.load_error(
             name,
             ConfigError(
                 f"ensemble '{name}' depends on '{member}' whose required version {version} "
@@ -454,8 +446,8 @@ def _check_member(
 
 def build_versions(
     server: Server,
-    record: ModelRecord,
-    model: PolledModel,
+    record: polling.ModelRecord,
+    model: polling.PolledModel,
     *,
     keep: Collection[int],
     auto_complete: bool,
@@ -511,10 +503,13 @@ def build_versions(
     first = next(iter(failed.values()))
     if model.is_ensemble and isinstance(first, ConfigError):
         record.states = before  # the model has never had a version
-        raise load_error(name, first)
+        raise polling.load_error(name, first)
     # A version that could not be updated still serves; its entry in the index has the reason.
     reasons = {
-        version: ("READY" if version in keep else "UNAVAILABLE", load_reason(name, version, error))
+        version: (
+            "READY" if version in keep else "UNAVAILABLE",
+            polling.load_reason(name, version, error),
+        )
         for version, error in failed.items()
     }
     dropped = dict.fromkeys(fresh, ("UNAVAILABLE", UNLOADED))
@@ -544,7 +539,7 @@ def _with_retries(build: Callable[[], Runtime], name: str, version: int, retries
 
 
 def _log_failed(name: str, version: int, error: TritonError) -> None:
-    reason = load_reason(name, version, error) + f" ({error.hint})" * bool(error.hint)
+    reason = polling.load_reason(name, version, error) + f" ({error.hint})" * bool(error.hint)
     _log.error("failed to load '%s' version %d: %s", name, version, reason)
 
 

@@ -14,22 +14,7 @@ from time import monotonic_ns
 from typing import Any, Final, Protocol
 
 from nbtriton.common.errors import InternalError, TritonError
-from nbtriton.serving.frontends.grpc.messages import (
-    DEADLINE_EXCEEDED,
-    INTERNAL,
-    OK,
-    OK_TRAILERS,
-    PREFIX,
-    RESOURCE_EXHAUSTED,
-    UNAVAILABLE,
-    MessageReader,
-    RequestHeaders,
-    StatusError,
-    code_of,
-    compress,
-    decompress,
-    status_trailers,
-)
+from nbtriton.serving.frontends.grpc import messages
 from nbtriton.serving.frontends.http2.connection import Http2Connection
 from nbtriton.serving.frontends.http2.frames import ErrorCode
 from nbtriton.serving.frontends.http2.streams import Http2Stream, StreamState
@@ -37,9 +22,9 @@ from nbtriton.serving.frontends.listener import Listener
 
 _log = logging.getLogger("nbtriton.serving.frontends")
 
-_PREFIX_SIZE: Final = PREFIX.size
-_unpack_prefix: Final = PREFIX.unpack_from
-_pack_prefix: Final = PREFIX.pack
+_PREFIX_SIZE: Final = messages.PREFIX.size
+_unpack_prefix: Final = messages.PREFIX.unpack_from
+_pack_prefix: Final = messages.PREFIX.pack
 # Largest message that is decompressed on the loop: one turn may read 40 of them, each a thousand
 # times larger unpacked.
 _SHORT = 16 << 10
@@ -81,7 +66,7 @@ class CallListener(Protocol):
         ...
 
 
-_Request = tuple[CallConnection, Http2Stream, RequestHeaders]
+_Request = tuple[CallConnection, Http2Stream, messages.RequestHeaders]
 
 
 class Call:
@@ -121,7 +106,7 @@ class Call:
         method: Callable[..., Any],
         connection: CallConnection,
         stream: Http2Stream,
-        headers: RequestHeaders,
+        headers: messages.RequestHeaders,
     ) -> None:
         self._method = method
         self._in_flight = 0  # messages
@@ -133,7 +118,7 @@ class Call:
         self.since_ns = monotonic_ns() if connection.listener.tracing.on else 0
         self._headers = headers
         self._has_begun = False
-        self._reader: MessageReader | None = None
+        self._reader: messages.MessageReader | None = None
         self._deadline: asyncio.TimerHandle | None = None
         if headers.timeout_s is not None:
             loop = connection.listener.thread.loop
@@ -155,7 +140,7 @@ class Call:
                 self._handle_message(data[_PREFIX_SIZE:])
         else:
             if self._reader is None:
-                self._reader = MessageReader(max_size)
+                self._reader = messages.MessageReader(max_size)
             self._reader.feed(data)
             self._read_messages()
         if end_stream:
@@ -175,16 +160,18 @@ class Call:
                     self._receive_compressed(message)
                 else:
                     self._handle_message(message)
-        except StatusError as error:
+        except messages.StatusError as error:
             self.abort(error.code, error.text)
 
     def _receive_compressed(self, message: bytes) -> None:
         limits = self.connection.listener.limits
         limit = min(limits.body_bytes, limits.decompressed_bytes)
         try:
-            message = decompress(message, self._headers.encoding, min(_SHORT, limit))
-        except StatusError as error:
-            if error.code == RESOURCE_EXHAUSTED and limit > _SHORT:  # too long for the loop
+            message = messages.decompress(message, self._headers.encoding, min(_SHORT, limit))
+        except messages.StatusError as error:
+            if (
+                error.code == messages.RESOURCE_EXHAUSTED and limit > _SHORT
+            ):  # too long for the loop
                 self.run_on_worker(partial(self._decompress, message, limit))
             else:
                 self.abort(error.code, error.text)
@@ -193,12 +180,12 @@ class Call:
 
     def _decompress(self, message: bytes, limit: int) -> Callable[[], object]:
         try:
-            found = decompress(message, self._headers.encoding, limit)
-        except StatusError as error:
+            found = messages.decompress(message, self._headers.encoding, limit)
+        except messages.StatusError as error:
             return partial(self.abort, error.code, error.text)
         except Exception as error:
             _log.exception("a message could not be decompressed")
-            return partial(self.abort, INTERNAL, f"{type(error).__name__}: {error}")
+            return partial(self.abort, messages.INTERNAL, f"{type(error).__name__}: {error}")
         return partial(self._handle_decompressed, found)
 
     def _handle_decompressed(self, message: bytes) -> None:
@@ -251,9 +238,9 @@ class Call:
     def _finish(self, code: int, text: str) -> None:
         """End the call after its messages; harmless when repeated."""
         if not self.is_finished:
-            trailers = OK_TRAILERS
+            trailers = messages.OK_TRAILERS
             if code or text or not self._has_begun:
-                trailers = status_trailers(code, text, has_begun=self._has_begun)
+                trailers = messages.status_trailers(code, text, has_begun=self._has_begun)
             self.connection.http2.send_headers(self.stream, trailers, end_stream=True)
             self.connection.record_response()
             self._release()
@@ -268,7 +255,7 @@ class Call:
             self.cancel()
 
     def _expire(self) -> None:
-        self.abort(DEADLINE_EXCEEDED, "Deadline Exceeded")
+        self.abort(messages.DEADLINE_EXCEEDED, "Deadline Exceeded")
 
     def _release(self) -> None:
         """Drop the references to a call that has ended."""
@@ -297,7 +284,7 @@ def _frame(message: bytes, encoding: bytes) -> tuple[bytes, bytes]:
     """Return a message with its prefix."""
     flag = 0
     if encoding:
-        flag, message = compress(message, encoding)
+        flag, message = messages.compress(message, encoding)
     return _pack_prefix(flag, len(message)), message
 
 
@@ -327,7 +314,7 @@ class UnaryCall(Call):
 
     def half_close(self) -> None:
         if not (self._in_flight or self.is_held or self.is_finished):
-            self._finish(INTERNAL, "the call carries no message, or one too large")
+            self._finish(messages.INTERNAL, "the call carries no message, or one too large")
 
     def reply(self, message: bytes) -> None:
         """Send the response; from any thread, no effect after the first."""
@@ -344,7 +331,9 @@ class UnaryCall(Call):
             data = (
                 _frame(message, encoding) if encoding else (_pack_prefix(0, len(message)), message)
             )
-            connection.http2.send_response(self.stream, headers.response, data, OK_TRAILERS)
+            connection.http2.send_response(
+                self.stream, headers.response, data, messages.OK_TRAILERS
+            )
             connection.record_response()
             self._release()
 
@@ -352,9 +341,9 @@ class UnaryCall(Call):
         """End the call with an error; from any thread."""
         thread = self.connection.listener.thread
         if get_ident() == thread.ident:
-            self._finish(code_of(error), error.message)
+            self._finish(messages.code_of(error), error.message)
         else:
-            thread.post(self._finish, code_of(error), error.message)
+            thread.post(self._finish, messages.code_of(error), error.message)
 
 
 class StreamCall(Call):
@@ -385,7 +374,7 @@ class StreamCall(Call):
             self._listener.on_message(message)
         except Exception as error:
             _log.exception("a message of a stream failed")
-            self._finish(INTERNAL, f"{type(error).__name__}: {error}")
+            self._finish(messages.INTERNAL, f"{type(error).__name__}: {error}")
 
     def half_close(self) -> None:
         if not (self.is_held or self.is_finished):
@@ -408,7 +397,7 @@ class StreamCall(Call):
 
     def announce_close(self) -> None:
         if not self._in_flight:
-            self._finish(UNAVAILABLE, "Server exiting")
+            self._finish(messages.UNAVAILABLE, "Server exiting")
 
     def send(self, message: bytes) -> None:
         """Send a message in order; dropped if the call is cancelled."""
@@ -429,12 +418,12 @@ class StreamCall(Call):
 
     def fail(self, error: TritonError) -> None:
         """End the call with an error."""
-        self.finish(code_of(error), error.message)
+        self.finish(messages.code_of(error), error.message)
 
-    def finish(self, code: int = OK, text: str = "") -> None:
+    def finish(self, code: int = messages.OK, text: str = "") -> None:
         """End the call after its messages; harmless when repeated."""
         self._post(self._finish, code, text)
 
 
 # Constructor of a call: `UnaryCall` or `StreamCall` with its first argument.
-Handler = Callable[[CallConnection, Http2Stream, RequestHeaders], Call]
+Handler = Callable[[CallConnection, Http2Stream, messages.RequestHeaders], Call]

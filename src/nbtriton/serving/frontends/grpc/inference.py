@@ -13,20 +13,9 @@ from typing import TYPE_CHECKING, Any
 from nbtriton.common.errors import CancelledError, InternalError, TritonError, UnsupportedError
 from nbtriton.model.config._proto import messages
 from nbtriton.runtime.engine import BARE_FINAL
+from nbtriton.serving.frontends.kserve import proto_codec
 from nbtriton.serving.frontends.kserve.call import InferCall, Responder
 from nbtriton.serving.frontends.kserve.messages import LONG
-from nbtriton.serving.frontends.kserve.proto_codec import (
-    ProtoTemplates,
-    encode_response,
-    encode_stream_error,
-    encode_stream_response,
-    is_plain,
-    parse,
-    parse_at_once,
-    read_request,
-    read_request_id,
-    read_version,
-)
 from nbtriton.serving.frontends.kserve.shared_memory import READ_AT_ONCE, LongReadError, ShortReads
 
 if TYPE_CHECKING:
@@ -61,7 +50,7 @@ class GrpcInference:
     def __init__(self, service: Service, join_batch: JoinBatch | None = None) -> None:
         self.service = service
         self._join_batch = join_batch
-        self._templates = ProtoTemplates()
+        self._templates = proto_codec.ProtoTemplates()
         self._short = ShortReads(service.shared_memory, READ_AT_ONCE)
         self._ready: list[_Waiting] = []
 
@@ -101,9 +90,9 @@ class GrpcInference:
             if self.service.grpc_forwards is not None:
                 self._forward(metadata, call)
             return found
-        if len(data) > LONG and not is_plain(data):
+        if len(data) > LONG and not proto_codec.is_plain(data):
             raise LongReadError
-        parsed = parse_at_once(messages.ModelInferRequest, data)
+        parsed = proto_codec.parse_at_once(messages.ModelInferRequest, data)
         request, found = self._read_new(parsed, self._short, unary)
         self._templates.remember(data, request, found[1], found[2])
         self._forward(metadata, found[2])
@@ -120,7 +109,7 @@ class GrpcInference:
         """Read a long request on a worker; return the function to call on the loop."""
         found: _Read | TritonError
         try:
-            parsed = parse(messages.ModelInferRequest, data)
+            parsed = proto_codec.parse(messages.ModelInferRequest, data)
             _, found = self._read_new(parsed, self.service.shared_memory, unary)
             self._forward(metadata, found[2])
         except TritonError as error:
@@ -142,9 +131,13 @@ class GrpcInference:
         unary: bool,
     ) -> tuple[Any, _Read]:
         request, contents = parsed
-        version = read_version(request.model_version)
+        version = proto_codec.read_version(request.model_version)
         signature = self._signature(request.model_name, version, unary)
-        return request, (signature, version, read_request(request, signature, memory, contents))
+        return request, (
+            signature,
+            version,
+            proto_codec.read_request(request, signature, memory, contents),
+        )
 
     def _forward(self, metadata: Sequence[tuple[str, Any]], call: InferCall) -> None:
         forwards = self.service.grpc_forwards
@@ -251,7 +244,7 @@ class _Waiting(Responder):
     ) -> bytes:
         """Return a serialized response; raises TritonError if it cannot be sent."""
         try:
-            return encode_response(
+            return proto_codec.encode_response(
                 self.call,
                 outputs,
                 parameters,
@@ -356,7 +349,9 @@ class InferStream:
     def _put(self, data: bytes, times: tuple[int, int], found: _Read | TritonError) -> None:
         rpc = self._rpc
         if isinstance(found, TritonError):
-            rpc.send(encode_stream_error(found.message, read_request_id(data)))
+            rpc.send(
+                proto_codec.encode_stream_error(found.message, proto_codec.read_request_id(data))
+            )
             rpc.message_done()
             return
         request = _Streamed(self._inference, found, self, rpc)
@@ -418,7 +413,7 @@ class _Streamed(_Waiting):
 
     def refused(self, error: TritonError) -> None:
         self.close()
-        self._rpc.send(encode_stream_error(error.message, self.call.request_id))
+        self._rpc.send(proto_codec.encode_stream_error(error.message, self.call.request_id))
         self._stream.end_request(self)
 
     def handle_response(self, request: InferenceRequest, response: Response, final: bool) -> None:
@@ -449,7 +444,7 @@ class _Streamed(_Waiting):
             return self._encode(request, response, final=final)
         if not self.call.empty_final:
             return None
-        return encode_stream_response(self.written({}, {}, self.version), final=True)
+        return proto_codec.encode_stream_response(self.written({}, {}, self.version), final=True)
 
     def _encode(self, request: InferenceRequest, response: Response, *, final: bool) -> bytes:
         error = response.error
@@ -457,14 +452,14 @@ class _Streamed(_Waiting):
             assert request.runtime is not None
             try:
                 data = self.written(response.outputs, response.parameters, request.runtime.version)
-                return encode_stream_response(data, final=final)
+                return proto_codec.encode_stream_response(data, final=final)
             except TritonError as raised:
                 error = raised
         if not error.accepted:
-            return encode_stream_error(error.message, self.call.request_id)
+            return proto_codec.encode_stream_error(error.message, self.call.request_id)
         if self._stream.ends_at_errors:
             self._stream.failed(error)
-        return encode_stream_error(
+        return proto_codec.encode_stream_error(
             error.message,
             self.call.request_id,
             model=self.signature.name,

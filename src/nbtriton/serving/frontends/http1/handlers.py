@@ -35,16 +35,7 @@ from nbtriton.serving.frontends.http1.response import (
     error_response,
     unexpected_error,
 )
-from nbtriton.serving.frontends.kserve.jsontext import (
-    as_array,
-    as_bool,
-    as_string,
-    as_uint,
-    dumps,
-    member,
-    member_as_string,
-    parse,
-)
+from nbtriton.serving.frontends.kserve import jsontext
 from nbtriton.serving.frontends.service import log_changes, trace_changes
 
 if TYPE_CHECKING:
@@ -174,7 +165,7 @@ class Handlers:
 
     def _repository_index(self, cycle: RequestResponseCycle, repository: str) -> HttpResponse:  # noqa: ARG002
         given = _optional_object(cycle)
-        ready = "ready" in given and as_bool(given["ready"])
+        ready = "ready" in given and jsontext.as_bool(given["ready"])
         return _json(self._service.control.index(ready=ready))
 
     def _repository_load(
@@ -203,7 +194,7 @@ class Handlers:
         with suppress(TritonError):
             given = _optional_object(cycle).get("parameters")
             if type(given) is dict and "unload_dependents" in given:
-                parameters["unload_dependents"] = as_bool(given["unload_dependents"])
+                parameters["unload_dependents"] = jsontext.as_bool(given["unload_dependents"])
         self._service.control.unload(name, parameters)
         return _OK_JSON
 
@@ -223,16 +214,18 @@ class Handlers:
         if kind == "system":
             if "key" not in given:
                 raise InvalidArgumentError(missing.format("key"))
-            key = as_string(given["key"])
-            offset = as_uint(given.get("offset", 0))
+            key = jsontext.as_string(given["key"])
+            offset = jsontext.as_uint(given.get("offset", 0))
             if "byte_size" not in given:
                 raise InvalidArgumentError(missing.format("byte_size"))
-            memory.register_system(region, key, offset, as_uint(given["byte_size"]))
+            memory.register_system(region, key, offset, jsontext.as_uint(given["byte_size"]))
             return _OK_JSON
         if "raw_handle" not in given:
             raise InvalidArgumentError(missing.format("raw_handle"))
-        handle = _lenient_base64(member_as_string(given["raw_handle"], "b64"))
-        size, device = (as_uint(member(given, field)) for field in ("byte_size", "device_id"))
+        handle = _lenient_base64(jsontext.member_as_string(given["raw_handle"], "b64"))
+        size, device = (
+            jsontext.as_uint(jsontext.member(given, field)) for field in ("byte_size", "device_id")
+        )
         if len(handle) != _CUDA_HANDLE:
             raise InvalidArgumentError(
                 "'raw_handle' must be a valid base64 encoded cudaIpcMemHandle_t"
@@ -272,7 +265,7 @@ def _always(response: HttpResponse) -> RouteHandler:
 
 
 def _json(value: Any) -> HttpResponse:
-    return HttpResponse(200, JSON, (dumps(value),))
+    return HttpResponse(200, JSON, (jsontext.dumps(value),))
 
 
 def _check_repository(repository: str) -> None:
@@ -296,7 +289,7 @@ def _lenient_base64(text: str) -> bytes:
 
 def _object(cycle: RequestResponseCycle) -> dict[str, Any]:
     """Return the members of a JSON body; none if it is not an object."""
-    document = parse(cycle.body, tensors=False)
+    document = jsontext.parse(cycle.body, tensors=False)
     return document if type(document) is dict else {}
 
 
@@ -305,17 +298,19 @@ def _optional_object(cycle: RequestResponseCycle) -> dict[str, Any]:
 
 
 def _levels(value: Any) -> list[str] | None:
-    return None if value is None else [as_string(level) for level in as_array(value)]
+    return (
+        None if value is None else [jsontext.as_string(level) for level in jsontext.as_array(value)]
+    )
 
 
 def _number(_: str, value: Any) -> str | None:
-    return None if value is None else as_string(value)
+    return None if value is None else jsontext.as_string(value)
 
 
 _LOG_READERS: Mapping[type, Callable[[Any], bool | int | str]] = {
-    bool: as_bool,
-    int: as_uint,
-    str: as_string,
+    bool: jsontext.as_bool,
+    int: jsontext.as_uint,
+    str: jsontext.as_string,
 }
 
 

@@ -12,13 +12,7 @@ from collections.abc import Container, Sequence
 from functools import cache
 from typing import Any
 
-from nbtriton.serving.frontends.http2.frames import (
-    CONTINUATION,
-    END_HEADERS,
-    ErrorCode,
-    HpackError,
-    Http2ConnectionError,
-)
+from nbtriton.serving.frontends.http2 import frames
 
 Field = tuple[bytes, bytes]
 
@@ -118,11 +112,11 @@ class Decoder:
             first = block[offset]
             if first & 0xE0 == _RESIZE[0]:
                 if size:
-                    raise HpackError("the table's size changes after a field")
+                    raise frames.HpackError("the table's size changes after a field")
                 max_size, offset = _read_integer(block, offset, 5)
                 if max_size > self._max_table_size:
                     text = f"a table of {max_size} bytes is more than {self._max_table_size}"
-                    raise HpackError(text)
+                    raise frames.HpackError(text)
                 self._table.resize(max_size)
                 continue
             if first >= _INDEXED[0]:
@@ -146,13 +140,13 @@ class Decoder:
 
     def _entry(self, index: int) -> Field:
         if not index:
-            raise HpackError("no field has the index 0")
+            raise frames.HpackError("no field has the index 0")
         if index <= len(_STATIC):
             return _STATIC[index - 1]
         try:
             return self._table.fields[index - len(_STATIC) - 1]
         except IndexError:
-            raise HpackError(f"no field has the index {index}") from None
+            raise frames.HpackError(f"no field has the index {index}") from None
 
 
 def _read_integer(block: bytes, offset: int, bits: int) -> tuple[int, int]:
@@ -171,19 +165,19 @@ def _read_integer(block: bytes, offset: int, bits: int) -> tuple[int, int]:
                 return value, offset
             shift += 7
             if value > _MAX_INTEGER or shift > 28:
-                raise HpackError("an integer is too large")
+                raise frames.HpackError("an integer is too large")
     except IndexError:
-        raise HpackError("an integer is cut off") from None
+        raise frames.HpackError("an integer is cut off") from None
 
 
 def _read_string(block: bytes, offset: int) -> tuple[bytes, int]:
     if offset >= len(block):
-        raise HpackError("a string is missing")
+        raise frames.HpackError("a string is missing")
     is_huffman = block[offset] >= 0x80
     size, offset = _read_integer(block, offset, 7)
     text = block[offset : offset + size]
     if len(text) < size:
-        raise HpackError("a string is cut off")
+        raise frames.HpackError("a string is cut off")
     return (_decode_huffman(text) if is_huffman else text), offset + size
 
 
@@ -313,7 +307,7 @@ def _decode_huffman(text: bytes) -> bytes:
         symbols, node = _step(node, byte)
         out.append(symbols)
     if node not in _ENDS:
-        raise HpackError("a string ends within a symbol")
+        raise frames.HpackError("a string ends within a symbol")
     return b"".join(out)
 
 
@@ -326,7 +320,7 @@ def _step(node: int, byte: int) -> tuple[bytes, int]:
         if node < 0:
             symbol = -1 - node
             if symbol == _END:
-                raise HpackError("a string holds the symbol EOS")
+                raise frames.HpackError("a string holds the symbol EOS")
             symbols.append(symbol)
             node = 0
     return bytes(symbols), node
@@ -373,16 +367,16 @@ class HeaderBlockReader:
         self, kind: int, flags: int, stream_id: int, fragment: bytes
     ) -> tuple[int, bytes] | None:
         """Read the next frame; return the flags of HEADERS and the block once it is complete."""
-        if self.continued is None or kind != CONTINUATION or stream_id != self.continued[0]:
-            raise Http2ConnectionError(
+        if self.continued is None or kind != frames.CONTINUATION or stream_id != self.continued[0]:
+            raise frames.Http2ConnectionError(
                 f"Failed parsing HTTP/2 (Expected CONTINUATION frame, got frame type {kind:02x})"
             )
         self._fragments.append(fragment)
         if len(self._fragments) > _MAX_FRAGMENTS or sum(map(len, self._fragments)) > self._max_size:
-            raise Http2ConnectionError(
-                "received metadata size exceeds hard limit", ErrorCode.ENHANCE_YOUR_CALM
+            raise frames.Http2ConnectionError(
+                "received metadata size exceeds hard limit", frames.ErrorCode.ENHANCE_YOUR_CALM
             )
-        if not flags & END_HEADERS:
+        if not flags & frames.END_HEADERS:
             return None
         found = self.continued[1], b"".join(self._fragments)
         self._fragments, self.continued = [], None

@@ -8,19 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 from nbtriton.common.errors import InternalError, InvalidArgumentError, TritonError
 from nbtriton.model.tensors import datatype_of, shape_of
+from nbtriton.serving.frontends.kserve import jsontext
 from nbtriton.serving.frontends.kserve.call import InferCall
 from nbtriton.serving.frontends.kserve.json_codec import (
     json_elements,
     read_json_data,
     read_parameter,
-)
-from nbtriton.serving.frontends.kserve.jsontext import (
-    LONG_TEXT,
-    Members,
-    as_string,
-    dumps,
-    empty,
-    parse_members,
 )
 from nbtriton.serving.frontends.kserve.wire import WireInput, duplicate_input
 
@@ -40,21 +33,21 @@ def decode_generate(body: bytes | memoryview, signature: ModelSignature) -> Infe
     TritonError
         With Triton's text.
     """
-    document = parse_members(body)
+    document = jsontext.parse_members(body)
     try:
         return _call_of(document, signature)
     finally:
-        if len(body) >= LONG_TEXT:
-            empty(document)
+        if len(body) >= jsontext.LONG_TEXT:
+            jsontext.empty(document)
 
 
-def _call_of(document: Members, signature: ModelSignature) -> InferCall:
+def _call_of(document: jsontext.Members, signature: ModelSignature) -> InferCall:
     call = InferCall()
     if type(document) is not tuple:
         raise InternalError("attempt to get members for non-object")
     given = _by_name(document)
     if "id" in given:
-        call.options.request_id = as_string(given["id"], "Unable to parse 'id': ")
+        call.options.request_id = jsontext.as_string(given["id"], "Unable to parse 'id': ")
     inputs: dict[str, WireInput] = {}
     parameters: dict[str, Any] = {}
     for name, _ in document:
@@ -83,7 +76,7 @@ def _call_of(document: Members, signature: ModelSignature) -> InferCall:
     return call
 
 
-def _by_name(members: Members) -> dict[str, Any]:
+def _by_name(members: jsontext.Members) -> dict[str, Any]:
     """Return the values by name: Triton visits every member, but uses the first value of its name."""
     return dict(reversed(members))
 
@@ -143,17 +136,17 @@ def encode_generate(
     TritonError
         An output cannot be written as JSON.
     """
-    found: dict[str, bytes] = {"id": dumps(call.request_id)} if call.request_id else {}
-    found["model_name"] = dumps(model_name)
-    found["model_version"] = dumps(str(model_version))
+    found: dict[str, bytes] = {"id": jsontext.dumps(call.request_id)} if call.request_id else {}
+    found["model_name"] = jsontext.dumps(model_name)
+    found["model_version"] = jsontext.dumps(str(model_version))
     for name, value in parameters.items():
-        found.setdefault(name, dumps(value))
+        found.setdefault(name, jsontext.dumps(value))
     for name, array in outputs.items():
         text = json_elements(array, datatype_of(array))
         single = math.prod(shape_of(array)) == 1
         found.setdefault(name, text[1:-1] if single else text)
     members = [
-        b"%s:%s" % (dumps(name), found[name]) for name in sorted(found, key=_bytes_of)
+        b"%s:%s" % (jsontext.dumps(name), found[name]) for name in sorted(found, key=_bytes_of)
     ]  # fmt: skip
     return b"{" + b",".join(members) + b"}"
 

@@ -19,35 +19,13 @@ import numpy as np
 from nbtriton.common.errors import InternalError, InvalidArgumentError
 from nbtriton.model.tensors import DATATYPES, datatype_of, shape_of, to_numpy
 from nbtriton.serving.frontends.buffers import LONG, TemplateCache, buffers
+from nbtriton.serving.frontends.kserve import jsontext, wire
 from nbtriton.serving.frontends.kserve.call import (
     SEQUENCE_FLAGS,
     InferCall,
     InferTemplate,
     OutputRequest,
     shared_bytes,
-)
-from nbtriton.serving.frontends.kserve.jsontext import (
-    LONG_TEXT,
-    as_bool,
-    as_string,
-    as_uint,
-    dumps,
-    empty,
-    member_as_array,
-    member_as_string,
-    parse,
-    write_array,
-)
-from nbtriton.serving.frontends.kserve.wire import (
-    DTYPES,
-    WireInput,
-    classify,
-    duplicate_input,
-    element_count,
-    log_prefix,
-    raw_input,
-    wire_bytes,
-    write_shared,
 )
 
 if TYPE_CHECKING:
@@ -113,14 +91,16 @@ def decode_infer(
     call = InferCall()
     if not text:
         call.default = OutputRequest("binary")
-        call.set_inputs(signature, [raw_input(signature, body)])
+        call.set_inputs(signature, [wire.raw_input(signature, body)])
         return call
     # FP32 does not need the last bit of a double.
-    document = parse(text, exact=b"FP64" in text)
+    document = jsontext.parse(text, exact=b"FP64" in text)
     try:
         if type(document) is dict:
             if "id" in document:
-                call.options.request_id = as_string(document["id"], "Unable to parse 'id': ")
+                call.options.request_id = jsontext.as_string(
+                    document["id"], "Unable to parse 'id': "
+                )
             if "parameters" in document:
                 _read_parameters(document["parameters"], call)
         inputs = _read_inputs(document, body, signature, shared_memory, call)
@@ -131,8 +111,8 @@ def decode_infer(
         call.release()
         raise
     finally:
-        if len(text) >= LONG_TEXT:
-            empty(document)
+        if len(text) >= jsontext.LONG_TEXT:
+            jsontext.empty(document)
     if templates is not None:
         templates.remember(text, inputs, call)
     return call
@@ -148,7 +128,7 @@ def _read_parameters(parameters: Any, call: InferCall) -> None:
     options = call.options
     for name, value in parameters.items():
         if name == "binary_data_output":
-            if as_bool(value, "Unable to parse 'binary_data_output': "):
+            if jsontext.as_bool(value, "Unable to parse 'binary_data_output': "):
                 call.default = OutputRequest("binary")
             else:
                 call.default = OutputRequest()
@@ -156,14 +136,14 @@ def _read_parameters(parameters: Any, call: InferCall) -> None:
             if type(value) is int and value in _UINT64:
                 options.correlation_id = value
             else:
-                call.set_sequence_id(as_string(value, "Unable to parse 'sequence_id': "))
+                call.set_sequence_id(jsontext.as_string(value, "Unable to parse 'sequence_id': "))
         elif name in SEQUENCE_FLAGS:
-            if as_bool(value, f"Unable to parse '{name}': "):
+            if jsontext.as_bool(value, f"Unable to parse '{name}': "):
                 options.flags |= SEQUENCE_FLAGS[name]
         elif name == "priority":
-            options.priority = as_uint(value, "Unable to parse 'priority': ")
+            options.priority = jsontext.as_uint(value, "Unable to parse 'priority': ")
         elif name == "timeout":
-            options.timeout_us = as_uint(value, "Unable to parse 'timeout': ")
+            options.timeout_us = jsontext.as_uint(value, "Unable to parse 'timeout': ")
         elif name.startswith("triton_"):
             raise InvalidArgumentError(_RESERVED)
         else:
@@ -198,26 +178,28 @@ def _read_inputs(
     signature: ModelSignature,
     shared_memory: SharedMemory | ShortReads,
     call: InferCall,
-) -> list[WireInput]:
-    inputs: list[WireInput] = []
+) -> list[wire.WireInput]:
+    inputs: list[wire.WireInput] = []
     model = signature.name
     names: set[str] = set()
     offset = 0
-    for item in member_as_array(document, "inputs", "Unable to parse 'inputs': "):
+    for item in jsontext.member_as_array(document, "inputs", "Unable to parse 'inputs': "):
         parameters = _parameters_of(item)
         _check_one_source(item, parameters)
-        name = member_as_string(item, "name", "Unable to parse 'name': ")
-        datatype = member_as_string(item, "datatype", "Unable to parse 'datatype': ")
+        name = jsontext.member_as_string(item, "name", "Unable to parse 'name': ")
+        datatype = jsontext.member_as_string(item, "datatype", "Unable to parse 'datatype': ")
         shape = tuple(
-            as_uint(dim, "Unable to parse 'shape': ")
-            for dim in member_as_array(item, "shape", "Unable to parse 'shape': ")
+            jsontext.as_uint(dim, "Unable to parse 'shape': ")
+            for dim in jsontext.member_as_array(item, "shape", "Unable to parse 'shape': ")
         )
         if name in names:
-            raise duplicate_input(name, call.request_id)
+            raise wire.duplicate_input(name, call.request_id)
         names.add(name)
         data: bytes | memoryview | np.ndarray[Any, Any] | list[bytes]
         if "binary_data_size" in parameters:
-            size = as_uint(parameters["binary_data_size"], "Unable to parse 'binary_data_size': ")
+            size = jsontext.as_uint(
+                parameters["binary_data_size"], "Unable to parse 'binary_data_size': "
+            )
             if size > len(blobs) - offset:
                 raise InvalidArgumentError(
                     f"unexpected size for input '{name}', expecting "
@@ -229,7 +211,7 @@ def _read_inputs(
             data = shared_bytes(lease, datatype, signature)
         else:
             data = _json_tensor(item["data"], name, datatype, shape, model, call.request_id)
-        inputs.append(WireInput(name, datatype, shape, data))
+        inputs.append(wire.WireInput(name, datatype, shape, data))
     if offset != len(blobs):
         raise InvalidArgumentError(f"unexpected additional input data for model '{model}'")
     return inputs
@@ -257,9 +239,9 @@ def _lease(
 ) -> Lease | None:
     """Return the lease of a tensor in shared memory; None for other tensors."""
     region = parameters.get("shared_memory_region", "")
-    region = as_string(region, "Unable to parse 'shared_memory_region': ")
+    region = jsontext.as_string(region, "Unable to parse 'shared_memory_region': ")
     offset, size = (
-        as_uint(parameters.get(name, 0), f"Unable to parse '{name}': ")
+        jsontext.as_uint(parameters.get(name, 0), f"Unable to parse '{name}': ")
         for name in ("shared_memory_offset", "shared_memory_byte_size")
     )
     if "shared_memory_region" not in parameters:
@@ -270,13 +252,13 @@ def _lease(
 def _json_tensor(
     data: Any, name: str, datatype: str, shape: tuple[int, ...], model: str, request_id: str
 ) -> bytes | np.ndarray[Any, Any] | list[bytes]:
-    count = element_count(shape)
+    count = wire.element_count(shape)
     if count == 0:
         return b"" if datatype != "BYTES" else []
     if count > _MOST_ELEMENTS:
-        size = count * (DTYPES[datatype].itemsize if datatype in DTYPES else 1)
+        size = count * (wire.DTYPES[datatype].itemsize if datatype in wire.DTYPES else 1)
         raise InvalidArgumentError(
-            f"{log_prefix(request_id)}input byte size mismatch for input '{name}' for model "
+            f"{wire.log_prefix(request_id)}input byte size mismatch for input '{name}' for model "
             f"'{model}'. Expected {size}, got no more than a request can hold"
         )
     if type(data) is not list:
@@ -326,7 +308,7 @@ def _elements(
         )
     if datatype not in DATATYPES:
         raise InvalidArgumentError(f"invalid datatype for input {name}")
-    dtype = DTYPES[datatype]
+    dtype = wire.DTYPES[datatype]
     wanted, message = _KINDS[dtype.kind]
     if len(flat) != count or not kinds <= wanted:
         _refuse_elements(flat, wanted, message, count)
@@ -409,20 +391,22 @@ def _refuse_elements(flat: list[Any], wanted: frozenset[type], message: str, cou
 
 def _read_outputs(document: Any, shared_memory: SharedMemory | ShortReads, call: InferCall) -> None:
     outputs: dict[str, OutputRequest] = {}
-    for item in member_as_array(document, "outputs", "Unable to parse 'outputs': "):
+    for item in jsontext.member_as_array(document, "outputs", "Unable to parse 'outputs': "):
         parameters = _parameters_of(item)
         if "shared_memory_region" in parameters:
             _check_shared_output(parameters)
-        name = member_as_string(item, "name", "Unable to parse 'name': ")
+        name = jsontext.member_as_string(item, "name", "Unable to parse 'name': ")
         wanted = OutputRequest()
         if parameters:
-            wanted.classes = as_uint(
+            wanted.classes = jsontext.as_uint(
                 parameters.get("classification", 0), "Unable to set 'classification': "
             )
             wanted.lease = _lease(parameters, shared_memory, call)
             if wanted.lease is not None:
                 wanted.kind = "shared"
-            elif as_bool(parameters.get("binary_data", False), "Unable to parse 'binary_data': "):
+            elif jsontext.as_bool(
+                parameters.get("binary_data", False), "Unable to parse 'binary_data': "
+            ):
                 wanted.kind = "binary"
         outputs.setdefault(name, wanted)  # KS27
     call.outputs = outputs
@@ -433,7 +417,7 @@ def _check_shared_output(parameters: Mapping[str, Any]) -> None:
         raise InvalidArgumentError(
             "Output can't set both 'shared_memory_region' and 'classification'"
         )
-    if as_bool(parameters.get("binary_data", False), "Unable to set 'binary_data': "):
+    if jsontext.as_bool(parameters.get("binary_data", False), "Unable to set 'binary_data': "):
         raise InvalidArgumentError("Output can't set both 'shared_memory_region' and 'binary_data'")
 
 
@@ -458,7 +442,7 @@ class JsonTemplates:
             return None
         return template.call(data, start, request_id)
 
-    def remember(self, text: bytes, inputs: Sequence[WireInput], call: InferCall) -> None:
+    def remember(self, text: bytes, inputs: Sequence[wire.WireInput], call: InferCall) -> None:
         """Store the template of a text, if other requests can use it."""
         rest, request_id = _split(text)
         # A second id counts, not the first.
@@ -524,7 +508,7 @@ def encode_infer(
         array = made
         if wanted.classes:
             classes = labels(model_name, model_version, name)
-            array = classify(made, wanted.classes, batches, classes)
+            array = wire.classify(made, wanted.classes, batches, classes)
         datatype = datatype_of(array)
         shape = shape_of(array)
         if wanted.kind == "binary":
@@ -537,15 +521,15 @@ def encode_infer(
             members.append(b'%s,"data":%s}' % (_output(name, datatype, shape), data))
         else:
             assert wanted.lease is not None
-            write_shared(wanted.lease, array, name)
+            wire.write_shared(wanted.lease, array, name)
             members.append(_output(name, datatype, shape) + b"}")
     if call.leases:
         call.check_leases()
     request_id = call.request_id
     text = b'%s%s%s,"outputs":[%s]}' % (
-        b'{"id":%s,' % dumps(request_id) if request_id else b"{",
+        b'{"id":%s,' % jsontext.dumps(request_id) if request_id else b"{",
         _model(model_name, model_version),
-        b',"parameters":' + dumps(dict(parameters)) if parameters else b"",
+        b',"parameters":' + jsontext.dumps(dict(parameters)) if parameters else b"",
         b",".join(members),
     )
     return Answer([text, *blobs], len(text) if blobs else 0)
@@ -554,14 +538,14 @@ def encode_infer(
 # Cached, as most responses share these parts.
 @lru_cache(maxsize=256)
 def _model(name: str, version: int) -> bytes:
-    return b'"model_name":%s,"model_version":"%d"' % (dumps(name), version)
+    return b'"model_name":%s,"model_version":"%d"' % (jsontext.dumps(name), version)
 
 
 @lru_cache(maxsize=1024)
 def _output(name: str, datatype: str, shape: tuple[int, ...]) -> bytes:
     dims = ",".join(map(str, shape))
     return b'{"name":%s,"datatype":"%s","shape":[%s]' % (
-        dumps(name), datatype.encode(), dims.encode(),
+        jsontext.dumps(name), datatype.encode(), dims.encode(),
     )  # fmt: skip
 
 
@@ -574,7 +558,7 @@ def _binary_output(name: str, datatype: str, shape: tuple[int, ...], size: int) 
 def _copied(array: Array) -> bytes | memoryview:
     """Return a copy of an output's bytes: the model may reuse its memory."""
     if type(array) is not np.ndarray or array.nbytes < LONG or array.dtype.kind in "OSU":
-        return wire_bytes(array)
+        return wire.wire_bytes(array)
     data = buffers.acquire(array.nbytes)
     np.copyto(np.ndarray(array.shape, array.dtype, data), array)
     return data
@@ -595,8 +579,8 @@ def json_elements(array: Array, datatype: str) -> bytes:
         )
     host = to_numpy(array)
     if datatype != "BYTES":
-        return write_array(host)
-    return dumps(
+        return jsontext.write_array(host)
+    return jsontext.dumps(
         [
             item.decode("utf-8", "surrogateescape") if isinstance(item, bytes) else str(item)
             for item in host.reshape(-1).tolist()

@@ -20,6 +20,7 @@ from nbtriton.common.errors import InternalError, InvalidArgumentError
 from nbtriton.model.config._proto import messages
 from nbtriton.model.tensors import DATATYPES, datatype_of, numpy_dtype, shape_of
 from nbtriton.serving.frontends.buffers import LONGEST, TemplateCache
+from nbtriton.serving.frontends.kserve import wire
 from nbtriton.serving.frontends.kserve.call import (
     SEQUENCE_FLAGS,
     InferCall,
@@ -37,13 +38,6 @@ from nbtriton.serving.frontends.kserve.messages import (
     set_parameters,
     top_fields,
     varint,
-)
-from nbtriton.serving.frontends.kserve.wire import (
-    WireInput,
-    classify,
-    duplicate_input,
-    wire_bytes,
-    write_shared,
 )
 
 if TYPE_CHECKING:
@@ -380,7 +374,7 @@ def _check_names(request: Any, call: InferCall) -> None:
     names: set[str] = set()
     for tensor in request.inputs:
         if tensor.name in names:
-            raise duplicate_input(tensor.name, call.request_id)
+            raise wire.duplicate_input(tensor.name, call.request_id)
         names.add(tensor.name)
 
 
@@ -390,8 +384,8 @@ def _read_inputs(
     signature: ModelSignature,
     shared_memory: SharedMemory | ShortReads,
     call: InferCall,
-) -> list[WireInput]:
-    inputs: list[WireInput] = []
+) -> list[wire.WireInput]:
+    inputs: list[wire.WireInput] = []
     raw = request.raw_input_contents
     index = 0
     model = request.model_name
@@ -422,7 +416,7 @@ def _read_inputs(
             raise InvalidArgumentError(
                 f"unable to find data for input tensor '{name}' for model '{model}' in request."
             )
-        inputs.append(WireInput(name, tensor.datatype, tuple(tensor.shape), data))
+        inputs.append(wire.WireInput(name, tensor.datatype, tuple(tensor.shape), data))
     return inputs
 
 
@@ -568,7 +562,7 @@ def encode_response(
         wanted = call.wanted(name)
         if wanted.classes:
             classes = labels(model_name, model_version, name)
-            array = classify(array, wanted.classes, batches, classes)  # noqa: PLW2901
+            array = wire.classify(array, wanted.classes, batches, classes)  # noqa: PLW2901
         elif wanted.lease is None and type(array) is np.ndarray and array.flags.c_contiguous:
             fields = _plain_fields(name, array.dtype, array.shape)
             if fields is not None:
@@ -577,10 +571,10 @@ def encode_response(
                 continue
         parts.append(_output_field(name, datatype_of(array), shape_of(array)))
         if wanted.lease is not None:
-            write_shared(wanted.lease, array, name)
+            wire.write_shared(wanted.lease, array, name)
             raw.append(b"\x32\x00")
             continue
-        blob = wire_bytes(array)
+        blob = wire.wire_bytes(array)
         raw += (b"\x32", varint(len(blob)), blob)
     if call.leases:
         call.check_leases()

@@ -21,25 +21,16 @@ from nbtriton.common.errors import (
     UnsupportedError,
 )
 from nbtriton.common.packages import needed
-from nbtriton.model.tensors import (
-    DATATYPES,
-    Array,
-    datatype_of,
-    deserialize_bytes,
-    format_shape,
-    kind_of,
-    numpy_dtype,
-    serialize_bytes,
-    to_numpy,
-)
+from nbtriton.model import tensors
 
 if TYPE_CHECKING:
-    from nbtriton.model.tensors import Array
     from nbtriton.runtime.engine import ModelSignature
     from nbtriton.serving.frontends.kserve.shared_memory import Lease
 
 # Datatypes whose bytes numpy can view.
-DTYPES = {name: numpy_dtype(name) for name in DATATYPES if name not in ("BYTES", "BF16")}
+DTYPES = {
+    name: tensors.numpy_dtype(name) for name in tensors.DATATYPES if name not in ("BYTES", "BF16")
+}
 # Or a torch tensor of bytes, for shared memory on a GPU.
 Data = bytes | memoryview | np.ndarray[Any, Any] | Any
 
@@ -117,7 +108,7 @@ def arrays_of(
     *,
     request_id: str = "",
     outputs: Sequence[str] = (),
-) -> dict[str, Array]:
+) -> dict[str, tensors.Array]:
     """Return the inputs as arrays that view the client's bytes.
 
     Parameters
@@ -136,7 +127,7 @@ def arrays_of(
         The bytes do not match datatype and shape, with Triton's text. An error of the engine about
         datatype or shape comes first, as in Triton.
     """
-    arrays: dict[str, Array] = {}
+    arrays: dict[str, tensors.Array] = {}
     for tensor in inputs:
         dtype = DTYPES.get(tensor.datatype)
         data = tensor.data
@@ -157,7 +148,7 @@ def arrays_of(
     return arrays
 
 
-def _view(shape: tuple[int, ...], dtype: np.dtype[Any], data: Data) -> Array:
+def _view(shape: tuple[int, ...], dtype: np.dtype[Any], data: Data) -> tensors.Array:
     try:
         if type(data) is np.ndarray:
             return data.reshape(shape)
@@ -178,7 +169,7 @@ def _is_device(data: object) -> bool:
     return not isinstance(data, bytes | memoryview | np.ndarray | list)
 
 
-def _device_view(shape: tuple[int, ...], dtype: np.dtype[Any], data: Any) -> Array:
+def _device_view(shape: tuple[int, ...], dtype: np.dtype[Any], data: Any) -> tensors.Array:
     """Return bytes on a GPU as a tensor; torch's types have numpy's names."""
     torch = sys.modules["torch"]
     if dtype.kind == "b":
@@ -188,7 +179,7 @@ def _device_view(shape: tuple[int, ...], dtype: np.dtype[Any], data: Any) -> Arr
     return data.view(getattr(torch, dtype.name)).reshape(shape)
 
 
-def _rare(tensor: WireInput) -> Array | None:
+def _rare(tensor: WireInput) -> tensors.Array | None:
     """Return an array of BYTES or BF16; None if the bytes do not fit the shape."""
     count = _product(tensor.shape)
     if _is_device(tensor.data):
@@ -205,7 +196,7 @@ def _rare(tensor: WireInput) -> Array | None:
         if raw is None:
             return None
         try:
-            return raw.view(numpy_dtype("BF16")).reshape(tensor.shape)
+            return raw.view(tensors.numpy_dtype("BF16")).reshape(tensor.shape)
         except UnsupportedError:  # no ml_dtypes: only torch has BF16
             with needed("a BF16 tensor"):
                 import torch
@@ -223,7 +214,7 @@ def _bytes_array(tensor: WireInput, count: int) -> np.ndarray[Any, Any] | None:
         array[:] = tensor.data
     else:
         try:
-            array = deserialize_bytes(_view_of(tensor.data), count)
+            array = tensors.deserialize_bytes(_view_of(tensor.data), count)
         except InvalidArgumentError:
             return None
         if len(array) != count:
@@ -238,7 +229,7 @@ def _refuse(
     by_name = {tensor.name: tensor for tensor in inputs}
     claims = {
         tensor.name: (
-            tensor.datatype if tensor.datatype in DATATYPES else "<invalid>",
+            tensor.datatype if tensor.datatype in tensors.DATATYPES else "<invalid>",
             tensor.shape,
         )
         for tensor in inputs
@@ -315,7 +306,9 @@ def _check_strings(tensor: WireInput, count: int, model: str, prefix: str) -> No
 
 
 def _too_large(shape: Sequence[int]) -> InvalidArgumentError:
-    return InvalidArgumentError(f"shape {format_shape(shape)} has too many or too large dimensions")
+    return InvalidArgumentError(
+        f"shape {tensors.format_shape(shape)} has too many or too large dimensions"
+    )
 
 
 def _size(data: Data | list[bytes]) -> int:
@@ -360,19 +353,19 @@ def raw_input(signature: ModelSignature, body: bytes | memoryview) -> WireInput:
     return WireInput(spec.name, spec.datatype, shape, body, label="raw_input")
 
 
-def wire_bytes(array: Array) -> bytes:
+def wire_bytes(array: tensors.Array) -> bytes:
     """Return a copy of an output's bytes in the protocol's layout, from any device."""
     if type(array) is np.ndarray:
-        return serialize_bytes(array) if array.dtype.kind in "OSU" else array.tobytes()
-    if kind_of(array) == "torch":
+        return tensors.serialize_bytes(array) if array.dtype.kind in "OSU" else array.tobytes()
+    if tensors.kind_of(array) == "torch":
         torch = sys.modules["torch"]
         if array.dtype is torch.bfloat16:
             bits: bytes = array.detach().cpu().contiguous().view(torch.int16).numpy().tobytes()
             return bits
-    return to_numpy(array).tobytes()
+    return tensors.to_numpy(array).tobytes()
 
 
-def write_shared(lease: Lease, array: Array, name: str) -> None:
+def write_shared(lease: Lease, array: tensors.Array, name: str) -> None:
     """Write an output's bytes to the beginning of a shared-memory region.
 
     Parameters
@@ -403,9 +396,9 @@ def write_shared(lease: Lease, array: Array, name: str) -> None:
     lease.write(data)
 
 
-def _write_device(region: Any, array: Array, name: str) -> None:
+def _write_device(region: Any, array: tensors.Array, name: str) -> None:
     torch = sys.modules["torch"]
-    if kind_of(array) == "torch":
+    if tensors.kind_of(array) == "torch":
         data = array.detach().contiguous().reshape(-1).view(torch.uint8)
     else:
         data = torch.frombuffer(bytearray(wire_bytes(array)), dtype=torch.uint8)
@@ -431,7 +424,7 @@ _UNSUPPORTED = ("BOOL", "FP16", "BF16", "BYTES")
 
 
 def classify(
-    array: Array, count: int, batches: bool, labels: Sequence[str]
+    array: tensors.Array, count: int, batches: bool, labels: Sequence[str]
 ) -> np.ndarray[Any, Any]:
     """Return the `count` largest values of each batch entry, largest first.
 
@@ -455,12 +448,12 @@ def classify(
     InvalidArgumentError
         The datatype has no order in Triton.
     """
-    datatype = datatype_of(array)
+    datatype = tensors.datatype_of(array)
     if datatype in _UNSUPPORTED:
         raise InvalidArgumentError(
             f"class result not available for output due to unsupported type '{datatype}'"
         )
-    host = to_numpy(array)
+    host = tensors.to_numpy(array)
     batch = host.shape[0] if batches and host.ndim else 0
     size = math.prod(host.shape[1:] if batch else host.shape)
     rows = host.reshape(max(1, batch), size)

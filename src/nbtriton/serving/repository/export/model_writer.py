@@ -29,19 +29,8 @@ from nbtriton.model.config import (
 )
 from nbtriton.runtime.engine import Server
 from nbtriton.runtime.engine.lifecycle.loading import model_directory
-from nbtriton.runtime.workers.environment import (
-    MODEL_DIRECTORY,
-    describe,
-    environment_path,
-    interpreter_of,
-)
-from nbtriton.serving.repository.export.modelfile import (
-    ModelFile,
-    class_file,
-    estimator_file,
-    function_file,
-    torch_file,
-)
+from nbtriton.runtime.workers import environment
+from nbtriton.serving.repository.export import modelfile
 
 # Fields of completion that a file keeps; the others are Triton's defaults.
 _COMPLETED = (
@@ -173,12 +162,12 @@ class ModelWriter:
             self._name, tuple(versions), kind, carried, missing, tuple(dict.fromkeys(notes))
         )
 
-    def _write_version(self, version: int, place: Path) -> tuple[str, ModelFile]:
+    def _write_version(self, version: int, place: Path) -> tuple[str, modelfile.ModelFile]:
         """Write one version; return its kind, and its ``model.py`` if it has one."""
         name, config = self._name, self._config
         if is_ensemble(config):
             (place / ".keep").touch()  # git and zip skip an empty directory
-            return "ensemble", ModelFile()
+            return "ensemble", modelfile.ModelFile()
         if self._inspection.forms_own_batches(name, version):
             self._notes.append(
                 f"model '{name}' has custom batching in Python, which Triton takes as a C library only: "
@@ -188,7 +177,7 @@ class ModelWriter:
         reason = stand_in_reason(completed)
         source = self._inspection.served(name, version)
         if reason:
-            return self._write_stand_in(reason, source, version, place), ModelFile()
+            return self._write_stand_in(reason, source, version, place), modelfile.ModelFile()
         if isinstance(source, Path):
             if completed.runtime == "model.py":
                 self._notes.append(
@@ -196,16 +185,16 @@ class ModelWriter:
                     "which is not written: Triton needs its folder among its backends"
                 )
             _copy_files(source, place, config)
-            return "files", ModelFile()
+            return "files", modelfile.ModelFile()
         if source is None:
             (place / ".keep").touch()
-            return "configuration", ModelFile()
+            return "configuration", modelfile.ModelFile()
         native = exporter_of(completed.backend).write(source, completed, config, place)
         if native:
             config.ClearField("default_model_filename")
-            return native, ModelFile()
+            return native, modelfile.ModelFile()
         if isinstance(source, type):
-            file = class_file(source, carry=self._carry)
+            file = modelfile.class_file(source, carry=self._carry)
             return "class", self._write_python(file, place)
         if isinstance(source, FunctionType):
             if len(config.batch_input):
@@ -214,7 +203,7 @@ class ModelWriter:
                     "its function will not get them there"
                 )
             streams = completed.model_transaction_policy.decoupled
-            file = function_file(source, streams=streams, carry=self._carry)
+            file = modelfile.function_file(source, streams=streams, carry=self._carry)
             return "function", self._write_python(file, place)
         if is_pipeline(source):
             raise UnsupportedError(
@@ -225,7 +214,7 @@ class ModelWriter:
             )
         if is_predictor(source):
             outputs = [tensor.name for tensor in completed.output]
-            file = estimator_file(source, outputs, completed.input[0].name)
+            file = modelfile.estimator_file(source, outputs, completed.input[0].name)
             package = type(source).__module__.partition(".")[0]
             self._notes.append(
                 f"model '{name}' is pickled: the server needs the same version of {package}"
@@ -233,7 +222,7 @@ class ModelWriter:
             return "estimator", self._write_python(file, place)
         return self._write_module(source, completed, place)
 
-    def _write_python(self, file: ModelFile, place: Path) -> ModelFile:
+    def _write_python(self, file: modelfile.ModelFile, place: Path) -> modelfile.ModelFile:
         file.write(place)
         self._config.backend = "python"
         self._config.ClearField("default_model_filename")
@@ -241,7 +230,7 @@ class ModelWriter:
 
     def _write_module(
         self, module: object, completed: ModelConfig, place: Path
-    ) -> tuple[str, ModelFile]:
+    ) -> tuple[str, modelfile.ModelFile]:
         if not hasattr(module, "forward"):
             raise UnsupportedError(
                 f"model '{completed.name}' is a {type(module).__name__}, which has no file",
@@ -257,11 +246,13 @@ class ModelWriter:
         if self._torch == "export":
             save_program(module, completed, place / "model.pt2")
             config.default_model_filename = "model.pt2"
-            return "torch.export", ModelFile()
+            return "torch.export", modelfile.ModelFile()
         self._notes += save_torchscript(module, completed, place / "model.pt")
         if self._torch == "torchscript":
-            return "TorchScript", ModelFile()
-        return "TorchScript in model.py", self._write_python(torch_file("model.pt"), place)
+            return "TorchScript", modelfile.ModelFile()
+        return "TorchScript in model.py", self._write_python(
+            modelfile.torch_file("model.pt"), place
+        )
 
     def _write_stand_in(self, reason: str, source: object, version: int, place: Path) -> str:
         """Copy the files of a stand-in's directory, including the model's file if only its backend is missing."""
@@ -450,7 +441,7 @@ def write_environment(
     UnavailableError
         Packing failed, with the last lines of output.
     """
-    path = environment_path(config, source if isinstance(source, Path) else None)
+    path = environment.environment_path(config, source if isinstance(source, Path) else None)
     if path is None:
         return []
     if path.is_dir():
@@ -463,7 +454,7 @@ def write_environment(
         if not archive.exists():
             shutil.copyfile(path, archive)
         notes = []
-    place = f"{MODEL_DIRECTORY}/{archive.relative_to(folder)}"
+    place = f"{environment.MODEL_DIRECTORY}/{archive.relative_to(folder)}"
     config.parameters[EXECUTION_ENV_PATH].string_value = place
     return notes
 
@@ -490,8 +481,8 @@ def _pack(folder: Path, archive: Path, python_prefix: str | None) -> None:
 
 
 def _notes(model: str, folder: Path, archive: Path, python_prefix: str | None) -> list[str]:
-    python = interpreter_of(folder)
-    version, numpy = describe(folder, python, {})
+    python = environment.interpreter_of(folder)
+    version, numpy = environment.describe(folder, python, {})
     minor = ".".join(version.split(".")[:2])
     notes = [
         (

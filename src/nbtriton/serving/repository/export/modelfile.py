@@ -17,18 +17,7 @@ import numpy as np
 
 from nbtriton.backends.signature import read_signature
 from nbtriton.common.errors import InvalidArgumentError, UnsupportedError, nearest
-from nbtriton.serving.repository.export.sources import (
-    annotation_names,
-    defined_names,
-    free_names,
-    import_line,
-    is_local,
-    is_notebooks_own,
-    namespace_of,
-    source_of,
-    split_future,
-    split_imports,
-)
+from nbtriton.serving.repository.export import sources
 
 _CLASS = "TritonPythonModel"
 # Longer values are written to files.
@@ -81,10 +70,10 @@ def class_file(model: type, *, carry: Collection[str] | bool = ()) -> ModelFile:
     carry : collection of str or bool
         Notebook variables to include; True for all that the class uses.
     """
-    text = source_of(model)
+    text = sources.source_of(model)
     if model.__name__ != _CLASS:
         text = f"{text.rstrip()}\n\n\n{_CLASS} = {model.__name__}\n"
-    return _complete(text, namespace_of(model), carry)
+    return _complete(text, sources.namespace_of(model), carry)
 
 
 def function_file(
@@ -100,7 +89,7 @@ def function_file(
     carry : collection of str or bool
         As in `class_file`.
     """
-    text, namespace = source_of(function), namespace_of(function)
+    text, namespace = sources.source_of(function), sources.namespace_of(function)
     kinds = read_signature(function).kinds
     once = streams and not inspect.isgeneratorfunction(function)
     template = wrapper(function.__name__, kinds, streams=streams, once=once)
@@ -112,7 +101,7 @@ def function_file(
     for kind in ("torch", "cupy"):
         if kind in kinds.values():
             needed[kind] = sys.modules[kind]
-    own = defined_names(text) | set(free_names(text))
+    own = sources.defined_names(text) | set(sources.free_names(text))
     for alias, module in needed.items():
         # The cell may use the same name for another value.
         taken = alias in own and namespace.get(alias) is not module
@@ -178,7 +167,7 @@ class _Resolver:
 
     def resolve(self, text: str) -> None:
         """Resolve all names that a text uses and does not define."""
-        for name in free_names(text):
+        for name in sources.free_names(text):
             if name not in self._resolved:
                 self._resolved.add(name)
                 self._resolve(name)
@@ -189,14 +178,18 @@ class _Resolver:
             return
         value = self.namespace[name]
         is_carried = self.carry is True or (self.carry is not False and name in self.carry)
-        line = None if is_notebooks_own(value, self.namespace) else import_line(name, value)
+        line = (
+            None
+            if sources.is_notebooks_own(value, self.namespace)
+            else sources.import_line(name, value)
+        )
         if line is None:
             if is_carried:
                 self.file.carried[name] = self._carry(name, value)
             else:
                 self.file.missing[name] = _describe(value)
             return
-        place = is_local(value)
+        place = sources.is_local(value)
         if place is not None:
             if _is_ours(value):
                 self.file.missing[name] = "nbtriton itself, which a Triton server does not have"
@@ -209,8 +202,8 @@ class _Resolver:
         self.imports.append(line)
 
     def _carry(self, name: str, value: Any) -> str:
-        if is_notebooks_own(value, self.namespace):
-            text = source_of(value)
+        if sources.is_notebooks_own(value, self.namespace):
+            text = sources.source_of(value)
             self.resolve(text)
             self.definitions.append(text.strip() + "\n")
             return "its source"
@@ -269,13 +262,13 @@ def _complete(text: str, namespace: Mapping[str, Any], carry: Collection[str] | 
     resolver = _Resolver(namespace, carry)
     resolver.resolve(text)
     # With this line annotations are never evaluated: Triton does not need them.
-    if unneeded := annotation_names(text) & {*resolver.file.missing}:
-        if "annotations" not in split_future(text)[0]:
+    if unneeded := sources.annotation_names(text) & {*resolver.file.missing}:
+        if "annotations" not in sources.split_future(text)[0]:
             text = f"from __future__ import annotations\n{text}"
         for name in unneeded:
             del resolver.file.missing[name]
-    future, rest = split_future(text)
-    head, body = split_imports(rest)
+    future, rest = sources.split_future(text)
+    head, body = sources.split_imports(rest)
     imports = sorted(dict.fromkeys(resolver.imports), key=lambda line: (line[:4] == "from", line))
     head = "\n".join(part for part in ("\n".join(imports), head.strip("\n")) if part)
     values = "\n".join(resolver.assignments)
