@@ -30,10 +30,9 @@ from nbtriton.serving.frontends.kserve.proto_codec import (
     parse_at_once,
     read_request,
     read_request_id,
-    read_version,
 )
 from nbtriton.serving.frontends.kserve.shared_memory import SharedMemory
-from nbtriton.serving.frontends.kserve.wire import MOST_STRINGS
+from nbtriton.serving.frontends.kserve.wire import MOST_STRINGS, read_version
 from tests.frontends.grpc_support import infer, tensor
 
 SIGNATURE = ModelSignature(

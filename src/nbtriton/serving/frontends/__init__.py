@@ -225,19 +225,15 @@ def serve(server: Server, **options: Unpack[EndpointSettings]) -> Endpoints:
     added = _added({name: given.pop(name) for name in list(given) if _is_extensions(name)})
     given = read_settings("serve", ENDPOINTS, given)
     check(given, _OBJECTS)
-    http_port, grpc_port, metrics_port = (
-        given["http_port"],
-        given["grpc_port"],
-        given["metrics_port"],
-    )
     host, log = given["host"], given["log"]
-    hosts = {
-        "http": (http_port, host),
-        "grpc": (grpc_port, host if given["grpc_host"] is None else given["grpc_host"]),
-        "metrics": (metrics_port, host if given["metrics_host"] is None else given["metrics_host"]),
+    # Port and address of each protocol, the port None for none.
+    places: dict[str, tuple[int | None, str]] = {
+        "http": (given["http_port"], host),
+        "grpc": (given["grpc_port"], given["grpc_host"] or host),
+        "metrics": (given["metrics_port"], given["metrics_host"] or host),
         **{name: (port, host) for name, (_, port, _) in added.items()},
     }
-    for address in sorted({at for port, at in hosts.values() if port is not None}):
+    for address in sorted({at for port, at in places.values() if port is not None}):
         if not _is_loopback(address):
             warnings.warn(
                 f"nbtriton listens on {address}: everyone who can reach this machine can run its "
@@ -264,47 +260,37 @@ def serve(server: Server, **options: Unpack[EndpointSettings]) -> Endpoints:
     )
     thread = LoopThread("nbtriton-endpoints")
     endpoints = Endpoints(service, thread, host, own_log=log is None)
-    protocol = "grpc"
+    protocol = ""
     try:
-        # First, as in Triton: a client that finds the server ready over HTTP may call it over gRPC.
-        if grpc_port is not None:
-            from nbtriton.serving.frontends.grpc.endpoint import GrpcEndpoint
-
-            endpoints.add(
-                "grpc",
-                GrpcEndpoint(
-                    service, hosts["grpc"][1], grpc_port, thread, options=given["grpc_options"],
-                    restricted=given["grpc_restricted"], tls=given["grpc_tls"],
-                ).listener,
-            )  # fmt: skip
-        protocol = "http"
-        if http_port is not None:
-            handle = Handlers(service, thread.join_batch).handle
-            endpoints.add(
-                "http",
-                HttpListener(
-                    handle, host, http_port, service.limits, service.trace, thread,
-                    keep_fields=forwards is not None, tls=given["http_tls"],
-                ),
-            )  # fmt: skip
         text_of_metrics = Metrics(server, given["metrics"] or MetricsConfig()).text
-        for protocol, (kind, port, own) in added.items():
-            handle = kind(service, own, text_of_metrics, thread.join_batch).handle
-            endpoints.add(
-                protocol,
-                HttpListener(
-                    handle, host, port, service.limits, service.trace, thread, tls=given["http_tls"]
-                ),
-            )
-        protocol = "metrics"
-        if metrics_port is not None:
-            answer = _MetricsHandler(text_of_metrics)
-            endpoints.add(
-                "metrics",
-                HttpListener(
-                    answer, hosts["metrics"][1], metrics_port, service.limits, service.trace, thread
-                ),
-            )
+        handlers: dict[str, Any] = {
+            "http": Handlers(service, thread.join_batch).handle,
+            **{
+                name: kind(service, own, text_of_metrics, thread.join_batch).handle
+                for name, (kind, _, own) in added.items()
+            },
+            "metrics": _MetricsHandler(text_of_metrics),
+        }
+        # gRPC first, as in Triton: a client that finds the server ready over HTTP may call it over gRPC.
+        for protocol in ("grpc", *handlers):
+            port, address = places[protocol]
+            if port is None:
+                continue
+            listener: Listener[Any]
+            if protocol == "grpc":
+                from nbtriton.serving.frontends.grpc.endpoint import GrpcEndpoint
+
+                listener = GrpcEndpoint(
+                    service, thread, address, port, options=given["grpc_options"],
+                    restricted=given["grpc_restricted"] or {}, tls=given["grpc_tls"],
+                )  # fmt: skip
+            else:
+                listener = HttpListener(
+                    handlers[protocol], service, thread, address, port,
+                    keep_fields=protocol == "http" and forwards is not None,
+                    tls=None if protocol == "metrics" else given["http_tls"],
+                )  # fmt: skip
+            endpoints.add(protocol, listener)
     except UnavailableError as error:
         endpoints.close()
         if not error.hint:  # an address, not a port

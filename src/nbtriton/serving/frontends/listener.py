@@ -16,8 +16,7 @@ from typing import Generic, Protocol, TypeVar
 
 from nbtriton.common.errors import InvalidArgumentError, UnavailableError
 from nbtriton.serving.frontends.loop import TURN_S, LoopThread
-from nbtriton.serving.frontends.service import Limits
-from nbtriton.serving.frontends.tracing import Tracing
+from nbtriton.serving.frontends.service import Service
 
 # Backlog of connections to be accepted, if the system allows it; further clients try again after a second.
 # Triton's 1024 are full when 10,000 clients connect at once to a busy machine.
@@ -75,9 +74,8 @@ class Listener(ABC, Generic[_C]):
     ----------
     sock : socket
         Bound by `listen`.
-    limits : Limits
-    tracing : Tracing
-        Tells whether the arrival times of requests are recorded.
+    service : Service
+        The server, with its limits and traces.
     thread : LoopThread
         Its event loop; several listeners may share one.
     tls : ssl.SSLContext, optional
@@ -92,13 +90,12 @@ class Listener(ABC, Generic[_C]):
     def __init__(
         self,
         sock: socket.socket,
-        limits: Limits,
-        tracing: Tracing,
+        service: Service,
         thread: LoopThread,
         tls: ssl.SSLContext | None = None,
     ) -> None:
-        self.limits = limits
-        self.tracing = tracing
+        self.limits = service.limits
+        self.tracing = service.trace
         self.thread = thread
         self._socket = sock
         self.port: int = sock.getsockname()[1]

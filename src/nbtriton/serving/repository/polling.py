@@ -6,7 +6,6 @@ Every error here is a *poll failure* of Triton's: the reason is logged, and not 
 from __future__ import annotations
 
 import base64
-import binascii
 import contextlib
 import logging
 import re
@@ -337,24 +336,15 @@ class Override:
             A parameter is unknown to Triton or of the wrong type, with the text of Triton's HTTP
             endpoint.
         """
-        files: dict[str, bytes] = {}
-        config = None
-        for key, value in parameters.items():
-            if key == "config":
-                if not isinstance(value, str):
-                    raise InternalError("attempt to access JSON non-string as string")
-                config = value
-            elif key.startswith(_FILE):
-                if not isinstance(value, str | bytes):
-                    raise InternalError("attempt to access JSON non-string as string")
-                # Relative to the directory, even with a leading slash.
-                files[key.removeprefix(_FILE).lstrip("/")] = _decoded(value)
-            else:
-                raise InternalError(
-                    "unexpected error on creating Triton parameter",
-                    hint=f"unrecognized load parameter '{key}'.",
-                )
-        return cls(config, files) if parameters else None
+        given = load_parameters(parameters)
+        # Relative to the directory, even with a leading slash.
+        files = {
+            key.removeprefix(_FILE).lstrip("/"): value
+            for key, value in given.items()
+            if isinstance(value, bytes)
+        }
+        config = given.get("config")
+        return cls(None if config is None else str(config), files) if given else None
 
     def parse_config(self) -> ModelConfig:
         """Return the configuration.
@@ -408,6 +398,28 @@ class Override:
                 ) from None
 
 
+def load_parameters(parameters: Mapping[str, Any]) -> dict[str, str | bytes]:
+    """Return the parameters of a load request; contents of files are bytes, or base64 text over HTTP.
+
+    Raises
+    ------
+    InternalError
+        A parameter is unknown to Triton or of the wrong type, with the text of Triton's HTTP endpoint.
+    """
+    found: dict[str, str | bytes] = {}
+    for key, value in parameters.items():
+        is_file = key.startswith(_FILE)
+        if not isinstance(value, str) and not (is_file and isinstance(value, bytes)):
+            raise InternalError("attempt to access JSON non-string as string")
+        if not is_file and key != "config":
+            raise InternalError(
+                "unexpected error on creating Triton parameter",
+                hint=f"unrecognized load parameter '{key}'.",
+            )
+        found[key] = decode_base64(value) if is_file and isinstance(value, str) else value
+    return found
+
+
 def _stays_inside(path: str) -> bool:
     parts = PurePosixPath(path).parts
     return bool(parts) and not (".." in parts or PurePosixPath(path).is_absolute() or "\0" in path)
@@ -428,13 +440,8 @@ def _paths_of(config: ModelConfig) -> Iterator[tuple[str, str]]:
             yield "data_file", initial.data_file
 
 
-def _decoded(value: str | bytes) -> bytes:
-    """Decode base64 as Triton does, skipping other characters (KS61)."""
-    if isinstance(value, bytes):
-        return value
-    digits = re.sub(r"[^A-Za-z0-9+/]", "", value)
+def decode_base64(text: str) -> bytes:
+    """Decode base64 as libb64 does: skip other characters, drop an incomplete end (KS61)."""
+    digits = re.sub(r"[^A-Za-z0-9+/]", "", text)
     digits = digits[: len(digits) - (len(digits) % 4 == 1)]
-    try:
-        return base64.b64decode(digits + "=" * (-len(digits) % 4))
-    except binascii.Error:
-        return b""
+    return base64.b64decode(digits + "=" * (-len(digits) % 4))

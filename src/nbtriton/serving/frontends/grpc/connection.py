@@ -38,8 +38,7 @@ from nbtriton.serving.frontends.http2.hpack import HeaderBlock
 from nbtriton.serving.frontends.http2.streams import Http2Stream
 from nbtriton.serving.frontends.listener import Listener, Tls, listen
 from nbtriton.serving.frontends.loop import TURN_S, LoopThread
-from nbtriton.serving.frontends.service import Limits
-from nbtriton.serving.frontends.tracing import Tracing
+from nbtriton.serving.frontends.service import Service
 
 # Limit of asyncio's write buffer, in bytes.
 _UNSENT = 1 << 20
@@ -306,19 +305,17 @@ class GrpcListener(Listener[GrpcConnection]):
 
     Parameters
     ----------
-    host, port
-        Where to listen; 0 for any free port.
     handlers : mapping of bytes to handler
         By full method name, such as ``b"/grpc.health.v1.Health/Check"``.
-    limits : Limits
-        Resources that one client may use.
-    tracing : Tracing
-        Tells whether the arrival times of messages are recorded.
+    after_messages : callable
+        Called on the loop after all messages that arrived together are dispatched; must not raise.
+    service : Service
     thread : LoopThread
         Its event loop; several listeners may share one.
-    options : ChannelArguments
-    after_messages : callable, optional
-        Called on the loop after all messages that arrived together are dispatched; must not raise.
+    host, port
+        Where to listen; 0 for any free port.
+    options : sequence of (name, value)
+        gRPC's channel arguments, such as ``("grpc.keepalive_time_ms", 7200000)``.
     tls : Tls, optional
         Enables TLS.
 
@@ -330,18 +327,18 @@ class GrpcListener(Listener[GrpcConnection]):
 
     def __init__(
         self,
+        handlers: Mapping[bytes, Handler],
+        after_messages: Callable[[], object],
+        service: Service,
+        thread: LoopThread,
         host: str,
         port: int,
-        handlers: Mapping[bytes, Handler],
-        limits: Limits,
-        tracing: Tracing,
-        thread: LoopThread,
         *,
-        options: ChannelArguments,
-        after_messages: Callable[[], object] = lambda: None,
+        options: Sequence[tuple[str, int | str]] = (),
         tls: Tls | None = None,
     ) -> None:
-        self.options = options
+        self.options = ChannelArguments.parse(options)
+        limits = service.limits
         # gRPC's limit of a call's header fields; a call beyond fails with RESOURCE_EXHAUSTED.
         fields = max(limits.header_bytes * 5 // 4, 16 << 10)
         self.http2_limits = Http2Limits(limits.calls, fields)
@@ -356,7 +353,7 @@ class GrpcListener(Listener[GrpcConnection]):
             raise UnavailableError(
                 f"failed to listen for gRPC on {address}", hint="is it in use?"
             ) from None
-        super().__init__(sock, limits, tracing, thread, context)
+        super().__init__(sock, service, thread, context)
 
     def make_connection(self) -> GrpcConnection:
         return GrpcConnection(self)

@@ -1,9 +1,13 @@
-"""KServe v2 over gRPC: the endpoint that `nbtriton.serving.frontends.serve` opens on ``grpc_port``."""
+"""KServe v2 over gRPC: the endpoint that `nbtriton.serving.frontends.serve` opens on ``grpc_port``.
+
+Unary methods except inference: GS10 to GS12, KS16, KS61, KS70, KS71.
+"""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +22,7 @@ from nbtriton.common.errors import (
 )
 from nbtriton.model.config._proto import messages
 from nbtriton.serving.frontends.grpc.calls import CallListener, Handler, StreamCall, UnaryCall
-from nbtriton.serving.frontends.grpc.connection import ChannelArguments, GrpcListener
+from nbtriton.serving.frontends.grpc.connection import GrpcListener
 from nbtriton.serving.frontends.grpc.inference import GrpcInference, InferStream
 from nbtriton.serving.frontends.kserve.messages import (
     HEALTH,
@@ -27,7 +31,8 @@ from nbtriton.serving.frontends.kserve.messages import (
     HealthCheckRequest,
     health_response,
 )
-from nbtriton.serving.frontends.kserve.proto_codec import parse, read_version
+from nbtriton.serving.frontends.kserve.proto_codec import parse
+from nbtriton.serving.frontends.kserve.wire import read_version
 from nbtriton.serving.frontends.loop import LoopThread
 from nbtriton.serving.frontends.service import log_changes, trace_changes
 
@@ -42,22 +47,14 @@ _log = logging.getLogger("nbtriton.serving.frontends")
 _RESTRICTED = "triton-grpc-protocol-"
 
 
-class GrpcEndpoint:
+class GrpcEndpoint(GrpcListener):
     """gRPC port of a server.
 
     Parameters
     ----------
-    service : Service
-        The server and its settings, limits included.
-    host : str
-        The address to listen on.
-    port : int
-        0 for any free port.
-    thread : LoopThread
-        Its event loop; several endpoints may share one.
-    options : sequence of (name, value)
-        gRPC's channel arguments, such as ``("grpc.keepalive_time_ms", 7200000)``.
-    restricted : mapping, optional
+    service, thread, host, port, options
+        As for `GrpcListener`.
+    restricted : mapping
         Triton's ``--grpc-restricted-protocol``: category to header field and value.
     tls : Tls, optional
         Enables TLS.
@@ -71,27 +68,26 @@ class GrpcEndpoint:
     def __init__(
         self,
         service: Service,
+        thread: LoopThread,
         host: str,
         port: int,
-        thread: LoopThread,
         *,
-        options: Sequence[tuple[str, int | str]] = (),
-        restricted: Mapping[str, tuple[str, str]] | None = None,
-        tls: Tls | None = None,
+        options: Sequence[tuple[str, int | str]],
+        restricted: Mapping[str, tuple[str, str]],
+        tls: Tls | None,
     ) -> None:
         self._restricted = {
             category: (_RESTRICTED + header, value)
-            for category, (header, value) in (restricted or {}).items()
+            for category, (header, value) in restricted.items()
         }
-        self._thread = thread
         inference = GrpcInference(service, thread.join_batch)
+        infer = self._guarded("inference", inference.infer)
         handlers: dict[bytes, Handler] = {
-            name: partial(UnaryCall, self._unary(method))
-            for name, method in grpc_methods(service).items()
+            f"/{SERVICE}/ModelInfer".encode(): partial(UnaryCall, infer)
         }
-        handlers[f"/{SERVICE}/ModelInfer".encode()] = partial(
-            UnaryCall, self._guarded("inference", inference.infer)
-        )
+        for name, method in grpc_methods(service).items():
+            answer = self._guarded(method.category, partial(_answer, thread, method))
+            handlers[name] = partial(UnaryCall, answer)
 
         def open_stream(rpc: StreamCall) -> CallListener:
             refusal = self._refusal("inference", rpc.metadata)
@@ -101,28 +97,8 @@ class GrpcEndpoint:
             return _Refused()
 
         handlers[f"/{SERVICE}/ModelStreamInfer".encode()] = partial(StreamCall, open_stream)
-        self.listener = GrpcListener(
-            host,
-            port,
-            handlers,
-            service.limits,
-            service.trace,
-            thread,
-            options=ChannelArguments.parse(options),
-            after_messages=inference.submit,
-            tls=tls,
-        )
-
-    def _unary(
-        self, method: Method | Callable[[bytes], bytes]
-    ) -> Callable[[bytes, UnaryCall], None]:
-        def answer(data: bytes, rpc: UnaryCall) -> None:
-            if len(data) > LONG or (isinstance(method, Method) and method.slow()):
-                self._thread.run_on_worker(partial(_answer, method, data, rpc))
-            else:
-                _answer(method, data, rpc)
-
-        return self._guarded(method.category, answer) if isinstance(method, Method) else answer
+        submit = inference.submit
+        super().__init__(handlers, submit, service, thread, host, port, options=options, tls=tls)
 
     def _guarded(
         self, category: str, answer: Callable[[bytes, UnaryCall], None]
@@ -162,47 +138,43 @@ class _Refused:
         pass
 
 
-def _answer(method: Callable[[bytes], bytes], data: bytes, rpc: UnaryCall) -> None:
-    try:
-        rpc.reply(method(data))
-    except TritonError as error:
-        rpc.fail(error)
-    except Exception as error:
-        _log.exception("a gRPC call failed")
-        rpc.fail(InternalError(f"{type(error).__name__}: {error}"))
+def _answer(thread: LoopThread, method: Method, data: bytes, rpc: UnaryCall) -> None:
+    def answer() -> None:
+        try:
+            rpc.reply(method(data))
+        except TritonError as error:
+            rpc.fail(error)
+        except Exception as error:
+            _log.exception("a gRPC call failed")
+            rpc.fail(InternalError(f"{type(error).__name__}: {error}"))
+
+    if len(data) > LONG or method.slow():
+        thread.run_on_worker(answer)
+    else:
+        answer()
 
 
+@dataclass(frozen=True, slots=True)
 class Method:
     """One unary method: serialized request in, serialized response out.
 
     Attributes
     ----------
     category : str
-        Category of Triton's restricted protocols.
+        Category of Triton's restricted protocols; empty for a method that is never restricted.
     slow : callable
         Whether a call may take long; then it is run on a worker.
     """
 
-    def __init__(
-        self,
-        answer: Callable[[Any], Any],
-        request: Any,
-        category: str,
-        *,
-        slow: Callable[[], bool],
-    ) -> None:
-        self.category = category
-        self.slow = slow
-        self._answer = answer
-        self._request = request
+    category: str
+    slow: Callable[[], bool]
+    _answer: Callable[[bytes], bytes]
 
     def __call__(self, data: bytes) -> bytes:
-        request, _ = parse(self._request, data)
-        response: bytes = self._answer(request).SerializeToString()
-        return response
+        return self._answer(data)
 
 
-def grpc_methods(service: Service) -> dict[bytes, Method | Callable[[bytes], bytes]]:
+def grpc_methods(service: Service) -> dict[bytes, Method]:
     """Return all unary methods except ModelInfer, by full name."""
     methods = _Methods(service)
     # Loading takes seconds, and the index may read the disk.
@@ -210,7 +182,7 @@ def grpc_methods(service: Service) -> dict[bytes, Method | Callable[[bytes], byt
         "model-repository": lambda: True,
         "ModelReady": service.server.engine.inspection.has_own_checks,
     }
-    table = {
+    table: dict[str, tuple[Callable[[Any, Any], None], str]] = {
         "ServerLive": (methods.server_live, "health"),
         "ServerReady": (methods.server_ready, "health"),
         "ModelReady": (methods.model_ready, "health"),
@@ -221,29 +193,39 @@ def grpc_methods(service: Service) -> dict[bytes, Method | Callable[[bytes], byt
         "RepositoryIndex": (methods.index, "model-repository"),
         "RepositoryModelLoad": (methods.load, "model-repository"),
         "RepositoryModelUnload": (methods.unload, "model-repository"),
-        "SystemSharedMemoryStatus": (methods.system_status, "shared-memory"),
+        "SystemSharedMemoryStatus": (partial(methods.memory, "system"), "shared-memory"),
         "SystemSharedMemoryRegister": (methods.system_register, "shared-memory"),
-        "SystemSharedMemoryUnregister": (methods.system_unregister, "shared-memory"),
-        "CudaSharedMemoryStatus": (methods.cuda_status, "shared-memory"),
+        "SystemSharedMemoryUnregister": (partial(methods.unregister, "system"), "shared-memory"),
+        "CudaSharedMemoryStatus": (partial(methods.memory, "cuda"), "shared-memory"),
         "CudaSharedMemoryRegister": (methods.cuda_register, "shared-memory"),
-        "CudaSharedMemoryUnregister": (methods.cuda_unregister, "shared-memory"),
+        "CudaSharedMemoryUnregister": (partial(methods.unregister, "cuda"), "shared-memory"),
         "TraceSetting": (methods.trace, "trace"),
         "LogSettings": (methods.log, "logging"),
     }
-    found: dict[bytes, Method | Callable[[bytes], bytes]] = {
-        f"/{SERVICE}/{name}".encode(): Method(
-            answer,
-            getattr(messages, f"{name}Request"),
-            category,
-            slow=slow.get(name) or slow.get(category) or (lambda: False),
+
+    def never() -> bool:
+        return False
+
+    found = {f"/{HEALTH}/Check".encode(): Method("", never, methods.health)}
+    for name, (fill, category) in table.items():
+        is_slow = slow.get(name) or slow.get(category) or never
+        found[f"/{SERVICE}/{name}".encode()] = Method(
+            category, is_slow, partial(_filled, name, fill)
         )
-        for name, (answer, category) in table.items()
-    }
-    found[f"/{HEALTH}/Check".encode()] = methods.health
     return found
 
 
+def _filled(name: str, fill: Callable[[Any, Any], None], data: bytes) -> bytes:
+    request, _ = parse(getattr(messages, f"{name}Request"), data)
+    response = getattr(messages, f"{name}Response")()
+    fill(request, response)
+    serialized: bytes = response.SerializeToString()
+    return serialized
+
+
 class _Methods:
+    """The methods; all but `health` read a message and fill in the response."""
+
     def __init__(self, service: Service) -> None:
         self._service = service
         self._server = service.server
@@ -254,56 +236,46 @@ class _Methods:
         parse(HealthCheckRequest, data)
         return health_response(self._service.is_ready())
 
-    def server_live(self, _: Any) -> Any:
-        return messages.ServerLiveResponse(live=self._service.is_live())
+    def server_live(self, _: Any, response: Any) -> None:
+        response.live = self._service.is_live()
 
-    def server_ready(self, _: Any) -> Any:
-        return messages.ServerReadyResponse(ready=self._service.is_ready())
+    def server_ready(self, _: Any, response: Any) -> None:
+        response.ready = self._service.is_ready()
 
-    def model_ready(self, request: Any) -> Any:
-        self._server.engine.inspection.check_answering()
-        ready = self._server.engine.inspection.is_model_ready(
-            request.name, read_version(request.version)
-        )
-        return messages.ModelReadyResponse(ready=ready)
+    def model_ready(self, request: Any, response: Any) -> None:
+        inspection = self._server.engine.inspection
+        inspection.check_answering()
+        response.ready = inspection.is_model_ready(request.name, read_version(request.version))
 
-    def server_metadata(self, _: Any) -> Any:
-        return messages.ServerMetadataResponse(**self._service.metadata())
+    def server_metadata(self, _: Any, response: Any) -> None:
+        json_format.ParseDict(self._service.metadata(), response)
 
-    def model_metadata(self, request: Any) -> Any:
+    def model_metadata(self, request: Any, response: Any) -> None:
         version = read_version(request.version)
         found = self._server.metadata(request.name, version)
         self._server.engine.inspection.check_answering()  # before the error of an unknown model
         if version != -1:
             found["versions"] = [str(version)]
-        return messages.ModelMetadataResponse(**found)
+        json_format.ParseDict(found, response)
 
-    def model_config(self, request: Any) -> Any:
+    def model_config(self, request: Any, response: Any) -> None:
         config = self._server.config(request.name, read_version(request.version))
-        response = messages.ModelConfigResponse()
         response.config.MergeFromString(config.SerializeToString())
-        return response
 
-    def statistics(self, request: Any) -> Any:
+    def statistics(self, request: Any, response: Any) -> None:
         found = self._service.statistics(request.name, read_version(request.version))
-        return json_format.ParseDict(
-            found, messages.ModelStatisticsResponse(), ignore_unknown_fields=True
-        )
+        json_format.ParseDict(found, response, ignore_unknown_fields=True)
 
     # -- repository ------------------------------------------------------------------------------
 
-    def index(self, request: Any) -> Any:
-        if request.repository_name:
-            raise UnsupportedError("'repository_name' specification is not supported")
-        response = messages.RepositoryIndexResponse()
+    def index(self, request: Any, response: Any) -> None:
+        _check_repository(request)
         self._server.engine.inspection.check_answering()
         for entry in self._service.control.index(ready=request.ready):
             response.models.add(**entry)
-        return response
 
-    def load(self, request: Any) -> Any:
-        if request.repository_name:
-            raise UnsupportedError("'repository_name' specification is not supported")
+    def load(self, request: Any, _: Any) -> None:
+        _check_repository(request)
         parameters: dict[str, Any] = {}
         for name, parameter in request.parameters.items():
             if name == "config":
@@ -319,11 +291,9 @@ class _Methods:
             parameters[name] = getattr(parameter, expected)
         self._server.engine.inspection.check_answering()
         self._service.control.load(request.model_name, parameters)
-        return messages.RepositoryModelLoadResponse()
 
-    def unload(self, request: Any) -> Any:
-        if request.repository_name:
-            raise UnsupportedError("'repository_name' specification is not supported")
+    def unload(self, request: Any, _: Any) -> None:
+        _check_repository(request)
         parameters: dict[str, Any] = {}
         if "unload_dependents" in request.parameters:
             parameter = request.parameters["unload_dependents"]
@@ -334,70 +304,50 @@ class _Methods:
             parameters["unload_dependents"] = parameter.bool_param
         self._server.engine.inspection.check_answering()
         self._service.control.unload(request.model_name, parameters)
-        return messages.RepositoryModelUnloadResponse()
 
     # -- shared memory ---------------------------------------------------------------------------
 
-    def memory_status(self, kind: Kind, response: Any, request: Any) -> Any:
+    def memory(self, kind: Kind, request: Any, response: Any) -> None:
         for region in self._service.shared_memory.status(kind, request.name):
-            status = response.regions[region["name"]]
-            for field, value in region.items():
-                setattr(status, field, value)
-        return response
+            json_format.ParseDict(region, response.regions[region["name"]])
 
-    def system_status(self, request: Any) -> Any:
-        return self.memory_status("system", messages.SystemSharedMemoryStatusResponse(), request)
-
-    def system_register(self, request: Any) -> Any:
+    def system_register(self, request: Any, _: Any) -> None:
         self._service.clients_memory().register_system(
             request.name, request.key, request.offset, request.byte_size
         )
-        return messages.SystemSharedMemoryRegisterResponse()
 
-    def system_unregister(self, request: Any) -> Any:
-        self._service.clients_memory().unregister("system", request.name)
-        return messages.SystemSharedMemoryUnregisterResponse()
-
-    def cuda_status(self, request: Any) -> Any:
-        return self.memory_status("cuda", messages.CudaSharedMemoryStatusResponse(), request)
-
-    def cuda_register(self, request: Any) -> Any:
+    def cuda_register(self, request: Any, _: Any) -> None:
         self._service.clients_memory().register_cuda(
             request.name, request.raw_handle, request.device_id, request.byte_size
         )
-        return messages.CudaSharedMemoryRegisterResponse()
 
-    def cuda_unregister(self, request: Any) -> Any:
-        self._service.clients_memory().unregister("cuda", request.name)
-        return messages.CudaSharedMemoryUnregisterResponse()
+    def unregister(self, kind: Kind, request: Any, _: Any) -> None:
+        self._service.clients_memory().unregister(kind, request.name)
 
     # -- trace and log settings ------------------------------------------------------------------
 
-    def trace(self, request: Any) -> Any:
+    def trace(self, request: Any, response: Any) -> None:
         name = request.model_name
         if name and not self._server.is_ready(name):
             raise InvalidArgumentError(f"Request for unknown model : {name}")
         if request.settings:
             changes = trace_changes(request.settings, _levels, _number, got="got: ")
             self._service.trace.update(name, changes)
-        response = messages.TraceSettingResponse()
         for key, value in self._service.trace.get(name).items():
             values = value if isinstance(value, list) else [value]
             response.settings[key].value.extend(values)
-        return response
 
-    def log(self, request: Any) -> Any:
+    def log(self, request: Any, response: Any) -> None:
         if request.settings:
             self._service.log.update(log_changes(request.settings, _log_value, _wrong_format))
-        response = messages.LogSettingsResponse()
         for key, value in self._service.log.get().items():
-            if isinstance(value, bool):
-                response.settings[key].bool_param = value
-            elif isinstance(value, int):
-                response.settings[key].uint32_param = value
-            else:
-                response.settings[key].string_param = value
-        return response
+            field, _ = _LOG_FIELDS[type(value)]
+            setattr(response.settings[key], field, value)
+
+
+def _check_repository(request: Any) -> None:
+    if request.repository_name:
+        raise UnsupportedError("'repository_name' specification is not supported")
 
 
 def _levels(setting: Any) -> list[str] | None:
@@ -410,7 +360,7 @@ def _number(name: str, setting: Any) -> str | None:
     return str(setting.value[0]) if setting.value else None
 
 
-_LOG_FIELDS = {
+_LOG_FIELDS: Mapping[type, tuple[str, str]] = {
     bool: ("bool_param", "boolean"),
     int: ("uint32_param", "int32"),
     str: ("string_param", "string"),

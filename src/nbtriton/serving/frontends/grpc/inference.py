@@ -17,6 +17,7 @@ from nbtriton.serving.frontends.kserve import proto_codec
 from nbtriton.serving.frontends.kserve.call import InferCall, Responder
 from nbtriton.serving.frontends.kserve.messages import LONG
 from nbtriton.serving.frontends.kserve.shared_memory import READ_AT_ONCE, LongReadError, ShortReads
+from nbtriton.serving.frontends.kserve.wire import read_version
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -131,7 +132,7 @@ class GrpcInference:
         unary: bool,
     ) -> tuple[Any, _Read]:
         request, contents = parsed
-        version = proto_codec.read_version(request.model_version)
+        version = read_version(request.model_version)
         signature = self._signature(request.model_name, version, unary)
         return request, (
             signature,

@@ -33,8 +33,7 @@ from nbtriton.serving.frontends.http1.response import (
 )
 from nbtriton.serving.frontends.listener import Listener, Tls, listen
 from nbtriton.serving.frontends.loop import TURN_S, LoopThread
-from nbtriton.serving.frontends.service import Limits
-from nbtriton.serving.frontends.tracing import Tracing
+from nbtriton.serving.frontends.service import Service
 
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 # Up to this size a response is joined and sent by one call; longer responses are sent part by part.
@@ -371,12 +370,12 @@ class HttpListener(Listener[HttpConnection]):
     handle : callable
         ``handle(cycles)`` answers requests that arrived together, each now or later; it must not
         raise.
+    service : Service
+    thread : LoopThread
+        Its event loop; several endpoints may share one.
     host : str
     port : int
         0 for any free port.
-    limits : Limits
-    thread : LoopThread
-        Its event loop; several endpoints may share one.
     keep_fields : bool
         Whether cycles keep the header fields as sent.
     tls : Tls, optional
@@ -391,11 +390,10 @@ class HttpListener(Listener[HttpConnection]):
     def __init__(
         self,
         handle: Callable[[Sequence[RequestResponseCycle]], None],
+        service: Service,
+        thread: LoopThread,
         host: str,
         port: int,
-        limits: Limits,
-        tracing: Tracing,
-        thread: LoopThread,
         *,
         keep_fields: bool = False,
         tls: Tls | None = None,
@@ -403,10 +401,10 @@ class HttpListener(Listener[HttpConnection]):
         self._handle = handle
         # Shared by all connections: its bytes are parsed before more are received.
         self._buffer = memoryview(bytearray(_READ_SIZE))
-        self._new_reader = partial(RequestReader, limits, HeadTemplates(), keep_fields)
+        self._new_reader = partial(RequestReader, service.limits, HeadTemplates(), keep_fields)
         self._ready: list[RequestResponseCycle] = []
         context = None if tls is None else tls.context("http/1.1")
-        super().__init__(listen(host, port), limits, tracing, thread, context)
+        super().__init__(listen(host, port), service, thread, context)
 
     def make_connection(self) -> HttpConnection:
         return HttpConnection(self, self._new_reader, self._buffer, self._request_ready)

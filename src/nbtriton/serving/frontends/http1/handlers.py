@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import logging
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -23,7 +22,6 @@ from nbtriton.serving.frontends.http1.inference import (
     HttpResponder,
     Inference,
     RouteHandler,
-    read_version,
 )
 from nbtriton.serving.frontends.http1.response import (
     JSON,
@@ -36,7 +34,9 @@ from nbtriton.serving.frontends.http1.response import (
     unexpected_error,
 )
 from nbtriton.serving.frontends.kserve import jsontext
+from nbtriton.serving.frontends.kserve.wire import read_version
 from nbtriton.serving.frontends.service import log_changes, trace_changes
+from nbtriton.serving.repository.polling import decode_base64, load_parameters
 
 if TYPE_CHECKING:
     from nbtriton.runtime.engine import JoinBatch
@@ -48,7 +48,6 @@ _log = logging.getLogger("nbtriton.serving.frontends")
 # Routes whose errors have no JSON content type in Triton.
 _PLAIN_ERRORS = frozenset({"infer", "model_ready", "server_live", "server_ready"})
 _CUDA_HANDLE = 64
-_NOT_BASE64 = re.compile(rb"[^A-Za-z0-9+/]")
 _OK_JSON = HttpResponse(200, JSON)
 
 
@@ -172,17 +171,7 @@ class Handlers:
         self, cycle: RequestResponseCycle, repository: str, name: str
     ) -> HttpResponse:
         _check_repository(repository)
-        parameters: dict[str, Any] = {}
-        for key, value in _parameters(cycle).items():
-            if type(value) is not str:
-                raise InternalError("attempt to access JSON non-string as string")
-            if key == "config":
-                parameters[key] = value
-            elif key.startswith("file:"):
-                parameters[key] = _lenient_base64(value)
-            else:
-                raise InternalError("unexpected error on creating Triton parameter")
-        self._service.control.load(name, parameters)
+        self._service.control.load(name, load_parameters(_parameters(cycle)))
         return _OK_JSON
 
     def _repository_unload(
@@ -222,7 +211,7 @@ class Handlers:
             return _OK_JSON
         if "raw_handle" not in given:
             raise InvalidArgumentError(missing.format("raw_handle"))
-        handle = _lenient_base64(jsontext.member_as_string(given["raw_handle"], "b64"))
+        handle = decode_base64(jsontext.member_as_string(given["raw_handle"], "b64"))
         size, device = (
             jsontext.as_uint(jsontext.member(given, field)) for field in ("byte_size", "device_id")
         )
@@ -278,13 +267,6 @@ def _parameters(cycle: RequestResponseCycle) -> dict[str, Any]:
     if type(found) is not dict:
         raise InternalError("attempt to get members for non-object")
     return found
-
-
-def _lenient_base64(text: str) -> bytes:
-    """Decode base64 as libb64 does: skip other characters, drop an incomplete end (KS61)."""
-    digits = _NOT_BASE64.sub(b"", text.encode("utf-8", "surrogateescape"))
-    digits = digits[: len(digits) - (len(digits) % 4 == 1)]
-    return base64.b64decode(digits + b"=" * (-len(digits) % 4))
 
 
 def _object(cycle: RequestResponseCycle) -> dict[str, Any]:

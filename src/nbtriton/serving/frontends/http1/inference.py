@@ -38,7 +38,7 @@ from nbtriton.serving.frontends.kserve.json_codec import (
     encode_infer,
 )
 from nbtriton.serving.frontends.kserve.shared_memory import READ_AT_ONCE, LongReadError, ShortReads
-from nbtriton.serving.frontends.kserve.wire import BrokenStringError
+from nbtriton.serving.frontends.kserve.wire import BrokenStringError, read_version
 
 if TYPE_CHECKING:
     from nbtriton.backends.base import Response
@@ -258,29 +258,10 @@ LONG_JSON = 64 << 10
 _DECOUPLED = "HTTP end point doesn't support models with decoupled transaction policy"
 _HEADER_LENGTH = b"inference-header-content-length"
 _ATOI = re.compile(rb"\s*([+-]?\d{1,18})")
-_INT64_MAX = (1 << 63) - 1
 _PLAIN = b"identity"
 _COMPRESSED = (b"gzip", b"deflate")
 # As in Triton, the body's first bytes tell gzip from zlib, not the header field.
 _GZIP_OR_ZLIB = zlib.MAX_WBITS | 32
-
-
-def read_version(text: str) -> int:
-    """Return the version of a path, -1 for none (KS9).
-
-    Raises
-    ------
-    InvalidArgumentError
-        The version is beyond 64 bits.
-    """
-    if not text:
-        return -1
-    if len(text.lstrip("0")) > 19 or int(text) > _INT64_MAX:
-        raise InvalidArgumentError(
-            f"failed to get model version from specified version string '{text}' (details: stol), "
-            "version should be an integral value > 0"
-        )
-    return int(text)
 
 
 class Inference:

@@ -7,7 +7,6 @@ Protobuf reads the other requests.
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from itertools import islice
@@ -186,8 +185,6 @@ _RESERVED = (
     "parameter keys starting with 'triton_' are reserved for Triton usage. Only the following keys "
     f"starting with 'triton_' are allowed: {_EMPTY_FINAL}"
 )
-_STOL = re.compile(r"\s*([+-]?\d+)")
-_INT64_MAX = (1 << 63) - 1
 
 # The datatypes of each field of typed contents, by its number.
 _CONTENTS = {
@@ -201,31 +198,6 @@ _CONTENTS = {
     8: ("BYTES",),
 }
 _ID = 3
-
-
-def read_version(text: str) -> int:
-    """Return a request's model version, -1 for none (KS9).
-
-    Raises
-    ------
-    InvalidArgumentError
-        The version is not a number, or negative.
-    """
-    if not text:
-        return -1
-    found = _STOL.match(text)
-    # Python refuses to read thousands of digits.
-    if found is None or len(found[1].lstrip("+-0")) > 19 or int(found[1]) > _INT64_MAX:
-        raise InvalidArgumentError(
-            f"failed to get model version from specified version string '{text}' (details: stol), "
-            "version should be an integral value > 0"
-        )
-    version = int(found[1])
-    if version < 0:  # 0 is refused too, but later, as in Triton
-        raise InvalidArgumentError(
-            f"invalid model version specified '{text}' , version should be an integral value > 0"
-        )
-    return version
 
 
 def parse_at_once(kind: Any, data: bytes) -> tuple[Any, Sequence[Contents]]:

@@ -7,6 +7,7 @@ before memory is allocated.
 from __future__ import annotations
 
 import math
+import re
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -69,6 +70,35 @@ class WireInput:
     shape: tuple[int, ...]
     data: Data | list[bytes]
     label: str = ""
+
+
+_STOL = re.compile(r"\s*([+-]?\d+)")
+_INT64_MAX = (1 << 63) - 1
+
+
+def read_version(text: str) -> int:
+    """Return a request's model version, -1 for none (KS9).
+
+    Raises
+    ------
+    InvalidArgumentError
+        The version is not a number, or negative.
+    """
+    if not text:
+        return -1
+    found = _STOL.match(text)
+    # Python refuses to read thousands of digits.
+    if found is None or len(found[1].lstrip("+-0")) > 19 or int(found[1]) > _INT64_MAX:
+        raise InvalidArgumentError(
+            f"failed to get model version from specified version string '{text}' (details: stol), "
+            "version should be an integral value > 0"
+        )
+    version = int(found[1])
+    if version < 0:  # 0 is refused too, but later, as in Triton
+        raise InvalidArgumentError(
+            f"invalid model version specified '{text}' , version should be an integral value > 0"
+        )
+    return version
 
 
 def log_prefix(request_id: str) -> str:
