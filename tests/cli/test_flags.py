@@ -70,9 +70,6 @@ REFUSED = [
      "<setting>=<value>. Got ,a=b")),
     (["--host-policy=a"],
      "--host-policy option format is '<policy name>,<setting>=<value>'. Got a"),
-    (["--cuda-memory-pool-byte-size=1"],
-     ("Cannot parse pair option due to incorrect number of inputs.--<pair option> argument requires "
-     "format <first>:<second>. Found: 1")),
     (["--min-supported-compute-capability=x"], "Invalid option value. Got x"),
 ]  # fmt: skip
 
@@ -120,8 +117,6 @@ def test_the_real_server_refuses_them_with_the_same_line(
         (["--http-port=70000"], "70000 is no port"),
         (["--http-port=12x"], "Invalid option value. Got 12x"),
         (["--model-config-name="], "Error: empty argument"),
-        (["--model-load-gpu-limit=0:2"],
-         "expects limit fraction to be in range [0.0, 1.0], got 2.000000"),
         (["--host-policy=a,b=c"], "Unsupported host policy setting 'b' is specified"),
         (["--isolation=proces"], "did you mean 'process'?"),
         (["--worker-timeout=0"], "Invalid option value. Got 0; seconds, above 0"),

@@ -103,32 +103,6 @@ def _name(text: str) -> str:
     return text
 
 
-def _pair(
-    delimiter: str, first: Callable[[str], Any], second: Callable[[str], Any]
-) -> Callable[[str], tuple[Any, Any]]:
-    def read(text: str) -> tuple[Any, Any]:
-        one, found, other = text.partition(delimiter)
-        if not found:
-            raise InvalidArgumentError(
-                "Cannot parse pair option due to incorrect number of inputs.--<pair option> argument "
-                f"requires format <first>{delimiter}<second>. Found: {text}"
-            )
-        return first(one), second(other)
-
-    return read
-
-
-def _fraction_by_device(text: str) -> tuple[int, float]:
-    device, fraction = _pair(":", _integer, _float)(text)
-    if device < 0:
-        raise InvalidArgumentError(f"expects device ID >= 0, got {device}")
-    if not 0 <= fraction <= 1:
-        raise InvalidArgumentError(
-            f"expects limit fraction to be in range [0.0, 1.0], got {fraction:f}"
-        )
-    return device, fraction
-
-
 def resource(text: str) -> str:
     """Check a resource; the engine parses it."""
     parts = text.split(":")
@@ -294,9 +268,6 @@ COUNT = Kind("NUMBER", _long)
 FLOAT = Kind("NUMBER", _float)
 LEVEL = Kind("NUMBER", _level)
 PORT = Kind("PORT", _port)
-PORT_RANGE = Kind("FIRST-LAST", _pair("-", _integer, _integer))
-NUMBER_BY_DEVICE = Kind("GPU:BYTES", _pair(":", _integer, _long))
-FRACTION_BY_DEVICE = Kind("GPU:FRACTION", _fraction_by_device)
 RESTRICTED_API = _restricted("http-restricted-api", "api")
 RESTRICTED_PROTOCOL = _restricted("grpc-restricted-protocol", "protocol")
 CACHE_SETTING = Kind(

@@ -64,7 +64,7 @@ def _tls(protocol: str, *, ours: bool) -> tuple[Option, ...]:
 _POOLS = "pools grow with their use"
 _SAGEMAKER = "SageMaker has no endpoint here"
 _VERTEX = "Vertex AI has no endpoint here"
-# tritonserver's flags that change nothing here: the kind of their values, which are checked, and the reason.
+# tritonserver's flags that change nothing here: the kind of their values, and the reason. Pairs are not looked into.
 NO_EFFECT: Mapping[str, tuple[Kind, str]] = {
     "model-namespacing": (kinds.BOOLEAN, "a name stands for one model"),
     "enable-peer-access": (kinds.BOOLEAN, "PyTorch decides how GPUs copy from each other"),
@@ -74,7 +74,7 @@ NO_EFFECT: Mapping[str, tuple[Kind, str]] = {
     "grpc-infer-allocation-pool-size": (kinds.INTEGER, "Python reuses memory itself"),
     "allow-sagemaker": (kinds.BOOLEAN, _SAGEMAKER),
     "sagemaker-port": (kinds.INTEGER, _SAGEMAKER),
-    "sagemaker-safe-port-range": (kinds.PORT_RANGE, _SAGEMAKER),
+    "sagemaker-safe-port-range": (kinds.TEXT, _SAGEMAKER),
     "sagemaker-thread-count": (kinds.INTEGER, _SAGEMAKER),
     "allow-vertex-ai": (kinds.BOOLEAN, _VERTEX),
     "vertex-ai-port": (kinds.INTEGER, _VERTEX),
@@ -85,11 +85,11 @@ NO_EFFECT: Mapping[str, tuple[Kind, str]] = {
     "repoagent-directory": (kinds.TEXT, "repository agents are built in"),
     "cache-directory": (kinds.TEXT, "the cache is built in"),
     "pinned-memory-pool-byte-size": (kinds.COUNT, _POOLS),
-    "cuda-memory-pool-byte-size": (kinds.NUMBER_BY_DEVICE, _POOLS),
-    "cuda-virtual-address-size": (kinds.NUMBER_BY_DEVICE, _POOLS),
+    "cuda-memory-pool-byte-size": (kinds.TEXT, _POOLS),
+    "cuda-virtual-address-size": (kinds.TEXT, _POOLS),
     "min-supported-compute-capability": (kinds.FLOAT, "PyTorch decides which GPUs it can use"),
     "buffer-manager-thread-count": (kinds.INTEGER, "instances copy for themselves"),
-    "model-load-gpu-limit": (kinds.FRACTION_BY_DEVICE, "a model is refused that does not fit into what is left"),
+    "model-load-gpu-limit": (kinds.TEXT, "a model is refused that does not fit into what is left"),
 }  # fmt: skip
 
 # Flags of gRPC's channel arguments, without `grpc-`: the argument, the kind, the default and what it says.
