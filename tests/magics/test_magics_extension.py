@@ -70,7 +70,7 @@ def test_unloading_leaves_nothing_behind(plain_shell):
 def _traces(shell) -> tuple:
     formatter = shell.display_formatter.mimebundle_formatter
     hooks = shell.strdispatchers.get("complete_command")
-    ours = {"DefineMagics", "AskMagics", "MeasureMagics", "OptionsMagics", "PredictMagics"}
+    ours = {"DefineMagics", "AskMagics", "MeasureMagics", "RepositoryMagics"}
     return (
         {kind: set(names) for kind, names in shell.magics_manager.magics.items()},
         {name for name in shell.magics_manager.registry if name in ours},

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from IPython.core.error import UsageError
 from IPython.core.magic import (
@@ -20,7 +20,7 @@ from IPython.core.magic_arguments import argument, magic_arguments
 from nbtriton.common.errors import InvalidArgumentError, NotFoundError, nearest
 from nbtriton.common.packages import needed
 from nbtriton.drawing import count
-from nbtriton.magics.common import evaluate, keep, keep_option, parse
+from nbtriton.magics.common import evaluate, keep, keep_option, magic, parse
 from nbtriton.magics.responses import Responses
 from nbtriton.magics.views import views
 from nbtriton.model.tensors import format_shape, shape_of
@@ -29,6 +29,10 @@ from nbtriton.runtime.engine import InferenceResult, ModelSignature, ServerHisto
 from nbtriton.runtime.engine.diagnostics.interpreter import advice
 from nbtriton.runtime.engine.status import status, status_table
 from nbtriton.serving.server import server
+
+if TYPE_CHECKING:
+    from argparse import Namespace
+
 
 # Options of `%triton_infer`, by the names of `Server.infer`.
 _REQUEST_OPTIONS = (
@@ -107,13 +111,10 @@ class AskMagics(Magics):
                 print(sentence)  # noqa: T201 - a cell's own output
         return keep(self.shell, options.out, result)
 
-    @output_can_be_silenced
-    @magic_arguments()
+    @magic()
     @argument("name", type=unquoted, nargs="?", help="by default all models")
     @argument("--live", action="store_true", help="a table that stays up to date, until its stop()")
-    @keep_option
-    @line_magic
-    def triton_status(self, line: str) -> Any:
+    def triton_status(self, options: Namespace) -> Any:
         """Return the models, their state, queues and statistics as a DataFrame.
 
         Times are means per request, in microseconds, shown in milliseconds from 1 ms on.
@@ -126,7 +127,6 @@ class AskMagics(Magics):
             queue = %triton_status double
             table = %triton_status --live
         """
-        options = parse(self.triton_status, line)
         if options.name is not None:
             check_known(options.name)
         if options.live:
@@ -134,7 +134,7 @@ class AskMagics(Magics):
                 from nbtriton.widgets import TableView
 
             table = TableView(partial(status_table, server(), options.name), server())
-            return keep(self.shell, options.out, views.show(table))
+            return views.show(table)
         for model in server().models():
             text = advice(model.name, model.interpreter)
             if text and options.name in (None, model.name):
@@ -142,18 +142,16 @@ class AskMagics(Magics):
         text = _counted_before(server().history(), options.name)
         if text:
             print(text)  # noqa: T201 - a cell's own output
-        return keep(self.shell, options.out, status(server(), options.name))
+        return status(server(), options.name)
 
-    @magic_arguments()
+    @magic()
     @argument("name", type=unquoted, help="a model or an ensemble")
     @argument(
         "--live",
         action="store_true",
         help="with the requests that wait and run now, until its stop()",
     )
-    @keep_option
-    @line_magic
-    def triton_dag(self, line: str) -> Any:
+    def triton_dag(self, options: Namespace) -> Any:
         """Draw the graph of an ensemble: its models and the tensors between them.
 
         Examples::
@@ -165,17 +163,14 @@ class AskMagics(Magics):
             from nbtriton.widgets import DagView
             from nbtriton.widgets.calls import dag
 
-        options = parse(self.triton_dag, line)
         check_known(options.name)
         if options.live:
-            return keep(self.shell, options.out, views.show(DagView.of(server(), options.name)))
-        return keep(self.shell, options.out, dag(server(), options.name))
+            return views.show(DagView.of(server(), options.name))
+        return dag(server(), options.name)
 
-    @magic_arguments()
+    @magic()
     @argument("names", type=unquoted, nargs="*", metavar="NAME", help="by default all models")
-    @keep_option
-    @line_magic
-    def triton_watch(self, line: str) -> Any:
+    def triton_watch(self, options: Namespace) -> Any:
         """Show queues, instances, batch sizes and rates live, while other cells run.
 
         The view rests 10 s after the last request and resumes with the next one. ``stop()`` of the
@@ -187,10 +182,9 @@ class AskMagics(Magics):
         with needed("a live view"):
             from nbtriton.widgets import WatchView
 
-        options = parse(self.triton_watch, line)
         for name in options.names:
             check_known(name)
-        return keep(self.shell, options.out, views.show(WatchView(server(), options.names)))
+        return views.show(WatchView(server(), options.names))
 
 
 def _counted_before(history: ServerHistory, name: str | None) -> str:

@@ -6,12 +6,14 @@ import ast
 import re
 from argparse import ArgumentTypeError, Namespace
 from collections.abc import Callable
+from functools import wraps
 from keyword import iskeyword
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from IPython.core.error import UsageError
-from IPython.core.magic_arguments import argument
+from IPython.core.magic import cell_magic, line_magic, output_can_be_silenced
+from IPython.core.magic_arguments import argument, magic_arguments
 from IPython.utils.process import arg_split
 
 from nbtriton.common.errors import nearest
@@ -50,12 +52,38 @@ def _variable(text: str) -> str:
     return text
 
 
+_OUT = argument(
+    "-o", "--out", type=_variable, metavar="NAME", help="also store the result in this variable"
+)
+
+
+def magic(kind: Any = line_magic) -> Callable[[Method], Any]:
+    """Make a method with arguments a magic that keeps its result where ``-o`` asks for.
+
+    The method is called with what its line says (and the line itself, as ``line``), and one of a cell with the cell.
+    """
+
+    def make(method: Method) -> Any:
+        @wraps(method)
+        def run(self: Any, line: str, *cell: str | None) -> Any:
+            options = parse(run, line)
+            name = vars(options).pop("out")
+            options.line = line
+            result = method(self, options, *cell)
+            return keep(self.shell, name, result)
+
+        run.decorators = [_OUT, *getattr(method, "decorators", ())]  # type: ignore[attr-defined]
+        run.has_arguments = True  # type: ignore[attr-defined]
+        # The help of a cell's magic has two signs.
+        named = magic_arguments(f"%{method.__name__}" if kind is cell_magic else None)
+        return kind(output_can_be_silenced(named(run)))
+
+    return make
+
+
 def keep_option(method: Method) -> Method:
-    """Add ``-o NAME``: store the result in a variable as well."""
-    add = argument(
-        "-o", "--out", type=_variable, metavar="NAME", help="also store the result in this variable"
-    )
-    result: Method = add(method)
+    """Add ``-o NAME`` to a magic that reads its line itself."""
+    result: Method = _OUT(method)
     return result
 
 

@@ -14,14 +14,13 @@ from IPython.core.magic import (
     cell_magic,
     line_magic,
     magics_class,
-    output_can_be_silenced,
 )
 from IPython.core.magic_arguments import argument, magic_arguments
 
 from nbtriton.common import entries
 from nbtriton.magics import cells
 from nbtriton.magics.ask import check_known
-from nbtriton.magics.common import arguments, evaluate, keep, keep_option, parse, read_config
+from nbtriton.magics.common import arguments, evaluate, magic, parse, read_config
 from nbtriton.model.config import (
     EXECUTION_ENV_PATH,
     ModelConfig,
@@ -57,8 +56,7 @@ class DefineMagics(Magics):
     # because `%reload_ext` makes another instance.
     _configured: ClassVar[WeakKeyDictionary[Server, dict[str, set[str]]]] = WeakKeyDictionary()
 
-    @output_can_be_silenced
-    @magic_arguments("%triton_model")  # the help has two signs
+    @magic(cell_magic)
     @argument("name", type=unquoted, help="the model's name")
     @arguments(SCHEDULING)
     @argument(
@@ -85,9 +83,7 @@ class DefineMagics(Magics):
         metavar="EXPR",
         help="a sample batch, from which a torch module's tensors are learnt",
     )
-    @keep_option
-    @cell_magic
-    def triton_model(self, line: str, cell: str) -> Any:
+    def triton_model(self, options: Namespace, cell: str) -> Any:
         """Load the model that this cell defines; running the cell again replaces it without losing a request.
 
         The cell holds one model: Triton's ``class TritonPythonModel``, a ``torch.nn.Module``
@@ -117,14 +113,13 @@ class DefineMagics(Magics):
                         pb_utils.InferenceResponse([pb_utils.Tensor("UPPER", u)]) for u in upper
                     ]
         """
-        options = parse(self.triton_model, line)
         config = (
             ModelConfig() if options.config is None else read_config(self.shell, options.config)
         )
         config = apply_options(config, **{name: getattr(options, name) for name in _SCHEDULING})
         if options.env is not None:
-            return keep(self.shell, options.out, self._load_apart(options, config, line, cell))
-        defined = cells.run_body(self.shell, f"%%triton_model {line}", cell)
+            return self._load_apart(options, config, cell)
+        defined = cells.run_body(self.shell, f"%%triton_model {options.line}", cell)
         model = cells.find_model(options.name, defined, cell, chosen=options.chosen)
         if options.chosen is None and len(others := cells.torch_modules(defined)) > 1:
             names = ", ".join(cls.__name__ for cls in others[:-1])
@@ -137,11 +132,9 @@ class DefineMagics(Magics):
             example = evaluate(self.shell, unquoted(options.example), "--example ")
         handle = _load(config, model, name=options.name, version=options.version, example=example)
         self._drop_configured(options.name)
-        return keep(self.shell, options.out, handle)
+        return handle
 
-    def _load_apart(
-        self, options: Namespace, config: ModelConfig, line: str, cell: str
-    ) -> ModelHandle:
+    def _load_apart(self, options: Namespace, config: ModelConfig, cell: str) -> ModelHandle:
         """Load a cell that does not run in the notebook: the model.py of an environment."""
         for option in ("chosen", "example"):
             if getattr(options, option) is not None:
@@ -152,7 +145,9 @@ class DefineMagics(Magics):
         place = Path(config.parameters[EXECUTION_ENV_PATH].string_value)
         if place.is_file():
             _say(f"{options.name}: unpacking {place}, once for this server")
-        file = cells.CellFile(self.shell, options.name, version, f"%%triton_model {line}", cell)
+        file = cells.CellFile(
+            self.shell, options.name, version, f"%%triton_model {options.line}", cell
+        )
         try:
             handle = _load(config, file.path, name=options.name, version=options.version)
         except BaseException:
@@ -170,12 +165,9 @@ class DefineMagics(Magics):
                 f"{', '.join(sorted(dropped))}. Run that cell again to have it back."
             )
 
-    @output_can_be_silenced
-    @magic_arguments("%triton_config")  # the help has two signs
+    @magic(cell_magic)
     @argument("name", type=unquoted, help="a model that is loaded")
-    @keep_option
-    @cell_magic
-    def triton_config(self, line: str, cell: str) -> Any:
+    def triton_config(self, options: Namespace, cell: str) -> Any:
         """Change the configuration of a loaded model by this cell's config.pbtxt text.
 
         It applies to all versions. If the version policy unloads a version of a repository, a later
@@ -197,7 +189,6 @@ class DefineMagics(Magics):
             %%triton_config double
             instance_group [ { count: 2, kind: KIND_CPU } ]
         """
-        options = parse(self.triton_config, line)
         check_known(options.name)
         before = server().engine.inspection.user_config(options.name)
         with cells.in_cell(cell) as text:
@@ -214,10 +205,9 @@ class DefineMagics(Magics):
             _say(f"{options.name}: no longer set, as {why}: {', '.join(sorted(unset))}")
         configured = self._configured.setdefault(server(), {})
         configured.setdefault(options.name, set()).update(_differing(before, config))
-        return keep(self.shell, options.out, handle)
+        return handle
 
-    @output_can_be_silenced
-    @magic_arguments("%triton_ensemble")  # the help has two signs
+    @magic(cell_magic)
     @argument("name", type=unquoted, help="the ensemble's name")
     @argument(
         "--output",
@@ -230,9 +220,7 @@ class DefineMagics(Magics):
     @argument(
         "--max-batch-size", type=int, metavar="N", help="by default the smallest of the steps'"
     )
-    @keep_option
-    @cell_magic
-    def triton_ensemble(self, line: str, cell: str) -> Any:
+    def triton_ensemble(self, options: Namespace, cell: str) -> Any:
         """Load an ensemble: loaded models, chained.
 
         The cell is config.pbtxt text, or one line per step: a name that no line assigns is an input
@@ -254,7 +242,6 @@ class DefineMagics(Magics):
                 input_map { key: "IN", value: "x" } output_map { key: "OUT", value: "OUT" } }
             ] }
         """
-        options = parse(self.triton_ensemble, line)
         with cells.in_cell(cell) as text:
             if looks_like_pbtxt(text):
                 config = parse_pbtxt(text, source=cells.cell_name(self.shell))
@@ -270,7 +257,7 @@ class DefineMagics(Magics):
                     outputs=options.output,
                 )
         config = apply_options(config, max_batch_size=options.max_batch_size)
-        return keep(self.shell, options.out, _load(config, name=options.name))
+        return _load(config, name=options.name)
 
     @magic_arguments()
     @argument("names", type=unquoted, nargs="+", metavar="NAME", help="models that are loaded")

@@ -3,36 +3,41 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from IPython.core.error import UsageError
-from IPython.core.magic import Magics, line_magic, magics_class, output_can_be_silenced
-from IPython.core.magic_arguments import argument, magic_arguments
+from IPython.core.magic import Magics, magics_class
+from IPython.core.magic_arguments import argument
 
 from nbtriton.common.packages import needed
 from nbtriton.lab.explain import doctor, why
-from nbtriton.magics.common import evaluate, keep, keep_option, parse, profile_option, read_profile
+from nbtriton.magics.common import (
+    evaluate,
+    magic,
+    profile_option,
+    read_profile,
+)
 from nbtriton.magics.views import views
 from nbtriton.options.reading import unquoted
 from nbtriton.runtime.engine.copies import bounces, copies
 from nbtriton.runtime.engine.events import events
 from nbtriton.serving.server import server
 
+if TYPE_CHECKING:
+    from argparse import Namespace
+
 
 @magics_class
 class ExplainMagics(Magics):
     """``%triton_events``, ``%triton_copies``, ``%triton_why``, ``%triton_timeline``, ``%triton_doctor``."""
 
-    @output_can_be_silenced
-    @magic_arguments()
+    @magic()
     @argument("name", type=unquoted, nargs="?", default="", help="by default all models")
     @argument(
         "--by", choices=("event", "request", "batch"), default="event",
         help="what a row is (by default an event)",
     )  # fmt: skip
-    @keep_option
-    @line_magic
-    def triton_events(self, line: str) -> Any:
+    def triton_events(self, options: Namespace) -> Any:
         """Return what happened to the last requests and batches, as a DataFrame.
 
         The server's recorder keeps the last 512 of each model, through reloads and sweeps
@@ -41,15 +46,11 @@ class ExplainMagics(Magics):
             %triton_events
             frame = %triton_events double --by request
         """
-        options = parse(self.triton_events, line)
-        return keep(self.shell, options.out, events(server(), options.name, by=options.by))
+        return events(server(), options.name, by=options.by)
 
-    @output_can_be_silenced
-    @magic_arguments()
+    @magic()
     @argument("--clear", action="store_true", help="reset the counts after this table")
-    @keep_option
-    @line_magic
-    def triton_copies(self, line: str) -> Any:
+    def triton_copies(self, options: Namespace) -> Any:
         """Return the copies between host and GPUs, a row for each edge and direction, as a DataFrame.
 
         Each row has the writer and the reader of the tensor, its bytes, and the device's time, per
@@ -59,21 +60,17 @@ class ExplainMagics(Magics):
             %triton_copies
             frame = %triton_copies --clear
         """
-        options = parse(self.triton_copies, line)
         frame = copies(server(), clear=options.clear)
         for sentence in bounces(frame):
             print(sentence)  # noqa: T201
-        return keep(self.shell, options.out, frame)
+        return frame
 
-    @output_can_be_silenced
-    @magic_arguments()
+    @magic()
     @argument("name", type=unquoted, help="a model or an ensemble")
     @profile_option(
         "a profile of %%triton_profile, or its file: predicts what the proposed change would bring"
     )
-    @keep_option
-    @line_magic
-    def triton_why(self, line: str) -> Any:
+    def triton_why(self, options: Namespace) -> Any:
         """Say why a model's batches have their sizes, and where its slowest requests spent their time.
 
         It counts the reasons of the recent batches, compares the slowest 1% of the requests with
@@ -82,12 +79,10 @@ class ExplainMagics(Magics):
             %triton_why double
             explanation = %triton_why double
         """
-        options = parse(self.triton_why, line)
         profile = read_profile(self.shell, options.profile) if options.profile else None
-        return keep(self.shell, options.out, why(server(), options.name, profile=profile))
+        return why(server(), options.name, profile=profile)
 
-    @output_can_be_silenced
-    @magic_arguments()
+    @magic()
     @argument("name", type=unquoted, help="a model or an ensemble")
     @argument(
         "--span-ms", type=float, metavar="MS",
@@ -98,9 +93,7 @@ class ExplainMagics(Magics):
         help="write it: .json is a trace of all that is recorded, for Perfetto; or .svg, .html, .txt",
     )  # fmt: skip
     @argument("--live", action="store_true", help="with the requests that come, until its stop()")
-    @keep_option
-    @line_magic
-    def triton_timeline(self, line: str) -> Any:
+    def triton_timeline(self, options: Namespace) -> Any:
         """Draw requests and batches over time, per instance, with the reason why each batch left.
 
         On a page it can be zoomed and moved with the mouse and the keyboard, and shows the times of
@@ -111,7 +104,6 @@ class ExplainMagics(Magics):
             picture = %triton_timeline double --span-ms 50
             stream = %triton_timeline double --live
         """
-        options = parse(self.triton_timeline, line)
         with needed("a drawing"):
             from nbtriton.widgets.calls import timeline
             from nbtriton.widgets.timeline import live_timeline
@@ -120,14 +112,13 @@ class ExplainMagics(Magics):
             if options.save is not None:
                 raise UsageError("--save writes what is recorded now: leave out --live")
             stream = live_timeline(server(), options.name, span_ms=options.span_ms)
-            return keep(self.shell, options.out, views.show(stream))
+            return views.show(stream)
         view: Any = timeline(server(), options.name, span_ms=options.span_ms)
         if options.save is not None:
             view.save(options.save)
-        return keep(self.shell, options.out, view)
+        return view
 
-    @output_can_be_silenced
-    @magic_arguments()
+    @magic()
     @argument(
         "target", nargs="?", default="", type=unquoted, metavar="NAME|DIR",
         help="a loaded model (by default all); or a repository, a model's directory or a config.pbtxt",
@@ -142,9 +133,7 @@ class ExplainMagics(Magics):
     @argument(
         "--duration-s", type=float, default=30.0, metavar="S", help="longest test of a model (30)"
     )
-    @keep_option
-    @line_magic
-    def triton_doctor(self, line: str) -> Any:
+    def triton_doctor(self, options: Namespace) -> Any:
         """Look for errors and settings that cannot work as intended, without traffic: cause and fix of each.
 
         Errors are in Triton's words; settings that Triton accepts although they cannot work as
@@ -156,25 +145,24 @@ class ExplainMagics(Magics):
             %triton_doctor
             diagnosis = %triton_doctor double --test
         """
-        options = parse(self.triton_doctor, line)
         inputs = (
             evaluate(self.shell, unquoted(options.inputs), "--inputs ") if options.inputs else None
         )
         known = {*server().engine.registry.entries, *server().engine.registry.absent}
         if options.target and options.target not in known and _is_path(options.target):
-            return keep(self.shell, options.out, doctor(Path(options.target).expanduser()))
+            return doctor(Path(options.target).expanduser())
         if not options.test:
-            return keep(self.shell, options.out, doctor(server(), options.target, inputs=inputs))
+            return doctor(server(), options.target, inputs=inputs)
         from nbtriton.magics.live import LiveRun
 
-        run = LiveRun(self.shell, options.target, visible=not line.rstrip().endswith(";"))
-        found = run.of(
+        visible = not options.line.rstrip().endswith(";")
+        run = LiveRun(self.shell, options.target, visible=visible)
+        return run.of(
             lambda: doctor(
                 server(), options.target, test=True, inputs=inputs, duration_s=options.duration_s,
                 observer=run.observe,
             )
         )  # fmt: skip
-        return keep(self.shell, options.out, found)
 
 
 def _is_path(text: str) -> bool:

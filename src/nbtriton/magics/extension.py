@@ -13,8 +13,8 @@ from nbtriton.magics import completion, configurable
 from nbtriton.magics.ask import AskMagics
 from nbtriton.magics.define import DefineMagics
 from nbtriton.magics.explain import ExplainMagics
-from nbtriton.magics.measure import MeasureMagics, PredictMagics
-from nbtriton.magics.repository import OptionsMagics, RepositoryMagics
+from nbtriton.magics.measure import MeasureMagics
+from nbtriton.magics.repository import RepositoryMagics
 from nbtriton.magics.views import views
 from nbtriton.serving.server import close_server
 
@@ -27,9 +27,7 @@ _CORE = (
     AskMagics,
     MeasureMagics,
     ExplainMagics,
-    PredictMagics,
     RepositoryMagics,
-    OptionsMagics,
 )
 
 

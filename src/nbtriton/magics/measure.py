@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from IPython.core.magic import Magics, line_magic, magics_class, output_can_be_silenced
-from IPython.core.magic_arguments import argument, magic_arguments
+from IPython.core.magic import Magics, magics_class
+from IPython.core.magic_arguments import argument
 
 from nbtriton.common.errors import InvalidArgumentError
 from nbtriton.lab.perf.settings import (
@@ -24,22 +24,42 @@ from nbtriton.magics import common
 from nbtriton.options.reading import quoted, unquoted
 from nbtriton.serving.server import server
 
+if TYPE_CHECKING:
+    from argparse import Namespace
+
+    from nbtriton.magics.live import LiveRun
+
 
 @magics_class
 class MeasureMagics(Magics):
-    """``%triton_perf``."""
+    """``%triton_perf``, ``%triton_profile``, ``%triton_whatif`` and ``%triton_tune``."""
 
-    @output_can_be_silenced
-    @magic_arguments()
+    def __init__(self, shell: Any) -> None:
+        super().__init__(shell)
+        # The latest profile of this notebook by model: the default of `%triton_whatif`.
+        self._profiles: dict[str, Any] = {}
+
+    def _begin(self, options: Namespace) -> tuple[str, dict[str, Any], LiveRun]:
+        """Return the model, the options of the call, which have the same names, and the run that shows it."""
+        from nbtriton.magics.live import LiveRun
+
+        given = vars(options)
+        # After `;` nothing is shown; a terminal shows the report as any other result.
+        visible = not given.pop("line").rstrip().endswith(";")
+        common.read_options(self.shell, given)
+        name = given.pop("name")
+        run = LiveRun(self.shell, name, visible=visible, quick=given.get("quick", False))
+        given["observer"] = run.observe
+        return name, given, run
+
+    @common.magic()
     @argument("name", type=unquoted, help="a model or an ensemble")
     @common.arguments(LOAD, PLACE, MEMORY, DATA, SEQUENCES, SWEEP, PLACEMENT, WINDOWS, RUN)
     @argument(
         "--bg", action="store_true",
         help="return at once with a handle: await it, or call its stop() or result()",
     )  # fmt: skip
-    @common.keep_option
-    @line_magic
-    def triton_perf(self, line: str) -> Any:
+    def triton_perf(self, options: Namespace) -> Any:
         """Measure throughput and latency under load, over levels and configurations.
 
         A model with a sequence batcher gets sequences, as many at a time as requests are
@@ -56,41 +76,18 @@ class MeasureMagics(Magics):
             run.stop()
         """
         from nbtriton.lab.perf import PerfRun, perf
-        from nbtriton.magics.live import LiveRun
 
-        # The names of the options are those of `perf`.
-        options = vars(common.parse(self.triton_perf, line))
-        name, out, background = options.pop("name"), options.pop("out"), options.pop("bg")
-        common.read_options(self.shell, options)
-        # After `;` nothing is shown; a terminal shows the report as any other result.
-        visible = not line.rstrip().endswith(";")
-        target = None if options["url"] is not None else server()
-        run = LiveRun(self.shell, name, visible=visible, quick=options["quick"])
-        options["observer"] = run.observe
+        name, given, run = self._begin(options)
+        background = given.pop("bg")
+        target = None if given["url"] is not None else server()
         if background:
-            return common.keep(
-                self.shell, out, run.in_background(lambda: PerfRun(target, name, **options))
-            )
-        report = run.of(lambda: perf(target, name, **options))
-        return common.keep(self.shell, out, report)
+            return run.in_background(lambda: PerfRun(target, name, **given))
+        return run.of(lambda: perf(target, name, **given))
 
-
-@magics_class
-class PredictMagics(Magics):
-    """``%triton_profile``, ``%triton_whatif`` and ``%triton_tune``."""
-
-    def __init__(self, shell: Any) -> None:
-        super().__init__(shell)
-        # The latest profile of this notebook by model: the default of `%triton_whatif`.
-        self._profiles: dict[str, Any] = {}
-
-    @output_can_be_silenced
-    @magic_arguments()
+    @common.magic()
     @argument("name", type=unquoted, help="a model or an ensemble")
     @common.arguments(tuple(PROFILE.values()))
-    @common.keep_option
-    @line_magic
-    def triton_profile(self, line: str) -> Any:
+    def triton_profile(self, options: Namespace) -> Any:
         """Measure a model once, in ten seconds, so that ``%triton_whatif`` can predict it.
 
         It measures execution times by batch size and by the number of instances that execute at
@@ -102,27 +99,19 @@ class PredictMagics(Magics):
             profile.save("double.json")
         """
         from nbtriton.lab.simulate import profile
-        from nbtriton.magics.live import LiveRun
 
-        options = vars(common.parse(self.triton_profile, line))
-        name, out = options.pop("name"), options.pop("out")
-        common.read_options(self.shell, options)
-        target = None if options["url"] is not None else server()
-        run = LiveRun(self.shell, name, visible=not line.rstrip().endswith(";"))
-        found = run.of(lambda: profile(target, name, **options, observer=run.observe))
-        self._profiles[name] = found
-        return common.keep(self.shell, out, found)
+        name, given, run = self._begin(options)
+        target = None if given["url"] is not None else server()
+        found = self._profiles[name] = run.of(lambda: profile(target, name, **given))
+        return found
 
-    @output_can_be_silenced
-    @magic_arguments()
+    @common.magic()
     @argument("name", type=unquoted, help="a model or an ensemble that is profiled")
     @common.profile_option(
         "its profile, or a file of Profile.save; by default the latest of this notebook"
     )
     @common.arguments(LOAD, DATA, SEQUENCES, SWEEP, WINDOWS, RUN)
-    @common.keep_option
-    @line_magic
-    def triton_whatif(self, line: str) -> Any:
+    def triton_whatif(self, options: Namespace) -> Any:
         """Predict what ``%triton_perf`` would measure, on a simulated server.
 
         It takes the options of ``%triton_perf`` and returns the same report, marked as simulated.
@@ -133,31 +122,23 @@ class PredictMagics(Magics):
             %triton_whatif double -c 64 --max-queue-delay-us 0,500,2000
         """
         from nbtriton.lab.simulate import whatif
-        from nbtriton.magics.live import LiveRun
 
-        options = vars(common.parse(self.triton_whatif, line))
-        name, out, given = (options.pop(each) for each in ("name", "out", "profile"))
-        common.read_options(self.shell, options)
-        if given is None:
-            profile = self._profiles.get(name)
-            if profile is None:
-                raise InvalidArgumentError(
-                    f"model '{name}' is not profiled in this notebook",
-                    hint=f"run %triton_profile {quoted(name)}, or give --profile FILE",
-                )
-        else:
-            profile = common.read_profile(self.shell, given)
-        run = LiveRun(self.shell, name, visible=not line.rstrip().endswith(";"))
-        report = run.of(lambda: whatif(profile, name, **options, observer=run.observe))
-        return common.keep(self.shell, out, report)
+        name, given, run = self._begin(options)
+        text = given.pop("profile")
+        profile = (
+            self._profiles.get(name) if text is None else common.read_profile(self.shell, text)
+        )
+        if profile is None:
+            raise InvalidArgumentError(
+                f"model '{name}' is not profiled in this notebook",
+                hint=f"run %triton_profile {quoted(name)}, or give --profile FILE",
+            )
+        return run.of(lambda: whatif(profile, name, **given))
 
-    @output_can_be_silenced
-    @magic_arguments()
+    @common.magic()
     @argument("name", type=unquoted, help="a model or an ensemble")
     @common.arguments(tuple(TUNE.values()))
-    @common.keep_option
-    @line_magic
-    def triton_tune(self, line: str) -> Any:
+    def triton_tune(self, options: Namespace) -> Any:
         """Find the best configuration by simulation, and measure the finalists.
 
         The model is profiled first, unless ``--profile`` is given. The steps of an ensemble are
@@ -173,12 +154,8 @@ class PredictMagics(Magics):
         --placement auto``).
         """
         from nbtriton.lab.simulate import tune
-        from nbtriton.magics.live import LiveRun
 
-        options = vars(common.parse(self.triton_tune, line))
-        name, out, given = (options.pop(each) for each in ("name", "out", "profile"))
-        options["profile"] = None if given is None else common.read_profile(self.shell, given)
-        common.read_options(self.shell, options)
-        run = LiveRun(self.shell, name, visible=not line.rstrip().endswith(";"))
-        found = run.of(lambda: tune(server(), name, **options, observer=run.observe))
-        return common.keep(self.shell, out, found)
+        name, given, run = self._begin(options)
+        if given["profile"] is not None:
+            given["profile"] = common.read_profile(self.shell, given["profile"])
+        return run.of(lambda: tune(server(), name, **given))

@@ -1,4 +1,4 @@
-"""The magics that bring models in and out: repositories, and the ports of real clients."""
+"""The magics that bring models in and out: repositories, the ports of real clients, the options of the server."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from IPython.core.magic import Magics, line_magic, magics_class, output_can_be_silenced
-from IPython.core.magic_arguments import argument, magic_arguments
+from IPython.core.magic import Magics, magics_class
+from IPython.core.magic_arguments import argument
 
 from nbtriton.common import entries
 from nbtriton.common.errors import LoadWarning
-from nbtriton.magics.common import arguments, evaluate, keep, keep_option, parse
+from nbtriton.magics.common import arguments, evaluate, magic
 from nbtriton.options.reading import unquoted
 from nbtriton.options.repository import EXPORT, REPOSITORY
 from nbtriton.options.server import SERVER
@@ -23,6 +23,8 @@ from nbtriton.serving.server import server
 from nbtriton.serving.settings import ENDPOINTS, endpoint_port
 
 if TYPE_CHECKING:
+    from argparse import Namespace
+
     from nbtriton.serving.frontends import Endpoints
 
 
@@ -59,20 +61,17 @@ _PORTS = tuple(name for name in _OPTIONS if name.endswith("_port"))
 
 @magics_class
 class RepositoryMagics(Magics):
-    """``%triton_load``, ``%triton_export``, ``%triton_serve``."""
+    """``%triton_load``, ``%triton_export``, ``%triton_serve``, ``%triton_server``."""
 
     # Of the class: another instance comes with `%reload_ext`, and the ports stay open.
     _endpoints: ClassVar[Endpoints | None] = None
     # With which they were opened.
     _serve_options: ClassVar[Mapping[str, Any]] = {}
 
-    @output_can_be_silenced
-    @magic_arguments()
+    @magic()
     @argument("directory", nargs="+", metavar="REPO", help="a model repository, or several")
     @arguments(tuple(REPOSITORY.values()))
-    @keep_option
-    @line_magic
-    def triton_load(self, line: str) -> Any:
+    def triton_load(self, options: Namespace) -> Any:
         """Load a model repository; shows every model's state and what is wrong with it.
 
         One that fails keeps no other one out. The result loads and unloads by name::
@@ -81,18 +80,15 @@ class RepositoryMagics(Magics):
             control = %triton_load models/ --control explicit --load-model double
             control.load("other")
         """
-        options = parse(self.triton_load, line)
         found = vars(options)
         given: dict[str, Any] = {n: one.of_parsed(found[n]) for n, one in REPOSITORY.items()}
         with _said(LoadWarning):
-            control = server().load_repository(
+            return server().load_repository(
                 [os.path.expanduser(unquoted(text)) for text in options.directory],  # noqa: PTH111 - "" stays
                 **given,
             )
-        return keep(self.shell, options.out, control)
 
-    @output_can_be_silenced
-    @magic_arguments()
+    @magic()
     @argument("directory", metavar="DIR", help="where the repository is written")
     @argument(
         "names",
@@ -103,9 +99,7 @@ class RepositoryMagics(Magics):
     )
     @argument("--carry-all", action="store_true", help="all variables that the models use")
     @arguments(tuple(_EXPORT.values()))
-    @keep_option
-    @line_magic
-    def triton_export(self, line: str) -> Any:
+    def triton_export(self, options: Namespace) -> Any:
         """Write models as a repository that the real Triton Inference Server runs.
 
         Says which variables of the notebook a model uses that its file will not have, and which
@@ -118,7 +112,6 @@ class RepositoryMagics(Magics):
         """
         from nbtriton.serving.repository.export.writer import ExportWarning
 
-        options = parse(self.triton_export, line)
         found = vars(options)
         given: dict[str, Any] = {n: one.of_parsed(found[n]) for n, one in _EXPORT.items()}
         if options.carry_all:
@@ -127,11 +120,9 @@ class RepositoryMagics(Magics):
             given["requests"] = evaluate(self.shell, options.requests, "--requests ")
         with _said(ExportWarning):
             folder = Path(unquoted(options.directory)).expanduser()
-            result = server().export(folder, options.names or None, on_progress=print, **given)
-        return keep(self.shell, options.out, result)
+            return server().export(folder, options.names or None, on_progress=print, **given)
 
-    @output_can_be_silenced
-    @magic_arguments()
+    @magic()
     @arguments(tuple(option.as_change() for option in _OPTIONS.values()))
     @argument(
         "--tls-cert", metavar="FILE", help="HTTP and gRPC over TLS, with this certificate (PEM)"
@@ -141,9 +132,7 @@ class RepositoryMagics(Magics):
         "--tls-root", metavar="FILE", help="only clients whose certificates it vouches for (PEM)"
     )
     @argument("--stop", action="store_true", help="close the ports again")
-    @keep_option
-    @line_magic
-    def triton_serve(self, line: str) -> Any:
+    def triton_serve(self, options: Namespace) -> Any:
         """Answer real clients: tritonclient, perf_analyzer, curl. Run again, the ports are opened anew.
 
         Port 0 is any that is free, and the same one as before if this is run again. If the ports cannot be opened,
@@ -154,7 +143,6 @@ class RepositoryMagics(Magics):
             %triton_serve --tls-cert server.pem --tls-key server.key
             %triton_serve --stop
         """
-        options = parse(self.triton_serve, line)
         tls = _tls(options.tls_cert, options.tls_key, options.tls_root)
         cls = type(self)
         before, cls._endpoints = cls._endpoints, None
@@ -177,19 +165,11 @@ class RepositoryMagics(Magics):
                 cls._endpoints = server().serve(**{**cls._serve_options, **open_ports})
             raise
         cls._serve_options = given
-        return keep(self.shell, options.out, cls._endpoints)
+        return cls._endpoints
 
-
-@magics_class
-class OptionsMagics(Magics):
-    """``%triton_server``."""
-
-    @output_can_be_silenced
-    @magic_arguments()
+    @magic()
     @arguments(tuple(option.as_change() for option in SERVER.values()))
-    @keep_option
-    @line_magic
-    def triton_server(self, line: str) -> Any:
+    def triton_server(self, options: Namespace) -> Any:
         """Set the options of the server that the magics use; shows all that are set.
 
         What is not named stays as it is, and the same options again change nothing. With other
@@ -202,10 +182,9 @@ class OptionsMagics(Magics):
             %triton_server --cache-bytes 1000000 --backend-config default-max-batch-size=8
             options = %triton_server
         """
-        given = vars(parse(self.triton_server, line))
-        out = given.pop("out")
-        changes = {name: SERVER[name].of_parsed(value) for name, value in given.items()}
+        found = vars(options)
+        changes = {n: one.of_parsed(found[n]) for n, one in SERVER.items() if n in found}
         loaded = server().set_options(**changes)
         if loaded:
             print(f"loaded anew with these options: {', '.join(loaded)}")  # noqa: T201
-        return keep(self.shell, out, server().options)
+        return server().options
