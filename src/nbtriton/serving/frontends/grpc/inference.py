@@ -14,7 +14,7 @@ from nbtriton.common.errors import CancelledError, InternalError, TritonError, U
 from nbtriton.model.config._proto import messages
 from nbtriton.runtime.engine import BARE_FINAL
 from nbtriton.serving.frontends.kserve import proto_codec
-from nbtriton.serving.frontends.kserve.call import InferCall, Responder
+from nbtriton.serving.frontends.kserve.call import InferCall, Responder, submit_together
 from nbtriton.serving.frontends.kserve.messages import LONG
 from nbtriton.serving.frontends.kserve.shared_memory import READ_AT_ONCE, LongReadError, ShortReads
 from nbtriton.serving.frontends.kserve.wire import read_version
@@ -181,20 +181,8 @@ class GrpcInference:
                 waiting.refused(CancelledError(_CANCELLED))
             else:
                 ready.append(waiting)
-        if not ready:
-            return
-        try:
-            accepted = self.service.server.engine.dispatcher.submit_many(
-                [one.submission() for one in ready], self._join_batch
-            )
-        except Exception as error:
-            _log.exception("requests could not be submitted")
-            refusal = InternalError(f"{type(error).__name__}: {error}")
-            for waiting in ready:
-                waiting.refused(refusal)
-            return
-        for waiting, request in zip(ready, accepted, strict=True):
-            waiting.submitted(request)
+        if ready:
+            submit_together(self.service.server, ready, self._join_batch)
 
 
 class _Waiting(Responder):
@@ -218,7 +206,6 @@ class _Waiting(Responder):
         self._is_over = False
 
     def submitted(self, request: InferenceRequest | TritonError) -> None:
-        """Handle the accepted request, or the error that refuses it."""
         if isinstance(request, TritonError):
             self.refused(request)
             return
@@ -240,25 +227,15 @@ class _Waiting(Responder):
         if request is not None:
             request.cancel()
 
-    def written(
+    def encoded(
         self, outputs: Mapping[str, Any], parameters: Mapping[str, Any], version: int
     ) -> bytes:
         """Return a serialized response; raises TritonError if it cannot be sent."""
-        try:
-            return proto_codec.encode_response(
-                self.call,
-                outputs,
-                parameters,
-                model_name=self.signature.name,
-                model_version=version,
-                batches=self.signature.max_batch_size > 0,
-                labels=self._service.labels,
-            )
-        except TritonError:
-            raise
-        except Exception as error:
-            _log.exception("a response of %s could not be written", self.signature.name)
-            raise InternalError(f"{type(error).__name__}: {error}") from error
+        signature = self.signature
+        return self.written(
+            proto_codec.encode_response, self.call, outputs, parameters, signature.name, version,
+            signature.max_batch_size > 0, self._service.labels,
+        )  # fmt: skip
 
     @abstractmethod
     def is_cancelled(self) -> bool:
@@ -313,7 +290,7 @@ class _Unary(_Waiting):
             return response.error
         assert request.runtime is not None
         try:
-            return self.written(response.outputs, response.parameters, request.runtime.version)
+            return self.encoded(response.outputs, response.parameters, request.runtime.version)
         except TritonError as error:
             return error
 
@@ -445,14 +422,14 @@ class _Streamed(_Waiting):
             return self._encode(request, response, final=final)
         if not self.call.empty_final:
             return None
-        return proto_codec.encode_stream_response(self.written({}, {}, self.version), final=True)
+        return proto_codec.encode_stream_response(self.encoded({}, {}, self.version), final=True)
 
     def _encode(self, request: InferenceRequest, response: Response, *, final: bool) -> bytes:
         error = response.error
         if error is None:
             assert request.runtime is not None
             try:
-                data = self.written(response.outputs, response.parameters, request.runtime.version)
+                data = self.encoded(response.outputs, response.parameters, request.runtime.version)
                 return proto_codec.encode_stream_response(data, final=final)
             except TritonError as raised:
                 error = raised

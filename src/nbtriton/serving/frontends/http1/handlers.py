@@ -119,15 +119,18 @@ class Handlers:
             self._answer(cycle, route)
 
     def _answer(self, cycle: RequestResponseCycle, route: Route) -> None:
-        handler: Callable[..., HttpResponse] = getattr(self, f"_{route.handler}")
+        handler: Callable[..., Any] = getattr(self, f"_{route.handler}")
         try:
-            response = handler(cycle, **route.arguments)
+            found = handler(cycle, **route.arguments)
+            response = found if isinstance(found, HttpResponse) else _json(found)
         except TritonError as error:
             response = error_response(error, _kind_of_errors(route))
         except Exception as error:
             _log.exception("a request to %s failed", cycle.head.path)
             response = unexpected_error(error, _kind_of_errors(route))
         cycle.respond(response)
+
+    # Each handler returns the document of its response, or the response.
 
     # -- server and models -----------------------------------------------------------------------
 
@@ -137,8 +140,8 @@ class Handlers:
     def _server_ready(self, _: RequestResponseCycle) -> HttpResponse:
         return HttpResponse(200 if self._service.is_ready() else 400)
 
-    def _server_metadata(self, _: RequestResponseCycle) -> HttpResponse:
-        return _json(self._service.metadata())
+    def _server_metadata(self, _: RequestResponseCycle) -> Any:
+        return self._service.metadata()
 
     def _model_ready(self, _: RequestResponseCycle, name: str, version: str) -> HttpResponse:
         self._service.server.engine.inspection.check_answering()
@@ -146,26 +149,24 @@ class Handlers:
             return HttpResponse(400, TEXT, (error_body("Model version not ready"),))
         return HttpResponse()
 
-    def _model_metadata(self, _: RequestResponseCycle, name: str, version: str) -> HttpResponse:
+    def _model_metadata(self, _: RequestResponseCycle, name: str, version: str) -> Any:
         found = self._service.server.metadata(name, read_version(version))
         if version:
             found["versions"] = [str(int(version))]
-        return _json(found)
+        return found
 
-    def _model_config(self, _: RequestResponseCycle, name: str, version: str) -> HttpResponse:
+    def _model_config(self, _: RequestResponseCycle, name: str, version: str) -> Any:
         return _json(to_reported_dict(self._service.server.config(name, read_version(version))))
 
-    def _statistics(
-        self, _: RequestResponseCycle, name: str = "", version: str = ""
-    ) -> HttpResponse:
-        return _json(self._service.statistics(name, read_version(version)))
+    def _statistics(self, _: RequestResponseCycle, name: str = "", version: str = "") -> Any:
+        return self._service.statistics(name, read_version(version))
 
     # -- repository ------------------------------------------------------------------------------
 
-    def _repository_index(self, cycle: RequestResponseCycle, repository: str) -> HttpResponse:  # noqa: ARG002
+    def _repository_index(self, cycle: RequestResponseCycle, repository: str) -> Any:  # noqa: ARG002
         given = _optional_object(cycle)
         ready = "ready" in given and jsontext.as_bool(given["ready"])
-        return _json(self._service.control.index(ready=ready))
+        return self._service.control.index(ready=ready)
 
     def _repository_load(
         self, cycle: RequestResponseCycle, repository: str, name: str
@@ -189,8 +190,8 @@ class Handlers:
 
     # -- shared memory ---------------------------------------------------------------------------
 
-    def _memory_status(self, _: RequestResponseCycle, kind: Kind, region: str) -> HttpResponse:
-        return _json(self._service.shared_memory.status(kind, region))
+    def _memory_status(self, _: RequestResponseCycle, kind: Kind, region: str) -> Any:
+        return self._service.shared_memory.status(kind, region)
 
     def _memory_register(self, cycle: RequestResponseCycle, kind: str, region: str) -> HttpResponse:
         memory = self._service.clients_memory()
@@ -228,7 +229,7 @@ class Handlers:
 
     # -- trace and log settings ------------------------------------------------------------------
 
-    def _trace(self, cycle: RequestResponseCycle, name: str = "") -> HttpResponse:
+    def _trace(self, cycle: RequestResponseCycle, name: str = "") -> Any:
         if name:
             self._service.server.engine.inspection.check_answering()
             if not self._service.server.is_ready(name):
@@ -236,13 +237,13 @@ class Handlers:
         if cycle.head.method == "POST":
             changes = trace_changes(_object(cycle), _levels, _number, got="got:")
             self._service.trace.update(name, changes)
-        return _json(self._service.trace.get(name))
+        return self._service.trace.get(name)
 
-    def _logging(self, cycle: RequestResponseCycle) -> HttpResponse:
+    def _logging(self, cycle: RequestResponseCycle) -> Any:
         if cycle.head.method == "POST":
             given = {name: value for name, value in _object(cycle).items() if value is not None}
             self._service.log.update(log_changes(given, _log_value, _wrong_format))
-        return _json(self._service.log.get())
+        return self._service.log.get()
 
 
 def _kind_of_errors(route: Route) -> bytes:

@@ -11,7 +11,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from nbtriton.common.errors import (
-    InternalError,
     InvalidArgumentError,
     TritonError,
     UnsupportedError,
@@ -29,7 +28,7 @@ from nbtriton.serving.frontends.http1.response import (
     error_response,
     unexpected_error,
 )
-from nbtriton.serving.frontends.kserve.call import Responder
+from nbtriton.serving.frontends.kserve.call import Responder, submit_together
 from nbtriton.serving.frontends.kserve.generate import decode_generate, encode_generate
 from nbtriton.serving.frontends.kserve.json_codec import (
     Answer,
@@ -77,7 +76,6 @@ class HttpResponder(Responder):
         self.cycle = cycle
 
     def submitted(self, request: InferenceRequest | TritonError) -> None:
-        """Handle the accepted request, or the error that refuses it."""
         if isinstance(request, TritonError):
             self.refuse(error_response(request))
             return
@@ -97,20 +95,10 @@ class HttpResponder(Responder):
         """Return the bytes of a response; raises TritonError if it cannot be written."""
         runtime = request.runtime
         assert runtime is not None
-        try:
-            return encoder(
-                self.call,
-                response.outputs,
-                response.parameters,
-                runtime.name,
-                runtime.version,
-                *more,
-            )
-        except TritonError:
-            raise
-        except Exception as error:
-            _log.exception("a response of %s could not be written", runtime.name)
-            raise InternalError(f"{type(error).__name__}: {error}") from error
+        outputs, parameters = response.outputs, response.parameters
+        return self.written(
+            encoder, self.call, outputs, parameters, runtime.name, runtime.version, *more
+        )
 
 
 class InferResponder(HttpResponder):
@@ -303,17 +291,7 @@ class Inference:
                 trace = tracing.sample(responder.signature.name, parent)
                 times = responder.cycle.received_ns
                 responder.start_trace(trace, "HTTP_RECV_START", "HTTP_RECV_END", times)
-        try:
-            accepted = self.server.engine.dispatcher.submit_many(
-                [responder.submission() for responder in ready], self._join_batch
-            )
-        except Exception as error:
-            _log.exception("requests could not be submitted")
-            for responder in ready:
-                responder.refuse(unexpected_error(error))
-            return
-        for responder, request in zip(ready, accepted, strict=True):
-            responder.submitted(request)
+        submit_together(self.server, ready, self._join_batch)
 
     def _generate(
         self,
@@ -335,26 +313,32 @@ class Inference:
         except TritonError as error:
             cycle.respond(error_response(error))
             return None
-        cycle.work(partial(self._generate_long, kind, cycle, signature, number))
+        read = partial(decode_generate, cycle.body, signature)
+        self.work(cycle, name, lambda: kind(cycle, signature, number, read()), JSON)
         return None
 
-    def _generate_long(
+    def work(
         self,
-        kind: type[GenerateResponder],
         cycle: RequestResponseCycle,
-        signature: ModelSignature,
-        version: int,
+        name: str,
+        read: Callable[[], HttpResponder | None],
+        content_type: bytes,
     ) -> None:
-        """Read a long request on a worker."""
-        try:
-            responder = kind(cycle, signature, version, decode_generate(cycle.body, signature))
-        except TritonError as error:
-            cycle.respond(error_response(error))
-        except Exception as error:
-            _log.exception("a request to %s could not be read", signature.name)
-            cycle.respond(unexpected_error(error))
-        else:
-            self.submit((responder,))
+        """Read a long request on a worker, and submit it; an error has this content type."""
+
+        def task() -> None:
+            try:
+                responder = read()
+            except TritonError as error:
+                cycle.respond(error_response(error, content_type))
+            except Exception as error:
+                _log.exception("a request to %s could not be read", name)
+                cycle.respond(unexpected_error(error))
+            else:
+                if responder is not None:
+                    self.submit((responder,))
+
+        cycle.work(task)
 
 
 class _Infer:
@@ -398,7 +382,8 @@ class _Infer:
         except TritonError as error:
             cycle.respond(error_response(error, TEXT))
             return None
-        cycle.work(partial(self._read_long, cycle, signature, number))
+        read = partial(self._read_long, cycle, signature, number)
+        self._inference.work(cycle, self._name, read, TEXT)
         return None
 
     def _header_length(self, size: int) -> int:
@@ -412,23 +397,13 @@ class _Infer:
 
     def _read_long(
         self, cycle: RequestResponseCycle, signature: ModelSignature, version: int
-    ) -> None:
-        """Read a long request on a worker."""
-        try:
-            data, start = cycle.data, cycle.start
-            if self._given != _PLAIN:
-                data, start = self._decompressed(cycle), 0
-            length = self._header_length(len(data) - start)
-            memory = self._inference.service.shared_memory
-            responder = self._decode(cycle, signature, version, data, start, length, memory)
-        except TritonError as error:
-            cycle.respond(error_response(error, TEXT))
-        except Exception as error:
-            _log.exception("a request to %s could not be read", self._name)
-            cycle.respond(unexpected_error(error))
-        else:
-            if responder is not None:
-                self._inference.submit((responder,))
+    ) -> HttpResponder | None:
+        data, start = cycle.data, cycle.start
+        if self._given != _PLAIN:
+            data, start = self._decompressed(cycle), 0
+        length = self._header_length(len(data) - start)
+        memory = self._inference.service.shared_memory
+        return self._decode(cycle, signature, version, data, start, length, memory)
 
     def _decode(
         self,

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import numpy as np
 
 from nbtriton.backends import RequestOptions
-from nbtriton.common.errors import UnsupportedError
+from nbtriton.common.errors import InternalError, TritonError, UnsupportedError
 from nbtriton.runtime.engine import Submission
 from nbtriton.scheduling import SEQUENCE_END, SEQUENCE_START
 from nbtriton.serving.frontends.kserve.wire import DTYPES, WireInput, arrays_of
@@ -18,8 +19,17 @@ from nbtriton.serving.frontends.kserve.wire import DTYPES, WireInput, arrays_of
 if TYPE_CHECKING:
     from nbtriton.backends.base import Response
     from nbtriton.model.tensors import Array
-    from nbtriton.runtime.engine import InferenceRequest, ModelSignature, Trace
+    from nbtriton.runtime.engine import (
+        InferenceRequest,
+        JoinBatch,
+        ModelSignature,
+        Server,
+        Trace,
+    )
     from nbtriton.serving.frontends.kserve.shared_memory import Lease, SharedMemory, ShortReads
+
+T = TypeVar("T")
+_log = logging.getLogger("nbtriton.serving.frontends")
 
 # Request parameters that are flags of a sequence.
 SEQUENCE_FLAGS = {"sequence_start": SEQUENCE_START, "sequence_end": SEQUENCE_END}
@@ -254,6 +264,36 @@ class Responder(ABC):
         if self.trace is not None:
             self.trace.sample.release()
 
+    def written(self, write: Callable[..., T], *arguments: Any) -> T:
+        """Return what `write` makes of a response; raises TritonError if it cannot be written."""
+        try:
+            return write(*arguments)
+        except TritonError:
+            raise
+        except Exception as error:
+            _log.exception("a response of %s could not be written", self.signature.name)
+            raise InternalError(f"{type(error).__name__}: {error}") from error
+
+    @abstractmethod
+    def submitted(self, request: InferenceRequest | TritonError) -> None:
+        """Handle the accepted request, or the error that refuses it."""
+
     @abstractmethod
     def handle_response(self, request: InferenceRequest, response: Response, final: bool) -> None:
         """Handle a response, on the model's thread; the model may reuse the memory afterwards."""
+
+
+def submit_together(
+    server: Server, responders: Sequence[Responder], join_batch: JoinBatch | None
+) -> None:
+    """Submit requests that are ready together; see `RequestDispatcher.submit_many`."""
+    accepted: Sequence[InferenceRequest | TritonError]
+    try:
+        accepted = server.engine.dispatcher.submit_many(
+            [responder.submission() for responder in responders], join_batch
+        )
+    except Exception as error:
+        _log.exception("requests could not be submitted")
+        accepted = [InternalError(f"{type(error).__name__}: {error}")] * len(responders)
+    for responder, request in zip(responders, accepted, strict=True):
+        responder.submitted(request)

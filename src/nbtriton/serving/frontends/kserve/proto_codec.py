@@ -496,7 +496,6 @@ def encode_response(
     call: InferCall,
     outputs: Mapping[str, Array],
     parameters: Mapping[str, Any],
-    *,
     model_name: str,
     model_version: int,
     batches: bool,
