@@ -182,7 +182,19 @@ class LoadWarning(UserWarning):
     """
 
 
-class LoadError(InvalidArgumentError):
+class _UsersError(TritonError):
+    """An error of the user's code, with its traceback."""
+
+    def __init__(self, message: str, *, hint: str = "", user_traceback: str = "") -> None:
+        super().__init__(message, hint=hint)
+        self.user_traceback = user_traceback
+
+    def _render_traceback_(self) -> list[str]:
+        frames = _own_frames(self.__traceback__)
+        return [*frames, *_with_traceback(self.user_traceback, self._sentence())]
+
+
+class LoadError(_UsersError, InvalidArgumentError):
     """A model could not be loaded; what was loaded before still serves.
 
     Attributes
@@ -202,14 +214,6 @@ class LoadError(InvalidArgumentError):
     ...     print(error.user_traceback.splitlines()[-1])
     ValueError: no weights
     """
-
-    def __init__(self, message: str, *, hint: str = "", user_traceback: str = "") -> None:
-        super().__init__(message, hint=hint)
-        self.user_traceback = user_traceback
-
-    def _render_traceback_(self) -> list[str]:
-        frames = _own_frames(self.__traceback__)
-        return [*frames, *_with_traceback(self.user_traceback, self._sentence())]
 
 
 class NotFoundError(TritonError, LookupError):
@@ -322,7 +326,7 @@ class InternalError(TritonError):
     status = "INTERNAL"
 
 
-class ModelError(InternalError):
+class ModelError(_UsersError, InternalError):
     """The model's own code raised.
 
     Attributes
@@ -341,14 +345,6 @@ class ModelError(InternalError):
     ...     print(error.user_traceback.splitlines()[-1])
     ZeroDivisionError: no rows
     """
-
-    def __init__(self, message: str, *, hint: str = "", user_traceback: str = "") -> None:
-        super().__init__(message, hint=hint)
-        self.user_traceback = user_traceback
-
-    def _render_traceback_(self) -> list[str]:
-        frames = _own_frames(self.__traceback__)
-        return [*frames, *_with_traceback(self.user_traceback, self._sentence())]
 
 
 # Frames of Python's own modules are not the user's code.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from functools import lru_cache
 from http import HTTPStatus
 from typing import Any, Protocol
@@ -100,6 +100,7 @@ def _head(status: int, fields: Sequence[tuple[bytes, bytes]], connection: bytes)
     return b"".join((_STATUS_LINES[status], *lines, b"\r\n"))
 
 
+@dataclass(slots=True, eq=False)
 class RequestHead:
     """Request line and header fields, shared by all requests whose heads are the same bytes.
 
@@ -122,25 +123,14 @@ class RequestHead:
         Handler of the requests with this head; None before the first request.
     """
 
-    __slots__ = ("fields", "headers", "keep_alive", "method", "old", "path", "route_handler")
-
-    def __init__(
-        self,
-        method: str,
-        path: str,
-        headers: Mapping[bytes, bytes],
-        fields: Sequence[tuple[bytes, bytes]] = (),
-        *,
-        keep_alive: bool = True,
-        old: bool = False,
-    ) -> None:
-        self.method = method
-        self.path = path
-        self.headers = headers
-        self.fields = fields
-        self.keep_alive = keep_alive
-        self.old = old
-        self.route_handler: Any = None
+    method: str
+    path: str
+    headers: Mapping[bytes, bytes]
+    fields: Sequence[tuple[bytes, bytes]] = ()
+    _: KW_ONLY
+    keep_alive: bool = True
+    old: bool = False
+    route_handler: Any = None
 
 
 class ResponseWriter(Protocol):

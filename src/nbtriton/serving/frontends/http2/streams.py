@@ -50,6 +50,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping
+from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, Final, NamedTuple
 
@@ -118,6 +119,7 @@ def allowed(result: StreamState | Violation, stream_id: int) -> StreamState:
     return result
 
 
+@dataclass(slots=True, eq=False)
 class Http2Stream:
     """One stream of a connection.
 
@@ -142,22 +144,15 @@ class Http2Stream:
         Trailers that follow the queue.
     """
 
-    __slots__ = (
-        "expected", "owner", "queue", "queued", "received", "state", "stream_id", "trailers", "window",
-    )  # fmt: skip
-
-    def __init__(
-        self, stream_id: int, state: StreamState, window: int, expected: int | None = None
-    ) -> None:
-        self.stream_id = stream_id
-        self.state = state
-        self.window = window
-        self.expected = expected
-        self.owner: Any = None
-        self.received = 0
-        self.queue: deque[bytes | memoryview] | None = None
-        self.queued = 0
-        self.trailers: tuple[Field, ...] | None = None
+    stream_id: int
+    state: StreamState
+    window: int
+    expected: int | None = None
+    owner: Any = None
+    received: int = 0
+    queue: deque[bytes | memoryview] | None = None
+    queued: int = 0
+    trailers: tuple[Field, ...] | None = None
 
 
 # Limits of streams reset here whose peer may not know it, and of gaps between identifiers.

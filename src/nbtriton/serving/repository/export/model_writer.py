@@ -79,6 +79,7 @@ class ExportedModel:
         return tuple(lines)
 
 
+@dataclass
 class ModelWriter:
     """Writer of one model.
 
@@ -92,26 +93,18 @@ class ModelWriter:
         As in `nbtriton.serving.repository.export.writer.export_repository`.
     """
 
-    def __init__(
-        self,
-        server: Server,
-        name: str,
-        folder: Path,
-        carry: Collection[str] | bool,
-        torch: str,
-        python_prefix: str | None,
-        on_progress: Callable[[str], None],
-    ) -> None:
-        self._inspection = server.engine.inspection
-        self._server = server
-        self._name = name
-        self._folder = folder
-        self._carry = carry
-        self._torch = torch
-        self._python_prefix = python_prefix
-        self._on_progress = on_progress
-        self._completed = server.config(name)
-        self._config = _sensible(self._inspection.user_config(name), self._completed)
+    server: Server
+    name: str
+    folder: Path
+    carry: Collection[str] | bool
+    torch: str
+    python_prefix: str | None
+    on_progress: Callable[[str], None]
+
+    def __post_init__(self) -> None:
+        self._inspection = self.server.engine.inspection
+        self._completed = self.server.config(self.name)
+        self._config = _sensible(self._inspection.user_config(self.name), self._completed)
         self._notes: list[str] = []
 
     def write(
@@ -126,45 +119,45 @@ class ModelWriter:
         extra : mapping
             Further files by path.
         """
-        self._folder.mkdir()
+        self.folder.mkdir()
         versions = sorted(
             model.version
-            for model in self._server.models()
-            if model.name == self._name and model.state == "READY"
+            for model in self.server.models()
+            if model.name == self.name and model.state == "READY"
         )
         carried: dict[str, str] = {}
         missing: dict[str, str] = {}
         kind = ""
         for version in versions:
-            place = self._folder / str(version)
+            place = self.folder / str(version)
             place.mkdir()
             kind, file = self._write_version(version, place)
             carried |= file.carried
             missing |= file.missing
         for path, content in extra.items():
-            _write_extra(self._folder, path, content)
+            _write_extra(self.folder, path, content)
         self._notes += write_environment(
             self._config,
-            model_directory(self._inspection.served(self._name, versions[-1])),
-            self._folder,
-            python_prefix=self._python_prefix,
-            on_progress=self._on_progress,
+            model_directory(self._inspection.served(self.name, versions[-1])),
+            self.folder,
+            python_prefix=self.python_prefix,
+            on_progress=self.on_progress,
         )
         text = format_pbtxt(self._config)
-        (self._folder / "config.pbtxt").write_text(text, encoding="utf-8")
-        notes = self._notes + _missing_files(self._completed, self._folder)
+        (self.folder / "config.pbtxt").write_text(text, encoding="utf-8")
+        notes = self._notes + _missing_files(self._completed, self.folder)
         notes += self._call_notes(names)
         written = ModelConfig()
         written.CopyFrom(self._completed)
         written.backend = self._config.backend
-        notes += [f"model '{self._name}': {difference}" for difference in differences(written)]
+        notes += [f"model '{self.name}': {difference}" for difference in differences(written)]
         return ExportedModel(
-            self._name, tuple(versions), kind, carried, missing, tuple(dict.fromkeys(notes))
+            self.name, tuple(versions), kind, carried, missing, tuple(dict.fromkeys(notes))
         )
 
     def _write_version(self, version: int, place: Path) -> tuple[str, modelfile.ModelFile]:
         """Write one version; return its kind, and its ``model.py`` if it has one."""
-        name, config = self._name, self._config
+        name, config = self.name, self._config
         if is_ensemble(config):
             (place / ".keep").touch()  # git and zip skip an empty directory
             return "ensemble", modelfile.ModelFile()
@@ -173,7 +166,7 @@ class ModelWriter:
                 f"model '{name}' has custom batching in Python, which Triton takes as a C library only: "
                 "there its batches are those of the dynamic batcher"
             )
-        completed = self._server.config(name, version)
+        completed = self.server.config(name, version)
         reason = stand_in_reason(completed)
         source = self._inspection.served(name, version)
         if reason:
@@ -194,7 +187,7 @@ class ModelWriter:
             config.ClearField("default_model_filename")
             return native, modelfile.ModelFile()
         if isinstance(source, type):
-            file = modelfile.class_file(source, carry=self._carry)
+            file = modelfile.class_file(source, carry=self.carry)
             return "class", self._write_python(file, place)
         if isinstance(source, FunctionType):
             if len(config.batch_input):
@@ -203,7 +196,7 @@ class ModelWriter:
                     "its function will not get them there"
                 )
             streams = completed.model_transaction_policy.decoupled
-            file = modelfile.function_file(source, streams=streams, carry=self._carry)
+            file = modelfile.function_file(source, streams=streams, carry=self.carry)
             return "function", self._write_python(file, place)
         if is_pipeline(source):
             raise UnsupportedError(
@@ -243,12 +236,12 @@ class ModelWriter:
         config.ClearField("platform")
         config.ClearField("default_model_filename")
         config.backend = "pytorch"
-        if self._torch == "export":
+        if self.torch == "export":
             save_program(module, completed, place / "model.pt2")
             config.default_model_filename = "model.pt2"
             return "torch.export", modelfile.ModelFile()
         self._notes += save_torchscript(module, completed, place / "model.pt")
-        if self._torch == "torchscript":
+        if self.torch == "torchscript":
             return "TorchScript", modelfile.ModelFile()
         return "TorchScript in model.py", self._write_python(
             modelfile.torch_file("model.pt"), place
@@ -256,7 +249,7 @@ class ModelWriter:
 
     def _write_stand_in(self, reason: str, source: object, version: int, place: Path) -> str:
         """Copy the files of a stand-in's directory, including the model's file if only its backend is missing."""
-        name = self._name
+        name = self.name
         has_file = False
         if isinstance(source, Path):
             is_there = source.exists()
@@ -277,8 +270,8 @@ class ModelWriter:
 
     def _call_notes(self, names: Collection[str]) -> list[str]:
         """Return notes about known calls to other models by business logic scripting."""
-        name = self._name
-        calls = self._server.engine.model_server.called_by(name)
+        name = self.name
+        calls = self.server.engine.model_server.called_by(name)
         if calls:
             brought = [callee for callee in calls if callee in names]
             missing = [callee for callee in calls if callee not in names]
@@ -295,7 +288,7 @@ class ModelWriter:
             return notes
         if any(
             _BLS_CALL in file.read_text("utf-8", errors="replace")
-            for file in self._folder.glob("*/model.py")
+            for file in self.folder.glob("*/model.py")
         ):
             text = "can call other models and called none here so far: name those that it needs, or run it first"
             return [f"model '{name}' {text}"]
