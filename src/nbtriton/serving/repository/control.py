@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from os import PathLike
 from pathlib import Path
-from typing import Any, Protocol, Unpack
+from typing import Any, Unpack
 
 from nbtriton.common.checks import DIRECTORY, Kind, absolute, check, listed
 from nbtriton.common.closing import Closing
@@ -117,7 +117,11 @@ class ModelControl(Closing, TableView):
         if given["exit_on_error"] and self.startup_error is not None:
             raise self.startup_error
         if mode == "poll" and poll_s > 0:
-            self._poller = start_polling(weakref.ref(self), self._closed, poll_s)
+            arguments = (weakref.ref(self), self._closed, poll_s)
+            self._poller = threading.Thread(
+                target=_poll, args=arguments, name="nbtriton-poll", daemon=True
+            )
+            self._poller.start()
 
     def close(self, *, timeout_s: float | None = None) -> None:
         """Stop polling; loaded models still serve.
@@ -388,22 +392,8 @@ def _reason(name: str, error: TritonError) -> str:
     return text.removeprefix(f"load failed for model '{name}': ")
 
 
-class _Pollable(Protocol):
-    def poll_now(self) -> None: ...
-
-
-def start_polling(
-    control: weakref.ref[_Pollable], closed: threading.Event, poll_s: float
-) -> threading.Thread:
+def _poll(control: weakref.ref[ModelControl], closed: threading.Event, poll_s: float) -> None:
     """Poll until the control is closed or collected; the thread holds no reference to it."""
-    thread = threading.Thread(
-        target=_poll, args=(control, closed, poll_s), name="nbtriton-poll", daemon=True
-    )
-    thread.start()
-    return thread
-
-
-def _poll(control: weakref.ref[_Pollable], closed: threading.Event, poll_s: float) -> None:
     while not closed.wait(poll_s):
         pollable = control()
         if pollable is None:
