@@ -18,9 +18,9 @@ from types import SimpleNamespace
 
 from IPython.core.magic import Magics, line_magic, magics_class
 from nbtriton.backends import Backend, BackendInstance, Response
-from nbtriton.serving.frontends.endpoint import Endpoint
+from nbtriton.serving.frontends.service import Endpoint
 from nbtriton.serving.frontends.http1.response import HttpResponse
-from nbtriton.serving.repository.export.exporter import Exporter
+from nbtriton.serving.repository.export.model_writer import Exporter
 
 
 class Plus(Backend, BackendInstance):
