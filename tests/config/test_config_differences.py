@@ -11,7 +11,7 @@ import pytest
 import nbtriton as nt
 from nbtriton.magics.cli import main
 from nbtriton.model.config import as_config, differences
-from nbtriton.model.config.differences import _TABLE
+from nbtriton.model.config.ignored import _TABLE
 from nbtriton.serving.repository.export.writer import ExportWarning
 from nbtriton.serving.server import Server
 from tests.repository.models import add

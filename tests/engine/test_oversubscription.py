@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from nbtriton.lab.perf.interpreter import oversubscription
+from nbtriton.lab.perf.conditions import oversubscription
 from nbtriton.runtime.workers.resources import ThreadBudget
 from tests.widgets.samples import instance, model
 

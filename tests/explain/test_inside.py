@@ -9,7 +9,7 @@ import pytest
 
 import nbtriton as nt
 from nbtriton.backends.python import install_pb_utils
-from nbtriton.lab.explain.inside import inside_sentence, is_long
+from nbtriton.lab.explain.parts import inside_sentence, is_long
 from nbtriton.runtime.engine import BatchRecord, RequestRecord
 from nbtriton.widgets.show import Shown
 from tests.engine.support import WAIT_S, Gate, echo, ensemble_text, gated, ones

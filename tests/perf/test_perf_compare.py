@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 import nbtriton as nt
 from nbtriton.common.errors import InvalidArgumentError
-from nbtriton.lab.perf.paired import paired_ratio
+from nbtriton.lab.perf.comparison import paired_ratio
 
 POSITIVE = st.floats(0.1, 1e6)
 

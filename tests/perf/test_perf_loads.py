@@ -14,11 +14,13 @@ from nbtriton.lab.perf.loads import (
     LevelRange,
     RequestIntervals,
     RequestRate,
+    binary_search,
+    check_search,
     level_values,
+    linear_search,
     parse_levels,
     send_times_ns,
 )
-from nbtriton.lab.perf.search import binary_search, check_search, linear_search
 
 
 def first(n, load, **more):

@@ -15,7 +15,7 @@ import pytest
 
 import nbtriton as nt
 from nbtriton.common.errors import InvalidArgumentError, NotFoundError
-from nbtriton.lab.perf import PerfPoint, PerfReport, ServerBreakdown, usage
+from nbtriton.lab.perf import PerfPoint, PerfReport, ServerBreakdown, conditions
 from nbtriton.lab.perf.curves import series_of
 from nbtriton.lab.perf.point import row_of
 from nbtriton.lab.perf.windows import DRIFT
@@ -325,12 +325,12 @@ def test_a_load_generator_without_time_left_says_so(monkeypatch, seconds, limits
     clocks = SimpleNamespace(
         monotonic=functools.partial(next, walls), process_time=functools.partial(next, cpus)
     )
-    monkeypatch.setattr(usage, "time", clocks)
+    monkeypatch.setattr(conditions, "time", clocks)
 
     def measure(level, on_progress):
         return point(), False
 
-    measured, _ = usage.with_usage(measure, remote=True)(None, None)
+    measured, _ = conditions.with_usage(measure, remote=True)(None, None)
     assert measured.cpu_percent == pytest.approx(100 * seconds)
     assert measured.memory_mb > 10
     assert any("load generator used 95%" in note for note in measured.notes) == limits

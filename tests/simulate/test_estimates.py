@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 
 from nbtriton.lab.simulate import ServicePoint
-from nbtriton.lab.simulate.estimates import (
+from nbtriton.lab.simulate.executions import merged
+from nbtriton.lab.simulate.measurements import (
     added_quantiles,
     fitted_line,
     relative_losses,
     trimmed,
     without_stalls,
 )
-from nbtriton.lab.simulate.executions import merged
 
 
 def test_what_is_added_from_quantile_to_quantile_gives_the_distribution_back():

@@ -13,7 +13,7 @@ from nbtriton.extensions.lessons.predicting import sizes_of
 from nbtriton.extensions.lessons.running import run, traced
 from nbtriton.extensions.lessons.scenes import figure_scenes, stage_scenes
 from nbtriton.extensions.lessons.sentences import finding_of, moments_of
-from nbtriton.lab.explain.strips import sequence_strips
+from nbtriton.lab.explain.timeline import sequence_strips
 
 # Model, begin and end in milliseconds, requests, reason: computed by hand from arrivals and execution times.
 SCHEDULES = {

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from nbtriton.drawing.activity import Lane, ModelActivity, batch_bins, bin_counts
-from nbtriton.drawing.cards import watch_scenes
-from nbtriton.drawing.compact import compact_html, compact_text
 from nbtriton.drawing.curve import (
     Limits,
     Point,
@@ -27,7 +25,15 @@ from nbtriton.drawing.layering import Layout, layout
 from nbtriton.drawing.numbers import count, counted, lasting, measure, percentile, sparkline
 from nbtriton.drawing.panels import curve_scene, curve_scenes
 from nbtriton.drawing.scene import Shape, fitting, to_json, to_svg
-from nbtriton.drawing.table import Column, TableView, in_units, table_html, table_text
+from nbtriton.drawing.table import (
+    Column,
+    TableView,
+    compact_html,
+    compact_text,
+    in_units,
+    table_html,
+    table_text,
+)
 from nbtriton.drawing.timeline import (
     Bar,
     Mark,
@@ -42,6 +48,7 @@ from nbtriton.drawing.watch import (
     leading,
     watch_finding,
     watch_html,
+    watch_scenes,
     watch_svg,
     watch_table,
     watch_text,

@@ -8,8 +8,7 @@ from typing import Any
 
 import pandas as pd
 
-from nbtriton.drawing.compact import compact_html, compact_text
-from nbtriton.drawing.table import Column, in_units
+from nbtriton.drawing.table import Column, compact_html, compact_text, in_units
 
 
 class TableFrame(pd.DataFrame):

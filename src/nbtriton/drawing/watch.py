@@ -1,16 +1,445 @@
-"""The activity of a server over the last seconds: queues, instances and batch sizes of models."""
+"""The activity of a server over the last seconds: models as cards, with queues, instances and batch sizes.
+
+The picture is also the skeleton of the live view, which fills in the parts that have a ``data-role``.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from html import escape
 
 from nbtriton.drawing.activity import ModelActivity
-from nbtriton.drawing.cards import watch_scenes
-from nbtriton.drawing.numbers import count, counted, measure, sparkline
-from nbtriton.drawing.scene import fitting, to_svg
+from nbtriton.drawing.numbers import count, counted, measure, nice_ceiling, sparkline
+from nbtriton.drawing.scene import (
+    Shape,
+    figure,
+    fitting,
+    ink,
+    shape,
+    shortened,
+    text,
+    text_width,
+    to_svg,
+    wrapped,
+)
 from nbtriton.drawing.table import table_html, table_text
+
+
+@dataclass(frozen=True, slots=True)
+class _Layout:
+    """Positions in a card: its parts in pixels from its left, the bars from its top."""
+
+    width: float
+    plot_x: float
+    plot_w: float
+    bars_x: float
+    bars_w: float
+    bars_below: bool
+
+    @property
+    def right(self) -> float:
+        return self.plot_x + self.plot_w
+
+    def place(self, top: float, tall: float) -> str:
+        """Return the place of a strip, for the live view that redraws it."""
+        return f"{self.plot_x:g} {top:g} {self.plot_w:g} {tall:g}"
+
+
+# For a page of 600 pixels, and for a notebook with its file browser open: a wider picture would have to be scrolled.
+_NARROW = _Layout(540.0, 235.0, 165.0, 24.0, 492.0, bars_below=True)
+_WIDE = _Layout(800.0, 250.0, 270.0, 654.0, 130.0, bars_below=False)
+_STRIP_H, _LANE_H, _LANE_STEP = 46.0, 13.0, 19.0
+# With more lanes a card would be longer than a screen; the others are only counted.
+_MAX_LANES = 8
+# More cards would be longer than a screen: then each model is one line.
+_MAX_CARDS = 8
+_LINE_H = 30.0
+# A line about what changed, above the ends of the axis.
+_CHANGE_H = 14.0
+_MAX_SHARES = 4
+_BARS_H = 104.0  # below a narrow card
+
+
+STATE_ROLES = {"READY": "s2", "LOADING": "s0", "UNLOADING": "s4", "UNAVAILABLE": "s1"}
+
+
+def watch_scenes(models: Sequence[ModelActivity], *, span_s: float = 30.0) -> list[Shape]:
+    """Return the picture of the models for pages of different widths, narrowest first.
+
+    Each card is a group with ``data-model``.
+    """
+    return [_scene(models, span_s, layout) for layout in (_NARROW, _WIDE)]
+
+
+def _scene(models: Sequence[ModelActivity], span_s: float, at: _Layout) -> Shape:
+    y = 12.0
+    cards = []
+    # One scale for all: equal heights are equal values.
+    high = nice_ceiling(max((max(model.depths, default=0) for model in models), default=0))
+    compact = len(models) > _MAX_CARDS
+    for model in models:
+        height = _LINE_H if compact else _card_height(model, span_s, at)
+        draw = _line if compact else _card
+        cards.append(draw(model, y, height, span_s, high, at))
+        y += height + (4 if compact else 10)
+    if compact:
+        cards += _time_axis((), y + 12, span_s, at)
+        y += 22
+    if not models:
+        cards.append(text(24, 40, "no models are loaded", 13, "muted"))
+        y = 66.0
+    summary = "; ".join(
+        f"{model.name} {model.state}, {measure(model.infer_per_s)} infer/s, {model.queued} queued"
+        for model in models
+    )
+    return figure(
+        at.width,
+        y + 2,
+        *cards,
+        label=f"Server activity over the last {span_s:.0f} s: {summary or 'no models'}",
+        title="Server activity",
+        cls="nbt-watch-svg",
+        scales=False,
+    )
+
+
+def _main_height(model: ModelActivity, span_s: float, at: _Layout) -> float:
+    lanes = min(len(model.lanes), _MAX_LANES) + (len(model.lanes) > _MAX_LANES)
+    changes = len(_change_lines(model.changes, span_s, at)) * _CHANGE_H
+    return max(144.0, 26 + _STRIP_H + 10 + lanes * _LANE_STEP + 26 + changes)
+
+
+def _change_lines(
+    changes: Sequence[tuple[float, str]], span_s: float, at: _Layout
+) -> tuple[str, ...]:
+    """Return the text of the newest change, in two lines at most."""
+    newest = next((summary for age, summary in reversed(changes) if age <= span_s), "")
+    if not newest:
+        return ()
+    # Up to the bars, or to the right end of the card.
+    room = (at.width - 24 if at.bars_below else at.bars_x - 10) - at.plot_x
+    first, *rest = wrapped(newest, room, 11, bold=False)
+    return (first, *([shortened(" ".join(rest), room, 11)] if rest else ()))
+
+
+def _card_height(model: ModelActivity, span_s: float, at: _Layout) -> float:
+    if not at.bars_below:
+        return _main_height(model, span_s, at)
+    steps = len(model.shares[:_MAX_SHARES]) + (len(model.shares) > _MAX_SHARES)
+    return _main_height(model, span_s, at) + (
+        38 + 26 * steps if model.platform == "ensemble" else _BARS_H
+    )
+
+
+def _card(
+    model: ModelActivity, y: float, height: float, span_s: float, high: float, at: _Layout
+) -> Shape:
+    main = _main_height(model, span_s, at)
+    parts = [shape("rect", x=10, y=y, width=at.width - 20, height=height, rx=6, **ink("panel"))]
+    parts += _counters(model, y, at)
+    parts += _queue(model, y, span_s, high, at)
+    parts += _lanes(model, y + 26 + _STRIP_H + 10, span_s, at)
+    parts += _time_axis(model.changes, y + main - 10, span_s, at)
+    top, tall = (y + main, height - main) if at.bars_below else (y, height)
+    draw = _shares if model.platform == "ensemble" else _histogram
+    parts += draw(model, top, tall, at)
+    return shape("g", *parts, class_="nbt-model", data_model=model.name, data_version=model.version)
+
+
+def _line(
+    model: ModelActivity, y: float, height: float, span_s: float, high: float, at: _Layout
+) -> Shape:
+    """Return a model as a line: name, rate, queue over time, share of busy time, counts."""
+    base = y + height - 9
+    tall = height - 12
+    line, area = _steps(model.ages_s, model.depths, high, (base - tall, tall), span_s, at)
+    now = model.depths[-1] if model.depths else 0
+    plot, right = at.plot_x, at.right
+    waiting = "in flight" if model.platform == "ensemble" else "waiting"
+    parts = [
+        shape("rect", x=10, y=y, width=at.width - 20, height=height, rx=4, **ink("panel")),
+        shape("title", " ".join(filter(None, (model.name, model.platform, model.reason)))),
+        shape("circle", cx=22, cy=base - 4, r=4.5, **ink(STATE_ROLES.get(model.state, "muted"))),
+        text(33, base, shortened(model.name, plot - 130, 12, bold=True), 12, "fg", bold=True),
+        text(plot - 50, base, measure(model.infer_per_s), 12, "fg", "end", data_role="rate"),
+        text(plot - 47, base, "infer/s", 11, "muted"),
+        shape(
+            "path", d=area, opacity=0.25, data_role="queue-area",
+            data_plot=at.place(base - tall, tall), **ink("s0"),
+        ),
+        shape("path", d=line, stroke_width=1.5, data_role="queue-line", **ink(None, "s0")),
+        _change_marks(model.changes, (base - tall, tall), span_s, at),
+        shape("path", d=f"M{plot:g} {base:.1f}h{at.plot_w:g}", **ink(None, "line")),
+        text(right + 46, base, count(now), 12, "fg", "end", data_role="queue-now"),
+        text(right + 50, base, waiting, 11, "muted"),
+    ]  # fmt: skip
+    if at.bars_below:  # there is only room for what changes
+        return shape(
+            "g", *parts, class_="nbt-model", data_model=model.name, data_version=model.version
+        )
+    parts += [
+        text(right + 165, base, _busy_text(model.busy), 11, "muted", "end", data_role="busy"),
+        text(
+            at.width - 20, base, f"{count(model.inference_count)} done", 11, "muted", "end",
+            data_role="done",
+        ),
+    ]  # fmt: skip
+    return shape("g", *parts, class_="nbt-model", data_model=model.name, data_version=model.version)
+
+
+def _busy_text(share: float) -> str:
+    return f"busy {share * 100:.0f} %"
+
+
+def _change_marks(
+    changes: Sequence[tuple[float, str]], strip: tuple[float, float], span_s: float, at: _Layout
+) -> Shape:
+    """Return a mark at each time at which the configuration changed."""
+    top, tall = strip
+    marks = "".join(
+        f"M{at.plot_x + (1 - age / span_s) * at.plot_w:.1f} {top:.1f}v{tall:.1f}"
+        for age, _ in changes
+        if age <= span_s
+    )
+    words = "; ".join(
+        f"{measure(age)} s ago {summary}" for age, summary in changes if age <= span_s
+    )
+    return shape(
+        "path", shape("title", words), d=marks, stroke_width=2, stroke_dasharray="3 2",
+        data_role="changes", data_plot=at.place(top, tall), **ink(None, "s1"),
+    )  # fmt: skip
+
+
+def _shares(model: ModelActivity, y: float, _height: float, at: _Layout) -> list[Shape]:
+    """Return the steps of an ensemble with their shares of the total time."""
+    left, wide = at.bars_x, at.bars_w
+    parts = [text(left, y + 18, "time in its steps", 11, "muted")]
+    shown = model.shares[:_MAX_SHARES]
+    for row, (name, share) in enumerate(shown):
+        top = y + 32 + row * 26
+        parts += [
+            text(left, top + 6, shortened(name, wide - 44, 11), 11, "fg"),
+            text(left + wide, top + 6, f"{share * 100:.0f} %", 11, "fg", "end", data_role="share-text"),
+            shape("rect", x=left, y=top + 10, width=wide, height=7, rx=2, **ink("bg", "line")),
+            shape(
+                "rect", x=left, y=top + 10, width=wide * share, height=7, rx=2,
+                data_role="share", data_room=wide, **ink("s3"),
+            ),
+        ]  # fmt: skip
+    if len(model.shares) > len(shown):
+        more = f"and {counted(len(model.shares) - len(shown), 'more step')}"
+        parts.append(text(left, y + 36 + _MAX_SHARES * 26, more, 11, "muted"))
+    return parts
+
+
+def _counters(model: ModelActivity, y: float, at: _Layout) -> list[Shape]:
+    role = STATE_ROLES.get(model.state, "muted")
+    name = shortened(model.name, at.plot_x - 40, 14, bold=True)
+    failed = f"{count(model.fail_count)} failed"
+    return [
+        shape("title", " ".join(filter(None, (model.name, model.platform, model.reason)))),
+        text(24, y + 24, name, 14, "fg", bold=True),
+        shape("circle", cx=28.5, cy=y + 38, r=4.5, **ink(role)),
+        text(39, y + 42, f"{model.state} · version {model.version}", 11, "muted"),
+        text(24, y + 72, measure(model.infer_per_s), 22, "fg", bold=True, data_role="rate"),
+        text(24, y + 87, model.rate_over, 11, "muted", data_role="rate-over"),
+        text(24, y + 104, _waited(model), 11, "muted", data_role="wait"),
+        text(
+            24, y + 118, f"compute {measure(model.compute_ms)} ms", 11, "muted", data_role="compute"
+        ),
+        text(24, y + 134, f"{count(model.inference_count)} done", 11, "muted", data_role="done"),
+        text(
+            115,
+            y + 134,
+            failed,
+            11,
+            "t1" if model.fail_count else "muted",
+            data_role="failed",
+            bold=bool(model.fail_count),
+        ),
+    ]
+
+
+def _waited(model: ModelActivity) -> str:
+    # An ensemble has no queue; its steps do.
+    return "" if model.platform == "ensemble" else f"wait {measure(model.queue_ms)} ms"
+
+
+def _queue(model: ModelActivity, y: float, span_s: float, high: float, at: _Layout) -> list[Shape]:
+    top, base = y + 26, y + 26 + _STRIP_H
+    ensemble = model.platform == "ensemble"
+    what = "in flight, most" if ensemble else "waiting, most"
+    now = model.depths[-1] if model.depths else 0
+    line, area = _steps(model.ages_s, model.depths, high, (top, _STRIP_H), span_s, at)
+    left, right = at.plot_x, at.right
+    return [
+        text(
+            left,
+            y + 18,
+            what if at.bars_below else f"requests {what}",
+            11,
+            "muted",
+        ),
+        text(right, y + 18, f"0 to {count(high)}", 11, "muted", "end", data_role="queue-top"),
+        shape("path", d=f"M{left:g} {top:.1f}h{at.plot_w:g}", **ink(None, "line")),
+        shape(
+            "path",
+            d=area,
+            opacity=0.25,
+            data_role="queue-area",
+            data_plot=at.place(top, _STRIP_H),
+            **ink("s0"),
+        ),
+        shape("path", d=line, stroke_width=1.5, data_role="queue-line", **ink(None, "s0")),
+        _change_marks(model.changes, (top, _STRIP_H), span_s, at),
+        shape("path", d=f"M{left:g} {base:.1f}h{at.plot_w:g}", **ink(None, "muted")),
+        text(right + 10, base - 16, count(now), 16, "fg", bold=True, data_role="queue-now"),
+        text(right + 10, base - 2, "in flight now" if ensemble else "waiting now", 11, "muted"),
+    ]
+
+
+def _lanes(model: ModelActivity, y: float, span_s: float, at: _Layout) -> list[Shape]:
+    parts: list[Shape] = []
+    for i, lane in enumerate(model.lanes[:_MAX_LANES]):
+        top = y + i * _LANE_STEP
+        _, area = _steps(model.ages_s, lane.busy, 1.0, (top, _LANE_H), span_s, at)
+        parts += [
+            shape("title", lane.name),
+            shape(
+                "rect",
+                x=at.plot_x,
+                y=top,
+                width=at.plot_w,
+                height=_LANE_H,
+                rx=2,
+                **ink("bg", "line"),
+            ),
+            shape(
+                "path",
+                d=area,
+                data_role="lane",
+                data_lane=i,
+                data_plot=at.place(top, _LANE_H),
+                **ink("s2"),
+            ),
+            text(
+                at.right + 10,
+                top + 10.5,
+                _lane_text(lane.share, lane.batch_size),
+                11,
+                "fg",
+                data_role="lane-text",
+                data_lane=i,
+            ),
+            text(at.plot_x - 7, top + 10.5, f"instance {i}", 11, "muted", "end"),
+        ]
+    if len(model.lanes) > _MAX_LANES:
+        more = counted(len(model.lanes) - _MAX_LANES, "more instance")
+        top = y + _MAX_LANES * _LANE_STEP
+        parts.append(text(at.plot_x, top + 10.5, f"and {more}", 11, "muted"))
+    return parts
+
+
+def _lane_text(share: float, batch_size: int) -> str:
+    """Return an instance's share of busy time and its batch in words."""
+    doing = f"batch {batch_size}" if batch_size else "idle"
+    return f"{share * 100:.0f} % · {doing}"
+
+
+def _time_axis(
+    changes: Sequence[tuple[float, str]], y: float, span_s: float, at: _Layout
+) -> list[Shape]:
+    lines = _change_lines(changes, span_s, at)
+    first = y - _CHANGE_H * len(lines)
+    texts = [
+        text(at.plot_x, first + _CHANGE_H * i, line, 11, "muted", data_role="change")
+        for i, line in enumerate(lines)
+    ]
+    return [
+        text(at.plot_x, y, f"{span_s:.0f} s ago", 11, "muted", data_role="axis"),
+        *texts,
+        text(at.right, y, "now", 11, "muted", "end"),
+    ]  # fmt: skip
+
+
+def _histogram(model: ModelActivity, y: float, height: float, at: _Layout) -> list[Shape]:
+    bins = model.bins or (("1", 0),)
+    top, base = y + 30, y + height - 24
+    most = max(n for _, n in bins)
+    step = min(at.bars_w / len(bins), 34.0)
+    wide = step * 0.78
+    parts = [
+        text(
+            at.bars_x, y + 18, f"batch sizes {model.bins_since}", 11, "muted", data_role="bar-title"
+        ),
+        shape("path", d=f"M{at.bars_x:g} {base:.1f}h{at.bars_w:g}", **ink(None, "muted")),
+    ]
+    # Labels that would touch their neighbours are left out, but never the first and the last.
+    widest = max(text_width(name, 11) for name, _ in bins) + 3
+    every = max(1, -(-int(widest) // max(1, int(step))))
+    last = len(bins) - 1
+    # The last label must not go beyond the axis.
+    beyond = (last + 0.5) * step + text_width(bins[last][0], 11) / 2 - at.bars_w
+    inward = max(0.0, beyond) if last else 0.0
+    apart = every * step + inward
+    labelled = {0, last} | {i for i in range(0, last, every) if (last - i) * step >= apart}
+    for i, (name, n) in enumerate(bins):
+        bar = (base - top - 10) * n / max(1, most)
+        x = at.bars_x + i * step + (step - wide) / 2
+        parts.append(
+            shape(
+                "rect",
+                shape("title", f"batch size {name}: {counted(n, 'execution')}"),
+                x=x,
+                y=base - bar,
+                width=wide,
+                height=bar,
+                data_role="bar",
+                data_base=base,
+                data_room=base - top - 10,
+                **ink("s3"),
+            )
+        )
+        if i in labelled:
+            middle = x + wide / 2 - (inward if i == last else 0.0)
+            parts.append(text(middle, base + 13, name, 11, "muted", "middle"))
+    # The number of the tallest bar is written at its height.
+    full = base - (base - top - 10)
+    parts += [
+        shape("path", d=f"M{at.bars_x:g} {full:.1f}h{at.bars_w:g}", **ink(None, "line")),
+        text(at.bars_x + at.bars_w, full - 4, count(most), 11, "muted", "end", data_role="bar-top"),
+    ]
+    return parts
+
+
+def _steps(
+    ages: Sequence[float],
+    values: Sequence[float],
+    high: float,
+    strip: tuple[float, float],
+    span: float,
+    at: _Layout,
+) -> tuple[str, str]:
+    """Return the outline and the area of values over time, newest at the right edge.
+
+    A value covers the time since the previous sample, so nothing is drawn across a pause after it.
+    """
+    pairs = [(a, v) for a, v in zip(ages, values, strict=True) if a <= span]
+    if not pairs:
+        return "", ""
+    top, tall = strip
+    base = top + tall
+    spots = [
+        (at.plot_x + (1 - age / span) * at.plot_w, base - min(value / high, 1.0) * tall)
+        for age, value in pairs
+    ]
+    left = spots[0][0]
+    first = spots[min(1, len(spots) - 1)][1]
+    on = "".join(f"V{y:.1f}H{x:.1f}" for x, y in spots[1:])
+    return f"M{left:.1f} {first:.1f}{on}", f"M{left:.1f} {base:.1f}{on}V{base:.1f}z"
+
 
 # With no response for longer than this, the finding names the model instead of rates.
 _STALLED_S = 1.0

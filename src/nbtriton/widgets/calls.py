@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 from nbtriton.common.checks import NAME, SERVER, check
 from nbtriton.lab.explain import read_timeline
 from nbtriton.widgets.dag import DagView, server_graph
+from nbtriton.widgets.graphs import with_traffic
 from nbtriton.widgets.show import Shown, show_live
 from nbtriton.widgets.static import StaticView, dag_view
 from nbtriton.widgets.timeline import TimelineView, live_timeline, timeline_view
-from nbtriton.widgets.traffic import with_traffic
 from nbtriton.widgets.watch import WatchView
 
 if TYPE_CHECKING:

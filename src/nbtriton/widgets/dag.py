@@ -20,9 +20,8 @@ from nbtriton.drawing import (
 )
 from nbtriton.model.config import ModelConfig
 from nbtriton.widgets.activity import little_endian
-from nbtriton.widgets.graphs import graph_of
+from nbtriton.widgets.graphs import graph_of, with_traffic
 from nbtriton.widgets.static import StaticView, dag_scenes, dag_view
-from nbtriton.widgets.traffic import with_traffic
 from nbtriton.widgets.view import LiveView, asset, movement_of
 
 _STATES = ("READY", "LOADING", "UNLOADING", "UNAVAILABLE")

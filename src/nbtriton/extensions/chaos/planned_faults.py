@@ -32,12 +32,12 @@ from nbtriton.common.errors import InvalidArgumentError, UnavailableError, Unsup
 from nbtriton.common.packages import needed
 from nbtriton.drawing import Column, counted, measure, table_html, table_text
 from nbtriton.extensions.chaos.injection import FAULTS, Arrivals, FaultyInstance, Injected
-from nbtriton.lab.perf.data import Inputs
 from nbtriton.lab.perf.driver import LoadRun, LoadSpec, make_load
 from nbtriton.lab.perf.loads import Concurrency
 from nbtriton.lab.perf.measure import Level, WindowPlan, traffic_of
 from nbtriton.lab.perf.prepare import Data, sequence_plan, workloads
 from nbtriton.lab.perf.progress import Observer, PerfProgress
+from nbtriton.lab.perf.settings import Inputs
 from nbtriton.lab.perf.sweep import model_tree
 from nbtriton.lab.perf.traffic import SequencePlan
 from nbtriton.lab.perf.windows import StabilityRule

@@ -21,8 +21,7 @@ from nbtriton.extensions.lessons.sentences import (
     ms,
     slots_of,
 )
-from nbtriton.lab.explain.strips import SlotLife, slots_per_instance
-from nbtriton.lab.explain.timeline import mark_of
+from nbtriton.lab.explain.timeline import SlotLife, mark_of, slots_per_instance
 from nbtriton.model.config import is_ensemble
 from nbtriton.runtime.engine import BatchRecord, RequestRecord
 

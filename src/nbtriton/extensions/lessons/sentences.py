@@ -11,8 +11,7 @@ from dataclasses import dataclass
 
 from nbtriton.drawing.numbers import plain
 from nbtriton.extensions.lessons.running import ScenarioRun
-from nbtriton.lab.explain.strips import SlotLife, slot_lives, slots_per_instance
-from nbtriton.lab.explain.timeline import mark_of
+from nbtriton.lab.explain.timeline import SlotLife, mark_of, slot_lives, slots_per_instance
 from nbtriton.model.config import is_ensemble
 from nbtriton.runtime.engine import BatchRecord
 

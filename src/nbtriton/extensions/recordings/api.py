@@ -25,14 +25,13 @@ from nbtriton.extensions.recordings.traffic import (
 from nbtriton.lab.perf.loads import read_speeds
 from nbtriton.lab.perf.machine import Others
 from nbtriton.lab.perf.options import Protocol
-from nbtriton.lab.perf.point import PerfPoint, describe
+from nbtriton.lab.perf.point import PerfPoint, PointSource, describe
 from nbtriton.lab.perf.progress import LevelProgress, Observer, PerfProgress
 from nbtriton.lab.perf.recording import Recording
 from nbtriton.lab.perf.remote import RemoteServer, Target
 from nbtriton.lab.perf.report import PerfReport
 from nbtriton.lab.perf.run import environment_of, open_target, place_of
 from nbtriton.lab.perf.settings import SWEEP
-from nbtriton.lab.perf.source import PointSource
 from nbtriton.lab.perf.sweep import (
     Configuration,
     Configurator,

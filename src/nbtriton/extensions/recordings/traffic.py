@@ -10,8 +10,9 @@ import numpy as np
 
 from nbtriton.common.checks import NAMES, check
 from nbtriton.common.errors import InternalError, InvalidArgumentError
-from nbtriton.lab.perf.data import STRING_LENGTH, Request, fill, generate
+from nbtriton.lab.perf.data import Request, fill, generate
 from nbtriton.lab.perf.recording import RecordedInputs, RecordedRequest, RecordedTensor, Recording
+from nbtriton.lab.perf.settings import STRING_LENGTH
 from nbtriton.lab.perf.sweep import Configured
 from nbtriton.lab.perf.traffic import Call
 from nbtriton.model.config import ModelConfig, TensorSpec

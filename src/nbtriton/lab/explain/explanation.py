@@ -1,4 +1,4 @@
-"""Explanation of a model's batch sizes and of its slowest requests."""
+"""Explanation of a model's batch sizes and of its slowest requests, and the predicted effect of a change."""
 
 from __future__ import annotations
 
@@ -6,26 +6,36 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from html import escape
-from itertools import chain
-from statistics import fmean
+from itertools import chain, pairwise
+from statistics import fmean, median_low
 from time import monotonic_ns
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from nbtriton.common.checks import NAME, SERVER, Kind, check
+from nbtriton.common.errors import TritonError
 from nbtriton.drawing import Column, measure, table_html, table_text
 from nbtriton.lab.explain.findings import Proposal, batch_findings, proposal, refusal_findings
-from nbtriton.lab.explain.inside import inside_sentence
-from nbtriton.lab.explain.parts import PARTS, BusyTimes, children_of, parts_of, path_parts
+from nbtriton.lab.explain.parts import (
+    PARTS,
+    BusyTimes,
+    SlowRequests,
+    children_of,
+    compare_slowest,
+    inside_sentence,
+    parts_of,
+    path_parts,
+)
 from nbtriton.lab.explain.record import ModelRecord, Settings
-from nbtriton.lab.explain.slow import SlowRequests, compare_slowest
 from nbtriton.lab.explain.traffic import find_bottleneck
+from nbtriton.lab.perf.point import PerfPoint
+from nbtriton.lab.simulate import whatif
 from nbtriton.runtime.engine import RequestRecord
 from nbtriton.scheduling import REASONS
 
 if TYPE_CHECKING:
-    from nbtriton.lab.explain.effect import Effect
     from nbtriton.lab.simulate import Profile
     from nbtriton.runtime.engine import Server
+
 
 _Rows = list[list[object]]
 
@@ -177,7 +187,7 @@ def why(server: Server, model: str, *, profile: Profile | None = None) -> Explan
     explanation = explain(record, members)
     if profile is None or explanation.proposal is None:
         return explanation
-    from nbtriton.lab.explain.effect import predict_effect  # imports NumPy; the rest does not
+    from nbtriton.lab.explain.explanation import predict_effect  # imports NumPy; the rest does not
 
     return replace(
         explanation, effect=predict_effect(profile, model, explanation.proposal, record.answered)
@@ -317,3 +327,78 @@ def _unit(slow: SlowRequests) -> tuple[str, float]:
 
 def _indented(text: str) -> list[str]:
     return [f"    {line}" for line in text.splitlines()]
+
+
+# The least number of arrivals that make a load.
+_FEWEST = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Effect:
+    """The recorded arrivals, simulated without and with a proposal.
+
+    Attributes
+    ----------
+    before, after : PerfPoint
+        Each with notes on where the simulation went beyond the profile.
+    """
+
+    before: PerfPoint
+    after: PerfPoint
+
+    @property
+    def sentence(self) -> str:
+        """The expected change."""
+        before, after = self.before, self.after
+        notes = dict.fromkeys((*before.notes, *after.notes))
+        return (
+            "predicted under the recorded arrivals (simulated): "
+            f"p50 {_ms(before.latency_p50_us)} -> {_ms(after.latency_p50_us)}, "
+            f"p99 {_ms(before.latency_p99_us)} -> {_ms(after.latency_p99_us)}, "
+            f"{measure(before.infer_per_s)} -> {measure(after.infer_per_s)} infer/s"
+            + "".join(f"; {note}" for note in notes)
+        )
+
+
+def predict_effect(
+    profile: Profile, name: str, proposal: Proposal, requests: Sequence[RequestRecord]
+) -> Effect | None:
+    """Simulate the recorded arrivals without and with a proposal.
+
+    Parameters
+    ----------
+    profile : Profile
+    name : str
+        The model that received the requests; the proposal may be for one of its steps.
+    proposal : Proposal
+    requests : sequence of RequestRecord
+
+    Returns
+    -------
+    Effect or None
+        None where `nbtriton.whatif` has no such parameter, or for too few arrivals.
+    """
+    arrivals = sorted(request.arrival_ns for request in requests)
+    if not proposal.configuration or len(arrivals) < _FEWEST:
+        return None
+    gaps_us = [(after - before) // 1000 for before, after in pairwise(arrivals)]
+    if not any(gaps_us):
+        return None
+    load: dict[str, Any] = {
+        "intervals": gaps_us,
+        "batch_size": median_low(request.size for request in requests),
+        "request_count": len(arrivals),
+    }
+    changes: dict[str, Any] = dict(proposal.configuration)
+    if proposal.model != name:
+        changes["sweep_models"] = [proposal.model]
+    try:
+        (before,) = whatif(profile, name, **load).points
+        (after,) = whatif(profile, name, **load, **changes).points
+    except TritonError:  # the model cannot be simulated
+        return None
+    return Effect(before, after)
+
+
+def _ms(us: float) -> str:
+    return f"{measure(us / 1000)} ms"

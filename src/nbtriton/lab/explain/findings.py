@@ -13,9 +13,8 @@ from statistics import fmean, median
 from typing import Any
 
 from nbtriton.drawing import measure
-from nbtriton.lab.explain.parts import BusyTimes
+from nbtriton.lab.explain.parts import BusyTimes, time_text
 from nbtriton.lab.explain.record import ModelRecord
-from nbtriton.lab.explain.slow import time_text
 from nbtriton.options.reading import quoted
 from nbtriton.runtime.engine import BatchRecord
 from nbtriton.scheduling import REASONS

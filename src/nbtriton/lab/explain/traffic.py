@@ -12,8 +12,13 @@ from typing import TYPE_CHECKING
 
 from nbtriton.common.errors import NotFoundError, UnavailableError
 from nbtriton.drawing import count, measure
-from nbtriton.lab.explain.inside import inside_sentence, is_long
-from nbtriton.lab.explain.parts import children_of, critical_path, parts_of
+from nbtriton.lab.explain.parts import (
+    children_of,
+    critical_path,
+    inside_sentence,
+    is_long,
+    parts_of,
+)
 from nbtriton.runtime.engine import RequestRecord
 
 if TYPE_CHECKING:

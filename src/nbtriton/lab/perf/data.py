@@ -10,14 +10,13 @@ import numpy as np
 
 from nbtriton.common.errors import InvalidArgumentError, nearest
 from nbtriton.common.packages import needed
+from nbtriton.lab.perf.settings import STRING_LENGTH, Inputs
 from nbtriton.model.config import ModelConfig, TensorSpec, input_specs
 from nbtriton.model.tensors import Array, as_array, gather, numpy_dtype, shape_of, to_torch
 
 InputData = Literal["random", "zero"]
 Request = Mapping[str, Array]
-Inputs = Mapping[str, object] | Sequence[Mapping[str, object]]
 
-STRING_LENGTH = 128  # PA31, as perf_analyzer has it
 # perf_analyzer fills integers with random bytes, too large for any embedding or label table; numbers
 # below 128 fit every integer type.
 INTEGER_END = 128

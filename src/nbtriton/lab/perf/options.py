@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING, Any, Literal, Unpack
 from nbtriton.common.checks import CALL, NAME, SERVER, Kind, check, is_number, optional
 from nbtriton.common.errors import InvalidArgumentError, UnsupportedError
 from nbtriton.lab.perf.loads import (
+    LevelPlan,
     PeriodicConcurrency,
     RecordedArrivals,
     RequestIntervals,
+    check_search,
     parse_levels,
     parse_periodic,
     read_speeds,
@@ -22,7 +24,6 @@ from nbtriton.lab.perf.loads import (
 from nbtriton.lab.perf.measure import WindowPlan
 from nbtriton.lab.perf.progress import Observer
 from nbtriton.lab.perf.recording import Recording
-from nbtriton.lab.perf.search import LevelPlan, check_search
 from nbtriton.lab.perf.settings import PERF, PLACEMENT, SWEEP, PerfSettings
 from nbtriton.lab.perf.sweep import Configuration, combinations
 from nbtriton.lab.perf.traffic import SequencePlan, read_id_range

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from nbtriton.common.errors import InvalidArgumentError
-from nbtriton.lab.perf.data import STRING_LENGTH
+from nbtriton.lab.perf.settings import STRING_LENGTH, Inputs
 from nbtriton.lab.perf.traffic import SequenceData, SequencePlan
 from nbtriton.model.config import ModelConfig, enum_name
 from nbtriton.options.blocks import CallOptions
@@ -15,7 +15,7 @@ from nbtriton.options.blocks import CallOptions
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from nbtriton.lab.perf.data import Inputs, Request
+    from nbtriton.lab.perf.data import Request
 
 _GENERATED: tuple[Literal["random"], Literal["zero"]] = ("random", "zero")
 

@@ -2,22 +2,344 @@
 
 from __future__ import annotations
 
+import csv
+import json
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nbtriton.common.errors import InvalidArgumentError, NotFoundError, nearest
 from nbtriton.common.packages import needed
-from nbtriton.drawing import counted, highest, measure
-from nbtriton.lab.perf import curves, render
-from nbtriton.lab.perf.point import PerfPoint, row_of
+from nbtriton.drawing import (
+    Column,
+    Shape,
+    compact_html,
+    counted,
+    curve_finding,
+    curve_scenes,
+    fitting,
+    highest,
+    in_units,
+    measure,
+    table_text,
+    to_svg,
+)
+from nbtriton.lab.perf import curves
+from nbtriton.lab.perf.breakdown import ServerBreakdown, network_us
+from nbtriton.lab.perf.curves import save_png, series_of, target_of
+from nbtriton.lab.perf.machine import disturbed
+from nbtriton.lab.perf.point import PerfPoint, option_text, row_of
+from nbtriton.lab.perf.windows import DRIFT
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
+
+# The columns to compare; `PerfReport.frame` has all of them.
+_TABLE: Mapping[str, Column] = {
+    "concurrency": Column("concurrency"),
+    "request_rate_per_s": Column("request rate", "1/s"),
+    "periodic_concurrency": Column("periodic concurrency"),
+    "speed": Column("speed"),
+    "model": Column("model"),
+    "instances": Column("instances"),
+    "max_batch_size": Column("max batch"),
+    "dynamic_batching": Column("dynamic batching"),
+    "max_queue_delay_us": Column("max queue delay", "µs"),
+    "preferred": Column("preferred"),
+    "isolation": Column("isolation"),
+    "placement": Column("placement"),
+    "kind": Column("kind"),
+    "cache": Column("cache"),
+    "rate_limit": Column("rate limiter"),
+    "times": Column("times"),
+    "batch_size": Column("batch size"),
+    "infer_per_s": Column("throughput", "infer/s"),
+    "infer_per_s_low": Column("at least", "infer/s"),
+    "infer_per_s_high": Column("at most", "infer/s"),
+    "sequences_per_s": Column("sequences", "1/s"),
+    "responses_per_s": Column("responses", "1/s"),
+    "first_response_p50_us": Column("first p50", "µs"),
+    "first_response_p99_us": Column("first p99", "µs"),
+    "between_responses_p50_us": Column("between p50", "µs"),
+    "between_responses_p99_us": Column("between p99", "µs"),
+    "latency_p50_us": Column("p50", "µs"),
+    "latency_p90_us": Column("p90", "µs"),
+    "latency_p99_us": Column("p99", "µs"),
+    "latency_p99_low_us": Column("p99 at least", "µs"),
+    "latency_p99_high_us": Column("p99 at most", "µs"),
+    "server_queue_us": Column("queue", "µs"),
+    "server_compute_us": Column("compute", "µs"),
+    "server_mean_batch_size": Column("mean batch"),
+    "interpreter_wait_percent": Column("interpreter wait", "%"),
+    "errors": Column("errors"),
+    "delayed_percent": Column("delayed", "%"),
+    "outcome": Column("outcome"),
+}
+# Columns with room on a narrow page: the differences between the levels, and the main results.
+_CHOICES = tuple(_TABLE)[: tuple(_TABLE).index("infer_per_s")]
+_FIGURES = (
+    "infer_per_s", "infer_per_s_low", "infer_per_s_high", "latency_p50_us", "latency_p99_us",
+    "latency_p99_low_us", "latency_p99_high_us", "errors", "outcome", "server_mean_batch_size",
+    "responses_per_s", "first_response_p50_us", "sequences_per_s", "delayed_percent",
+)  # fmt: skip
+_ONE_WINDOW = "one window: whether the level is stable is not judged"
+# More of them are one figure: their names make a head of a line each.
+_MOST_STEPS = 4
+# Columns that are left out where every row has this value.
+_NEVER = object()
+_PLAIN: Mapping[str, object] = {
+    "batch_size": 1,
+    "errors": 0,
+    "delayed_percent": 0.0,
+    "interpreter_wait_percent": 0.0,
+}
+
+
+def finding_of(report: PerfReport) -> str:
+    """Return the finding of a report in a sentence."""
+    series = series_of(report)
+    if report.points and not series:
+        return "no request succeeded"
+    return curve_finding(series, target_of(report))
+
+
+def svg(report: PerfReport) -> str:
+    """Draw throughput and latency against load."""
+    return to_svg(_scenes(report)[-1])
+
+
+def _scenes(report: PerfReport) -> list[Shape]:
+    series, target_ms = series_of(report), target_of(report)
+    return curve_scenes(series, title=report.model, target_ms=target_ms)
+
+
+def text(report: PerfReport) -> str:
+    """Format the report for a terminal."""
+    columns, rows, _ = _table(report)
+    parts = [report.headline]
+    if rows:
+        parts = [finding_of(report), report.headline, table_text(columns, rows)]
+    parts += [f"note: {note}" for note in _notes(report)]
+    return "\n".join(parts)
+
+
+def html(report: PerfReport) -> str:
+    """Format the report as HTML: the curve, the table, the notes."""
+    columns, rows, first = _table(report)
+    parts = [f'<div class="nbt-perf"><p>{escape(report.headline)}</p>']
+    if rows:
+        # The picture begins with the finding.
+        picture = fitting(_scenes(report)) if series_of(report) else f"<p>{finding_of(report)}</p>"
+        parts += [picture, compact_html(columns, rows, first)]
+    notes = _notes(report)
+    if notes:
+        items = "".join(f"<li>{escape(note)}</li>" for note in notes)
+        parts.append(f"<ul>{items}</ul>")
+    parts.append("</div>")
+    return "".join(parts)
+
+
+def _save(report: PerfReport, path: Path) -> None:
+    """Write the report in the format of the file name's ending."""
+    match path.suffix.lower():
+        case ".html":
+            path.write_text(_page(report), encoding="utf-8")
+        case ".svg":
+            path.write_text(svg(report), encoding="utf-8")
+        case ".png":
+            save_png(series_of(report), path, title=report.model, target_ms=target_of(report))
+        case ".csv":
+            write_csv(report, path)
+        case ".json":
+            content = asdict(report)
+            for point in content["points"]:
+                del point["source"]
+            document = json.dumps(_plain(content), indent=1, ensure_ascii=False)
+            path.write_text(document, encoding="utf-8")
+        case other:
+            raise InvalidArgumentError(
+                f"cannot save a report as '{other}'", hint="known: .html, .svg, .png, .csv, .json"
+            )
+
+
+def write_csv(report: PerfReport, path: Path) -> None:
+    """Write perf_analyzer's columns (perf_analyzer ``-f``), whole microseconds, slowest first.
+
+    Swept options follow in columns of their own at the end. Each composing model of an ensemble gets a file
+    ``<model>_v<version>.<name>`` beside it.
+    """
+    points = sorted(report.points, key=lambda point: point.infer_per_s)
+    extras = list(dict.fromkeys(key for p in points for key in p.configuration))
+    if len({p.batch_size for p in points}) > 1:
+        extras.append("batch_size")
+    rows = []
+    for point in points:
+        percentiles = {
+            50.0: point.latency_p50_us,
+            90.0: point.latency_p90_us,
+            95.0: point.latency_p95_us,
+            99.0: point.latency_p99_us,
+        }
+        if point.percentile is not None and point.percentile_us is not None:
+            percentiles[point.percentile] = point.percentile_us
+        row = _csv_row(point, point.infer_per_s, point.server, network_us(
+            point.latency_avg_us, point.server
+        ))  # fmt: skip
+        row |= {f"p{p:g} latency": _whole(us) for p, us in sorted(percentiles.items())}
+        flat = row_of(point)
+        row |= {name: flat.get(name, "") for name in extras}
+        rows.append(row)
+    _write_rows(path, rows)
+    steps: dict[str, list[dict[str, Any]]] = {}
+    for point in points:
+        for step in point.composing:
+            ratio = step.success_count / point.server.success_count if point.server else 0.0
+            steps.setdefault(f"{step.model}_v{step.version}.{path.name}", []).append(
+                _csv_row(point, point.infer_per_s * ratio, step, step.overhead_us)
+            )
+    for name, step_rows in steps.items():
+        _write_rows(path.with_name(name), step_rows)
+
+
+def _csv_row(
+    point: PerfPoint, infer_per_s: float, server: ServerBreakdown | None, network: float
+) -> dict[str, Any]:
+    return {
+        "Concurrency" if point.mode == "concurrency" else "Request Rate": f"{point.value:g}",
+        "Inferences/Second": f"{infer_per_s:.6g}",
+        **(
+            {}
+            if point.stream is None
+            else {"Response Throughput": f"{point.stream.responses_per_s:.6g}"}
+        ),
+        # Without marshalling, which a process does not need.
+        "Client Send": 0,
+        "Network+Server Send/Recv": _whole(network),
+        "Server Queue": _whole(server.queue_us if server else 0.0),
+        "Server Compute Input": _whole(server.compute_input_us if server else 0.0),
+        "Server Compute Infer": _whole(server.compute_infer_us if server else 0.0),
+        "Server Compute Output": _whole(server.compute_output_us if server else 0.0),
+        "Client Recv": 0,
+    }
+
+
+def _write_rows(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, names, restval="", lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+def _whole(us: float) -> int:
+    return int(us) if math.isfinite(us) else 0
+
+
+def _table(report: PerfReport) -> tuple[list[Column], list[list[object]], list[int]]:
+    """Return the columns, the rows, and the indices of the columns that a narrow page shows first."""
+    rows = []
+    for point in report.points:
+        row = row_of(point)
+        if point.server is not None:
+            server = point.server
+            row["server_compute_us"] = server.accounted_us - server.queue_us
+        if point.composing:
+            # An ensemble runs request by request; its steps have batches.
+            row.pop("server_mean_batch_size", None)
+            row["steps_mean_batch_size"] = _mean_batches(point.composing)
+        rows.append(row)
+    columns = dict(_TABLE)
+    steps = next((point.composing for point in report.points if point.composing), ())
+    of = " / ".join(step.model for step in steps)
+    columns["steps_mean_batch_size"] = Column(
+        f"mean batch of {of if len(steps) <= _MOST_STEPS else f'the {len(steps)} steps'}"
+    )
+    for point in report.points:
+        if point.percentile is not None:
+            columns.setdefault(
+                f"latency_p{point.percentile:g}_us", Column(f"p{point.percentile:g}", "µs")
+            )
+    shown = [
+        name
+        for name in columns
+        if any(name in row for row in rows)
+        and not all(row.get(name) == _PLAIN.get(name, _NEVER) for row in rows)
+    ]
+    cells = [[_cell(row.get(name)) for name in shown] for row in rows]
+    varying = [name for name in shown if any(row.get(name) != rows[0].get(name) for row in rows)]
+    chosen = [name for name in shown if name not in _TABLE and name.startswith("latency_")]
+    important = (*filter(varying.__contains__, _CHOICES), *_FIGURES, *chosen)
+    first = [shown.index(name) for name in important if name in shown]
+    return *in_units([columns[name] for name in shown], cells), first
+
+
+def _mean_batches(steps: Sequence[ServerBreakdown]) -> str:
+    """Return the mean batch size of each step; of many steps the lowest and the highest."""
+    sizes = [step.mean_batch_size for step in steps]
+    if len(sizes) <= _MOST_STEPS:
+        return " / ".join(map(measure, sizes))
+    return f"{measure(min(sizes))} to {measure(max(sizes))}"
+
+
+def _cell(value: object) -> object:
+    return option_text(value) if isinstance(value, bool) else value
+
+
+def _notes(report: PerfReport) -> list[str]:
+    """Return the notes; levels with the same note share a line, unstable ones are only counted."""
+    levels: dict[str, list[str]] = {}
+    for point in report.points:
+        level = f"{point.value:g}" + (f" ({point.label})" if point.label else "")
+        one = (_ONE_WINDOW,) if point.outcome == "not judged" else ()
+        for note in (*one, *point.notes[point.outcome == "unstable" :]):
+            # A line number in a model's file follows, which the error of one request shows better.
+            levels.setdefault(note.partition("\n\nAt:")[0], []).append(level)
+    mode = report.points[0].mode.replace("_", " ") if report.points else ""
+    notes = [f"{mode} {', '.join(names)}: {note}" for note, names in levels.items()]
+    unstable = [point for point in report.points if point.outcome == "unstable"]
+    if unstable:
+        words = f"{len(unstable)} of {len(report.points)} levels did not become stable"
+        if not all(any(note.startswith(DRIFT) for note in point.notes) for point in unstable):
+            words += (
+                "; longer windows (--measurement-interval) or more of them (--max-trials) may help"
+            )
+        notes.insert(0, words)
+    return [*notes, *report.notes, *filter(None, [disturbance_of(report.environment)])]
+
+
+def disturbance_of(environment: Mapping[str, Any]) -> str:
+    """Return what other programs did while it was measured; empty if little or unknown."""
+    others = disturbed(environment.get("other_programs_cores"), environment.get("cpus") or 1)
+    return f"while it was measured, {others}: measure again when it is quiet" if others else ""
+
+
+def _page(report: PerfReport) -> str:
+    return (
+        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
+        f"<title>{escape(report.model)}: performance</title>"
+        "<style>:root{color-scheme:light dark}"
+        "body{font:14px/1.4 system-ui,sans-serif;margin:2em auto;max-width:75em;padding:0 1em;"
+        "color:CanvasText;background:Canvas}svg{max-width:100%;height:auto}</style></head>"
+        f"<body>{html(report)}</body></html>\n"
+    )
+
+
+def _plain(value: Any) -> Any:
+    """Return a value for JSON, which has no nan: a missing number is null."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return value
+
 
 _LOWEST: Mapping[str, Callable[[PerfPoint], float]] = {
     "avg_latency": lambda point: point.latency_avg_us,
@@ -87,7 +409,7 @@ class PerfReport:
     @property
     def disturbance(self) -> str:
         """What other programs did while it was measured, in a sentence; empty if little or unknown."""
-        return render.disturbance_of(self.environment)
+        return disturbance_of(self.environment)
 
     def __repr__(self) -> str:
         return f"<PerfReport {self.headline}>"
@@ -179,7 +501,7 @@ class PerfReport:
         >>> path.read_text().partition(",")[0]
         'Concurrency'
         """
-        render.write_csv(self, Path(path))
+        write_csv(self, Path(path))
 
     def save(self, path: str | Path) -> None:
         """Write the report as ``.html``, ``.svg``, ``.png``, ``.csv`` or ``.json``, by its suffix.
@@ -196,10 +518,10 @@ class PerfReport:
         >>> path.read_text()[:4]
         '<svg'
         """
-        render.save(self, Path(path))
+        _save(self, Path(path))
 
     def _repr_mimebundle_(self, **_options: object) -> dict[str, str]:
-        bundle = {"text/plain": render.text(self), "text/html": render.html(self)}
+        bundle = {"text/plain": text(self), "text/html": html(self)}
         if any(point.request_count for point in self.points):
-            bundle["image/svg+xml"] = render.svg(self)
+            bundle["image/svg+xml"] = svg(self)
         return bundle

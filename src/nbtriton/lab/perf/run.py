@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING, Any
 from nbtriton.backends.devices import DeviceSet, SimulatedGPUs
 from nbtriton.common import __version__
 from nbtriton.common.errors import InvalidArgumentError
-from nbtriton.lab.perf.interpreter import InterpreterWaits
-from nbtriton.lab.perf.loads import level_values
+from nbtriton.lab.perf.conditions import InterpreterWaits, SweptModels, with_usage
+from nbtriton.lab.perf.loads import LevelPlan, level_values
 from nbtriton.lab.perf.machine import Others
 from nbtriton.lab.perf.measure import Level, WindowPlan, measure_level
 from nbtriton.lab.perf.options import PerfOptions, Protocol
-from nbtriton.lab.perf.point import describe
+from nbtriton.lab.perf.point import PointSource, describe
 from nbtriton.lab.perf.prepare import (
     Data,
     Workload,
@@ -32,13 +32,9 @@ from nbtriton.lab.perf.prepare import (
 )
 from nbtriton.lab.perf.remote import RemoteServer, Target, remote_server
 from nbtriton.lab.perf.report import PerfReport
-from nbtriton.lab.perf.search import LevelPlan
 from nbtriton.lab.perf.session import Measure, Session
-from nbtriton.lab.perf.source import PointSource
 from nbtriton.lab.perf.sweep import Configuration, Configurator, SweepPlan, model_tree
-from nbtriton.lab.perf.swept import SweptModels
 from nbtriton.lab.perf.traffic import SequencePlan
-from nbtriton.lab.perf.usage import with_usage
 from nbtriton.model.config import enum_name, stand_in_reason
 from nbtriton.serving.clients.base import NO_STREAMS
 

@@ -7,11 +7,10 @@ import time
 from collections.abc import Callable
 from functools import partial
 
-from nbtriton.lab.perf.loads import Load
+from nbtriton.lab.perf.loads import LevelPlan, Load
 from nbtriton.lab.perf.measure import Level
 from nbtriton.lab.perf.point import PerfPoint, describe
 from nbtriton.lab.perf.progress import LevelProgress, Observer, PerfProgress
-from nbtriton.lab.perf.search import LevelPlan
 from nbtriton.lab.perf.sweep import Configuration
 
 # Measures one level until its verdict, and calls the function with its progress. Returns the point (None if

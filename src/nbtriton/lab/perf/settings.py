@@ -33,7 +33,6 @@ from nbtriton.options.reading import (
 from nbtriton.options.table import Option, table_of
 
 if TYPE_CHECKING:
-    from nbtriton.lab.perf.data import Inputs
     from nbtriton.lab.perf.placement import Placement
     from nbtriton.lab.perf.recording import Recording
 
@@ -47,6 +46,11 @@ def _each(accepts: Any) -> Any:
 
     return accepted
 
+
+# As perf_analyzer has it (PA31).
+STRING_LENGTH = 128
+
+Inputs = Mapping[str, object] | Sequence[Mapping[str, object]]
 
 # perf_analyzer's bounds, in its words.
 _POSITIVE = Kind(lambda value: is_whole(value) and value > 0, "> 0")
@@ -180,7 +184,7 @@ class Data(TypedDict, total=False):
     shapes: Shapes
     input_data: InputData
     string_length: Annotated[int, Option(
-        "--string-length", "of generated strings (128)", "N", int, 128, kind=_POSITIVE, analyzer=True)]  # fmt: skip
+        "--string-length", f"of generated strings ({STRING_LENGTH})", "N", int, STRING_LENGTH, kind=_POSITIVE, analyzer=True)]  # fmt: skip
     string_data: Annotated["str | None", Option("--string-data", "or the string itself", "TEXT", kind=_TEXT)]  # fmt: skip
 
 

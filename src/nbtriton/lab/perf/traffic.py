@@ -10,12 +10,14 @@ import random
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from nbtriton.common.errors import InvalidArgumentError
-from nbtriton.lab.perf.data import Request
 from nbtriton.lab.perf.loads import Concurrency, Load
 from nbtriton.options.blocks import CallOptions
+
+if TYPE_CHECKING:
+    from nbtriton.lab.perf.data import Request
 
 # perf_analyzer's defaults.
 LENGTH = 20

@@ -21,7 +21,9 @@ from nbtriton.lab.perf.machine import disturbed
 from nbtriton.lab.perf.remote import Target
 from nbtriton.lab.perf.sample import Sample, measure_sample
 from nbtriton.lab.perf.traffic import Repeated
-from nbtriton.lab.simulate.estimates import (
+from nbtriton.lab.simulate.executions import executions_of, gaps_of, merged, thinned, times_of
+from nbtriton.lab.simulate.measurements import (
+    ModelMeasurements,
     fitted_line,
     mean,
     relative_losses,
@@ -29,8 +31,6 @@ from nbtriton.lab.simulate.estimates import (
     trimmed,
     upper_median,
 )
-from nbtriton.lab.simulate.executions import executions_of, gaps_of, merged, thinned, times_of
-from nbtriton.lab.simulate.measurements import ModelMeasurements
 from nbtriton.lab.simulate.model_profile import (
     EngineCosts,
     ModelProfile,

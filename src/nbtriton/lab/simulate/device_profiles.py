@@ -23,8 +23,8 @@ from nbtriton.lab.perf.traffic import Repeated
 from nbtriton.lab.simulate.executions import executions_of, points_of, without_executions
 from nbtriton.lab.simulate.model_profile import ModelProfile, ServicePoint
 from nbtriton.lab.simulate.placing import HOST, Copies, Edge, Measured, edges_of
+from nbtriton.lab.simulate.profile_plan import step_requests
 from nbtriton.lab.simulate.profiling import profile
-from nbtriton.lab.simulate.steps import step_requests
 from nbtriton.model.config import ModelConfig
 from nbtriton.model.tensors import to_numpy
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from nbtriton.common.errors import UnavailableError
 from nbtriton.lab.perf.sample import Sample
-from nbtriton.lab.simulate.estimates import without_stalls
+from nbtriton.lab.simulate.measurements import without_stalls
 from nbtriton.lab.simulate.model_profile import ServicePoint
 from nbtriton.runtime.engine.core.snapshot import BatchRecord
 

@@ -54,9 +54,8 @@ from nbtriton.lab.perf.windows import LevelMeter, Verdict, Window
 from nbtriton.lab.simulate.core.loads import ClosedLoop, Load, OneCaller, OpenLoop, Recorder
 from nbtriton.lab.simulate.core.replay import Replay
 from nbtriton.lab.simulate.core.world import Trace
-from nbtriton.lab.simulate.device_use import DeviceUse
 from nbtriton.lab.simulate.model_profile import Profile
-from nbtriton.lab.simulate.server import SimulatedServer
+from nbtriton.lab.simulate.server import DeviceUse, SimulatedServer
 from nbtriton.model.config import ModelConfig
 
 # Events between two checks for signals, which compiled code does not make itself.

@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from nbtriton.lab.perf.conditions import process_tree_mb
 from nbtriton.lab.perf.sweep import Configurator
-from nbtriton.lab.perf.usage import process_tree_mb
 from nbtriton.model.config import ModelConfig
 
 if TYPE_CHECKING:

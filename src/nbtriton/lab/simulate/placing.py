@@ -21,10 +21,10 @@ from nbtriton.lab.perf.point import PerfPoint
 from nbtriton.lab.perf.prepare import Workload
 from nbtriton.lab.perf.sweep import SweepPlan
 from nbtriton.lab.perf.windows import STABLE_WINDOWS, StabilityRule
-from nbtriton.lab.simulate.device_use import Copied, DeviceUse
 from nbtriton.lab.simulate.experiment import Experiment
 from nbtriton.lab.simulate.model_profile import ModelProfile, Profile, ServicePoint
 from nbtriton.lab.simulate.search import Candidate, Goal, Ranked
+from nbtriton.lab.simulate.server import Copied, DeviceUse
 from nbtriton.runtime.engine.core.scheduler_settings import ensemble_plan
 
 # The device of callers, and of models on the host.

@@ -12,13 +12,12 @@ from typing import Any, Unpack
 from nbtriton.common.errors import InvalidArgumentError
 from nbtriton.lab.perf.measure import Level
 from nbtriton.lab.perf.options import PerfOptions
-from nbtriton.lab.perf.point import PerfPoint
+from nbtriton.lab.perf.point import PerfPoint, PointSource
 from nbtriton.lab.perf.prepare import Data, Workload, sequence_plan, workloads
 from nbtriton.lab.perf.progress import LevelProgress, Observer
 from nbtriton.lab.perf.report import PerfReport
 from nbtriton.lab.perf.session import Session
 from nbtriton.lab.perf.settings import PERF, PerfSettings
-from nbtriton.lab.perf.source import PointSource
 from nbtriton.lab.perf.sweep import SERVER_OPTIONS, Configuration, SweepPlan, model_tree
 from nbtriton.lab.perf.traffic import SequenceData, SequencePlan
 from nbtriton.lab.simulate.experiment import Experiment

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from nbtriton.common.errors import InvalidArgumentError, UnsupportedError
@@ -12,7 +13,6 @@ from nbtriton.lab.simulate.core.ensemble import Ensemble
 from nbtriton.lab.simulate.core.model import Limiter, Model
 from nbtriton.lab.simulate.core.service import ServiceTimes
 from nbtriton.lab.simulate.core.world import Costs, Runtime, World
-from nbtriton.lab.simulate.device_use import Copied, DeviceUse
 from nbtriton.lab.simulate.model_profile import ModelProfile, Profile
 from nbtriton.model.config import ModelConfig, is_ensemble, output_specs, plan_instances
 from nbtriton.runtime.engine.core.scheduler_settings import (
@@ -33,6 +33,47 @@ from nbtriton.scheduling import (
     header_bytes,
 )
 from nbtriton.scheduling.bookings import Bookings
+
+
+@dataclass(frozen=True, slots=True)
+class Copied:
+    """A tensor that is copied for each batch.
+
+    Parameters
+    ----------
+    engine : str
+        The copy engine, which copies one tensor at a time: ``"to gpu:0"``, ``"from gpu:0"``.
+    times_us : mapping of int to float
+        By rows; not empty.
+    from_host, to_host : bool
+        Its source, or its target, is the host's memory.
+    """
+
+    engine: str
+    times_us: Mapping[int, float]
+    from_host: bool
+    to_host: bool
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceUse:
+    """The use of devices by one model.
+
+    Parameters
+    ----------
+    device : str
+        The device that computes, such as ``"gpu:0"``, one batch at a time; empty for the host.
+    before, after : tuple of Copied
+        Copied inputs, and copied outputs for a caller.
+    on_host : bool
+        The model is placed on the host: the sender of a device's tensors waits until they are written.
+    """
+
+    device: str
+    before: tuple[Copied, ...] = ()
+    after: tuple[Copied, ...] = ()
+    on_host: bool = True
+
 
 # Begins a note that says why a prediction does not follow from the profile.
 DOUBTFUL = "not to be trusted"

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any, Self
 from nbtriton.common.errors import InvalidArgumentError
 from nbtriton.common.packages import needed
 from nbtriton.drawing import Column, compact_html, counted, in_units, measure, table_text
-from nbtriton.lab.perf.point import PerfPoint
-from nbtriton.lab.perf.source import AppliedConfiguration
+from nbtriton.lab.perf.point import AppliedConfiguration, PerfPoint
 from nbtriton.lab.perf.sweep import Configurator
 from nbtriton.lab.simulate.search import Candidate
 from nbtriton.model.config import ModelConfig

@@ -18,8 +18,13 @@ from nbtriton.model.config.convert import (
     to_json,
     to_reported_dict,
 )
-from nbtriton.model.config.differences import Difference, differences
-from nbtriton.model.config.ignored import EXECUTION_ENV_PATH, field_effects, ignored_fields
+from nbtriton.model.config.ignored import (
+    EXECUTION_ENV_PATH,
+    Difference,
+    differences,
+    field_effects,
+    ignored_fields,
+)
 from nbtriton.model.config.normalize import (
     InstancePlan,
     equal_but_for_instances,

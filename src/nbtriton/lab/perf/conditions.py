@@ -1,10 +1,14 @@
-"""Where instances wait for each other: for the interpreter, for processors, and for threads of libraries."""
+"""What is observed around a level: waits for the interpreter and processors, usage, and whether swept models ran."""
 
 from __future__ import annotations
 
+import math
+import os
 import sys
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nbtriton.lab.perf.measure import Level
@@ -17,6 +21,7 @@ from nbtriton.runtime.workers.resources import ThreadBudget
 
 if TYPE_CHECKING:
     from nbtriton.runtime.engine import Server
+
 
 _TORCH = "pytorch_libtorch"
 
@@ -119,3 +124,134 @@ class InterpreterWaits:
             for model in self._server.models()
             if model.name in self._models
         }
+
+
+class SweptModels:
+    """Counts the inferences of the models in `sweep_models`, per level.
+
+    A model that another one calls by BLS is in no configuration: only its executions show that the sweep
+    affects the measurement.
+
+    Parameters
+    ----------
+    server : Server
+    model : str
+        The measured model.
+    names : sequence of str
+        The models whose configuration is swept instead.
+    """
+
+    def __init__(self, server: Server, model: str, names: Sequence[str]) -> None:
+        self._server = server
+        self._model = model
+        self._inferences = dict.fromkeys(names, 0)
+
+    def around(self, measure: Measure) -> Measure:
+        """Return a function that measures a level, and counts the inferences in it."""
+
+        def measured(
+            level: Level, on_progress: Callable[[LevelProgress], None]
+        ) -> tuple[PerfPoint | None, bool]:
+            before = {name: self._counted(name) for name in self._inferences}
+            done = measure(level, on_progress)
+            for name, count in before.items():
+                self._inferences[name] += self._counted(name) - count
+            return done
+
+        return measured
+
+    def notes(self) -> tuple[str, ...]:
+        """Return a sentence that names the swept models, and one for each that never ran."""
+        if not self._inferences:
+            return ()
+        named = ", ".join(f"'{name}'" for name in self._inferences)
+        return (
+            f"the configurations are those of {named}",
+            *(
+                f"'{name}' ran 0 times: its configuration made no difference to '{self._model}'"
+                for name, count in self._inferences.items()
+                if not count
+            ),
+        )
+
+    def _counted(self, name: str) -> int:
+        return sum(each["inference_count"] for each in self._server.statistics(name)["model_stats"])
+
+
+# One interpreter runs one thread's Python code at a time: a sender at this share of a processor has no time
+# left.
+_BUSY_PERCENT = 90.0
+_PROC = Path("/proc")
+
+
+def with_usage(measure: Measure, *, remote: bool) -> Measure:
+    """Return a function that measures a level, with its processor time and memory.
+
+    Parameters
+    ----------
+    measure : callable
+    remote : bool
+        The server is remote: all usage of this process is the load generator's.
+    """
+
+    def measured(
+        level: Level, on_progress: Callable[[LevelProgress], None]
+    ) -> tuple[PerfPoint | None, bool]:
+        wall_s, cpu_s = time.monotonic(), time.process_time()
+        point, interrupted = measure(level, on_progress)
+        wall_s, cpu_s = time.monotonic() - wall_s, time.process_time() - cpu_s
+        if point is None:
+            return point, interrupted
+        percent = 100 * cpu_s / wall_s if wall_s else math.nan
+        point = replace(point, cpu_percent=percent, memory_mb=_memory_mb())
+        if remote and percent >= _BUSY_PERCENT:
+            note = (
+                f"The load generator used {percent:.0f}% of a processor: it, and not the server, may "
+                "be what limits the throughput. perf_analyzer sends more from the same machine."
+            )
+            point = replace(point, notes=(*point.notes, note))
+        return point, interrupted
+
+    return measured
+
+
+def process_tree_mb() -> float:
+    """Return the memory of this process and all its descendants in megabytes; nan if unreadable.
+
+    It is the resident memory of this process, and the proportional set size of its descendants, which counts
+    a shared, unwritten page once.
+    """
+    children: list[int] = []
+    _add_children(os.getpid(), children)
+    return _memory_mb() + sum(map(_proportional_mb, children))
+
+
+def _memory_mb() -> float:
+    """Return the resident memory of this process in megabytes; nan if unreadable."""
+    try:
+        pages = int((_PROC / "self" / "statm").read_text().split()[1])
+    except (OSError, ValueError, IndexError):
+        return math.nan
+    return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
+
+
+def _add_children(pid: int, children: list[int]) -> None:
+    """Add the descendants of a process; a process that ends meanwhile has none."""
+    try:
+        lists = [
+            task.joinpath("children").read_text() for task in (_PROC / f"{pid}/task").iterdir()
+        ]
+    except OSError:
+        return
+    for child in map(int, " ".join(lists).split()):
+        children.append(child)
+        _add_children(child, children)
+
+
+def _proportional_mb(pid: int) -> float:
+    try:
+        text = (_PROC / str(pid) / "smaps_rollup").read_text()
+    except OSError:  # the process has ended
+        return 0.0
+    sizes = (line.split() for line in text.splitlines())
+    return sum(int(words[1]) for words in sizes if words[0] == "Pss:") * 1024 / 1e6
