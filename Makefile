@@ -78,6 +78,10 @@ $(VENV)/.test: $(INPUTS) | python
 $(VENV)/.browser: $(VENV)/.test scripts/get_browser.py
 	@$(BIN)/python scripts/get_browser.py $@
 
+# Why there is no RTSP server for the tests of `video`; empty if there is one.
+$(VENV)/.rtsp: $(VENV)/.test scripts/get_rtsp.py
+	@$(BIN)/python scripts/get_rtsp.py $@
+
 demo: $(VENV)/.demo
 	@$(BIN)/python scripts/run_notebook.py notebooks/04_ensembles.ipynb --out build
 	@echo "Look at build/04_ensembles.html, or run 'make lab' to open it in JupyterLab."
@@ -113,7 +117,7 @@ check: room $(VENV)/.test
 test-fast: $(VENV)/.test
 	@$(FAST) $(PYTEST_FLAGS)
 
-test: $(VENV)/.test $(VENV)/.browser
+test: $(VENV)/.test $(VENV)/.browser $(VENV)/.rtsp
 	@$(BIN)/python -m nbtriton.extensions.verify.install || echo "The tests against the real server will skip."
 	@$(WITH_CORE) NBTRITON_CHROMIUM="$$(cat $(VENV)/.browser)" sh scripts/test.sh $(BIN) "$$core" $(PYTEST_FLAGS)
 

@@ -13,6 +13,7 @@ from nbtriton.common.errors import UnsupportedError
 
 # The extra of pyproject.toml that brings a package.
 EXTRAS = {
+    "av": "video",
     "PIL": "steps",
     "conda_pack": "env",
     "cupy": "gpu",

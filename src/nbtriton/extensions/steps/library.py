@@ -28,7 +28,7 @@ _HOME = Path(__file__).parent
 # In the order of a pipeline; each has a folder beside this file.
 _NAMES = (
     "decode_image", "resize", "letterbox", "crop", "normalize", "to_chw", "softmax", "top_k", "nms",
-    "tokenize", "mel_spectrogram", "resample",
+    "tokenize", "mel_spectrogram", "resample", "video",
 )  # fmt: skip
 
 
@@ -41,7 +41,7 @@ class Parameter:
     default : str
         As it is written in a configuration; several values are separated by commas.
     allowed : tuple or None
-        The lowest and the highest number, or the words; None for the name of a file.
+        The lowest and the highest number, or the words; None for the name of a file or a folder.
     help : str
     """
 
@@ -53,7 +53,7 @@ class Parameter:
     def words(self) -> str:
         """What may be given."""
         if self.allowed is None:
-            return "a file"
+            return "a file or a folder"
         if isinstance(self.allowed[0], str):
             return ", ".join(self.allowed)
         several = self.default.count(",") + 1
@@ -285,7 +285,8 @@ def _files(declared: Declaration, texts: Mapping[str, str]) -> dict[str, Path]:
     named = {
         key: Path(text).expanduser()
         for key, text in texts.items()
-        if declared.parameters[key].allowed is None and text
+        # A folder stays where it is.
+        if declared.parameters[key].allowed is None and text and not Path(text).is_dir()
     }
     for key, path in named.items():
         if not path.is_file():
