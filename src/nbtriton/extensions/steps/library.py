@@ -28,7 +28,7 @@ _HOME = Path(__file__).parent
 # In the order of a pipeline; each has a folder beside this file.
 _NAMES = (
     "decode_image", "resize", "letterbox", "crop", "normalize", "to_chw", "softmax", "top_k", "nms",
-    "tokenize", "mel_spectrogram", "resample", "video",
+    "tokenize", "mel_spectrogram", "resample", "video", "bytetrack",
 )  # fmt: skip
 
 

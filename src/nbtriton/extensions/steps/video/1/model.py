@@ -52,26 +52,23 @@ warnings.filterwarnings(
 )
 
 
-def read_parameters(given):
-    """Return the values of PARAMETERS: the texts that are given, read and checked, or the defaults."""
-    if unknown := given.keys() - PARAMETERS.keys():
+def read_parameters(config):
+    """Return the values of each of PARAMETERS: what the configuration says, checked, or the default."""
+    given = {key: one["string_value"] for key, one in json.loads(config)["parameters"].items()}
+    if unknown := {key for key in given if key.islower()} - PARAMETERS.keys():
         raise ValueError(f"unknown parameter '{min(unknown)}', known are {', '.join(PARAMETERS)}")
     values = {}
     for name, (default, allowed, _) in PARAMETERS.items():
-        value = text = given.get(name, default)
-        valid = allowed is None or text in allowed  # None: the name of a file beside this one
-        if allowed and not isinstance(allowed[0], str):
-            try:
-                value = [type(allowed[0])(word) for word in text.split(",")]
-            except ValueError:
-                value = []
-            valid = len(value) == len(default.split(","))
-            valid = valid and all(allowed[0] <= one <= allowed[1] for one in value)
-        if not valid:
-            raise ValueError(
-                f"parameter '{name}' is '{text}', allowed is {allowed}, as in {default}"
-            )
-        values[name] = value
+        text = given.get(name, default)
+        try:
+            found = [type(allowed[0])(word) for word in text.split(",")] if allowed else [text]
+        except ValueError:
+            found = []
+        words = not allowed or isinstance(allowed[0], str)
+        valid = [x in (allowed or found) if words else allowed[0] <= x <= allowed[1] for x in found]
+        if not all(valid) or len(valid) != len(default.split(",")):
+            raise ValueError(f"{name} is '{text}', allowed is {allowed}, as in '{default}'")
+        values[name] = found
     return values
 
 
@@ -363,11 +360,8 @@ class Stream:
 
 class TritonPythonModel:
     def initialize(self, args):
-        given = json.loads(args["model_config"])["parameters"].items()
-        values = read_parameters({k: v["string_value"] for k, v in given if k.islower()})
-        self.values = {
-            k: v[0] if isinstance(v, list) and len(v) == 1 else v for k, v in values.items()
-        }
+        values = read_parameters(args["model_config"]).items()
+        self.values = {name: found if len(found) > 1 else found[0] for name, found in values}
         labels = {"model": args["model_name"], "version": args["model_version"]}
         self.families, counters = [], []
         for name, words in (
