@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from time import monotonic_ns
 
 import pytest
 
@@ -10,7 +11,7 @@ import nbtriton as nt
 from nbtriton.backends.python import install_pb_utils
 from nbtriton.common.errors import InvalidArgumentError, NotFoundError
 from nbtriton.lab.explain.record import Settings
-from nbtriton.lab.explain.timeline import mark_of
+from nbtriton.lab.explain.timeline import mark_of, read_newest_batches, read_request
 from nbtriton.lab.explain.trace import ModelRecords, chrome_trace
 from tests.engine.support import WAIT_S, Gate, echo, ensemble_text, gated, ones
 from tests.explain.scenarios import MS, US, poisson, simulate
@@ -109,6 +110,47 @@ def test_a_span_cuts_the_picture_and_not_the_trace(server):
         nt.timeline(server, "m", span_ms=0)
     with pytest.raises(NotFoundError, match="'n'"):
         nt.timeline(server, "n")
+
+
+def test_a_request_has_a_lane_for_each_step(server):
+    load_ensemble(server)
+    server.infer("e", {"A": ones()})
+    begun = monotonic_ns()
+    server.infer("e", {"A": ones()})
+    server.infer("m", {"IN": ones()})
+    timeline = read_request(server, "e", begun)
+    assert timeline is not None
+    (shown,) = timeline.models
+    assert shown.lanes == ("m", "m (2)")
+    assert [bar.lane for bar in shown.bars] == [wait.lane for wait in shown.waits] == [0, 1]
+    first, second = shown.bars
+    assert 0 <= first.begin_ms < first.end_ms <= second.begin_ms < second.end_ms <= timeline.span_ms
+    assert timeline.begin_ns >= begun
+    assert timeline.finding.startswith("e: ")
+    assert "2 steps" in timeline.finding
+    assert read_request(server, "e", monotonic_ns()) is None
+
+
+def test_the_newest_batches_have_a_lane_for_each_model(server):
+    server.load(echo("instance_group { count: 3 }"), gated(Gate(is_open=True)), name="m")
+    load_ensemble(server)
+    for _ in range(3):
+        server.infer("e", {"A": ones()})
+    timeline = read_newest_batches(server, "e")
+    assert timeline is not None
+    (shown,) = timeline.models
+    assert shown.lanes == ("m",)
+    assert {bar.lane for bar in shown.bars} == {0}
+    assert len(shown.bars) == 6
+
+
+def test_without_a_recorder_there_is_neither():
+    with nt.Server(gpus=(), recorder=0) as server:
+        server.load(echo(), gated(Gate(is_open=True)), name="m")
+        load_ensemble(server)
+        server.infer("e", {"A": ones()})
+        assert read_request(server, "e", 0) is None
+        assert read_newest_batches(server, "e") is None
 
 
 def test_an_unloaded_model_is_still_drawn_and_an_idle_one_says_so(server):

@@ -70,9 +70,22 @@ def test_an_interrupted_configuration_sweep_restores_the_configuration(kernel):
     assert count == "1"
 
 
-def test_a_long_run_stands_once_in_the_notebook(kernel):
+def test_a_request_to_an_ensemble_is_drawn_and_one_to_a_model_is_not(kernel):
+    assert not errors(
+        kernel.run("%%triton_ensemble twice\nmid = double(IN=IN)\nOUT = double(IN=mid)")
+    )
+    cell = "%triton_infer {} IN=[[1, 2, 3, 4]]"
+    (drawn,) = outputs(kernel.run(cell.format("twice")), "display_data")
+    assert drawn["text/html"].count('data-role="batch"') % 2 == 0  # in each of its widths
+    assert "double (2)" in drawn["image/svg+xml"]
+    assert outputs(kernel.run(cell.format("double")), "display_data") == []
+    assert outputs(kernel.run(cell.format("twice") + ";"), "display_data") == []
+
+
+def test_a_long_run_stands_once_in_the_notebook_above_its_last_batches(kernel):
     messages = kernel.run("%triton_perf double -c 1,2 -p 100")
-    assert len(outputs(messages, "display_data")) == 1
+    _, batches = outputs(messages, "display_data")
+    assert 'data-role="batch"' in batches["text/html"]
     assert "<svg" in outputs(messages, "update_display_data")[-1]["text/html"]
     assert outputs(messages, "execute_result") == []
     assert not errors(messages)

@@ -184,10 +184,11 @@ def page(doubled, monkeypatch):
 
 def test_a_long_run_is_live_and_then_the_report_in_its_place(page):
     ran = page.ok(f"report = %triton_perf double -c 1 {FAST}")
-    live, rest = ran.shown
+    live, rest, batches = ran.shown
     assert 'class="nbt-place' in live["text/html"]
     assert "<svg" in rest["text/html"]
     assert "nbt-place" not in rest["text/html"]
+    assert 'data-role="batch"' in batches["text/html"]
 
 
 def test_what_stands_in_its_place_is_not_shown_once_more(page):

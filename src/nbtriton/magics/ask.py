@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from functools import partial
+from time import monotonic_ns
 from typing import TYPE_CHECKING, Any
 
 from IPython.core.error import UsageError
@@ -95,6 +96,7 @@ class AskMagics(Magics):
                 f"'{options.inputs[0]}' is neither an option nor an input: write INPUT=expression"
             )
         values = {name: evaluate(self.shell, text, f"{name}=") for name, text in inputs.items()}
+        begun_ns = monotonic_ns()
         given = {name: getattr(options, name) for name in _REQUEST_OPTIONS}
         try:
             signature = server().engine.inspection.signature(options.name, options.version)
@@ -109,6 +111,8 @@ class AskMagics(Magics):
         if isinstance(result, InferenceResult):
             for sentence in _undeclared_shapes(result, signature):
                 print(sentence)  # noqa: T201 - a cell's own output
+            if not line.rstrip().endswith(";"):
+                _show_steps(options.name, begun_ns)
         return keep(self.shell, options.out, result)
 
     @magic()
@@ -198,6 +202,21 @@ def _counted_before(history: ServerHistory, name: str | None) -> str:
     if not words:
         return ""
     return f"the counts begin with each model's last load; before it were {', '.join(words)}"
+
+
+def _show_steps(name: str, since_ns: int) -> None:
+    """Show the steps of a request to an ensemble over time, where a page can show a picture."""
+    if not server().config(name).HasField("ensemble_scheduling"):
+        return
+    from nbtriton.widgets.show import display, has_kernel
+
+    if has_kernel():
+        from nbtriton.lab.explain import read_request
+        from nbtriton.widgets.timeline import timeline_picture
+
+        timeline = read_request(server(), name, since_ns)
+        if timeline is not None:
+            display(timeline_picture(timeline))
 
 
 def _undeclared_shapes(result: InferenceResult, signature: ModelSignature) -> list[str]:

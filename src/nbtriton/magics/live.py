@@ -61,8 +61,17 @@ class LiveRun:
         self._view: CurveView | None = None
         self._shown: Shown | None = None
 
-    def of(self, measure: Callable[[], Result]) -> Result:
-        """Measure; the report replaces the live view."""
+    def of(
+        self, measure: Callable[[], Result], beneath: Callable[[], object] | None = None
+    ) -> Result:
+        """Measure; the report replaces the live view.
+
+        Parameters
+        ----------
+        measure : callable
+        beneath : callable, optional
+            Makes a picture, or None, that a page shows beneath a report that replaced a live view.
+        """
         waited = False
         try:
             self._report = found = measure()
@@ -79,6 +88,9 @@ class LiveRun:
             display(found)
         if waited or self._shown is not None:
             _not_again(self._shell, found)
+        picture = beneath() if beneath is not None and self._shown is not None else None
+        if picture is not None:
+            display(picture)
         return found
 
     def in_background(self, start: Callable[[], PerfRun]) -> PerfRun:

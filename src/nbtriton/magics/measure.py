@@ -75,14 +75,21 @@ class MeasureMagics(Magics):
             run = %triton_perf double -c 1:8 --bg
             run.stop()
         """
+        from nbtriton.lab.explain import read_newest_batches
         from nbtriton.lab.perf import PerfRun, perf
+        from nbtriton.widgets.timeline import timeline_picture
 
         name, given, run = self._begin(options)
         background = given.pop("bg")
         target = None if given["url"] is not None else server()
         if background:
             return run.in_background(lambda: PerfRun(target, name, **given))
-        return run.of(lambda: perf(target, name, **given))
+
+        def newest_batches() -> object:
+            timeline = None if target is None else read_newest_batches(target, name)
+            return timeline and timeline_picture(timeline)
+
+        return run.of(lambda: perf(target, name, **given), newest_batches)
 
     @common.magic()
     @argument("name", type=unquoted, help="a model or an ensemble")

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from nbtriton.lab.explain.findings import Proposal as Proposal
     from nbtriton.lab.explain.settings_rules import Finding as Finding
     from nbtriton.lab.explain.timeline import Timeline as Timeline
+    from nbtriton.lab.explain.timeline import read_newest_batches as read_newest_batches
+    from nbtriton.lab.explain.timeline import read_request as read_request
     from nbtriton.lab.explain.timeline import read_timeline as read_timeline
     from nbtriton.lab.explain.traffic import PipelineTraffic as PipelineTraffic
     from nbtriton.lab.explain.traffic import read_traffic as read_traffic
@@ -27,6 +29,8 @@ _PLACES = {
     "Proposal": "findings",
     "Timeline": "timeline",
     "doctor": "diagnosis",
+    "read_newest_batches": "timeline",
+    "read_request": "timeline",
     "read_timeline": "timeline",
     "read_traffic": "traffic",
     "why": "explanation",

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from time import monotonic_ns
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nbtriton.common.checks import NAME, SERVER, check, is_number
-from nbtriton.common.errors import InvalidArgumentError
+from nbtriton.common.errors import InvalidArgumentError, UnavailableError
 from nbtriton.drawing import Bar, Mark, Span, Strip, TimelineLanes, Wait, counted, measure
 from nbtriton.lab.explain.findings import had_idle_instance
-from nbtriton.lab.explain.parts import inside_sentence
+from nbtriton.lab.explain.parts import children_of, inside_sentence
 from nbtriton.lab.explain.trace import ModelRecords, chrome_trace
 from nbtriton.model.config import ModelConfig
 from nbtriton.runtime.engine import BatchRecord, RequestRecord
@@ -257,6 +257,77 @@ def read_timeline(server: Server, name: str, span_ms: float | None = None) -> Ti
     return Timeline(name, tuple(models), (end - begin) / 1e6, finding, records, begin)
 
 
+def read_request(server: Server, model: str, since_ns: int) -> Timeline | None:
+    """Read the last request that a client sent to an ensemble: a lane for each step that it went through.
+
+    Parameters
+    ----------
+    server : Server
+    model : str
+    since_ns : int
+        It arrived then or later, on the clock of `time.monotonic_ns`.
+
+    Returns
+    -------
+    Timeline or None
+        None if there is no recorder, or it has no such request.
+    """
+    try:
+        recorded = {
+            name: server.requests(name, since_ns=since_ns) for name in _pipeline(server, model)
+        }
+    except UnavailableError:
+        return None
+    own = [one for one in recorded[model] if not one.caller and one.arrival_ns >= since_ns]
+    if not own:
+        return None
+    request, children = own[-1], children_of(one for each in recorded.values() for one in each)
+    steps: list[RequestRecord] = []
+    front = [request]
+    while front:
+        inner = children.get(front.pop().number, ())
+        steps += [step for step in inner if step.batch is not None]
+        front += inner
+    if not steps:
+        return None
+    steps.sort(key=lambda step: step.arrival_ns)
+    begin, end = request.arrival_ns, request.answered_ns
+    seen: Counter[str] = Counter()
+    lanes, bars, waits = [], [], []
+    for at, step in enumerate(steps):
+        seen[step.model] += 1
+        again = f" ({seen[step.model]})" if seen[step.model] > 1 else ""
+        lanes.append(step.model + again)
+        assert step.batch is not None
+        bars.append(_bar(step.batch, at, begin, end))
+        waits.append(replace(_wait(step, (), begin, end), lane=at))
+    slowest = max(steps, key=lambda step: step.answered_ns - step.arrival_ns)
+    finding = (
+        f"{model}: {measure((end - begin) / 1e6)} ms through {counted(len(steps), 'step')}, the longest "
+        f"{slowest.model}, {measure((slowest.answered_ns - slowest.arrival_ns) / 1e6)} ms"
+    )
+    shown = TimelineLanes(model, tuple(lanes), tuple(bars), tuple(waits))
+    return Timeline(model, (shown,), (end - begin) / 1e6, finding, (), begin)
+
+
+def read_newest_batches(server: Server, model: str) -> Timeline | None:
+    """Read the newest 40 batches as `read_timeline` does, all instances of a model in one lane, without requests.
+
+    Returns
+    -------
+    Timeline or None
+        None if there is no recorder.
+    """
+    try:
+        whole = read_timeline(server, model)
+    except UnavailableError:
+        return None
+    busy = [one for one in whole.models if one.bars]
+    bars = tuple(replace(bar, lane=at) for at, one in enumerate(busy) for bar in one.bars)
+    lanes = TimelineLanes(model, tuple(one.name for one in busy), bars, ())
+    return replace(whole, models=(lanes,))
+
+
 def _pipeline(server: Server, name: str) -> dict[str, tuple[str, ...]]:
     """Return a model and the models of its steps in their order, with the names of their instances."""
     loaded = {
@@ -301,20 +372,7 @@ def _lanes(model: ModelRecords, begin: int, end: int, config: ModelConfig | None
     batches = [batch for batch in model.batches if batch.end_ns > begin and batch.start_ns < end]
     batches += model.running
     lanes = tuple(dict.fromkeys([*model.instances, *(batch.instance for batch in batches)]))
-    bars = tuple(
-        Bar(
-            lanes.index(batch.instance),
-            (batch.start_ns - begin) / 1e6,
-            ((batch.end_ns or end) - begin) / 1e6,
-            batch.batch_size,
-            len(batch.requests),
-            mark_of(batch),
-            batch.queue_ns / 1e6,
-            batch.failed,
-            not batch.end_ns,
-        )
-        for batch in batches
-    )
+    bars = tuple(_bar(batch, lanes.index(batch.instance), begin, end) for batch in batches)
     waits = tuple(
         _wait(request, lanes, begin, end)
         for request in (*model.requests, *model.in_flight)
@@ -327,6 +385,20 @@ def _lanes(model: ModelRecords, begin: int, end: int, config: ModelConfig | None
     )
     strips = sequence_strips(model.requests, begin, slots, word)
     return TimelineLanes(model.name, lanes, bars, waits, strips)
+
+
+def _bar(batch: BatchRecord, lane: int, begin: int, end: int) -> Bar:
+    return Bar(
+        lane,
+        (batch.start_ns - begin) / 1e6,
+        ((batch.end_ns or end) - begin) / 1e6,
+        batch.batch_size,
+        len(batch.requests),
+        mark_of(batch),
+        batch.queue_ns / 1e6,
+        batch.failed,
+        not batch.end_ns,
+    )
 
 
 def marks() -> tuple[Mark, ...]:
