@@ -552,8 +552,10 @@ class Instance(Executor):
                 self._model.finalize()
             except Exception:
                 _log.exception("finalize of %s raised", self.name)
-            # Weights are freed now, not by the garbage collector, which does not see their size.
-            self._model = None
+            # Weights are freed now, not by the garbage collector, which does not see their size; and behind the
+            # assignment, as `abandon` may read the attribute meanwhile (rule 12 of docs/compiled.md).
+            model, self._model = self._model, None
+            del model
             self._executing = Executing((self,))
 
     def _create(self) -> None:
