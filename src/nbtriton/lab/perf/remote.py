@@ -6,23 +6,18 @@ and the network.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Protocol, Unpack, get_args
+from typing import Any, Protocol, Unpack
 
 from nbtriton.common.closing import Closing
-from nbtriton.common.errors import InvalidArgumentError, nearest
 from nbtriton.lab.perf.data import Request
 from nbtriton.lab.perf.shared_memory import SharedMemory
 from nbtriton.model.config import ModelConfig
 from nbtriton.options.blocks import CallOptions
+from nbtriton.serving.clients.address import address_of
 from nbtriton.serving.clients.base import Client
 from nbtriton.serving.clients.base import Protocol as RemoteProtocol
-from nbtriton.serving.clients.grpc import GrpcClient
-from nbtriton.serving.clients.http import HttpClient
 
-_HIGHEST_PORT = 65535
-_DEFAULT_PORTS = {"http": 8000, "grpc": 8001}
 
 
 class Pending(Protocol):
@@ -129,41 +124,17 @@ def remote_server(url: str, protocol: RemoteProtocol | None = None) -> RemoteSer
 
     Parameters
     ----------
-    url : str
-        ``host:port``, optionally with ``http://`` or ``grpc://`` in front; without a port Triton's own. An
-        IPv6 address is in brackets, ``[::1]:8000``.
-    protocol : {"http", "grpc"}, optional
-        By default that of the URL, else HTTP.
+    url, protocol
+        As `nbtriton.serving.clients.address.address_of`.
 
     Raises
     ------
     InvalidArgumentError
-        A path in the URL, a port that is no number up to 65535, or an unknown protocol.
+        The URL is none.
     UnsupportedError
         gRPC without the package ``grpcio``.
     """
-    scheme, mark, rest = url.rpartition("://")
-    chosen = scheme if mark else protocol or "http"
-    if chosen not in get_args(RemoteProtocol):
-        raise InvalidArgumentError(
-            f"unknown protocol '{chosen}'", hint=nearest(chosen, get_args(RemoteProtocol))
-        )
-    if protocol not in (None, chosen):
-        raise InvalidArgumentError(f"'{url}' is not to be reached over {protocol}")
-    address = rest.rstrip("/")
-    if "/" in address or not address:
-        raise InvalidArgumentError(
-            f"'{url}' is not the address of a server", hint="give it as host:port"
-        )
-    # After the brackets: an IPv6 address has colons of its own.
-    if ":" not in address.rpartition("]")[2]:
-        address = f"{address}:{_DEFAULT_PORTS[chosen]}"
-    port = address.rpartition(":")[2]
-    if not re.fullmatch("[0-9]{1,5}", port) or int(port) > _HIGHEST_PORT:
-        raise InvalidArgumentError(
-            f"'{url}' has the port '{port}'", hint=f"a number from 0 to {_HIGHEST_PORT}"
-        )
-    return RemoteServer(GrpcClient(address) if chosen == "grpc" else HttpClient(address))
+    return RemoteServer(address_of(url, protocol).client())
 
 
 # The options of a request that the protocols take as its parameters.

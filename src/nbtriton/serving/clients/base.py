@@ -88,18 +88,21 @@ Outputs = Sequence[str] | Mapping[str, SharedTensor]
 ResponseListener = Callable[[StreamResponse, bool], object]
 
 
-class PendingRequest(Future[None]):
-    """A request in flight; `cancel` ends it with a `CancelledError`, even while it is being sent."""
+class PendingRequest(Future[object]):
+    """A request in flight, whose result is the response for `Client.decode`.
+
+    `cancel` ends it with a `CancelledError`, even while it is being sent.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self.abort: Callable[[], object] | None = None
 
-    def finish(self, error: Exception | None) -> bool:
+    def finish(self, error: Exception | None, response: object = None) -> bool:
         """Set the outcome; False if the request has already ended."""
         try:
             if error is None:
-                self.set_result(None)
+                self.set_result(response)
             else:
                 self.set_exception(error)
         except InvalidStateError:
@@ -190,8 +193,8 @@ class Client(Closing, ABC, Generic[EncodedT]):
     ) -> PendingRequest:
         """Send an encoded request over a stream and return at once.
 
-        `on_response` is called with each response, its outputs not decoded. The returned
-        `PendingRequest` ends only if it is cancelled.
+        `on_response` is called with each response, its outputs not decoded unless the client was made so. The
+        returned `PendingRequest` ends only if it is cancelled.
 
         Raises
         ------
@@ -199,6 +202,10 @@ class Client(Closing, ABC, Generic[EncodedT]):
             The protocol has no streams.
         """
         raise UnsupportedError(NO_STREAMS)
+
+    @abstractmethod
+    def is_model_ready(self, name: str, version: int = -1) -> bool:
+        """Return whether a model answers requests now; False also without an answer."""
 
     @abstractmethod
     def config(self, name: str, version: int = -1) -> ModelConfig:

@@ -48,6 +48,8 @@ class GrpcClient(base.Client[bytes]):
         ``host:port``.
     timeout_s : float
         Timeout of one call in seconds.
+    decodes_streams : bool
+        Whether responses of `submit_streaming` have their tensors.
 
     Raises
     ------
@@ -57,8 +59,11 @@ class GrpcClient(base.Client[bytes]):
 
     protocol = "grpc"
 
-    def __init__(self, url: str, timeout_s: float = base.TIMEOUT_S) -> None:
+    def __init__(
+        self, url: str, timeout_s: float = base.TIMEOUT_S, *, decodes_streams: bool = False
+    ) -> None:
         super().__init__(url, timeout_s)
+        self._streamed = _outputs if decodes_streams else _undecoded
         with needed("a client over gRPC"):
             import grpc
         self._grpc: Any = grpc
@@ -130,7 +135,10 @@ class GrpcClient(base.Client[bytes]):
                 pending.cancel()
             else:
                 error = call.exception()
-                pending.finish(None if error is None else self._error_of(error))
+                if error is None:
+                    pending.finish(None, call.result())
+                else:
+                    pending.finish(self._error_of(error))
 
         call.add_done_callback(done)
         return pending
@@ -174,6 +182,14 @@ class GrpcClient(base.Client[bytes]):
         finally:
             requests.put(None)
             call.cancel()
+
+    def is_model_ready(self, name: str, version: int = -1) -> bool:
+        """Return whether a model answers requests now; False also without an answer."""
+        request = messages.ModelReadyRequest(name=name, version=_version(version))
+        try:
+            return bool(self._call("ModelReady", request).ready)
+        except TritonError:
+            return False
 
     def config(self, name: str, version: int = -1) -> ModelConfig:
         """Return a model's completed configuration, without fields unknown to this release."""
@@ -249,7 +265,7 @@ class GrpcClient(base.Client[bytes]):
         """Deliver the responses of a stream until it ends; return the reason of its end."""
         try:
             for data in call:
-                on_response(self._stream_response(data, _undecoded))
+                on_response(self._stream_response(data, self._streamed))
         except self._grpc.RpcError as error:
             return self._error_of(error)
         except Exception as error:  # ends the request in flight
@@ -342,9 +358,12 @@ class _Stream:
 
 def _set_parameters(message: Any, parameters: base.Parameters) -> None:
     for key, value in parameters.items():
-        # bool first: it is a subclass of int.
-        kind = {bool: "bool", int: "int64", str: "string"}[type(value)]
-        setattr(message.parameters[key], f"{kind}_param", value)
+        kind = {bool: "bool", int: "int64", float: "double", str: "string"}[type(value)]
+        # Sequence ids have 64 bits without a sign: as Triton's C++ client sends them.
+        wraps = isinstance(value, int) and value >= 1 << 63
+        setattr(
+            message.parameters[key], f"{kind}_param", int(value) - (1 << 64) if wraps else value
+        )
 
 
 def _version(version: int) -> str:

@@ -6,6 +6,7 @@ import contextlib
 import http.client
 import json
 import socket
+import struct
 import threading
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -105,7 +106,10 @@ class HttpClient(base.Client[EncodedRequest]):
                 for output, place in outputs.items()
             ]
         elif outputs:
-            document["outputs"] = [{"name": output} for output in outputs]
+            # `binary_data_output` is for requests that name none.
+            document["outputs"] = [
+                {"name": output, "parameters": {"binary_data": True}} for output in outputs
+            ]
         path = _model_path(name, version) + "/infer"
         return EncodedRequest.of(path, document, b"".join(tensors))
 
@@ -150,6 +154,14 @@ class HttpClient(base.Client[EncodedRequest]):
     def unload(self, name: str) -> None:
         """Unload a model (explicit control)."""
         self._call(f"/v2/repository/models/{_quoted(name)}/unload", {})
+
+    def is_model_ready(self, name: str, version: int = -1) -> bool:
+        """Return whether a model answers requests now; False also without an answer."""
+        try:
+            self._call(_model_path(name, version) + "/ready")
+        except TritonError:
+            return False
+        return True
 
     def config(self, name: str, version: int = -1) -> ModelConfig:
         """Return a model's completed configuration, without fields unknown to this release."""
@@ -212,17 +224,18 @@ class HttpClient(base.Client[EncodedRequest]):
         if pending.done():  # cancelled before its turn
             return
         error: Exception | None = None
+        response: object = None
         try:
             with self._connection() as connection:
                 pending.abort = connection.abort
                 try:
-                    connection.infer(request)
+                    response = connection.infer(request)
                 finally:
                     pending.abort = None
         except Exception as raised:
             error = raised
         # Last: a callback may submit the next request at once, on the free connection.
-        pending.finish(error)
+        pending.finish(error, response)
 
 
 class _Connection:
@@ -274,7 +287,10 @@ class _Connection:
         opened = self._connection.sock
         if opened is not None:
             with contextlib.suppress(OSError):  # the request has just ended
-                opened.shutdown(socket.SHUT_RDWR)
+                # The sender stops to read, and closes the socket: as a reset, on which a server cancels the request. A mere
+                # end of the connection, which a shutdown of both sides would send first, says that no more will be asked.
+                opened.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                opened.shutdown(socket.SHUT_RDWR if for_good else socket.SHUT_RD)
 
     def close(self) -> None:
         """Close the connection, without a request in flight."""

@@ -1,0 +1,45 @@
+"""The magic that takes a model from a running Triton."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from IPython.core.magic import Magics, line_magic, magics_class, output_can_be_silenced
+from IPython.core.magic_arguments import argument, magic_arguments
+
+from nbtriton.extensions.remote.model import remote
+from nbtriton.extensions.remote.options import REMOTE
+from nbtriton.magics.arguments import arguments
+from nbtriton.magics.common import keep, keep_option, parse
+from nbtriton.options.reading import unquoted
+from nbtriton.serving.server import server
+
+__all__ = ["RemoteMagics"]
+
+
+@magics_class
+class RemoteMagics(Magics):
+    """``%triton_remote``."""
+
+    @output_can_be_silenced
+    @magic_arguments()
+    @argument("name", type=unquoted, metavar="NAME", help="what it is called here")
+    @argument(
+        "url", type=unquoted, metavar="URL", help="host:port of the server; http:// or grpc:// may be in front"
+    )  # fmt: skip
+    @arguments(tuple(REMOTE.values()))
+    @keep_option
+    @line_magic
+    def triton_remote(self, line: str) -> Any:
+        """Take a model of a running Triton as a model here: as a step of an ensemble, for every other magic.
+
+        Its configuration comes from there; batches are formed here and sent. So half of a pipeline runs in
+        production, while the other half is a cell::
+
+            %triton_remote bert inference.example:8001 --protocol grpc --timeout-s 5
+            %triton_remote old inference.example:8000 --model bert --version 3
+        """
+        options = vars(parse(self.triton_remote, line))
+        given: dict[str, Any] = {name: options[name] for name in REMOTE}
+        handle = server().load("", remote(options["url"], **given), name=options["name"])
+        return keep(self.shell, options["out"], handle)

@@ -1,0 +1,122 @@
+"""Where a remote model is and how it is asked: what `nbtriton.Server.load` takes, and as parameters of a configuration."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Unpack
+
+from nbtriton.backends.parameters import text_parameter
+from nbtriton.common.errors import ConfigError
+from nbtriton.extensions.remote.options import REMOTE, RemoteSettings
+from nbtriton.model.config import ModelConfig
+from nbtriton.options.table import read_settings, signed
+from nbtriton.serving.clients.address import Address, address_of
+from nbtriton.serving.clients.base import Client
+
+__all__ = ["RemoteModel", "remote"]
+
+_PREFIX = "REMOTE_"
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteModel:
+    """A model of a running Triton.
+
+    Attributes
+    ----------
+    url : str
+        With the protocol in front: ``http://host:port``.
+    model : str
+        Its name there; empty for the name here.
+    version : int
+        -1 for the latest that is ready.
+    timeout_s : float
+        For each answer.
+    retries : int
+        How often a request is sent again that found the server unavailable.
+    """
+
+    url: str
+    model: str = ""
+    version: int = -1
+    timeout_s: float = REMOTE["timeout_s"].default
+    retries: int = REMOTE["retries"].default
+
+    @classmethod
+    def of(cls, config: ModelConfig) -> RemoteModel:
+        """Return the remote model that a configuration's parameters name.
+
+        Raises
+        ------
+        ConfigError
+            There is no URL among them, or a value of another kind than the option of the name has.
+        """
+        texts = {name: text_parameter(config, _PREFIX + name.upper()) for name in ("url", *REMOTE)}
+        url = texts.pop("url")
+        if url is None:
+            raise ConfigError(
+                f"remote model '{config.name}' must specify parameter {_PREFIX}URL",
+                hint="such as localhost:8000, or load it with model=nt.remote(URL)",
+                field="parameters",
+            )
+        given = {name: REMOTE[name].read(text) for name, text in texts.items() if text is not None}
+        return remote(url, **given)
+
+    def parameters(self) -> Mapping[str, str]:
+        """Return the parameters of a configuration."""
+        found: dict[str, Any] = {
+            "url": self.url, "model": self.model, "timeout_s": self.timeout_s, "retries": self.retries,
+        }  # fmt: skip
+        if self.version != -1:
+            found["version"] = self.version
+        return {_PREFIX + name.upper(): str(value) for name, value in found.items()}
+
+    def client(self) -> Client[Any]:
+        """Return a new client of its server."""
+        return self._address.client(self.timeout_s, decodes_streams=True)
+
+    @property
+    def protocol(self) -> str:
+        """``"http"`` or ``"grpc"``."""
+        return self._address.protocol
+
+    @property
+    def _address(self) -> Address:
+        return address_of(self.url)
+
+
+@signed(REMOTE)
+def remote(url: str, **options: Unpack[RemoteSettings]) -> RemoteModel:
+    """Return a model of a running Triton, for `nbtriton.Server.load`.
+
+    Its configuration comes from there: inputs, outputs, largest batch, whether it is decoupled and has sequences. Requests
+    are joined to batches here, as with any model, and sent as one; two of them for each instance that it has there, unless
+    ``instance_group`` says otherwise.
+
+    Parameters
+    ----------
+    url : str
+        ``host:port``, optionally with ``http://`` or ``grpc://`` in front; without a port Triton's own.
+    **options
+        As in the table.
+
+    Raises
+    ------
+    InvalidArgumentError
+        The URL is none, or an option has a value that it does not take.
+
+    Examples
+    --------
+    >>> nt.remote("localhost:8000", model="bert", timeout_s=5)
+    RemoteModel(url='http://localhost:8000', model='bert', version=-1, timeout_s=5, retries=2)
+    """
+    found = read_settings("a remote model", REMOTE, options)
+    address = address_of(url, found["protocol"])
+    return RemoteModel(
+        f"{address.protocol}://{address.place}",
+        found["model"] or "",
+        found["version"] or -1,
+        found["timeout_s"],
+        found["retries"],
+    )
