@@ -11,6 +11,7 @@ import pytest
 import nbtriton as nt
 from nbtriton.common.errors import InvalidArgumentError
 from nbtriton.extensions.recordings.options import REPLAY
+from nbtriton.extensions.remote.options import REMOTE
 from nbtriton.lab.perf.settings import DATA, LOAD, PERF
 from nbtriton.lab.simulate.prediction import _PLACE
 from nbtriton.lab.simulate.settings import PROFILE, TUNE
@@ -73,7 +74,7 @@ WHATIF = {name: one for name, one in PERF.items() if name not in _PLACE}
         (nt.Server, SERVER), (nt.server, SERVER), (nt.Server.set_options, SERVER),
         (nt.Server.serve, ENDPOINTS), (serve, ENDPOINTS), (nt.Server.load_repository, REPOSITORY), (nt.Server.export, EXPORT),
         (nt.perf, PERF), (nt.PerfRun, PERF), (nt.compare, PERF), (nt.whatif, WHATIF),
-        (nt.profile, PROFILE), (nt.tune, TUNE), (nt.replay, REPLAY),
+        (nt.profile, PROFILE), (nt.tune, TUNE), (nt.replay, REPLAY), (nt.remote, REMOTE),
     ],
 )  # fmt: skip
 def test_signature_and_help_of_python_are_those_of_the_table(call, table):
@@ -90,7 +91,7 @@ def test_signature_and_help_of_python_are_those_of_the_table(call, table):
     ("magic", "table"),
     [
         ("triton_server", SERVER), ("triton_serve", ENDPOINTS), ("triton_load", REPOSITORY), ("triton_export", EXPORT), ("triton_perf", PERF), ("triton_whatif", WHATIF),
-        ("triton_profile", PROFILE), ("triton_tune", TUNE), ("triton_replay", REPLAY),
+        ("triton_profile", PROFILE), ("triton_tune", TUNE), ("triton_replay", REPLAY), ("triton_remote", REMOTE),
     ],
 )  # fmt: skip
 def test_the_magic_has_the_options_of_the_table(magic, table):

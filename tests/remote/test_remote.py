@@ -22,6 +22,7 @@ from nbtriton.common.errors import (
     RequestTimeoutError,
     UnavailableError,
 )
+from nbtriton.extensions.remote import RemoteModel
 from nbtriton.serving.clients.http import HttpClient
 from tests.engine.support import WAIT_S, ensemble_text
 from tests.until import until
@@ -404,5 +405,11 @@ def test_wrong_options_are_refused(options: dict, text: str):
 
 
 def test_options_have_defaults():
-    assert nt.remote("localhost") == nt.RemoteModel("http://localhost:8000")
+    assert nt.remote("localhost") == RemoteModel("http://localhost:8000")
     assert nt.remote("localhost", protocol="grpc").url == "grpc://localhost:8001"
+
+
+def test_an_export_says_that_it_runs_nowhere_else(here: nt.Server, far: Far, tmp_path: Path):
+    here.load("", nt.remote(far.http), name="double")
+    with pytest.raises(nt.TritonError, match="double"):
+        here.export(tmp_path / "out")

@@ -38,7 +38,6 @@ ENTRY_POINTS: Mapping[str, Mapping[str, str]] = {
     "views": {
         "ChaosReport": "nbtriton.extensions.chaos:ChaosReport",
         "Recording": "nbtriton.extensions.recordings:Recording",
-        "RemoteModel": "nbtriton.extensions.remote:RemoteModel",
         "TrafficTap": "nbtriton.extensions.recordings:TrafficTap",
         "chaos": "nbtriton.extensions.chaos:chaos",
         "check": "nbtriton.extensions.lessons:check",

@@ -18,8 +18,6 @@ from nbtriton.model.config import ModelConfig
 from nbtriton.model.config._proto import KINDS
 from nbtriton.serving.clients.base import NO_STREAMS
 
-__all__ = ["RemoteBackend"]
-
 # Executions at once for each instance there: while one is on its way, the other one computes.
 _OUTSTANDING = 2
 _MOST_INSTANCES = 64

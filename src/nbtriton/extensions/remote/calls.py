@@ -28,8 +28,6 @@ from nbtriton.model.tensors import scatter, shape_of, to_numpy
 from nbtriton.scheduling import SEQUENCE_END, SEQUENCE_START
 from nbtriton.serving.clients.base import Client, PendingRequest, StreamResponse
 
-__all__ = ["Calls", "RemoteInstance", "StreamingInstance"]
-
 # Before a request is sent again the first time; each further pause is twice as long.
 _PAUSE_S = 0.1
 

@@ -9,12 +9,9 @@ from IPython.core.magic_arguments import argument, magic_arguments
 
 from nbtriton.extensions.remote.model import remote
 from nbtriton.extensions.remote.options import REMOTE
-from nbtriton.magics.arguments import arguments
-from nbtriton.magics.common import keep, keep_option, parse
+from nbtriton.magics.common import arguments, keep, keep_option, parse
 from nbtriton.options.reading import unquoted
 from nbtriton.serving.server import server
-
-__all__ = ["RemoteMagics"]
 
 
 @magics_class

@@ -14,8 +14,6 @@ from nbtriton.options.table import read_settings, signed
 from nbtriton.serving.clients.address import Address, address_of
 from nbtriton.serving.clients.base import Client
 
-__all__ = ["RemoteModel", "remote"]
-
 _PREFIX = "REMOTE_"
 
 

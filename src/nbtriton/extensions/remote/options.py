@@ -7,8 +7,6 @@ from nbtriton.common.checks import Kind, is_whole, number, optional, whole
 from nbtriton.options import Option
 from nbtriton.options.table import table_of
 
-__all__ = ["REMOTE", "RemoteSettings"]
-
 
 class RemoteSettings(TypedDict, total=False):
     """How a remote model is asked."""

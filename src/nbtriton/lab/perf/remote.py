@@ -19,7 +19,6 @@ from nbtriton.serving.clients.base import Client
 from nbtriton.serving.clients.base import Protocol as RemoteProtocol
 
 
-
 class Pending(Protocol):
     """A request in flight: the part of `nbtriton.runtime.engine.InferenceFuture` that a load needs."""
 

@@ -11,8 +11,6 @@ from nbtriton.serving.clients.base import TIMEOUT_S, Client, Protocol
 from nbtriton.serving.clients.grpc import GrpcClient
 from nbtriton.serving.clients.http import HttpClient
 
-__all__ = ["Address", "address_of"]
-
 _HIGHEST_PORT = 65535
 _DEFAULT_PORTS = {"http": 8000, "grpc": 8001}
 
