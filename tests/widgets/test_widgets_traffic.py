@@ -111,8 +111,17 @@ def test_the_graph_has_totals_calls_and_errors_in_every_form(server):
 def test_without_a_request_it_says_so(server):
     server.load("max_batch_size: 8", model=double, name="idle")
     text = repr(nt.dag(server, "idle"))
-    assert "no request yet" in text
+    assert "no request to idle yet" in text
     assert "[idle]" in text
+
+
+def test_an_ensemble_without_a_request_has_no_share_of_what_others_sent_to_its_steps(server):
+    server.load("max_batch_size: 8", model=double, name="step")
+    server.infer("step", {"IN": ONES})
+    server.load(ensemble("step"), name="whole")
+    text = repr(nt.dag(server, "whole"))
+    assert "no request to whole yet" in text
+    assert "%" not in text
 
 
 def test_a_live_graph_shows_a_call_once_it_was_seen(server):
@@ -120,7 +129,7 @@ def test_a_live_graph_shows_a_call_once_it_was_seen(server):
     seconds = iter(range(100))
     view = DagView.of(server, "fresh", on_hub=Hub(threaded=False), clock=lambda: next(seconds))
     assert [node["kind"] for node in view.nodes] == ["model"]
-    assert view.finding == "no request yet"
+    assert view.finding == "no request to fresh yet"
     server.infer("fresh", {"IN": ONES})
 
     def seen():

@@ -127,7 +127,9 @@ def traffic_line(traffic: Traffic) -> str:
         return " · ".join(inside)
     if not traffic.inferences and not traffic.share and not traffic.failed:
         return "idle"
-    words = [f"{traffic.share:.0%}", f"{measure(traffic.infer_per_s)}/s"]
+    # Without a share the requests were not of what is drawn, or did not wait for it.
+    words = [f"{traffic.share:.0%}"] if traffic.share else []
+    words.append(f"{measure(traffic.infer_per_s)}/s")
     if traffic.failed:
         words.append(f"{count(traffic.failed)} failed")
     elif traffic.executions:

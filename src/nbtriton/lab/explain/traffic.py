@@ -135,7 +135,7 @@ def read_traffic(server: Server, name: str) -> PipelineTraffic:
         failed = (
             f"{count(len(records[name]))} requests, and all failed" if records.get(name) else ""
         )
-        finding = ". ".join(filter(None, (inside, failed))) or "no request yet"
+        finding = ". ".join(filter(None, (inside, failed))) or f"no request to {name} yet"
         return PipelineTraffic(finding, calls=_counts(calls), errors=errors)
     total = sum(request.answered_ns - request.arrival_ns for request in top) or 1
     parts: Counter[tuple[str, str]] = Counter()
