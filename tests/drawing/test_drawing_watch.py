@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import itertools
+import math
 import xml.etree.ElementTree as ET
 from dataclasses import replace
 
@@ -31,13 +32,14 @@ ACTIVE = ModelActivity(
     depths=(0, 2, 8, 3),
     queued=3,
     executing=4,
-    lanes=(Lane("digits_0_0", (0.0, 0.5, 1.0, 0.5), 4, 12), Lane("digits_0_1", (0.0,) * 4)),
+    lanes=(Lane("digits_0_0", (0.0, 0.5, 1.0, 0.5), 4, 12, 0.5), Lane("digits_0_1", (0.0,) * 4)),
     bins=(("1", 2), ("2", 10)),
     infer_per_s=123.4,
     queue_ms=2.5,
     compute_ms=1.5,
     inference_count=1200,
     execution_count=300,
+    drawn_inferences=1200,
     quiet_s=0.1,
 )
 
@@ -131,6 +133,13 @@ SAYS = {
             "digits: 80% of a request's time is queue"
         ),
     ),
+    "nothing for some seconds": (
+        [replace(RESTED, infer_per_s=0.0, queue_ms=math.nan, compute_ms=math.nan, quiet_s=4.0)],
+        (
+            "nothing for 4 s; in the 24 s before now digits had 52\u202f007 inferences, up to 9\u202f250/s. "
+            "digits: 80% of a request's time is queue"
+        ),
+    ),
     "never": ([ModelActivity("m")], "no request in the last 24 s"),
     "no model": ([], ""),
 }
@@ -154,7 +163,7 @@ def test_the_leading_model_is_the_one_whose_requests_take_the_most_time_and_no_s
     # The queues of its steps are the time of an ensemble.
     other = replace(ACTIVE, name="other", drawn_inferences=10)
     assert leading([WHOLE, STEP, other]) is WHOLE
-    assert leading([replace(ACTIVE, infer_per_s=0.0)]) is None
+    assert leading([replace(ACTIVE, drawn_inferences=0)]) is None
 
 
 def test_what_no_request_had_is_a_dash():

@@ -73,6 +73,11 @@ def test_a_model_from_which_nothing_comes_says_for_how_long():
         assert activity.quiet_s == pytest.approx(8.0)
 
 
+def runs_from_9(at):
+    runs = instance("m_0_0", busy_ns=max(at - 9, 0) * SECOND)
+    return replace(model("m"), instances=(runs,))
+
+
 def test_busy_shares_come_from_busy_time():
     (activity,) = activities(history(seconds(4), lambda at: loaded("m", at, share=0.6)))
     first, second = activity.lanes
@@ -80,6 +85,10 @@ def test_busy_shares_come_from_busy_time():
     assert first.busy[5] == pytest.approx(0.6)
     assert second.busy[5] == pytest.approx(0.3)
     assert (first.batch_size, second.batch_size) == (4, 0)
+    assert (first.share, second.share) == pytest.approx((0.6, 0.3))
+    # Of a model that hangs for the last of ten seconds there are three moments.
+    (hanging,) = activities(history((0, 9, 10), runs_from_9))
+    assert hanging.lanes[0].share == pytest.approx(0.1)
 
 
 def test_the_deepest_queue_of_each_moment_is_drawn_and_the_newest_is_now():

@@ -9,17 +9,13 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Lane:
-    """One instance: its share of busy time around each sample, and the batch that it is running."""
+    """One instance: its share of busy time before each sample and in the whole span, and the batch that it is running."""
 
     name: str
     busy: tuple[float, ...]
     batch_size: int = 0
     executions: int = 0
-
-    @property
-    def share(self) -> float:
-        """The share of busy time in the whole span, 0 to 1."""
-        return sum(self.busy) / len(self.busy) if self.busy else 0.0
+    share: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

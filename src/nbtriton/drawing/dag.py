@@ -129,7 +129,8 @@ def traffic_line(traffic: Traffic) -> str:
         return "idle"
     # Without a share the requests were not of what is drawn, or did not wait for it.
     words = [f"{traffic.share:.0%}"] if traffic.share else []
-    words.append(f"{measure(traffic.infer_per_s)}/s")
+    if traffic.infer_per_s:
+        words.append(f"{measure(traffic.infer_per_s)}/s")
     if traffic.failed:
         words.append(f"{count(traffic.failed)} failed")
     elif traffic.executions:

@@ -453,17 +453,23 @@ def watch_svg(models: Sequence[ModelActivity], *, span_s: float = 30.0) -> str:
 
 
 def leading(models: Sequence[ModelActivity]) -> ModelActivity | None:
-    """Return the model whose requests spent the most time, preferring one that is not a step."""
+    """Return the model whose requests spent the most time in what is drawn, preferring one that is not a step."""
     by_name = {one.name: one for one in models}
     steps = {name for model in models for name, _ in model.shares}
 
     def spent_ms(one: ModelActivity) -> float:
         # The statistics of an ensemble do not include the queues of its steps.
         inside = [spent_ms(by_name[name]) for name, _ in one.shares if name in by_name]
-        return sum(inside) or one.drawn_inferences * (one.queue_ms + one.compute_ms)
+        each_ms = one.queue_ms + one.compute_ms
+        # Times of the last two seconds are unknown where nothing ended in them.
+        return sum(inside) or one.drawn_inferences * (0.0 if math.isnan(each_ms) else each_ms)
 
-    worked = [one for one in models if one.infer_per_s > 0]
-    return max(worked, key=lambda one: (one.name not in steps, spent_ms(one)), default=None)
+    worked = [one for one in models if one.drawn_inferences]
+    return max(
+        worked,
+        key=lambda one: (one.name not in steps, spent_ms(one), one.drawn_inferences),
+        default=None,
+    )
 
 
 def watch_finding(
@@ -484,7 +490,7 @@ def watch_finding(
     top = leading(models)
     busy = [one for one in models if one.platform != "ensemble" and one.queued + one.executing]
     stalled = [one for one in busy if one.stalled_s >= _STALLED_S]
-    if stalled or (busy and top is None):
+    if stalled or (busy and not any(one.infer_per_s for one in models)):
         worst = max(stalled or busy, key=lambda one: (one.queued + one.executing, one.stalled_s))
         ended = f"nothing has ended for {count(worst.stalled_s)} s; " if stalled else ""
         return (

@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from nbtriton.drawing import Lane, ModelActivity, batch_bins, bin_counts
 from nbtriton.runtime.engine import ModelHistorySnapshot, ModelSnapshot, Moment, ServerHistory
+from nbtriton.runtime.engine.core.snapshot import InstanceSnapshot
 
 _NS = 1e9
 _RATE_OVER_NS = 2_000_000_000
@@ -153,15 +154,7 @@ def _activity(one: ModelHistorySnapshot, now_ns: int, span_ns: int, whole: bool)
         depths=depths,
         queued=model.queued,
         executing=model.executing,
-        lanes=tuple(
-            Lane(
-                instance.name,
-                _busy(moments, (instance.name, instance.kind, instance.device_id)),
-                instance.batch_size,
-                instance.executions,
-            )
-            for instance in model.instances
-        ),
+        lanes=tuple(_lane(moments, instance) for instance in model.instances),
         bins=bin_counts(batch_bins(model.max_batch_size), within if recent else model.batch_sizes),
         bins_since="in this time" if recent else "since load",
         infer_per_s=rate,
@@ -180,6 +173,18 @@ def _activity(one: ModelHistorySnapshot, now_ns: int, span_ns: int, whole: bool)
             for change in one.changes
             if now_ns - change.at_ns <= span_ns
         ),
+    )
+
+
+def _lane(moments: Sequence[Moment], instance: InstanceSnapshot) -> Lane:
+    key = (instance.name, instance.kind, instance.device_id)
+    return Lane(
+        instance.name,
+        _busy(moments, key),
+        instance.batch_size,
+        instance.executions,
+        # Moments are further apart where nothing happened: the mean of theirs is no share of the time.
+        _busy([moments[0], moments[-1]], key)[1] if moments else 0.0,
     )
 
 
