@@ -9,6 +9,7 @@ from IPython.core.magic_arguments import argument
 
 from nbtriton.common.errors import InvalidArgumentError
 from nbtriton.lab.perf.settings import (
+    CHAIN,
     DATA,
     LOAD,
     MEMORY,
@@ -54,7 +55,7 @@ class MeasureMagics(Magics):
 
     @common.magic()
     @argument("name", type=unquoted, help="a model or an ensemble")
-    @common.arguments(LOAD, PLACE, MEMORY, DATA, SEQUENCES, SWEEP, PLACEMENT, WINDOWS, RUN)
+    @common.arguments(LOAD, PLACE, CHAIN, MEMORY, DATA, SEQUENCES, SWEEP, PLACEMENT, WINDOWS, RUN)
     @argument(
         "--bg", action="store_true",
         help="return at once with a handle: await it, or call its stop() or result()",

@@ -41,6 +41,9 @@ def perf(
     protocol : {"inproc", "http", "grpc"}, optional
         The transport of requests: by default in the process, and HTTP for a `url`. Over HTTP or gRPC a server
         in this process is measured at its own port, or at a free one that is opened for the run.
+    chained : bool or sequence of bool, optional
+        Of an ensemble: True has the client ask for each step itself, one after the other, as a program without an
+        ensemble does; ``[False, True]`` puts both into one table. It has a thread for each request in flight.
     shared_memory : {"none", "system"}
         Over HTTP and gRPC to a server on this machine: pass the tensors of requests and responses in POSIX
         shared memory. The regions are registered before the load and unregistered after it.

@@ -24,7 +24,7 @@ from nbtriton.lab.perf.loads import (
 from nbtriton.lab.perf.measure import WindowPlan
 from nbtriton.lab.perf.progress import Observer
 from nbtriton.lab.perf.recording import Recording
-from nbtriton.lab.perf.settings import PERF, PLACEMENT, SWEEP, PerfSettings
+from nbtriton.lab.perf.settings import CHAIN, PERF, PLACEMENT, SWEEP, PerfSettings
 from nbtriton.lab.perf.sweep import Configuration, combinations
 from nbtriton.lab.perf.traffic import SequencePlan, read_id_range
 from nbtriton.lab.perf.windows import STABLE_WINDOWS, StabilityRule
@@ -189,7 +189,7 @@ class PerfOptions:
 
     def configurations(self) -> tuple[Configuration, ...]:
         """Return the combinations of the swept options."""
-        swept = {option.parameter for option in (*SWEEP, *PLACEMENT)} - {"sweep_models"}
+        swept = {option.parameter for option in (*SWEEP, *PLACEMENT, *CHAIN)} - {"sweep_models"}
         return combinations(**{name: self.values[name] for name in swept})
 
     def sequence_plan(self) -> SequencePlan:

@@ -84,6 +84,16 @@ class RemoteServer(Closing):
         """Send one request and wait for its response; raise its error."""
         self._client.send(self._request(name, inputs, options))
 
+    def ask(
+        self, name: str, inputs: Request, /, **options: Unpack[CallOptions]
+    ) -> Mapping[str, Any]:
+        """Send one request, wait for its response, and return the outputs; raise its error."""
+        version = options.get("version", -1)
+        request = self._client.encode(name, inputs, version, tuple(options.get("outputs", ())))
+        request_id = options.get("request_id", "")
+        request = self._client.with_parameters(request, _parameters(options), request_id)
+        return self._client.decode(self._client.send(request)).outputs
+
     def submit(
         self,
         name: str,

@@ -57,6 +57,7 @@ _TABLE: Mapping[str, Column] = {
     "kind": Column("kind"),
     "cache": Column("cache"),
     "rate_limit": Column("rate limiter"),
+    "chained": Column("chained by the client"),
     "times": Column("times"),
     "batch_size": Column("batch size"),
     "infer_per_s": Column("throughput", "infer/s"),

@@ -7,7 +7,7 @@ import os
 import platform
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
@@ -17,12 +17,13 @@ from typing import TYPE_CHECKING, Any
 from nbtriton.backends.devices import DeviceSet, SimulatedGPUs
 from nbtriton.common import __version__
 from nbtriton.common.errors import InvalidArgumentError
+from nbtriton.lab.perf.chained import ChainedSteps
 from nbtriton.lab.perf.conditions import InterpreterWaits, SweptModels, with_usage
 from nbtriton.lab.perf.loads import LevelPlan, level_values
 from nbtriton.lab.perf.machine import Others
 from nbtriton.lab.perf.measure import Level, WindowPlan, measure_level
 from nbtriton.lab.perf.options import PerfOptions, Protocol
-from nbtriton.lab.perf.point import PointSource, describe
+from nbtriton.lab.perf.point import PerfPoint, PointSource, describe
 from nbtriton.lab.perf.prepare import (
     Data,
     Workload,
@@ -30,10 +31,17 @@ from nbtriton.lab.perf.prepare import (
     sequence_plan,
     workloads,
 )
+from nbtriton.lab.perf.progress import LevelProgress
 from nbtriton.lab.perf.remote import RemoteServer, Target, remote_server
 from nbtriton.lab.perf.report import PerfReport
 from nbtriton.lab.perf.session import Measure, Session
-from nbtriton.lab.perf.sweep import Configuration, Configurator, SweepPlan, model_tree
+from nbtriton.lab.perf.sweep import (
+    CLIENT_OPTIONS,
+    Configuration,
+    Configurator,
+    SweepPlan,
+    model_tree,
+)
 from nbtriton.lab.perf.traffic import SequencePlan
 from nbtriton.model.config import enum_name, stand_in_reason
 from nbtriton.serving.clients.base import NO_STREAMS
@@ -58,6 +66,8 @@ def run(options: PerfOptions) -> PerfReport:
         total = levels.count and levels.count * len(configurations) * len(plan.workloads)
         windows = options.window_plan(total)
         measure: Measure = partial(measure_level, target, options.model, plan.composing)
+        if any(each.get("chained") for each in configurations):
+            measure = _chained(stack, target, options, plan, measure)
         measure = with_usage(measure, remote=options.server is None)
         waits = swept = None
         if options.server is not None:  # also over HTTP or gRPC
@@ -111,6 +121,30 @@ class _Plan:
         return str(self.gpus) if names else ""
 
 
+def _chained(
+    stack: contextlib.ExitStack,
+    target: Target,
+    options: PerfOptions,
+    plan: _Plan,
+    measure: Measure,
+) -> Measure:
+    """Return a function that measures a level on the ensemble, or with its steps asked for by the client."""
+    if options.streaming or plan.sequences is not None or options.shared_memory != "none":
+        raise InvalidArgumentError(
+            "a client chains requests with one answer each, whose tensors it has: neither streams nor sequences, and "
+            "none in shared memory"
+        )
+    steps = stack.enter_context(ChainedSteps(target, options.model))
+    chained: Measure = partial(measure_level, steps, options.model, plan.composing)
+
+    def measured(
+        level: Level, on_progress: Callable[[LevelProgress], None]
+    ) -> tuple[PerfPoint | None, bool]:
+        return (chained if level.configuration.get("chained") else measure)(level, on_progress)
+
+    return measured
+
+
 def open_target(
     stack: contextlib.ExitStack,
     server: Server | None,
@@ -159,7 +193,7 @@ def _reached_over(server: Server, protocol: str) -> Iterator[str]:
 
 def check_remote(configurations: Sequence[Configuration], sweep_models: Sequence[str]) -> None:
     """Refuse options that need a server in this process."""
-    swept = sorted({name for options in configurations for name in options})
+    swept = sorted({name for each in configurations for name in each} - {*CLIENT_OPTIONS})
     if swept or sweep_models:
         raise InvalidArgumentError(
             f"the configuration of a server at a url is not changed: {', '.join(swept) or 'sweep_models'}",

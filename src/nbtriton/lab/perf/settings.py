@@ -131,6 +131,14 @@ class Place(TypedDict, total=False):
     protocol: Protocol
 
 
+class Chain(TypedDict, total=False):
+    """Who connects the steps of an ensemble."""
+
+    chained: Annotated["bool | Sequence[bool] | None", Option(
+        "--chained", "of an ensemble: have the client ask for each step, or compare both (alone: off,on)", "on|off|off,on",
+        switches, kind=_SWITCH, alone=[False, True])]  # fmt: skip
+
+
 class Memory(TypedDict, total=False):
     """Over HTTP and gRPC, of a server on this machine."""
 
@@ -273,14 +281,16 @@ class SweepSettings(Sweep, Placed, total=False):
     """Configurations to go through, on whatever device."""
 
 
-class PerfSettings(Place, Memory, Load, Data, Sequences, Sweep, Placed, Windows, Run, total=False):
+class PerfSettings(
+    Place, Chain, Memory, Load, Data, Sequences, Sweep, Placed, Windows, Run, total=False
+):
     """The options of a measurement."""
 
 
 PERF = table_of(PerfSettings)
-PLACE, MEMORY, LOAD, DATA, SEQUENCES, SWEEP, PLACEMENT, WINDOWS, RUN = (
+PLACE, CHAIN, MEMORY, LOAD, DATA, SEQUENCES, SWEEP, PLACEMENT, WINDOWS, RUN = (
     tuple(PERF[name] for name in block.__annotations__)
-    for block in (Place, Memory, Load, Data, Sequences, Sweep, Placed, Windows, Run)
+    for block in (Place, Chain, Memory, Load, Data, Sequences, Sweep, Placed, Windows, Run)
 )
 DATA += (Option("-z --zero-input", "the same as --input-data zero", action="store_const", const="zero", name="input_data",
                 default="random"),)  # fmt: skip

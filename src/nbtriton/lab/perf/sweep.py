@@ -34,9 +34,11 @@ if TYPE_CHECKING:
 Configuration = Mapping[str, Any]
 # Options of the server, not of a model.
 SERVER_OPTIONS = ("rate_limit",)
+# What the client does: nothing is loaded for it.
+CLIENT_OPTIONS = ("chained",)
 # The last one changes fastest.
 _AXES = (
-    "rate_limit", "kind", "cache", "placement", "isolation", "instances", "max_batch_size", "dynamic_batching",
+    "chained", "rate_limit", "kind", "cache", "placement", "isolation", "instances", "max_batch_size", "dynamic_batching",
     "max_queue_delay_us",
 )  # fmt: skip
 
@@ -84,7 +86,8 @@ def with_options(config: ModelConfig, options: Configuration) -> ModelConfig:
     Normalising made ``max_batch_size`` the preferred size where none was set, so this size follows a new
     ``max_batch_size``. Preferred sizes that no longer fit are left out.
     """
-    chosen = {name: value for name, value in options.items() if name not in SERVER_OPTIONS}
+    others = (*SERVER_OPTIONS, *CLIENT_OPTIONS)
+    chosen = {name: value for name, value in options.items() if name not in others}
     placement = chosen.pop("placement", None)
     if chosen.pop("executes_all", False):
         config = _executing_all(config)

@@ -29,7 +29,7 @@ from nbtriton.options.table import signed
 # Options of `perf` that say where to measure.
 _PLACE = (
     "url", "protocol", "shared_memory", "output_shared_memory_size", "placement", "kind",
-    "model_version",
+    "model_version", "chained",
 )  # fmt: skip
 # Requests of a window.
 _REQUESTS = 1000
