@@ -1,8 +1,8 @@
 """A picture's three ways to a server: as JPEG, as FP32 in the request, in shared memory (``python -m bench.wire_forms``).
 
 Each request is prepared as a client prepares it for a new picture: the tensor is encoded, or written into the pool's
-memory. A model decodes the JPEG; the others read every hundredth value. All cases are measured in turn, in rounds,
-one request at a time; times are medians, processor time is that of the server's processes.
+memory. A model decodes the JPEG; the others read every hundredth value. All cases are measured in turns of three
+requests, one at a time; times are medians, processor time is that of the server's processes.
 """
 
 from __future__ import annotations
@@ -33,6 +33,8 @@ from nbtriton.serving.clients.http import HttpClient
 
 __all__ = ["Case", "main", "measure"]
 
+# Requests of a case in each round: on a busy machine a longer turn meets another machine than the next one.
+BURST = 3
 # Edges of square pictures of 4 kB, 600 kB and 16 MB as FP32.
 EDGES = (18, 224, 1155)
 MEAN = "out = x.reshape(1, -1)[:, ::100].mean(1, keepdims=True, dtype=np.float32)"
@@ -63,24 +65,21 @@ class Case:
     edge: int
     form: str
     send: Callable[[], int]  # prepares and sends one request; returns its bytes on the wire
-    server_cpu_s: Callable[[], float]
+    pid: int  # of the server
     wire_bytes: int = 0
     times_us: list[float] = field(default_factory=list)
     server_us: list[float] = field(default_factory=list)
     client_us: list[float] = field(default_factory=list)
 
-    def run(self, window_s: float) -> None:
-        """Send requests for a while."""
-        self.wire_bytes = self.send()
-        count, before, own = 0, self.server_cpu_s(), time.process_time()
-        end = time.perf_counter() + window_s
-        while time.perf_counter() < end:
+    def run(self) -> None:
+        """Send a few requests."""
+        before, own = cpu_s(self.pid), time.process_time()
+        for _ in range(BURST):
             began = time.perf_counter()
-            self.send()
+            self.wire_bytes = self.send()
             self.times_us.append(1e6 * (time.perf_counter() - began))
-            count += 1
-        self.client_us.append(1e6 * (time.process_time() - own) / count)
-        self.server_us.append(1e6 * (self.server_cpu_s() - before) / count)
+        self.client_us.append(1e6 * (time.process_time() - own) / BURST)
+        self.server_us.append(1e6 * (cpu_s(self.pid) - before) / BURST)
 
 
 def cpu_s(pid: int) -> float:
@@ -133,8 +132,8 @@ def size_of(request: Any) -> int:
     return len(request if isinstance(request, bytes) else request.body)
 
 
-def measure(servers: dict[str, RunningServer], rounds: int, window_s: float) -> list[Case]:
-    """Measure all cases in turn."""
+def measure(servers: dict[str, RunningServer], rounds: int) -> list[Case]:
+    """Measure all cases in turns of a few requests, the servers beside each other."""
     with ExitStack() as stack:
         pool = stack.enter_context(SharedMemoryPool("forms", bytes=1 << 28))
         cases = []
@@ -143,22 +142,21 @@ def measure(servers: dict[str, RunningServer], rounds: int, window_s: float) -> 
                 HttpClient(server.http_url),
                 GrpcClient(server.grpc_url),
             )
+            pid = server.process.pid
             for client in clients:
                 stack.enter_context(client)
                 pool.register(client)
                 cases += [
-                    Case(
-                        name, client.protocol, edge, form, sender(client, pool, form, edge),
-                        lambda pid=server.process.pid: cpu_s(pid),  # type: ignore[misc]
-                    )
+                    Case(name, client.protocol, edge, form, sender(client, pool, form, edge), pid)
                     for edge in EDGES
                     for form in FORMS
-                ]  # fmt: skip
+                ]
+        cases.sort(key=lambda case: (case.protocol, case.edge, case.form))
         for case in cases:
             case.send()
         for _ in range(rounds):
             for case in cases:
-                case.run(window_s)
+                case.run()
         pool.close()
     return cases
 
@@ -174,7 +172,10 @@ def table(cases: Sequence[Case]) -> str:
     rows: dict[tuple[str, int, str], dict[str, Case]] = {}
     for case in cases:
         rows.setdefault((case.protocol, case.edge, case.form), {})[case.server] = case
-    for (protocol, edge, form), found in sorted(rows.items(), key=lambda row: row[0][1]):
+    order = [*FORMS]
+    for (protocol, edge, form), found in sorted(
+        rows.items(), key=lambda row: (row[0][1], row[0][0], order.index(row[0][2]))
+    ):
         each = [found[name] for name in names]
         cells = [f"{statistics.median(case.times_us) / 1000:.2f} ms" for case in each]
         cells += [f"{statistics.median(case.server_us) / 1000:.2f} ms" for case in each]
@@ -190,8 +191,7 @@ def table(cases: Sequence[Case]) -> str:
 def main(argv: Sequence[str] | None = None) -> int:
     """Measure, and print the table."""
     parser = argparse.ArgumentParser(prog="python -m bench.wire_forms", description=__doc__)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--window-ms", type=int, default=300, help="of each case in each round")
+    parser.add_argument("--rounds", type=int, default=40, help=f"of {BURST} requests a case (40)")
     options = parser.parse_args(argv)
     with ExitStack() as stack:
         session = Session(stack)
@@ -200,7 +200,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             servers["tritonserver"] = with_pillow(session, MODELS)
         except Missing as error:
             print(f"nbtriton alone: {error}", file=sys.stderr)
-        print(table(measure(servers, options.rounds, options.window_ms / 1000)))
+        print(table(measure(servers, options.rounds)))
     return 0
 
 

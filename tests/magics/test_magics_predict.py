@@ -42,7 +42,7 @@ def test_whatif_has_the_options_of_perf(notebook):
     )
     real = {
         "url", "protocol", "shared_memory", "output_shared_memory_size", "kind", "placement", "bg",
-        "model_version",
+        "model_version", "chained",
     }  # fmt: skip
     assert whatif.keys() == perf.keys() - real | {"profile"}
     assert {name: whatif[name] for name in whatif if name != "profile"}.items() <= perf.items()
