@@ -1,4 +1,4 @@
-"""Triton's demonstration backends by name: identity, repeat, square."""
+"""Triton's demonstration backends by name: identity and repeat."""
 
 from __future__ import annotations
 
@@ -42,14 +42,6 @@ def repeat(inputs=(), outputs=()):
         + tensors("output", **{**REPEAT_OUT, **dict(outputs)})
         + DECOUPLED
     )
-
-
-SQUARE = (
-    'backend: "square" '
-    + tensors("input", IN="INT32 1")
-    + tensors("output", OUT="INT32 1")
-    + DECOUPLED
-)
 
 
 @pytest.fixture
@@ -191,6 +183,16 @@ def test_repeat_finishes_requests_before_it_is_unloaded(server):
     assert [int(r["OUT"][0]) for r in stream] == [2]
 
 
+def test_repeat_stops_when_its_request_is_cancelled(server):
+    server.load(repeat(), name="m")
+    came = threading.Event()
+    delays = [0] + [1] * 100_000
+    future = server.submit("m", ask(delays, delays), on_response=lambda *_: came.set())
+    assert came.wait(60)
+    future.cancel()
+    assert server.unload("m", timeout_s=60)
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -219,69 +221,6 @@ def test_repeat_refuses(server, text, message):
     refused(server, text, message)
 
 
-# -- square -----------------------------------------------------------------------------------------
-
-
-def squares(server, number, text=SQUARE):
-    server.load(text, name="m")
-    shape = (1, 1) if "max_batch_size" in text else (1,)
-    stream = server.stream("m", {"IN": np.full(shape, number, np.int32)})
-    return [r["OUT"].tolist() for r in stream]
-
-
-def test_square_answers_N_times(server):
-    assert squares(server, 3) == [[3], [3], [3]]
-    assert squares(server, 0) == []
-    assert squares(server, 2, SQUARE + " max_batch_size: 4") == [[[2]], [[2]]]
-    with pytest.raises(nt.TritonError, match="IN is -1, expected 0 or more"):
-        squares(server, -1)
-
-
-def test_square_takes_one_number_a_request(server):
-    server.load(SQUARE + " max_batch_size: 4", name="m")
-    with pytest.raises(nt.TritonError, match="unexpected shape for IN input"):
-        list(server.stream("m", {"IN": np.ones((2, 1), np.int32)}))
-
-
-def test_square_leaves_responses_out_and_lets_them_fail(server):
-    assert squares(server, 4, SQUARE + parameter("CUSTOM_EMPTY_COUNT", 3)) == [[4]]
-    failing = SQUARE + parameter("CUSTOM_FAIL_COUNT", 1) + parameter("CUSTOM_EMPTY_COUNT", 1)
-    server.load(failing, name="m")
-    stream = iter(server.stream("m", {"IN": np.array([3], np.int32)}))
-    assert next(stream)["OUT"].tolist() == [3]
-    with pytest.raises(nt.TritonError, match="simulated failure") as caught:
-        next(stream)
-    assert caught.value.status == "UNKNOWN"
-    assert squares(server, 1, SQUARE + parameter("CUSTOM_EMPTY_COUNT", "some")) == [[1]]
-
-
-def test_square_stops_when_its_request_is_cancelled(server):
-    server.load(SQUARE + parameter("CUSTOM_INFER_DELAY_NS", 1_000_000), name="m")
-    came = threading.Event()
-    future = server.submit(
-        "m", {"IN": np.array([100_000], np.int32)}, on_response=lambda *_: came.set()
-    )
-    assert came.wait(60)
-    future.cancel()
-    assert server.unload("m", timeout_s=60)
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        (SQUARE + tensors("input", MORE="INT32 1"), "expected 1 input, got 2"),
-        (
-            SQUARE.replace('"OUT"', '"OUTPUT"'),
-            "expected first output tensor name to be OUT, got OUTPUT",
-        ),
-        (SQUARE.replace("[ 1 ]", "[ -1 ]", 1), "expected IN shape to be [1], got [-1]"),
-        (SQUARE.replace("INT32", "INT64", 1), "expected IN datatype to be INT32, got TYPE_INT64"),
-    ],
-)
-def test_square_refuses(server, text, message):
-    refused(server, text, message)
-
-
 # -- all --------------------------------------------------------------------------------------------
 
 
@@ -294,13 +233,12 @@ def refused(server, text, message):
 def test_they_are_written_and_read_as_configurations(server, tmp_path):
     server.load(PAIR, name="i")
     server.load(repeat(), name="r")
-    server.load(SQUARE, name="s")
     assert {m.kind for m in server.export(tmp_path / "out").models} == {"configuration"}
     with nt.Server(gpus=()) as again:
         again.load_repository(tmp_path / "out")
-        for name in ("i", "r", "s"):
+        for name in ("i", "r"):
             assert again.config(name) == server.config(name)
-        assert len(list(again.stream("s", {"IN": np.array([2], np.int32)}))) == 2
+        assert len(list(again.stream("r", ask([1, 2])))) == 2
 
 
 def test_code_for_them_is_not_needed_and_other_backends_ask_for_it(server):

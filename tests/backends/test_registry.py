@@ -39,7 +39,7 @@ def test_the_built_in_backends_are_found():
     assert find_backend("python") is PythonBackend
     assert find_backend("pytorch") is PyTorchBackend
     assert find_backend("onnxruntime") is OnnxRuntimeBackend
-    for name in ("identity", "repeat", "square"):
+    for name in ("identity", "repeat"):
         assert find_backend(name).name == name
 
 

@@ -180,7 +180,6 @@ NAMES = {
     "host-policies": "tests/workers/test_isolation_options.py::test_L24_policies_are_checked_when_they_are_set",
     "shared-cores": "tests/workers/test_resources.py::test_workers_share_the_cores_and_get_them_back",
     "pytorch-runtime": "tests/backends/test_pytorch_runtime.py::test_thread_counts_have_other_names_with_the_python_runtime",
-    "tensorflow-by-its-package": "tests/backends/test_tensorflow.py::test_a_configuration_that_does_not_fit",
     "fil-on-the-host": "tests/backends/test_fil.py::test_a_gpu_is_refused_in_the_words_of_a_build_without_one",
     "fil-checks": "tests/backends/test_fil.py::test_FL4_a_configuration_that_does_not_fit_the_model",
     "fil-completion": "tests/backends/test_fil.py::test_an_estimator_of_scikit_learn_answers_as_itself",

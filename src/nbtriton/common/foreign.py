@@ -44,6 +44,11 @@ FOREIGN_BACKENDS = {
         'load the model it was built from: backend: "onnxruntime" beside its model.onnx, or '
         "server.load(config, model=module) with the torch module",
     ),
+    "tensorflow": Foreign(
+        "a TensorFlow model", "runs by a backend that Triton has dropped since",
+        'load it as ONNX: backend: "onnxruntime" beside its model.onnx, or call tensorflow in a model.py: '
+        'backend: "python"',
+    ),
     "dali": Foreign(
         "a DALI pipeline", "decodes and transforms images or audio for other models",
         "take ready steps, which %triton_step lists, or do the same in a model.py with Pillow, OpenCV or "

@@ -1,4 +1,4 @@
-"""Triton's small demonstration backends: `identity`, `repeat` and `square`.
+"""Triton's small demonstration backends: `identity` and `repeat`.
 
 They run no model: they need only a configuration.
 """
@@ -9,9 +9,7 @@ import itertools
 import logging
 import threading
 import time
-from abc import abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import partial
+from collections.abc import Iterable, Sequence
 from typing import ClassVar
 
 import numpy as np
@@ -26,14 +24,14 @@ from nbtriton.backends.base import (
     Response,
 )
 from nbtriton.backends.checks import expect, model_dims
-from nbtriton.backends.parameters import integer_parameter, text_parameter
+from nbtriton.backends.parameters import integer_parameter
 from nbtriton.backends.python.api.metrics import Metric, MetricKind, family_of
-from nbtriton.common.errors import InternalError, TritonError, UnknownError
+from nbtriton.common.errors import InternalError, TritonError
 from nbtriton.model import tensors
 from nbtriton.model.config import ModelConfig, TensorSpec, input_specs, output_specs
 from nbtriton.model.tensors import Array, format_shape, shape_of, to_config, to_numpy
 
-__all__ = ["IdentityBackend", "RepeatBackend", "SquareBackend"]
+__all__ = ["IdentityBackend", "RepeatBackend"]
 
 _log = logging.getLogger("nbtriton.backends")
 _ORDINALS = ("first", "second", "third")
@@ -130,62 +128,68 @@ class _IdentityInstance(BackendInstance):
         return np.zeros(shape, tensors.numpy_dtype(spec.datatype))
 
 
-class _StreamingBackend(Backend):
-    """Answers each request with a stream of responses; all its models have the same tensors."""
+class RepeatBackend(Backend):
+    """Sends the elements of ``IN`` back one by one as ``OUT``, with their indices as ``IDX``.
 
+    ``DELAY`` has the milliseconds before each response, ``WAIT`` the milliseconds for which the instance
+    stays busy.
+    """
+
+    name: ClassVar[str] = "repeat"
     needs_source: ClassVar[bool] = False
-    # Names, in the order of the datatypes; those with one element.
-    inputs: ClassVar[Sequence[str]]
-    outputs: ClassVar[Sequence[str]]
-    datatypes: ClassVar[Sequence[str]]
-    single: ClassVar[Sequence[str]]
 
     def check(self, context: ModelContext) -> None:
-        """Check the inputs and outputs."""
+        """Check that the model does not batch, then its inputs and outputs."""
         config = context.config
+        size = config.max_batch_size
+        text = "repeat backend only supports models with max_batch_size == 0"
+        expect(size == 0, text, f"it is {size}")
         sides = (
-            ("input", list(input_specs(config).values()), self.inputs),
-            ("output", list(output_specs(config).values()), self.outputs),
+            ("input", list(input_specs(config).values()), _INPUTS),
+            ("output", list(output_specs(config).values()), _OUTPUTS),
         )
-        for what, specs, names in sides:
-            expected = f"{len(names)} {what}{'s' if len(names) > 1 else ''}"
-            text = f"expected {expected}, got {len(specs)}"
-            expect(len(specs) == len(names), text, f"{', '.join(names)}, in this order")
-        for what, specs, names in sides:
-            for ordinal, spec, name in zip(_ORDINALS, specs, names, strict=False):
+        for what, specs, expected in sides:
+            text = f"expected {len(expected)} {what}s, got {len(specs)}"
+            expect(len(specs) == len(expected), text, f"{', '.join(expected)}, in this order")
+        for what, specs, expected in sides:
+            for ordinal, spec, name in zip(_ORDINALS, specs, expected, strict=False):
                 text = f"expected {ordinal} {what} tensor name to be {name}, got {spec.name}"
                 expect(spec.name == name, text)
-        self.check_shapes(*(spec.dims for spec in sides[0][1]))
-        everything = [*sides[0][1], *sides[1][1]]
-        for spec in everything:
+        inputs, outputs = sides[0][1], sides[1][1]
+        _check_shapes(inputs[0].dims, inputs[1].dims)
+        for spec in (inputs[2], *outputs):
             text = f"expected {spec.name} shape to be [1], got {format_shape(spec.dims)}"
-            expect(spec.dims == (1,) or spec.name not in self.single, text)
-        for spec, datatype in zip(everything, self.datatypes, strict=True):
-            found = to_config(spec.datatype)
+            expect(spec.dims == (1,), text)
+        for spec in (*inputs, *outputs):
+            datatype, found = {**_INPUTS, **_OUTPUTS}[spec.name], to_config(spec.datatype)
             text = f"expected {spec.name} datatype to be {datatype}, got {found}"
             expect(spec.datatype == datatype, text)
 
-    def check_shapes(self, *dims: tuple[int, ...]) -> None:
-        """Check the shapes of the inputs that are not `single`."""
-
     def create_instance(self, context: InstanceContext) -> BackendInstance:
         """Create one instance."""
-        return _StreamingInstance(context.name, partial(self.respond, context.model.config))
-
-    @abstractmethod
-    def respond(self, config: ModelConfig, request: BackendRequest) -> Iterator[Response]:
-        """Yield the responses to a request; an error raised here is the last one."""
+        return _RepeatInstance(context.name)
 
 
-class _StreamingInstance(BackendInstance):
+_INPUTS = {"IN": "INT32", "DELAY": "UINT32", "WAIT": "UINT32"}
+_OUTPUTS = {"OUT": "INT32", "IDX": "UINT32"}
+
+
+def _check_shapes(values: tuple[int, ...], delays: tuple[int, ...]) -> None:
+    """Check that IN is a list, and DELAY another one of the same length."""
+    text = f"expected IN shape to have one dimension, got {format_shape(values)}"
+    expect(len(values) == 1, text)
+    shapes = f"{format_shape(values)} and {format_shape(delays)}"
+    expect(values == delays, f"expected IN and DELAY shape to match, got {shapes}")
+
+
+class _RepeatInstance(BackendInstance):
     """Sends the responses to each request from a thread of its own."""
 
     # The caller's thread must stay free to read responses while the instance waits.
     any_thread = False
 
-    def __init__(self, name: str, respond: Callable[[BackendRequest], Iterator[Response]]) -> None:
+    def __init__(self, name: str) -> None:
         self._name = f"nbtriton-{name}"
-        self._respond = respond
         self._threads: list[threading.Thread] = []
 
     def execute(self, requests: Sequence[BackendRequest], timer: BatchTimer) -> None:
@@ -196,8 +200,7 @@ class _StreamingInstance(BackendInstance):
             )
             self._threads = [*filter(threading.Thread.is_alive, self._threads), thread]
             thread.start()
-            if "WAIT" in request.inputs:
-                time.sleep(_elements(request, "WAIT")[0] / 1000)
+            time.sleep(_elements(request, "WAIT")[0] / 1000)
 
     def finalize(self) -> None:
         for thread in self._threads:
@@ -206,8 +209,17 @@ class _StreamingInstance(BackendInstance):
     def _answer(self, request: BackendRequest) -> None:
         last = None
         try:
-            for response in self._respond(request):
-                request.send(response, final=False)
+            _check_shapes(*(shape_of(request.inputs[name]) for name in ("IN", "DELAY")))
+            pairs = zip(_elements(request, "IN"), _elements(request, "DELAY"), strict=True)
+            for index, (value, delay_ms) in enumerate(pairs):
+                time.sleep(delay_ms / 1000)
+                if request.is_cancelled():
+                    break
+                outputs = {"OUT": np.array([value], np.int32), "IDX": np.array([index], np.uint32)}
+                wanted = {
+                    n: array for n, array in outputs.items() if n in request.requested_outputs
+                }
+                request.send(Response(wanted), final=False)
         except TritonError as error:
             last = Response(error=error)
         except Exception as error:
@@ -219,93 +231,3 @@ class _StreamingInstance(BackendInstance):
 
 def _elements(request: BackendRequest, name: str) -> list[int]:
     return [int(element) for element in to_numpy(request.inputs[name]).reshape(-1)]
-
-
-class RepeatBackend(_StreamingBackend):
-    """Sends the elements of ``IN`` back one by one as ``OUT``, with their indices as ``IDX``.
-
-    ``DELAY`` has the milliseconds before each response, ``WAIT`` the milliseconds for which the instance
-    stays busy.
-    """
-
-    name: ClassVar[str] = "repeat"
-    inputs, outputs = ("IN", "DELAY", "WAIT"), ("OUT", "IDX")
-    datatypes = ("INT32", "UINT32", "UINT32", "INT32", "UINT32")
-    single = ("WAIT", "OUT", "IDX")
-
-    def check(self, context: ModelContext) -> None:
-        """Check that the model does not batch, then its inputs and outputs."""
-        size = context.config.max_batch_size
-        text = "repeat backend only supports models with max_batch_size == 0"
-        expect(size == 0, text, f"it is {size}")
-        super().check(context)
-
-    def check_shapes(self, *dims: tuple[int, ...]) -> None:
-        """Check that IN is a list, and DELAY another one of the same length."""
-        text = f"expected IN shape to have one dimension, got {format_shape(dims[0])}"
-        expect(len(dims[0]) == 1, text)
-        shapes = " and ".join(map(format_shape, dims[:2]))
-        expect(dims[0] == dims[1], f"expected IN and DELAY shape to match, got {shapes}")
-
-    def respond(self, config: ModelConfig, request: BackendRequest) -> Iterator[Response]:  # noqa: ARG002
-        """Yield a response for each element."""
-        self.check_shapes(*(shape_of(request.inputs[name]) for name in ("IN", "DELAY")))
-        pairs = zip(_elements(request, "IN"), _elements(request, "DELAY"), strict=True)
-        for index, (value, delay_ms) in enumerate(pairs):
-            time.sleep(delay_ms / 1000)
-            if request.is_cancelled():
-                return
-            outputs = {"OUT": np.array([value], np.int32), "IDX": np.array([index], np.uint32)}
-            requested = request.requested_outputs
-            yield Response({name: outputs[name] for name in outputs if name in requested})
-
-
-class SquareBackend(_StreamingBackend):
-    """Answers a request for N with N responses ``OUT`` = N.
-
-    Parameters of the configuration, whole numbers: ``CUSTOM_INFER_DELAY_NS`` and ``CUSTOM_OUTPUT_DELAY_NS``
-    before each response, ``CUSTOM_CANCEL_DELAY_NS`` before a cancelled request ends, the number of omitted
-    responses at the end (``CUSTOM_EMPTY_COUNT``), and the number of errors before these
-    (``CUSTOM_FAIL_COUNT``).
-    """
-
-    name: ClassVar[str] = "square"
-    inputs, outputs = ("IN",), ("OUT",)
-    datatypes = ("INT32", "INT32")
-    single = ("IN", "OUT")
-
-    def respond(self, config: ModelConfig, request: BackendRequest) -> Iterator[Response]:
-        """Yield the requested number of responses."""
-        shape = shape_of(request.inputs["IN"])
-        one = len(shape) != 2 or shape[0] == 1
-        hint = "one request asks for one number: batch size 1"
-        expect(one, "unexpected shape for IN input", hint)
-        number = _elements(request, "IN")[0]
-        # Triton reads a negative number as a count of some 10**19.
-        expect(number >= 0, f"IN is {number}, expected 0 or more: a number of responses")
-        infer_ns, output_ns, cancel_ns = (
-            _count(config, f"CUSTOM_{what}_DELAY_NS") for what in ("INFER", "OUTPUT", "CANCEL")
-        )
-        empty = number - _count(config, "CUSTOM_EMPTY_COUNT")
-        failing = empty - _count(config, "CUSTOM_FAIL_COUNT")
-        for index in range(number):
-            if request.is_cancelled():
-                time.sleep(cancel_ns / 1e9)
-                return
-            time.sleep(infer_ns / 1e9)
-            if index >= empty:
-                continue
-            time.sleep(output_ns / 1e9)
-            if index >= failing:
-                yield Response(error=UnknownError("simulated failure"))
-            else:
-                yield Response({"OUT": np.full(shape, number, np.int32)})
-
-
-def _count(config: ModelConfig, key: str) -> int:
-    """Return a parameter, 0 if it is no number: Triton ignores it, too."""
-    text = text_parameter(config, key) or "0"
-    if text.isascii() and text.isdigit():
-        return int(text)
-    _log.warning("model '%s': %s string_value is not a number: '%s'", config.name, key, text)
-    return 0
