@@ -16,7 +16,7 @@ export PYTHONUNBUFFERED := 1
 export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: gpu help demo lab binder check room test-fast test-compiled test-collector test-fil-gpu test-free-threaded test bench $(BENCHES:%=bench-%) bench-stages bench-history bench-page docs lite lite-check hosts types scripts test-lowest test-newest compiled examples fmt pin clean python
+.PHONY: gpu help demo lab binder check room test-fast test-compiled test-collector test-free-threaded test bench $(BENCHES:%=bench-%) bench-stages bench-history bench-page docs lite lite-check hosts types scripts test-lowest test-newest compiled examples fmt pin clean python
 
 help:
 	@echo "make demo    run the notebook about ensembles, print its table, leave build/04_ensembles.html"
@@ -32,8 +32,6 @@ help:
 	@echo "             make $(BENCHES:%=bench-%) bench-stages"
 	@echo "             (BENCH_FLAGS=\"--rounds 9 --short\"; CORE=python for pure Python)"
 	@echo "             make bench-history shows the past, make bench-page writes docs/performance.md"
-	@echo "make test-fil-gpu"
-	@echo "             the GPU's kernel of the fil backend, by Triton's interpreter on the processor (fetches 290 MB)"
 	@echo "make test-free-threaded"
 	@echo "             schedulers and engine by a CPython without the global lock: python3.14t or python3.13t on the"
 	@echo "             PATH, or NBTRITON_FREE_THREADED=/path/to/it"
@@ -162,16 +160,6 @@ test-collector: build/compiled
 	@$(MAKE) --no-print-directory test-compiled PYTEST_FLAGS="--gc-threshold=1 $(PYTEST_FLAGS)"
 	@PYTHONPATH=$< $(BIN)/python -X faulthandler -m tests.engine.storm --operations 5000 --thresholds 1 1 1
 	@PYTHONPATH=$< $(BIN)/python -X faulthandler -m tests.engine.storm --operations 100000 --thresholds 50 2 2
-
-# The Triton language is 1 GB, so it is installed beside .venv: its interpreter needs no GPU.
-TRITON_LANGUAGE := build/triton-language
-$(TRITON_LANGUAGE)/.installed: $(VENV)/.test
-	@rm -rf $(TRITON_LANGUAGE)
-	@$(BIN)/python -m pip install -q --disable-pip-version-check --no-deps --target $(TRITON_LANGUAGE) triton==3.9.0
-	@touch $@
-
-test-fil-gpu: $(TRITON_LANGUAGE)/.installed
-	@TRITON_INTERPRET=1 PYTHONPATH=$(TRITON_LANGUAGE) $(BIN)/python -m pytest -q -n0 tests/backends/test_fil_gpu.py $(PYTEST_FLAGS)
 
 # What runs models, with what has wheels there: no torch, and no endpoints.
 FREE_THREADED := build/free-threaded

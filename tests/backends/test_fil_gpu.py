@@ -1,10 +1,6 @@
-"""The walk through trees that runs on a GPU, by Triton's interpreter, beside treelite's GTIL: ``make test-fil-gpu``."""
+"""The walk through trees that runs on a GPU, on the processor, beside treelite's GTIL."""
 
 from __future__ import annotations
-
-import os
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -12,19 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nbtriton.common.errors import InvalidArgumentError
-from nbtriton.extensions.fil.flatten import flatten
 from nbtriton.extensions.fil.forest import Forest
+from nbtriton.extensions.fil.gpu import GpuForest, flatten
 from nbtriton.extensions.fil.parameters import ForestParameters
 
 treelite = pytest.importorskip("treelite", reason="treelite is not installed (extra fil)")
 torch = pytest.importorskip("torch", reason="torch is not installed (extra torch)")
-pytest.importorskip("triton", reason="triton is not installed (extra fil-gpu): make test-fil-gpu")
-if os.environ.get("TRITON_INTERPRET") != "1":
-    pytest.skip(
-        "needs Triton's interpreter from the start: make test-fil-gpu", allow_module_level=True
-    )
-
-from nbtriton.extensions.fil.gpu import GpuForest  # noqa: E402 - it imports triton
 
 FEATURES = 5
 CLASSES = 3
@@ -185,33 +174,3 @@ def test_rows_of_another_width_are_refused_and_none_are_none():
     with pytest.raises(InvalidArgumentError, match="rows of 4 features, the model has 5"):
         forest.predict(torch.zeros((2, 4)), 1)
     assert forest.predict(torch.zeros((0, FEATURES)), 1).shape == (0, 1)
-
-
-COMPILE = """
-import triton
-from triton.backends.compiler import GPUTarget
-from triton.compiler import ASTSource
-from nbtriton.extensions.fil import kernel
-
-for dtype in ("*fp32", "*fp64"):
-    for width in (1, 3):
-        signature = dict.fromkeys(kernel.walk.arg_names, "*i32")
-        signature |= dict(rows="*fp32", threshold=dtype, outputs=dtype, sums="*fp64")
-        signature |= dict.fromkeys(("row_count", "feature_count", "tree_count", "classes"), "i32")
-        constants = dict(WIDTH=width, BY_CATEGORY=True, ROWS=kernel.ROWS, TREES=kernel.TREES)
-        signature |= dict.fromkeys(constants, "constexpr")
-        source = ASTSource(kernel.walk, signature, constexprs=constants)
-        compiled = triton.compile(source, target=GPUTarget("cuda", 90, 32))
-        print(len(compiled.asm["cubin"]) > 0)
-"""
-
-
-def test_the_kernel_compiles_for_a_gpu(tmp_path):
-    """The interpreter takes what the compiler refuses: it translates for an H200's architecture, without one."""
-    environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
-    done = subprocess.run(
-        [sys.executable, "-c", COMPILE],
-        env={**environment, "TRITON_CACHE_DIR": str(tmp_path)},
-        capture_output=True, text=True, check=False, timeout=280,
-    )  # fmt: skip
-    assert done.stdout.split() == ["True"] * 4, done.stderr[-2000:]

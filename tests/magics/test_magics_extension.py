@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from nbtriton.magics import magic_methods
-from nbtriton.runtime.workers.process import end_idle_servers
+from nbtriton.runtime.workers.launching import end_idle_servers
 from nbtriton.serving.server import server
 from nbtriton.widgets import Hub, WatchView
 from tests.children import run_python

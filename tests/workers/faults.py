@@ -27,7 +27,7 @@ from nbtriton.backends.python import install_pb_utils
 from nbtriton.common.errors import TritonError
 from nbtriton.runtime.engine import InferenceFuture, Server
 from nbtriton.runtime.workers import supervisor
-from nbtriton.runtime.workers.process import end_idle_servers
+from nbtriton.runtime.workers.launching import end_idle_servers
 from nbtriton.runtime.workers.supervisor import RestartPolicy
 from tests.engine.support import WAIT_S, ensemble_text
 from tests.until import until

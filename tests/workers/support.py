@@ -9,7 +9,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from nbtriton.runtime.workers.process import Interpreter, WorkerProcess, start_worker
+from nbtriton.runtime.workers.launching import Interpreter
+from nbtriton.runtime.workers.process import WorkerProcess, start_worker
 
 __all__ = [
     "COMMANDS",

@@ -11,7 +11,7 @@ import pytest
 
 from nbtriton.backends.python import install_pb_utils
 from nbtriton.runtime.engine import Server
-from nbtriton.runtime.workers.process import end_idle_servers
+from nbtriton.runtime.workers.launching import end_idle_servers
 from tests.children import finish
 from tests.until import until
 from tests.workers.support import children, is_alive, own_children

@@ -13,7 +13,8 @@ import pytest
 
 from nbtriton.common.errors import InternalError
 from nbtriton.runtime.workers import process
-from nbtriton.runtime.workers.process import Interpreter, WorkerExit, end_idle_servers, start_worker
+from nbtriton.runtime.workers.launching import Interpreter, end_idle_servers
+from nbtriton.runtime.workers.process import WorkerExit, start_worker
 from tests.children import finish
 from tests.engine.support import WAIT_S
 from tests.forked import in_child

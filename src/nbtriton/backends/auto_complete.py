@@ -10,8 +10,6 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = ["AutoCompleteConfig", "completing"]
-
 _INPUT = (("name", "data_type", "dims", "optional"), "'name', 'data_type', 'dims' and 'optional'")
 _OUTPUT = (("name", "data_type", "dims"), "'name', 'data_type' and 'dims'")
 

@@ -7,8 +7,6 @@ from collections.abc import Collection
 from nbtriton.common.errors import ConfigError, InvalidArgumentError, TritonError
 from nbtriton.model.config import ModelConfig, TensorSpec
 
-__all__ = ["expect", "expect_input_count", "model_dims"]
-
 
 def expect(
     holds: bool, message: str, hint: str = "", error: type[TritonError] = InvalidArgumentError

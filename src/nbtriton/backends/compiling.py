@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-__all__ = ["mypyc_attr"]
-
 if TYPE_CHECKING:
     from mypy_extensions import mypyc_attr
 else:

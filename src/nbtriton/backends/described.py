@@ -24,8 +24,6 @@ from nbtriton.model.config import (
 )
 from nbtriton.model.tensors import format_shape, to_config, to_protocol
 
-__all__ = ["Model", "TensorInfo", "check", "complete", "is_complete"]
-
 _log = logging.getLogger("nbtriton.onnxruntime")
 
 

@@ -26,8 +26,6 @@ from nbtriton.backends.devices.base import OutOfMemoryError, Reservation
 from nbtriton.common.errors import UnavailableError
 from nbtriton.model.tensors import Array, kind_of, scatter, shape_of, to_numpy
 
-__all__ = ["HostedInstance", "create_instance"]
-
 
 def create_instance(backend: Backend, context: InstanceContext) -> BackendInstance:
     """Create an instance on the device of its context: the host, a GPU, or a simulated GPU.

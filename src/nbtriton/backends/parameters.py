@@ -7,14 +7,6 @@ import re
 from nbtriton.common.errors import InvalidArgumentError
 from nbtriton.model.config import ModelConfig
 
-__all__ = [
-    "boolean_parameter",
-    "boolean_value",
-    "integer_parameter",
-    "integer_value",
-    "text_parameter",
-]
-
 _TRUE, _FALSE = ("true", "on", "1"), ("false", "off", "0")
 
 

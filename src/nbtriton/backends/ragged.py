@@ -17,16 +17,6 @@ from nbtriton.backends.checks import model_dims
 from nbtriton.common.errors import ConfigError
 from nbtriton.model.config import ModelConfig, enum_name, input_specs, output_specs
 
-__all__ = [
-    "PLAIN",
-    "BatchInput",
-    "BatchOutput",
-    "Layout",
-    "batch_input_names",
-    "batch_input_value",
-    "layout",
-]
-
 Shape = tuple[int, ...]
 
 _DTYPES = {"TYPE_INT32": np.dtype(np.int32), "TYPE_FP32": np.dtype(np.float32)}

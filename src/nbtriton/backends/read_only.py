@@ -12,8 +12,6 @@ from nbtriton.backends.tracebacks import execute_error
 from nbtriton.common.errors import ModelError
 from nbtriton.model.tensors import Array, kind_of
 
-__all__ = ["check_unchanged", "explained_error", "versions_of"]
-
 # In the message, as a hint does not reach clients.
 _ADVICE = (
     "The model has the parameter READ_ONLY_INPUTS, so its inputs are not copied for it: remove the "

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from nbtriton.backends.base import Backend
     from nbtriton.model.config import ModelConfig
 
-__all__ = ["BackendSettings", "backend_for", "check_runtime", "find_backend"]
 
 # Triton's default of --backend-directory.
 _BACKENDS = "/opt/tritonserver/backends"

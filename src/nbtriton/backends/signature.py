@@ -19,8 +19,6 @@ from nbtriton.model.config import (
 )
 from nbtriton.model.tensors import Array, datatype_of, shape_of, to_config
 
-__all__ = ["Signature", "complete_signature", "example_spec", "names_tensors", "read_signature"]
-
 _ARRAY_PACKAGES = ("numpy", "torch", "cupy")
 # Return annotations of generator functions.
 _STREAMS = (Generator, Iterable, Iterator)

@@ -37,8 +37,6 @@ from nbtriton.model.config import (
 )
 from nbtriton.model.tensors import Array, numpy_dtype, shape_of, to_protocol
 
-__all__ = ["DECLARED", "RECORDED", "Cost", "StandInInstance", "cost_of", "stand_in_for"]
-
 # Parameters of a configuration.
 DECLARED = "STAND_IN_COST_US"
 RECORDED = "STAND_IN_STATISTICS"

@@ -12,17 +12,6 @@ from types import FrameType, TracebackType
 
 from nbtriton.common.errors import ModelError, TritonError
 
-__all__ = [
-    "PRIVATE_PACKAGE",
-    "describe",
-    "execute_error",
-    "load_error",
-    "model_error",
-    "public_names",
-    "user_code",
-    "user_frames",
-]
-
 # The prefix of the packages into which instances import their model.py.
 PRIVATE_PACKAGE = "nbtriton_model_"
 _PRIVATE = re.compile(rf"\b{PRIVATE_PACKAGE}\w+\.")

@@ -31,8 +31,6 @@ from nbtriton.model import tensors
 from nbtriton.model.config import ModelConfig, TensorSpec, input_specs, output_specs
 from nbtriton.model.tensors import Array, format_shape, shape_of, to_config, to_numpy
 
-__all__ = ["IdentityBackend", "RepeatBackend"]
-
 _log = logging.getLogger("nbtriton.backends")
 _ORDINALS = ("first", "second", "third")
 

@@ -28,9 +28,6 @@ from nbtriton.model.tensors import (
     to_torch,
 )
 
-__all__ = ["BatchInstance", "gather_inputs", "name_outputs", "scatter_outputs", "wanted_outputs"]
-
-
 # Final: rule 13 of docs/compiled.md.
 _ndarray: Final = np.ndarray
 _NOT_JOINED: Final[Mapping[str, Array]] = {}

@@ -11,8 +11,6 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, Final
 
-__all__ = ["EXECUTING", "Executing", "running_as"]
-
 
 class Executing:
     """The context of a model's running code; immutable.

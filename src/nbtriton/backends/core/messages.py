@@ -9,8 +9,6 @@ from nbtriton.backends.compiling import mypyc_attr
 from nbtriton.common.errors import InvalidArgumentError, TritonError
 from nbtriton.model.tensors import Array, scatter
 
-__all__ = ["BatchTimer", "RequestOptions", "Response", "ScatteredResponses"]
-
 
 class RequestOptions:
     """The options of a request, with the meanings of Triton's inference request.

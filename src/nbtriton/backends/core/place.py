@@ -14,7 +14,6 @@ from nbtriton.model.tensors import Array, gather, is_on_device, kind_of, to_kind
 if TYPE_CHECKING:
     from nbtriton.backends.base import BackendRequest
 
-__all__ = ["Place", "fetched"]
 
 # Final: rule 13 of docs/compiled.md.
 _ndarray: Final = np.ndarray

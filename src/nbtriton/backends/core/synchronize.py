@@ -9,8 +9,6 @@ import numpy as np
 
 from nbtriton.model.tensors import Array, copy_of, is_on_device, kind_of
 
-__all__ = ["copies_of", "to_host", "wait_for_outputs"]
-
 # Final: rule 13 of docs/compiled.md.
 _ndarray: Final = np.ndarray
 

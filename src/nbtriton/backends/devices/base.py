@@ -20,16 +20,6 @@ if TYPE_CHECKING:
     from nbtriton.backends.devices.ledger import CopyLedger
     from nbtriton.model.tensors import Array
 
-__all__ = [
-    "CaptureError",
-    "Device",
-    "Event",
-    "Memory",
-    "OutOfMemoryError",
-    "Reservation",
-    "Stream",
-    "Weights",
-]
 
 _UNITS = ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"))
 

@@ -35,17 +35,6 @@ from nbtriton.backends.devices.ledger import HOST, CopyLedger
 from nbtriton.common.errors import InternalError
 from nbtriton.model.tensors import Array, is_on_device, kind_of, to_numpy, to_torch
 
-__all__ = [
-    "CudaDevice",
-    "CudaEvent",
-    "CudaStream",
-    "capturing",
-    "event_behind",
-    "fetch",
-    "order_behind",
-    "wait_for",
-]
-
 # As many streams of one priority has torch.
 _STREAMS = 32
 

@@ -15,8 +15,6 @@ from nbtriton.common.errors import InvalidArgumentError
 if TYPE_CHECKING:
     from nbtriton.backends.devices.base import Device
 
-__all__ = ["DeviceSet", "Gpus", "checked_gpus", "visible_gpus"]
-
 
 @functools.cache
 def visible_gpus() -> tuple[int, ...]:

@@ -17,7 +17,6 @@ from nbtriton.model.tensors import Array, copy_of, datatype_of, is_on_device
 if TYPE_CHECKING:
     from nbtriton.backends.devices.cuda import CudaDevice, CudaGraph
 
-__all__ = ["Graphs"]
 
 _log = logging.getLogger("nbtriton.backends.devices")
 

@@ -7,8 +7,6 @@ from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
-__all__ = ["BY_LINE", "HOST", "Computed", "Copied", "CopyLedger"]
-
 # The writer or reader of a copy on behalf of a caller, not of a model.
 HOST = "host"
 # Separates a model from the line of its own code that reads or writes the device's memory.

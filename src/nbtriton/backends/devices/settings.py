@@ -6,8 +6,6 @@ from dataclasses import dataclass, fields, replace
 
 from nbtriton.common.errors import InvalidArgumentError, nearest
 
-__all__ = ["OPERATIONS", "SIMULATED", "SimulatedGPUs", "parse_simulated"]
-
 SIMULATED = "simulated"
 # The classes of operations with their own speed; "trees" is a batch of a forest, "module" a whole call of
 # any other model whose parts the device does not see.

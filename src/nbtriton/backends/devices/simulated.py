@@ -37,8 +37,6 @@ from nbtriton.backends.devices.simulated_streams import (
 )
 from nbtriton.model.tensors import Array, to_numpy
 
-__all__ = ["Allocation", "SimulatedArray", "SimulatedDevice"]
-
 _REDUCTIONS = frozenset(
     [
         "sum",

@@ -20,8 +20,6 @@ from nbtriton.backends.devices.ledger import CopyLedger
 from nbtriton.common.errors import InternalError
 from nbtriton.scheduling.bookings import Bookings
 
-__all__ = ["Access", "Clock", "SimulatedEvent", "SimulatedStream", "Timeline", "UnorderedError"]
-
 # Work of a stream, as (stream, position).
 _Place = tuple[int, int]
 

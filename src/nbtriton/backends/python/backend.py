@@ -20,8 +20,6 @@ from nbtriton.backends.python.model import PythonModel, install_pb_utils
 from nbtriton.common.errors import InvalidArgumentError, UnsupportedError
 from nbtriton.model.config import ModelConfig, complete_from, reads_only, to_reported_dict
 
-__all__ = ["PythonBackend"]
-
 _log = logging.getLogger("nbtriton.python")
 
 # Characters of model and instance names, which Triton uses in the name of the model's process.

@@ -27,8 +27,6 @@ from nbtriton.model.config import (
 )
 from nbtriton.model.tensors import Array, to_protocol
 
-__all__ = ["CallableModel", "complete_callable", "is_callable_model", "open_callable"]
-
 # Maps the inputs of a batch by name, and the names of the requested outputs, to the result.
 Call: TypeAlias = Callable[[Mapping[str, Array], frozenset[str]], Any]
 

@@ -24,7 +24,6 @@ from nbtriton.common.errors import InternalError, UnsupportedError
 if TYPE_CHECKING:
     from nbtriton.backends.base import ServerHandle
 
-__all__ = ["PythonModel", "install_pb_utils"]
 
 _CLASS = "TritonPythonModel"
 # One of the five functions of custom batching: a class with it should have them all.

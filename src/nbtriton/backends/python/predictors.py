@@ -13,8 +13,6 @@ from nbtriton.common.errors import ConfigError, InternalError, InvalidArgumentEr
 from nbtriton.model.config import ModelConfig, output_specs
 from nbtriton.model.tensors import Array, as_array, datatype_of, to_numpy
 
-__all__ = ["complete_predictor", "is_pipeline", "is_predictor", "predictor_call"]
-
 # In this order; any other method of an estimator is an output if the configuration names it.
 _METHODS = ("predict", "predict_proba")
 _INPUT = "INPUT"

@@ -12,8 +12,6 @@ from nbtriton.backends.core.executing import running_as
 from nbtriton.backends.python.isolation.running import Running
 from nbtriton.backends.tracebacks import describe
 
-__all__ = ["TIMEOUT_S", "Readiness"]
-
 # Triton's timeout for an answer.
 TIMEOUT_S = 5.0
 

@@ -27,8 +27,6 @@ from nbtriton.common.errors import InternalError, UnsupportedError
 from nbtriton.common.packages import needed
 from nbtriton.model.config import ModelConfig
 
-__all__ = ["PyTorchBackend"]
-
 _SUFFIXES = (".pt", ".pth", ".pt2")
 
 

@@ -15,8 +15,6 @@ from nbtriton.model.config import (
     state_outputs,
 )
 
-__all__ = ["check", "indexed_inputs"]
-
 
 def indexed_inputs(config: ModelConfig) -> list[str]:
     """Return the names of a sequence model's controls and states, which use ``NAME__index``."""

@@ -23,8 +23,6 @@ from nbtriton.model.tensors import (
     to_torch,
 )
 
-__all__ = ["complete"]
-
 _SINGLE_OUTPUT = "OUTPUT__0"
 
 

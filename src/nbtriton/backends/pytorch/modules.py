@@ -22,7 +22,6 @@ from nbtriton.common.errors import InternalError
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["Modules", "find_source", "module_of", "read_forward"]
 
 _NAMES = ("model.py", "model.pt")
 _numbers = itertools.count(1)

@@ -20,14 +20,6 @@ from nbtriton.backends.parameters import (
 from nbtriton.common.errors import InternalError
 from nbtriton.model.config import ModelConfig
 
-__all__ = [
-    "PYTHON_RUNTIME",
-    "ModuleParameters",
-    "compile_options",
-    "module_parameters",
-    "set_threads",
-]
-
 PYTHON_RUNTIME = "model.py"
 _COMPILE_OPTIONS = "TORCH_COMPILE_OPTIONAL_PARAMETERS"
 # torch's function for each, process-wide.

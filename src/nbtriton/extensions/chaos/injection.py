@@ -20,8 +20,6 @@ from nbtriton.model.tensors import datatype_of
 from nbtriton.runtime.engine import InferenceRequest
 from nbtriton.runtime.engine.core.instance import Instance, lost_text
 
-__all__ = ["FAULTS", "Arrivals", "FaultyInstance", "Injected"]
-
 # The faults and their effects; all but the last concern an execution.
 FAULTS: Mapping[str, str] = {
     "slow": "the execution takes longer",

@@ -14,8 +14,6 @@ from nbtriton.options import only
 from nbtriton.options.reading import name_list, unquoted
 from nbtriton.serving.server import server
 
-__all__ = ["ChaosMagics"]
-
 
 def _faults(text: str) -> list[str] | dict[str, float]:
     """Read ``slow,raise``, or with shares ``slow=0.2,raise=0.01``."""

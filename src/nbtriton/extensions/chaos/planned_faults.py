@@ -51,7 +51,6 @@ if TYPE_CHECKING:
     from nbtriton.model.config import ModelConfig
     from nbtriton.runtime.engine import Server
 
-__all__ = ["ChaosReport", "chaos"]
 
 _log = logging.getLogger("nbtriton.lab.explain")
 

@@ -7,8 +7,6 @@ import sys
 
 from nbtriton.extensions.environments.making import environment
 
-__all__ = ["add_env"]
-
 
 def add_env(env: argparse.ArgumentParser) -> None:
     """Make an environment for models."""

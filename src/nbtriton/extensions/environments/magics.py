@@ -12,8 +12,6 @@ from nbtriton.magics.cells import MADE
 from nbtriton.magics.common import keep, keep_option, parse
 from nbtriton.options.reading import unquoted
 
-__all__ = ["EnvironmentMagics"]
-
 
 @magics_class
 class EnvironmentMagics(Magics):

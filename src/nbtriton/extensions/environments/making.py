@@ -18,8 +18,6 @@ from nbtriton.common.running import Progress, own_variables, run_step
 from nbtriton.drawing import Column, TableView
 from nbtriton.runtime.workers.resources import check_fork
 
-__all__ = ["VirtualEnvironment", "environment", "environments_directory"]
-
 # A worker needs it for a model's tensors.
 _NUMPY = "numpy"
 _READY = "ready.json"

@@ -13,18 +13,16 @@ from nbtriton.backends.devices import CopyLedger
 from nbtriton.common.errors import InternalError, UnsupportedError
 from nbtriton.extensions.fil.check import check, complete, describe_object, row_width
 from nbtriton.extensions.fil.core.instance import ForestInstance
-from nbtriton.extensions.fil.flatten import FlatForest, flatten
 from nbtriton.extensions.fil.forest import Forest, is_forest, load, model_file, treelite_model
+from nbtriton.extensions.fil.gpu import FlatForest, GpuForest, flatten
 from nbtriton.extensions.fil.parameters import forest_parameters, model_type
 from nbtriton.model.config import ModelConfig
-
-__all__ = ["FilBackend"]
 
 _SUFFIXES = (".tl", ".ubj")
 
 
 class FilBackend(Backend):
-    """Runs tree models as Triton's FIL backend: on the host by treelite, on a GPU by a kernel.
+    """Runs tree models as Triton's FIL backend: on the host by treelite, on a GPU by torch.
 
     Instances of a version share one model on each device.
     """
@@ -122,8 +120,6 @@ class FilBackend(Backend):
             return self._flat
 
     def _on(self, context: ModelContext, gpu: Any) -> Any:
-        from nbtriton.extensions.fil.gpu import GpuForest
-
         flat = self._flattened(context)
         with self._lock:
             if gpu.index not in self._by_device:
@@ -145,9 +141,8 @@ class FilBackend(Backend):
 
 def _lacks_for_gpu(device_id: int) -> str:
     """Return what a GPU lacks to run tree models here; empty if nothing."""
-    for package in ("triton", "torch"):
-        if find_spec(package) is None:
-            return f"the package '{package}' is not installed (extra fil-gpu)"
+    if find_spec("torch") is None:
+        return "the package 'torch' is not installed (extra torch)"
     import torch
 
     count = torch.cuda.device_count()

@@ -13,8 +13,6 @@ from nbtriton.extensions.fil.parameters import forest_parameters
 from nbtriton.model.config import ModelConfig, TensorSpec, from_dict, input_specs, output_specs
 from nbtriton.model.tensors import format_shape, to_config
 
-__all__ = ["check", "complete", "describe_object", "row_width"]
-
 _SHAPLEY = "treeshap_output"
 
 

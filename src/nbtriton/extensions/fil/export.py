@@ -9,8 +9,6 @@ from nbtriton.extensions.fil.parameters import FILENAMES, model_type
 from nbtriton.model.config import ModelConfig
 from nbtriton.serving.repository.export.model_writer import Exporter
 
-__all__ = ["FilExporter"]
-
 # Properties of an object that its file lacks.
 _PARAMETERS = ("model_type", "output_class", "threshold")
 

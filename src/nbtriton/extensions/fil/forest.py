@@ -19,16 +19,6 @@ from nbtriton.common.errors import (
 from nbtriton.common.packages import needed
 from nbtriton.extensions.fil.parameters import FILENAMES, ForestParameters
 
-__all__ = [
-    "Forest",
-    "import_treelite",
-    "is_classifier",
-    "is_forest",
-    "load",
-    "model_file",
-    "treelite_model",
-]
-
 # Estimators of these packages, and their subclasses, are accepted as objects.
 _PLACE = re.compile(r"^\[\d\d:\d\d:\d\d\] \S+:\d+: ")
 # treelite's task numbers of classifiers: with two classes, and with more.

@@ -13,8 +13,6 @@ from nbtriton.backends.parameters import text_parameter
 from nbtriton.common.errors import InternalError, InvalidArgumentError, UnsupportedError, nearest
 from nbtriton.model.config import ModelConfig
 
-__all__ = ["FILENAMES", "ForestParameters", "forest_parameters", "model_type"]
-
 # The default file name of each `model_type`.
 FILENAMES = {
     "xgboost": "xgboost.model",

@@ -15,7 +15,6 @@ from nbtriton.extensions.lessons.records import MachineBusyError
 if TYPE_CHECKING:
     from nbtriton.runtime.engine import Server
 
-__all__ = ["Mark", "check"]
 
 # The number of wrong answers after which the hint is shown unasked.
 _TRIES_BEFORE_HINT = 2

@@ -15,8 +15,6 @@ from nbtriton.common.errors import InvalidArgumentError
 if TYPE_CHECKING:
     from nbtriton.extensions.lessons.scenarios import Scenario
 
-__all__ = ["Exercise", "exercise", "lesson_of", "lines_html", "one_line_paragraphs"]
-
 
 @dataclass(frozen=True, slots=True)
 class Exercise:

@@ -28,8 +28,6 @@ from nbtriton.runtime.engine import BatchRecord, RequestRecord
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["batch_frame", "batch_rows", "picture_of"]
-
 
 def picture_of(scenario_run: ScenarioRun, *, hidden: bool = False) -> FigurePicture:
     """Return the picture of a run; `hidden` shows the arrivals only, for a prediction."""

@@ -10,8 +10,6 @@ import traitlets
 
 from nbtriton.widgets.view import LiveView, asset
 
-__all__ = ["FigureWidget"]
-
 
 class FigureWidget(LiveView):
     """A figure on a page; nothing moves in it but what the page itself plays.

@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 
     from nbtriton.serving.server import Server
 
-__all__ = ["TeachMagics"]
-
 
 @magics_class
 class TeachMagics(Magics):

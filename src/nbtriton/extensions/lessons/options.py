@@ -7,8 +7,6 @@ from typing import Annotated, TypedDict
 from nbtriton.options import Option
 from nbtriton.options.table import table_of
 
-__all__ = ["SCENARIO", "ScenarioSettings"]
-
 
 class ScenarioSettings(TypedDict, total=False):
     """Arrivals, execution times, and settings of every model but ensembles; None changes nothing."""

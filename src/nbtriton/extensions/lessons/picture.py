@@ -7,15 +7,6 @@ from dataclasses import dataclass, field
 from nbtriton.drawing.scene import Shape
 from nbtriton.drawing.timeline import Mark
 
-__all__ = [
-    "FigureBatch",
-    "FigureModel",
-    "FigureMoment",
-    "FigurePicture",
-    "FigureRequest",
-    "Stage",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class FigureModel:

@@ -13,8 +13,6 @@ from nbtriton.extensions.lessons.sentences import labels_of, listed, why
 from nbtriton.model.config import is_ensemble
 from nbtriton.runtime.engine import BatchRecord
 
-__all__ = ["predict_batches", "sizes_of"]
-
 
 def predict_batches(function: Callable[[], object]) -> Exercise:
     """Make an exercise from a function that returns a scenario: the reader predicts the batches.

@@ -13,8 +13,6 @@ from nbtriton.drawing import Column
 from nbtriton.drawing.table import TableView
 from nbtriton.extensions.lessons.definition import Exercise
 
-__all__ = ["Overview", "Progress"]
-
 
 @dataclass(frozen=True, slots=True)
 class Progress:

@@ -10,7 +10,6 @@ from nbtriton.common.checks import Kind, check, whole
 if TYPE_CHECKING:
     from nbtriton.runtime.engine import BatchRecord, RequestRecord, Server
 
-__all__ = ["MachineBusyError", "claim", "last_batches", "sent_within", "took_about"]
 
 _RECORDS = Kind(lambda value: hasattr(value, "batches"), "a server")
 

@@ -29,8 +29,6 @@ from nbtriton.scheduling import SEQUENCE_START
 if TYPE_CHECKING:
     from nbtriton.runtime.engine import Server
 
-__all__ = ["ScenarioRun", "records_of", "run", "traced"]
-
 
 @dataclass(frozen=True, slots=True)
 class ScenarioRun:

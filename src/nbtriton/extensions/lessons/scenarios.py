@@ -21,17 +21,6 @@ from nbtriton.model.config import (
 )
 from nbtriton.options.table import read_settings, signed
 
-__all__ = [
-    "MOST_REQUESTS",
-    "SCENARIOS",
-    "Arrival",
-    "Scenario",
-    "SimulatedModel",
-    "preferred_of",
-    "scenario",
-    "subject_of",
-]
-
 # Limits within which a picture with a row and a number for each request fits on a screen.
 MOST_REQUESTS = 32
 _MOST_INSTANCES = 32

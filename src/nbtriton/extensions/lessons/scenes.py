@@ -14,8 +14,6 @@ from nbtriton.drawing.scene import Shape, figure, ink, shape, shortened, text, t
 from nbtriton.extensions.lessons.picture import FigureBatch, FigurePicture, FigureRequest, Stage
 from nbtriton.extensions.lessons.stage import stage_floor
 
-__all__ = ["figure_scenes", "stage_scenes"]
-
 _Scale = Callable[[float], float]
 # A page of 600 pixels, a notebook beside its files, and a wide screen.
 _WIDTHS = (540.0, 760.0, 960.0)

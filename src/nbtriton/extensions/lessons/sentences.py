@@ -15,18 +15,6 @@ from nbtriton.lab.explain.timeline import SlotLife, mark_of, slot_lives, slots_p
 from nbtriton.model.config import is_ensemble
 from nbtriton.runtime.engine import BatchRecord
 
-__all__ = [
-    "SUBJECTS",
-    "Moments",
-    "finding_of",
-    "labels_of",
-    "listed",
-    "moments_of",
-    "ms",
-    "slots_of",
-    "why",
-]
-
 # Events within this share of the whole time count as simultaneous: a server records them some microseconds
 # apart.
 _TOGETHER = 1 / 400

@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from nbtriton.drawing.scene import Shape, ink, shape, shortened, text, text_width
 from nbtriton.extensions.lessons.picture import FigureModel, FigurePicture, FigureRequest
 
-__all__ = ["stage_floor"]
-
 _RIGHT = 16.0
 _TOKEN, _GAP = 24.0, 4.0
 _STAMP_H = 32.0

@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from nbtriton.extensions.lessons.live import FigureWidget
     from nbtriton.runtime.engine import Server
 
-__all__ = ["Figure", "figure"]
 
 # Figures that can be played at the same time; of an older one the picture stays.
 _WIDGETS = 16

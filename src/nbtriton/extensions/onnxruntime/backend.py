@@ -15,8 +15,6 @@ from nbtriton.extensions.onnxruntime.runtime import has_provider, import_onnxrun
 from nbtriton.extensions.onnxruntime.sessions import Sessions, model_bytes
 from nbtriton.model.config import ModelConfig, enum_name
 
-__all__ = ["OnnxRuntimeBackend"]
-
 # Setting for the max_batch_size of a batching model whose configuration has none; 4 by default.
 DEFAULT_MAX_BATCH_SIZE = "default-max-batch-size"
 

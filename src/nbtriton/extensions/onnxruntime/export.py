@@ -8,8 +8,6 @@ from typing import Any
 from nbtriton.model.config import ModelConfig
 from nbtriton.serving.repository.export.model_writer import Exporter
 
-__all__ = ["OnnxExporter"]
-
 
 class OnnxExporter(Exporter):
     """Writes ONNX files."""

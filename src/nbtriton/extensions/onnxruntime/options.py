@@ -20,16 +20,6 @@ from nbtriton.common.errors import InvalidArgumentError, UnsupportedError
 from nbtriton.extensions.onnxruntime.runtime import has_provider, runtime_error
 from nbtriton.model.config import ModelConfig
 
-__all__ = [
-    "CPU",
-    "CUDA",
-    "GLOBAL_THREADS",
-    "providers",
-    "run_options",
-    "session_options",
-    "uses_global_threads",
-]
-
 CPU = "CPUExecutionProvider"
 CUDA = "CUDAExecutionProvider"
 _OPENVINO = "OpenVINOExecutionProvider"

@@ -10,8 +10,6 @@ from nbtriton.backends.described import TensorInfo
 from nbtriton.common.errors import InternalError, TritonError, UnsupportedError
 from nbtriton.common.packages import needed
 
-__all__ = ["has_provider", "import_onnxruntime", "runtime_error", "tensor_infos"]
-
 # The protocol's datatypes of ONNX Runtime's element types, which are upper case in Triton's messages.
 _INTEGERS = [f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)]
 _DATATYPES = {

@@ -17,8 +17,6 @@ from nbtriton.extensions.onnxruntime.options import providers, session_options, 
 from nbtriton.extensions.onnxruntime.runtime import import_onnxruntime, runtime_error
 from nbtriton.model.config import ModelConfig
 
-__all__ = ["Sessions", "model_bytes"]
-
 
 class Sessions:
     """The sessions of one version.

@@ -10,8 +10,6 @@ from nbtriton.common.errors import InvalidArgumentError
 from nbtriton.common.packages import needed
 from nbtriton.extensions.openai.requests import ChatTemplate, plain_chat
 
-__all__ = ["chat_template_of"]
-
 
 def chat_template_of(tokenizer: str = "", template: str = "") -> ChatTemplate:
     """Return the function that makes a prompt of a conversation.

@@ -48,7 +48,6 @@ if TYPE_CHECKING:
     from nbtriton.runtime.engine import InferenceRequest, JoinBatch, ModelSignature
     from nbtriton.serving.frontends.service import Service
 
-__all__ = ["OpenAiEndpoint", "OpenAiOptions"]
 
 _log = logging.getLogger("nbtriton.serving.frontends")
 

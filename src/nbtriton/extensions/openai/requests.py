@@ -7,8 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["ApiError", "ChatTemplate", "TextRequest", "plain_chat", "read_chat", "read_completion"]
-
 # Makes the prompt of a conversation.
 ChatTemplate = Callable[[Sequence[Mapping[str, Any]]], str]
 

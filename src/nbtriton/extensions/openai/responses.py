@@ -11,8 +11,6 @@ from typing import Any
 from nbtriton.extensions.openai.requests import TextRequest
 from nbtriton.extensions.openai.tensors import Usage
 
-__all__ = ["DONE", "ResponseWriter", "event", "json_bytes", "model_object"]
-
 DONE = b"data: [DONE]\n\n"
 _OWNER = "Triton Inference Server"
 

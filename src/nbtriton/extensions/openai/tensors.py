@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from nbtriton.model.tensors import Array
     from nbtriton.runtime.engine import ModelSignature
 
-__all__ = ["Usage", "inputs_of", "is_text_model", "text_of", "usage_of"]
 
 TEXT_INPUT = "text_input"
 TEXT_OUTPUT = "text_output"

@@ -16,8 +16,6 @@ from nbtriton.extensions.openvino.options import options, properties
 from nbtriton.extensions.openvino.runtime import import_openvino, runtime_errors
 from nbtriton.model.config import ModelConfig
 
-__all__ = ["OpenVinoBackend"]
-
 # Setting for the max_batch_size of a model that batches by its layouts, and whose configuration has none.
 DEFAULT_MAX_BATCH_SIZE = "default-max-batch-size"
 

@@ -9,8 +9,6 @@ from nbtriton.extensions.openvino.runtime import dims_of, import_openvino, type_
 from nbtriton.model.config import ModelConfig, from_dict
 from nbtriton.model.tensors import to_config
 
-__all__ = ["complete"]
-
 _log = logging.getLogger("nbtriton.openvino")
 
 

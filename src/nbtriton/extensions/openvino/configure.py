@@ -16,8 +16,6 @@ from nbtriton.extensions.openvino.runtime import TYPES, dims_of, import_openvino
 from nbtriton.model.config import ModelConfig, TensorSpec, input_specs, output_specs
 from nbtriton.model.tensors import format_shape, to_config
 
-__all__ = ["configured"]
-
 
 def configured(model: Any, config: ModelConfig, *, reshape: bool) -> Any:
     """Return a copy of a model that matches its configuration.

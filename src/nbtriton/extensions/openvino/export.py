@@ -10,8 +10,6 @@ from nbtriton.extensions.openvino.runtime import import_openvino
 from nbtriton.model.config import ModelConfig
 from nbtriton.serving.repository.export.model_writer import Exporter
 
-__all__ = ["OpenVinoExporter"]
-
 
 class OpenVinoExporter(Exporter):
     """Writes OpenVINO's own format: a model, and its weights beside it."""

@@ -8,8 +8,6 @@ from nbtriton.backends.parameters import text_parameter
 from nbtriton.common.errors import InvalidArgumentError
 from nbtriton.model.config import ModelConfig
 
-__all__ = ["Options", "options", "properties"]
-
 _HINTS = ("latency", "throughput", "cumulative_throughput")
 
 

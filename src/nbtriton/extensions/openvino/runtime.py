@@ -10,8 +10,6 @@ from typing import Any
 from nbtriton.common.errors import InternalError
 from nbtriton.common.packages import needed
 
-__all__ = ["TYPES", "dims_of", "import_openvino", "runtime_errors", "type_of"]
-
 # The protocol's datatypes of OpenVINO's element types; Triton's backend accepts no others (OV3).
 TYPES = {
     "BOOL": "boolean",

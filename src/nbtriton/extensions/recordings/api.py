@@ -48,7 +48,6 @@ from nbtriton.options.table import read_settings, signed
 if TYPE_CHECKING:
     from nbtriton.serving.server import Server
 
-__all__ = ["replay"]
 
 _log = logging.getLogger("nbtriton.extensions.recordings")
 

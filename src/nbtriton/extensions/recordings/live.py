@@ -18,8 +18,6 @@ from nbtriton.lab.perf.remote import Target
 from nbtriton.lab.perf.windows import LevelMeter, StabilityRule, Verdict, Window
 from nbtriton.runtime.engine.interrupts import wait_in_slices
 
-__all__ = ["Played", "Playing", "play_live", "points_of"]
-
 # Interval of progress reports.
 _REPORT_S = 0.25
 

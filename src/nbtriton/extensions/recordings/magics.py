@@ -28,8 +28,6 @@ from nbtriton.serving.server import server
 if TYPE_CHECKING:
     from nbtriton.extensions.recordings import Recording, TrafficTap
 
-__all__ = ["RecordingMagics"]
-
 
 def _stopped(taps: Sequence[TrafficTap]) -> Recording | list[Recording]:
     """End recordings and return them, one alone as it is.

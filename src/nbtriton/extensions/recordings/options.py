@@ -11,8 +11,6 @@ from nbtriton.options import Option
 from nbtriton.options.reading import name_list
 from nbtriton.options.table import table_of
 
-__all__ = ["REPLAY", "ReplaySettings"]
-
 
 def _models(text: str) -> list[str] | dict[str, str]:
     """Read ``A,B``, or ``A:X,B:Y``: the requests for A are sent to X."""

@@ -16,8 +16,6 @@ from nbtriton.lab.perf.traffic import Call, Repeated
 from nbtriton.lab.perf.windows import Window
 from nbtriton.options.blocks import CallOptions
 
-__all__ = ["Player"]
-
 
 class _ModelTimes:
     """Times of the requests to one model."""

@@ -10,8 +10,6 @@ from nbtriton.lab.simulate import Profile
 from nbtriton.lab.simulate.experiment import Due, Experiment
 from nbtriton.model.config import ModelConfig
 
-__all__ = ["play_simulated"]
-
 
 def play_simulated(
     profile: Profile,

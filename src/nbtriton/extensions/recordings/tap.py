@@ -37,7 +37,6 @@ from nbtriton.serving.clients.base import tensor_bytes
 if TYPE_CHECKING:
     from nbtriton.serving.server import Server
 
-__all__ = ["TrafficTap", "record"]
 
 _log = logging.getLogger("nbtriton.extensions.recordings")
 

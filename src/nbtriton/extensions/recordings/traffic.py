@@ -19,8 +19,6 @@ from nbtriton.model.config import ModelConfig, TensorSpec
 from nbtriton.options.blocks import CallOptions
 from nbtriton.serving.clients.base import tensor_of
 
-__all__ = ["Planned", "chosen_models", "due_times_ns", "planned_traffic"]
-
 
 @dataclass(frozen=True, slots=True)
 class Planned:

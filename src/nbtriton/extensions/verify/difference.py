@@ -10,8 +10,6 @@ import numpy as np
 from nbtriton.model.tensors import datatype_of, shape_of
 from nbtriton.serving.clients.base import StreamResponse
 
-__all__ = ["Difference", "Outcome"]
-
 # The outputs of a request, or the text of its error.
 Outcome = Mapping[str, Any] | str
 

@@ -17,8 +17,6 @@ from nbtriton.extensions.verify.install import ensure_reference
 from nbtriton.extensions.verify.reference import Reference, default_directory
 from nbtriton.extensions.verify.running import RunningServer, launch
 
-__all__ = ["Executable", "RealServer", "find_server"]
-
 
 class RealServer(Protocol):
     """Interface of a tritonserver that can serve a repository."""

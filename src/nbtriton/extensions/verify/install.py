@@ -37,8 +37,6 @@ from nbtriton.extensions.verify.reference import (
 )
 from nbtriton.serving.clients.http import HttpClient
 
-__all__ = ["ensure_reference", "why_unavailable"]
-
 SERVER_WHEEL = "nvidia-pytriton==0.7.0"
 # Wheels up to 2.60 have perf_analyzer; from 2.52 on it needs glibc 2.38.
 CLIENT_WHEEL = "tritonclient==2.50.0"

@@ -13,8 +13,6 @@ from pathlib import Path
 
 from nbtriton.extensions.verify.running import RunningServer, launch
 
-__all__ = ["Reference", "default_directory", "environment_with"]
-
 # tritonserver 2.51 loads models in threads that share one unlocked generator of names for shared memory
 # (GenerateUUID, pb_utils.cc): two python models may get one region. On a busy machine a server was seen to abort
 # with boost::interprocess::lock_exception while it loaded models, and two of their processes with it.

@@ -15,8 +15,6 @@ from pathlib import Path
 
 from nbtriton.common.errors import UnavailableError
 
-__all__ = ["RunningServer", "launch", "reserved_ports"]
-
 
 @dataclass(frozen=True, slots=True)
 class RunningServer:

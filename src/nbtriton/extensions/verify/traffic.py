@@ -17,8 +17,6 @@ from nbtriton.serving.clients.grpc import GrpcClient
 from nbtriton.serving.clients.http import HttpClient
 from nbtriton.serving.repository.samples import sample_inputs
 
-__all__ = ["BothServers", "Inputs", "Traffic"]
-
 Inputs = Mapping[str, Any]
 # Keyword arguments of `Server.infer`.
 Options = Mapping[str, Any]

@@ -33,7 +33,6 @@ from nbtriton.serving.repository.loader import in_parallel
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["Checked", "Verification", "verify_repository"]
 
 # Concurrent loads in the reference: its default.
 _LOADS = 4

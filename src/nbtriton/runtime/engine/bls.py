@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from nbtriton.runtime.engine.core.future import InferenceFuture
     from nbtriton.runtime.engine.diagnostics.tracing import Trace
 
-__all__ = ["ModelRepository", "ModelServer"]
 
 _log = logging.getLogger("nbtriton.runtime.engine")
 

@@ -18,7 +18,6 @@ from nbtriton.runtime.engine.server import Server
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["bounces", "copies"]
 
 _COLUMNS = (
     "ensemble", "tensor", "writer", "reader", "source", "target", "copies", "requests", "bytes",

@@ -11,8 +11,6 @@ from nbtriton.runtime.engine.forks import elsewhere, keep_forever, notify_in_chi
 from nbtriton.runtime.engine.lifecycle.model_lifecycle import ModelLifecycle
 from nbtriton.runtime.engine.lifecycle.options import ServerOptions
 
-__all__ = ["Engine"]
-
 
 class Engine:
     """The parts behind a `nbtriton.Server`: endpoints and repositories use them directly.

@@ -14,7 +14,6 @@ from nbtriton.runtime.engine.server import Server
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["events"]
 
 _KINDS = ("event", "request", "batch")
 

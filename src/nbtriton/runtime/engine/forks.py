@@ -12,8 +12,6 @@ from weakref import WeakSet
 from nbtriton.backends.forking import after_fork
 from nbtriton.common.errors import EngineStoppedError
 
-__all__ = ["ForkAware", "elsewhere", "notify_in_children"]
-
 
 class ForkAware(Protocol):
     """An object that is notified in every forked child."""

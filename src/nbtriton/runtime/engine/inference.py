@@ -27,8 +27,6 @@ from nbtriton.scheduling import sequence_flags
 if TYPE_CHECKING:
     import asyncio
 
-__all__ = ["InferenceCalls", "ResponseStream", "describe"]
-
 
 def describe(*kinds: type) -> None:
     """Give classes that have lost their docstring that of their source, with their methods.

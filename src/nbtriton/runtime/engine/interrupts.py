@@ -29,8 +29,6 @@ from typing import Any, Final, ParamSpec, TypeVar
 
 from nbtriton.backends.forking import after_fork
 
-__all__ = ["INTERRUPTS", "interrupts_allowed", "interrupts_deferred", "wait_in_slices"]
-
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 

@@ -25,8 +25,6 @@ from nbtriton.runtime.engine.inference import InferenceCalls
 from nbtriton.runtime.engine.lifecycle.closing import close_at_exit
 from nbtriton.runtime.engine.lifecycle.options import ServerOptions
 
-__all__ = ["ModelHandle", "Server"]
-
 
 @signed(SERVER)
 class Server(InferenceCalls, Closing):

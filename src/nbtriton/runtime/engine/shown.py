@@ -21,8 +21,6 @@ from nbtriton.model.config import (
     stand_in_reason,
 )
 
-__all__ = ["preview", "show_model", "show_options", "show_result"]
-
 # Okabe-Ito, readable on white and on black.
 _PHASES = (
     ("queue", "#E69F00", "queue_ns"),

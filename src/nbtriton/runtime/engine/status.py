@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
     from nbtriton.drawing.frames import TableFrame
 
-__all__ = ["show_server", "status", "status_table"]
-
 
 def status(server: Server, model: str | None = None) -> pd.DataFrame:
     """Return the models, their state, queues and statistics, one row per version.

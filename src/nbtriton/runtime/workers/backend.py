@@ -30,14 +30,6 @@ from nbtriton.runtime.workers.environment import Environment, Environments, envi
 from nbtriton.runtime.workers.process import Waiting, start_worker
 from nbtriton.runtime.workers.resources import Limits, WorkerOptions
 
-__all__ = [
-    "WorkerBackend",
-    "WorkerInstance",
-    "describe_instance",
-    "describe_model",
-    "is_python_model",
-]
-
 
 class WorkerBackend(Backend):
     """Runs another backend's instances in workers, which also complete and check configurations.

@@ -28,7 +28,6 @@ from nbtriton.runtime.workers.protocol import encode_error, failure
 if TYPE_CHECKING:
     from nbtriton.backends.python.api.metrics import Family, Sample
 
-__all__ = ["ServerCalls"]
 
 _log = logging.getLogger("nbtriton.runtime.workers")
 # Questions whose answers may take long.

@@ -26,8 +26,6 @@ from typing import Any, Final, NamedTuple
 
 from nbtriton.common.errors import UnsupportedError, cell_names
 
-__all__ = ["pack", "unpack"]
-
 _LOCKS: Final = (
     type(threading.Lock()), type(threading.RLock()), threading.Condition, threading.Event,
     threading.Semaphore, threading.Barrier,

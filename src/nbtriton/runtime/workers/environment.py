@@ -29,16 +29,6 @@ if TYPE_CHECKING:
 
     from nbtriton.runtime.workers.launching import Interpreter
 
-__all__ = [
-    "MODEL_DIRECTORY",
-    "Environment",
-    "Environments",
-    "activated",
-    "describe",
-    "environment_path",
-    "extract",
-    "interpreter_of",
-]
 
 _log = logging.getLogger("nbtriton.runtime.workers")
 

@@ -31,8 +31,6 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-__all__ = ["main", "receive_message", "send_message"]
-
 _LENGTH = struct.Struct("<I")
 _MOST_DESCRIPTORS = 8
 _PR_SET_PDEATHSIG = 1

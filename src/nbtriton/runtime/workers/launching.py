@@ -21,8 +21,6 @@ from nbtriton.backends.forking import after_fork, per_process
 from nbtriton.common.errors import InternalError
 from nbtriton.runtime.workers.fork_server import receive_message, send_message
 
-__all__ = ["ForkServer", "Interpreter", "OutputPipe", "end_idle_servers", "fork_server_of"]
-
 _log = logging.getLogger("nbtriton.runtime.workers")
 
 # A fork server without workers stays for the next run of a cell, or until its server is closed.

@@ -24,18 +24,8 @@ from nbtriton.runtime.workers.launching import (
     ForkServer,
     Interpreter,
     OutputPipe,
-    end_idle_servers,
     fork_server_of,
 )
-
-__all__ = [
-    "Interpreter",
-    "Waiting",
-    "WorkerExit",
-    "WorkerProcess",
-    "end_idle_servers",
-    "start_worker",
-]
 
 _log = logging.getLogger("nbtriton.runtime.workers")
 

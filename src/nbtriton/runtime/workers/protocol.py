@@ -23,40 +23,6 @@ from nbtriton.common import errors
 from nbtriton.common.errors import TritonError
 from nbtriton.model.tensors import Array
 
-__all__ = [
-    "ANSWER",
-    "ASK",
-    "AWAITS",
-    "CALL",
-    "CANCEL",
-    "CANCELLED",
-    "COMPLETE",
-    "CREATE",
-    "DONE",
-    "DROP",
-    "EXECUTE",
-    "FAILED",
-    "FINALIZE",
-    "INTERRUPT",
-    "INTERRUPTED",
-    "NOTE",
-    "READY",
-    "RELEASED",
-    "REPLY",
-    "RESPONSE",
-    "SEGMENT",
-    "SEND",
-    "SUBMIT",
-    "VERSION",
-    "WAIT",
-    "RequestBatch",
-    "WorkerTraceback",
-    "decode_error",
-    "encode_error",
-    "failure",
-    "plain",
-]
-
 # Version of the messages: the engine's side refuses a worker with another one.
 VERSION: Final = 1
 

@@ -19,21 +19,6 @@ from nbtriton.backends.parameters import integer_parameter
 from nbtriton.common.errors import InvalidArgumentError, UnsupportedError, nearest
 from nbtriton.model.config import ModelConfig
 
-__all__ = [
-    "POLICY_SETTINGS",
-    "HostPolicy",
-    "Limits",
-    "ThreadBudget",
-    "ThreadShare",
-    "WorkerOptions",
-    "can_fork",
-    "check_fork",
-    "fixed_threads",
-    "kernel_threads",
-    "parse_cores",
-    "usable_cores",
-]
-
 POLICY_SETTINGS: Final = ("cpu-cores", "numa-node")
 # A model's parameters for the threads of its operators: torch's, onnxruntime's, OpenVINO's.
 _THREAD_PARAMETERS: Final = (

@@ -9,8 +9,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Final
 
-__all__ = ["DEFAULT", "NEVER_LOST", "RestartPolicy", "RestartState", "Supervisor"]
-
 _S: Final = 1_000_000_000
 
 

@@ -31,17 +31,6 @@ from nbtriton.model.tensors import Array
 if TYPE_CHECKING:
     import asyncio
 
-__all__ = [
-    "SEQUENCE_FLAGS",
-    "InferenceTrace",
-    "ModelCall",
-    "ResponseIterator",
-    "execute",
-    "execute_async",
-    "is_model_ready",
-    "load_model",
-    "unload_model",
-]
 
 SEQUENCE_FLAGS = 3  # flags of the start and the end of a sequence
 _REFUSED = "Model {} - Error when running inference: {}"

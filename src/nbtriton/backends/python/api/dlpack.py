@@ -12,8 +12,6 @@ from nbtriton.common.errors import InvalidArgumentError
 from nbtriton.common.packages import needed
 from nbtriton.model.tensors import Array, datatype_of, is_on_device, kind_of
 
-__all__ = ["CPU", "from_dlpack"]
-
 CPU = 1  # kDLCPU
 _OF_NUMPY = (0, 1, 2, 5, 6)  # kDLInt, kDLUInt, kDLFloat, kDLComplex, kDLBool
 

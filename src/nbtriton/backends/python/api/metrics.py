@@ -22,8 +22,6 @@ from nbtriton.backends.python.isolation.running import current, with_instance
 if TYPE_CHECKING:
     from nbtriton.backends.base import ServerHandle
 
-__all__ = ["Family", "Metric", "MetricFamily", "MetricKind", "Sample", "families_of", "family_of"]
-
 
 class MetricKind(BoundEnum):
     """Triton's kinds of metrics."""

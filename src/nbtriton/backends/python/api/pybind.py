@@ -14,23 +14,6 @@ from nbtriton.backends.python.isolation.running import current
 from nbtriton.common import errors
 from nbtriton.model.tensors import Array, is_on_device, to_numpy, to_torch
 
-__all__ = [
-    "BoundEnum",
-    "LogLevel",
-    "Logger",
-    "MemoryType",
-    "PreferredMemory",
-    "TritonError",
-    "TritonErrorCode",
-    "TritonModelException",
-    "as_engine_error",
-    "as_text",
-    "as_texts",
-    "incompatible",
-    "place",
-    "warn_newer",
-]
-
 
 class BoundEnum(Enum):
     """An enum whose members equal their numbers and have no order; their text is their name."""

@@ -37,13 +37,6 @@ from nbtriton.backends.python.core.values import (
     check_parameters,
 )
 
-__all__ = [
-    "InferenceRequest",
-    "ReceivedRequest",
-    "get_input_tensor_by_name",
-    "get_output_tensor_by_name",
-]
-
 _RELEASE_RESCHEDULE = 2
 _one_sender = per_process(threading.Lock)
 # Not `str | bytes`: making that union takes 0.2 us.

@@ -15,13 +15,6 @@ from nbtriton.common.errors import InternalError
 from nbtriton.common.errors import TritonError as EngineError
 from nbtriton.model.tensors import Array
 
-__all__ = [
-    "COMPLETE_FINAL",
-    "SECOND_RESPONSE",
-    "InferenceResponseSender",
-    "stop_answering_abandoned",
-]
-
 COMPLETE_FINAL = 1
 SECOND_RESPONSE = "Unable to send response. Non-decoupled model cannot send more than one response."
 

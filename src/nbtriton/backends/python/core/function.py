@@ -37,9 +37,6 @@ from nbtriton.model.tensors import (
     to_torch,
 )
 
-__all__ = ["FunctionInstance"]
-
-
 # Final: rule 13 of docs/compiled.md.
 _ndarray: Final = np.ndarray
 _OVER: Final = object()

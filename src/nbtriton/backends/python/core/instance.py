@@ -38,7 +38,6 @@ from nbtriton.model.tensors import (
 if TYPE_CHECKING:
     from nbtriton.backends.python.isolation.loop import LoopThread, Outcome
 
-__all__ = ["PythonInstance", "call_model"]
 
 _Argument = TypeVar("_Argument")
 _Result = TypeVar("_Result")

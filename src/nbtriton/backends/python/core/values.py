@@ -32,17 +32,6 @@ from nbtriton.model.tensors import (
     to_torch,
 )
 
-__all__ = [
-    "COMPACT",
-    "InferenceResponse",
-    "Tensor",
-    "answer_of",
-    "check_parameters",
-    "leaving",
-    "to_engine_response",
-    "wire_array",
-]
-
 # Final: rule 13 of docs/compiled.md.
 _ndarray: Final = np.ndarray
 

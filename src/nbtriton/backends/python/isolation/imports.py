@@ -27,8 +27,6 @@ from weakref import WeakSet
 from nbtriton.backends.forking import per_process
 from nbtriton.backends.tracebacks import PRIVATE_PACKAGE
 
-__all__ = ["LocalModules", "model_folders"]
-
 # Every model has the first, which is imported by its path. A copy of Triton's own modules beside a model
 # would look for Triton's process.
 _NEVER = ("model", "triton_python_backend_utils", "c_python_backend_utils")

@@ -9,8 +9,6 @@ from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["LoopThread", "Outcome", "wait_for_outcome"]
-
 
 @dataclass(frozen=True, slots=True)
 class Outcome:

@@ -19,16 +19,6 @@ from nbtriton.backends.forking import after_fork, per_process
 if TYPE_CHECKING:
     from nbtriton.backends.base import ServerHandle
 
-__all__ = [
-    "Running",
-    "any_live",
-    "current",
-    "current_server",
-    "enter_live",
-    "leave_live",
-    "with_instance",
-]
-
 
 @dataclass(slots=True, eq=False)
 class Running:

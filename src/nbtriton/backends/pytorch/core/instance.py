@@ -31,7 +31,6 @@ from nbtriton.model.tensors import (
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["ModuleInstance"]
 
 # Final: rule 13 of docs/compiled.md.
 _ndarray: Final = np.ndarray

@@ -17,16 +17,6 @@ from typing import Any
 from nbtriton.backends.core.batching import name_outputs
 from nbtriton.common.errors import ConfigError, InvalidArgumentError
 
-__all__ = [
-    "Forward",
-    "InputOrder",
-    "OutputOrder",
-    "arrange_inputs",
-    "arrange_outputs",
-    "index_of",
-    "name_results",
-]
-
 # From the first "__" on, as in Triton; an empty index counts as 0.
 _INDEXED = re.compile(r"(?:(?!__).)*__(\d*)", re.DOTALL)
 

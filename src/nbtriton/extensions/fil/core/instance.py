@@ -12,8 +12,6 @@ from nbtriton.common.errors import InternalError, TritonError
 from nbtriton.model.config import ModelConfig
 from nbtriton.model.tensors import Array, to_numpy, to_torch
 
-__all__ = ["INPUT", "OUTPUT", "ForestInstance"]
-
 INPUT = "input__0"
 OUTPUT = "output__0"
 

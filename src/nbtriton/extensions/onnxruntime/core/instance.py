@@ -20,8 +20,6 @@ from nbtriton.extensions.onnxruntime.runtime import import_onnxruntime, runtime_
 from nbtriton.model.config import ModelConfig, output_specs
 from nbtriton.model.tensors import Array, as_bytes_array, kind_of, to_numpy
 
-__all__ = ["OnnxInstance"]
-
 _BFLOAT16 = 16  # onnx.TensorProto.BFLOAT16
 
 

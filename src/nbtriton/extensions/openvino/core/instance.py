@@ -14,8 +14,6 @@ from nbtriton.extensions.openvino.runtime import runtime_errors
 from nbtriton.model.config import ModelConfig
 from nbtriton.model.tensors import Array, to_numpy
 
-__all__ = ["OpenVinoInstance"]
-
 
 class OpenVinoInstance(BatchInstance):
     """Runs its own inference request of a compiled model, which other instances may share.

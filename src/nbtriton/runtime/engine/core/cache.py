@@ -25,8 +25,6 @@ from nbtriton.model.tensors import (
 )
 from nbtriton.scheduling import MIN_CACHE_BYTES, CacheSpace, header_bytes
 
-__all__ = ["CacheStatistics", "ResponseCache"]
-
 
 @dataclass(slots=True, frozen=True)
 class CacheStatistics:

@@ -19,8 +19,6 @@ from nbtriton.common.foreign import BATCH_STRATEGY, batch_strategy_in
 from nbtriton.model.config import STRATEGY_PATH, ModelConfig
 from nbtriton.scheduling import Ticket
 
-__all__ = ["CustomBatching", "check_library", "find_strategy"]
-
 _log = logging.getLogger("nbtriton.runtime.engine")
 
 # The names of the functions, and their parameters.

@@ -38,19 +38,6 @@ from nbtriton.runtime.engine.diagnostics.tracing import Trace
 from nbtriton.runtime.engine.interrupts import INTERRUPTS
 from nbtriton.scheduling import SEQUENCE_START
 
-__all__ = [
-    "ArrivalListener",
-    "Entry",
-    "Registry",
-    "RequestDispatcher",
-    "Slot",
-    "Submission",
-    "checked_name",
-    "checked_version",
-    "refusal",
-    "versions_to_keep",
-]
-
 _DECOUPLED = "ModelInfer RPC doesn't support models with decoupled transaction policy"  # Y5
 
 

@@ -87,8 +87,6 @@ from nbtriton.runtime.engine.diagnostics.deadlocks import Blockers
 from nbtriton.runtime.engine.interrupts import wait_in_slices
 from nbtriton.scheduling import SEQUENCE_END, SEQUENCE_START, EnsemblePlan, EnsembleRun, Start
 
-__all__ = ["EnsembleExecution", "EnsembleRuntime"]
-
 # Final: rule 13 of docs/compiled.md.
 _ndarray: Final = np.ndarray
 _TWO_63: Final = 1 << 63

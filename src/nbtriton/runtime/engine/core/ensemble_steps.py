@@ -21,20 +21,6 @@ from nbtriton.runtime.engine.core.request import InferenceRequest
 from nbtriton.runtime.engine.core.runtime import ModelSignature, Runtime
 from nbtriton.scheduling import SEQUENCE_END, SEQUENCE_START, EnsemblePlan
 
-__all__ = [
-    "EnsembleBinding",
-    "InputBinding",
-    "OutputBinding",
-    "SequenceMark",
-    "StepGate",
-    "Turn",
-    "adapt",
-    "as_triton_error",
-    "completed",
-    "placed",
-    "sequence_mark",
-]
-
 
 class InputBinding:
     """An input of a step.

@@ -30,20 +30,6 @@ if TYPE_CHECKING:
 
     from nbtriton.runtime.engine.core.summaries import LatencySummaries
 
-__all__ = [
-    "FAILURES",
-    "BatchCompletion",
-    "Completion",
-    "Execution",
-    "Executor",
-    "InferenceResult",
-    "InlineCompletion",
-    "RequestDetail",
-    "RequestTiming",
-    "Statistics",
-    "StepTimes",
-    "now_ns",
-]
 
 # The engine's clock. Final, for the compiled core: it looks a name of a module that is not compiled
 # up in a dictionary at each use (8 times in a step of an ensemble), but keeps a final one in a C

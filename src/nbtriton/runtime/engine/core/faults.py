@@ -20,8 +20,6 @@ from nbtriton.common.errors import InvalidArgumentError, nearest
 from nbtriton.model.config import TensorSpec
 from nbtriton.model.tensors import format_shape, numpy_dtype
 
-__all__ = ["Claim", "Faults", "hash_order"]
-
 # Numbers of buckets as the table grows: the library's primes.
 _SIZES = (13, 29, 59, 127, 257, 541, 1109, 2357, 5087, 10273)
 _64_BITS = (1 << 64) - 1

@@ -24,7 +24,6 @@ from nbtriton.runtime.engine.interrupts import (
 if TYPE_CHECKING:
     import asyncio
 
-__all__ = ["InferenceFuture"]
 
 _group_lock = threading.Lock()
 

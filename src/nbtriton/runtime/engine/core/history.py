@@ -20,8 +20,6 @@ from nbtriton.backends.compiling import mypyc_attr
 from nbtriton.runtime.engine.core.execution import Execution, RequestDetail, Statistics
 from nbtriton.runtime.engine.core.snapshot import Change, Moment
 
-__all__ = ["Meter", "ModelHistory", "Recorder", "RequestEntry"]
-
 _now_ns: Final = monotonic_ns
 
 # Length of a moment: a view of half a minute has 150 of them.

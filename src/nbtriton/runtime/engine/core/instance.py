@@ -35,8 +35,6 @@ from nbtriton.runtime.engine.interrupts import INTERRUPTS, wait_in_slices
 from nbtriton.runtime.workers.supervisor import RestartState, Supervisor
 from nbtriton.scheduling import RunBatch
 
-__all__ = ["Instance", "InstanceOwner", "Recovery", "lost_text"]
-
 _log = logging.getLogger("nbtriton.runtime.engine")
 
 

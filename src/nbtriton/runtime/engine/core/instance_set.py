@@ -14,8 +14,6 @@ from nbtriton.runtime.engine.core.limiter import Limiter
 from nbtriton.runtime.engine.core.request import InferenceRequest
 from nbtriton.runtime.engine.interrupts import interrupts_deferred
 
-__all__ = ["InstanceSet", "InstanceUpdate", "UpdatableRuntime", "match_instances"]
-
 
 class UpdatableRuntime(InstanceOwner):
     """A version whose instances can be exchanged while it serves."""

@@ -10,8 +10,6 @@ from nbtriton.model.config import InstancePlan, ModelConfig
 from nbtriton.runtime.engine.core.instance import Instance
 from nbtriton.scheduling import RateLimiter, ResourceNeed, ResourceShortage
 
-__all__ = ["Limiter"]
-
 
 class Limiter:
     """One per server, shared by the instances of all models.

@@ -95,8 +95,6 @@ from nbtriton.scheduling import (
     Ticket,
 )
 
-__all__ = ["MANY_CHANGES", "EventKind", "InFlight", "ModelRuntime"]
-
 
 class EventKind:
     """Events of a `ModelRuntime`'s mailbox.

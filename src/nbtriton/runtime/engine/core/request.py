@@ -29,17 +29,6 @@ from nbtriton.runtime.engine.diagnostics.tracing import Trace
 from nbtriton.runtime.engine.interrupts import interrupts_deferred
 from nbtriton.scheduling import SEQUENCE_START, Ticket, TicketState
 
-__all__ = [
-    "BARE_FINAL",
-    "CallbackSink",
-    "InferenceRequest",
-    "JoinBatch",
-    "RequestOwner",
-    "ResponseCallback",
-    "ResponseSink",
-    "next_number",
-]
-
 _log = logging.getLogger("nbtriton.runtime.engine")
 
 # (request, response, final): called on the thread that sends; the last call has final=True.

@@ -15,8 +15,6 @@ from nbtriton.runtime.engine.core.runtime import Mailbox
 from nbtriton.runtime.engine.core.threads import EngineThread, engine_thread
 from nbtriton.scheduling import Decision, ResponseOrder, RetireInstance, RunBatch
 
-__all__ = ["InOrder", "ResponseThread"]
-
 
 class InOrder:
     """Hold early responses of a model back.

@@ -49,8 +49,6 @@ from nbtriton.runtime.engine.core.history import Meter, ModelHistory
 from nbtriton.runtime.engine.core.request import InferenceRequest, RequestOwner
 from nbtriton.runtime.engine.core.snapshot import InstanceSnapshot, ModelSnapshot
 
-__all__ = ["Mailbox", "ModelSignature", "Runtime", "summary_of"]
-
 M = TypeVar("M")
 
 

@@ -16,10 +16,6 @@ from nbtriton.scheduling import (
     TimeoutAction,
 )
 
-__all__ = [
-    "batcher_settings", "ensemble_plan", "parse_resources", "preserves_order", "sequence_settings",
-]  # fmt: skip
-
 # Triton's time from the arrival of a request to the scheduler's first look at it, if the model is
 # idle: by then timeouts of 1 to 10 us had always expired, of 20 us mostly, of 100 us never.
 _HAND_OVER_NS = 20_000

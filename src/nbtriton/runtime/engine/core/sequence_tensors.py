@@ -28,8 +28,6 @@ from nbtriton.model.tensors import (
 from nbtriton.runtime.engine.core.request import InferenceRequest
 from nbtriton.scheduling import SEQUENCE_END, SEQUENCE_START, RunBatch
 
-__all__ = ["SequenceTensors"]
-
 _MOST_DIGITS = 20  # of 64 bits
 _FLAGS = {"CONTROL_SEQUENCE_START": SEQUENCE_START, "CONTROL_SEQUENCE_END": SEQUENCE_END}
 _CORRELATION = "CONTROL_SEQUENCE_CORRID"

@@ -8,19 +8,6 @@ from typing import Final, NamedTuple
 
 from nbtriton.runtime.workers.supervisor import NEVER_LOST, RestartState
 
-__all__ = [
-    "BatchRecord",
-    "Change",
-    "InstanceSnapshot",
-    "InterpreterWait",
-    "ModelHistorySnapshot",
-    "ModelSnapshot",
-    "Moment",
-    "RequestRecord",
-    "ServerHistory",
-    "ServerSnapshot",
-]
-
 
 class BatchRecord(NamedTuple):
     """One execution in the recorder. Times are `time.monotonic_ns` values.

@@ -14,8 +14,6 @@ from collections.abc import Sequence
 from time import monotonic_ns
 from typing import Final
 
-__all__ = ["STAGES", "LatencySummaries", "Summary", "SummaryReading"]
-
 _GROWTH = math.log(1.01)
 # As in prometheus-cpp, which Triton uses: a minute, in five parts that are dropped one by one.
 _PARTS = 5

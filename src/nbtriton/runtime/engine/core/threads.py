@@ -21,16 +21,6 @@ from nbtriton.backends.forking import after_fork
 from nbtriton.runtime.engine.core.execution import BatchCompletion
 from nbtriton.runtime.engine.interrupts import wait_in_slices
 
-__all__ = [
-    "EngineThread",
-    "Finalizer",
-    "SchedulerThread",
-    "blocked_here",
-    "engine_thread",
-    "starting_here",
-    "this_thread",
-]
-
 
 class EngineThread:
     """A thread on which responses are delivered, and with them callbacks of callers.

@@ -23,7 +23,6 @@ from nbtriton.runtime.engine.core.runtime import ModelSignature
 if TYPE_CHECKING:
     from nbtriton.runtime.engine.core.runtime import Runtime
 
-__all__ = ["check_samples", "warm_up"]
 
 _log = logging.getLogger("nbtriton.warmup")
 

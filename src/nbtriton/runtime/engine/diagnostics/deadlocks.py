@@ -26,8 +26,6 @@ from nbtriton.common.errors import TritonError, UnavailableError
 from nbtriton.runtime.engine.core.threads import blocked_here
 from nbtriton.runtime.engine.interrupts import interrupts_allowed, wait_in_slices
 
-__all__ = ["DEADLOCKS", "Blockers", "Call", "Caller"]
-
 # Long enough for a slow call to be answered or to move, short enough for a person.
 _PATIENCE_S = 1.0
 

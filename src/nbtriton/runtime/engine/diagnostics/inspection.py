@@ -36,8 +36,6 @@ from nbtriton.runtime.engine.core.snapshot import (
 from nbtriton.runtime.engine.core.summaries import LatencySummaries
 from nbtriton.scheduling import SEQUENCE_START
 
-__all__ = ["Inspection", "read_records", "records_of"]
-
 _Ended = TypeVar("_Ended")
 
 _NO_DETAIL = RequestDetail("", "", "", 0, 0, 0, False)

@@ -16,8 +16,6 @@ from time import monotonic_ns, sleep, thread_time_ns
 
 from nbtriton.runtime.engine.core.snapshot import InterpreterWait
 
-__all__ = ["NEVER_NS", "InterpreterProbe", "advice", "has_interpreter_lock", "is_waiting"]
-
 # The instances of a model give 0.13 ms (the shortest sleep of Linux) each 50 ms, and only while several
 # of them execute: 0.3% of one of them.
 _INTERVAL_NS = 50_000_000

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from nbtriton.backends.base import Response
     from nbtriton.runtime.engine.core.execution import Execution
 
-__all__ = ["Activity", "SpanContext", "TensorActivity", "Trace", "TraceSample"]
 
 _ids = itertools.count(1)
 

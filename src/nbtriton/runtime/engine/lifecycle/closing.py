@@ -19,8 +19,6 @@ from nbtriton.runtime.engine.core.dispatch import Registry
 from nbtriton.runtime.engine.core.runtime import Runtime
 from nbtriton.runtime.engine.core.threads import SchedulerThread, blocked_here, this_thread
 
-__all__ = ["STOPPING", "close_at_exit", "drop", "end"]
-
 _log = logging.getLogger("nbtriton.runtime.engine")
 
 # The error of requests that a closing server does not finish.

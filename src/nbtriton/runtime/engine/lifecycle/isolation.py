@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from nbtriton.backends.python.isolation.imports import LocalModules
     from nbtriton.runtime.engine.core.model_runtime import ModelRuntime
 
-__all__ = ["Isolation", "choose_isolation", "isolated", "start_early"]
 
 _log = logging.getLogger("nbtriton.runtime.engine")
 

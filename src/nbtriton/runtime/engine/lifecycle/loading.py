@@ -39,18 +39,6 @@ from nbtriton.runtime.engine.lifecycle.isolation import isolated
 from nbtriton.runtime.workers.environment import Environments
 from nbtriton.runtime.workers.resources import WorkerOptions
 
-__all__ = [
-    "CODE_TEXTS",
-    "changes_only_instances",
-    "check_ensemble",
-    "check_model",
-    "complete_model",
-    "load_failure",
-    "model_directory",
-    "resolve_instances",
-    "settings_of",
-]
-
 # What Triton writes for a status in front of a message.
 CODE_TEXTS = {
     "INVALID_ARG": "Invalid argument",

@@ -37,8 +37,6 @@ from nbtriton.runtime.engine.lifecycle.options import ServerOptions
 from nbtriton.runtime.workers.environment import Environments
 from nbtriton.runtime.workers.resources import WorkerOptions
 
-__all__ = ["ModelBuilder", "latest_mtime_ns", "source_mtime_ns", "take_instances"]
-
 
 def latest_mtime_ns(directory: Path) -> int:
     """Return the latest modification time of a directory and everything below it (L8)."""

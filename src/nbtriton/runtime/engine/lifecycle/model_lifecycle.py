@@ -55,8 +55,6 @@ from nbtriton.runtime.engine.lifecycle.model_builder import (
 )
 from nbtriton.runtime.engine.lifecycle.options import ServerOptions
 
-__all__ = ["UNLOADED", "LoadRequest", "ModelLifecycle", "model_name"]
-
 
 @dataclass(slots=True, frozen=True)
 class LoadRequest:

@@ -14,8 +14,6 @@ from nbtriton.runtime.engine.core.limiter import Limiter
 from nbtriton.runtime.engine.core.scheduler_settings import parse_resources
 from nbtriton.runtime.workers.resources import HostPolicy, ThreadBudget, WorkerOptions, usable_cores
 
-__all__ = ["ServerOptions"]
-
 # Some 0.2 MB a busy model. What it costs is mostly the memory that comes and goes: of eight steps with 32
 # in flight 3% of the processor time, with 2048 it was 5% (python -m bench recorder).
 _RECORDED = 512

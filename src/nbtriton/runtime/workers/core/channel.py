@@ -20,8 +20,6 @@ from typing import Any, Final
 
 from nbtriton.runtime.workers.protocol import plain
 
-__all__ = ["Channel", "ChannelClosed", "pair"]
-
 # Lengths of the message and of the bytes after it.
 _PREFIX: Final = struct.Struct("<II")
 _MARSHAL_VERSION: Final = 2

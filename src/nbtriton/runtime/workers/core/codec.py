@@ -14,19 +14,6 @@ from nbtriton.model.tensors import Array
 from nbtriton.runtime.workers.core.packing import Packer, joined_rows, read_column, read_tensor
 from nbtriton.runtime.workers.protocol import RequestBatch, decode_error, encode_error, plain
 
-__all__ = [
-    "NO_PARAMETERS",
-    "RemoteRequest",
-    "decode_requests",
-    "decode_response",
-    "decode_responses",
-    "decode_tensors",
-    "encode_requests",
-    "encode_response",
-    "encode_responses",
-    "encode_tensors",
-]
-
 # The encodings of a batch's responses.
 _JOINED: Final = 0  # each has the same outputs, whose rows are joined
 _LISTED: Final = 1

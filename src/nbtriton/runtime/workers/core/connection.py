@@ -71,8 +71,6 @@ from nbtriton.runtime.workers.process import Waiting, WorkerProcess
 from nbtriton.runtime.workers.protocol import decode_error
 from nbtriton.runtime.workers.resources import Limits
 
-__all__ = ["Connection", "unhealthy"]
-
 _log = logging.getLogger("nbtriton.runtime.workers")
 
 # Longer than a model's timeout for its readiness (`nbtriton.backends.python.readiness`).

@@ -18,8 +18,6 @@ from typing import Any, Final, TypeAlias
 
 import numpy as np
 
-__all__ = ["Incoming", "Outgoing", "Place"]
-
 # Segment, offset and size of a block.
 Place = tuple[int, int, int]
 

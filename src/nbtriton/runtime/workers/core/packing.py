@@ -14,8 +14,6 @@ import numpy as np
 from nbtriton.model.tensors import Array, as_bytes_array, datatype_of, to_numpy
 from nbtriton.runtime.workers.core.memory import Outgoing, Place
 
-__all__ = ["Packer", "joined_rows", "read_column", "read_tensor"]
-
 # Final: rule 13 of docs/compiled.md.
 _ndarray: Final = np.ndarray
 _dtype: Final = np.dtype

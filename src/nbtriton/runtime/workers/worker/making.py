@@ -26,8 +26,6 @@ from nbtriton.backends.python.model import PythonModel, install_pb_utils
 from nbtriton.common.errors import InternalError
 from nbtriton.runtime.workers import protocol
 
-__all__ = ["CreatedInstance", "InstanceFactory", "bind", "follow_levels", "redirect", "set_threads"]
-
 # For backends with as many threads as cores unless a number is set.
 _THREADS = {"onnxruntime": "intra_op_thread_count", "openvino": "INFERENCE_NUM_THREADS"}
 

@@ -18,8 +18,6 @@ from nbtriton.runtime.workers.core.packing import Packer
 from nbtriton.runtime.workers.protocol import plain
 from nbtriton.runtime.workers.worker.core.worker import Worker
 
-__all__ = ["main"]
-
 
 def main(execute: socket.socket, calls: socket.socket, name: str) -> None:  # noqa: ARG001
     """Run a worker to its end: the entry point of its process."""

@@ -39,8 +39,6 @@ from nbtriton.runtime.workers.worker.making import (
     set_threads,
 )
 
-__all__ = ["Worker"]
-
 _log = logging.getLogger("nbtriton.runtime.workers")
 
 
