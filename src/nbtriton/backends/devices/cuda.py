@@ -7,9 +7,9 @@ Assumptions about CUDA and torch, to check at the first run:
   stream reads is announced by ``record_stream``;
 - torch's allocator of pinned memory keeps what an asynchronous copy still reads, and hands it out again afterwards:
   staging memory is taken from it for each copy and comes back by itself;
-- torch hands its 32 streams of a device out in turn, so of many two are the same. That costs time, but what another
-  instance launches into a stream that captures would become a part of the graph: streams that are in use are handed
-  out again only once there is no other, and one that several have is not captured.
+- torch hands its 32 streams of a device out in turn, so of many two are the same, which costs time alone: what another
+  instance launches into a stream that captures would become a part of the graph, so captures have a stream of the
+  pool of high priority, which no instance has.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import threading
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import cached_property
 from typing import Any, TypeVar
 
 from nbtriton.backends.devices.base import (
@@ -34,9 +35,6 @@ from nbtriton.backends.devices.base import (
 from nbtriton.backends.devices.ledger import HOST, CopyLedger
 from nbtriton.common.errors import InternalError
 from nbtriton.model.tensors import Array, is_on_device, kind_of, to_numpy, to_torch
-
-# As many streams of one priority has torch.
-_STREAMS = 32
 
 
 class CudaEvent(Event):
@@ -64,69 +62,6 @@ def event_behind(stream: Any) -> CudaEvent:
     return CudaEvent(event)
 
 
-class _InUse:
-    """The streams that are handed out: one table for the process, as torch has one pool for it."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._by_stream: Counter[tuple[int, int]] = Counter()
-        self._captured: tuple[int, int] | None = None
-        # A capture begins by waiting for the whole device, which is an error while another stream captures.
-        self._capturing = threading.Lock()
-
-    def acquire(self, index: int) -> Any:
-        """Return the stream of a device that has the fewest holders and is not capturing."""
-        import torch
-
-        place = torch.device("cuda", index)
-        with self._lock:
-            found: list[Any] = []
-            for _ in range(2 * _STREAMS):  # others use the pool as well
-                native: Any = torch.cuda.Stream(place)  # type: ignore[no-untyped-call]
-                if _stream_key(native) == self._captured:
-                    continue
-                found.append(native)
-                if not self._by_stream[_stream_key(native)]:
-                    break
-            fewest = min(found, key=lambda one: self._by_stream[_stream_key(one)])
-            self._by_stream[_stream_key(fewest)] += 1
-        return fewest
-
-    def release(self, native: Any) -> None:
-        """Note that one holder no longer uses a stream."""
-        with self._lock:
-            self._by_stream[_stream_key(native)] -= 1
-
-    @contextmanager
-    def capture(self, native: Any) -> Iterator[None]:
-        """Keep a stream from all others while it captures, one at a time.
-
-        Raises
-        ------
-        CaptureError
-            Others already have the stream.
-        """
-        with self._capturing:
-            with self._lock:
-                if self._by_stream[_stream_key(native)] > 1:
-                    raise CaptureError(
-                        f"more than {_STREAMS} streams are in use, and its own is one that others use, too"
-                    )
-                self._captured = _stream_key(native)
-            try:
-                yield
-            finally:
-                self._captured = None
-
-
-_IN_USE = _InUse()
-capturing = _IN_USE.capture
-
-
-def _stream_key(native: Any) -> tuple[int, int]:
-    return int(native.device.index), int(native.cuda_stream)
-
-
 class CudaStream(Stream):
     """A torch stream, which CuPy also uses while it is current.
 
@@ -150,9 +85,11 @@ class CudaStream(Stream):
 
     @property
     def native(self) -> Any:
-        """The stream itself, acquired on first use: some instances never need one."""
+        """The stream itself, taken from torch's pool on first use: some instances never need one."""
         if self._taken is None:
-            self._taken = _IN_USE.acquire(self._index)
+            import torch
+
+            self._taken = torch.cuda.Stream(torch.device("cuda", self._index))  # type: ignore[no-untyped-call]
         return self._taken
 
     def __enter__(self) -> None:
@@ -184,12 +121,12 @@ class CudaStream(Stream):
             self.record().synchronize()
 
     def close(self) -> None:
-        """Release the stream to others; torch keeps it in its pool. May be called twice."""
-        taken, self._taken = self._taken, None
-        if taken is not None:
-            _IN_USE.release(taken)
+        """Release the stream; torch keeps it in its pool. May be called twice."""
+        self._taken = None
 
 
+# Captures run one at a time: each begins by waiting for the whole device, an error while another stream captures.
+_CAPTURING = threading.Lock()
 # Writes that are remembered before those that are done are forgotten.
 _REMEMBERED = 512
 # Graphs whose capture failed: torch's allocators may go on asking them whether a stream is theirs.
@@ -498,12 +435,12 @@ class CudaDevice(Device):
     def capture(
         self, work: Callable[[], _T], beside: CudaGraph | None = None
     ) -> tuple[CudaGraph, _T]:
-        """Capture the work that a call gives to the current stream instead of doing it; return the call's result as well.
+        """Capture the work that a call gives to torch's current stream instead of doing it; return the call's result as well.
 
         Parameters
         ----------
         work : callable
-            Gives work to the current stream alone, which is not torch's default one, and has done so before: what
+            Gives work to torch's current stream alone, and has done so before: what
             libraries allocate and choose with their first call is no part of it. Arrays that it makes belong to the
             graph.
         beside : CudaGraph, optional
@@ -515,16 +452,15 @@ class CudaDevice(Device):
             It reads from the device or waits for it, or its memory does not suffice; the stream is as before.
         """
         torch = self._torch
-        current = torch.cuda.current_stream(self.place)
         # Chosen here, as a graph whose capture fails does not tell its own.
         pool = beside.pool if beside is not None else torch.cuda.graph_pool_handle()
         native = torch.cuda.CUDAGraph()
         try:
             # Other threads may allocate at the same time: their calls are not part of this capture.
             with (
-                capturing(current),
+                _CAPTURING,
                 torch.cuda.graph(
-                    native, pool=pool, stream=current, capture_error_mode="thread_local"
+                    native, pool=pool, stream=self._captures, capture_error_mode="thread_local"
                 ),
             ):
                 result = work()
@@ -534,6 +470,11 @@ class CudaDevice(Device):
                 raise CaptureError(str(error).partition("\n")[0]) from None
             raise
         return CudaGraph(native, pool), result
+
+    @cached_property
+    def _captures(self) -> Any:
+        """The stream of all captures: one, so that graphs can share memory."""
+        return self._torch.cuda.Stream(self.place, priority=-1)
 
     def _give_up(self, native: Any, pool: Any) -> None:
         """End a failed capture: torch ends its own part only if CUDA reports no error.

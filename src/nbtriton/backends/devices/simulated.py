@@ -37,40 +37,22 @@ from nbtriton.backends.devices.simulated_streams import (
 )
 from nbtriton.model.tensors import Array, to_numpy
 
-_REDUCTIONS = frozenset(
-    [
-        "sum",
-        "mean",
-        "max",
-        "min",
-        "amax",
-        "amin",
-        "prod",
-        "std",
-        "var",
-        "all",
-        "any",
-        "argmax",
-        "argmin",
-        "cumsum",
-        "argsort",
-        "sort",
-        "median",
-        "nansum",
-        "nanmean",
-        "unique",
-        "partition",
-        "argpartition",
-        "topk",
-        "linalg.norm",
-        "norm",
-    ]
-)
+_REDUCTIONS = frozenset((
+    "sum", "mean", "max", "min", "amax", "amin", "prod", "std", "var", "all", "any", "argmax", "argmin", "cumsum",
+    "argsort", "sort", "median", "nansum", "nanmean", "unique", "partition", "argpartition", "topk", "linalg.norm", "norm",
+))  # fmt: skip
 _PRODUCTS = frozenset(
-    ["matmul", "dot", "vdot", "inner", "outer", "tensordot", "einsum", "convolve"]
+    ("matmul", "dot", "vdot", "inner", "outer", "tensordot", "einsum", "convolve")
 )
+# What a NumPy array says without a look at its contents.
+_LAYOUT = frozenset(("shape", "dtype", "ndim", "size", "nbytes", "itemsize", "strides", "flags"))
 # kDLCUDA of DLPack, by which a consumer knows to refuse.
 _CUDA = 2
+
+
+def _operation(name: str) -> str:
+    """Return the class of one of NumPy's functions: each has its own speed."""
+    return "matmul" if name in _PRODUCTS else "reduction" if name in _REDUCTIONS else "elementwise"
 
 
 class Allocation:
@@ -100,8 +82,6 @@ class SimulatedArray(NDArrayOperatorsMixin):
     Attributes
     ----------
     device : SimulatedDevice
-    shape : tuple of int
-    dtype : numpy.dtype
     """
 
     __slots__ = ("_data", "allocation", "device")
@@ -116,45 +96,15 @@ class SimulatedArray(NDArrayOperatorsMixin):
 
     # -- what does not touch the contents ----------------------------------------------------------
 
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """The shape."""
-        return self._data.shape
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """The data type."""
-        return self._data.dtype
-
-    @property
-    def ndim(self) -> int:
-        """Number of dimensions."""
-        return self._data.ndim
-
-    @property
-    def size(self) -> int:
-        """Number of elements."""
-        return self._data.size
-
-    @property
-    def nbytes(self) -> int:
-        """Size in bytes."""
-        return self._data.nbytes
-
-    @property
-    def itemsize(self) -> int:
-        """Size of an element in bytes."""
-        return self._data.itemsize
-
-    @property
-    def strides(self) -> tuple[int, ...]:
-        """Strides in bytes."""
-        return self._data.strides
-
-    @property
-    def flags(self) -> Any:
-        """Memory layout."""
-        return self._data.flags
+    def __getattr__(self, name: str) -> Any:
+        """Return what NumPy's own arrays have: their layout, and reductions and products as methods."""
+        if name in _LAYOUT:
+            return getattr(self._data, name)
+        operation = _operation(name)
+        if operation == "elementwise" or not hasattr(np.ndarray, name):
+            raise AttributeError(f"an array of {self.device.name} has no attribute '{name}'")
+        function = getattr(np, name)
+        return lambda *args, **options: self._call(operation, function, (self, *args), options)
 
     @property
     def T(self) -> SimulatedArray:
@@ -260,34 +210,8 @@ class SimulatedArray(NDArrayOperatorsMixin):
         """Return a copy in one dimension."""
         return self._call("elementwise", np.ndarray.flatten, (self,), {})
 
-    def sum(self, axis: Any = None, **options: Any) -> SimulatedArray:
-        """Return the sum over axes."""
-        return self._call("reduction", np.sum, (self, axis), options)
-
-    def mean(self, axis: Any = None, **options: Any) -> SimulatedArray:
-        """Return the mean over axes."""
-        return self._call("reduction", np.mean, (self, axis), options)
-
-    def max(self, axis: Any = None, **options: Any) -> SimulatedArray:
-        """Return the maximum over axes."""
-        return self._call("reduction", np.max, (self, axis), options)
-
-    def min(self, axis: Any = None, **options: Any) -> SimulatedArray:
-        """Return the minimum over axes."""
-        return self._call("reduction", np.min, (self, axis), options)
-
-    def argmax(self, axis: Any = None, **options: Any) -> SimulatedArray:
-        """Return the places of the maximum."""
-        return self._call("reduction", np.argmax, (self, axis), options)
-
-    def dot(self, other: Any) -> SimulatedArray:
-        """Return the product."""
-        return self._call("matmul", np.dot, (self, other), {})
-
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
-        operation = "matmul" if ufunc.__name__ in _PRODUCTS else "elementwise"
-        if method != "__call__":
-            operation = "reduction"
+        operation = _operation(ufunc.__name__) if method == "__call__" else "reduction"
         out = options.pop("out", ())
         function = getattr(ufunc, method)
         if not out:
@@ -310,11 +234,7 @@ class SimulatedArray(NDArrayOperatorsMixin):
             if isinstance(value, SimulatedArray):
                 return value
             return self.device.put(func(*args, **kwargs), self.device.line_of_code() or HOST)
-        name = func.__name__
-        operation = (
-            "matmul" if name in _PRODUCTS else "reduction" if name in _REDUCTIONS else "elementwise"
-        )
-        return self._call(operation, func, args, kwargs)
+        return self._call(_operation(func.__name__), func, args, kwargs)
 
     def _call(
         self,
