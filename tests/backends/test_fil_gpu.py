@@ -8,9 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nbtriton.common.errors import InvalidArgumentError
-from nbtriton.extensions.fil.forest import Forest
+from nbtriton.extensions.fil.forest import Forest, ForestParameters
 from nbtriton.extensions.fil.gpu import GpuForest, flatten
-from nbtriton.extensions.fil.parameters import ForestParameters
 
 treelite = pytest.importorskip("treelite", reason="treelite is not installed (extra fil)")
 torch = pytest.importorskip("torch", reason="torch is not installed (extra torch)")

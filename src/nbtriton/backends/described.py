@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from nbtriton.backends.checks import expect, expect_input_count, model_dims
 from nbtriton.common.errors import InternalError, InvalidArgumentError, UnsupportedError, nearest
@@ -25,6 +25,7 @@ from nbtriton.model.config import (
 from nbtriton.model.tensors import format_shape, to_config, to_protocol
 
 _log = logging.getLogger("nbtriton.onnxruntime")
+_Info = TypeVar("_Info")
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +89,7 @@ def check(config: ModelConfig, model: Model) -> None:
         _check_input(config, spec, infos)
     scattered = {name for batch in config.batch_output for name in batch.target_name}
     for spec in output_specs(config).values():
-        info = _look_up("output", spec.name, model.outputs)
+        info = look_up("output", spec.name, model.outputs)
         _check_datatype(config.name, "output", spec.name, to_config(spec.datatype), info)
         if spec.name not in scattered:
             _check_shape(config, spec, info, exact=True)
@@ -96,9 +97,9 @@ def check(config: ModelConfig, model: Model) -> None:
         data_type = enum_name(state, "data_type")
         name = str(state.output_name)
         _check_datatype(
-            config.name, "output state", name, data_type, _look_up("output", name, model.outputs)
+            config.name, "output state", name, data_type, look_up("output", name, model.outputs)
         )
-        _look_up("input", str(state.input_name), infos)
+        look_up("input", str(state.input_name), infos)
     _check_mixture(config.name, model)
 
 
@@ -127,7 +128,7 @@ def _check_input(config: ModelConfig, spec: TensorSpec, infos: Mapping[str, Tens
         not (spec.optional and config.max_batch_size > 0),
         f"{prefix} optional input '{spec.name}' is not supported for models that support batching",
     )
-    info = _look_up("input", spec.name, infos)
+    info = look_up("input", spec.name, infos)
     _check_datatype(config.name, "input", spec.name, to_config(spec.datatype), info)
     if not spec.allow_ragged_batch:
         _check_shape(config, spec, info, exact=False)
@@ -139,7 +140,8 @@ def _check_input(config: ModelConfig, spec: TensorSpec, infos: Mapping[str, Tens
     expect(shape == "[-1]", f"{ragged}  for ragged input '{spec.name}', model provides {shape}")
 
 
-def _look_up(kind: str, name: str, infos: Mapping[str, TensorInfo]) -> TensorInfo:
+def look_up(kind: str, name: str, infos: Mapping[str, _Info]) -> _Info:
+    """Return what a model knows of one of its tensors, by the name in the configuration."""
     if name not in infos:
         raise InvalidArgumentError(
             f"unexpected inference {kind} '{name}', allowed {kind}s are: "
@@ -177,16 +179,29 @@ def _check_shape(config: ModelConfig, spec: TensorSpec, info: TensorInfo, *, exa
         hint="export it with a variable first dimension, or set max_batch_size: 0",
     )
     full = (-1, *dims) if batches else dims
+    expect_shape(config, spec.name, info.dims, full, _fits(info.dims, full, exact=exact))
+
+
+def expect_shape(
+    config: ModelConfig,
+    tensor: str,
+    found: Sequence[int],
+    full: Sequence[int],
+    fits: bool,
+    hint: str = "",
+) -> None:
+    """Raise Triton's error for a tensor whose shape in the configuration does not fit the model's."""
     shape = format_shape(full)
     complete = (
         " (an initial batch dimension because max_batch_size > 0 followed by the explicit tensor "
         f"shape, making complete shape {shape})"
     )
     expect(
-        _fits(info.dims, full, exact=exact),
-        f"{prefix} the model expects {len(info.dims)} dimensions (shape {found}) but the model "
-        f"configuration specifies {len(full)} dimensions"
-        f"{complete if batches else f' (shape {shape})'}",
+        fits,
+        f"model '{config.name}', tensor '{tensor}': the model expects {len(found)} dimensions (shape "
+        f"{format_shape(found)}) but the model configuration specifies {len(full)} dimensions"
+        f"{complete if config.max_batch_size > 0 else f' (shape {shape})'}",
+        hint=hint,
     )
 
 

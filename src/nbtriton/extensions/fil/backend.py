@@ -12,10 +12,17 @@ from nbtriton.backends.core.place import Place
 from nbtriton.backends.devices import CopyLedger
 from nbtriton.common.errors import InternalError, UnsupportedError
 from nbtriton.extensions.fil.check import check, complete, describe_object, row_width
-from nbtriton.extensions.fil.core.instance import ForestInstance
-from nbtriton.extensions.fil.forest import Forest, is_forest, load, model_file, treelite_model
+from nbtriton.extensions.fil.forest import (
+    Forest,
+    forest_parameters,
+    is_forest,
+    load,
+    model_file,
+    model_type,
+    treelite_model,
+)
 from nbtriton.extensions.fil.gpu import FlatForest, GpuForest, flatten
-from nbtriton.extensions.fil.parameters import forest_parameters, model_type
+from nbtriton.extensions.fil.instance import ForestInstance
 from nbtriton.model.config import ModelConfig
 
 _SUFFIXES = (".tl", ".ubj")

@@ -7,9 +7,8 @@ from typing import Any
 
 from nbtriton.backends.checks import expect, model_dims
 from nbtriton.common.errors import InternalError, UnsupportedError
-from nbtriton.extensions.fil.core.instance import INPUT, OUTPUT
-from nbtriton.extensions.fil.forest import Forest, is_classifier
-from nbtriton.extensions.fil.parameters import forest_parameters
+from nbtriton.extensions.fil.forest import Forest, forest_parameters, is_classifier
+from nbtriton.extensions.fil.instance import INPUT, OUTPUT
 from nbtriton.model.config import ModelConfig, TensorSpec, from_dict, input_specs, output_specs
 from nbtriton.model.tensors import format_shape, to_config
 

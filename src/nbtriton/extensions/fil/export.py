@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from nbtriton.extensions.fil.parameters import FILENAMES, model_type
+from nbtriton.extensions.fil.forest import FILENAMES, model_type
 from nbtriton.model.config import ModelConfig
 from nbtriton.serving.repository.export.model_writer import Exporter
 

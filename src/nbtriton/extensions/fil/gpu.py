@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from nbtriton.common.errors import InvalidArgumentError
-from nbtriton.extensions.fil.parameters import ForestParameters
+from nbtriton.extensions.fil.forest import ForestParameters
 
 # Bits of a node's rule: the conditions of the left child.
 _BELOW, _EQUAL, _ABOVE, _MISSING = 1, 2, 4, 8

@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from nbtriton.backends.base import Backend, BackendInstance, InstanceContext, ModelContext
 from nbtriton.backends.described import Model, check, complete, is_complete
 from nbtriton.backends.parameters import integer_value
-from nbtriton.common.errors import InternalError
-from nbtriton.extensions.onnxruntime.core.instance import OnnxInstance
-from nbtriton.extensions.onnxruntime.options import CUDA, GLOBAL_THREADS, run_options
-from nbtriton.extensions.onnxruntime.runtime import has_provider, import_onnxruntime, tensor_infos
-from nbtriton.extensions.onnxruntime.sessions import Sessions, model_bytes
+from nbtriton.common.errors import InternalError, UnavailableError
+from nbtriton.extensions.onnxruntime.instance import OnnxInstance
+from nbtriton.extensions.onnxruntime.options import (
+    CUDA,
+    GLOBAL_THREADS,
+    providers,
+    run_options,
+    session_options,
+    uses_global_threads,
+)
+from nbtriton.extensions.onnxruntime.runtime import (
+    has_provider,
+    import_onnxruntime,
+    runtime_error,
+    tensor_infos,
+)
 from nbtriton.model.config import ModelConfig, enum_name
 
 # Setting for the max_batch_size of a batching model whose configuration has none; 4 by default.
@@ -20,7 +32,12 @@ DEFAULT_MAX_BATCH_SIZE = "default-max-batch-size"
 
 
 class OnnxRuntimeBackend(Backend):
-    """Runs ONNX models, as Triton's backend of the same name does."""
+    """Runs ONNX models, as Triton's backend of the same name does.
+
+    A version has one session per device, shared by all its instances, where Triton makes one per instance: several
+    threads may run a session concurrently, with the same results, so that one copy of the weights and one thread
+    pool suffice.
+    """
 
     name: ClassVar[str] = "onnxruntime"
     platform: ClassVar[str] = "onnxruntime_onnx"
@@ -28,7 +45,8 @@ class OnnxRuntimeBackend(Backend):
     packages: ClassVar[tuple[str, ...]] = ("onnxruntime",)
 
     def __init__(self) -> None:
-        self._sessions: Sessions | None = None
+        self._lock = threading.Lock()
+        self._sessions: dict[int | None, Any] = {}  # by GPU, None for the host
         self._model: Model | None = None
 
     @classmethod
@@ -58,8 +76,9 @@ class OnnxRuntimeBackend(Backend):
     def open(self, context: ModelContext) -> None:
         """Release the session for the model's description if no instance will run it."""
         kinds = {enum_name(group, "kind") for group in context.config.instance_group}
-        if kinds == {"KIND_GPU"} and self._sessions is not None:
-            self._sessions.drop(None)
+        if kinds == {"KIND_GPU"}:
+            with self._lock:
+                self._sessions.pop(None, None)
 
     def create_instance(self, context: InstanceContext) -> BackendInstance:
         """Create one instance.
@@ -71,24 +90,23 @@ class OnnxRuntimeBackend(Backend):
         """
         config = context.model.config
         device_id = context.device_id if context.kind == "KIND_GPU" else None
-        session = self._of(context.model).on(config, device_id)
+        session = self._session(context.model, device_id)
         options = run_options(import_onnxruntime(), config)
         return OnnxInstance(config, session, self._described(context.model), options)
 
     def served(self, context: ModelContext) -> object:
         """Return the path, or the bytes of a model that is no file."""
         source = context.source
-        return source if isinstance(source, Path) else model_bytes(source)
+        return source if isinstance(source, Path) else _bytes_of(source)
 
     def close(self) -> None:
         """Release the weights."""
-        if self._sessions is not None:
-            self._sessions.close()
-            self._sessions = None
+        with self._lock:
+            self._sessions.clear()
 
     def _described(self, context: ModelContext) -> Model:
         if self._model is None:
-            session = self._of(context).on(context.config, None)
+            session = self._session(context, None)
             self._model = Model(
                 tensor_infos(session.get_inputs()),
                 tensor_infos(session.get_outputs()),
@@ -96,11 +114,50 @@ class OnnxRuntimeBackend(Backend):
             )
         return self._model
 
-    def _of(self, context: ModelContext) -> Sessions:
-        if self._sessions is None:
-            source = context.source
-            # A file may have any name: a configuration chose the backend.
-            if not isinstance(source, Path) and not self.accepts(source):
-                raise InternalError(f"the onnxruntime backend cannot run {source!r}")
-            self._sessions = Sessions(source, context.settings)
-        return self._sessions
+    def _session(self, context: ModelContext, device_id: int | None) -> Any:
+        """Return the ``InferenceSession`` on a GPU, or on the host for None.
+
+        Raises
+        ------
+        UnavailableError
+            The file does not exist.
+        InternalError
+            ONNX Runtime cannot load the model, with its own text.
+        InvalidArgumentError, UnsupportedError
+            Invalid or unsupported options in the configuration.
+        """
+        with self._lock:
+            if device_id not in self._sessions:
+                self._sessions[device_id] = self._load(context, device_id)
+            return self._sessions[device_id]
+
+    def _load(self, context: ModelContext, device_id: int | None) -> Any:
+        source = context.source
+        # A file may have any name: a configuration chose the backend.
+        if not isinstance(source, Path) and not self.accepts(source):
+            raise InternalError(f"the onnxruntime backend cannot run {source!r}")
+        ort = import_onnxruntime()
+        options = session_options(ort, context.config)
+        if uses_global_threads(ort, context.settings):
+            options.use_per_session_threads = False
+        chosen = providers(context.config, device_id)
+        model = str(_file(source, context.name)) if isinstance(source, Path) else _bytes_of(source)
+        try:
+            return ort.InferenceSession(model, options, providers=chosen)
+        except Exception as error:
+            raise runtime_error(error) from error
+
+
+def _bytes_of(source: Any) -> bytes:
+    """Return a model object, serialized."""
+    return bytes(source if isinstance(source, bytes | bytearray) else source.SerializeToString())
+
+
+def _file(source: Path, model: str) -> Path:
+    path = source / "model.onnx" if source.is_dir() else source
+    if not path.is_file():
+        raise UnavailableError(
+            f"unable to find '{path}' for model instance '{model}'",
+            hint="the file is model.onnx in the version's directory, or default_model_filename",
+        )
+    return path

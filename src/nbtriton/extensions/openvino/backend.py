@@ -7,17 +7,20 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from nbtriton.backends.base import Backend, BackendInstance, InstanceContext, ModelContext
-from nbtriton.backends.parameters import integer_value
+from nbtriton.backends.parameters import integer_value, text_parameter
 from nbtriton.common.errors import InternalError, InvalidArgumentError, UnavailableError
-from nbtriton.extensions.openvino.complete import complete
-from nbtriton.extensions.openvino.configure import configured
-from nbtriton.extensions.openvino.core.instance import OpenVinoInstance
-from nbtriton.extensions.openvino.options import options, properties
-from nbtriton.extensions.openvino.runtime import import_openvino, runtime_errors
+from nbtriton.extensions.openvino.configuration import (
+    complete,
+    configured,
+    import_openvino,
+    runtime_errors,
+)
+from nbtriton.extensions.openvino.instance import OpenVinoInstance
 from nbtriton.model.config import ModelConfig
 
 # Setting for the max_batch_size of a model that batches by its layouts, and whose configuration has none.
 DEFAULT_MAX_BATCH_SIZE = "default-max-batch-size"
+_HINTS = ("latency", "throughput", "cumulative_throughput")
 
 
 class OpenVinoBackend(Backend):
@@ -49,12 +52,12 @@ class OpenVinoBackend(Backend):
         return False
 
     def complete_config(self, context: ModelContext) -> ModelConfig:
-        """Fill inputs, outputs and batching; see `nbtriton.extensions.openvino.complete`."""
+        """Fill inputs, outputs and batching; see `nbtriton.extensions.openvino.configuration`."""
         size = integer_value(context.settings.get(DEFAULT_MAX_BATCH_SIZE, "4"))
         return complete(context.config, self._read(context), size)
 
     def check(self, context: ModelContext) -> None:
-        """Change the model to match its configuration; see `nbtriton.extensions.openvino.configure`."""
+        """Change the model to match its configuration; see `nbtriton.extensions.openvino.configuration`."""
         self._fit(context)
         properties(context.config)
 
@@ -75,15 +78,16 @@ class OpenVinoBackend(Backend):
                 "device",
                 hint="KIND_CPU; the parameter TARGET_DEVICE names one of OpenVINO's devices",
             )
-        chosen = options(model.config)
+        device = (text_parameter(model.config, "TARGET_DEVICE") or "CPU").upper()
+        padding = _is_yes(model.config, "ENABLE_BATCH_PADDING")
         with self._lock:
             if self._compiled is None:
                 fitted = self._fit(model)
                 with runtime_errors("loading model"):
                     self._compiled = self._core.compile_model(
-                        fitted, chosen.device, properties(model.config)
+                        fitted, device, properties(model.config)
                     )
-            return OpenVinoInstance(model.config, self._compiled, padding=chosen.padding)
+            return OpenVinoInstance(model.config, self._compiled, padding=padding)
 
     def served(self, context: ModelContext) -> object:
         """Return the path, or the original model of the notebook."""
@@ -95,14 +99,14 @@ class OpenVinoBackend(Backend):
 
     def _fit(self, context: ModelContext) -> Any:
         if self._fitted is None:
-            reshape = options(context.config).reshape
+            reshape = _is_yes(context.config, "RESHAPE_IO_LAYERS")
             self._fitted = configured(self._read(context), context.config, reshape=reshape)
         return self._fitted
 
     def _read(self, context: ModelContext) -> Any:
         if self._core is None:
             self._core = import_openvino().Core()
-            extension = options(context.config).extension
+            extension = text_parameter(context.config, "CPU_EXTENSION_PATH")
             if extension:
                 with runtime_errors(" loading custom CPU extensions"):
                     self._core.add_extension(extension)
@@ -122,3 +126,52 @@ class OpenVinoBackend(Backend):
             with runtime_errors("reading model"):
                 self._model = self._core.read_model(path)
         return self._model
+
+
+def properties(config: ModelConfig) -> dict[str, str]:
+    """Return OpenVINO's properties for the compilation of a model (OV1).
+
+    Raises
+    ------
+    InvalidArgumentError
+        A value that Triton does not allow, with its text.
+    """
+    result = {}
+    for key in ("INFERENCE_NUM_THREADS", "COMPILATION_NUM_THREADS"):
+        value = _value(config, key)
+        if value:
+            if not _is_number(value):
+                raise _wrong(key, "to be a non-negative number", value)
+            result[key] = value
+    value = _value(config, "HINT_BF16")
+    if value:
+        if value != "yes":
+            raise _wrong("HINT_BF16", "to be YES", value)
+        result["INFERENCE_PRECISION_HINT"] = "bf16"
+    value = _value(config, "NUM_STREAMS")
+    if value:
+        if value not in ("auto", "numa") and not _is_number(value):
+            raise _wrong("NUM_STREAMS", "to be either AUTO/NUMA/<int_value>", value)
+        result["NUM_STREAMS"] = value.upper()
+    value = _value(config, "PERFORMANCE_HINT")
+    if value:
+        if value not in _HINTS:
+            raise _wrong("PERFORMANCE_HINT", f"to be {'/'.join(_HINTS).upper()}", value)
+        result["PERFORMANCE_HINT"] = value.upper()
+    return result
+
+
+def _value(config: ModelConfig, key: str) -> str:
+    return (text_parameter(config, key) or "").lower()
+
+
+def _is_yes(config: ModelConfig, key: str) -> bool:
+    return _value(config, key) == "yes"
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdigit()
+
+
+def _wrong(key: str, expected: str, found: str) -> InvalidArgumentError:
+    return InvalidArgumentError(f"expected the parameter '{key}' {expected}, got {found}")

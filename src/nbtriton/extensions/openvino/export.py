@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from nbtriton.extensions.openvino.runtime import import_openvino
+from nbtriton.extensions.openvino.configuration import import_openvino
 from nbtriton.model.config import ModelConfig
 from nbtriton.serving.repository.export.model_writer import Exporter
 

@@ -10,7 +10,7 @@ import numpy as np
 from nbtriton.backends.base import BackendRequest, BatchTimer, Response
 from nbtriton.backends.core.batching import BatchInstance, gather_inputs
 from nbtriton.common.errors import InternalError
-from nbtriton.extensions.openvino.runtime import runtime_errors
+from nbtriton.extensions.openvino.configuration import runtime_errors
 from nbtriton.model.config import ModelConfig
 from nbtriton.model.tensors import Array, to_numpy
 

@@ -1,1 +1,0 @@
-"""The execution of a batch by the fil backend. Compiled: docs/compiled.md."""
