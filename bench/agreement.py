@@ -24,7 +24,7 @@ from bench.load import WINDOWS, Measured, analyzer
 from bench.models import DOUBLE, python_model
 from bench.quiet import Watch
 from bench.session import Session
-from nbtriton.extensions.verify.running import RunningServer
+from nbtriton.extensions.verify.reference import RunningServer
 from nbtriton.lab.perf.options import Protocol
 
 __all__ = ["main"]

@@ -14,7 +14,7 @@ from bench.load import Measured, analyzer
 from bench.models import DOUBLE
 from bench.processor import IN_FLIGHT, processor_us
 from bench.session import Session
-from nbtriton.extensions.verify.running import RunningServer
+from nbtriton.extensions.verify.reference import RunningServer
 
 __all__ = ["FIGURES"]
 

@@ -14,8 +14,7 @@ from bench.load import analyzer, in_process
 from bench.models import Model
 from bench.processes import cpu_s
 from bench.session import Session
-from nbtriton.extensions.verify.reference import Reference
-from nbtriton.extensions.verify.running import RunningServer
+from nbtriton.extensions.verify.reference import Reference, RunningServer
 
 __all__ = ["IN_FLIGHT", "processor_figure", "processor_us"]
 

@@ -19,8 +19,7 @@ from bench.figures import Measure, Missing, Sides
 from bench.models import Model, load, write
 from nbtriton.common.errors import TritonError
 from nbtriton.extensions.verify.install import ensure_reference
-from nbtriton.extensions.verify.reference import Reference
-from nbtriton.extensions.verify.running import RunningServer, launch
+from nbtriton.extensions.verify.reference import Reference, RunningServer, launch
 
 __all__ = ["Session"]
 

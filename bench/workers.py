@@ -25,8 +25,7 @@ from bench.figures import Figure, Sides, Target, ratio_at_least, together, value
 from bench.load import analyzer, in_process
 from bench.models import DOUBLE, NOOP, Model, python_model
 from bench.session import Session
-from nbtriton.extensions.verify.reference import Reference
-from nbtriton.extensions.verify.running import RunningServer
+from nbtriton.extensions.verify.reference import Reference, RunningServer
 
 __all__ = ["FIGURES"]
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
-from nbtriton.extensions.verify.running import RunningServer, launch
+from nbtriton.extensions.verify.reference import RunningServer, launch
 
 __all__ = ["ECHO", "ISOLATION", "call", "chain", "launch_ours", "noted", "state_of"]
 

@@ -18,7 +18,7 @@ import grpc
 import numpy as np
 from tritonclient.grpc import service_pb2 as pb
 
-from nbtriton.extensions.verify.running import RunningServer
+from nbtriton.extensions.verify.reference import RunningServer
 from tests.children import finish
 from tests.differential.servers import launch_ours, noted
 from tests.frontends.grpc_support import Seen, ask, infer, open_call, stream, tensor

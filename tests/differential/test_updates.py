@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 
 import nbtriton
-from nbtriton.extensions.verify.running import RunningServer
+from nbtriton.extensions.verify.reference import RunningServer
 from nbtriton.model.config import as_config, format_pbtxt, to_reported_dict
 from nbtriton.serving.clients.http import HttpClient
 from tests.differential.harness import Model, write

@@ -15,9 +15,13 @@ import pytest
 
 import nbtriton as nt
 from nbtriton.common.errors import InvalidArgumentError
-from nbtriton.extensions.openai.chat import chat_template_of
 from nbtriton.extensions.openai.endpoint import OpenAiOptions
-from nbtriton.extensions.openai.requests import ApiError, read_chat, read_completion
+from nbtriton.extensions.openai.requests import (
+    ApiError,
+    chat_template_of,
+    read_chat,
+    read_completion,
+)
 from tests.frontends.models import WORDS_CONFIG
 from tests.until import until
 

@@ -12,8 +12,7 @@ import pytest
 
 from nbtriton.common.errors import AlreadyExistsError, UnavailableError
 from nbtriton.extensions.verify import install
-from nbtriton.extensions.verify.reference import default_directory
-from nbtriton.extensions.verify.running import launch, reserved_ports
+from nbtriton.extensions.verify.reference import default_directory, launch, reserved_ports
 
 ROOT = Path(__file__).parents[2]
 # A server that is healthy, and then cannot start its metrics: what tritonserver does without their port.

@@ -10,9 +10,13 @@ import pytest
 
 import nbtriton as nt
 from nbtriton.common.errors import InternalError, NotFoundError, UnavailableError
-from nbtriton.extensions.verify.difference import Difference
 from nbtriton.extensions.verify.find_server import Executable, find_server
-from nbtriton.extensions.verify.verification import Checked, Verification, verify_repository
+from nbtriton.extensions.verify.verification import (
+    Checked,
+    Difference,
+    Verification,
+    verify_repository,
+)
 from nbtriton.serving.clients.base import StreamResponse
 from nbtriton.serving.clients.http import HttpClient
 from tests.repository.models import BROKEN, MODEL, add, ensemble, times

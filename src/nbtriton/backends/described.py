@@ -6,12 +6,18 @@ The rules and the texts are those of Triton's onnxruntime backend.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from nbtriton.backends.checks import expect, expect_input_count, model_dims
-from nbtriton.common.errors import InternalError, InvalidArgumentError, UnsupportedError, nearest
+from nbtriton.common.errors import (
+    ConfigError,
+    InternalError,
+    InvalidArgumentError,
+    TritonError,
+    UnsupportedError,
+    nearest,
+)
 from nbtriton.model.config import (
     ModelConfig,
     TensorSpec,
@@ -23,6 +29,33 @@ from nbtriton.model.config import (
     scheduling_choice,
 )
 from nbtriton.model.tensors import format_shape, to_config, to_protocol
+
+
+def expect(
+    holds: bool, message: str, hint: str = "", error: type[TritonError] = InvalidArgumentError
+) -> None:
+    """Raise an error with Triton's text unless a condition holds."""
+    if not holds:
+        raise error(message, hint=hint)
+
+
+def expect_input_count(
+    config: ModelConfig, expected: int, names: Collection[str], least: int, most: int
+) -> None:
+    """Check that a model with these inputs has as many as its configuration."""
+    if not least <= expected <= most:
+        raise ConfigError(
+            f"unable to load model '{config.name}', configuration expects {expected} inputs, model "
+            f"provides {len(names)}",
+            hint=f"the model takes {', '.join(names) or 'nothing'}",
+            field="input",
+        )
+
+
+def model_dims(spec: TensorSpec) -> tuple[int, ...]:
+    """Return the shape for the model itself, without the batch dimension."""
+    return spec.dims if spec.reshape is None else spec.reshape
+
 
 _log = logging.getLogger("nbtriton.onnxruntime")
 _Info = TypeVar("_Info")

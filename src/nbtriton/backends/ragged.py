@@ -13,7 +13,7 @@ from math import prod
 
 import numpy as np
 
-from nbtriton.backends.checks import model_dims
+from nbtriton.backends.described import model_dims
 from nbtriton.common.errors import ConfigError
 from nbtriton.model.config import ModelConfig, enum_name, input_specs, output_specs
 

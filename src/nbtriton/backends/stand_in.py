@@ -22,8 +22,8 @@ from nbtriton.backends.base import (
     ModelContext,
     Response,
 )
-from nbtriton.backends.checks import model_dims
 from nbtriton.backends.core.batching import gather_inputs
+from nbtriton.backends.described import model_dims
 from nbtriton.backends.parameters import text_parameter
 from nbtriton.backends.ragged import layout
 from nbtriton.common.errors import ConfigError, InternalError, InvalidArgumentError

@@ -23,7 +23,7 @@ from nbtriton.backends.base import (
     ModelContext,
     Response,
 )
-from nbtriton.backends.checks import expect, model_dims
+from nbtriton.backends.described import expect, model_dims
 from nbtriton.backends.parameters import integer_parameter
 from nbtriton.backends.python.api.metrics import Metric, MetricKind, family_of
 from nbtriton.common.errors import InternalError, TritonError

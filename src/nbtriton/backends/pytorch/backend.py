@@ -11,8 +11,7 @@ from nbtriton.backends.base import Backend, BackendInstance, InstanceContext, Mo
 from nbtriton.backends.core.place import Place
 from nbtriton.backends.devices import CopyLedger, Graphs
 from nbtriton.backends.devices.cuda import CudaDevice
-from nbtriton.backends.pytorch.check import check, indexed_inputs
-from nbtriton.backends.pytorch.complete import complete
+from nbtriton.backends.pytorch.check import check, complete, indexed_inputs
 from nbtriton.backends.pytorch.core.instance import ModuleInstance
 from nbtriton.backends.pytorch.core.naming import InputOrder, arrange_inputs
 from nbtriton.backends.pytorch.modules import Modules
@@ -61,7 +60,7 @@ class PyTorchBackend(Backend):
         return isinstance(source, torch.nn.Module)
 
     def complete_config(self, context: ModelContext) -> ModelConfig:
-        """Fill inputs and outputs; see `nbtriton.backends.pytorch.complete`."""
+        """Fill inputs and outputs; see `nbtriton.backends.pytorch.check`."""
         return complete(context, self._of(context))
 
     def check(self, context: ModelContext) -> None:

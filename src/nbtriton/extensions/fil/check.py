@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import prod
 from typing import Any
 
-from nbtriton.backends.checks import expect, model_dims
+from nbtriton.backends.described import expect, model_dims
 from nbtriton.common.errors import InternalError, UnsupportedError
 from nbtriton.extensions.fil.forest import Forest, forest_parameters, is_classifier
 from nbtriton.extensions.fil.instance import INPUT, OUTPUT

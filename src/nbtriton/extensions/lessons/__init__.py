@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from nbtriton.extensions.lessons.checking import Mark, check
+from nbtriton.extensions.lessons.checking import Mark, Overview, Progress, check
 from nbtriton.extensions.lessons.definition import Exercise, exercise
 from nbtriton.extensions.lessons.predicting import predict_batches
-from nbtriton.extensions.lessons.progress import Overview, Progress
 from nbtriton.extensions.lessons.records import (
     MachineBusyError,
     claim,

@@ -5,13 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from nbtriton.common.packages import needed
-from nbtriton.extensions.lessons.picture import (
-    FigureBatch,
-    FigureModel,
-    FigureMoment,
-    FigurePicture,
-    FigureRequest,
-)
 from nbtriton.extensions.lessons.running import ScenarioRun
 from nbtriton.extensions.lessons.sentences import (
     Moments,
@@ -20,6 +13,13 @@ from nbtriton.extensions.lessons.sentences import (
     moments_of,
     ms,
     slots_of,
+)
+from nbtriton.extensions.lessons.stage import (
+    FigureBatch,
+    FigureModel,
+    FigureMoment,
+    FigurePicture,
+    FigureRequest,
 )
 from nbtriton.lab.explain.timeline import SlotLife, mark_of, slots_per_instance
 from nbtriton.model.config import is_ensemble

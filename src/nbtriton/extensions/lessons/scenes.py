@@ -11,8 +11,13 @@ from collections.abc import Callable
 
 from nbtriton.drawing.numbers import measure, nice_ticks, plain
 from nbtriton.drawing.scene import Shape, figure, ink, shape, shortened, text, text_width, wrapped
-from nbtriton.extensions.lessons.picture import FigureBatch, FigurePicture, FigureRequest, Stage
-from nbtriton.extensions.lessons.stage import stage_floor
+from nbtriton.extensions.lessons.stage import (
+    FigureBatch,
+    FigurePicture,
+    FigureRequest,
+    Stage,
+    stage_floor,
+)
 
 _Scale = Callable[[float], float]
 # A page of 600 pixels, a notebook beside its files, and a wide screen.

@@ -22,10 +22,10 @@ from nbtriton.drawing.numbers import nice_ticks
 from nbtriton.extensions.lessons import SCENARIOS, Exercise, Mark, Progress, Scenario, check
 from nbtriton.extensions.lessons.figures import batch_frame, batch_rows, picture_of
 from nbtriton.extensions.lessons.options import SCENARIO, ScenarioSettings
-from nbtriton.extensions.lessons.picture import FigurePicture
 from nbtriton.extensions.lessons.running import ScenarioRun, run, traced
 from nbtriton.extensions.lessons.scenarios import preferred_of
 from nbtriton.extensions.lessons.scenes import figure_scenes, stage_scenes
+from nbtriton.extensions.lessons.stage import FigurePicture
 from nbtriton.model.config import is_ensemble
 from nbtriton.options.table import signed
 from nbtriton.widgets.show import KeptViews, display, has_kernel, live_wanted, makes_views_only

@@ -10,9 +10,8 @@ from typing import Any
 import numpy as np
 
 from nbtriton.backends.base import BackendRequest, BatchTimer, Response
-from nbtriton.backends.checks import model_dims
 from nbtriton.backends.core.batching import BatchInstance, gather_inputs, wanted_outputs
-from nbtriton.backends.described import Model
+from nbtriton.backends.described import Model, model_dims
 from nbtriton.backends.ragged import batch_input_names
 from nbtriton.common.errors import InternalError
 from nbtriton.common.packages import needed

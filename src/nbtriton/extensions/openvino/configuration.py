@@ -8,8 +8,13 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from nbtriton.backends.checks import expect, expect_input_count, model_dims
-from nbtriton.backends.described import expect_shape, look_up
+from nbtriton.backends.described import (
+    expect,
+    expect_input_count,
+    expect_shape,
+    look_up,
+    model_dims,
+)
 from nbtriton.common.errors import InternalError
 from nbtriton.common.packages import needed
 from nbtriton.model.config import ModelConfig, TensorSpec, from_dict, input_specs, output_specs

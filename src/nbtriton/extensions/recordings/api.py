@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 from nbtriton.common.checks import CALL, check, optional
 from nbtriton.common.errors import InvalidArgumentError
-from nbtriton.extensions.recordings.live import Played, Playing, play_live
+from nbtriton.extensions.recordings.live import Played, Playing, play_live, play_simulated
 from nbtriton.extensions.recordings.options import REPLAY, ReplaySettings
-from nbtriton.extensions.recordings.simulated import play_simulated
 from nbtriton.extensions.recordings.traffic import (
     Planned,
     chosen_models,

@@ -1,4 +1,4 @@
-"""One replay on a live server, as points of a report."""
+"""One replay, on a live server or in the simulator, as points of a report."""
 
 from __future__ import annotations
 
@@ -16,6 +16,9 @@ from nbtriton.lab.perf.progress import LevelProgress
 from nbtriton.lab.perf.recording import RecordedRequest
 from nbtriton.lab.perf.remote import Target
 from nbtriton.lab.perf.windows import LevelMeter, StabilityRule, Verdict, Window
+from nbtriton.lab.simulate import Profile
+from nbtriton.lab.simulate.experiment import Due, Experiment
+from nbtriton.model.config import ModelConfig
 from nbtriton.runtime.engine.interrupts import wait_in_slices
 
 # Interval of progress reports.
@@ -146,3 +149,38 @@ def _wait(run: Player, on_progress: Callable[[LevelProgress], None]) -> None:
         rate = (completed - before) * 1e9 / (now_ns - before_ns)
         on_progress(LevelProgress(0, completed, rate))
         before, before_ns = completed, now_ns
+
+
+def play_simulated(
+    profile: Profile,
+    configs: Mapping[str, ModelConfig],
+    playing: Playing,
+    on_progress: Callable[[LevelProgress], None],
+    *,
+    seed: int = 0,
+) -> Played:
+    """Play a recording once in virtual time; see `nbtriton.extensions.recordings.live.play_live`.
+
+    Parameters
+    ----------
+    profile : Profile
+    configs : mapping of str to ModelConfig
+        The configurations in force.
+    playing : Playing
+    on_progress : callable
+    seed : int
+        Seed of the simulated service times.
+    """
+    experiment = Experiment(profile, configs, seed=seed)
+    timed = list(zip(playing.planned, playing.due_ns, strict=True))
+    requests = [Due(due_ns, each.call, each.recorded.rows) for each, due_ns in timed]
+    done = experiment.replay(requests, on_progress, models=playing.models)
+    points = points_of(playing, done.windows, done.statistics, interrupted=done.interrupted)
+    # Virtual clients are never late: each request arrives when it is due.
+    sent = [each.recorded._replace(at_ns=due_ns) for each, due_ns in timed[: done.sent]]
+    return Played(
+        tuple(map(experiment.predicted, points)),
+        sent,
+        done.end_ns if done.interrupted else 0,
+        done.interrupted,
+    )

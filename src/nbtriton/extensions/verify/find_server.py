@@ -14,8 +14,7 @@ from typing import Protocol
 
 from nbtriton.common.errors import NotFoundError, UnavailableError
 from nbtriton.extensions.verify.install import ensure_reference
-from nbtriton.extensions.verify.reference import Reference, default_directory
-from nbtriton.extensions.verify.running import RunningServer, launch
+from nbtriton.extensions.verify.reference import Reference, RunningServer, default_directory, launch
 
 
 class RealServer(Protocol):

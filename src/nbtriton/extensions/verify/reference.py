@@ -1,17 +1,169 @@
-"""The reference: tritonserver 2.51 and perf_analyzer, installed into a folder by `install`."""
+"""The reference, tritonserver 2.51 and perf_analyzer, installed into a folder by `install`; and any tritonserver process."""
 
 from __future__ import annotations
 
 import contextlib
 import json
 import os
+import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+import tempfile
+import time
+import urllib.request
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from nbtriton.extensions.verify.running import RunningServer, launch
+from nbtriton.common.errors import UnavailableError
+
+
+@dataclass(frozen=True, slots=True)
+class RunningServer:
+    """A running tritonserver.
+
+    Attributes
+    ----------
+    http_port, grpc_port, metrics_port : int
+        Ports on 127.0.0.1.
+    log : Path
+        File with the server's output.
+    """
+
+    process: subprocess.Popen[bytes]
+    http_port: int
+    grpc_port: int
+    metrics_port: int
+    log: Path
+
+    @property
+    def grpc_url(self) -> str:
+        """Address for ``tritonclient.grpc`` and ``perf_analyzer -i grpc -u``."""
+        return f"127.0.0.1:{self.grpc_port}"
+
+    @property
+    def http_url(self) -> str:
+        """Address for ``tritonclient.http`` and ``perf_analyzer -u``."""
+        return f"127.0.0.1:{self.http_port}"
+
+    def logged_errors(self) -> str:
+        """Return the logged errors and the last line of the log."""
+        lines = self.log.read_text(errors="replace").splitlines()
+        return "\n".join([*(line for line in lines if line.startswith("E")), *lines[-1:]])
+
+    def wait_until_ready(self, timeout_s: float) -> None:
+        """Poll the health endpoint until the server is ready, then the metrics endpoint.
+
+        The metrics endpoint starts last, and a server that cannot start it exits even though it was
+        healthy (`StartEndpoints` in Triton's ``main.cc``).
+
+        Raises
+        ------
+        UnavailableError
+            The server exited, or was not ready in time; with its logged errors.
+        """
+        url = f"http://{self.http_url}/v2/health/ready"
+        deadline = time.monotonic() + timeout_s
+        while time.monotonic() < deadline:
+            status = self.process.poll()
+            if status is not None:
+                raise UnavailableError(
+                    f"tritonserver ended with status {status}:\n{self.logged_errors()}"
+                )
+            with (
+                contextlib.suppress(OSError),
+                urllib.request.urlopen(url, timeout=2),
+                socket.create_connection(("127.0.0.1", self.metrics_port), timeout=2),
+            ):
+                return
+            time.sleep(0.05)
+        raise UnavailableError(
+            f"tritonserver was not ready after {timeout_s:.0f} s:\n{self.logged_errors()}"
+        )
+
+    def stop(self) -> None:
+        """Terminate the server; after 15 s kill it with the processes of its models."""
+        self.process.terminate()
+        try:
+            self.process.wait(15)
+        except subprocess.TimeoutExpired:
+            os.killpg(self.process.pid, 9)
+            self.process.wait()
+
+
+@contextlib.contextmanager
+def launch(
+    command: Sequence[str],
+    repository: Path | str,
+    environment: Mapping[str, str],
+    *,
+    log: Path | None = None,
+    timeout_s: float = 90.0,
+    starts: int = 1,
+) -> Iterator[RunningServer]:
+    """Run a tritonserver over a model repository until the block ends.
+
+    Parameters
+    ----------
+    command : sequence of str
+        The executable and its flags; ports and the repository are added.
+    repository : path
+    environment : mapping of str to str
+    log : Path, optional
+        File for the server's output; by default a temporary one.
+    timeout_s : float
+        Timeout for the server to be ready, in seconds.
+    starts : int
+        How often a server is started that a signal ends before it is ready.
+
+    Raises
+    ------
+    UnavailableError
+        The server exited, or was not ready in time.
+    """
+    with contextlib.ExitStack() as stack:
+        http, grpc, metrics = stack.enter_context(reserved_ports(3))
+        full = [
+            *command,
+            f"--model-repository={repository}",
+            "--http-address=127.0.0.1", f"--http-port={http}",
+            "--grpc-address=127.0.0.1", f"--grpc-port={grpc}",
+            "--metrics-address=127.0.0.1", f"--metrics-port={metrics}",
+        ]  # fmt: skip
+        if log is None:
+            log = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "server.log"
+        for left in reversed(range(starts)):
+            with log.open("wb") as output:
+                process = subprocess.Popen(
+                    full, env=dict(environment), stdin=subprocess.DEVNULL, stdout=output,
+                    stderr=subprocess.STDOUT, start_new_session=True,
+                )  # fmt: skip
+            server = RunningServer(process, http, grpc, metrics, log)
+            stack.callback(server.stop)
+            try:
+                server.wait_until_ready(timeout_s)
+                break
+            except UnavailableError:
+                if not left or (process.returncode or 0) >= 0:
+                    raise
+        yield server
+
+
+@contextlib.contextmanager
+def reserved_ports(count: int) -> Iterator[list[int]]:
+    """Reserve free ports of 127.0.0.1 for a server until the block ends.
+
+    A free port may be in use by another process before the server binds it. A port that is bound with
+    ``SO_REUSEADDR`` is not assigned to a process that binds port 0, but a server with the same option can
+    bind it while nothing listens there.
+    """
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for each in sockets:
+            each.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            each.bind(("127.0.0.1", 0))
+        yield [each.getsockname()[1] for each in sockets]
+
 
 # tritonserver 2.51 loads models in threads that share one unlocked generator of names for shared memory
 # (GenerateUUID, pb_utils.cc): two python models may get one region. On a busy machine a server was seen to abort
@@ -86,7 +238,7 @@ class Reference:
         *flags : str
             Further flags of tritonserver, such as ``"--model-control-mode=explicit"``.
         log, timeout_s
-            As in `nbtriton.extensions.verify.running.launch`.
+            As in `nbtriton.extensions.verify.reference.launch`.
         python : Path, optional
             Environment of the python backend's models, such as from `shared_python`; by default the
             reference's own.

@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING, Any
 from nbtriton.common.checks import absolute
 from nbtriton.common.errors import TritonError, UnsupportedError
 from nbtriton.drawing import TableView, counted
-from nbtriton.extensions.verify.difference import Difference
 from nbtriton.extensions.verify.find_server import RealServer, find_server
-from nbtriton.extensions.verify.traffic import BothServers, Inputs, Traffic
+from nbtriton.extensions.verify.traffic import BothServers, Difference, Inputs, Traffic
 from nbtriton.model.config import (
     ModelConfig,
     format_pbtxt,

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import NoReturn, cast
 
+from nbtriton.backends.forking import elsewhere, keep_forever, notify_in_children
 from nbtriton.runtime.engine.bls import ModelRepository, ModelServer
 from nbtriton.runtime.engine.core.dispatch import Registry, RequestDispatcher
 from nbtriton.runtime.engine.diagnostics.inspection import Inspection
-from nbtriton.runtime.engine.forks import elsewhere, keep_forever, notify_in_children
 from nbtriton.runtime.engine.lifecycle.model_lifecycle import ModelLifecycle
 from nbtriton.runtime.engine.lifecycle.options import ServerOptions
 

@@ -13,12 +13,12 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, Unpack
 
+from nbtriton.backends.forking import notify_in_children
 from nbtriton.common import entries
 from nbtriton.common.checks import Kind, check, optional
 from nbtriton.common.closing import Closing
 from nbtriton.common.errors import UnavailableError
 from nbtriton.options.table import read_settings, signed
-from nbtriton.runtime.engine.forks import notify_in_children
 from nbtriton.runtime.engine.interrupts import interrupts_deferred
 from nbtriton.serving.frontends.http1.connection import HttpListener
 from nbtriton.serving.frontends.http1.handlers import Handlers

@@ -10,11 +10,11 @@ from collections.abc import Callable, Generator
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
+from nbtriton.backends.forking import elsewhere
 from nbtriton.common.errors import CancelledError, TritonError
 from nbtriton.runtime.engine.core.execution import InferenceResult
 from nbtriton.runtime.engine.core.threads import this_thread
 from nbtriton.runtime.engine.diagnostics.deadlocks import DEADLOCKS, Call
-from nbtriton.runtime.engine.forks import elsewhere
 from nbtriton.runtime.engine.interrupts import (
     interrupts_allowed,
     interrupts_deferred,
