@@ -43,11 +43,11 @@ def test_traffic_is_recorded_and_replayed(doubled, tmp_path):
     assert nt.Recording.load(again).counts == {"double": 3}
 
 
-def test_the_past_and_a_profile(doubled, tmp_path):
-    doubled.ok("%triton_infer double IN=[[1, 2, 3, 4]]")
+def test_a_profile(doubled, tmp_path):
     path = tmp_path / "t.jsonl"
-    recording = doubled.ok(f"%triton_record {path} --past").value
-    assert recording.counts == {"double": 1}
+    doubled.ok(f"%triton_record {path}")
+    doubled.ok("%triton_infer double IN=[[1, 2, 3, 4]]")
+    assert doubled.ok("%triton_record --stop").value.counts == {"double": 1}
     from tests.simulate.profiles import config, model_profile
 
     measured = model_profile(config("double"), {(1, 1): 1.0})

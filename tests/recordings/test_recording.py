@@ -199,18 +199,6 @@ def test_the_end_of_the_server_ends_it(tmp_path):
     assert Recording.load(tmp_path / "t.jsonl").complete
 
 
-def test_the_past_is_what_the_recorder_has(server, tmp_path):
-    for rows in (1, 2):
-        server.infer("double", {"IN": ONES[:rows]}, request_id=f"r{rows}")
-    recording = nt.record(server, tmp_path / "t.jsonl", past=True).stop()
-    assert [(r.rows, r.inputs, r.options) for r in recording.requests] == [
-        (1, -1, {"request_id": "r1"}),
-        (2, -1, {"request_id": "r2"}),
-    ]
-    report = nt.replay(recording, server)
-    assert report.points[0].request_count == 2
-
-
 def test_a_file_that_was_cut_off_is_read_up_to_there(server, tmp_path):
     path = tmp_path / "t.jsonl"
     with nt.record(server, path):
@@ -277,14 +265,9 @@ def test_bad_arguments_are_refused_and_leave_files_alone(server, tmp_path):
         ({"models": ["doubel"]}, "is not loaded"),
         ({"duration_s": 0}, "duration_s must be"),
         ({"request_count": 0}, "request_count must be"),
-        ({"past": True, "duration_s": 1}, "past=True"),
-        ({"past": True, "inputs": True}, "keeps no inputs"),
     ):
         with pytest.raises((InvalidArgumentError, NotFoundError), match=text):
             nt.record(server, path, **options)
-    server.load(SUMS, same)
-    with pytest.raises(InvalidArgumentError, match="has sequences"):
-        nt.record(server, path, past=True)
     assert path.read_text() == "mine"
     with pytest.raises(InvalidArgumentError, match="cannot be written"):
         nt.record(server, tmp_path / "no" / "t.jsonl")
@@ -301,18 +284,14 @@ def test_ids_that_are_no_utf_8_are_kept(server, tmp_path):
         "request_id": "\udcff",
         "parameters": {"\udcfe": "\ud800"},
     }
-    assert nt.record(server, path, past=True).stop().requests[0].options == {
-        "request_id": r"\udcff"
-    }
 
 
 def test_a_file_has_one_recording_at_a_time(server, tmp_path):
     path = tmp_path / "t.jsonl"
     with nt.record(server, path) as tap:
         server.infer("double", {"IN": ONES})
-        for options in ({}, {"past": True}):
-            with pytest.raises(InvalidArgumentError, match="is being made"):
-                nt.record(server, tmp_path / ".." / tmp_path.name / "t.jsonl", **options)
+        with pytest.raises(InvalidArgumentError, match="is being made"):
+            nt.record(server, tmp_path / ".." / tmp_path.name / "t.jsonl")
     assert tap.stop().counts == {"double": 1}
 
 

@@ -56,21 +56,6 @@ def test_an_installed_reference_is_found(nowhere):
     assert find_server(nowhere / "reference").directory == nowhere / "reference"
 
 
-def test_the_server_of_an_installed_package(nowhere, monkeypatch):
-    import sys
-
-    triton = nowhere / "site" / "pytriton" / "tritonserver"
-    version = f"{sys.version_info[0]}.{sys.version_info[1]}"
-    for folder in ("bin", "backends/python", f"python_backend_stubs/{version}"):
-        (triton / folder).mkdir(parents=True)
-    (triton.parent / "__init__.py").touch()
-    (triton / "python_backend_stubs" / version / "triton_python_backend_stub").touch()
-    monkeypatch.syspath_prepend(nowhere / "site")
-    found = find_server()
-    assert found.path == triton / "bin" / "tritonserver"
-    assert (nowhere / f"pytriton-backends-{version}/python/triton_python_backend_stub").exists()
-
-
 def test_an_export_that_cannot_be_verified_writes_nothing(nowhere):
     with nt.Server(gpus=()) as server, pytest.raises(UnavailableError):
         server.export(nowhere / "out", verify=True)

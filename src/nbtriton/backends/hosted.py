@@ -60,51 +60,58 @@ def create_instance(backend: Backend, context: InstanceContext) -> BackendInstan
         raise
 
 
-class _Wrapped(BackendInstance):
+class WrappedInstance(BackendInstance):
     """Delegates to another instance."""
 
-    def __init__(self, inner: BackendInstance, weights: Reservation) -> None:
-        self._inner = inner
-        self._weights = weights
+    def __init__(self, inner: BackendInstance) -> None:
+        self.inner = inner
         self.any_thread = inner.any_thread
         self.running = inner.running
 
     @property
     def readiness(self) -> Callable[[], bool] | None:  # type: ignore[override]
         """The inner instance's value."""
-        return self._inner.readiness
+        return self.inner.readiness
 
     def execute(
         self, requests: Sequence[BackendRequest], timer: BatchTimer
     ) -> Sequence[Response | None] | None:
         """Run one batch; see `BackendInstance.execute`."""
-        return self._inner.execute(requests, timer)
+        return self.inner.execute(requests, timer)
 
     def watch(self, on_lost: Callable[[str], None]) -> None:
         """See `BackendInstance.watch`."""
-        self._inner.watch(on_lost)
+        self.inner.watch(on_lost)
 
     def restart(self) -> None:
         """See `BackendInstance.restart`."""
-        self._inner.restart()
+        self.inner.restart()
 
     def abandon(self) -> None:
         """See `BackendInstance.abandon`."""
-        self._inner.abandon()
+        self.inner.abandon()
 
     def finalize(self) -> None:
-        """Release the instance's resources, and the memory of its weights."""
+        """Release the instance's resources."""
+        self.inner.finalize()
+
+
+class _Weighted(WrappedInstance):
+    """An instance whose weights are accounted on its device."""
+
+    def __init__(self, inner: BackendInstance, weights: Reservation) -> None:
+        super().__init__(inner)
+        self._weights = weights
+
+    def finalize(self) -> None:
+        """Release the memory of the weights as well."""
         try:
-            self._inner.finalize()
+            super().finalize()
         finally:
             self._weights.release()
 
 
-class _Weighted(_Wrapped):
-    """An instance whose backend uses its device itself; its weights are accounted there."""
-
-
-class HostedInstance(_Wrapped):
+class HostedInstance(_Weighted):
     """Runs an instance on the host as if on a simulated GPU.
 
     Parameters
@@ -139,7 +146,7 @@ class HostedInstance(_Wrapped):
                 for request, inputs in zip(requests, placed, strict=True)
             ]
             with place.computing(held, self._operation):
-                responses = self._inner.execute(staged, timer)
+                responses = self.inner.execute(staged, timer)
             return _adopted(place, responses, requests)
 
     def finalize(self) -> None:

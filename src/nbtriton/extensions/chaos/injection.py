@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from time import monotonic, sleep
 from typing import Any
 
@@ -15,6 +15,7 @@ from nbtriton.backends.base import (
     RequestOptions,
     Response,
 )
+from nbtriton.backends.hosted import WrappedInstance
 from nbtriton.common.errors import InternalError, TritonError, UnavailableError
 from nbtriton.model.tensors import datatype_of
 from nbtriton.runtime.engine import InferenceRequest
@@ -61,7 +62,7 @@ class Injected:
                 self.requests.setdefault(number, []).append(fault)
 
 
-class FaultyInstance(BackendInstance):
+class FaultyInstance(WrappedInstance):
     """A model's instance with faults in some of its executions.
 
     Parameters
@@ -91,10 +92,7 @@ class FaultyInstance(BackendInstance):
         injected: Injected,
         in_process: bool,
     ) -> None:
-        self.inner = inner
-        self.any_thread = inner.any_thread
-        self.readiness = inner.readiness
-        self.running = inner.running
+        super().__init__(inner)
         self._instance = instance
         self._shares = shares
         self._random = random.Random(f"{seed}:{instance.name}")  # noqa: S311 - faults, not secrets
@@ -156,21 +154,13 @@ class FaultyInstance(BackendInstance):
         self._instance.lost("a planned fault")
         raise InternalError(lost_text(self._instance.name))
 
-    # Everything but execution is the model's own.
-
-    def watch(self, on_lost: Callable[[str], None]) -> None:
-        self.inner.watch(on_lost)
-
-    def restart(self) -> None:
-        self.inner.restart()
-
     def abandon(self) -> None:
         self.stop()
-        self.inner.abandon()
+        super().abandon()
 
     def finalize(self) -> None:
         self.stop()
-        self.inner.finalize()
+        super().finalize()
 
 
 class Arrivals:

@@ -41,7 +41,6 @@ from nbtriton.lab.perf.settings import Inputs
 from nbtriton.lab.perf.sweep import model_tree
 from nbtriton.lab.perf.traffic import SequencePlan
 from nbtriton.lab.perf.windows import StabilityRule
-from nbtriton.runtime.engine.core.instance import Instance
 from nbtriton.runtime.engine.core.model_runtime import ModelRuntime
 from nbtriton.runtime.engine.interrupts import interrupts_deferred, wait_in_slices
 
@@ -242,7 +241,9 @@ def chaos(
     injected = Injected()
     arrivals = Arrivals(model, shares.pop("queue_full", 0.0), seed, injected)
     experiment = _Experiment(server, tuple(others), arrivals)
-    wrap = partial(_wrap, shares=shares, seed=seed, slow_s=slow_ms / 1000, injected=injected)
+    wrap = partial(
+        FaultyInstance, shares=shares, seed=seed, slow_s=slow_ms / 1000, injected=injected
+    )
     started_s = time.monotonic()
     seen: list[tuple[int, int, str, str]] = []
     interrupted = False
@@ -352,22 +353,6 @@ def _load(
             server, config.name, level.load, traffic, limit=count or 0, seed=seed, streaming=streaming,
             lanes=lanes, serial=serial,
         )
-    )  # fmt: skip
-
-
-def _wrap(
-    inner: BackendInstance,
-    *,
-    instance: Instance,
-    in_process: bool,
-    shares: Mapping[str, float],
-    seed: int,
-    slow_s: float,
-    injected: Injected,
-) -> BackendInstance:
-    return FaultyInstance(
-        inner, instance, shares,
-        seed=seed, slow_s=slow_s, injected=injected, in_process=in_process,
     )  # fmt: skip
 
 

@@ -18,10 +18,9 @@ from IPython.core.magic_arguments import argument, magic_arguments
 
 from nbtriton.common.errors import nearest
 from nbtriton.extensions.lessons import SCENARIOS, Exercise, Overview, Progress, Scenario, check
+from nbtriton.extensions.lessons.options import SCENARIO
 from nbtriton.magics.common import arguments, evaluate, keep, keep_option, parse
-from nbtriton.options import only
-from nbtriton.options.blocks import SCHEDULING
-from nbtriton.options.reading import int_list, unquoted
+from nbtriton.options.reading import unquoted
 
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
@@ -87,15 +86,7 @@ class TeachMagics(Magics):
         help="a figure, a variable with a scenario or an exercise, or a model with recorded requests: "
         + ", ".join(SCENARIOS),
     )
-    @argument("--arrivals", metavar="TIMES", help="milliseconds, in quotes: '0 0 5x2 10@m 20#A'")
-    @argument("--instances", type=int, metavar="N", help="instances of each model")
-    @argument("--max-batch-size", type=int, metavar="N", help="largest batch")
-    @arguments(only(SCHEDULING, "--dynamic-batching"))
-    @argument("--max-queue-delay-us", type=int, metavar="US", help="max_queue_delay_microseconds")
-    @argument(
-        "--preferred", type=int_list, metavar="SIZES", help="preferred batch sizes, such as 2,4"
-    )
-    @argument("--execution-ms", type=float, metavar="MS", help="how long an execution takes")
+    @arguments(tuple(SCENARIO.values()))
     @argument(
         "--request-count", type=int, default=12, metavar="N",
         help="of a model: how many of its newest requests (12)",
@@ -118,16 +109,8 @@ class TeachMagics(Magics):
 
         server = _server()
         options = parse(self.triton_figure, line)
-        changes = {
-            "arrivals": unquoted(options.arrivals) if options.arrivals else None,
-            "instances": options.instances,
-            "max_batch_size": options.max_batch_size,
-            "dynamic_batching": options.dynamic_batching,
-            "max_queue_delay_us": options.max_queue_delay_us,
-            "preferred": options.preferred,
-            "execution_ms": options.execution_ms,
-        }
-        changes = {name: value for name, value in changes.items() if value is not None}
+        given = {name: getattr(options, name) for name in SCENARIO}
+        changes: Any = {name: value for name, value in given.items() if value is not None}
         name = options.name
         found = self.shell.user_ns.get(name)
         if isinstance(found, Figure):

@@ -6,7 +6,7 @@ import contextlib
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
@@ -86,7 +86,7 @@ def replay(
     protocol : {"inproc", "http", "grpc"}, optional
         As for `nbtriton.perf`.
     shapes : mapping, optional
-        Shapes of inputs with variable dimensions, for a recording made with ``past``, which has none.
+        Shapes of inputs with variable dimensions, for a recording that has none.
     percentile : float, optional
         Percentile of the latency to report beside p50, p90, p95 and p99.
     instances, max_batch_size, max_queue_delay_us, dynamic_batching, preferred, isolation, kind, cache, rate_limit : optional
@@ -147,17 +147,9 @@ def replay(
             session = _simulated(target, read, chosen, configurations, sweep_models, rule, seed)
         else:
             session = _live(
-                stack,
-                target,
-                protocol,
-                read,
-                chosen,
-                configurations,
-                sweep_models,
-                rule,
-                given["shapes"],
-                seed,
-            )
+                stack, target, protocol, read, chosen, configurations, sweep_models, rule,
+                given["shapes"], seed,
+            )  # fmt: skip
         run = _Run(session, observer, len(configurations) * len(speeds))
         notes = [] if read.complete else ["the end of the recording is missing"]
         if isinstance(target, Profile):
@@ -186,35 +178,18 @@ def replay(
         )  # fmt: skip
 
 
+@dataclass(frozen=True, slots=True)
 class _Session:
-    """The target of a replay.
+    """The target of a replay; `base` is without due times."""
 
-    Attributes
-    ----------
-    planned : list of Planned
-    base : Playing
-        Without due times.
-    """
-
-    def __init__(
-        self,
-        planned: list[Planned],
-        base: Playing,
-        play: _Play,
-        apply: Callable[[Configuration], None],
-        restore: Callable[[], None],
-        environment: Callable[[], Mapping[str, Any]],
-        place: Mapping[str, Any],
-        source: PointSource | None,
-    ) -> None:
-        self.planned = planned
-        self.base = base
-        self.play = play
-        self.apply = apply
-        self.restore = restore
-        self.environment = environment
-        self.place = place
-        self.source = source
+    planned: list[Planned]
+    base: Playing
+    play: _Play
+    apply: Callable[[Configuration], None]
+    restore: Callable[[], None]
+    environment: Callable[[], Mapping[str, Any]]
+    place: Mapping[str, Any]
+    source: PointSource | None
 
 
 def _live(
@@ -258,7 +233,7 @@ def _live(
         return play_live(reached, playing, on_progress)
 
     apply: Callable[[Configuration], None] = _nothing
-    restore: Callable[[], None] = _restore_nothing
+    restore: Callable[[], None] = _nothing
     source = None
     if server is not None and any(configurations):
         named = _to_sweep(models, sweep_models)
@@ -311,7 +286,7 @@ def _simulated(
 
     base = Playing(planned, [], 1.0, models, rule)
     return _Session(
-        planned, base, play, apply, _restore_nothing, lambda: profile.environment, {},
+        planned, base, play, apply, _nothing, lambda: profile.environment, {},
         PointSource(next(iter(models)), tuple(sweep_models)),
     )  # fmt: skip
 
@@ -324,11 +299,7 @@ def _tell_inputs_apart(planned: list[Planned]) -> None:
         planned[index] = replace(each, call=replace(each.call, inputs=inputs))
 
 
-def _nothing(_configuration: Configuration) -> None:
-    """Leave the models as they are."""
-
-
-def _restore_nothing() -> None:
+def _nothing(*_: object) -> None:
     """Leave the models as they are."""
 
 

@@ -69,10 +69,6 @@ class RecordingMagics(Magics):
     @argument("--inputs", action="store_true", help="keep the contents of the inputs too")
     @argument("--duration-s", type=float, metavar="S", help="record for S seconds, and wait for it")
     @argument("--request-count", type=int, metavar="N", help="or until N requests have come")
-    @argument(
-        "--past", action="store_true",
-        help="write what the server's recorder has of the last requests, and nothing that comes",
-    )  # fmt: skip
     @argument("--stop", action="store_true", help="end the recordings that this magic has begun")
     @keep_option
     @line_magic
@@ -84,7 +80,6 @@ class RecordingMagics(Magics):
 
             %triton_record traffic.jsonl --inputs
             recording = %triton_record --stop
-            %triton_record traffic.jsonl.gz --past
         """
         from nbtriton.extensions.recordings import record
 

@@ -29,7 +29,7 @@ from nbtriton.lab.perf.recording import (
 )
 from nbtriton.model.config import format_pbtxt
 from nbtriton.model.tensors import datatype_of, shape_of
-from nbtriton.runtime.engine import InferenceRequest, RequestRecord
+from nbtriton.runtime.engine import InferenceRequest
 from nbtriton.runtime.engine.interrupts import wait_in_slices
 from nbtriton.scheduling import SEQUENCE_END, SEQUENCE_START
 from nbtriton.serving.clients.base import tensor_bytes
@@ -53,7 +53,6 @@ def record(
     inputs: bool = False,
     duration_s: float | None = None,
     request_count: int | None = None,
-    past: bool = False,
 ) -> TrafficTap:
     """Record the requests that clients send to a server in a file, for `nbtriton.replay`.
 
@@ -75,15 +74,12 @@ def record(
         Record for this time, then return; Ctrl-C ends it earlier.
     request_count : int, optional
         Record this number of requests, then return.
-    past : bool
-        Write the last requests that the server's recorder still has (`nbtriton.events`), and return.
-        It has only arrivals, models, rows and ids, so sequences are refused.
 
     Returns
     -------
     TrafficTap
-        Recording until ``stop()``, the end of a ``with`` block or of the server, unless `duration_s`,
-        `request_count` or `past` is given.
+        Recording until ``stop()``, the end of a ``with`` block or of the server, unless `duration_s` or
+        `request_count` is given.
 
     Raises
     ------
@@ -103,23 +99,25 @@ def record(
     """
     chosen = [models] if isinstance(models, str) else models
     check(
-        {"server": server, "path": path, "models": chosen, "inputs": inputs, "past": past},
-        {
-            "server": SERVER, "path": PATH, "models": optional(NAMES), "inputs": SWITCH, "past": SWITCH,
-        },
+        {"server": server, "path": path, "models": chosen, "inputs": inputs,
+         "duration_s": duration_s, "request_count": request_count},
+        {"server": SERVER, "path": PATH, "models": optional(NAMES), "inputs": SWITCH,
+         "duration_s": optional(number(above=0)), "request_count": optional(whole(1))},
     )  # fmt: skip
-    _check(server, chosen, duration_s, request_count, past=past, inputs=inputs)
+    known = [model.name for model in server.models()]
+    for name in chosen or ():
+        if name not in known:
+            raise NotFoundError(
+                f"model '{name}' is not loaded, so its requests cannot be recorded",
+                hint=nearest(name, known),
+            )
     place = Path(path).expanduser()
     for tap in server.engine.dispatcher.listeners:
         if isinstance(tap, TrafficTap) and tap.path.resolve() == place.resolve():
             raise InvalidArgumentError(
                 f"a recording to '{place}' is being made", hint="stop it, or record to another file"
             )
-    requests = _past_requests(server, chosen) if past else []  # before the file is replaced
     tap = TrafficTap(server, path, chosen, inputs=inputs, limit=request_count)
-    if past:
-        tap._write_past(requests)  # noqa: SLF001
-        return tap
     server.engine.dispatcher.listen(tap)
     if duration_s is not None or request_count is not None:
         try:
@@ -128,36 +126,6 @@ def record(
             tap.interrupted = True
         tap.stop()
     return tap
-
-
-def _check(
-    server: Server,
-    models: Sequence[str] | None,
-    duration_s: float | None,
-    request_count: int | None,
-    *,
-    past: bool,
-    inputs: bool,
-) -> None:
-    known = [model.name for model in server.models()]
-    for name in models or ():
-        if name not in known:
-            raise NotFoundError(
-                f"model '{name}' is not loaded, so its requests cannot be recorded",
-                hint=nearest(name, known),
-            )
-    check(
-        {"duration_s": duration_s, "request_count": request_count},
-        {"duration_s": optional(number(above=0)), "request_count": optional(whole(1))},
-    )
-    if past and (duration_s is not None or request_count is not None):
-        raise InvalidArgumentError(
-            "past=True records nothing that is to come: leave duration_s and request_count out"
-        )
-    if past and inputs:
-        raise InvalidArgumentError(
-            "the server's recorder keeps no inputs", hint="record live traffic with inputs=True"
-        )
 
 
 class TrafficTap(Stopping):
@@ -269,15 +237,6 @@ class TrafficTap(Stopping):
             raise self.error
         return Recording.load(self.path)
 
-    def _write_past(self, requests: Sequence[RecordedRequest]) -> None:
-        """Write the given requests, and end."""
-        self.ended.set()
-        with self._writer:
-            for request in requests:
-                self._writer.add(request)
-            self._writer.end(requests[-1].at_ns if requests else 0)
-        self.requests = len(requests)
-
     def __repr__(self) -> str:
         state = "ended" if self.ended.is_set() else "recording"
         words = f"{self.path}: {state}, {self.requests + len(self._waiting)} requests"
@@ -372,31 +331,6 @@ class TrafficTap(Stopping):
         with suppress(OSError):  # the disk is full
             self._writer.close()
         self.ended.set()
-
-
-def _past_requests(server: Server, models: Sequence[str] | None) -> list[RecordedRequest]:
-    """Return the clients' requests that the server's recorder has."""
-    names = models or sorted({model.name for model in server.models()})
-    for name in names:
-        if server.config(name).HasField("sequence_batching"):
-            raise InvalidArgumentError(
-                f"model '{name}' has sequences, which the server's recorder does not keep",
-                hint="record live traffic, or name the other models",
-            )
-    found: list[RequestRecord] = []
-    for name in names:
-        try:
-            found += [each for each in server.requests(name) if not each.caller]
-        except NotFoundError:  # no request yet
-            continue
-    found.sort(key=lambda each: (each.arrival_ns, each.number))
-    return [
-        RecordedRequest(
-            each.arrival_ns - found[0].arrival_ns, each.model, -1, each.size,
-            {"request_id": each.request_id} if each.request_id else {},
-        )
-        for each in found
-    ]  # fmt: skip
 
 
 def _digest(data: bytes) -> bytes:

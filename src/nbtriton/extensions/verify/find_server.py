@@ -5,10 +5,8 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Protocol
 
@@ -38,15 +36,9 @@ class Executable:
     Parameters
     ----------
     path : Path
-    flags : tuple of str
-        Flags with the paths of its backends.
-    libraries : tuple of Path
-        Further folders of shared libraries.
     """
 
     path: Path
-    flags: tuple[str, ...] = ()
-    libraries: tuple[Path, ...] = ()
 
     @contextlib.contextmanager
     def server(
@@ -56,10 +48,7 @@ class Executable:
         environment = dict(os.environ)
         if python is not None:
             environment["PATH"] = f"{python / 'bin'}:{environment.get('PATH', '')}"
-        if self.libraries:
-            path = environment.get("LD_LIBRARY_PATH", "")
-            environment["LD_LIBRARY_PATH"] = ":".join([*map(str, self.libraries), path])
-        with launch([str(self.path), *self.flags, *flags], repository, environment) as server:
+        with launch([str(self.path), *flags], repository, environment) as server:
             yield server
 
     def shared_python(self, directory: Path) -> Path | None:  # noqa: ARG002 - another kind has one
@@ -74,8 +63,7 @@ def find_server(where: RealServer | Path | str | None = None) -> RealServer:
     ----------
     where : path, ``"install"``, or a server, optional
         A ``tritonserver`` executable, or a directory of `ensure_reference`; ``"install"`` installs
-        one (150 MB of downloads, once). By default the one on the PATH, else one installed before,
-        else that of an installed ``nvidia-pytriton``.
+        one (150 MB of downloads, once). By default the one on the PATH, else one installed before.
 
     Raises
     ------
@@ -98,12 +86,8 @@ def find_server(where: RealServer | Path | str | None = None) -> RealServer:
     reference = Reference(default_directory())
     if reference.is_installed:
         return reference
-    packaged = _in_package()
-    if packaged is not None:
-        return packaged
     raise UnavailableError(
-        "no tritonserver was found: not on the PATH, none was set up before, and nvidia-pytriton "
-        "is not installed",
+        "no tritonserver was found: not on the PATH, and none was set up before",
         hint='reference="install" sets one up (a minute, 150 MB), or give its path',
     )
 
@@ -115,25 +99,4 @@ def _server_at(path: Path) -> RealServer:
         return Reference(path)
     raise NotFoundError(
         f"'{path}' is neither a tritonserver executable nor a directory where one was set up"
-    )
-
-
-def _in_package() -> Executable | None:
-    """Return the server of an installed nvidia-pytriton with a stub for this Python."""
-    spec = find_spec("pytriton")
-    if spec is None or spec.origin is None:
-        return None
-    triton = Path(spec.origin).parent / "tritonserver"
-    version = f"{sys.version_info[0]}.{sys.version_info[1]}"
-    stub = triton / "python_backend_stubs" / version / "triton_python_backend_stub"
-    if not stub.exists():
-        return None
-    # As in the package, the stub is chosen when the server starts.
-    backends = default_directory().parent / f"pytriton-backends-{version}"
-    shutil.copytree(triton / "backends", backends, dirs_exist_ok=True)
-    shutil.copy2(stub, backends / "python")
-    return Executable(
-        triton / "bin" / "tritonserver",
-        (f"--backend-directory={backends}", f"--cache-directory={triton / 'caches'}"),
-        (triton.parent.parent / "nvidia_pytriton.libs",),
     )
