@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Unpack
 
 from nbtriton.common.errors import InvalidArgumentError, NotFoundError, nearest
@@ -340,53 +341,30 @@ ensemble_scheduling {
 """
 
 
-def _two_models() -> Scenario:
-    return _named(
-        "Two models at once", "models", [_model("detect"), _model("classify")],
+# The figures of well-known scheduling rules; each is made on demand.
+SCENARIOS: Mapping[str, Callable[[], Scenario]] = {
+    "two_models": partial(
+        _named, "Two models at once", "models", [_model("detect"), _model("classify")],
         "0@detect 0@classify", {"detect": 30.0, "classify": 20.0},
-    )  # fmt: skip
-
-
-def _one_instance() -> Scenario:
-    return _named("One instance serialises", "waiting", _model("slow"), "0 0 0 0", 20.0)
-
-
-def _three_instances() -> Scenario:
-    return _named(
-        "Three instances, and a fourth request waits", "waiting", _model("slow", instances=3),
+    ),
+    "one_instance": partial(
+        _named, "One instance serialises", "waiting", _model("slow"), "0 0 0 0", 20.0
+    ),
+    "three_instances": partial(
+        _named, "Three instances, and a fourth request waits", "waiting", _model("slow", instances=3),
         "0 0 0 0", 20.0,
-    )  # fmt: skip
-
-
-def _batch_forms() -> Scenario:
-    return _named(
-        "A batch forms while another one runs", "gathering",
+    ),
+    "batch_forms": partial(
+        _named, "A batch forms while another one runs", "gathering",
         _model("slow", "dynamic_batching { }"), "0 5 10 15 35", 20.0,
-    )  # fmt: skip
-
-
-def _sequence_slots() -> Scenario:
-    return _named(
-        "Sequence slots fill", "slots",
-        _model("chat", "sequence_batching { direct { } }", rows=2),
-        "0#A 0#B 5#C 20#A 20#B 25#C 45#B", 15.0,
-    )  # fmt: skip
-
-
-def _ensemble_request() -> Scenario:
-    return _named(
-        "The six moments of an ensemble request", "ensemble",
+    ),
+    "sequence_slots": partial(
+        _named, "Sequence slots fill", "slots",
+        _model("chat", "sequence_batching { direct { } }", rows=2), "0#A 0#B 5#C 20#A 20#B 25#C 45#B", 15.0,
+    ),
+    "ensemble_request": partial(
+        _named, "The six moments of an ensemble request", "ensemble",
         [_PIPELINE, _model("preprocess"), _model("classification"), _model("segmentation")],
         "0", {"preprocess": 10.0, "classification": 20.0, "segmentation": 40.0},
-    )  # fmt: skip
-
-
-# The figures of well-known scheduling rules; each is made on demand.
-SCENARIOS = {
-    "two_models": _two_models,
-    "one_instance": _one_instance,
-    "three_instances": _three_instances,
-    "batch_forms": _batch_forms,
-    "sequence_slots": _sequence_slots,
-    "ensemble_request": _ensemble_request,
-}
+    ),
+}  # fmt: skip

@@ -16,6 +16,7 @@ from nbtriton.extensions.lessons.stage import (
     FigurePicture,
     FigureRequest,
     Stage,
+    rect,
     stage_floor,
 )
 
@@ -89,9 +90,7 @@ def _timeline(
         y += max(len(own) * _ROW_H, _ROW_H) + 4
         for lane, name in enumerate(model.instances):
             parts.append(text(left - 8, y + 16, shortened(name, left - 20, 11), 11, "muted", "end"))
-            parts.append(
-                shape("rect", x=left, y=y, width=room, height=_LANE_H, rx=2, **ink("panel", "line"))
-            )
+            parts.append(rect(left, y, room, _LANE_H, **ink("panel", "line")))
             for batch in picture.batches:
                 if batch.model == at and batch.lane == lane:
                     parts += _bar(batch, x, y)
@@ -130,24 +129,13 @@ def _life(one: FigureRequest, x: _Scale, y: float, *, open_: bool) -> Shape:
     wide = text_width(one.label, 11) + 8
     parts: list[Shape] = [shape("title", one.title)]
     if not open_:
-        parts.append(
-            shape(
-                "rect",
-                x=left,
-                y=y + 6,
-                width=max(0.0, end - left),
-                height=3,
-                opacity=0.5,
-                **ink(role),
-            )
-        )
+        ran = max(0.0, end - left)
+        parts.append(rect(left, y + 6, ran, 3, rx=None, opacity=0.5, **ink(role)))
         if left - begin > 1:
+            waited = left - begin
             parts.append(
-                shape(
-                    "rect", x=begin, y=y + 4, width=left - begin, height=7, data_role="wait",
-                    **ink("bg", role),
-                )
-            )  # fmt: skip
+                rect(begin, y + 4, waited, 7, rx=None, data_role="wait", **ink("bg", role))
+            )
     # The number stands at the arrival, before it where there is room.
     parts.append(shape("circle", cx=begin, cy=y + 7.5, r=4, data_role="arrival", **ink(role, role)))
     parts.append(
@@ -174,10 +162,9 @@ def _bar(batch: FigureBatch, x: _Scale, y: float) -> list[Shape]:
         f"{measure(batch.begin_ms)} to {measure(batch.end_ms)} ms"
     )
     parts = [
-        shape(
-            "rect", shape("title", title), x=begin, y=y + 2, width=width, height=_LANE_H - 4, rx=2,
-            opacity=0.4, data_role="batch", data_reason=batch.mark.letter,
-            **ink(batch.mark.role, batch.mark.role),
+        rect(
+            begin, y + 2, width, _LANE_H - 4, shape("title", title), opacity=0.4, data_role="batch",
+            data_reason=batch.mark.letter, **ink(batch.mark.role, batch.mark.role),
         )
     ]  # fmt: skip
     words = (f"{batch.mark.letter}  {who}", f"{batch.mark.letter} {batch.rows}", batch.mark.letter)
@@ -200,11 +187,9 @@ def _slot(
             span[1] = max(span[1], one.answered_ms)
     for who, (first, last) in spans.items():
         begin, end = x(first), x(last)
+        title = shape("title", f"slot {slot}: sequence {who}")
         parts.append(
-            shape(
-                "rect", shape("title", f"slot {slot}: sequence {who}"), x=begin, y=y, width=end - begin,
-                height=_ROW_H - 1, opacity=0.3, data_role="slot", **ink("s5", "s5"),
-            )
+            rect(begin, y, end - begin, _ROW_H - 1, title, rx=None, opacity=0.3, data_role="slot", **ink("s5", "s5"))
         )  # fmt: skip
         if text_width(who, 11) + 4 <= end - begin:
             parts.append(text((begin + end) / 2, y + 12, who, 11, "fg", "middle"))
@@ -217,10 +202,7 @@ def _legend(picture: FigurePicture, width: float, y: float) -> tuple[list[Shape]
     for mark in sorted(marks.values(), key=lambda one: one.letter):
         for at, line in enumerate(wrapped(mark.words, width - 60, 11, bold=False)):
             if not at:
-                parts.append(
-                    shape("rect", x=16, y=y - 1, width=16, height=14, rx=2, opacity=0.4,
-                          **ink(mark.role, mark.role))
-                )  # fmt: skip
+                parts.append(rect(16, y - 1, 16, 14, opacity=0.4, **ink(mark.role, mark.role)))
                 parts.append(text(24, y + 10, mark.letter, 11, "fg", "middle", bold=True))
             parts.append(text(40, y + 10, line, 11, "fg"))
             y += 18

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from nbtriton.drawing.scene import Shape, ink, shape, shortened, text, text_width
 from nbtriton.drawing.timeline import Mark
@@ -116,6 +117,19 @@ _TOKEN, _GAP = 24.0, 4.0
 _STAMP_H = 32.0
 
 
+def rect(
+    x: float,
+    y: float,
+    width: float,
+    height: float,
+    *inside: Shape,
+    rx: float | None = 2,
+    **attributes: Any,
+) -> Shape:
+    """Return a rectangle."""
+    return shape("rect", *inside, x=x, y=y, width=width, height=height, rx=rx, **attributes)
+
+
 def stage_floor(
     picture: FigurePicture, width: float, top: float
 ) -> tuple[list[Shape], list[list[list[float]]], float]:
@@ -151,10 +165,7 @@ def stage_floor(
             parts += _box(box_x, box_y, box_w, box_h, name)
             for slot in range(model.slots):
                 line = box_y + _STAMP_H + slot * (_TOKEN + _GAP)
-                parts.append(
-                    shape("rect", x=box_x + 4, y=line, width=box_w - 8, height=_TOKEN + 2, rx=2,
-                          **ink("bg", "line"))
-                )  # fmt: skip
+                parts.append(rect(box_x + 4, line, box_w - 8, _TOKEN + 2, **ink("bg", "line")))
                 parts.append(
                     text(box_x + box_w - 10, line + 17, f"slot {slot}", 11, "muted", "end")
                 )
@@ -168,7 +179,7 @@ def stage_floor(
 
 def _box(x: float, y: float, width: float, height: float, name: str) -> list[Shape]:
     return [
-        shape("rect", x=x, y=y, width=width, height=height, rx=6, **ink("panel", "line")),
+        rect(x, y, width, height, rx=6, **ink("panel", "line")),
         text(x + 8, y + 14, shortened(name, width - 16, 11), 11, "muted"),
     ]
 
@@ -179,7 +190,7 @@ def _token(one: FigureRequest, number: int) -> Shape:
     return shape(
         "g",
         shape("title", one.title),
-        shape("rect", x=0, y=0, width=wide, height=_TOKEN, rx=5, **ink("bg", role), stroke_width=2),
+        rect(0, 0, wide, _TOKEN, rx=5, **ink("bg", role), stroke_width=2),
         text(wide / 2, 16.5, one.label, 12, "fg", "middle", bold=True),
         class_="nbt-token",
         data_token=number,
@@ -199,10 +210,8 @@ def _reason_labels(
         parts.append(
             shape(
                 "g",
-                shape("rect", x=x, y=y, width=width, height=height, rx=6,
-                      stroke_width=2, **ink(None, batch.mark.role)),
-                shape("rect", x=x + 6, y=y + 17, width=16, height=14, rx=2, opacity=0.4,
-                      **ink(batch.mark.role, batch.mark.role)),
+                rect(x, y, width, height, rx=6, stroke_width=2, **ink(None, batch.mark.role)),
+                rect(x + 6, y + 17, 16, 14, opacity=0.4, **ink(batch.mark.role, batch.mark.role)),
                 text(x + 14, y + 28, batch.mark.letter, 11, "fg", "middle", bold=True),
                 text(x + 28, y + 28, words, 11, "fg"),
                 class_="nbt-reason", data_from=batch.leave, data_until=batch.end,
