@@ -138,23 +138,23 @@ def _batch(
     )
 
 
+_COLUMNS = (
+    "model", "instance", "at_ms", "end_ms", "rows", "requests", "waited_ms", "reason", "why",
+)  # fmt: skip
+
+
 def batch_rows(scenario_run: ScenarioRun) -> list[dict[str, Any]]:
     """Return a row for each batch, in the order in which they left."""
-    labels = labels_of(scenario_run)
-    return [
-        {
-            "model": one.model,
-            "instance": one.instance,
-            "at_ms": scenario_run.ms(one.start_ns),
-            "end_ms": scenario_run.ms(one.end_ns),
-            "rows": one.batch_size,
-            "requests": [labels[one.model, number] for number in one.requests],
-            "waited_ms": one.queue_ns / 1e6,
-            "reason": one.reason,
-            "why": mark_of(one).words,
-        }
+    labels, ms_of = labels_of(scenario_run), scenario_run.ms
+    found = (
+        (
+            one.model, one.instance, ms_of(one.start_ns), ms_of(one.end_ns), one.batch_size,
+            [labels[one.model, number] for number in one.requests],
+            one.queue_ns / 1e6, one.reason, mark_of(one).words,
+        )
         for one in scenario_run.batches
-    ]
+    )  # fmt: skip
+    return [dict(zip(_COLUMNS, row, strict=True)) for row in found]
 
 
 def batch_frame(scenario_run: ScenarioRun) -> pd.DataFrame:
@@ -162,15 +162,4 @@ def batch_frame(scenario_run: ScenarioRun) -> pd.DataFrame:
     with needed("a figure's table of batches"):
         import pandas as pd
 
-    columns = (
-        "model",
-        "instance",
-        "at_ms",
-        "end_ms",
-        "rows",
-        "requests",
-        "waited_ms",
-        "reason",
-        "why",
-    )
-    return pd.DataFrame(batch_rows(scenario_run), columns=list(columns))
+    return pd.DataFrame(batch_rows(scenario_run), columns=list(_COLUMNS))

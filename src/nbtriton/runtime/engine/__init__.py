@@ -38,35 +38,24 @@ if TYPE_CHECKING:
 
 # Where each public name lives.
 _PLACES = {
-    "Activity": "diagnostics.tracing",
-    "ArrivalListener": "core.dispatch",
-    "BARE_FINAL": "core.request",
-    "BatchRecord": "core.snapshot",
-    "CODE_TEXTS": "lifecycle.loading",
-    "Change": "core.snapshot",
-    "Completion": "core.execution",
-    "Engine": "engine",
-    "InferenceFuture": "inference",
-    "InferenceRequest": "core.request",
-    "InferenceResult": "inference",
-    "InstanceSnapshot": "core.snapshot",
-    "JoinBatch": "core.request",
-    "ModelHandle": "server",
-    "ModelHistorySnapshot": "core.snapshot",
-    "ModelSignature": "core.runtime",
-    "ModelSnapshot": "core.snapshot",
-    "Moment": "core.snapshot",
-    "RequestRecord": "core.snapshot",
-    "RequestTiming": "core.execution",
-    "Server": "server",
-    "ServerHistory": "core.snapshot",
-    "ServerSnapshot": "core.snapshot",
-    "SpanContext": "diagnostics.tracing",
-    "Submission": "core.dispatch",
-    "TensorActivity": "diagnostics.tracing",
-    "Trace": "diagnostics.tracing",
-    "TraceSample": "diagnostics.tracing",
-}
+    name: module
+    for module, names in {
+        "core.dispatch": ("ArrivalListener", "Submission"),
+        "core.execution": ("Completion", "RequestTiming"),
+        "core.request": ("BARE_FINAL", "InferenceRequest", "JoinBatch"),
+        "core.runtime": ("ModelSignature",),
+        "core.snapshot": (
+            "BatchRecord", "Change", "InstanceSnapshot", "ModelHistorySnapshot", "ModelSnapshot", "Moment",
+            "RequestRecord", "ServerHistory", "ServerSnapshot",
+        ),
+        "diagnostics.tracing": ("Activity", "SpanContext", "TensorActivity", "Trace", "TraceSample"),
+        "engine": ("Engine",),
+        "inference": ("InferenceFuture", "InferenceResult"),
+        "lifecycle.loading": ("CODE_TEXTS",),
+        "server": ("ModelHandle", "Server"),
+    }.items()
+    for name in names
+}  # fmt: skip
 
 __all__ = list(_PLACES)
 if not TYPE_CHECKING:  # which would take any name for one of ours

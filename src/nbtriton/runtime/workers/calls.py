@@ -30,8 +30,9 @@ if TYPE_CHECKING:
 
 
 _log = logging.getLogger("nbtriton.runtime.workers")
-# Questions whose answers may take long.
-_SLOW = ("is_model_ready", "load_model", "unload_model")
+# Questions that the server answers; all but the last may take long.
+_OF_SERVER = ("is_model_ready", "load_model", "unload_model", "is_decoupled")
+_SLOW = _OF_SERVER[:3]
 
 
 class ServerCalls:
@@ -250,7 +251,8 @@ class ServerCalls:
 
     def _answer(self, number: int, what: str, arguments: Sequence[Any], lane: Channel) -> None:
         try:
-            value = getattr(self, f"_ask_{what}")(*arguments)
+            of = self._any_server() if what in _OF_SERVER else self
+            value = getattr(of, what)(*arguments)
         except KeyboardInterrupt:
             lane.send((protocol.ANSWER, number, False, None, None))
         except Exception as error:
@@ -260,30 +262,19 @@ class ServerCalls:
             with suppress(ChannelClosed):
                 lane.send((protocol.ANSWER, number, True, value, None))
 
-    def _ask_is_model_ready(self, name: str, version: int) -> bool:
-        return self._any_server().is_model_ready(name, version)
-
-    def _ask_is_decoupled(self, name: str, version: int) -> bool:
-        return self._any_server().is_decoupled(name, version)
-
-    def _ask_load_model(self, name: str, config: str, files: Any) -> None:
-        self._any_server().load_model(name, config, files)
-
-    def _ask_unload_model(self, name: str, dependents: bool) -> None:
-        self._any_server().unload_model(name, dependents)
-
-    def _ask_family(self, name: str, description: str, kind: int) -> tuple[int, int]:
+    def family(self, name: str, description: str, kind: int) -> tuple[int, int]:
+        """Return the number and the kind of a family of metrics."""
         family = family_of(self.server, name, description, MetricKind(kind))
         return self._number(self._families, family), int(family.kind)
 
-    def _ask_sample(
-        self, family: int, labels: Sequence[Sequence[str]], bounds: Sequence[float]
-    ) -> int:
+    def sample(self, family: int, labels: Sequence[Sequence[str]], bounds: Sequence[float]) -> int:
+        """Return the number of a family's value with these labels."""
         key = tuple((str(name), str(value)) for name, value in labels)
         sample = self._families[family].sample(key, tuple(bounds))
         return self._number(self._samples, sample)
 
-    def _ask_value(self, sample: int) -> float:
+    def value(self, sample: int) -> float:
+        """Return the value of a counter or a gauge."""
         return self._samples[sample].read()
 
     def _number(self, table: dict[int, Any], value: Any) -> int:

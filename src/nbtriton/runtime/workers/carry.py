@@ -7,7 +7,6 @@ imports these modules from the same places as this process.
 
 from __future__ import annotations
 
-import ast
 import dis
 import functools
 import io
@@ -19,7 +18,6 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from inspect import getattr_static
 from pathlib import Path
 from types import CellType, CodeType, FunctionType, GeneratorType, ModuleType, TracebackType
 from typing import Any, Final, NamedTuple
@@ -121,7 +119,8 @@ class _LiveError(Exception):
 
 def _dumps(thing: object) -> tuple[bytes, set[str]]:
     """Pickle objects of the notebook by value; return also the files of their code."""
-    pickler, buffer = _pickler()
+    buffer = io.BytesIO()
+    pickler = _pickler_class()(buffer)
     pickler.dump(thing)
     return buffer.getvalue(), pickler.files
 
@@ -146,11 +145,6 @@ def _pickler_class() -> Any:
             return super().reducer_override(obj)
 
     return Pickler
-
-
-def _pickler() -> tuple[Any, io.BytesIO]:
-    buffer = io.BytesIO()
-    return _pickler_class()(buffer), buffer
 
 
 def _cached(function: Callable[..., Any], parameters: Mapping[str, Any]) -> Callable[..., Any]:
@@ -266,7 +260,7 @@ def _uses(thing: object) -> Iterator[_Use]:
             if isinstance(member, FunctionType):
                 yield from _uses_of_function(member)
             elif not name.startswith("__"):
-                yield _Use(f"{thing.__name__}.{name}", value, *_line_in_class(thing, name))
+                yield _Use(f"{thing.__name__}.{name}", value, "", 0)
 
 
 def _uses_of_function(function: FunctionType) -> Iterator[_Use]:
@@ -303,24 +297,6 @@ def _loads(code: CodeType) -> Iterator[tuple[str, str, int]]:
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
             yield from _loads(constant)
-
-
-def _line_in_class(cls: type, name: str) -> tuple[str, int]:
-    """Return file and line of the assignment to a class's attribute; line 0 if not found."""
-    methods = (getattr_static(cls, key) for key in vars(cls))
-    codes = (getattr(getattr(m, "__func__", m), "__code__", None) for m in methods)
-    file = next((code.co_filename for code in codes if code is not None), "")
-    try:
-        tree = ast.parse("".join(linecache.getlines(file)))
-    except SyntaxError:
-        return file, 0
-    for node in ast.walk(tree):
-        if isinstance(node, ast.ClassDef) and node.name == cls.__name__:
-            for line in node.body:
-                targets = line.targets if isinstance(line, ast.Assign) else ()
-                if any(isinstance(t, ast.Name) and t.id == name for t in targets):
-                    return file, line.lineno
-    return file, 0
 
 
 def _cell(file: str) -> str:
