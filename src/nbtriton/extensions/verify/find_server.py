@@ -8,25 +8,11 @@ import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import TypeAlias
 
 from nbtriton.common.errors import NotFoundError, UnavailableError
 from nbtriton.extensions.verify.install import ensure_reference
 from nbtriton.extensions.verify.reference import Reference, RunningServer, default_directory, launch
-
-
-class RealServer(Protocol):
-    """Interface of a tritonserver that can serve a repository."""
-
-    def server(
-        self, repository: Path | str, *flags: str, python: Path | None = None
-    ) -> contextlib.AbstractContextManager[RunningServer]:
-        """Run it until the block ends; see `Reference.server`."""
-        ...
-
-    def shared_python(self, directory: Path) -> Path | None:
-        """Make an environment with the notebook's packages for the python backend, if possible."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +40,9 @@ class Executable:
     def shared_python(self, directory: Path) -> Path | None:  # noqa: ARG002 - another kind has one
         """Return None: it has its own Python."""
         return None
+
+
+RealServer: TypeAlias = Executable | Reference
 
 
 def find_server(where: RealServer | Path | str | None = None) -> RealServer:

@@ -244,8 +244,6 @@ def _work(run: Callable[..., None], message: dict[str, Any], descriptors: list[i
         os.chdir(message["directory"])
     if message["path"] is not None:
         sys.path[:] = message["path"]
-    if message["processors"] is not None and hasattr(os, "sched_setaffinity"):
-        os.sched_setaffinity(0, message["processors"])
     _control(_PR_SET_NAME, f"nbt {message['name']}".encode())  # for ps and top
     _prefer_as_victim()
     _seed()

@@ -15,7 +15,7 @@ import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 from time import monotonic
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from nbtriton.backends.forking import after_fork, per_process
 from nbtriton.common.errors import InternalError
@@ -68,16 +68,11 @@ class Interpreter:
         return variables | dict(self.environment)
 
 
-class Forked(Protocol):
-    """A worker, for its fork server."""
+class Forked:
+    """A worker, for its fork server; by itself one without a waiting caller, which is killed at its start."""
 
-    @property
-    def outputs(self) -> tuple[OutputPipe, ...]: ...
-
-    @property
-    def pid(self) -> int:
-        """Its process id; 0 before its start."""
-        ...
+    pid = 0  # before its start
+    outputs: tuple[OutputPipe, ...] = ()
 
     def started(self, pid: int) -> None:
         """Handle the start."""
@@ -87,22 +82,6 @@ class Forked(Protocol):
 
     def in_child(self) -> None:
         """Close the copies in a forked child of this process."""
-
-
-class _Abandoned:
-    """A worker without a waiting caller: killed at its start."""
-
-    outputs: tuple[OutputPipe, ...] = ()
-    pid = 0
-
-    def started(self, pid: int) -> None:
-        """Handle the start."""
-
-    def ended(self, code: int | None, reason: str = "") -> None:
-        """Handle the end."""
-
-    def in_child(self) -> None:
-        """Close nothing."""
 
 
 class ForkServer:
@@ -200,7 +179,7 @@ class ForkServer:
             known = self._workers.get(worker)
             if known is None or known.pid:
                 return
-            self._workers[worker] = _Abandoned()
+            self._workers[worker] = Forked()
             with contextlib.suppress(OSError):  # after its start
                 send_message(self._connection, {"signal": [worker, signal.SIGKILL]})
         known.ended(None, "no answer in time")

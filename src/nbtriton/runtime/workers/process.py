@@ -12,15 +12,15 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final
 
 from nbtriton.backends.python.isolation.imports import model_folders
 from nbtriton.common.errors import InternalError
 from nbtriton.runtime.workers.launching import (
+    Forked,
     ForkServer,
     Interpreter,
     OutputPipe,
@@ -60,15 +60,13 @@ class WorkerExit:
             return f"killed (signal {-self.code})"
 
 
-class WorkerProcess:
+class WorkerProcess(Forked):
     """One worker: its connections and its end.
 
     Parameters
     ----------
     name : str
         Of the instance.
-    on_end : callable, optional
-        Called once with the `WorkerExit`, on a thread that must not be blocked.
 
     Attributes
     ----------
@@ -80,12 +78,11 @@ class WorkerProcess:
         None while it runs.
     """
 
-    def __init__(self, name: str, on_end: Callable[[WorkerExit], None] | None) -> None:
+    def __init__(self, name: str) -> None:
         self.name = name
         self.pid = 0
         self.exit: WorkerExit | None = None
         self.reason = ""
-        self._on_end = on_end
         self._settled = threading.Event()  # started, or ended without a start
         self._ended = threading.Event()
         self._forked = False
@@ -175,14 +172,9 @@ class WorkerProcess:
         self.reason = reason
         for output in self.outputs:
             output.close()
-        ended = self.exit = None if code is None or not self.pid else WorkerExit(code)
+        self.exit = None if code is None or not self.pid else WorkerExit(code)
         self._settled.set()
         self._shut_down()
-        if ended is not None and self._on_end is not None:
-            try:
-                self._on_end(ended)
-            except Exception:
-                _log.exception("the end of %s was not handled", self.name)
         self._ended.set()
 
     def in_child(self) -> None:
@@ -200,9 +192,6 @@ def start_worker(
     *,
     interpreter: Interpreter | None = None,
     environment: Mapping[str, str] | None = None,
-    processors: Collection[int] | None = None,
-    directory: Path | None = None,
-    on_end: Callable[[WorkerExit], None] | None = None,
 ) -> WorkerProcess:
     """Start a worker; it runs after the return.
 
@@ -214,12 +203,6 @@ def start_worker(
         By default the kernel's own.
     environment : mapping of str to str, optional
         Variables in addition to the kernel's. (OpenBLAS reads its own earlier: it has one thread.)
-    processors : collection of int, optional
-        The numbers of processors that the worker may use; by default the kernel's.
-    directory : Path, optional
-        Its working directory; by default the kernel's.
-    on_end : callable, optional
-        Called once with the `WorkerExit`, on a thread that must not be blocked.
 
     Raises
     ------
@@ -227,14 +210,13 @@ def start_worker(
         The interpreter could not be started, or a worker's imports fail; the text has its output.
     """
     interpreter = interpreter or Interpreter()
-    worker = WorkerProcess(name, on_end)
+    worker = WorkerProcess(name)
     worker.request(
         interpreter,
         {
             "name": name,
             "environment": interpreter.variables() | dict(environment or {}),
-            "processors": None if processors is None else sorted(processors),
-            "directory": os.fspath(directory or _here()),
+            "directory": _here(),
             "path": _path() if interpreter.path is None else None,
         },
     )
