@@ -35,13 +35,6 @@ _DEVICE_ALLOCATOR = "session.use_device_allocator_for_initializers"
 # `optimization.graph.level`; every other value means all optimizations.
 _LEVELS = {-1: "ORT_ENABLE_BASIC", 1: "ORT_ENABLE_EXTENDED", 2: "ORT_DISABLE_ALL"}
 
-# Deprecated parameters of the CUDA provider, with the meanings of 0, 1, …; None for a value as it is.
-_CUDA_PARAMETERS: dict[str, tuple[str, ...] | None] = {
-    "cudnn_conv_algo_search": ("EXHAUSTIVE", "HEURISTIC", "DEFAULT"),
-    "arena_extend_strategy": ("kNextPowerOfTwo", "kSameAsRequested"),
-    "gpu_mem_limit": None,
-    "do_copy_in_default_stream": None,
-}
 _TENSORRT_KEYS = {
     "max_workspace_size_bytes": "trt_max_workspace_size",
     "int8_calibration_table_name": "trt_int8_calibration_table_name",
@@ -195,19 +188,6 @@ def _on_gpu(config: ModelConfig, device_id: int) -> list[tuple[str, dict[str, st
             "onnxruntime has no CUDA execution provider",
             hint="KIND_CPU runs it on the host; pip install onnxruntime-gpu brings CUDA",
         )
-    for key, meanings in _CUDA_PARAMETERS.items():
-        if key not in config.parameters:
-            continue
-        if meanings is None:
-            cuda[key] = config.parameters[key].string_value
-            continue
-        choice = integer_parameter(config, key)
-        if not 0 <= choice < len(meanings):
-            raise InvalidArgumentError(
-                f"unsupported {key} value '{choice}' is requested",
-                hint=", ".join(f"{index} is {name}" for index, name in enumerate(meanings)),
-            )
-        cuda[key] = meanings[choice]
     return [*chosen, (CUDA, cuda)]
 
 
