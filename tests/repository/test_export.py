@@ -394,22 +394,6 @@ def test_an_estimator_gets_the_columns_that_it_was_trained_with(server, tmp_path
         same(server, other, "e", {"INPUT": frame.to_numpy()})
 
 
-def test_a_pipeline_of_transformers_says_how_it_is_exported(server, tmp_path):
-    class Pipeline:
-        """The interface of `transformers.Pipeline`, whose `forward` makes no torch module of it."""
-
-        task, tokenizer, forward = "text-classification", None, None
-
-        def __call__(self, texts):
-            return [{"score": float(len(text))} for text in texts]
-
-    server.load("max_batch_size: 8", Pipeline(), name="hf")
-    with pytest.raises(UnsupportedError, match="'hf' is a pipeline of transformers") as caught:
-        server.export(tmp_path)
-    assert "save_pretrained" in caught.value.hint
-    assert "pipeline('text-classification', 'FOLDER')" in caught.value.hint
-
-
 def test_an_object_of_the_notebook_is_not_written(server, tmp_path):
     class Estimator:
         n_features_in_ = 4
