@@ -46,7 +46,11 @@ def repository(tmp_path: Path) -> Repository:
 CASES = {
     "a TensorRT plan": ('platform: "tensorrt_plan"', {"1/model.plan": b"plan"}, "tensorrt"),
     "a plan without a platform": ("max_batch_size: 8", {"1/model.plan": b"plan"}, "tensorrt"),
-    "a SavedModel": ('platform: "tensorflow_savedmodel"', {"1/model.savedmodel": b"tf"}, "tensorflow"),
+    "a SavedModel": (
+        'platform: "tensorflow_savedmodel"',
+        {"1/model.savedmodel": b"tf"},
+        "tensorflow",
+    ),
     "a DALI pipeline": ('backend: "dali"', {"1/model.dali": b"dali"}, "dali"),
     "Triton's C++ BLS backend": ('backend: "bls"', {}, "bls"),
     "vLLM": ('backend: "vllm"', {"1/model.json": b"{}"}, "vllm"),
