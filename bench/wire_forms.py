@@ -26,7 +26,7 @@ from bench.models import READ_ONLY, Model, python_model, write
 from bench.processes import family
 from bench.session import Session
 from nbtriton import SharedMemoryPool
-from nbtriton.extensions.verify.running import RunningServer
+from nbtriton.extensions.verify.reference import RunningServer
 from nbtriton.serving.clients.base import Client
 from nbtriton.serving.clients.grpc import GrpcClient
 from nbtriton.serving.clients.http import HttpClient

@@ -123,7 +123,7 @@ def rect(
     width: float,
     height: float,
     *inside: Shape,
-    rx: float | None = 2,
+    rx: Any = 2,
     **attributes: Any,
 ) -> Shape:
     """Return a rectangle."""
