@@ -22,7 +22,7 @@ import numpy as np
 
 import nbtriton as nt
 from bench.machine import commit, machine
-from nbtriton.backends.devices import visible_gpus
+from nbtriton.backends.devices.device_set import visible_gpus
 from nbtriton.common.errors import LoadError, TritonError
 
 __all__ = ["CHECKS", "main", "rehearse"]

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from nbtriton.common import __version__, entries
 
 if TYPE_CHECKING:
-    from nbtriton.backends.devices import SimulatedGPUs as SimulatedGPUs
+    from nbtriton.backends.devices.settings import SimulatedGPUs as SimulatedGPUs
     from nbtriton.common.errors import ConfigWarning as ConfigWarning
     from nbtriton.common.errors import LoadWarning as LoadWarning
     from nbtriton.common.errors import TritonError as TritonError
@@ -88,7 +88,7 @@ _PUBLIC = {
     "Profile": "nbtriton.lab.simulate",
     "Server": "nbtriton.serving.server",
     "SharedMemoryPool": "nbtriton.serving.clients.shared_memory",
-    "SimulatedGPUs": "nbtriton.backends.devices",
+    "SimulatedGPUs": "nbtriton.backends.devices.settings",
     "TritonError": "nbtriton.common.errors",
     "Tuning": "nbtriton.lab.simulate",
     "compare": "nbtriton.lab.perf",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from bench import gpu
-from nbtriton.backends.devices import visible_gpus
+from nbtriton.backends.devices.device_set import visible_gpus
 
 
 @pytest.mark.medium

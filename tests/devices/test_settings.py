@@ -2,7 +2,8 @@
 
 import pytest
 
-from nbtriton.backends.devices import DeviceSet, SimulatedGPUs, checked_gpus
+from nbtriton.backends.devices.device_set import DeviceSet, checked_gpus
+from nbtriton.backends.devices.settings import SimulatedGPUs
 from nbtriton.common.errors import InvalidArgumentError
 
 

@@ -8,7 +8,9 @@ import pytest
 
 from nbtriton.backends.core.place import Place
 from nbtriton.backends.core.synchronize import copies_of
-from nbtriton.backends.devices import CopyLedger, OutOfMemoryError, SimulatedGPUs
+from nbtriton.backends.devices.base import OutOfMemoryError
+from nbtriton.backends.devices.ledger import CopyLedger
+from nbtriton.backends.devices.settings import SimulatedGPUs
 from nbtriton.backends.devices.simulated import SimulatedDevice
 from nbtriton.backends.devices.simulated_streams import SimulatedEvent, UnorderedError
 from tests.devices.virtual import VirtualClock

@@ -15,7 +15,8 @@ from heapq import heappop, heappush
 import numpy as np
 
 from nbtriton.backends.core.place import Place
-from nbtriton.backends.devices import CopyLedger, SimulatedGPUs
+from nbtriton.backends.devices.ledger import CopyLedger
+from nbtriton.backends.devices.settings import SimulatedGPUs
 from nbtriton.backends.devices.simulated import SimulatedDevice
 from tests.devices.virtual import VirtualClock
 

@@ -21,20 +21,8 @@ if TYPE_CHECKING:
     from nbtriton.model.config import ModelConfig
     from nbtriton.model.tensors import Array
 
-__all__ = [
-    "BACKEND_DIRECTORY",
-    "SETTINGS_OF_ALL",
-    "WAY_OUT",
-    "Backend",
-    "BackendInstance",
-    "BackendRequest",
-    "BatchTimer",
-    "InstanceContext",
-    "ModelContext",
-    "RequestOptions",
-    "Response",
-    "ServerHandle",
-]
+# Passed on: what a backend needs beside the classes here.
+__all__ = ["BatchTimer", "RequestOptions", "Response"]
 
 
 # The folder of Python-based backends: ``--backend-directory`` is a setting of all backends.

@@ -10,7 +10,7 @@ from nbtriton.options.table import Option, table_of
 from nbtriton.options.triton import backend_setting, by_group, host_policy, resource, seconds
 
 if TYPE_CHECKING:
-    from nbtriton.backends.devices import SimulatedGPUs
+    from nbtriton.backends.devices.settings import SimulatedGPUs
 
 
 def _is_settings(value: Any) -> bool:

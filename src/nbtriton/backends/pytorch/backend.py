@@ -9,8 +9,9 @@ from typing import Any, ClassVar
 
 from nbtriton.backends.base import Backend, BackendInstance, InstanceContext, ModelContext
 from nbtriton.backends.core.place import Place
-from nbtriton.backends.devices import CopyLedger, Graphs
 from nbtriton.backends.devices.cuda import CudaDevice
+from nbtriton.backends.devices.graphs import Graphs
+from nbtriton.backends.devices.ledger import CopyLedger
 from nbtriton.backends.pytorch.check import check, complete, indexed_inputs
 from nbtriton.backends.pytorch.core.instance import ModuleInstance
 from nbtriton.backends.pytorch.core.naming import InputOrder, arrange_inputs

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 from nbtriton.backends.base import Backend, BackendInstance, InstanceContext, ModelContext
 from nbtriton.backends.core.place import Place
-from nbtriton.backends.devices import CopyLedger
+from nbtriton.backends.devices.ledger import CopyLedger
 from nbtriton.common.errors import InternalError, UnsupportedError
 from nbtriton.extensions.fil.check import check, complete, describe_object, row_width
 from nbtriton.extensions.fil.forest import (

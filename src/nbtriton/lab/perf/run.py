@@ -14,7 +14,8 @@ from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from nbtriton.backends.devices import DeviceSet, SimulatedGPUs
+from nbtriton.backends.devices.device_set import DeviceSet
+from nbtriton.backends.devices.settings import SimulatedGPUs
 from nbtriton.common import __version__
 from nbtriton.common.errors import InvalidArgumentError
 from nbtriton.lab.perf.chained import ChainedSteps

@@ -29,7 +29,7 @@ from nbtriton.model.config import ModelConfig
 from nbtriton.model.tensors import to_numpy
 
 if TYPE_CHECKING:
-    from nbtriton.backends.devices import Device
+    from nbtriton.backends.devices.base import Device
     from nbtriton.serving.server import Server
 
 # Measurements of each copy; the median counts.

@@ -6,8 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from nbtriton.backends.devices import Copied
-from nbtriton.backends.devices.ledger import BY_LINE, HOST
+from nbtriton.backends.devices.ledger import BY_LINE, HOST, Copied
 from nbtriton.backends.parameters import text_parameter
 from nbtriton.common.checks import SERVER, check
 from nbtriton.common.errors import TritonError

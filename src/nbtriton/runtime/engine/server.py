@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Iterator, Mapping
 from typing import Any, NoReturn, Unpack
 
-from nbtriton.backends.devices import DeviceSet
+from nbtriton.backends.devices.device_set import DeviceSet
 from nbtriton.common.closing import Closing
 from nbtriton.common.errors import ConfigWarning
 from nbtriton.model.config import Dumpable, ModelConfig, scheduling_choice

@@ -9,7 +9,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from nbtriton.backends import BackendSettings, find_backend
-from nbtriton.backends.devices import visible_gpus
+from nbtriton.backends.devices.device_set import visible_gpus
 from nbtriton.common.errors import ConfigError, InternalError, TritonError
 from nbtriton.common.foreign import BATCH_STRATEGY, batch_strategy_in
 from nbtriton.model.config import (

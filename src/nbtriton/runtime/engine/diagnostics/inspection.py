@@ -9,7 +9,7 @@ from pathlib import Path
 from time import monotonic_ns
 from typing import Any, TypeVar
 
-from nbtriton.backends.devices import DeviceSet
+from nbtriton.backends.devices.device_set import DeviceSet
 from nbtriton.common.checks import Kind, check, is_number, optional, whole
 from nbtriton.common.errors import NotFoundError, TritonError, UnavailableError, nearest
 from nbtriton.model.config import ModelConfig, all_input_specs, all_output_specs, enum_name

@@ -10,7 +10,7 @@ from typing import Any
 
 from nbtriton.backends import BackendSettings
 from nbtriton.backends.base import ModelContext, ServerHandle
-from nbtriton.backends.devices import DeviceSet
+from nbtriton.backends.devices.device_set import DeviceSet
 from nbtriton.common.errors import LoadError, TritonError
 from nbtriton.model.config import ModelConfig, ignored_fields, normalize, plan_instances, validate
 from nbtriton.runtime.engine.core.cache import ResponseCache

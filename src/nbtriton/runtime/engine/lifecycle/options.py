@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Unpack
 
-from nbtriton.backends.devices import DeviceSet, checked_gpus
+from nbtriton.backends.devices.device_set import DeviceSet, checked_gpus
 from nbtriton.options.server import SERVER, ServerSettings
 from nbtriton.options.table import Option, read_settings
 from nbtriton.runtime.engine.core.cache import ResponseCache

@@ -106,7 +106,7 @@ class InstanceFactory:
         self, description: Mapping[str, Any], server: ServerHandle | None
     ) -> tuple[Backend, ModelContext]:
         # Needs protobuf, which the environment of a `TritonPythonModel` may lack.
-        from nbtriton.backends.devices import DeviceSet
+        from nbtriton.backends.devices.device_set import DeviceSet
         from nbtriton.backends.registry import find_backend
         from nbtriton.model.config import ModelConfig
 
