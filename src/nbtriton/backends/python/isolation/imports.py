@@ -56,6 +56,7 @@ class LocalModules:
         self._version = version
         # In the form of `__file__`: absolute, with symbolic links; without `..`, as `_is_inside` compares.
         self.directories = [os.path.normpath(each.absolute()) for each in directories]
+        self._inside = tuple(directory + os.sep for directory in self.directories)
         # Installed modules win over local ones.
         self.names = {name for name in _names_in(self.directories) if not _is_installed(name)}
         self._modules: dict[str, ModuleType] = {}
@@ -195,7 +196,7 @@ class LocalModules:
     def _is_inside(self, place: str) -> bool:
         if ".." in place:  # a script was started by such a path
             place = os.path.normpath(place)
-        return any(place.startswith(directory + os.sep) for directory in self.directories)
+        return place.startswith(self._inside)
 
 
 def model_folders() -> frozenset[str]:
