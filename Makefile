@@ -139,7 +139,7 @@ bench-page: $(VENV)/.test
 	@$(BIN)/python -m bench.page
 
 # Needs a C compiler and Python's headers. What runs with PYTHONPATH=build/compiled runs compiled.
-build/compiled: $(VENV)/.test pyproject.toml scripts/compiled.py $(shell find src -name '*.py')
+build/compiled: $(VENV)/.test pyproject.toml scripts/compiled.py $(shell find src -name '*.py' -o -name '*.c')
 	@$(BIN)/python scripts/compiled.py
 	@rm -rf $@
 	@echo "Compiling the hot core: a minute or two of a processor"

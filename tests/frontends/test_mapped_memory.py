@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from nbtriton.common.errors import InvalidArgumentError
+from nbtriton.common.errors import InvalidArgumentError, TritonError
 from nbtriton.runtime.engine import Server
 from nbtriton.serving.clients.http import HttpClient
 from nbtriton.serving.clients.shared_memory import SharedBlock, SharedMemoryPool
@@ -84,7 +84,7 @@ class Scene:
 
     def load(self, model: Any, datatype: str = "TYPE_UINT8", reads: str = "yes") -> None:
         config = CONFIG.format(datatype=datatype, reads=reads)
-        self.server.load(config, model.run, name="m")
+        self.server.load(config, getattr(model, "run", model), name="m")
 
     def ask(self, block: SharedBlock) -> float:
         sent = self.client.encode("m", {"IN": block.tensor})
@@ -164,6 +164,45 @@ def test_memory_that_is_truncated_in_use_fails_its_request_alone(scene, left):
     block.write(np.ones(SIZE, np.uint8))
     assert scene.ask_and(model, block, lambda: None) == SIZE
     assert scene.pool.key in model.place
+
+
+def test_a_model_that_breaks_its_promise_fails_and_changes_nothing(scene):
+    def careless(IN: Any) -> Any:
+        return np.add(IN, 1, out=IN)
+
+    scene.load(careless)
+    block = scene.pool.put(np.ones(SIZE, np.uint8))
+    with pytest.raises(TritonError, match="has the parameter READ_ONLY_INPUTS"):
+        scene.ask(block)
+    assert (block.as_numpy() == 1).all()
+
+
+def test_an_ensemble_passes_memory_on_and_copies_for_a_step_that_writes(scene):
+    def writing(IN: Any) -> Any:
+        return np.array([np.add(IN, 1, out=IN).sum(dtype=np.float64)])
+
+    model = Reader()
+    tensor = "data_type: TYPE_FP64 dims: 1"
+    steps = "".join(
+        f'step {{ model_name: "{name}" model_version: -1 input_map {{ key: "IN" value: "IN" }} '
+        f'output_map {{ key: "OUT" value: "{out}" }} }}'
+        for name, out in (("m", "READ"), ("w", "WRITTEN"))
+    )
+    scene.load(model)
+    scene.server.load(CONFIG.format(datatype="TYPE_UINT8", reads="no"), writing, name="w")
+    scene.server.load(
+        f'name: "both" platform: "ensemble" input {{ name: "IN" data_type: TYPE_UINT8 dims: -1 }} '
+        f'output {{ name: "READ" {tensor} }} output {{ name: "WRITTEN" {tensor} }} '
+        f"ensemble_scheduling {{ {steps} }} "
+        'parameters { key: "READ_ONLY_INPUTS" value { string_value: "yes" } }'
+    )
+    block = scene.pool.put(np.ones(SIZE, np.uint8))
+    model.gate.let()
+    sent = scene.client.encode("both", {"IN": block.tensor})
+    outputs = scene.client.decode(scene.client.send(sent)).outputs
+    assert (outputs["READ"][0], outputs["WRITTEN"][0]) == (SIZE, 2 * SIZE)
+    assert scene.pool.key in model.place
+    assert (block.as_numpy() == 1).all()
 
 
 def test_what_the_model_keeps_stays_readable(scene):
