@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from nbtriton.extensions.recordings import record as record
     from nbtriton.extensions.recordings import replay as replay
     from nbtriton.extensions.remote import remote as remote
+    from nbtriton.extensions.show import show as show
     from nbtriton.extensions.steps import step as step
     from nbtriton.lab.explain import Diagnosis as Diagnosis
     from nbtriton.lab.explain import Explanation as Explanation

@@ -29,6 +29,7 @@ ENTRY_POINTS: Mapping[str, Mapping[str, str]] = {
         "lessons": "nbtriton.extensions.lessons.magics:TeachMagics",
         "recordings": "nbtriton.extensions.recordings.magics:RecordingMagics",
         "remote": "nbtriton.extensions.remote.magics:RemoteMagics",
+        "show": "nbtriton.extensions.show.magics:ShowMagics",
         "steps": "nbtriton.extensions.steps.magics:StepMagics",
     },
     "models": {"steps": "nbtriton.extensions.steps:STEPS"},
@@ -48,6 +49,7 @@ ENTRY_POINTS: Mapping[str, Mapping[str, str]] = {
         "remote": "nbtriton.extensions.remote:remote",
         "replay": "nbtriton.extensions.recordings:replay",
         "scenario": "nbtriton.extensions.lessons:scenario",
+        "show": "nbtriton.extensions.show:show",
         "step": "nbtriton.extensions.steps:step",
     },
 }
