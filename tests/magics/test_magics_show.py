@@ -6,7 +6,7 @@ import pytest
 
 pytest.importorskip("PIL", reason="Pillow is not installed")
 
-from tests.widgets.test_widgets_frames import CONFIG, street  # noqa: E402
+from tests.widgets.test_widgets_frames import CONFIG, street
 
 
 @pytest.fixture
