@@ -101,6 +101,32 @@ def test_a_picture_becomes_labels(server, tmp_path):
         assert (np.diff(found["PROBABILITIES"][0]) <= 0).all()
 
 
+def test_on_a_gpu_nothing_visits_the_host_between_steps():
+    with nt.Server(gpus="simulated:1") as server:
+        names = ("letterbox", "normalize", "to_chw")
+        for name in names:
+            server.load("instance_group [ { kind: KIND_GPU } ]", nt.step(name), name=name)
+        server.load(
+            {
+                "name": "planes",
+                "platform": "ensemble",
+                "max_batch_size": 64,
+                "input": [{"name": "FRAME", "data_type": "TYPE_UINT8", "dims": [-1, -1, 3]}],
+                "output": [{"name": "PLANES", "data_type": "TYPE_FP32", "dims": [3, -1, -1]}],
+                "ensemble_scheduling": {
+                    "step": [
+                        step("letterbox", {"IMAGE": "FRAME"}, {"IMAGE": "fitted"}),
+                        step("normalize", {"IMAGE": "fitted"}, {"IMAGE": "numbers"}),
+                        step("to_chw", {"IMAGE": "numbers"}, {"IMAGE": "PLANES"}),
+                    ]
+                },
+            }
+        )
+        server.infer("planes", {"FRAME": np.zeros((1, 20, 30, 3), np.uint8)})
+        copies = nt.copies(server)[["writer", "reader"]]
+    assert copies.to_numpy().tolist() == [["host", "letterbox.IMAGE"], ["to_chw.IMAGE", "host"]]
+
+
 @pytest.mark.reference
 @pytest.mark.slow
 def test_a_pipeline_of_ready_steps_is_the_real_servers_bit_for_bit(reference, server, tmp_path):
