@@ -122,7 +122,8 @@ def test_on_a_gpu_nothing_visits_the_host_between_steps():
                 },
             }
         )
-        server.infer("planes", {"FRAME": np.zeros((1, 20, 30, 3), np.uint8)})
+        found = server.infer("planes", {"FRAME": np.zeros((1, 20, 30, 3), np.uint8)})
+        assert found["PLANES"].shape == (1, 3, 640, 640)
         copies = nt.copies(server)[["writer", "reader"]]
     assert copies.to_numpy().tolist() == [["host", "letterbox.IMAGE"], ["to_chw.IMAGE", "host"]]
 
