@@ -97,6 +97,7 @@ def _parameters(*, proba=False, classes=False):
     return ForestParameters("treelite_checkpoint", proba, classes, 0.5, False, 1)
 
 
+@pytest.mark.medium
 @settings(max_examples=60)
 @given(
     seed=st.integers(0, 2**32 - 1),

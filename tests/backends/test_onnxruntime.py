@@ -268,6 +268,7 @@ def test_strings_beside_bf16_outputs_are_refused():
 # -- sources ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.medium
 def test_files_protos_and_bytes_are_served_and_written(server, tmp_path):
     proto = sum_and_difference()
     file = tmp_path / "any.onnx"

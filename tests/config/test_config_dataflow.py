@@ -71,6 +71,7 @@ def test_invalid_annotations(annotation: Any, hint: str) -> None:
         assert caught.value.hint == hint
 
 
+@pytest.mark.medium
 @settings(max_examples=200, deadline=None)
 @given(st.text())
 def test_any_annotation_is_read_or_refused(text: str) -> None:
@@ -345,6 +346,7 @@ def test_circles_are_left_to_validation() -> None:
 WORDS = "a b _ , = ( ) join tokenizer A B TEXT ** { } 'A' : . \n # +"
 
 
+@pytest.mark.medium
 @settings(max_examples=200, deadline=None)
 @given(st.lists(st.sampled_from(WORDS.split(" "))).map(" ".join))
 def test_any_text_gives_an_ensemble_or_a_config_error(text: str) -> None:

@@ -41,6 +41,7 @@ def kinds(message: Any, found: dict[str, weakref.ref[Any]]) -> dict[str, weakref
     return found
 
 
+@pytest.mark.medium
 def test_the_collector_frees_no_class_of_a_message() -> None:
     """protobuf would hand it out while it is being freed, and end the process."""
     found: dict[str, weakref.ref[Any]] = {}

@@ -173,6 +173,7 @@ def test_L15_replace_under_64_in_flight(server: Server, gate: Gate):
     assert sum(int(e.split()[1]) for e in log[:first_end] if e.startswith("execute")) == 128
 
 
+@pytest.mark.medium
 def test_requests_never_fail_while_a_model_is_replaced_again_and_again(server: Server):
     config = echo("dynamic_batching {}")
     server.load(config, plus(0), name="m")

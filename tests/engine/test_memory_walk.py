@@ -227,6 +227,7 @@ def load(server: Server, steps: list[Step], outputs: set[int], extra: str = "") 
     server.load(text, name="e")
 
 
+@pytest.mark.medium
 @settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     graphs(),

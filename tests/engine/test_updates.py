@@ -491,6 +491,7 @@ def test_unload_and_close_wait_for_removed_instances(server: Server, journal: Jo
     assert sorted(journal.of("end")) == ["m_0_0", "m_0_1"]
 
 
+@pytest.mark.medium
 def test_requests_never_fail_while_instances_come_and_go(server: Server, journal: Journal):
     config = count(1) + "dynamic_batching { }"
     server.load(config, journal.model(), name="m")

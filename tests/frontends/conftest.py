@@ -27,7 +27,7 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def server(repository: Path) -> Iterator[Server]:
     with Server(gpus=()) as running:
         load_all(running, repository)

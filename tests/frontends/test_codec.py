@@ -176,6 +176,7 @@ def test_numbers_in_json_are_the_nearest_ones(datatype: str, width: Literal[32, 
     come_back()
 
 
+@pytest.mark.medium
 @given(st.floats(width=64))
 def test_KS23_doubles_come_back(value: float) -> None:
     text = format_double(value)
@@ -319,6 +320,7 @@ MANY = {
 }
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("read", [parse, parse_members])
 @pytest.mark.parametrize("what", MANY)
 def test_a_text_with_too_many_parts_is_refused_before_it_is_built(what: str, read: Any) -> None:
@@ -360,6 +362,7 @@ def test_long_lists_are_read_as_short_ones(shape: tuple[int, ...]) -> None:
         np.testing.assert_array_equal(found, elements.reshape(-1))
 
 
+@pytest.mark.medium
 def test_a_wrong_element_of_a_long_list_is_found() -> None:
     good = [1.0] * 200_000
     for data, count, text in [

@@ -349,6 +349,7 @@ def test_headers_are_bounded(small: Server) -> None:
         assert alive(port)
 
 
+@pytest.mark.medium
 def test_bodies_are_bounded_however_they_come(small: Server) -> None:
     with opened(small, limits=Limits(body_bytes=10_000)) as endpoints:
         port = endpoints.http_port
@@ -688,6 +689,7 @@ def test_a_long_body_waits_for_100_continue_and_ends_a_connection(flexible: int)
         assert client.is_over()
 
 
+@pytest.mark.medium
 def test_a_long_body_that_never_ends_harms_only_its_client(flexible: int) -> None:
     data = long(LONG)
     for size in (len(data) - 1, 100_000, 1000):

@@ -628,6 +628,7 @@ def test_closing_ends_streams_after_their_last_response(server: Server, waiting:
         never.set()
 
 
+@pytest.mark.medium
 def test_closing_without_drain_aborts_requests_in_flight(server: Server, waiting: Any) -> None:
     endpoints = serve(server, http_port=None, metrics_port=None, grpc_port=0)
     with grpc.insecure_channel(f"127.0.0.1:{endpoints.grpc_port}") as channel:

@@ -657,6 +657,7 @@ def test_pings_of_a_client() -> None:
     assert not any(_keepalive(max_ping_strikes=0).record_ping(0.0, True) for _ in range(9))
 
 
+@pytest.mark.medium
 def test_age_and_idleness() -> None:
     random.seed(0)
     keepalive = _keepalive(max_connection_age_ms=100_000, max_connection_age_grace_ms=10_000)

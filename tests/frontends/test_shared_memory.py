@@ -365,6 +365,7 @@ def patient(gate: Gate) -> Iterator[int]:
             yield endpoints.http_port
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("size", [16, 3_000_000])
 @pytest.mark.parametrize("attack", ["none", "truncate", "unlink", "write"])
 def test_a_client_that_changes_its_memory_harms_only_itself(

@@ -77,6 +77,7 @@ def test_what_is_wrong_is_said_in_a_line(lesson):
     assert "NameError" in lesson("%triton_check numbers guess").text
 
 
+@pytest.mark.medium
 def test_names_are_completed(lesson):
     assert lesson.complete("%triton_check num") == ["numbers"]
     assert "--hint" in lesson.complete("%triton_check numbers --h")

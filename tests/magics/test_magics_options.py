@@ -222,6 +222,7 @@ def test_a_command_line_gives_values(typed, value):
     assert NBTriton.class_traits()["isolation"].from_string(typed) == value
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(
     ("typed", "option"),
     [("nt.Server(isol", "isolation="), ("nt.server(cach", "cache_bytes="), ("nt.perf(server, 'm', conc", "concurrency=")],

@@ -46,6 +46,7 @@ def test_every_page_is_in_a_table_of_contents(site: Path) -> None:
     assert reached == pages
 
 
+@pytest.mark.medium
 def test_each_magic_has_its_page(site: Path) -> None:
     for name, method in magic_methods().items():
         text = (site / "magics" / f"{name}.rst").read_text()

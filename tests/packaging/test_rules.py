@@ -25,6 +25,7 @@ def test_every_cited_id_stands_in_docs_rules_once(cited: rules.Citations) -> Non
     assert len(KNOWN) > 400
 
 
+@pytest.mark.medium
 def test_the_lists_of_tests_are_current(cited: rules.Citations) -> None:
     pages = list((ROOT / "docs" / "rules").glob("*.md"))
     assert pages

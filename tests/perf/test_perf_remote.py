@@ -196,6 +196,7 @@ def test_streams_and_sequences_of_the_real_server(real_urls):
     check_streams_and_sequences(real_urls)
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("protocol", ["http", "grpc"])
 def test_errors_are_counted_with_the_servers_words(urls, protocol):
     inputs = [{"IN": np.full((1, 4), value, np.float32)} for value in (1, -1)]

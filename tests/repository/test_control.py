@@ -229,6 +229,7 @@ def test_L16_polling(server, root):
     assert (number_of_instances(server), counts(server)) == ({1: 4}, {"1": 1})
 
 
+@pytest.mark.medium
 def test_L16_an_update_that_fails_leaves_every_version_unchanged(server, explicit, root):
     source = MODEL.replace(
         "def initialize(self, args):",
@@ -707,6 +708,7 @@ def test_folders_that_are_no_version_are_logged(explicit, root, caplog):
     ]
 
 
+@pytest.mark.medium
 def test_a_version_that_fails_is_tried_again(server, root, caplog):
     caplog.set_level(logging.INFO, "nbtriton.serving.repository")
     counted = """
@@ -748,6 +750,7 @@ def test_L13_an_override_stays_until_a_file_is_touched(server, explicit, root):
     assert server.config("m").HasField("dynamic_batching")
 
 
+@pytest.mark.medium
 def test_a_plain_load_undoes_files_that_came_with_a_request(server, explicit, root):
     add(root, "m", source=times(1))
     files = {"config": PYTHON, "file:1/model.py": times(7).encode()}
@@ -880,6 +883,7 @@ def test_files_of_overrides_are_removed_with_the_server(root, tmp_path, monkeypa
     assert not list(tmp_path.glob("nbtriton-model-*"))
 
 
+@pytest.mark.medium
 def test_files_of_overrides_are_removed_with_the_last_request_to_their_model(
     server, explicit, root, tmp_path, monkeypatch, gate
 ):
@@ -1083,6 +1087,7 @@ def test_models_cannot_load_each_other_while_they_are_loaded(
     assert not any(map(server.is_ready, names))
 
 
+@pytest.mark.medium
 def test_of_models_that_load_each_other_for_two_clients_none_waits_for_ever(
     server, explicit, root, gate
 ):

@@ -344,6 +344,7 @@ class CountedQueue(PriorityQueue):
         return super().head(now)
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("delay_ms", [0, 1])
 @pytest.mark.parametrize("waiting", [10, 1_000, 30_000])
 def test_a_batch_costs_the_same_however_many_wait(waiting, delay_ms):
