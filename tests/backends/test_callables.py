@@ -280,6 +280,35 @@ def test_an_estimator_of_unknown_width_wants_an_example(server):
     assert server.infer("summed", {"INPUT": row(1, 2, 3)})["predict"].tolist() == [[6]]
 
 
+class Pipeline:
+    """The interface of a transformers pipeline for text."""
+
+    task = "text-classification"
+    tokenizer = object()
+
+    def __call__(self, texts):
+        return [{"label": "LONG" if len(t) > 3 else "SHORT", "score": len(t) / 10} for t in texts]
+
+
+def test_a_pipeline_takes_text_and_gives_its_keys(server):
+    server.load("max_batch_size: 8", Pipeline(), name="pipeline")
+    text = np.array([["héllo"], ["no"]], object)
+    found = server.infer("pipeline", {"TEXT": text})
+    assert found["label"].tolist() == [[b"LONG"], [b"SHORT"]]
+    assert np.allclose(found["score"], [[0.5], [0.2]])
+    assert found["score"].dtype == np.float32
+
+
+def test_several_results_of_a_text_are_a_row(server):
+    class Several(Pipeline):
+        def __call__(self, texts):
+            return [[{"label": "A", "score": 1.0}, {"label": "B", "score": 0.0}] for _ in texts]
+
+    server.load("max_batch_size: 8", Several(), name="several")
+    found = server.infer("several", {"TEXT": np.array([["x"]], object)})
+    assert found["label"].tolist() == [[b"A", b"B"]]
+
+
 def test_an_object_that_neither_is_called_nor_predicts_is_no_model(server):
     with pytest.raises(TritonError, match=re.escape("no backend runs")):
         server.load("", object(), name="refused")

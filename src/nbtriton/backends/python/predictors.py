@@ -1,4 +1,4 @@
-"""Objects that predict: estimators, with scikit-learn's interface."""
+"""Objects that predict: estimators (scikit-learn's interface) and Hugging Face pipelines."""
 
 from __future__ import annotations
 
@@ -9,34 +9,40 @@ import numpy as np
 
 from nbtriton.backends.signature import complete_signature, example_spec
 from nbtriton.backends.tracebacks import user_code
-from nbtriton.common.errors import ConfigError, nearest
+from nbtriton.common.errors import ConfigError, InternalError, InvalidArgumentError, nearest
 from nbtriton.model.config import ModelConfig, output_specs
-from nbtriton.model.tensors import Array, as_array, to_numpy
+from nbtriton.model.tensors import Array, as_array, datatype_of, to_numpy
 
 # In this order; any other method of an estimator is an output if the configuration names it.
 _METHODS = ("predict", "predict_proba")
 _INPUT = "INPUT"
+_TEXT = "TEXT"
 
 
 def is_predictor(source: object) -> bool:
-    """Return True for an object with ``predict`` or ``predict_proba``."""
+    """Return True for an object with ``predict`` or ``predict_proba``, and for a pipeline."""
     if isinstance(source, type):
         return False
-    return any(callable(getattr(source, name, None)) for name in _METHODS)
+    return is_pipeline(source) or any(callable(getattr(source, name, None)) for name in _METHODS)
+
+
+def is_pipeline(source: object) -> bool:
+    """Return True for a ``transformers`` pipeline, or an object with its interface."""
+    return callable(source) and all(hasattr(source, name) for name in ("task", "tokenizer"))
 
 
 def complete_predictor(source: Any, config: ModelConfig, example: object) -> ModelConfig:
     """Fill a configuration from a predictor's results for a sample.
 
     An estimator has one input, ``INPUT``, and an output by the name of each of its methods ``predict`` and
-    ``predict_proba``.
+    ``predict_proba``. A pipeline has one input ``TEXT``, and an output by each key of its returned dicts.
 
     Parameters
     ----------
     source : object
     config : ModelConfig
     example : array, optional
-        A batch; by default zeros with the estimator's number of training columns.
+        A batch; by default zeros with the estimator's number of training columns, or a word.
 
     Raises
     ------
@@ -50,7 +56,7 @@ def complete_predictor(source: Any, config: ModelConfig, example: object) -> Mod
     names = list(output_specs(config))
     with user_code(f"model '{config.name}' failed on a sample of shape {list(sample.shape)}: "):
         results = _results(source, sample, names)
-    name = config.input[0].name if len(config.input) == 1 else _INPUT
+    name = config.input[0].name if len(config.input) == 1 else _default_input(source)
     return complete_signature(
         config,
         {} if config.input else {name: example_spec(name, sample, batches)},
@@ -76,8 +82,9 @@ def predictor_call(
             field="input",
         )
     names = list(output_specs(config))
-    for name in names:
-        _method(source, name)
+    if not is_pipeline(source):
+        for name in names:
+            _method(source, name)
 
     def call(inputs: Mapping[str, Array], requested: frozenset[str]) -> dict[str, Any]:
         (batch,) = inputs.values()
@@ -90,6 +97,8 @@ def predictor_call(
 
 def _results(source: Any, batch: Array, names: Sequence[str]) -> dict[str, Array]:
     """Return the outputs of these names; all outputs for no names."""
+    if is_pipeline(source):
+        return _pipeline_results(source, batch, names)
     names = names or [name for name in _METHODS if callable(getattr(source, name, None))]
     rows = _with_columns(source, batch)
     return {name: _rows(_method(source, name)(rows)) for name in names}
@@ -129,9 +138,44 @@ def _rows(result: Any) -> Array:
     return array.reshape(-1, 1) if array.ndim == 1 else array
 
 
+def _pipeline_results(source: Any, batch: Array, names: Sequence[str]) -> dict[str, Array]:
+    texts = [item.decode() for item in batch.reshape(-1).tolist()]
+    rows = source(texts)
+    lists = [row if isinstance(row, list) else [row] for row in rows]
+    if len(lists) != len(texts) or not all(isinstance(d, Mapping) for row in lists for d in row):
+        raise InternalError(
+            f"the pipeline '{source.task}' did not return a dict, or a list of dicts, for each text",
+            hint="write a function that calls the pipeline and returns tensors",
+        )
+    keys = names or list(dict.fromkeys(key for row in lists for d in row for key in d))
+    return {key: _column(key, [[d.get(key) for d in row] for row in lists]) for key in keys}
+
+
+def _column(key: str, values: list[list[Any]]) -> Array:
+    """Return one key of all dicts: text as bytes, numbers by NumPy's own conversion."""
+    if any(isinstance(value, str) for row in values for value in row):
+        return as_array(values, "BYTES", name=key)
+    try:
+        array = np.asarray(values)
+        datatype_of(array)
+    except (ValueError, InvalidArgumentError):
+        raise InternalError(
+            f"the values of '{key}' do not form a tensor: {values!r:.80}",
+            hint="leave the output out of the configuration, or write a function that calls the "
+            "pipeline",
+        ) from None
+    return array.astype(np.float32) if array.dtype == np.float64 else array
+
+
+def _default_input(source: Any) -> str:
+    return _TEXT if is_pipeline(source) else _INPUT
+
+
 def _sample(source: Any, config: ModelConfig, example: object) -> Array:
     if example is not None:
         return to_numpy(example)
+    if is_pipeline(source):
+        return np.array([[b"text"]], object)
     columns = getattr(source, "n_features_in_", None)
     if columns is None:
         count = getattr(source, "num_feature", None) or getattr(source, "num_features", None)

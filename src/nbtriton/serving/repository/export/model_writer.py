@@ -14,7 +14,7 @@ from pathlib import Path
 from types import FunctionType
 from typing import Any
 
-from nbtriton.backends.python.predictors import is_predictor
+from nbtriton.backends.python.predictors import is_pipeline, is_predictor
 from nbtriton.common import entries
 from nbtriton.common.errors import InvalidArgumentError, UnsupportedError
 from nbtriton.common.packages import needed
@@ -198,6 +198,13 @@ class ModelWriter:
             streams = completed.model_transaction_policy.decoupled
             file = modelfile.function_file(source, streams=streams, carry=self.carry)
             return "function", self._write_python(file, place)
+        if is_pipeline(source):
+            raise UnsupportedError(
+                f"model '{name}' is a pipeline of transformers, which has no file",
+                hint="write its weights with its save_pretrained('FOLDER'), and a class TritonPythonModel "
+                f"whose initialize makes pipeline('{getattr(source, 'task', '')}', 'FOLDER'); models that are named are "
+                "exported without the others",
+            )
         if is_predictor(source):
             outputs = [tensor.name for tensor in completed.output]
             file = modelfile.estimator_file(source, outputs, completed.input[0].name)
