@@ -462,6 +462,10 @@ def test_a_request_without_any_sender_gets_an_error(make, run, result):
     ((answer, _),) = request.sent
     assert type(answer.error) is InternalError
     assert "without sending a final response" in answer.error.message
+    assert (
+        "Triton 2.51 would never answer (docs/differences.md: unanswered-requests)"
+        in answer.error.hint
+    )
 
 
 def test_a_response_and_another_one_returned_are_too_many(make, run):

@@ -225,6 +225,7 @@ def test_a_callback_that_waits_for_its_own_model_gets_an_error(server: Server, r
     waited(done)
     assert "a callback on the thread of 'm_0' calls model 'm'" in str(errors[0])
     assert "submit the request and give it a callback" in errors[0].hint
+    assert "Triton 2.51 would wait (docs/differences.md: bls-deadlock)" in errors[0].hint
     for future in (blocked, *futures, server.submit("m", {"IN": ones()})):
         assert future.result(WAIT_S)["OUT"].shape == (1, 4)
 

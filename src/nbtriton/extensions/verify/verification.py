@@ -187,7 +187,9 @@ def verify_repository(
             note = loaded[name]
             checked.append(comparison.compare(name, note) if isinstance(note, str) else note)
             tell.next()
-        return Verification(root, client.describe(), tuple(checked))
+        described = client.describe()
+        on_progress("ending the real server")  # which takes seconds
+        return Verification(root, described, tuple(checked))
 
 
 class _Steps:
