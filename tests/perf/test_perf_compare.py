@@ -7,6 +7,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,8 @@ from hypothesis import strategies as st
 
 import nbtriton as nt
 from nbtriton.common.errors import InvalidArgumentError
-from nbtriton.lab.perf.comparison import paired_ratio
+from nbtriton.lab.perf.comparison import Comparison, paired_ratio
+from nbtriton.lab.perf.machine import disturbance
 
 POSITIVE = st.floats(0.1, 1e6)
 
@@ -71,6 +73,13 @@ def server() -> Iterator[nt.Server]:
 
 
 FEW: dict[str, Any] = {"request_count": 5, "rounds": 4}
+
+
+def test_a_busy_machine_is_told_beside_the_verdict():
+    quiet = Comparison(("a", "b"), ())
+    busy = replace(quiet, disturbance=disturbance(1.6, 2))
+    assert "other programs" not in repr(quiet)
+    assert "But while it was measured, other programs used 1.6 of 2 cores" in repr(busy)
 
 
 def test_variants_take_turns_and_the_first_is_compared_with(server):

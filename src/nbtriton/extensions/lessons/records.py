@@ -40,7 +40,7 @@ def claim(sentence: str, *measured: _Measured) -> str:
     Parameters
     ----------
     sentence : str
-    *measured : PerfReport or Profile
+    *measured : PerfReport, Profile, Comparison or Others
         What the sentence is about; the first that was disturbed is told.
 
     Examples

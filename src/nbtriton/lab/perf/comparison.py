@@ -13,6 +13,7 @@ from nbtriton.common.checks import check, whole
 from nbtriton.common.errors import InvalidArgumentError
 from nbtriton.common.packages import needed
 from nbtriton.drawing import Column, TableView, in_units
+from nbtriton.lab.perf.machine import Others
 from nbtriton.lab.perf.options import PerfOptions
 from nbtriton.lab.perf.point import PerfPoint, row_of
 from nbtriton.lab.perf.progress import Observer, PerfProgress
@@ -44,15 +45,19 @@ class Comparison(TableView):
     Parameters
     ----------
     names : tuple of str
-        One for each variant. rounds : tuple of tuple of PerfPoint The points of each round, one for each
-        variant.
+        One for each variant.
+    rounds : tuple of tuple of PerfPoint
+        The points of each round, one for each variant.
     interrupted : bool
         Whether the user stopped it; only whole rounds are kept.
+    disturbance : str
+        What other programs did meanwhile, in a sentence; empty if little or unknown.
     """
 
     names: tuple[str, ...]
     rounds: tuple[tuple[PerfPoint, ...], ...]
     interrupted: bool = False
+    disturbance: str = ""
 
     def ratio(self, variant: int, what: str = "infer_per_s") -> PairedRatio:
         """Return the ratio of a variant's figure to that of the first variant.
@@ -130,6 +135,8 @@ class Comparison(TableView):
             ratios = [str(self.ratio(index, figure)) if index else "1" for figure in figures]
             rows.append([name, *medians, *ratios])
         caption = self.verdict + (" Interrupted." if self.interrupted and self.rounds else "")
+        if self.disturbance:
+            caption += f" But {self.disturbance}."
         return *in_units(columns, rows), caption
 
     def _median(self, index: int, figure: str) -> float | None:
@@ -196,6 +203,7 @@ def compare(
     all_options = [_options(variant, common) for variant in variants]
     names = _names(variants, all_options)
     measured: list[tuple[PerfPoint, ...]] = []
+    others = Others()
     for number in range(rounds):
         order = range(len(all_options)) if number % 2 == 0 else range(len(all_options))[::-1]
         points: dict[int, PerfPoint] = {}
@@ -205,10 +213,12 @@ def compare(
                 all_options[index].observed_by(observer and partial(_renamed, observer, what))
             )
             if report.interrupted:
-                return Comparison(names, tuple(measured), interrupted=True)
+                return Comparison(
+                    names, tuple(measured), interrupted=True, disturbance=others.disturbance
+                )
             points[index] = report.points[0]
         measured.append(tuple(points[index] for index in range(len(all_options))))
-    return Comparison(names, tuple(measured))
+    return Comparison(names, tuple(measured), disturbance=others.disturbance)
 
 
 def _options(variant: Variant, common: Mapping[str, Any]) -> PerfOptions:

@@ -8,6 +8,8 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
+from nbtriton.runtime.workers.resources import usable_cores
+
 _PROC = Path("/proc")
 # The share of the cores that other programs may use on a quiet machine: a page that shows views needs as much.
 _QUIET = 0.1
@@ -28,6 +30,12 @@ def disturbed(cores: float | None, cpus: int) -> str:
     return f"other programs used {cores:.1f} of {cpus} cores"
 
 
+def disturbance(cores: float | None, cpus: int) -> str:
+    """Return the same as a sentence about a measurement."""
+    others = disturbed(cores, cpus)
+    return f"while it was measured, {others}: measure again when it is quiet" if others else ""
+
+
 class Others:
     """The cores that other programs use from now on."""
 
@@ -39,6 +47,11 @@ class Others:
         """Their mean number until now; None where the system does not say."""
         found = (others_s() - self._used_s) / (time.monotonic() - self._started_s)
         return None if math.isnan(found) else max(0.0, found)
+
+    @property
+    def disturbance(self) -> str:
+        """What they did until now, in a sentence; empty if little or unknown."""
+        return disturbance(self.cores, usable_cores())
 
 
 def others_s() -> float:

@@ -30,7 +30,7 @@ from nbtriton.drawing import (
 from nbtriton.lab.perf import curves
 from nbtriton.lab.perf.breakdown import ServerBreakdown, network_us
 from nbtriton.lab.perf.curves import save_png, series_of, target_of
-from nbtriton.lab.perf.machine import disturbed
+from nbtriton.lab.perf.machine import disturbance
 from nbtriton.lab.perf.point import PerfPoint, option_text, row_of
 from nbtriton.lab.perf.windows import DRIFT
 
@@ -316,8 +316,7 @@ def _notes(report: PerfReport) -> list[str]:
 
 def disturbance_of(environment: Mapping[str, Any]) -> str:
     """Return what other programs did while it was measured; empty if little or unknown."""
-    others = disturbed(environment.get("other_programs_cores"), environment.get("cpus") or 1)
-    return f"while it was measured, {others}: measure again when it is quiet" if others else ""
+    return disturbance(environment.get("other_programs_cores"), environment.get("cpus") or 1)
 
 
 def _page(report: PerfReport) -> str:

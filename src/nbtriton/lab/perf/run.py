@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import platform
 import sys
 import time
@@ -45,6 +44,7 @@ from nbtriton.lab.perf.sweep import (
 )
 from nbtriton.lab.perf.traffic import SequencePlan
 from nbtriton.model.config import enum_name, stand_in_reason
+from nbtriton.runtime.workers.resources import usable_cores
 from nbtriton.serving.clients.base import NO_STREAMS
 
 if TYPE_CHECKING:
@@ -379,9 +379,7 @@ def environment_of(target: Target, others: Others | None = None) -> Mapping[str,
         "nbtriton": __version__,
         "python": platform.python_version(),
         "platform": platform.platform(),
-        "cpus": len(os.sched_getaffinity(0))
-        if hasattr(os, "sched_getaffinity")
-        else os.cpu_count(),
+        "cpus": usable_cores(),
     }
     torch = sys.modules.get("torch")
     if torch is not None:

@@ -218,7 +218,8 @@ def judged(point: PerfPoint, profile: Profile) -> PerfPoint:
     """Return a simulated point with the outcome that its profile allows; without a range where that says nothing."""
     notes = point.notes
     if not profile.is_usable:
-        notes = (*notes, f"{DOUBTFUL}: {profile.disturbance}")
+        # The report's notes say by how much.
+        notes = (*notes, f"{DOUBTFUL}: what was measured is of others as well")
     doubtful = any(note.startswith(DOUBTFUL) for note in notes)
     if not (doubtful and point.outcome == "predicted"):
         return replace(point, notes=notes)
