@@ -46,6 +46,7 @@ NAMES = {
         "tests/frontends/test_starving.py::test_the_limit_of_open_calls_is_advertised_and_enforced"
     ),
     "http2-violations": "tests/frontends/h2/test_rfc9113_5_streams.py::test_5_streams",
+    "http-disconnects": "tests/frontends/test_connections.py::test_X1_a_client_that_leaves_cancels_its_request",
     "connections-at-a-time": (
         "tests/frontends/test_connections.py::test_too_many_connections_are_refused"
     ),
