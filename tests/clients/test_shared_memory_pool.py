@@ -155,6 +155,7 @@ def test_misuse_is_told(pool):
         (lambda: block.as_numpy("INT64", (2,)), "16 bytes does not fit into a block of 8"),
         (block.as_numpy, "the block is empty"),
         (lambda: pool.put(np.zeros(PAGE, np.float32)), "no room for 16,384 bytes"),
+        (lambda: pool.allocate(-1), "cannot have -1 bytes"),
         (lambda: pool.register(object()), "a object is no client of a Triton server"),
         (lambda: SharedMemoryPool("a/b", bytes=1), "'a/b' cannot name shared memory"),
         (lambda: SharedMemoryPool("a", bytes=0), "must be at least 1, not 0"),

@@ -256,9 +256,11 @@ class SharedMemoryPool(Closing):
         Raises
         ------
         InvalidArgumentError
-            No free piece is as large; the pool is closed, or belongs to another process.
+            The size is negative, or no free piece is as large; the pool is closed, or belongs to another process.
         """
         self._opened()
+        if byte_size < 0:
+            raise InvalidArgumentError(f"a block cannot have {byte_size:,} bytes")
         where = ""
         if self._check:
             # The last frame that is not of this file.
