@@ -8,6 +8,7 @@ import pytest
 
 from nbtriton.common.errors import TritonError
 from nbtriton.magics.ask import split_inputs
+from nbtriton.model.config import as_config
 from nbtriton.serving.server import server
 from tests.magics.cells import ADD_UP, STREAM
 
@@ -334,3 +335,11 @@ def test_results_handles_and_options_have_their_form_without_the_extension(doubl
         assert words in forms["text/plain"]
         assert words in forms["text/html"]
         assert "<table" in forms["text/html"]
+
+
+def test_the_completed_configuration_is_there_to_copy(doubled):
+    done = doubled.ok("%triton_status double --config")
+    again = as_config(done.out.partition("\nOut[")[0])
+    assert again == server().config("double")
+    assert again.instance_group[0].count == 1  # which the cell did not say
+    assert len(done.value) == 1

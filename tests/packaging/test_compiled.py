@@ -18,7 +18,7 @@ import pytest
 from hatchling.builders.wheel import WheelBuilder
 from packaging.requirements import Requirement
 
-from scripts.compiled import compiled_modules, missing
+from scripts.compiled import GUARD, build_guard, compiled_modules, missing
 from tests.children import run_python
 
 ROOT = Path(__file__).parents[2]
@@ -268,6 +268,18 @@ def test_only_a_build_that_can_compile_depends_on_a_compiler(
         sysconfig, "get_config_var", lambda name: name == "Py_GIL_DISABLED" or known(name)
     )
     assert hook.dependencies() == []
+
+
+def test_the_library_of_the_guard_is_built_or_its_error_is_told(tmp_path: Path):
+    if reason := missing():
+        pytest.skip(reason)
+    if sys.platform != "linux":
+        pytest.skip("clients register shared memory on Linux")
+    assert not build_guard(SOURCES / GUARD, tmp_path / "guard.so")
+    assert (tmp_path / "guard.so").read_bytes().startswith(b"\x7fELF")
+    (tmp_path / "wrong.c").write_text("int wrong(void) { return }")
+    told = build_guard(tmp_path / "wrong.c", tmp_path / "wrong.so")
+    assert told.startswith("wrong.c could not be compiled:")
 
 
 def build_without_a_compiler(folder: Path, wanted: str) -> subprocess.CompletedProcess[str]:

@@ -24,6 +24,7 @@ from nbtriton.drawing import count
 from nbtriton.magics.common import evaluate, keep, keep_option, magic, parse
 from nbtriton.magics.responses import Responses
 from nbtriton.magics.views import views
+from nbtriton.model.config import format_pbtxt
 from nbtriton.model.tensors import format_shape, shape_of
 from nbtriton.options.reading import name_list, unquoted
 from nbtriton.runtime.engine import InferenceResult, ModelSignature, ServerHistory
@@ -118,6 +119,9 @@ class AskMagics(Magics):
     @magic()
     @argument("name", type=unquoted, nargs="?", help="by default all models")
     @argument("--live", action="store_true", help="a table that stays up to date, until its stop()")
+    @argument(
+        "--config", action="store_true", help="print the completed config.pbtxt of each model first"
+    )
     def triton_status(self, options: Namespace) -> Any:
         """Return the models, their state, queues and statistics as a DataFrame.
 
@@ -130,9 +134,14 @@ class AskMagics(Magics):
             %triton_status
             queue = %triton_status double
             table = %triton_status --live
+            %triton_status double --config
         """
         if options.name is not None:
             check_known(options.name)
+        if options.config:
+            for name in dict.fromkeys(model.name for model in server().models()):
+                if options.name in (None, name):
+                    print(format_pbtxt(server().config(name)))  # noqa: T201 - a cell's own output
         if options.live:
             with needed("a live view"):
                 from nbtriton.widgets import TableView
