@@ -10,7 +10,7 @@ from nbtriton.backends.python import install_pb_utils
 from nbtriton.common.errors import InvalidArgumentError, NotFoundError
 from nbtriton.lab.explain.diagnosis import instance_findings, waiting_finding
 from nbtriton.lab.explain.record import Settings
-from nbtriton.model.config import parse_pbtxt
+from nbtriton.model.config import amend, parse_pbtxt
 from nbtriton.runtime.engine.core.snapshot import InterpreterWait
 from tests.engine.support import Gate, echo, ensemble_text, gated, streaming
 
@@ -142,12 +142,40 @@ def test_a_repository_is_read_without_serving_it(tmp_path):
     assert "never share a batch in its step 'so good'" in found.findings[3].text
     assert "%%triton_config 'so good'\n" in found.findings[3].fix
     assert "error: empty: load: " in repr(found)
-    assert "<table" in found._repr_html_()
+    shown = found._repr_html_()
+    assert shown.count('class="nbt-try"') == 1
+    assert "%%triton_config &#x27;so good&#x27;\n" in shown
     assert nt.doctor(tmp_path / "slow").models == ("slow",)
     assert nt.doctor(tmp_path / "slow" / "config.pbtxt").findings[0].severity == "warning"
 
 
 # -- models ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("settings", "cell"),
+    [
+        (
+            "dynamic_batching { max_queue_delay_microseconds: 5000000 }",
+            "dynamic_batching { max_queue_delay_microseconds: 5000 }  # if milliseconds were meant",
+        ),
+        (
+            "dynamic_batching { default_queue_policy { max_queue_size: 4 } }",
+            "dynamic_batching { default_queue_policy { max_queue_size: 16 } }",
+        ),
+        (
+            "dynamic_batching { preferred_batch_size: 4 max_queue_delay_microseconds: 100 }",
+            "dynamic_batching { preferred_batch_size: [ 4, 8 ] }",
+        ),
+    ],
+)
+def test_a_loaded_model_s_fix_is_a_cell_that_helps(server, settings, cell):
+    server.load(echo(settings), gated(Gate(is_open=True)), name="m")
+    (finding,) = nt.doctor(server, "m").findings
+    assert finding.fix == f"%%triton_config m\n{cell}"
+    config = amend(server.config("m"), finding.fix.partition("\n")[2])
+    server.load(config, gated(Gate(is_open=True)), name="m")
+    assert nt.doctor(server, "m").findings == ()
 
 
 def test_all_loaded_models_are_looked_at_and_nothing_is_sent(server):

@@ -194,9 +194,11 @@ def test_what_others_do_meanwhile_is_counted(server):
     assert found.foreign > 0
     assert not found.is_usable
     assert f"the models got {found.foreign} requests of others" in found.disturbance
-    (point,) = nt.whatif(found, concurrency=4).points
+    report = nt.whatif(found, concurrency=4)
+    (point,) = report.points
     assert point.outcome == "beyond the profile"
-    assert any(note.startswith("not to be trusted: while it was measured") for note in point.notes)
+    assert any(note.startswith("not to be trusted: ") for note in point.notes)
+    assert found.disturbance in report.notes
 
 
 @pytest.mark.medium

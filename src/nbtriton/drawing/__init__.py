@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from nbtriton.drawing.activity import Lane, ModelActivity, batch_bins, bin_counts
+from nbtriton.drawing.advice import advice_html, advice_text
 from nbtriton.drawing.curve import (
     Limits,
     Point,
@@ -74,6 +75,8 @@ __all__ = [
     "TimelineLanes",
     "Traffic",
     "Wait",
+    "advice_html",
+    "advice_text",
     "batch_bins",
     "bin_counts",
     "compact_html",

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 from nbtriton.common.checks import CALL, MAPPING, SWITCH, Kind, check, number, optional
 from nbtriton.common.errors import InvalidArgumentError, NotFoundError, TritonError, nearest
-from nbtriton.drawing import counted, table_html, table_text
+from nbtriton.drawing import advice_html, counted, table_text
 from nbtriton.lab.explain.findings import IN_PROCESSES
 from nbtriton.lab.explain.model_tests import LIMIT_S, model_findings
 from nbtriton.lab.explain.record import Settings
-from nbtriton.lab.explain.settings_rules import Finding, settings_findings
+from nbtriton.lab.explain.settings_rules import Finding, as_cell, settings_findings
 from nbtriton.lab.perf.progress import Observer, PerfProgress
 from nbtriton.model.config import (
     ModelConfig,
@@ -93,7 +93,8 @@ class Diagnosis:
     def _repr_html_(self) -> str:
         if not self.findings:
             return f"<p>{escape(self.headline)}</p>"
-        return table_html(_COLUMNS, self._rows(), caption=self.headline)
+        found = "".join(map(_finding_html, self.findings))
+        return f'<div class="nbt-doctor"><div style="font-weight:600;margin:.3em 0">{escape(self.headline)}</div>{found}</div>'
 
     def _repr_mimebundle_(self, **_options: object) -> dict[str, str]:
         return {"text/plain": repr(self), "text/html": self._repr_html_()}
@@ -113,6 +114,26 @@ class Diagnosis:
 
 
 _COLUMNS = ("severity", "model", "subject", "found", "why", "fix")
+
+
+def _finding_html(one: Finding) -> str:
+    """Write a finding as HTML: what it is about, the finding, its cause, and the cell or the sentence that helps."""
+    parts = [
+        (
+            f"<div><b>{escape(one.severity)}</b> &middot; {escape(one.model)} &middot; "
+            f'<code style="background:none;color:inherit">{escape(one.subject)}</code></div>'
+        ),
+        f"<div>{escape(one.text)}</div>",
+    ]
+    if one.cause:
+        parts.append(f'<div style="opacity:.85">why: {escape(one.cause)}</div>')
+    if one.fix:
+        parts.append(
+            advice_html(one.fix)
+            if one.fix.startswith("%%")
+            else f"<div>fix: {escape(one.fix)}</div>"
+        )
+    return f'<div style="margin:8px 0;padding-left:10px;border-left:3px solid rgba(128,128,128,.6)">{"".join(parts)}</div>'
 
 
 def doctor(
@@ -278,7 +299,7 @@ def _of_server(
             reasons = [reason for reason in registry.absent.get(one, {}).values() if reason]
             findings += [Finding("error", one, "load", reason) for reason in dict.fromkeys(reasons)]
             continue
-        findings += settings_findings(configs[one], configs)
+        findings += map(as_cell, settings_findings(configs[one], configs))
         findings += _ignored(one, server.ignored(one).items())
         findings += _elsewhere(configs[one])
         findings += _completed(server, one, configs[one])

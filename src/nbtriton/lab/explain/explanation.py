@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from nbtriton.common.checks import NAME, SERVER, Kind, check
 from nbtriton.common.errors import TritonError
-from nbtriton.drawing import Column, measure, table_html, table_text
+from nbtriton.drawing import Column, advice_html, advice_text, measure, table_html, table_text
 from nbtriton.lab.explain.findings import Proposal, batch_findings, proposal, refusal_findings
 from nbtriton.lab.explain.parts import (
     PARTS,
@@ -99,7 +99,7 @@ class Explanation:
             lines += ["", table_text(*_parts_table(self.slow))]
             lines += ["", table_text(*_examples_table(self.slow))]
         if self.proposal is not None:
-            lines += ["", f"Try: {self.proposal.why}", *_indented(self.proposal.cell)]
+            lines += ["", *advice_text(self.proposal.cell, self.proposal.why)]
         if self.effect is not None:
             lines.append(self.effect.sentence)
         return "\n".join(lines)
@@ -115,8 +115,7 @@ class Explanation:
             examples = table_html(*_examples_table(self.slow))
             parts.append(f'<div style="margin-top:8px">{examples}</div>')
         if self.proposal is not None:
-            parts.append(f"<p>Try: {escape(self.proposal.why)}</p>")
-            parts.append(f'<pre style="font-family:monospace">{escape(self.proposal.cell)}</pre>')
+            parts.append(advice_html(self.proposal.cell, self.proposal.why))
         if self.effect is not None:
             parts.append(f"<p>{escape(self.effect.sentence)}</p>")
         return f'<div class="nbt-why nbt-static">{"".join(parts)}</div>'
@@ -323,10 +322,6 @@ def _examples_table(slow: SlowRequests) -> tuple[Sequence[str | Column], _Rows]:
 def _unit(slow: SlowRequests) -> tuple[str, float]:
     """Return the unit of all times of the slow requests, and the factor from microseconds."""
     return ("ms", 1e-3) if sum(slow.slow_us.values()) >= 1000 else ("µs", 1.0)
-
-
-def _indented(text: str) -> list[str]:
-    return [f"    {line}" for line in text.splitlines()]
 
 
 # The least number of arrivals that make a load.

@@ -5,8 +5,9 @@ The rules' names are those of ``docs/rules/``.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from nbtriton.model.config import ModelConfig, is_ensemble
@@ -47,6 +48,21 @@ class Finding:
     def rank(self) -> int:
         """Sort key: 0 for the most severe."""
         return _SEVERITIES.index(self.severity)
+
+
+# A field and its value, and when that helps.
+_FIELD = re.compile(r"(\w+): (\[[^\]]*\]|[^\s,]+)(?:, (.+))?")
+
+
+def as_cell(finding: Finding) -> Finding:
+    """Return a finding about a loaded model with its fix as the cell to type, where it is a value of the subject."""
+    *outer, field = finding.subject.split(".")
+    found = _FIELD.fullmatch(finding.fix)
+    if found is None or found[1] != field:
+        return finding
+    fragment = "".join(f"{name} {{ " for name in outer) + f"{field}: {found[2]}" + " }" * len(outer)
+    when = f"  # {found[3]}" if found[3] else ""
+    return replace(finding, fix=f"%%triton_config {quoted(finding.model)}\n{fragment}{when}")
 
 
 _Found = Iterator[tuple[str, str, str, str, str]]
