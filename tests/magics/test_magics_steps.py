@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+
 import numpy as np
 import pytest
 
@@ -79,3 +81,38 @@ def test_the_help_lists_the_steps(notebook):
     help_text = notebook.shell.find_line_magic("triton_step").__doc__
     assert "Resize images to one size" in help_text
     assert "%triton_step resize as thumb size=32,32 filter=bicubic" in help_text
+
+
+def test_a_whole_pipeline_of_names_is_loaded_by_its_lines(notebook):
+    ran = notebook.ok(
+        "%%triton_ensemble prepare\n"
+        "image = decode_image(DATA=DATA)\n"
+        "fitted = letterbox(IMAGE=image)\n"
+        "numbers = normalize(IMAGE=fitted)\n"
+        "PLANES = to_chw(IMAGE=numbers)"
+    )
+    for name in ("decode_image", "letterbox", "normalize", "to_chw"):
+        assert f"{name}: no model had this name, so it is the ready step: {name}" in ran.text
+    from PIL import Image
+
+    file = io.BytesIO()
+    Image.new("RGB", (30, 20), (255, 0, 0)).save(file, "PNG")
+    found = nt.server().infer("prepare", {"DATA": np.array([[file.getvalue()]], object)})
+    assert found["PLANES"].shape == (1, 3, 640, 640)
+
+
+def test_boxes_alone_may_be_named(notebook):
+    notebook.ok("%%triton_ensemble best\nKEPT = nms(BOXES=BOXES, SCORES=SCORES)")
+    boxes = np.array([[[0, 0, 9, 9], [1, 1, 9, 9]]], np.float32)
+    found = nt.server().infer(
+        "best", {"BOXES": boxes, "SCORES": np.array([[0.9, 0.8]], np.float32)}
+    )
+    assert found["KEPT"].tolist() == [[[0, 0, 9, 9]]]
+
+
+def test_a_step_that_needs_a_file_says_so(notebook):
+    ran = notebook("%%triton_ensemble texts\nids, mask = tokenize(TEXT=TEXT)")
+    assert ran.error is not None
+    text = f"{ran.error} {ran.text}"
+    assert "the step 'tokenize' needs tokenizer: a file that tokenizers reads" in text
+    assert "%triton_step tokenize tokenizer=FILE" in text

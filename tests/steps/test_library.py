@@ -144,6 +144,17 @@ def test_the_list_has_every_step_with_its_bounds_and_a_line_to_type():
     assert "boxes, scores, classes = nms(BOXES=x, SCORES=y, CLASSES=z)" in listed
 
 
+def test_a_file_goes_along_whatever_the_version(server, tmp_path):
+    (tmp_path / "names.txt").write_text("ant\nbee\n")
+    server.load(None, nt.step("top_k", labels=tmp_path / "names.txt"), name="m", version=3)
+    server.export(tmp_path / "out")
+    (tmp_path / "names.txt").unlink()
+    with nt.Server(gpus=()) as other:
+        other.load_repository(tmp_path / "out")
+        found = other.infer("m", {"SCORES": np.array([[1, 2]], np.float32)}, version=3)
+    assert found["LABELS"].tolist() == [[b"bee", b"ant"]]
+
+
 @pytest.mark.slow
 def test_the_list_shows_what_each_step_makes_of_a_sample():
     pytest.importorskip("PIL")

@@ -15,21 +15,22 @@ Image = pytest.importorskip("PIL.Image", reason="the image steps wrap Pillow")
 scipy = pytest.importorskip("scipy", reason="the sound steps wrap SciPy")
 
 # An instance on a GPU; on a simulated one, torch computes on the host.
+ON_GPU = "instance_group [ { kind: KIND_GPU } ] "
 BY_TORCH = (
-    "instance_group [ { kind: KIND_GPU } ] "
-    'parameters { key: "FORCE_CPU_ONLY_INPUT_TENSORS" value { string_value: "yes" } }'
+    f'{ON_GPU} parameters {{ key: "FORCE_CPU_ONLY_INPUT_TENSORS" value {{ string_value: "yes" }} }}'
 )
 
 
-@pytest.fixture(params=["host", "torch"])
+@pytest.fixture(params=["host", "torch", pytest.param("gpu", marks=pytest.mark.gpu)])
 def run(request):
     """Run a step once; `run.place` is where."""
     if request.param == "torch":
         pytest.importorskip("torch")
-    with nt.Server(gpus=() if request.param == "host" else "simulated:1") as server:
+    gpus = {"host": (), "torch": "simulated:1", "gpu": (0,)}[request.param]
+    with nt.Server(gpus=gpus) as server:
 
         def run(name, /, inputs, **parameters):
-            config = None if request.param == "host" else BY_TORCH
+            config = {"host": None, "torch": BY_TORCH, "gpu": ON_GPU}[request.param]
             server.load(config, nt.step(name, **parameters), name=name)
             return server.infer(name, inputs)
 

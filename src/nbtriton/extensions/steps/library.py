@@ -247,6 +247,12 @@ def step(name: str | None = None, **parameters: object) -> Step | Steps:
     declared = declaration(name)
     texts = {key: _text(value) for key, value in parameters.items()}
     declared.check(texts)
+    for key, one in declared.parameters.items():
+        if one.allowed is None and one.default and not texts.get(key):
+            raise InvalidArgumentError(
+                f"the step '{name}' needs {key}: {one.help}",
+                hint=f"%triton_step {name} {key}=FILE, or nt.step('{name}', {key}='FILE')",
+            )
     config = ModelConfig()
     config.CopyFrom(declared.config)
     file, files = declared.file, _files(declared, texts)

@@ -335,7 +335,8 @@ def _copy_files(source: Path, place: Path, config: ModelConfig) -> None:
             f"the file '{source}' of model '{config.name}' is not there any more"
         )
     version = source if source.is_dir() and source.name == place.name else source.parent
-    if version.name != place.name:  # not in a repository
+    numbered = version.name.isdigit() and (version.parent / "config.pbtxt").is_file()
+    if version.name != place.name and not numbered:  # not in a repository
         if source.is_dir():
             shutil.copytree(source, place / source.name, ignore=ignored)
         else:

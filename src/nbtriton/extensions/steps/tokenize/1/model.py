@@ -42,8 +42,7 @@ class TritonPythonModel:
     def initialize(self, args):
         values = read_parameters(args["model_config"])
         (name,), (self.most,), (pad,) = (values[name] for name in PARAMETERS)
-        file = Path(args["model_repository"], args["model_version"], name)
-        self.tokenizer = Tokenizer.from_file(str(file))
+        self.tokenizer = Tokenizer.from_file(str(Path(__file__).parent / name))
         padding = self.tokenizer.padding or {"pad_id": self.tokenizer.token_to_id("[PAD]") or 0}
         self.fixed, self.empty = pad == "max_length", padding["pad_id"]
         self.tokenizer.no_padding()

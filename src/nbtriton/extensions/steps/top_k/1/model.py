@@ -65,7 +65,7 @@ class TritonPythonModel:
         values = read_parameters(args["model_config"])
         self.device = device_of(args)
         (self.k,), (name,) = values["k"], values["labels"]
-        file = Path(args["model_repository"], args["model_version"], name)
+        file = Path(__file__).parent / name
         self.labels = file.read_text("utf-8").splitlines() if name else None
 
     def execute(self, requests):
