@@ -98,14 +98,7 @@ class ModelControl(Closing, TableView):
         self.directories = tuple(map(absolute, directories))
         self.mode = mode
         self.strict_readiness = given["strict_readiness"]
-        self._loader = ModelLoader(
-            server,
-            self.directories,
-            auto_complete=given["auto_complete"],
-            config_name=given["config_name"],
-            threads=given["load_threads"],
-            retries=given["load_retries"],
-        )
+        self._loader = ModelLoader(server, self.directories, given)
         self._closed = threading.Event()
         self._poller: threading.Thread | None = None
         names = list(polling.directories_of(self.directories))

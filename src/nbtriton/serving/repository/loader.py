@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from nbtriton.common.closing import ScratchFolder
 from nbtriton.common.errors import (
@@ -42,8 +42,8 @@ class ModelLoader:
     server : Server
     directories : sequence of Path
         The repositories.
-    auto_complete, config_name, threads, retries
-        As in `nbtriton.serving.repository.control.ModelControl`.
+    settings : mapping
+        Of `nbtriton.options.repository.RepositorySettings`.
 
     Attributes
     ----------
@@ -51,24 +51,12 @@ class ModelLoader:
     """
 
     def __init__(
-        self,
-        server: Server,
-        directories: Sequence[Path],
-        *,
-        auto_complete: bool,
-        config_name: str,
-        threads: int,
-        retries: int,
+        self, server: Server, directories: Sequence[Path], settings: Mapping[str, Any]
     ) -> None:
         self.records: dict[str, polling.ModelRecord] = {}
         self._server = server
         self._directories = directories
-        self._poll_model = partial(
-            polling.poll_model, directories, config_name=config_name, auto_complete=auto_complete
-        )
-        self._auto_complete = auto_complete
-        self._threads = threads
-        self._retries = retries
+        self._settings = settings
         self._lock = threading.Lock()
         self._ended = threading.Condition()
         # Models of loads that have not ended, and of unloads that wait for them.
@@ -137,7 +125,9 @@ class ModelLoader:
         changed: set[str] = set()
         load = partial(self._load_one, errors, changed)
         in_parallel(
-            load, [model for model in polled.values() if not model.is_ensemble], self._threads
+            load,
+            [model for model in polled.values() if not model.is_ensemble],
+            self._settings["load_threads"],
         )
         ensembles = {name: model for name, model in polled.items() if model.is_ensemble}
         ordered, cyclic = polling.by_dependency({n: model.config for n, model in ensembles.items()})
@@ -202,9 +192,11 @@ class ModelLoader:
         while waiting:
             name = waiting.pop(0)
             try:
-                model = self._poll_model(
-                    name, override=overrides.get(name), scratch=self._scratch_folder
-                )
+                model = polling.poll_model(
+                    self._directories, name, override=overrides.get(name), scratch=self._scratch_folder,
+                    config_name=self._settings["config_name"],
+                    auto_complete=self._settings["auto_complete"],
+                )  # fmt: skip
             except (TritonError, OSError) as error:
                 if name in names:
                     errors[name] = self._poll_failed(name, error)
@@ -273,7 +265,7 @@ class ModelLoader:
 
     def _install(self, record: polling.ModelRecord, model: polling.PolledModel) -> None:
         lifecycle = self._server.engine.lifecycle
-        check(self._server, self.records, model)
+        self._check(model)
         keep: set[int] = set()
         if record.loaded is not None:
             # The notebook may have replaced a version loaded here.
@@ -283,12 +275,139 @@ class ModelLoader:
                 if lifecycle.can_update(model.name, version, model.config)
             }
         with lifecycle.loading(model.name) as begun:
-            runtimes, updates = build_versions(
-                self._server, record, model, keep=keep,
-                auto_complete=self._auto_complete, retries=self._retries,
-            )  # fmt: skip
+            runtimes, updates = self._build(record, model, keep)
             record.set_unloaded([runtime.version for runtime in runtimes])  # until it is installed
             lifecycle.install(model.name, model.given, runtimes, begun, updates=updates)
+
+    def _check(self, model: polling.PolledModel) -> None:
+        """Check a model before creating instances.
+
+        Raises
+        ------
+        LoadError
+            No version is left, or a composing model is not loaded, with Triton's text.
+        """
+        name = model.name
+        for folder, reason in directories_without_version(model.directory):
+            _log.warning("ignore version directory '%s' which %s", folder, reason)
+        if not model.versions:
+            self._server.engine.lifecycle.record_no_versions(name)
+            raise polling.load_error(
+                name,
+                ConfigError(
+                    "at least one version must be available under the version policy of model "
+                    f"'{name}'",
+                    field="version_policy",
+                ),
+            )
+        for step in model.config.ensemble_scheduling.step:
+            self._check_member(name, str(step.model_name), int(step.model_version))
+
+    def _check_member(self, name: str, member: str, version: int) -> None:
+        if not self._server.is_ready(member):
+            record = self.records.get(member)
+            if record is None or not isinstance(record.error, LoadError):
+                return  # not in the repository: reported by the validation of the ensemble
+            error = record.error
+            reason = error.message.removeprefix(f"load failed for model '{member}': ").rstrip("\n")
+            text = (
+                f"ensemble '{name}' depends on '{member}' which has no loaded version. Model "
+                f"'{member}' loading failed with error: {reason}"
+            )
+            if not record.states:  # an ensemble that does not fit its composing models
+                text = (
+                    f"ensemble '{name}' depends on '{member}' which is not valid. Model "
+                    f"'{member}' failed with error: {reason}"
+                )
+            raise polling.load_error(name, ConfigError(text, hint=error.hint))  # V113, V114
+        if version != -1 and not self._server.is_ready(member, version):
+            raise polling.load_error(
+                name,
+                ConfigError(
+                    f"ensemble '{name}' depends on '{member}' whose required version {version} "
+                    "is not loaded."
+                ),
+            )  # V115
+
+    def _build(
+        self, record: polling.ModelRecord, model: polling.PolledModel, keep: Collection[int]
+    ) -> tuple[list[Runtime], list[InstanceUpdate]]:
+        """Build all versions, and new instances of the versions to `keep`; all or none (L3).
+
+        A version that fails is tried again as often as ``load_retries`` says.
+
+        Raises
+        ------
+        LoadError
+            With the reasons of all failed versions; `record` has them too.
+        """
+        name = model.name
+        serving = {served.version for served in self._server.models() if served.name == name}
+        fresh = [version for version in model.versions if version not in serving]
+        before = record.states
+        record.states = before | dict.fromkeys(fresh, ("LOADING", ""))
+        for version in model.versions:
+            _log.info("loading: %s:%d", name, version)
+        runtimes: list[Runtime] = []
+        updates: list[InstanceUpdate] = []
+        failed: dict[int, TritonError] = {}
+        try:
+            for version in model.versions:
+                try:
+                    if version in keep:
+                        updates.append(
+                            self._server.engine.lifecycle.prepare_update(
+                                name, version, model.config
+                            )
+                        )
+                        continue
+                    build = partial(
+                        self._server.engine.lifecycle.builder.build,
+                        model.config,
+                        model.source(version),
+                        version,
+                        auto_complete=self._settings["auto_complete"],
+                        directory=model.directory,
+                    )
+                    runtimes.append(
+                        _with_retries(build, name, version, self._settings["load_retries"])
+                    )
+                except TritonError as error:
+                    failed[version] = error
+                    _log_failed(name, version, error)
+        except BaseException:
+            record.states = before
+            _discard(runtimes, updates)
+            raise
+        if not failed:
+            record.states = {v: s for v, s in record.states.items() if v not in model.versions}
+            return runtimes, updates
+        _discard(runtimes, updates)
+        first = next(iter(failed.values()))
+        if model.is_ensemble and isinstance(first, ConfigError):
+            record.states = before  # the model has never had a version
+            raise polling.load_error(name, first)
+        # A version that could not be updated still serves; its entry in the index has the reason.
+        reasons = {
+            version: (
+                "READY" if version in keep else "UNAVAILABLE",
+                polling.load_reason(name, version, error),
+            )
+            for version, error in failed.items()
+        }
+        dropped = dict.fromkeys(fresh, ("UNAVAILABLE", UNLOADED))
+        states = {v: state for v, state in reasons.items() if v in keep or v not in serving}
+        record.states = before | dropped | states
+        raise LoadError(
+            f"load failed for model '{name}': "
+            + "".join(
+                f"version {version} is at {state} state: {reason};"
+                for version, (state, reason) in reasons.items()
+            )
+            + "\n",
+            hint=first.hint,
+            user_traceback=getattr(first, "user_traceback", ""),
+        )
 
     def _remove_files(self, model: polling.PolledModel | None) -> None:
         """Remove the files that came with a load request, behind the last requests to what was made of them."""
@@ -386,145 +505,6 @@ def in_parallel(
     for error in errors:
         if error is not None:
             raise error
-
-
-def check(
-    server: Server, records: Mapping[str, polling.ModelRecord], model: polling.PolledModel
-) -> None:
-    """Check a model before creating instances.
-
-    Raises
-    ------
-    LoadError
-        No version is left, or a composing model is not loaded, with Triton's text.
-    """
-    name = model.name
-    for folder, reason in directories_without_version(model.directory):
-        _log.warning("ignore version directory '%s' which %s", folder, reason)
-    if not model.versions:
-        server.engine.lifecycle.record_no_versions(name)
-        raise polling.load_error(
-            name,
-            ConfigError(
-                "at least one version must be available under the version policy of model "
-                f"'{name}'",
-                field="version_policy",
-            ),
-        )
-    for step in model.config.ensemble_scheduling.step:
-        _check_member(server, records, name, str(step.model_name), int(step.model_version))
-
-
-def _check_member(
-    server: Server, records: Mapping[str, polling.ModelRecord], name: str, member: str, version: int
-) -> None:
-    if not server.is_ready(member):
-        record = records.get(member)
-        if record is None or not isinstance(record.error, LoadError):
-            return  # not in the repository: reported by the validation of the ensemble
-        error = record.error
-        reason = error.message.removeprefix(f"load failed for model '{member}': ").rstrip("\n")
-        text = (
-            f"ensemble '{name}' depends on '{member}' which has no loaded version. Model "
-            f"'{member}' loading failed with error: {reason}"
-        )
-        if not record.states:  # an ensemble that does not fit its composing models
-            text = (
-                f"ensemble '{name}' depends on '{member}' which is not valid. Model "
-                f"'{member}' failed with error: {reason}"
-            )
-        raise polling.load_error(name, ConfigError(text, hint=error.hint))  # V113, V114
-    if version != -1 and not server.is_ready(member, version):
-        raise polling.load_error(
-            name,
-            ConfigError(
-                f"ensemble '{name}' depends on '{member}' whose required version {version} "
-                "is not loaded."
-            ),
-        )  # V115
-
-
-def build_versions(
-    server: Server,
-    record: polling.ModelRecord,
-    model: polling.PolledModel,
-    *,
-    keep: Collection[int],
-    auto_complete: bool,
-    retries: int,
-) -> tuple[list[Runtime], list[InstanceUpdate]]:
-    """Build all versions, and new instances of the versions to `keep`; all or none (L3).
-
-    A version that fails is tried `retries` more times.
-
-    Raises
-    ------
-    LoadError
-        With the reasons of all failed versions; `record` has them too.
-    """
-    name = model.name
-    serving = {served.version for served in server.models() if served.name == name}
-    fresh = [version for version in model.versions if version not in serving]
-    before = record.states
-    record.states = before | dict.fromkeys(fresh, ("LOADING", ""))
-    for version in model.versions:
-        _log.info("loading: %s:%d", name, version)
-    runtimes: list[Runtime] = []
-    updates: list[InstanceUpdate] = []
-    failed: dict[int, TritonError] = {}
-    try:
-        for version in model.versions:
-            try:
-                if version in keep:
-                    updates.append(
-                        server.engine.lifecycle.prepare_update(name, version, model.config)
-                    )
-                    continue
-                build = partial(
-                    server.engine.lifecycle.builder.build,
-                    model.config,
-                    model.source(version),
-                    version,
-                    auto_complete=auto_complete,
-                    directory=model.directory,
-                )
-                runtimes.append(_with_retries(build, name, version, retries))
-            except TritonError as error:
-                failed[version] = error
-                _log_failed(name, version, error)
-    except BaseException:
-        record.states = before
-        _discard(runtimes, updates)
-        raise
-    if not failed:
-        record.states = {v: s for v, s in record.states.items() if v not in model.versions}
-        return runtimes, updates
-    _discard(runtimes, updates)
-    first = next(iter(failed.values()))
-    if model.is_ensemble and isinstance(first, ConfigError):
-        record.states = before  # the model has never had a version
-        raise polling.load_error(name, first)
-    # A version that could not be updated still serves; its entry in the index has the reason.
-    reasons = {
-        version: (
-            "READY" if version in keep else "UNAVAILABLE",
-            polling.load_reason(name, version, error),
-        )
-        for version, error in failed.items()
-    }
-    dropped = dict.fromkeys(fresh, ("UNAVAILABLE", UNLOADED))
-    states = {v: state for v, state in reasons.items() if v in keep or v not in serving}
-    record.states = before | dropped | states
-    raise LoadError(
-        f"load failed for model '{name}': "
-        + "".join(
-            f"version {version} is at {state} state: {reason};"
-            for version, (state, reason) in reasons.items()
-        )
-        + "\n",
-        hint=first.hint,
-        user_traceback=getattr(first, "user_traceback", ""),
-    )
 
 
 def _with_retries(build: Callable[[], Runtime], name: str, version: int, retries: int) -> Runtime:
