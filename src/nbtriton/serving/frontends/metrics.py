@@ -150,23 +150,19 @@ class Metrics:
         return sorted({**tags, "model": name, "version": version}.items())
 
     def _requests(self, lines: _Lines, stats: _Stats) -> None:
-        def counters(name: str, text: str, read: Callable[[Mapping[str, Any]], int]) -> None:
-            samples = [("", labels, read(entry)) for labels, entry in stats]
-            lines.family(name, text, "counter", samples)
+        def counters(
+            name: str, text: str, read: Callable[[Mapping[str, Any]], int], of: _Stats = stats
+        ) -> None:
+            lines.family(name, text, "counter", [("", labels, read(entry)) for labels, entry in of])
 
         text = "Number of successful inference requests, all batch sizes"
-        counters(
-            "nv_inference_request_success",
-            text,
-            lambda entry: entry["inference_stats"]["success"]["count"],
-        )
+        counters("nv_inference_request_success", text, partial(_count, "success"))
+        inspection = self._server.engine.inspection
         failed = [
             ("", sorted([*labels, ("reason", reason)]), count)
             for labels, entry in stats
             for reason, count in sorted(
-                self._server.engine.inspection.failures(
-                    entry["name"], int(entry["version"])
-                ).items()
+                inspection.failures(entry["name"], int(entry["version"])).items()
             )
         ]
         text = "Number of failed inference requests, all batch sizes"
@@ -175,50 +171,32 @@ class Metrics:
             counters(name, f"{text} {_CACHED[False]}", itemgetter(field))
         if not self._config.counter_latencies:
             return
-        for stage, field, words, cached in _STAGES:
-            counters(
-                f"nv_inference_{stage}_duration_us",
-                f"Cumulative {words} duration in microseconds {_CACHED[cached]}",
-                partial(_microseconds, field),
-            )
-        self._cached_models(lines, stats)
-
-    def _cached_models(self, lines: _Lines, stats: _Stats) -> None:
-        """Report each model that enables the cache, even if the server has none."""
-        configs = [self._config_of(entry["name"], entry["version"]) for _, entry in stats]
+        for stage, field, words, with_cached in _STAGES:
+            text = f"Cumulative {words} duration in microseconds {_CACHED[with_cached]}"
+            name = f"nv_inference_{stage}_duration_us"
+            counters(name, text, partial(_microseconds, field))
+        # Models that enable the cache, even if the server has none.
         cached = [
             (labels, entry)
-            for (labels, entry), config in zip(stats, configs, strict=True)
-            if config is not None and config.response_cache.enable
+            for labels, entry in stats
+            if (config := self._config_of(entry["name"], entry["version"])) is not None
+            and config.response_cache.enable
         ]
         for kind, plural, words in _LOOKUPS:
-            field = f"cache_{kind}"
-            lines.family(
-                f"nv_cache_num_{plural}_per_model",
-                f"Number of cache {plural} per model",
-                "counter",
-                [
-                    ("", labels, entry["inference_stats"][field]["count"])
-                    for labels, entry in cached
-                ],
-            )
-            lines.family(
-                f"nv_cache_{kind}_duration_per_model",
-                f"Total cache {words} duration per model, in microseconds",
-                "counter",
-                [("", labels, _microseconds(field, entry)) for labels, entry in cached],
-            )
+            text = f"Number of cache {plural} per model"
+            read = partial(_count, f"cache_{kind}")
+            counters(f"nv_cache_num_{plural}_per_model", text, read, cached)
+            text = f"Total cache {words} duration per model, in microseconds"
+            read = partial(_microseconds, f"cache_{kind}")
+            counters(f"nv_cache_{kind}_duration_per_model", text, read, cached)
 
     def _summaries(self, lines: _Lines, stats: _Stats) -> None:
         now_ns = monotonic_ns()
+        inspection = self._server.engine.inspection
         kept = [
             (labels, found.of)
             for labels, entry in stats
-            if (
-                found := self._server.engine.inspection.summaries(
-                    entry["name"], int(entry["version"])
-                )
-            )
+            if (found := inspection.summaries(entry["name"], int(entry["version"])))
         ]
 
         def samples(stage: str) -> Iterator[tuple[str, Labels, float]]:
@@ -299,6 +277,10 @@ class _Lines:
 
     def text(self) -> bytes:
         return "".join(f"{line}\n" for line in self._lines).encode()
+
+
+def _count(field: str, entry: Mapping[str, Any]) -> int:
+    return int(entry["inference_stats"][field]["count"])
 
 
 def _microseconds(field: str, entry: Mapping[str, Any]) -> int:
