@@ -103,6 +103,10 @@ def test_the_magic_has_the_options_of_the_table(magic, table):
 NAMES = {"plot": ["named"], "step": ["parameters"]}
 
 
+# Made by nbtriton alone.
+RESULTS = {"Profile", "Tuning"}
+
+
 def public_calls() -> dict[str, Any]:
     """Return what a person calls: the public names, and the methods of the public classes."""
     found = {}
@@ -121,6 +125,16 @@ def test_a_public_call_shows_its_options(name):
     parameters = inspect.signature(public_calls()[name]).parameters.values()
     rest = [one.name for one in parameters if one.kind is one.VAR_KEYWORD]
     assert rest == NAMES.get(name, [])
+
+
+@pytest.mark.parametrize("name", sorted(public_calls().keys() - RESULTS))
+def test_a_public_call_takes_a_server_first_and_then_a_model(name):
+    parameters = inspect.signature(public_calls()[name]).parameters.values()
+    by_place = [one.name for one in parameters if one.kind is one.POSITIONAL_OR_KEYWORD]
+    by_place = by_place[by_place[:1] == ["self"] :]
+    assert "server" not in by_place[1:]
+    # Behind what stands for a server: a profile, a repository, a figure.
+    assert "model" not in by_place[2:]
 
 
 @pytest.mark.parametrize("table", [SERVER, ENDPOINTS, REPOSITORY])
