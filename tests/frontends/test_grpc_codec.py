@@ -20,16 +20,19 @@ from nbtriton.model.config import parse_pbtxt
 from nbtriton.model.tensors import DATATYPES
 from nbtriton.runtime.engine import ModelSignature
 from nbtriton.serving.frontends.kserve.call import InferCall, OutputRequest
-from nbtriton.serving.frontends.kserve.messages import MOST_FIELDS, messages, read_long, varint
 from nbtriton.serving.frontends.kserve.proto_codec import (
+    MOST_FIELDS,
     ProtoTemplates,
     encode_response,
     encode_stream_error,
     encode_stream_response,
+    messages,
     parse,
     parse_at_once,
+    read_long,
     read_request,
     read_request_id,
+    varint,
 )
 from nbtriton.serving.frontends.kserve.shared_memory import SharedMemory
 from nbtriton.serving.frontends.kserve.wire import MOST_STRINGS, read_version

@@ -7,7 +7,7 @@ import pytest
 
 import nbtriton as nt
 from nbtriton.common.errors import InvalidArgumentError
-from nbtriton.magics.configurable import NBTriton
+from nbtriton.magics.extension import NBTriton
 from nbtriton.options.server import SERVER
 from nbtriton.serving import server as api
 from nbtriton.serving.server import server

@@ -10,7 +10,7 @@ import pytest
 from ipywidgets.widgets import widget
 
 import nbtriton as nt
-from nbtriton.magics.views import views
+from nbtriton.magics.common import views
 from nbtriton.widgets import (
     CurveView,
     DagView,

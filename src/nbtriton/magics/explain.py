@@ -16,8 +16,8 @@ from nbtriton.magics.common import (
     magic,
     profile_option,
     read_profile,
+    views,
 )
-from nbtriton.magics.views import views
 from nbtriton.options.reading import unquoted
 from nbtriton.runtime.engine.copies import bounces, copies
 from nbtriton.runtime.engine.events import events

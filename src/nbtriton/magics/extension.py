@@ -1,22 +1,33 @@
-"""All magics, and the hooks that are registered and removed with them."""
+"""All magics, and the hooks that are registered and removed with them.
+
+The server's options are traits as well: in a profile's ``ipython_config.py``, and for ``%config NBTriton``::
+
+    c.InteractiveShellApp.extensions = ["nbtriton"]
+    c.NBTriton.isolation = "process"
+"""
 
 from __future__ import annotations
 
+import ast
 import sys
 from functools import cache
 from traceback import walk_stack
 from typing import TYPE_CHECKING, Any
 
+from traitlets import Any as AnyTrait
+from traitlets.config import Configurable
+
 from nbtriton.backends.python import install_pb_utils
 from nbtriton.common import entries
-from nbtriton.magics import completion, configurable
+from nbtriton.magics import completion
 from nbtriton.magics.ask import AskMagics
+from nbtriton.magics.common import views
 from nbtriton.magics.define import DefineMagics
 from nbtriton.magics.explain import ExplainMagics
 from nbtriton.magics.measure import MeasureMagics
 from nbtriton.magics.repository import RepositoryMagics
-from nbtriton.magics.views import views
-from nbtriton.serving.server import close_server
+from nbtriton.options.server import SERVER
+from nbtriton.serving.server import close_server, server
 
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
@@ -38,7 +49,7 @@ def load_ipython_extension(shell: InteractiveShell) -> None:
     install_pb_utils()
     completion.register(shell, _classes())
     views.register(shell)
-    configurable.register(shell)
+    _configure(shell)
 
 
 def unload_ipython_extension(shell: InteractiveShell) -> None:
@@ -49,7 +60,7 @@ def unload_ipython_extension(shell: InteractiveShell) -> None:
     if not _reloads(shell):
         views.stop()
         close_server()
-        configurable.unregister(shell)
+        _forget(shell)
     completion.unregister(shell, magic_methods())
     views.unregister(shell)
     # IPython has no call that removes magics.
@@ -86,3 +97,48 @@ def magic_methods() -> dict[str, Any]:
         for kind in cls.magics.values()
         for name, method in kind.items()
     }
+
+
+class _Option(AnyTrait):
+    """An option of the server that the magics use, which alone holds the value."""
+
+    def get(self, obj: Any, cls: Any = None) -> Any:  # noqa: ARG002 - as traitlets calls it
+        return getattr(server().options, str(self.name))
+
+    def set(self, obj: Any, value: Any) -> None:  # noqa: ARG002
+        server().set_options(**{str(self.name): value})
+
+    def from_string(self, s: str) -> Any:
+        """Read a value of the command line: Python's, or a word as it is."""
+        try:
+            return ast.literal_eval(s)
+        except (SyntaxError, ValueError):
+            return s
+
+
+_OPTIONS = {
+    name: _Option(option.default, help=option.help).tag(config=True)
+    for name, option in SERVER.items()
+}
+NBTriton: type[Configurable] = type(
+    "NBTriton",
+    (Configurable,),
+    {"__doc__": "Options of nbtriton's server in this kernel.", "__module__": __name__, **_OPTIONS},
+)
+
+
+def _configure(shell: InteractiveShell) -> None:
+    """Apply the shell's configuration of `NBTriton`; a reloaded extension has already applied it."""
+    if not _registered(shell):
+        configurables: list[Any] = shell.configurables  # its type names shells alone
+        configurables.append(NBTriton(parent=shell))
+
+
+def _forget(shell: InteractiveShell) -> None:
+    """Forget the options; the server has been closed."""
+    for one in _registered(shell):
+        shell.configurables.remove(one)
+
+
+def _registered(shell: InteractiveShell) -> list[Any]:
+    return [one for one in shell.configurables if isinstance(one, NBTriton)]

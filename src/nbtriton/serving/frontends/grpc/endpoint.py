@@ -24,14 +24,14 @@ from nbtriton.model.config._proto import messages
 from nbtriton.serving.frontends.grpc.calls import CallListener, Handler, StreamCall, UnaryCall
 from nbtriton.serving.frontends.grpc.connection import GrpcListener
 from nbtriton.serving.frontends.grpc.inference import GrpcInference, InferStream
-from nbtriton.serving.frontends.kserve.messages import (
+from nbtriton.serving.frontends.kserve.proto_codec import (
     HEALTH,
     LONG,
     SERVICE,
     HealthCheckRequest,
     health_response,
+    parse,
 )
-from nbtriton.serving.frontends.kserve.proto_codec import parse
 from nbtriton.serving.frontends.kserve.wire import read_version
 from nbtriton.serving.frontends.loop import LoopThread
 from nbtriton.serving.frontends.service import log_changes, trace_changes

@@ -15,7 +15,7 @@ from nbtriton.model.config._proto import messages
 from nbtriton.runtime.engine import BARE_FINAL
 from nbtriton.serving.frontends.kserve import proto_codec
 from nbtriton.serving.frontends.kserve.call import InferCall, Responder, submit_together
-from nbtriton.serving.frontends.kserve.messages import LONG
+from nbtriton.serving.frontends.kserve.proto_codec import LONG
 from nbtriton.serving.frontends.kserve.shared_memory import READ_AT_ONCE, LongReadError, ShortReads
 from nbtriton.serving.frontends.kserve.wire import read_version
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from nbtriton.backends.base import Response
     from nbtriton.runtime.engine import InferenceRequest, JoinBatch, ModelSignature
     from nbtriton.serving.frontends.grpc.calls import StreamCall, UnaryCall
-    from nbtriton.serving.frontends.kserve.messages import Contents
+    from nbtriton.serving.frontends.kserve.proto_codec import Contents
     from nbtriton.serving.frontends.kserve.shared_memory import SharedMemory
     from nbtriton.serving.frontends.service import Service
 

@@ -29,11 +29,12 @@ from nbtriton.serving.frontends.http1.response import (
     unexpected_error,
 )
 from nbtriton.serving.frontends.kserve.call import Responder, submit_together
-from nbtriton.serving.frontends.kserve.generate import decode_generate, encode_generate
 from nbtriton.serving.frontends.kserve.json_codec import (
     Answer,
     JsonTemplates,
+    decode_generate,
     decode_infer,
+    encode_generate,
     encode_infer,
 )
 from nbtriton.serving.frontends.kserve.shared_memory import READ_AT_ONCE, LongReadError, ShortReads
