@@ -333,23 +333,22 @@ def endpoint_options(arguments: SimpleNamespace) -> dict[str, Any]:
         if (value := getattr(arguments, f"grpc_{flag.replace('-', '_')}")) is not None
     ]
     level = _COMPRESSION.index(arguments.grpc_infer_response_compression_level)
-    added = {
-        name: kind
+    added = [
+        (name, kind, port)
         for name, kind in entries.working("endpoints")
-        if getattr(arguments, f"{name}_port", None) is not None
-    }
-    ports_added = {name: getattr(arguments, f"{name}_port") for name in added}
+        if (port := getattr(arguments, f"{name}_port", None)) is not None
+    ]
     host = options["host"]
     check_ports(
         ("HTTP", host, options["http_port"]),
         ("GRPC", options["grpc_host"], options["grpc_port"]),
         ("metrics", options["metrics_host"], options["metrics_port"]),
-        *((added[name].title, host, port) for name, port in ports_added.items()),
+        *((kind.title, host, port) for _, kind, port in added),
     )
     return {
         **options,
-        **{f"{name}_port": port for name, port in ports_added.items()},
-        **{name: kind.options_of(arguments) for name, kind in added.items()},
+        **{f"{name}_port": port for name, _, port in added},
+        **{name: kind.options_of(arguments) for name, kind, _ in added},
         "grpc_options": [*channel, ("grpc.default_compression_level", level)],
         "trace_file": trace_path,
         "trace": trace_values,
