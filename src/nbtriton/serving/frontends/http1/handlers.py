@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from nbtriton.common.errors import (
@@ -19,9 +20,11 @@ from nbtriton.common.errors import (
 from nbtriton.model.config import to_reported_dict
 from nbtriton.serving.frontends.http1.inference import (
     LONG_JSON,
+    GenerateResponder,
     HttpResponder,
     Inference,
     RouteHandler,
+    SseResponder,
 )
 from nbtriton.serving.frontends.http1.response import (
     JSON,
@@ -66,8 +69,8 @@ class Handlers:
         self._inference = Inference(service, join_batch)
         self._infer: Mapping[str, Callable[..., RouteHandler]] = {
             "infer": self._inference.infer,
-            "generate": self._inference.generate,
-            "generate_stream": self._inference.generate_stream,
+            "generate": partial(self._inference.generate, GenerateResponder),
+            "generate_stream": partial(self._inference.generate, SseResponder),
         }
         # On a worker: loading takes seconds, and the index may read the disk.
         self._slow = {"repository_load", "repository_unload", "repository_index"}

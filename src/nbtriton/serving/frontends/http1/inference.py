@@ -274,13 +274,11 @@ class Inference:
         """Return the handler of a POST to ``…/infer``."""
         return _Infer(self, head, name, version).read
 
-    def generate(self, head: RequestHead, name: str, version: str) -> RouteHandler:
-        """Return the handler of a POST to ``…/generate``."""
-        return partial(self._generate, GenerateResponder, _encoding(head), name, version)
-
-    def generate_stream(self, head: RequestHead, name: str, version: str) -> RouteHandler:
-        """Return the handler of a POST to ``…/generate_stream``."""
-        return partial(self._generate, SseResponder, _encoding(head), name, version)
+    def generate(
+        self, kind: type[GenerateResponder], head: RequestHead, name: str, version: str
+    ) -> RouteHandler:
+        """Return the handler of a POST to ``…/generate`` or ``…/generate_stream``."""
+        return partial(self._generate, kind, _encoding(head), name, version)
 
     def submit(self, ready: Sequence[HttpResponder]) -> None:
         """Submit requests that are ready together."""
