@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from nbtriton.lab.perf import PerfProgress, PerfReport, PerfRun
 from nbtriton.lab.perf.curves import series_of
 from nbtriton.lab.perf.progress import TerminalLine, progress_line
+from nbtriton.magics.common import read_options
 from nbtriton.runtime.engine.interrupts import interrupts_deferred
 from nbtriton.widgets import CurveView, Shown, show_live
 from nbtriton.widgets.show import display
@@ -60,6 +61,16 @@ class LiveRun:
         self._report: Shows | None = None
         self._view: CurveView | None = None
         self._shown: Shown | None = None
+
+    @classmethod
+    def begin(cls, shell: InteractiveShell, model: str, given: dict[str, Any]) -> LiveRun:
+        """Return the run of a line's options, which become those of the call: without ``line``, with its observer."""
+        # After `;` nothing is shown; a terminal shows the report as any other result.
+        visible = not given.pop("line").rstrip().endswith(";")
+        read_options(shell, given)
+        run = cls(shell, model, visible=visible, quick=given.get("quick", False))
+        given["observer"] = run.observe
+        return run
 
     def of(
         self, measure: Callable[[], Result], beneath: Callable[[], object] | None = None

@@ -45,12 +45,8 @@ class MeasureMagics(Magics):
         from nbtriton.magics.live import LiveRun
 
         given = vars(options)
-        # After `;` nothing is shown; a terminal shows the report as any other result.
-        visible = not given.pop("line").rstrip().endswith(";")
-        common.read_options(self.shell, given)
         name = given.pop("name")
-        run = LiveRun(self.shell, name, visible=visible, quick=given.get("quick", False))
-        given["observer"] = run.observe
+        run = LiveRun.begin(self.shell, name, given)
         return name, given, run
 
     @common.magic()

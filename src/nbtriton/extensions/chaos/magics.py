@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from argparse import ArgumentTypeError
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from IPython.core.magic import Magics, line_magic, magics_class, output_can_be_silenced
-from IPython.core.magic_arguments import argument, magic_arguments
+from IPython.core.magic import Magics, magics_class
+from IPython.core.magic_arguments import argument
 
 from nbtriton.lab.perf.settings import DATA, RUN
-from nbtriton.magics.common import arguments, keep, keep_option, parse, read_options
+from nbtriton.magics.common import arguments, magic
 from nbtriton.options import only
 from nbtriton.options.reading import name_list, unquoted
 from nbtriton.serving.server import server
+
+if TYPE_CHECKING:
+    from argparse import Namespace
 
 
 def _faults(text: str) -> list[str] | dict[str, float]:
@@ -32,8 +35,7 @@ def _faults(text: str) -> list[str] | dict[str, float]:
 class ChaosMagics(Magics):
     """``%triton_chaos``."""
 
-    @output_can_be_silenced
-    @magic_arguments()
+    @magic()
     @argument("name", type=unquoted, help="a model; or an ensemble, whose composing models are hit")
     @argument(
         "--faults", type=_faults, metavar="LIST",
@@ -52,9 +54,7 @@ class ChaosMagics(Magics):
         help="requests that its clients keep outstanding (4); 0: only the traffic that there is",
     )  # fmt: skip
     @arguments(only(DATA, "--inputs", "--shape"), only(RUN, "--seed"))
-    @keep_option
-    @line_magic
-    def triton_chaos(self, line: str) -> Any:
+    def triton_chaos(self, options: Namespace) -> Any:
         """Inject what goes wrong in production into a loaded model, and say what clients see.
 
         Slow executions, a model that raises, NaN in its outputs, lost instances (killed processes),
@@ -68,9 +68,7 @@ class ChaosMagics(Magics):
         from nbtriton.extensions.chaos import chaos
         from nbtriton.magics.live import LiveRun
 
-        options = vars(parse(self.triton_chaos, line))
-        name, out = options.pop("name"), options.pop("out")
-        read_options(self.shell, options)
-        run = LiveRun(self.shell, name, visible=not line.rstrip().endswith(";"))
-        report = run.of(lambda: chaos(server(), name, **options, observer=run.observe))
-        return keep(self.shell, out, report)
+        given = vars(options)
+        name = given.pop("name")
+        run = LiveRun.begin(self.shell, name, given)
+        return run.of(lambda: chaos(server(), name, **given))

@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from IPython.core.magic import Magics, line_cell_magic, magics_class, output_can_be_silenced
-from IPython.core.magic_arguments import argument, magic_arguments
+from IPython.core.magic import Magics, line_cell_magic, magics_class
+from IPython.core.magic_arguments import argument
 
 from nbtriton.extensions.environments.making import environment
 from nbtriton.magics.cells import MADE
-from nbtriton.magics.common import keep, keep_option, parse
+from nbtriton.magics.common import magic
 from nbtriton.options.reading import unquoted
+
+if TYPE_CHECKING:
+    from argparse import Namespace
 
 
 @magics_class
 class EnvironmentMagics(Magics):
     """``%triton_env``."""
 
-    @output_can_be_silenced
-    @magic_arguments()
+    @magic(line_cell_magic)
     @argument("name", type=unquoted, help="what --env calls it")
     @argument("packages", nargs="*", metavar="PACKAGE", help="as for pip, such as scikit-learn<1.6")
     @argument("-r", "--requirements", metavar="FILE", help="a requirements file")
@@ -27,9 +29,7 @@ class EnvironmentMagics(Magics):
         help="its Python, such as 3.12; by default the notebook's version",
     )  # fmt: skip
     @argument("--anew", action="store_true", help="make it again, with the versions of today")
-    @keep_option
-    @line_cell_magic
-    def triton_env(self, line: str, cell: str | None = None) -> Any:
+    def triton_env(self, options: Namespace, cell: str | None = None) -> Any:
         """Make an environment for models, by uv if it is on the PATH, else by pip.
 
         It has these packages and NumPy, and none of the notebook's. What was made once is kept, by its
@@ -44,7 +44,6 @@ class EnvironmentMagics(Magics):
             scikit-learn<1.6
             pillow
         """
-        options = parse(self.triton_env, line)
         lines = (text.partition(" #")[0].strip() for text in (cell or "").splitlines())
         made = environment(
             options.name,
@@ -58,4 +57,4 @@ class EnvironmentMagics(Magics):
             on_progress=print,
         )
         MADE[options.name] = made.folder
-        return keep(self.shell, options.out, made)
+        return made

@@ -19,10 +19,12 @@ from IPython.core.magic_arguments import argument, magic_arguments
 from nbtriton.common.errors import nearest
 from nbtriton.extensions.lessons import SCENARIOS, Exercise, Overview, Progress, Scenario, check
 from nbtriton.extensions.lessons.options import SCENARIO
-from nbtriton.magics.common import arguments, evaluate, keep, keep_option, parse
+from nbtriton.magics.common import arguments, evaluate, magic, parse
 from nbtriton.options.reading import unquoted
 
 if TYPE_CHECKING:
+    from argparse import Namespace
+
     from IPython.core.interactiveshell import InteractiveShell
 
     from nbtriton.serving.server import Server
@@ -78,8 +80,7 @@ class TeachMagics(Magics):
         answer = evaluate(self.shell, rest, f"%triton_check {word} ") if is_answer else ...
         return check(_server(), exercise, answer)
 
-    @output_can_be_silenced
-    @magic_arguments()
+    @magic()
     @argument(
         "name",
         type=unquoted,
@@ -91,9 +92,7 @@ class TeachMagics(Magics):
         "--request-count", type=int, default=12, metavar="N",
         help="of a model: how many of its newest requests (12)",
     )  # fmt: skip
-    @keep_option
-    @line_magic
-    def triton_figure(self, line: str) -> Any:
+    def triton_figure(self, options: Namespace) -> Any:
         """Draw what the scheduler does with a few requests, to be played, stepped through and changed.
 
         The figures that explain Triton's scheduling, run by the very schedulers in virtual time. On a page
@@ -108,7 +107,6 @@ class TeachMagics(Magics):
         from nbtriton.extensions.lessons.widget import Figure, figure
 
         server = _server()
-        options = parse(self.triton_figure, line)
         given = {name: getattr(options, name) for name in SCENARIO}
         changes: Any = {name: value for name, value in given.items() if value is not None}
         name = options.name
@@ -121,7 +119,7 @@ class TeachMagics(Magics):
             made = figure(server, name, request_count=options.request_count, **changes)
         else:
             made = figure(name, **changes)
-        return keep(self.shell, options.out, made)
+        return made
 
     @staticmethod
     def completions(name: str, shell: InteractiveShell) -> list[str]:

@@ -6,19 +6,16 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from IPython.core.error import UsageError
-from IPython.core.magic import Magics, line_magic, magics_class, output_can_be_silenced
-from IPython.core.magic_arguments import argument, magic_arguments
+from IPython.core.magic import Magics, magics_class
+from IPython.core.magic_arguments import argument
 
 from nbtriton.common.errors import InternalError
 from nbtriton.extensions.recordings.options import REPLAY
 from nbtriton.lab.perf.settings import PLACE
 from nbtriton.magics.common import (
     arguments,
-    keep,
-    keep_option,
-    parse,
+    magic,
     profile_option,
-    read_options,
     read_profile,
 )
 from nbtriton.options import only
@@ -26,6 +23,8 @@ from nbtriton.options.reading import name_list, unquoted
 from nbtriton.serving.server import server
 
 if TYPE_CHECKING:
+    from argparse import Namespace
+
     from nbtriton.extensions.recordings import Recording, TrafficTap
 
 
@@ -62,17 +61,14 @@ class RecordingMagics(Magics):
         # What `%triton_record --stop` ends.
         self._taps: list[TrafficTap] = []
 
-    @output_can_be_silenced
-    @magic_arguments()
+    @magic()
     @argument("file", nargs="?", type=unquoted, metavar="FILE", help="compressed if it ends in .gz")
     @argument("--models", type=name_list, metavar="LIST", help="only requests for these")
     @argument("--inputs", action="store_true", help="keep the contents of the inputs too")
     @argument("--duration-s", type=float, metavar="S", help="record for S seconds, and wait for it")
     @argument("--request-count", type=int, metavar="N", help="or until N requests have come")
     @argument("--stop", action="store_true", help="end the recordings that this magic has begun")
-    @keep_option
-    @line_magic
-    def triton_record(self, line: str) -> Any:
+    def triton_record(self, options: Namespace) -> Any:
         """Keep the requests that clients send to the server in a file, for ``%triton_replay``.
 
         It returns at once and records until ``%triton_record --stop``, unless a duration or a count is given.
@@ -83,31 +79,28 @@ class RecordingMagics(Magics):
         """
         from nbtriton.extensions.recordings import record
 
-        options = vars(parse(self.triton_record, line))
-        file, out, stop = (options.pop(each) for each in ("file", "out", "stop"))
+        given = vars(options)
+        file, stop, _ = (given.pop(each) for each in ("file", "stop", "line"))
         if stop:
-            if file is not None or any(value not in (None, False) for value in options.values()):
+            if file is not None or any(value not in (None, False) for value in given.values()):
                 raise UsageError("--stop goes with no other option and no file")
             taps, self._taps = self._taps, []
             if not taps:
                 raise UsageError("no recording is being made: %triton_record FILE begins one")
-            return keep(self.shell, out, _stopped(taps))
+            return _stopped(taps)
         if file is None:
             raise UsageError("where to? give a file: %triton_record traffic.jsonl")
-        tap = record(server(), file, **options)
+        tap = record(server(), file, **given)
         if tap.ended.is_set():
-            return keep(self.shell, out, tap.stop())
+            return tap.stop()
         self._taps = [one for one in self._taps if not one.ended.is_set()] + [tap]
-        return keep(self.shell, out, tap)
+        return tap
 
-    @output_can_be_silenced
-    @magic_arguments()
+    @magic()
     @argument("file", type=unquoted, metavar="FILE", help="a file of %%triton_record")
     @arguments(tuple(REPLAY.values()), only(PLACE, "--url"))
     @profile_option("simulate it, with this profile or a file of Profile.save")
-    @keep_option
-    @line_magic
-    def triton_replay(self, line: str) -> Any:
+    def triton_replay(self, options: Namespace) -> Any:
         """Send the requests of a recording again, each when it came, and measure.
 
         To the server here, in one configuration after the other, to one at a ``--url``, or to the
@@ -123,12 +116,10 @@ class RecordingMagics(Magics):
         from nbtriton.extensions.recordings import replay
         from nbtriton.magics.live import LiveRun
 
-        options = vars(parse(self.triton_replay, line))
-        file, out, url, profile = (options.pop(each) for each in ("file", "out", "url", "profile"))
-        read_options(self.shell, options)
+        given = vars(options)
+        file, url, profile = (given.pop(each) for each in ("file", "url", "profile"))
+        run = LiveRun.begin(self.shell, file, given)
         if url is not None and profile is not None:
             raise UsageError("--url and --profile: give one of them")
         target = url or (server() if profile is None else read_profile(self.shell, profile))
-        run = LiveRun(self.shell, file, visible=not line.rstrip().endswith(";"))
-        options["observer"] = run.observe
-        return keep(self.shell, out, run.of(lambda: replay(file, target, **options)))
+        return run.of(lambda: replay(file, target, **given))

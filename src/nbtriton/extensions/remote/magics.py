@@ -2,32 +2,32 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from IPython.core.magic import Magics, line_magic, magics_class, output_can_be_silenced
-from IPython.core.magic_arguments import argument, magic_arguments
+from IPython.core.magic import Magics, magics_class
+from IPython.core.magic_arguments import argument
 
 from nbtriton.extensions.remote.model import remote
 from nbtriton.extensions.remote.options import REMOTE
-from nbtriton.magics.common import arguments, keep, keep_option, parse
+from nbtriton.magics.common import arguments, magic
 from nbtriton.options.reading import unquoted
 from nbtriton.serving.server import server
+
+if TYPE_CHECKING:
+    from argparse import Namespace
 
 
 @magics_class
 class RemoteMagics(Magics):
     """``%triton_remote``."""
 
-    @output_can_be_silenced
-    @magic_arguments()
+    @magic()
     @argument("name", type=unquoted, metavar="NAME", help="what it is called here")
     @argument(
         "url", type=unquoted, metavar="URL", help="host:port of the server; http:// or grpc:// may be in front"
     )  # fmt: skip
     @arguments(tuple(REMOTE.values()))
-    @keep_option
-    @line_magic
-    def triton_remote(self, line: str) -> Any:
+    def triton_remote(self, options: Namespace) -> Any:
         """Take a model of a running Triton as a model here: as a step of an ensemble, for every other magic.
 
         Its configuration comes from there; batches are formed here and sent. So half of a pipeline runs in
@@ -36,7 +36,5 @@ class RemoteMagics(Magics):
             %triton_remote bert inference.example:8001 --protocol grpc --timeout-s 5
             %triton_remote old inference.example:8000 --model bert --version 3
         """
-        options = vars(parse(self.triton_remote, line))
-        given: dict[str, Any] = {name: options[name] for name in REMOTE}
-        handle = server().load("", remote(options["url"], **given), name=options["name"])
-        return keep(self.shell, options["out"], handle)
+        given: dict[str, Any] = {name: getattr(options, name) for name in REMOTE}
+        return server().load("", remote(options.url, **given), name=options.name)

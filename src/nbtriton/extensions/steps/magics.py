@@ -6,17 +6,19 @@ import ast
 from typing import TYPE_CHECKING, Any
 
 from IPython.core.error import UsageError
-from IPython.core.magic import Magics, line_magic, magics_class, output_can_be_silenced
-from IPython.core.magic_arguments import argument, magic_arguments
+from IPython.core.magic import Magics, magics_class
+from IPython.core.magic_arguments import argument
 
 from nbtriton.extensions.steps.library import STEPS, declaration, step
-from nbtriton.magics.common import arguments, keep, keep_option, parse
+from nbtriton.magics.common import arguments, magic
 from nbtriton.model.config import apply_options
 from nbtriton.options.blocks import SCHEDULING
 from nbtriton.options.reading import unquoted
 from nbtriton.serving.server import server
 
 if TYPE_CHECKING:
+    from argparse import Namespace
+
     from IPython.core.interactiveshell import InteractiveShell
 
 __all__ = ["StepMagics"]
@@ -31,17 +33,14 @@ class StepMagics(Magics):
         """Return the words that the line may begin with."""
         return list(STEPS)
 
-    @output_can_be_silenced
-    @magic_arguments()
+    @magic()
     @argument("name", nargs="?", type=unquoted, help="the step; without it all are listed")
     @argument(
         "words", nargs="*", type=unquoted, metavar="[as MODEL] KEY=VALUE",
         help="the name of the model, by default the step's; and parameters of the step",
     )  # fmt: skip
     @arguments(SCHEDULING)
-    @keep_option
-    @line_magic
-    def triton_step(self, line: str) -> Any:
+    def triton_step(self, options: Namespace) -> Any:
         """Load a ready step as a model, or list the steps.
 
         A step is a folder of a model repository: what is loaded here is what is exported::
@@ -50,10 +49,10 @@ class StepMagics(Magics):
             %triton_step resize as thumb size=32,32 filter=bicubic
             %triton_step resize --instances 2
         """
-        options = vars(parse(self.triton_step, line))
-        name, words, out = (options.pop(key) for key in ("name", "words", "out"))
+        scheduling = vars(options)
+        name, words, _ = (scheduling.pop(key) for key in ("name", "words", "line"))
         if name is None:
-            return keep(self.shell, out, step())
+            return step()
         model = name
         if words[:1] == ["as"]:
             if len(words) == 1:
@@ -67,8 +66,8 @@ class StepMagics(Magics):
                 raise UsageError(f"'{word}' is no parameter: write KEY=VALUE, KEY one of {known}")
             given[key] = _value(text)
         made = step(name, **given)
-        config = apply_options(made.config, **options)
-        return keep(self.shell, out, server().load(config, made, name=model))
+        config = apply_options(made.config, **scheduling)
+        return server().load(config, made, name=model)
 
 
 StepMagics.triton_step.__doc__ += "\nThe steps:\n\n" + "\n".join(
