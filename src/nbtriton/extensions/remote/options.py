@@ -20,7 +20,7 @@ class RemoteSettings(TypedDict, total=False):
         "--protocol", "http or grpc, which streams need (default: that of the URL, else http)", choices=("http", "grpc"),
         unset="that of the URL, else http")]  # fmt: skip
     timeout_s: Annotated[float, Option(
-        "--timeout-s", "seconds for an answer, after which the request fails and is given up there (default 60)", "S", float, 60.0,
+        "--timeout-s", "seconds for an answer, after which the request fails and is given up there (60)", "S", float, 60.0,
         kind=number(above=0))]  # fmt: skip
     retries: Annotated[int, Option(
         "--retries", "how often a request is sent again that found the server unavailable, after 0.1 s, 0.2 s, …; requests of "
