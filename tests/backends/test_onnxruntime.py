@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import builtins
-import logging
 import sys
 from concurrent.futures import ThreadPoolExecutor
 
@@ -618,24 +617,10 @@ def test_options_of_the_session(onnx_model):
         ),
         (parameter("intra_op_thread_count", "x"), "failed to convert 'x' to integral number"),
         (parameter("enable_mem_arena", "maybe"), "failed to convert 'maybe' to boolean"),
-        (
-            "optimization { execution_accelerators { cpu_execution_accelerator { name: 'fast' } } }",
-            "unknown Execution Accelerator 'fast' is requested",
-        ),
     ],
 )
 def test_options_that_mean_nothing(text, message):
     assert refused(same(), text) == f"Invalid argument: {message}"
-
-
-def test_an_accelerator_that_is_not_available_is_left_out_with_a_warning(server, caplog):
-    text = (
-        "optimization { execution_accelerators { cpu_execution_accelerator { name: 'openvino' } } }"
-    )
-    with caplog.at_level(logging.WARNING, "nbtriton.onnxruntime"):
-        server.load(text, same(), name="m")
-    assert "execution accelerator 'openvino' is left out" in caplog.text
-    assert server.infer("m", {"IN": np.ones((1, 4), np.float32)})["OUT"].sum() == 4
 
 
 def test_instances_share_a_session(onnx_model, monkeypatch):

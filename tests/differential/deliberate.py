@@ -96,8 +96,7 @@ NAMES = {
     "onnx-sessions": "tests/backends/test_onnxruntime.py::test_instances_share_a_session",
     "onnx-strings": "tests/backends/test_onnxruntime.py::test_strings",
     "onnx-accelerators": (
-        "tests/backends/test_onnxruntime.py"
-        "::test_an_accelerator_that_is_not_available_is_left_out_with_a_warning"
+        "tests/config/test_config_ignored.py::test_a_field_that_never_has_an_effect"
     ),
     "gpu-memory-limit": (
         "tests/devices/test_serving.py::test_DM1_a_model_that_does_not_fit_is_refused_in_tritons_words"

@@ -1,12 +1,12 @@
 """Session options from a configuration, with the meaning of Triton's onnxruntime backend.
 
-Parameters, graph level and execution accelerators are those of its README; error texts are those of its code.
+Parameters and graph level are those of its README; error texts are those of its code.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from nbtriton.backends.parameters import (
@@ -22,8 +22,6 @@ from nbtriton.model.config import ModelConfig
 
 CPU = "CPUExecutionProvider"
 CUDA = "CUDAExecutionProvider"
-_OPENVINO = "OpenVINOExecutionProvider"
-_TENSORRT = "TensorrtExecutionProvider"
 
 # Settings of the server: whether sessions share a thread pool, and its sizes.
 GLOBAL_THREADS = ("enable-global-threadpool", "intra_op_thread_count", "inter_op_thread_count")
@@ -34,13 +32,6 @@ _DEVICE_ALLOCATOR = "session.use_device_allocator_for_initializers"
 
 # `optimization.graph.level`; every other value means all optimizations.
 _LEVELS = {-1: "ORT_ENABLE_BASIC", 1: "ORT_ENABLE_EXTENDED", 2: "ORT_DISABLE_ALL"}
-
-_TENSORRT_KEYS = {
-    "max_workspace_size_bytes": "trt_max_workspace_size",
-    "int8_calibration_table_name": "trt_int8_calibration_table_name",
-    "int8_use_native_calibration_table": "trt_int8_use_native_calibration_table",
-}
-_PRECISIONS = {"FP16": "trt_fp16_enable", "BF16": "trt_bf16_enable", "INT8": "trt_int8_enable"}
 
 _log = logging.getLogger("nbtriton.onnxruntime")
 
@@ -139,89 +130,19 @@ def run_options(ort: Any, config: ModelConfig) -> Any:
 
 
 def providers(config: ModelConfig, device_id: int | None) -> list[tuple[str, dict[str, str]]]:
-    """Return the execution providers of a session, first choice first.
-
-    Parameters
-    ----------
-    config : ModelConfig
-    device_id : int or None
-        The GPU; None for the host.
-
-    Returns
-    -------
-    list of (str, dict)
-        Names and options; the host's own provider comes last. An accelerator that this onnxruntime lacks is
-        left out, with a warning: the results are the same without it.
+    """Return the execution providers of a session on a GPU, or on the host for None, first choice first.
 
     Raises
     ------
-    InvalidArgumentError
-        An accelerator, or a parameter of one, that Triton does not know either.
     UnsupportedError
         A GPU with an onnxruntime without CUDA.
     """
-    chosen: list[tuple[str, dict[str, str]]] = []
-    if device_id is not None:
-        chosen += _on_gpu(config, device_id)
-    for accelerator in config.optimization.execution_accelerators.cpu_execution_accelerator:
-        if accelerator.name != "openvino":
-            raise _unknown_accelerator(accelerator.name, ("openvino",))
-        chosen += _if_there(config.name, "openvino", _OPENVINO, {"device_type": "CPU"})
-    return [*chosen, (CPU, {})]
-
-
-def _on_gpu(config: ModelConfig, device_id: int) -> list[tuple[str, dict[str, str]]]:
-    chosen = []
-    cuda = {"device_id": str(device_id)}
-    for accelerator in config.optimization.execution_accelerators.gpu_execution_accelerator:
-        if accelerator.name == "tensorrt":
-            options = _tensorrt_options(accelerator.parameters.items())
-            options["device_id"] = str(device_id)
-            chosen += _if_there(config.name, "tensorrt", _TENSORRT, options)
-        elif accelerator.name == "cuda":
-            cuda |= {key: value for key, value in accelerator.parameters.items() if value}
-        else:
-            raise _unknown_accelerator(accelerator.name, ("tensorrt", "cuda"))
+    if device_id is None:
+        return [(CPU, {})]
     if not has_provider(CUDA):
         raise UnsupportedError(
             f"model '{config.name}' has an instance on GPU {device_id}, and the installed "
             "onnxruntime has no CUDA execution provider",
             hint="KIND_CPU runs it on the host; pip install onnxruntime-gpu brings CUDA",
         )
-    return [*chosen, (CUDA, cuda)]
-
-
-def _tensorrt_options(parameters: Iterable[tuple[str, str]]) -> dict[str, str]:
-    options = {}
-    for key, value in parameters:
-        if key == "precision_mode":
-            if value in _PRECISIONS:
-                options[_PRECISIONS[value]] = "1"
-            elif value != "FP32":
-                raise InvalidArgumentError(f"unsupported precision mode '{value}' is requested")
-        elif key in _TENSORRT_KEYS or key.startswith("trt_"):
-            options[_TENSORRT_KEYS.get(key, key)] = value
-        else:
-            raise InvalidArgumentError(
-                f"unknown parameter '{key}' is provided for TensorRT Execution Accelerator"
-            )
-    return options
-
-
-def _if_there(
-    model: str, accelerator: str, provider: str, options: dict[str, str]
-) -> list[tuple[str, dict[str, str]]]:
-    if has_provider(provider):
-        return [(provider, options)]
-    _log.warning(
-        "model '%s': execution accelerator '%s' is left out, the installed onnxruntime has no %s; a Triton 2.51 "
-        "without it refuses the model (docs/differences.md: onnx-accelerators)",
-        model, accelerator, provider,
-    )  # fmt: skip
-    return []
-
-
-def _unknown_accelerator(name: str, known: tuple[str, ...]) -> InvalidArgumentError:
-    return InvalidArgumentError(
-        f"unknown Execution Accelerator '{name}' is requested", hint=" or ".join(known)
-    )
+    return [(CUDA, {"device_id": str(device_id)}), (CPU, {})]

@@ -75,7 +75,7 @@ _WITHOUT: Final = {
     "limiter": ("instance_group.rate_limiter", "this server limits no rates: nt.server(rate_limit='execution_count'), or --rate-limit of %triton_server and nbtriton serve"),
 }  # fmt: skip
 # Fields that only that backend acts on.
-_ONNXRUNTIME = ("model_operations", "optimization.graph", "optimization.execution_accelerators")
+_ONNXRUNTIME = ("model_operations", "optimization.graph")
 _PARAMETERS: Final = {STRATEGY_PATH: str(BATCH_STRATEGY)}
 EXECUTION_ENV_PATH: Final = "EXECUTION_ENV_PATH"
 _NO_ENVIRONMENT: Final = "only the python backend has environments, as in Triton"
