@@ -5,8 +5,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-__all__ = ["UnreadResponses"]
-
 
 class UnreadResponses:
     """Count the responses of one request that wait for their reader, and hold the sender.

@@ -6,16 +6,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = [
-    "BATCH_STRATEGY",
-    "CPP_BACKEND",
-    "FOREIGN_BACKENDS",
-    "SHAPE_TENSOR",
-    "Foreign",
-    "batch_strategy_in",
-    "cpp_backend_in",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class Foreign:

@@ -32,8 +32,6 @@ from nbtriton.scheduling.tickets import (
     TicketState,
 )
 
-__all__ = ["Batcher"]
-
 # How long Triton's batcher sleeps once its queue is empty (D16).
 _SLEEP_NS = 500_000_000
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from bisect import bisect_right
 from typing import Final
 
-__all__ = ["Bookings"]
-
 # Pieces of work that are remembered: new work may begin before some of them.
 _REMEMBERED: Final = 1024
 

@@ -10,8 +10,6 @@ from collections import OrderedDict
 from collections.abc import Hashable, Iterable
 from typing import Final
 
-__all__ = ["MIN_CACHE_BYTES", "CacheSpace", "header_bytes"]
-
 # Memory is given in units.
 _UNIT: Final = 16
 # Bytes of the block that describe it, and the bytes after the last piece.

@@ -8,8 +8,6 @@ from typing import Any, Protocol
 from nbtriton.common.errors import TritonError
 from nbtriton.scheduling.tickets import Ticket
 
-__all__ = ["BatchStrategy", "batch_state", "includes_all"]
-
 
 class BatchStrategy(Protocol):
     """Decides, after all other rules, whether a request may join the batch being formed.

@@ -14,8 +14,6 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
-__all__ = ["Advance", "EnsemblePlan", "EnsembleRun", "Start", "Step"]
-
 
 @dataclass(slots=True, frozen=True)
 class Step:

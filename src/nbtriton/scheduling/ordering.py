@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections import deque
 from typing import Generic, TypeVar
 
-__all__ = ["ResponseOrder"]
-
 R = TypeVar("R")
 
 

@@ -12,8 +12,6 @@ from typing import Final
 
 from nbtriton.scheduling.tickets import RejectTicket, Ticket, TicketState
 
-__all__ = ["BatcherSettings", "PriorityQueue", "QueuePolicy", "SequenceSettings", "TimeoutAction"]
-
 # Detached tickets are swept once they make up most of a line and exceed this number, so that a
 # starved level whose requests all time out does not keep them.
 _SWEEP_ABOVE: Final = 64

@@ -12,8 +12,6 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
 
-__all__ = ["RateLimiter", "ResourceNeed", "ResourceShortage"]
-
 _GLOBAL = -1
 
 

@@ -31,8 +31,6 @@ from nbtriton.scheduling.tickets import (
 )
 from nbtriton.scheduling.timer_queue import TimerQueue
 
-__all__ = ["SequenceBatcher"]
-
 
 class _Sequence:
     """One sequence: its slot, its state and its waiting requests."""

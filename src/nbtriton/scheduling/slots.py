@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from heapq import heappop, heappush
 
-__all__ = ["FreeSlots"]
-
 
 class FreeSlots:
     """The lowest slot number over all instances comes first; the heap orders equal numbers, as in Triton."""

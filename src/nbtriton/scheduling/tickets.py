@@ -6,22 +6,6 @@ from collections.abc import Hashable
 from enum import IntEnum
 from typing import Final, NamedTuple
 
-__all__ = [
-    "REASONS",
-    "SEQUENCE_END",
-    "SEQUENCE_START",
-    "Decision",
-    "RejectTicket",
-    "RetireInstance",
-    "ReturnResources",
-    "RunBatch",
-    "StageInstance",
-    "SuspendInstance",
-    "Ticket",
-    "TicketState",
-    "sequence_flags",
-]
-
 # Triton's flags of a request.
 SEQUENCE_START: Final = 1
 SEQUENCE_END: Final = 2

@@ -6,8 +6,6 @@ from collections.abc import Callable, Iterator
 from heapq import heapify, heappop, heappush
 from typing import Generic, TypeVar
 
-__all__ = ["TimerQueue"]
-
 Item = TypeVar("Item")
 
 
