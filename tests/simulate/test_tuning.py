@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import pickle
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -289,6 +290,16 @@ def test_a_model_is_tuned_and_the_best_applied():
         assert list(best.frontier["infer_per_s"]) == sorted(best.frontier["infer_per_s"])
         shown = best._repr_mimebundle_()
         assert "config.pbtxt" in shown["text/plain"]
+        chosen = best.finding
+        assert chosen.startswith(
+            f"chosen: concurrency {best.best.value:g}, instances=2, max_batch_size=4"
+        )
+        assert "; measured " in chosen
+        unmeasured = (replace(best.finalists[0], measured=None),)
+        assert "; predicted " in replace(best, finalists=unmeasured).finding
+        assert shown["text/plain"].startswith(f"{chosen}\n")
+        # What is long is folded.
+        assert shown["text/html"].rindex("<details>") < shown["text/html"].index("<pre")
         # These take milliseconds.
         assert "p99 [ms]" in shown["text/plain"]
         assert "µs" not in shown["text/plain"].replace("queue delay [µs]", "")

@@ -219,7 +219,10 @@ def judged(point: PerfPoint, profile: Profile) -> PerfPoint:
     notes = point.notes
     if not profile.is_usable:
         # The report's notes say by how much.
-        notes = (*notes, f"{DOUBTFUL}: what was measured is of others as well")
+        notes = (
+            *notes,
+            f"{DOUBTFUL}: the machine or its models were busy for others while it was measured",
+        )
     doubtful = any(note.startswith(DOUBTFUL) for note in notes)
     if not (doubtful and point.outcome == "predicted"):
         return replace(point, notes=notes)

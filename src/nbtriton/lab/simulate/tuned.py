@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Self
 from nbtriton.common.errors import InvalidArgumentError
 from nbtriton.common.packages import needed
 from nbtriton.drawing import Column, compact_html, counted, in_units, measure, table_text
-from nbtriton.lab.perf.point import AppliedConfiguration, PerfPoint
+from nbtriton.lab.perf.point import AppliedConfiguration, PerfPoint, describe
 from nbtriton.lab.perf.sweep import Configurator
 from nbtriton.lab.simulate.search import Candidate
 from nbtriton.model.config import ModelConfig
@@ -175,6 +175,17 @@ class Tuning:
         )
         return words + (", interrupted" if self.interrupted else "")
 
+    @property
+    def finding(self) -> str:
+        """The chosen configuration with its load and result, in a sentence."""
+        chosen = self.finalists[0]
+        load = f"{str(self.best.mode).replace('_', ' ')} {self.best.value:g}"
+        how = "predicted" if chosen.measured is None else "measured"
+        return (
+            f"chosen: {describe(load, flat_options(chosen.options), 1)}; {how} {measure(self.best.infer_per_s)} infer/s, "
+            f"p50 {measure(self.best.latency_p50_us / 1000)} ms, p99 {measure(self.best.latency_p99_us / 1000)} ms"
+        )
+
     def __repr__(self) -> str:
         return f"<Tuning {self.headline}>"
 
@@ -199,7 +210,7 @@ class Tuning:
         names = list(rows[0])
         columns = [titles.get(name) or Column.of(name) for name in names]
         columns, cells = in_units(columns, [[row[name] for name in names] for row in rows])
-        text = [self.headline, table_text(columns, cells)]
+        text = [self.finding, self.headline, table_text(columns, cells)]
         text += [*(f"note: {note}" for note in self.notes), self.config_pbtxt]
         items = "".join(f"<li>{escape(note)}</li>" for note in self.notes)
         # The options that differ between the finalists, and their results.
@@ -213,8 +224,9 @@ class Tuning:
         ]
         first = [names.index(name) for name in important if name in names]
         html = (
-            f'<div class="nbt-perf"><p>{escape(self.headline)}</p>{compact_html(columns, cells, first)}'
-            f'<ul>{items}</ul><pre style="font-family:monospace">{escape(self.config_pbtxt)}</pre></div>'
+            f'<div class="nbt-perf"><p><b>{escape(self.finding)}</b></p><p>{escape(self.headline)}</p>'
+            f"{compact_html(columns, cells, first)}<ul>{items}</ul><details><summary>its config.pbtxt</summary>"
+            f'<pre style="font-family:monospace">{escape(self.config_pbtxt)}</pre></details></div>'
         )
         return {"text/plain": "\n".join(text), "text/html": html}
 
