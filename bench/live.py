@@ -23,8 +23,11 @@ from bench.figures import Figure, Missing, Sides, ratio_at_least, together, valu
 from bench.models import DOUBLE, NOOP, chain, load
 from bench.recorder import X, burst
 from bench.session import Session
-from nbtriton.widgets import DagView, Hub, LiveView, WatchView
+from nbtriton.widgets.dag import DagView
+from nbtriton.widgets.publisher import Hub
 from nbtriton.widgets.timeline import live_timeline
+from nbtriton.widgets.view import LiveView
+from nbtriton.widgets.watch import WatchView
 
 __all__ = ["FIGURES"]
 

@@ -154,7 +154,9 @@ def case(seed: int, steps: int, kind: Kind, slower: float) -> tuple[bool, list[f
     behind = [turn[ours] - turn[theirs] for turn in turns]
     noise_ms = (max(behind) - min(behind)) / 2
     right = bool(median(behind) <= max(noise_ms, (SAME - 1) * found[theirs]))
-    points = {tuple(p["placement"] for p in c.options.values()): c.point for c in best.candidates}
+    points = {
+        tuple(p["placement"] for p in c.options.values()): c.predicted for c in best.candidates
+    }
     # A very busy machine has no time to simulate all.
     compared = [
         (where, ms, kind.ms(points[tuple(where.values())]))

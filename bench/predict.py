@@ -25,8 +25,11 @@ import nbtriton
 from bench.predicted import LOADS, Case, Model, draw, models, serve
 from bench.processes import busy
 from bench.quiet import Watch
-from nbtriton.lab.perf import PerfPoint, perf
-from nbtriton.lab.simulate import EngineCosts, ModelProfile, Profile, ServicePoint, profile, whatif
+from nbtriton.lab.perf.api import perf
+from nbtriton.lab.perf.point import PerfPoint
+from nbtriton.lab.simulate.model_profile import EngineCosts, ModelProfile, Profile, ServicePoint
+from nbtriton.lab.simulate.prediction import whatif
+from nbtriton.lab.simulate.profiling import profile
 
 __all__ = ["main"]
 

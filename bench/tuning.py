@@ -20,7 +20,7 @@ from typing import Any
 import nbtriton as nt
 from bench.predicted import loaded_branches, loaded_sleeping
 from bench.quiet import Watch
-from nbtriton.lab.perf import PerfPoint
+from nbtriton.lab.perf.point import PerfPoint
 from nbtriton.lab.perf.sweep import Configurator
 
 __all__ = ["main"]

@@ -72,8 +72,11 @@ def screens(server: nt.Server, report: Any, folder: Path, lessons: Path | None) 
     """Save screenshots of each view, static and live, and of each lesson, light and dark."""
     from nbtriton.extensions.lessons import SCENARIOS
     from nbtriton.lab.perf.curves import series_of
-    from nbtriton.widgets import CurveView, DagView, Hub, WatchView
+    from nbtriton.widgets.curve import CurveView
+    from nbtriton.widgets.dag import DagView
+    from nbtriton.widgets.publisher import Hub
     from nbtriton.widgets.timeline import live_timeline
+    from nbtriton.widgets.watch import WatchView
     from screens import Screens
 
     hub = Hub(threaded=False)

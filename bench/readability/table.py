@@ -13,7 +13,7 @@ import nbtriton
 from bench.figures import Missing, show
 from bench.machine import machine
 from bench.readability.build import ENSEMBLE, Pipeline, build, requests
-from nbtriton.lab.perf import PerfPoint
+from nbtriton.lab.perf.point import PerfPoint
 
 __all__ = ["COLUMNS", "Measured", "figure", "measure", "table"]
 

@@ -40,20 +40,20 @@ if TYPE_CHECKING:
     from nbtriton.extensions.remote import remote as remote
     from nbtriton.extensions.show import show as show
     from nbtriton.extensions.steps import step as step
-    from nbtriton.lab.explain import Diagnosis as Diagnosis
-    from nbtriton.lab.explain import Explanation as Explanation
-    from nbtriton.lab.explain import doctor as doctor
-    from nbtriton.lab.explain import why as why
-    from nbtriton.lab.perf import Comparison as Comparison
-    from nbtriton.lab.perf import PerfReport as PerfReport
-    from nbtriton.lab.perf import PerfRun as PerfRun
-    from nbtriton.lab.perf import compare as compare
-    from nbtriton.lab.perf import perf as perf
-    from nbtriton.lab.simulate import Profile as Profile
-    from nbtriton.lab.simulate import Tuning as Tuning
-    from nbtriton.lab.simulate import profile as profile
-    from nbtriton.lab.simulate import tune as tune
-    from nbtriton.lab.simulate import whatif as whatif
+    from nbtriton.lab.explain.diagnosis import Diagnosis as Diagnosis
+    from nbtriton.lab.explain.diagnosis import doctor as doctor
+    from nbtriton.lab.explain.explanation import Explanation as Explanation
+    from nbtriton.lab.explain.explanation import why as why
+    from nbtriton.lab.perf.api import PerfRun as PerfRun
+    from nbtriton.lab.perf.api import perf as perf
+    from nbtriton.lab.perf.comparison import Comparison as Comparison
+    from nbtriton.lab.perf.comparison import compare as compare
+    from nbtriton.lab.perf.report import PerfReport as PerfReport
+    from nbtriton.lab.simulate.model_profile import Profile as Profile
+    from nbtriton.lab.simulate.prediction import whatif as whatif
+    from nbtriton.lab.simulate.profiling import profile as profile
+    from nbtriton.lab.simulate.tuned import Tuning as Tuning
+    from nbtriton.lab.simulate.tuning import tune as tune
     from nbtriton.magics import load_ipython_extension as load_ipython_extension
     from nbtriton.magics import unload_ipython_extension as unload_ipython_extension
     from nbtriton.runtime.engine import InferenceFuture as InferenceFuture
@@ -75,40 +75,40 @@ if TYPE_CHECKING:
 
 # Where each public name lives; it is imported when it is first asked for.
 _PUBLIC = {
-    "Comparison": "nbtriton.lab.perf",
+    "Comparison": "nbtriton.lab.perf.comparison",
     "ConfigWarning": "nbtriton.common.errors",
-    "Diagnosis": "nbtriton.lab.explain",
-    "Explanation": "nbtriton.lab.explain",
+    "Diagnosis": "nbtriton.lab.explain.diagnosis",
+    "Explanation": "nbtriton.lab.explain.explanation",
     "InferenceFuture": "nbtriton.runtime.engine",
     "InferenceResult": "nbtriton.runtime.engine",
     "LoadWarning": "nbtriton.common.errors",
     "ModelHandle": "nbtriton.runtime.engine",
     "PageFigure": "nbtriton.drawing.page_figure",
-    "PerfReport": "nbtriton.lab.perf",
-    "PerfRun": "nbtriton.lab.perf",
-    "Profile": "nbtriton.lab.simulate",
+    "PerfReport": "nbtriton.lab.perf.report",
+    "PerfRun": "nbtriton.lab.perf.api",
+    "Profile": "nbtriton.lab.simulate.model_profile",
     "Server": "nbtriton.serving.server",
     "SharedMemoryPool": "nbtriton.serving.clients.shared_memory",
     "SimulatedGPUs": "nbtriton.backends.devices.settings",
     "TritonError": "nbtriton.common.errors",
-    "Tuning": "nbtriton.lab.simulate",
-    "compare": "nbtriton.lab.perf",
+    "Tuning": "nbtriton.lab.simulate.tuned",
+    "compare": "nbtriton.lab.perf.comparison",
     "copies": "nbtriton.runtime.engine.copies",
     "dag": "nbtriton.widgets.calls",
-    "doctor": "nbtriton.lab.explain",
+    "doctor": "nbtriton.lab.explain.diagnosis",
     "events": "nbtriton.runtime.engine.events",
     "load_ipython_extension": "nbtriton.magics",
-    "perf": "nbtriton.lab.perf",
+    "perf": "nbtriton.lab.perf.api",
     "plot": "nbtriton.widgets.plots",
-    "profile": "nbtriton.lab.simulate",
+    "profile": "nbtriton.lab.simulate.profiling",
     "server": "nbtriton.serving.server",
     "status": "nbtriton.runtime.engine.status",
     "timeline": "nbtriton.widgets.calls",
-    "tune": "nbtriton.lab.simulate",
+    "tune": "nbtriton.lab.simulate.tuning",
     "unload_ipython_extension": "nbtriton.magics",
     "watch": "nbtriton.widgets.calls",
-    "whatif": "nbtriton.lab.simulate",
-    "why": "nbtriton.lab.explain",
+    "whatif": "nbtriton.lab.simulate.prediction",
+    "why": "nbtriton.lab.explain.explanation",
 }
 
 # What needs a package of an extra: `from nbtriton import *` and `dir` work without it.

@@ -9,17 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nbtriton.drawing import (
-    Point,
-    Series,
-    curve_finding,
-    curve_limits,
-    curve_scene,
-    curve_text,
-    to_svg,
-    top_of,
-)
-from nbtriton.widgets import curve_view
+from nbtriton.drawing.curve import Point, Series, curve_finding, curve_limits, curve_text, top_of
+from nbtriton.drawing.panels import curve_scene
+from nbtriton.drawing.scene import to_svg
+from nbtriton.widgets.static import curve_view
 from tests.widgets.samples import sweep
 
 SVG = "{http://www.w3.org/2000/svg}"

@@ -11,17 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nbtriton.common.errors import InvalidArgumentError
-from nbtriton.drawing import (
-    Edge,
-    Graph,
-    Node,
-    dag_scene,
-    dag_text,
-    folded,
-    layout,
-    to_svg,
-    topological,
-)
+from nbtriton.drawing.dag import dag_scene, dag_text
+from nbtriton.drawing.graph import Edge, Graph, Node, folded, topological
+from nbtriton.drawing.layering import layout
+from nbtriton.drawing.scene import to_svg
 from tests.widgets.samples import digits_graph
 
 

@@ -8,8 +8,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nbtriton.drawing import count, counted, measure, sparkline
-from nbtriton.drawing.numbers import lasting, log_ticks, nice_ceiling, nice_ticks, plain
+from nbtriton.drawing.numbers import (
+    count,
+    counted,
+    lasting,
+    log_ticks,
+    measure,
+    nice_ceiling,
+    nice_ticks,
+    plain,
+    sparkline,
+)
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from nbtriton.drawing import Column, compact_html, compact_text, table_html, table_text
 from nbtriton.drawing.frames import TableFrame
+from nbtriton.drawing.table import Column, compact_html, compact_text, table_html, table_text
 
 COLUMNS = ["model", "concurrency", "infer_per_s", "p99_ms", "failed"]
 ROWS = [["digits", 1, 174.04, 7.6, 0], ["digits", 32, 1969.2, 20.84, None]]

@@ -9,9 +9,9 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nbtriton.drawing import Bar, Mark, TimelineLanes, Wait, timeline_scenes, timeline_text, to_svg
 from nbtriton.drawing.numbers import MISSING
-from nbtriton.drawing.scene import text_width
+from nbtriton.drawing.scene import text_width, to_svg
+from nbtriton.drawing.timeline import Bar, Mark, TimelineLanes, Wait, timeline_scenes, timeline_text
 
 SVG = "{http://www.w3.org/2000/svg}"
 FULL = Mark("F", "s1", "full")

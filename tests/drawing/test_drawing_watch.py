@@ -12,18 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nbtriton.drawing import (
-    Lane,
-    ModelActivity,
-    batch_bins,
-    bin_counts,
-    leading,
-    watch_finding,
-    watch_html,
-    watch_svg,
-    watch_text,
-)
+from nbtriton.drawing.activity import Lane, ModelActivity, batch_bins, bin_counts
 from nbtriton.drawing.scene import text_width
+from nbtriton.drawing.watch import leading, watch_finding, watch_html, watch_svg, watch_text
 
 SVG = "{http://www.w3.org/2000/svg}"
 ACTIVE = ModelActivity(

@@ -24,7 +24,7 @@ import numpy as np
 import nbtriton as nt
 from nbtriton.backends.python import install_pb_utils
 from nbtriton.common.errors import TritonError
-from nbtriton.lab.explain import read_timeline
+from nbtriton.lab.explain.timeline import read_timeline
 from nbtriton.runtime.engine import Server
 from tests.engine.heap import overcounted
 from tests.engine.sequence_models import accumulator, config, passing, pieces

@@ -9,15 +9,15 @@ from collections.abc import Callable, Sequence
 
 from nbtriton.extensions.lessons.running import records_of
 from nbtriton.lab.explain.explanation import Explanation, explain
+from nbtriton.lab.explain.findings import ModelRecord, Settings
 from nbtriton.lab.explain.parts import children_of
-from nbtriton.lab.explain.record import ModelRecord, Settings
 from nbtriton.lab.perf.loads import Concurrency, RequestRate
 from nbtriton.lab.perf.measure import Level, WindowPlan
 from nbtriton.lab.perf.point import PerfPoint
 from nbtriton.lab.perf.prepare import Workload
 from nbtriton.lab.perf.windows import StabilityRule
-from nbtriton.lab.simulate import Profile
 from nbtriton.lab.simulate.experiment import Experiment
+from nbtriton.lab.simulate.model_profile import Profile
 from nbtriton.model.config import amend, normalize, normalize_instance_groups, parse_pbtxt
 from nbtriton.runtime.engine import BatchRecord, RequestRecord
 from nbtriton.scheduling import (

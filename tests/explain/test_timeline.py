@@ -10,7 +10,7 @@ import pytest
 import nbtriton as nt
 from nbtriton.backends.python import install_pb_utils
 from nbtriton.common.errors import InvalidArgumentError, NotFoundError
-from nbtriton.lab.explain.record import Settings
+from nbtriton.lab.explain.findings import Settings
 from nbtriton.lab.explain.timeline import mark_of, read_newest_batches, read_request
 from nbtriton.lab.explain.trace import ModelRecords, chrome_trace
 from tests.engine.support import WAIT_S, Gate, echo, ensemble_text, gated, ones

@@ -15,8 +15,8 @@ import nbtriton as nt
 from nbtriton.backends.python import install_pb_utils
 from nbtriton.common.errors import NotFoundError, UnavailableError
 from nbtriton.lab.explain.explanation import Explanation, explain, predict_effect
+from nbtriton.lab.explain.findings import ModelRecord, Settings
 from nbtriton.lab.explain.parts import PARTS, BusyTimes, critical_path, parts_of, time_text
-from nbtriton.lab.explain.record import ModelRecord, Settings
 from nbtriton.runtime.engine import RequestRecord
 from nbtriton.runtime.engine.diagnostics.interpreter import has_interpreter_lock, is_waiting
 from tests.engine.support import Gate, echo, ensemble_text, gated, ones

@@ -13,7 +13,8 @@ import pytest
 from nbtriton.magics import magic_methods
 from nbtriton.runtime.workers.launching import end_idle_servers
 from nbtriton.serving.server import server
-from nbtriton.widgets import Hub, WatchView
+from nbtriton.widgets.publisher import Hub
+from nbtriton.widgets.watch import WatchView
 from tests.children import run_python
 from tests.magics.cells import DOUBLE
 from tests.magics.conftest import Notebook

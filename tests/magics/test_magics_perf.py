@@ -12,11 +12,12 @@ import pytest
 from IPython.core.magic_arguments import parse_argstring
 
 from nbtriton.common.errors import InvalidArgumentError, TritonError
-from nbtriton.lab.perf import PerfProgress, PerfReport, perf
-from nbtriton.lab.perf.progress import TerminalLine, progress_line
+from nbtriton.lab.perf.api import perf
+from nbtriton.lab.perf.progress import PerfProgress, TerminalLine, progress_line
+from nbtriton.lab.perf.report import PerfReport
 from nbtriton.magics import live
 from nbtriton.serving.server import server
-from nbtriton.widgets import CurveView
+from nbtriton.widgets.curve import CurveView
 from tests.magics.cells import ADD_UP, STREAM
 from tests.until import until
 

@@ -6,8 +6,8 @@ import pytest
 from IPython.core.magic_arguments import parse_argstring
 
 from nbtriton.common.errors import InvalidArgumentError
-from nbtriton.lab.perf import PerfReport
-from nbtriton.lab.simulate import Profile
+from nbtriton.lab.perf.report import PerfReport
+from nbtriton.lab.simulate.model_profile import Profile
 
 FAST = "--duration-s 0.1 --at-once 1 --batch-sizes 1"
 

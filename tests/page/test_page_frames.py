@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import nbtriton as nt
-from nbtriton.widgets import Hub
+from nbtriton.widgets.publisher import Hub
 from tests.page.conftest import HOSTS
 from tests.widgets.test_widgets_frames import CONFIG, street
 

@@ -7,9 +7,9 @@ import pytest
 
 import nbtriton as nt
 from nbtriton.backends.python import install_pb_utils
-from nbtriton.lab.explain import read_timeline
-from nbtriton.widgets import Hub, LiveTimeline
-from nbtriton.widgets.timeline import live_timeline
+from nbtriton.lab.explain.timeline import read_timeline
+from nbtriton.widgets.publisher import Hub
+from nbtriton.widgets.timeline import LiveTimeline, live_timeline
 from tests.engine.support import WAIT_S, Gate, echo, gated
 from tests.page.conftest import frame_text
 from tests.until import until

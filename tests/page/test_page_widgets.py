@@ -10,19 +10,19 @@ from dataclasses import replace
 import pandas as pd
 import pytest
 
-from nbtriton.drawing import Point, Series, compact_html, to_json, watch_scenes
+from nbtriton.drawing.curve import Point, Series
+from nbtriton.drawing.scene import to_json
+from nbtriton.drawing.table import compact_html
+from nbtriton.drawing.watch import watch_scenes
 from nbtriton.lab.perf.curves import plot
-from nbtriton.widgets import (
-    CurveView,
-    DagView,
-    Hub,
-    TableView,
-    WatchView,
-    curve_view,
-    dag_view,
-    graph_of,
-)
 from nbtriton.widgets.activity import activities, covered_s, encode
+from nbtriton.widgets.curve import CurveView
+from nbtriton.widgets.dag import DagView
+from nbtriton.widgets.graphs import graph_of
+from nbtriton.widgets.publisher import Hub
+from nbtriton.widgets.static import curve_view, dag_view
+from nbtriton.widgets.table import TableView
+from nbtriton.widgets.watch import WatchView
 from tests.page.conftest import HOSTS, frame_text
 from tests.widgets.samples import (
     SECOND,

@@ -8,7 +8,7 @@ import pytest
 
 import nbtriton as nt
 from nbtriton.common.errors import TritonError
-from nbtriton.lab.simulate import Profile
+from nbtriton.lab.simulate.model_profile import Profile
 from tests.simulate.profiles import config, model_profile, profile
 
 NAN = float("nan")

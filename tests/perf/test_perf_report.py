@@ -15,9 +15,11 @@ import pytest
 
 import nbtriton as nt
 from nbtriton.common.errors import InvalidArgumentError, NotFoundError
-from nbtriton.lab.perf import PerfPoint, PerfReport, ServerBreakdown, conditions
+from nbtriton.lab.perf import conditions
+from nbtriton.lab.perf.breakdown import ServerBreakdown
 from nbtriton.lab.perf.curves import series_of
-from nbtriton.lab.perf.point import row_of
+from nbtriton.lab.perf.point import PerfPoint, row_of
+from nbtriton.lab.perf.report import PerfReport
 from nbtriton.lab.perf.windows import DRIFT
 from tests.children import run_python
 
@@ -306,7 +308,7 @@ def test_several_reports_in_one_picture(tmp_path):
 @pytest.mark.medium
 def test_nt_perf_is_a_function_after_its_package_is_imported():
     code = (
-        "import nbtriton, nbtriton.lab.perf\n"
+        "import nbtriton, nbtriton.lab.perf.api\n"
         "import inspect, sys\n"
         "assert inspect.isfunction(nbtriton.perf), nbtriton.perf\n"
         "names = list(inspect.signature(nbtriton.perf).parameters)\n"
@@ -330,7 +332,7 @@ def test_a_load_generator_without_time_left_says_so(monkeypatch, seconds, limits
     def measure(level, on_progress):
         return point(), False
 
-    measured, _ = conditions.with_usage(measure, remote=True)(None, None)
+    measured, _ = conditions.observed(measure, [conditions.Usage(remote=True)])(None, None)
     assert measured.cpu_percent == pytest.approx(100 * seconds)
     assert measured.memory_mb > 10
     assert any("load generator used 95%" in note for note in measured.notes) == limits

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nbtriton.drawing import percentile
+from nbtriton.drawing.numbers import percentile
 from nbtriton.lab.perf.measure import measured_point
 from nbtriton.lab.perf.windows import (
     DRIFT,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from nbtriton.lab.simulate import EngineCosts, ModelProfile, Profile, ServicePoint
+from nbtriton.lab.simulate.model_profile import EngineCosts, ModelProfile, Profile, ServicePoint
 
 __all__ = ["chain", "config", "model_profile", "profile"]
 

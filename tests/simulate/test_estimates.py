@@ -7,15 +7,15 @@ import random
 import numpy as np
 import pytest
 
-from nbtriton.lab.simulate import ServicePoint
-from nbtriton.lab.simulate.executions import merged
 from nbtriton.lab.simulate.measurements import (
     added_quantiles,
     fitted_line,
+    merged,
     relative_losses,
     trimmed,
     without_stalls,
 )
+from nbtriton.lab.simulate.model_profile import ServicePoint
 
 
 def test_what_is_added_from_quantile_to_quantile_gives_the_distribution_back():

@@ -10,7 +10,7 @@ import pytest
 import nbtriton as nt
 from nbtriton.common.errors import InvalidArgumentError
 from nbtriton.lab.perf.sweep import SweepPlan, model_tree
-from nbtriton.lab.simulate import EngineCosts, Profile
+from nbtriton.lab.simulate.model_profile import EngineCosts, Profile
 from nbtriton.lab.simulate.placing import HOST, Copies, Measured, PlacementSearch, edges_of
 from nbtriton.lab.simulate.search import Goal
 from tests.simulate.gpu_replay import Replay
@@ -104,7 +104,7 @@ def test_the_choice_is_that_of_an_exhaustive_search_by_hand(seed):
         cost_ms, latency_ms = by_hand(graph, placement(chosen))
         assert cost_ms == pytest.approx(best[0], rel=1e-6)
         assert latency_ms <= limit_ms
-        assert chosen.point.latency_p99_us / 1000 == pytest.approx(latency_ms, rel=0.02)
+        assert chosen.predicted.latency_p99_us / 1000 == pytest.approx(latency_ms, rel=0.02)
 
 
 @pytest.mark.medium
@@ -124,7 +124,7 @@ def test_copies_and_computing_overlap_as_on_the_simulated_gpu(seed, largest):
         where = placement(candidate)
         ends_ns = replay(graph, where, outstanding=4, requests=240).ends
         per_s = 160e9 / (ends_ns[-1] - ends_ns[79])
-        assert candidate.point.infer_per_s == pytest.approx(per_s, rel=0.05), where
+        assert candidate.predicted.infer_per_s == pytest.approx(per_s, rel=0.05), where
         faster += per_s > 1.2 * 1000 / max(cost_by_hand(graph, where), 1e-3)
     assert faster > 1
 
@@ -145,8 +145,8 @@ def test_a_limit_that_nothing_keeps_gives_the_closest():
     graph = random_graph(1, steps=3)
     one = search(graph, Goal("cost", p99_ms=0.001, concurrency=1))
     assert one.simulated == 2**3
-    latencies = [candidate.point.latency_p99_us for candidate in one.found]
-    assert one.best()[0].point.latency_p99_us == min(latencies)
+    latencies = [candidate.predicted.latency_p99_us for candidate in one.found]
+    assert one.best()[0].predicted.latency_p99_us == min(latencies)
 
 
 def test_tensors_that_stay_on_the_host_are_not_copied():

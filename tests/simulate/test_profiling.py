@@ -23,8 +23,7 @@ from nbtriton.common.errors import (
     UnsupportedError,
 )
 from nbtriton.lab.perf.machine import descendants_s
-from nbtriton.lab.simulate.executions import gaps_of
-from nbtriton.lab.simulate.measurements import ModelMeasurements
+from nbtriton.lab.simulate.measurements import ModelMeasurements, gaps_of
 from nbtriton.runtime.engine.core.snapshot import BatchRecord
 
 SLEEPS = """name: "sleeps" backend: "identity" max_batch_size: 4 dynamic_batching {}

@@ -10,9 +10,9 @@ from nbtriton.common.errors import InvalidArgumentError, NotFoundError, Unsuppor
 from nbtriton.lab.perf.api import perf
 from nbtriton.lab.perf.loads import RequestIntervals, send_times_ns
 from nbtriton.lab.perf.traffic import Repeated
-from nbtriton.lab.simulate import EngineCosts, Profile, whatif
 from nbtriton.lab.simulate.core.loads import OpenLoop
-from nbtriton.lab.simulate.prediction import _PLACE
+from nbtriton.lab.simulate.model_profile import EngineCosts, Profile
+from nbtriton.lab.simulate.prediction import _PLACE, whatif
 from nbtriton.lab.simulate.server import SimulatedServer
 from tests.simulate.profiles import chain, config, model_profile, profile
 

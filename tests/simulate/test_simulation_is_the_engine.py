@@ -20,9 +20,9 @@ import nbtriton as nt
 from nbtriton.common.errors import TritonError
 from nbtriton.lab.perf.loads import RequestIntervals, send_times_ns
 from nbtriton.lab.perf.traffic import Repeated
-from nbtriton.lab.simulate import Profile
 from nbtriton.lab.simulate.core.loads import OpenLoop
 from nbtriton.lab.simulate.core.model import Model
+from nbtriton.lab.simulate.model_profile import Profile
 from nbtriton.lab.simulate.server import SimulatedServer
 from nbtriton.model.config import format_pbtxt
 from nbtriton.options.blocks import CallOptions

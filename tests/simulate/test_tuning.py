@@ -14,8 +14,8 @@ import nbtriton as nt
 from nbtriton.common.errors import InvalidArgumentError
 from nbtriton.lab.perf.progress import progress_line
 from nbtriton.lab.perf.sweep import SweepPlan, model_tree
-from nbtriton.lab.simulate import Profile
 from nbtriton.lab.simulate.memory import InstanceMemory, measure_memory
+from nbtriton.lab.simulate.model_profile import Profile
 from nbtriton.lab.simulate.search import Goal, Search
 from nbtriton.model.config import format_pbtxt
 from tests.children import run_python
@@ -65,7 +65,7 @@ def test_a_small_space_is_searched_whole():
     best = found.best()[0]
     assert best.options["m"]["instances"] == 4
     assert best.options["m"]["max_batch_size"] == 8
-    assert best.point.infer_per_s == pytest.approx(16_000, rel=0.05)
+    assert best.predicted.infer_per_s == pytest.approx(16_000, rel=0.05)
 
 
 def test_instances_that_bring_nothing_are_not_taken():
@@ -80,7 +80,7 @@ def test_a_latency_limit_holds():
     # A batch of eight takes 8 ms: with a limit of 5 ms only smaller ones are possible.
     slow = profile({(1, 1): 1.0, (8, 1): 8.0, (1, 4): 1.0, (8, 4): 8.0})
     best = search(slow, Goal(p99_ms=5), {"m": SPACE}).best()[0]
-    assert best.point.latency_p99_us <= 5000
+    assert best.predicted.latency_p99_us <= 5000
     assert best.options["m"]["instances"] == 4
 
 
@@ -109,7 +109,7 @@ def test_a_batcher_that_a_candidate_adds_forms_batches_as_a_loaded_one():
     found = profile({(1, 1): 1.0, (8, 1): 2.0, (8, 2): 2.0}, more="")
     best = search(found, Goal("instances", request_rate=1500), {"m": SPACE}).best()[0]
     assert best.options["m"]["instances"] == 1
-    assert best.point.mean_batch_size > 1
+    assert best.predicted.mean_batch_size > 1
 
 
 @pytest.mark.medium

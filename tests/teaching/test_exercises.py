@@ -9,7 +9,7 @@ import pytest
 
 import nbtriton as nt
 from nbtriton.extensions.lessons import Overview, Progress, claim
-from nbtriton.lab.perf import PerfReport
+from nbtriton.lab.perf.report import PerfReport
 
 
 @nt.exercise(

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 import nbtriton as nt
-from nbtriton.drawing import Edge, Graph, Node, Point, Series
+from nbtriton.drawing.curve import Point, Series
+from nbtriton.drawing.graph import Edge, Graph, Node
 from nbtriton.model.config import as_config
 from nbtriton.runtime.engine import (
     InstanceSnapshot,

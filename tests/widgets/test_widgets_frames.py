@@ -13,7 +13,7 @@ import pytest
 import nbtriton as nt
 from nbtriton.backends.python import install_pb_utils
 from nbtriton.common.errors import InvalidArgumentError, NotFoundError
-from nbtriton.widgets import Hub
+from nbtriton.widgets.publisher import Hub
 
 pytest.importorskip("PIL", reason="Pillow is not installed")
 

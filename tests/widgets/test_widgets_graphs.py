@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from nbtriton.drawing import dag_scene, dag_text, folded, layout, to_svg
+from nbtriton.drawing.dag import dag_scene, dag_text
+from nbtriton.drawing.graph import folded
+from nbtriton.drawing.layering import layout
+from nbtriton.drawing.scene import to_svg
 from nbtriton.model.config import as_config
-from nbtriton.widgets import graph_of, server_graph
-from nbtriton.widgets.graphs import with_calls
+from nbtriton.widgets.dag import server_graph
+from nbtriton.widgets.graphs import graph_of, with_calls
 from tests.widgets.samples import chain, ensemble, numbers
 
 PREPROCESS = """

@@ -11,18 +11,13 @@ from ipywidgets.widgets import widget
 
 import nbtriton as nt
 from nbtriton.magics.common import views
-from nbtriton.widgets import (
-    CurveView,
-    DagView,
-    Hub,
-    StaticView,
-    TableView,
-    WatchView,
-    curve_view,
-    dag_view,
-    frame_view,
-    show_live,
-)
+from nbtriton.widgets.curve import CurveView
+from nbtriton.widgets.dag import DagView
+from nbtriton.widgets.publisher import Hub
+from nbtriton.widgets.show import show_live
+from nbtriton.widgets.static import StaticView, curve_view, dag_view, frame_view
+from nbtriton.widgets.table import TableView
+from nbtriton.widgets.watch import WatchView
 from tests.children import run_python
 from tests.widgets.samples import SECOND, Clock, FakeServer, digits_graph, loaded, sweep
 

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 import nbtriton as nt
-from nbtriton.lab.explain import read_traffic
-from nbtriton.widgets import DagView, Hub
+from nbtriton.lab.explain.traffic import read_traffic
+from nbtriton.widgets.dag import DagView
+from nbtriton.widgets.publisher import Hub
 from tests.children import run_python
 from tests.until import until
 

@@ -10,8 +10,11 @@ from types import SimpleNamespace
 import pytest
 from tornado.ioloop import IOLoop
 
-from nbtriton.widgets import CurveView, DagView, Hub, WatchView
+from nbtriton.widgets.curve import CurveView
+from nbtriton.widgets.dag import DagView
+from nbtriton.widgets.publisher import Hub
 from nbtriton.widgets.view import resume_busy
+from nbtriton.widgets.watch import WatchView
 from tests.widgets.samples import (
     SECOND,
     Clock,

@@ -160,10 +160,7 @@ def _breakable_word(word: str) -> str:
 
 
 def table_text(
-    columns: Sequence[str | Column],
-    rows: Sequence[Sequence[object]],
-    *,
-    caption: str = "",
+    columns: Sequence[str | Column], rows: Sequence[Sequence[object]], *, caption: str = ""
 ) -> str:
     """Write a table as aligned text; parameters as in `table_html`."""
     heads = heads_of(columns)

@@ -6,16 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from nbtriton.drawing.numbers import counted, lasting, measure, nice_ticks, plain
-from nbtriton.drawing.scene import (
-    Shape,
-    figure,
-    ink,
-    shape,
-    shortened,
-    text,
-    text_width,
-    wrapped,
-)
+from nbtriton.drawing.scene import Shape, figure, ink, shape, shortened, text, text_width, wrapped
 from nbtriton.drawing.table import table_text
 
 # Pictures for a page of 600 pixels and for a wide one: their widths, and the room for names.

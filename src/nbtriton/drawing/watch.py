@@ -275,13 +275,7 @@ def _queue(model: ModelActivity, y: float, span_s: float, high: float, at: _Layo
     line, area = _steps(model.ages_s, model.depths, high, (top, _STRIP_H), span_s, at)
     left, right = at.plot_x, at.right
     return [
-        text(
-            left,
-            y + 18,
-            what if at.bars_below else f"requests {what}",
-            11,
-            "muted",
-        ),
+        text(left, y + 18, what if at.bars_below else f"requests {what}", 11, "muted"),
         text(right, y + 18, f"0 to {count(high)}", 11, "muted", "end", data_role="queue-top"),
         shape("path", d=f"M{left:g} {top:.1f}h{at.plot_w:g}", **ink(None, "line")),
         shape(

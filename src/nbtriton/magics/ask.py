@@ -20,7 +20,8 @@ from IPython.core.magic_arguments import argument, magic_arguments
 
 from nbtriton.common.errors import InvalidArgumentError, NotFoundError, TritonError, nearest
 from nbtriton.common.packages import needed
-from nbtriton.drawing import Column, count, counted, measure, table_html, table_text
+from nbtriton.drawing.numbers import count, counted, measure
+from nbtriton.drawing.table import Column, table_html, table_text
 from nbtriton.magics.common import evaluate, keep, keep_option, magic, parse, views
 from nbtriton.model.config import format_pbtxt
 from nbtriton.model.tensors import format_shape, shape_of
@@ -145,7 +146,7 @@ class AskMagics(Magics):
                     print(format_pbtxt(server().config(name)))  # noqa: T201 - a cell's own output
         if options.live:
             with needed("a live view"):
-                from nbtriton.widgets import TableView
+                from nbtriton.widgets.table import TableView
 
             table = TableView(partial(status_table, server(), options.name), server())
             return views.show(table)
@@ -174,8 +175,8 @@ class AskMagics(Magics):
             graph = %triton_dag four_times --live
         """
         with needed("a drawing"):
-            from nbtriton.widgets import DagView
             from nbtriton.widgets.calls import dag
+            from nbtriton.widgets.dag import DagView
 
         check_known(options.name)
         if options.live:
@@ -194,7 +195,7 @@ class AskMagics(Magics):
             watch = %triton_watch double
         """
         with needed("a live view"):
-            from nbtriton.widgets import WatchView
+            from nbtriton.widgets.watch import WatchView
 
         for name in options.names:
             check_known(name)
@@ -221,7 +222,7 @@ def _show_steps(name: str, since_ns: int) -> None:
     from nbtriton.widgets.show import display, has_kernel
 
     if has_kernel():
-        from nbtriton.lab.explain import read_request
+        from nbtriton.lab.explain.timeline import read_request
         from nbtriton.widgets.timeline import timeline_picture
 
         timeline = read_request(server(), name, since_ns)

@@ -179,7 +179,7 @@ def _validate(arguments: argparse.Namespace) -> int:
 
 
 def _perf(arguments: argparse.Namespace) -> int:
-    from nbtriton.lab.perf import perf
+    from nbtriton.lab.perf.api import perf
     from nbtriton.lab.perf.progress import TerminalLine
     from nbtriton.serving.server import Server
 

@@ -25,7 +25,8 @@ from nbtriton.options.reading import unquoted
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
 
-    from nbtriton.widgets import LiveView, Shown
+    from nbtriton.widgets.show import Shown
+    from nbtriton.widgets.view import LiveView
 
 Method = TypeVar("Method", bound=Callable[..., Any])
 
@@ -191,7 +192,7 @@ def read_options(shell: Any, options: dict[str, Any]) -> None:
 
 def read_profile(shell: Any, given: str) -> Any:
     """Return the profile that an expression or the name of a file gives."""
-    from nbtriton.lab.simulate import Profile
+    from nbtriton.lab.simulate.model_profile import Profile
 
     if given.endswith(".json"):
         return Profile.load(given)

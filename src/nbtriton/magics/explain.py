@@ -10,7 +10,8 @@ from IPython.core.magic import Magics, magics_class
 from IPython.core.magic_arguments import argument
 
 from nbtriton.common.packages import needed
-from nbtriton.lab.explain import doctor, why
+from nbtriton.lab.explain.diagnosis import doctor
+from nbtriton.lab.explain.explanation import why
 from nbtriton.magics.common import (
     evaluate,
     magic,

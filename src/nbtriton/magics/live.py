@@ -13,13 +13,14 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from nbtriton.lab.perf import PerfProgress, PerfReport, PerfRun
+from nbtriton.lab.perf.api import PerfRun
 from nbtriton.lab.perf.curves import series_of
-from nbtriton.lab.perf.progress import TerminalLine, progress_line
+from nbtriton.lab.perf.progress import PerfProgress, TerminalLine, progress_line
+from nbtriton.lab.perf.report import PerfReport
 from nbtriton.magics.common import read_options
 from nbtriton.runtime.engine.interrupts import interrupts_deferred
-from nbtriton.widgets import CurveView, Shown, show_live
-from nbtriton.widgets.show import display
+from nbtriton.widgets.curve import CurveView
+from nbtriton.widgets.show import Shown, display, show_live
 
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell

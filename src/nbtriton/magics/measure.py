@@ -72,8 +72,8 @@ class MeasureMagics(Magics):
             run = %triton_perf double -c 1:8 --bg
             run.stop()
         """
-        from nbtriton.lab.explain import read_newest_batches
-        from nbtriton.lab.perf import PerfRun, perf
+        from nbtriton.lab.explain.timeline import read_newest_batches
+        from nbtriton.lab.perf.api import PerfRun, perf
         from nbtriton.widgets.timeline import timeline_picture
 
         name, given, run = self._begin(options)
@@ -102,7 +102,7 @@ class MeasureMagics(Magics):
             %triton_profile double --at-once 8 --duration-s 8
             profile.save("double.json")
         """
-        from nbtriton.lab.simulate import profile
+        from nbtriton.lab.simulate.profiling import profile
 
         name, given, run = self._begin(options)
         target = None if given["url"] is not None else server()
@@ -125,7 +125,7 @@ class MeasureMagics(Magics):
             %triton_whatif double --request-rate 500:4000:500 --instances 1,2
             %triton_whatif double -c 64 --max-queue-delay-us 0,500,2000
         """
-        from nbtriton.lab.simulate import whatif
+        from nbtriton.lab.simulate.prediction import whatif
 
         name, given, run = self._begin(options)
         text = given.pop("profile")
@@ -157,7 +157,7 @@ class MeasureMagics(Magics):
         ones, and the cheapest assignment is chosen (``%triton_tune ensemble_all --p99 50ms
         --placement auto``).
         """
-        from nbtriton.lab.simulate import tune
+        from nbtriton.lab.simulate.tuning import tune
 
         name, given, run = self._begin(options)
         if given["profile"] is not None:

@@ -8,7 +8,7 @@ from array import array
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from nbtriton.drawing import Lane, ModelActivity, batch_bins, bin_counts
+from nbtriton.drawing.activity import Lane, ModelActivity, batch_bins, bin_counts
 from nbtriton.runtime.engine import ModelHistorySnapshot, ModelSnapshot, Moment, ServerHistory
 from nbtriton.runtime.engine.core.snapshot import InstanceSnapshot
 

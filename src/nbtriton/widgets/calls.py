@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from nbtriton.common.checks import NAME, SERVER, check
-from nbtriton.lab.explain import read_timeline
+from nbtriton.lab.explain.timeline import read_timeline
 from nbtriton.widgets.dag import DagView, server_graph
 from nbtriton.widgets.graphs import with_traffic
 from nbtriton.widgets.show import Shown, show_live

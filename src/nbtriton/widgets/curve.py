@@ -9,7 +9,9 @@ from typing import Any
 
 import traitlets
 
-from nbtriton.drawing import Limits, Series, curve_finding, curve_limits, curve_scenes, to_json
+from nbtriton.drawing.curve import Limits, Series, curve_finding, curve_limits
+from nbtriton.drawing.panels import curve_scenes
+from nbtriton.drawing.scene import to_json
 from nbtriton.widgets.static import StaticView, curve_view
 from nbtriton.widgets.view import LiveView, asset
 

@@ -9,15 +9,9 @@ from typing import Any
 
 import traitlets
 
-from nbtriton.drawing import (
-    Graph,
-    details_of,
-    edge_width,
-    folded,
-    to_json,
-    topological,
-    traffic_line,
-)
+from nbtriton.drawing.dag import details_of, edge_width, traffic_line
+from nbtriton.drawing.graph import Graph, folded, topological
+from nbtriton.drawing.scene import to_json
 from nbtriton.model.config import ModelConfig
 from nbtriton.widgets.activity import little_endian
 from nbtriton.widgets.graphs import graph_of, with_traffic

@@ -7,8 +7,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from nbtriton.drawing import Edge, Graph, ModelActivity, Node, Traffic
-from nbtriton.lab.explain import PipelineTraffic, read_traffic
+from nbtriton.drawing.activity import ModelActivity
+from nbtriton.drawing.graph import Edge, Graph, Node, Traffic
+from nbtriton.lab.explain.traffic import PipelineTraffic, read_traffic
 from nbtriton.model.config import (
     ModelConfig,
     TensorSpec,

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nbtriton.common.errors import InvalidArgumentError
-from nbtriton.drawing import Series
+from nbtriton.drawing.curve import Series
 from nbtriton.lab.perf import curves
 from nbtriton.widgets.static import StaticView, curve_rows, curve_view
 
 if TYPE_CHECKING:
-    from nbtriton.lab.perf import PerfReport
+    from nbtriton.lab.perf.report import PerfReport
 
 
 @dataclass(frozen=True, slots=True, repr=False)

@@ -8,23 +8,12 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from nbtriton.drawing import (
-    Graph,
-    Series,
-    Shape,
-    curve_finding,
-    curve_scenes,
-    curve_text,
-    dag_scene,
-    dag_text,
-    details_of,
-    fitting,
-    table_html,
-    table_text,
-    to_svg,
-    topological,
-    traffic_line,
-)
+from nbtriton.drawing.curve import Series, curve_finding, curve_text
+from nbtriton.drawing.dag import dag_scene, dag_text, details_of, traffic_line
+from nbtriton.drawing.graph import Graph, topological
+from nbtriton.drawing.panels import curve_scenes
+from nbtriton.drawing.scene import Shape, fitting, to_svg
+from nbtriton.drawing.table import table_html, table_text
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,9 +12,9 @@ from typing import Any, TypeVar
 
 import traitlets
 
-from nbtriton.drawing import TimelineLanes, fitting, timeline_scenes, timeline_text, to_svg
-from nbtriton.lab.explain import Timeline, read_timeline
-from nbtriton.lab.explain.timeline import mark_of, marks
+from nbtriton.drawing.scene import fitting, to_svg
+from nbtriton.drawing.timeline import TimelineLanes, timeline_scenes, timeline_text
+from nbtriton.lab.explain.timeline import Timeline, mark_of, marks, read_timeline
 from nbtriton.lab.explain.trace import ModelRecords
 from nbtriton.runtime.engine import BatchRecord, RequestRecord
 from nbtriton.widgets.activity import little_endian

@@ -9,10 +9,10 @@ import traitlets
 
 from nbtriton.common.errors import TritonError
 from nbtriton.common.packages import needed
-from nbtriton.drawing import (
-    ModelActivity,
+from nbtriton.drawing.activity import ModelActivity
+from nbtriton.drawing.scene import to_json
+from nbtriton.drawing.watch import (
     leading,
-    to_json,
     watch_finding,
     watch_html,
     watch_scenes,
@@ -20,7 +20,7 @@ from nbtriton.drawing import (
     watch_table,
     watch_text,
 )
-from nbtriton.lab.explain import read_traffic
+from nbtriton.lab.explain.traffic import read_traffic
 from nbtriton.options.reading import quoted
 from nbtriton.runtime.engine import ServerHistory
 from nbtriton.widgets.activity import Pipeline, activities, covered_s, encode, pipelines

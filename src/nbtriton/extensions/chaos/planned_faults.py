@@ -30,7 +30,8 @@ from nbtriton.common.checks import (
 )
 from nbtriton.common.errors import InvalidArgumentError, UnavailableError, UnsupportedError, nearest
 from nbtriton.common.packages import needed
-from nbtriton.drawing import Column, counted, measure, table_html, table_text
+from nbtriton.drawing.numbers import counted, measure
+from nbtriton.drawing.table import Column, table_html, table_text
 from nbtriton.extensions.chaos.injection import FAULTS, Arrivals, FaultyInstance, Injected
 from nbtriton.lab.perf.driver import LoadRun, LoadSpec, make_load
 from nbtriton.lab.perf.loads import Concurrency

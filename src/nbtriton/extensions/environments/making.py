@@ -15,7 +15,7 @@ from pathlib import Path
 
 from nbtriton.common.errors import InvalidArgumentError, UnavailableError
 from nbtriton.common.running import Progress, own_variables, run_step
-from nbtriton.drawing import Column, TableView
+from nbtriton.drawing.table import Column, TableView
 from nbtriton.runtime.workers.resources import check_fork
 
 # A worker needs it for a model's tensors.

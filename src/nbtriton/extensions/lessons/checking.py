@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nbtriton.common.errors import InvalidArgumentError, TritonError
-from nbtriton.drawing import Column
-from nbtriton.drawing.table import TableView
+from nbtriton.drawing.table import Column, TableView
 from nbtriton.extensions.lessons.definition import Exercise, lines_html
 from nbtriton.extensions.lessons.records import MachineBusyError
 

@@ -18,9 +18,9 @@ from nbtriton.extensions.lessons.scenarios import (
 )
 from nbtriton.lab.explain.trace import ModelRecords
 from nbtriton.lab.perf.traffic import Call
-from nbtriton.lab.simulate import ModelProfile, Profile, ServicePoint
 from nbtriton.lab.simulate.core.world import Request, Trace
 from nbtriton.lab.simulate.experiment import Due, Experiment
+from nbtriton.lab.simulate.model_profile import ModelProfile, Profile, ServicePoint
 from nbtriton.model.config import ModelConfig, format_pbtxt, is_ensemble, plan_instances
 from nbtriton.options.blocks import CallOptions
 from nbtriton.runtime.engine import BatchRecord, RequestRecord

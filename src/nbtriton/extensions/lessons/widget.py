@@ -9,16 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
 from nbtriton.common.errors import InvalidArgumentError, TritonError, nearest
-from nbtriton.drawing import (
-    Bar,
-    TimelineLanes,
-    fitting,
-    table_html,
-    timeline_text,
-    to_json,
-    to_svg,
-)
 from nbtriton.drawing.numbers import nice_ticks
+from nbtriton.drawing.scene import fitting, to_json, to_svg
+from nbtriton.drawing.table import table_html
+from nbtriton.drawing.timeline import Bar, TimelineLanes, timeline_text
 from nbtriton.extensions.lessons import SCENARIOS, Exercise, Mark, Progress, Scenario, check
 from nbtriton.extensions.lessons.figures import batch_frame, batch_rows, picture_of
 from nbtriton.extensions.lessons.options import SCENARIO, ScenarioSettings

@@ -39,7 +39,7 @@ from nbtriton.lab.perf.sweep import (
     model_tree,
 )
 from nbtriton.lab.perf.windows import StabilityRule
-from nbtriton.lab.simulate import Profile
+from nbtriton.lab.simulate.model_profile import Profile
 from nbtriton.lab.simulate.prediction import judged, profile_under
 from nbtriton.model.config import normalize
 from nbtriton.options.table import read_settings, signed

@@ -16,8 +16,8 @@ from nbtriton.lab.perf.progress import LevelProgress
 from nbtriton.lab.perf.recording import RecordedRequest
 from nbtriton.lab.perf.remote import Target
 from nbtriton.lab.perf.windows import LevelMeter, StabilityRule, Verdict, Window
-from nbtriton.lab.simulate import Profile
 from nbtriton.lab.simulate.experiment import Due, Experiment
+from nbtriton.lab.simulate.model_profile import Profile
 from nbtriton.model.config import ModelConfig
 from nbtriton.runtime.engine.interrupts import wait_in_slices
 

@@ -16,8 +16,7 @@ import traitlets
 from nbtriton.common.checks import MAPPING, NAME, SERVER, check
 from nbtriton.common.errors import InvalidArgumentError, TritonError, nearest
 from nbtriton.common.packages import needed
-from nbtriton.drawing import Shape, fitting, to_json, to_svg
-from nbtriton.drawing.scene import figure, series_colours, shape
+from nbtriton.drawing.scene import Shape, figure, fitting, series_colours, shape, to_json, to_svg
 from nbtriton.extensions.show.options import SHOW, ShowSettings
 from nbtriton.options.table import signed
 from nbtriton.widgets.publisher import Publisher

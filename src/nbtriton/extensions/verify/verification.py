@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from nbtriton.common.checks import absolute
 from nbtriton.common.errors import TritonError, UnsupportedError
-from nbtriton.drawing import TableView, counted
+from nbtriton.drawing.numbers import counted
+from nbtriton.drawing.table import TableView
 from nbtriton.extensions.verify.find_server import RealServer, find_server
 from nbtriton.extensions.verify.traffic import BothServers, Difference, Inputs, Traffic
 from nbtriton.model.config import (

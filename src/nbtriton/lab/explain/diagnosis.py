@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 from nbtriton.common.checks import CALL, MAPPING, SWITCH, Kind, check, number, optional
 from nbtriton.common.errors import InvalidArgumentError, NotFoundError, TritonError, nearest
-from nbtriton.drawing import advice_html, counted, table_text
-from nbtriton.lab.explain.findings import IN_PROCESSES
+from nbtriton.drawing.advice import advice_html
+from nbtriton.drawing.numbers import counted
+from nbtriton.drawing.table import table_text
+from nbtriton.lab.explain.findings import IN_PROCESSES, Settings
 from nbtriton.lab.explain.model_tests import LIMIT_S, model_findings
-from nbtriton.lab.explain.record import Settings
 from nbtriton.lab.explain.settings_rules import Finding, as_cell, settings_findings
 from nbtriton.lab.perf.progress import Observer, PerfProgress
 from nbtriton.model.config import (

@@ -13,8 +13,17 @@ from typing import TYPE_CHECKING, Any
 
 from nbtriton.common.checks import NAME, SERVER, Kind, check
 from nbtriton.common.errors import TritonError
-from nbtriton.drawing import Column, advice_html, advice_text, measure, table_html, table_text
-from nbtriton.lab.explain.findings import Proposal, batch_findings, proposal, refusal_findings
+from nbtriton.drawing.advice import advice_html, advice_text
+from nbtriton.drawing.numbers import measure
+from nbtriton.drawing.table import Column, table_html, table_text
+from nbtriton.lab.explain.findings import (
+    ModelRecord,
+    Proposal,
+    Settings,
+    batch_findings,
+    proposal,
+    refusal_findings,
+)
 from nbtriton.lab.explain.parts import (
     PARTS,
     BusyTimes,
@@ -25,15 +34,13 @@ from nbtriton.lab.explain.parts import (
     parts_of,
     path_parts,
 )
-from nbtriton.lab.explain.record import ModelRecord, Settings
 from nbtriton.lab.explain.traffic import find_bottleneck
 from nbtriton.lab.perf.point import PerfPoint
-from nbtriton.lab.simulate import whatif
 from nbtriton.runtime.engine import RequestRecord
 from nbtriton.scheduling import REASONS
 
 if TYPE_CHECKING:
-    from nbtriton.lab.simulate import Profile
+    from nbtriton.lab.simulate.model_profile import Profile
     from nbtriton.runtime.engine import Server
 
 
@@ -167,7 +174,7 @@ def why(server: Server, model: str, *, profile: Profile | None = None) -> Explan
     """
     check({"server": server, "model": model}, {"server": SERVER, "model": NAME})
     if profile is not None:
-        from nbtriton.lab.simulate import Profile
+        from nbtriton.lab.simulate.model_profile import Profile
 
         check(
             {"profile": profile},
@@ -186,8 +193,6 @@ def why(server: Server, model: str, *, profile: Profile | None = None) -> Explan
     explanation = explain(record, members)
     if profile is None or explanation.proposal is None:
         return explanation
-    from nbtriton.lab.explain.explanation import predict_effect  # imports NumPy; the rest does not
-
     return replace(
         explanation, effect=predict_effect(profile, model, explanation.proposal, record.answered)
     )
@@ -387,6 +392,8 @@ def predict_effect(
     changes: dict[str, Any] = dict(proposal.configuration)
     if proposal.model != name:
         changes["sweep_models"] = [proposal.model]
+    from nbtriton.lab.simulate.prediction import whatif  # the simulator, only for this
+
     try:
         (before,) = whatif(profile, name, **load).points
         (after,) = whatif(profile, name, **load, **changes).points

@@ -1,6 +1,7 @@
 """Findings about the batches of a model: the meaning of their reasons, and the change that they suggest.
 
-Every figure in a sentence is counted in the record; `effect` predicts the effect of a change.
+Every figure in a sentence is counted in the record, the recent requests and batches of one model;
+`explanation.predict_effect` predicts the effect of a change.
 """
 
 from __future__ import annotations
@@ -12,12 +13,103 @@ from dataclasses import dataclass, field
 from statistics import fmean, median
 from typing import Any
 
-from nbtriton.drawing import measure
+from nbtriton.drawing.numbers import measure
 from nbtriton.lab.explain.parts import BusyTimes, time_text
-from nbtriton.lab.explain.record import ModelRecord
+from nbtriton.model.config import ModelConfig, is_ensemble
 from nbtriton.options.reading import quoted
-from nbtriton.runtime.engine import BatchRecord
+from nbtriton.runtime.engine import BatchRecord, RequestRecord
 from nbtriton.scheduling import REASONS
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """The settings that decide about batches; times in nanoseconds."""
+
+    name: str
+    max_batch_size: int = 0
+    dynamic: bool = False
+    delay_ns: int = 0
+    preferred: tuple[int, ...] = ()
+    max_queue_size: int = 0
+    instances: int = 1
+    kind: str = "KIND_CPU"
+    ensemble: bool = False
+    sequences: bool = False
+
+    @classmethod
+    def of(cls, config: ModelConfig) -> Settings:
+        """Read the settings from a completed configuration."""
+        batching = config.dynamic_batching
+        groups = [group for group in config.instance_group if not group.passive]
+        return cls(
+            config.name,
+            config.max_batch_size,
+            config.HasField("dynamic_batching"),
+            batching.max_queue_delay_microseconds * 1000,
+            tuple(batching.preferred_batch_size),
+            max(
+                batching.default_queue_policy.max_queue_size,
+                *(each.max_queue_size for each in batching.priority_queue_policy.values()),
+                0,
+            ),
+            sum(max(1, group.count) * max(1, len(group.gpus)) for group in groups) or 1,
+            "KIND_GPU" if any(group.gpus for group in groups) else "KIND_CPU",
+            is_ensemble(config),
+            config.HasField("sequence_batching"),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ModelRecord:
+    """The records of one model in the recorder's time span.
+
+    Attributes
+    ----------
+    settings : Settings
+    requests, batches : sequence of RequestRecord, of BatchRecord
+        Oldest first, since the last change of the configuration.
+    children : mapping of int to sequence of RequestRecord
+        The requests, to any model, that a request led to, by its number.
+    interpreter : str
+        A sentence if its instances wait for each other's Python code, else empty.
+    inside : str
+        A sentence on the requests that are not answered yet; empty without any.
+    """
+
+    settings: Settings
+    requests: Sequence[RequestRecord]
+    batches: Sequence[BatchRecord]
+    children: Mapping[int, Sequence[RequestRecord]] = field(default_factory=dict)
+    interpreter: str = ""
+    inside: str = ""
+
+    @property
+    def name(self) -> str:
+        """The model's name."""
+        return self.settings.name
+
+    @property
+    def span_s(self) -> float:
+        """From the first arrival to the last response."""
+        if not self.requests:
+            return 0.0
+        begin = min(request.arrival_ns for request in self.requests)
+        return (max(request.answered_ns for request in self.requests) - begin) / 1e9
+
+    @property
+    def answered(self) -> list[RequestRecord]:
+        """The requests without an error."""
+        return [request for request in self.requests if not request.status]
+
+    @property
+    def busy(self) -> float:
+        """The share of time in which the instances executed, 0 to 1."""
+        if not self.batches:
+            return 0.0
+        begin, end = self.batches[0].start_ns, max(batch.end_ns for batch in self.batches)
+        spent = sum(batch.end_ns - batch.start_ns for batch in self.batches)
+        return min(1.0, spent / max(1, end - begin) / self.settings.instances)
+
 
 # A fragment of a configuration: instances in processes of their own.
 IN_PROCESSES = 'parameters { key: "INSTANCE_ISOLATION" value { string_value: "process" } }'
@@ -324,11 +416,7 @@ def _occupied(record: ModelRecord) -> Proposal | None:
 def _more_instances(record: ModelRecord, why: str) -> Proposal:
     settings = record.settings
     if record.interpreter and settings.instances > 1:
-        return Proposal(
-            record.name,
-            f"{why}, and {record.interpreter}",
-            IN_PROCESSES,
-        )
+        return Proposal(record.name, f"{why}, and {record.interpreter}", IN_PROCESSES)
     count = settings.instances + 1
     return Proposal(
         record.name,

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from nbtriton.drawing import counted, lasting, measure
+from nbtriton.drawing.numbers import counted, lasting, measure
 from nbtriton.runtime.engine import BatchRecord, RequestRecord
 
 PARTS: Final = {
@@ -82,14 +82,7 @@ def parts_of(
     batch = request.batch
     if batch is None:
         waited = total if request.status else 0
-        return {
-            "queue": waited,
-            "delay": 0,
-            "no instance": 0,
-            "hand-over": 0,
-            "execution": 0,
-            "elsewhere": total - waited,
-        }
+        return dict.fromkeys(PARTS, 0) | {"queue": waited, "elsewhere": total - waited}
     enqueued = request.enqueued_ns or request.arrival_ns
     wait = max(0, batch.formed_ns - enqueued)
     idle = 0 if busy is None else max(0, wait - busy.within(enqueued, batch.formed_ns))

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nbtriton.common.checks import NAME, SERVER, check, is_number
 from nbtriton.common.errors import InvalidArgumentError, UnavailableError
-from nbtriton.drawing import Bar, Mark, Span, Strip, TimelineLanes, Wait, counted, measure
+from nbtriton.drawing.numbers import counted, measure
+from nbtriton.drawing.timeline import Bar, Mark, Span, Strip, TimelineLanes, Wait
 from nbtriton.lab.explain.findings import had_idle_instance
 from nbtriton.lab.explain.parts import children_of, inside_sentence
 from nbtriton.lab.explain.trace import ModelRecords, chrome_trace

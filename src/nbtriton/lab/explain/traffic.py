@@ -11,7 +11,7 @@ from time import monotonic_ns
 from typing import TYPE_CHECKING
 
 from nbtriton.common.errors import NotFoundError, UnavailableError
-from nbtriton.drawing import count, measure
+from nbtriton.drawing.numbers import count, measure
 from nbtriton.lab.explain.parts import (
     children_of,
     critical_path,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 from nbtriton.common.checks import check, whole
 from nbtriton.common.errors import InvalidArgumentError
 from nbtriton.common.packages import needed
-from nbtriton.drawing import Column, TableView, in_units
+from nbtriton.drawing.table import Column, TableView, in_units
 from nbtriton.lab.perf.machine import Others
 from nbtriton.lab.perf.options import PerfOptions
 from nbtriton.lab.perf.point import PerfPoint, row_of

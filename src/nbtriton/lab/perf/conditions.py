@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from nbtriton.lab.perf.measure import Level
 from nbtriton.lab.perf.point import PerfPoint, describe
@@ -60,6 +60,35 @@ def oversubscription(models: Sequence[ModelSnapshot], budget: ThreadBudget) -> l
     return found
 
 
+class Condition(Protocol):
+    """Something that is observed from the begin to the end of each level."""
+
+    def begin(self) -> None:
+        """Note what is before a level."""
+
+    def end(self, level: Level, point: PerfPoint | None) -> PerfPoint | None:
+        """Return the point of the level with what was observed; None stays None."""
+
+    def notes(self) -> tuple[str, ...]:
+        """Return sentences about the whole run."""
+
+
+def observed(measure: Measure, conditions: Sequence[Condition]) -> Measure:
+    """Return a function that measures a level under these conditions, the last of them closest to it."""
+
+    def measured(
+        level: Level, on_progress: Callable[[LevelProgress], None]
+    ) -> tuple[PerfPoint | None, bool]:
+        for each in conditions:
+            each.begin()
+        point, interrupted = measure(level, on_progress)
+        for each in reversed(conditions):
+            point = each.end(level, point)
+        return point, interrupted
+
+    return measured
+
+
 class InterpreterWaits:
     """Adds to each point how long instances of a server in this process waited for the interpreter.
 
@@ -76,32 +105,27 @@ class InterpreterWaits:
         # The longest wait of each model in a level, and the level's configuration.
         self._longest: dict[str, tuple[InterpreterWait, str]] = {}
         self._crowded: dict[str, str] = {}  # sentences, with the first configuration of each
+        self._before: dict[str, InterpreterWait] = {}
 
-    def around(self, measure: Measure) -> Measure:
-        """Return a function that measures a level and the waits in it."""
+    def begin(self) -> None:
+        self._before = self._counted()
 
-        def measured(
-            level: Level, on_progress: Callable[[LevelProgress], None]
-        ) -> tuple[PerfPoint | None, bool]:
-            before = self._counted()
-            point, interrupted = measure(level, on_progress)
-            waits = {
-                name: wait.since(before.get(name, InterpreterWait()))
-                for name, wait in self._counted().items()
-            }
-            if point is None:
-                return point, interrupted
-            configuration = describe("", level.configuration, 1)
-            for name, wait in waits.items():
-                known = self._longest.get(name)
-                if advice(name, wait) and (known is None or wait.share > known[0].share):
-                    self._longest[name] = wait, configuration
-            for sentence in self._oversubscription():
-                self._crowded.setdefault(sentence, configuration)
-            longest = max((wait.share for wait in waits.values()), default=0.0)
-            return replace(point, interpreter_wait=longest), interrupted
-
-        return measured
+    def end(self, level: Level, point: PerfPoint | None) -> PerfPoint | None:
+        if point is None:
+            return None
+        waits = {
+            name: wait.since(self._before.get(name, InterpreterWait()))
+            for name, wait in self._counted().items()
+        }
+        configuration = describe("", level.configuration, 1)
+        for name, wait in waits.items():
+            known = self._longest.get(name)
+            if advice(name, wait) and (known is None or wait.share > known[0].share):
+                self._longest[name] = wait, configuration
+        for sentence in self._oversubscription():
+            self._crowded.setdefault(sentence, configuration)
+        longest = max((wait.share for wait in waits.values()), default=0.0)
+        return replace(point, interpreter_wait=longest)
 
     def notes(self) -> tuple[str, ...]:
         """Return a sentence for each model that waited, or has too many threads, with the remedy."""
@@ -144,21 +168,15 @@ class SweptModels:
     def __init__(self, server: Server, model: str, names: Sequence[str]) -> None:
         self._server = server
         self._model = model
-        self._inferences = dict.fromkeys(names, 0)
+        self._inferences = self._before = dict.fromkeys(names, 0)
 
-    def around(self, measure: Measure) -> Measure:
-        """Return a function that measures a level, and counts the inferences in it."""
+    def begin(self) -> None:
+        self._before = {name: self._counted(name) for name in self._inferences}
 
-        def measured(
-            level: Level, on_progress: Callable[[LevelProgress], None]
-        ) -> tuple[PerfPoint | None, bool]:
-            before = {name: self._counted(name) for name in self._inferences}
-            done = measure(level, on_progress)
-            for name, count in before.items():
-                self._inferences[name] += self._counted(name) - count
-            return done
-
-        return measured
+    def end(self, level: Level, point: PerfPoint | None) -> PerfPoint | None:  # noqa: ARG002
+        for name, count in self._before.items():
+            self._inferences[name] += self._counted(name) - count
+        return point
 
     def notes(self) -> tuple[str, ...]:
         """Return a sentence that names the swept models, and one for each that never ran."""
@@ -184,35 +202,38 @@ _BUSY_PERCENT = 90.0
 _PROC = Path("/proc")
 
 
-def with_usage(measure: Measure, *, remote: bool) -> Measure:
-    """Return a function that measures a level, with its processor time and memory.
+class Usage:
+    """Adds processor time and memory to each point.
 
     Parameters
     ----------
-    measure : callable
     remote : bool
         The server is remote: all usage of this process is the load generator's.
     """
 
-    def measured(
-        level: Level, on_progress: Callable[[LevelProgress], None]
-    ) -> tuple[PerfPoint | None, bool]:
-        wall_s, cpu_s = time.monotonic(), time.process_time()
-        point, interrupted = measure(level, on_progress)
-        wall_s, cpu_s = time.monotonic() - wall_s, time.process_time() - cpu_s
+    def __init__(self, *, remote: bool) -> None:
+        self._remote = remote
+        self._wall_s = self._cpu_s = 0.0
+
+    def begin(self) -> None:
+        self._wall_s, self._cpu_s = time.monotonic(), time.process_time()
+
+    def end(self, level: Level, point: PerfPoint | None) -> PerfPoint | None:  # noqa: ARG002
+        wall_s, cpu_s = time.monotonic() - self._wall_s, time.process_time() - self._cpu_s
         if point is None:
-            return point, interrupted
+            return None
         percent = 100 * cpu_s / wall_s if wall_s else math.nan
         point = replace(point, cpu_percent=percent, memory_mb=_memory_mb())
-        if remote and percent >= _BUSY_PERCENT:
+        if self._remote and percent >= _BUSY_PERCENT:
             note = (
                 f"The load generator used {percent:.0f}% of a processor: it, and not the server, may "
                 "be what limits the throughput. perf_analyzer sends more from the same machine."
             )
             point = replace(point, notes=(*point.notes, note))
-        return point, interrupted
+        return point
 
-    return measured
+    def notes(self) -> tuple[str, ...]:
+        return ()
 
 
 def process_tree_mb() -> float:

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from nbtriton.common.packages import needed
-from nbtriton.drawing import Point, Series, curve_finding
-from nbtriton.drawing.curve import latency_unit
+from nbtriton.drawing.curve import Point, Series, curve_finding, latency_unit
 from nbtriton.drawing.scene import series_colours
 from nbtriton.lab.perf.point import COLUMNS, PerfPoint, describe, option_text
 

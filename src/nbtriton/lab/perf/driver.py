@@ -19,13 +19,7 @@ from queue import Empty, SimpleQueue
 from time import monotonic_ns
 from typing import TYPE_CHECKING, Any
 
-from nbtriton.lab.perf.loads import (
-    Concurrency,
-    Load,
-    OpenLoad,
-    PeriodicConcurrency,
-    send_times_ns,
-)
+from nbtriton.lab.perf.loads import Concurrency, Load, OpenLoad, PeriodicConcurrency, send_times_ns
 from nbtriton.lab.perf.records import Slot, StreamRecord, collect
 from nbtriton.lab.perf.traffic import Call, Traffic
 from nbtriton.lab.perf.windows import Window

@@ -305,22 +305,26 @@ Search = Generator[float, bool, None]
 
 @dataclass(frozen=True, slots=True)
 class LevelPlan:
-    """The levels of every configuration and batch size, and the search through them."""
+    """The levels of every configuration and batch size, and the search through them.
 
-    mode: Literal["concurrency", "request_rate", "intervals", "periodic", "recording"]
+    Parameters
+    ----------
+    base : Load
+        The load of a level, but for its value.
+    levels : Levels
+    binary : bool
+    """
+
+    base: Load
     levels: Levels
-    distribution: Distribution = "constant"
-    intervals_us: tuple[int, ...] = ()
     binary: bool = False
-    periodic: PeriodicConcurrency | None = None
-    recorded: RecordedArrivals | None = None
 
     @property
     def whole(self) -> int:
         """The number of requests in a load with a fixed number; 0 for other loads."""
-        if self.periodic is not None:
-            return self.periodic.end
-        return 0 if self.recorded is None else len(self.recorded.arrivals_ns)
+        if isinstance(self.base, PeriodicConcurrency):
+            return self.base.end
+        return len(self.base.arrivals_ns) if isinstance(self.base, RecordedArrivals) else 0
 
     @property
     def count(self) -> int | None:
@@ -332,24 +336,16 @@ class LevelPlan:
         """Begin a search through the levels."""
         if self.binary:
             assert isinstance(self.levels, LevelRange)
-            return binary_search(self.levels, integral=self.mode == "concurrency")
+            return binary_search(self.levels, integral=isinstance(self.base, Concurrency))
         return linear_search(self.levels)
 
     def load(self, value: float) -> Load:
         """Return the load of one level."""
-        match self.mode:
-            case "concurrency":
-                return Concurrency(int(value))
-            case "request_rate":
-                return RequestRate(value, self.distribution)
-            case "intervals":
-                return RequestIntervals(self.intervals_us)
-            case "periodic":
-                assert self.periodic is not None
-                return self.periodic
-            case "recording":
-                assert self.recorded is not None
-                return replace(self.recorded, value=value)
+        if isinstance(self.base, Concurrency):
+            return Concurrency(int(value))
+        if isinstance(self.base, RequestRate | RecordedArrivals):
+            return replace(self.base, value=value)
+        return self.base
 
 
 def linear_search(levels: Iterable[float]) -> Search:

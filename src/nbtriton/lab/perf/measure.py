@@ -450,8 +450,7 @@ def measured_point(
 def _shortest_s(verdict: Verdict) -> float:
     """Return the shortest latency in seconds."""
     return min(
-        (min(w.latencies_ns) / 1e9 for w in verdict.windows if len(w.latencies_ns)),
-        default=0.0,
+        (min(w.latencies_ns) / 1e9 for w in verdict.windows if len(w.latencies_ns)), default=0.0
     )
 
 

@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING, Any, Literal, Unpack
 from nbtriton.common.checks import CALL, NAME, SERVER, Kind, check, is_number, optional
 from nbtriton.common.errors import InvalidArgumentError, UnsupportedError
 from nbtriton.lab.perf.loads import (
+    Concurrency,
     LevelPlan,
     PeriodicConcurrency,
     RecordedArrivals,
     RequestIntervals,
+    RequestRate,
     check_search,
     parse_levels,
     parse_periodic,
@@ -71,7 +73,7 @@ _KINDS = {
 
 
 class PerfOptions:
-    """The arguments of `nbtriton.lab.perf.perf`, by the same names.
+    """The arguments of `nbtriton.perf`, by the same names.
 
     Raises
     ------
@@ -128,9 +130,9 @@ class PerfOptions:
             raise InvalidArgumentError(
                 "Cannot specify more then one inference load mode. Please choose only one of the "
                 "following modes: --concurrency, --periodic-concurrency-range, --request-rate, "
-                "--intervals, or --recording.",
+                "--intervals, or --recording."
             )
-        binary, distribution = self.binary_search, self.request_distribution
+        binary = self.binary_search
         if self.intervals is not None:
             given: Any = self.intervals  # including an array of numpy's
             listed = isinstance(given, Iterable) and not isinstance(given, str | bytes)
@@ -144,19 +146,18 @@ class PerfOptions:
                     "intervals must be a list of microseconds, none of them negative and not all 0; "
                     f"found {self.intervals!r}"
                 )
-            gaps = tuple(map(int, gaps))
-            value = RequestIntervals(gaps).value
-            return LevelPlan("intervals", (value,), distribution, gaps, binary)
+            load = RequestIntervals(tuple(map(int, gaps)))
+            return LevelPlan(load, (load.value,), binary)
         if self.periodic_concurrency is not None:
             periodic = self._periodic(self.periodic_concurrency)
-            return LevelPlan("periodic", (periodic.end,), distribution, periodic=periodic)
+            return LevelPlan(periodic, (periodic.end,))
         if self.recording is not None:
             return self._recorded(self.recording)
         if self.request_rate is not None:
             levels = parse_levels(self.request_rate, option="--request-rate-range", integral=False)
-            return LevelPlan("request_rate", levels, distribution, (), binary)
+            return LevelPlan(RequestRate(1.0, self.request_distribution), levels, binary)
         levels = parse_levels(self.concurrency, option="--concurrency-range", integral=True)
-        return LevelPlan("concurrency", levels, distribution, (), binary)
+        return LevelPlan(Concurrency(1), levels, binary)
 
     def _periodic(self, given: str) -> PeriodicConcurrency:
         if not self.streaming:
@@ -184,8 +185,8 @@ class PerfOptions:
                 "all requests of the recording came at once: it has no times",
                 hint="nbtriton.replay sends it",
             )
-        recorded = RecordedArrivals(arrivals_ns, recording.duration_ns)
-        return LevelPlan("recording", read_speeds(self.speed), recorded=recorded)
+        arrivals = RecordedArrivals(arrivals_ns, recording.duration_ns)
+        return LevelPlan(arrivals, read_speeds(self.speed))
 
     def configurations(self) -> tuple[Configuration, ...]:
         """Return the combinations of the swept options."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from nbtriton.common.errors import InvalidArgumentError
-from nbtriton.drawing import measure
+from nbtriton.drawing.numbers import measure
 from nbtriton.lab.perf.breakdown import ServerBreakdown
 from nbtriton.lab.perf.placement import show_placement
 from nbtriton.lab.perf.sweep import Configuration, Configurator
@@ -177,6 +177,9 @@ class PerfPoint:
         )
 
 
+_LATENCIES = tuple(f"latency_{each}_us" for each in ("avg", "std", "p50", "p90", "p95", "p99"))
+
+
 def describe(load: str, configuration: Mapping[str, Any], batch_size: int) -> str:
     """Name a level, or without `load` a configuration: ``concurrency 8, instances=2``."""
     words = [load] if load else []
@@ -196,12 +199,7 @@ def row_of(point: PerfPoint) -> dict[str, Any]:
         "infer_per_s": point.infer_per_s,
         "requests": point.request_count,
         "errors": point.error_count,
-        "latency_avg_us": point.latency_avg_us,
-        "latency_std_us": point.latency_std_us,
-        "latency_p50_us": point.latency_p50_us,
-        "latency_p90_us": point.latency_p90_us,
-        "latency_p95_us": point.latency_p95_us,
-        "latency_p99_us": point.latency_p99_us,
+        **{name: getattr(point, name) for name in _LATENCIES},
     }
     for name, ends in (
         ("infer_per_s_{}", point.infer_per_s_range),
@@ -236,28 +234,20 @@ def _stream_columns(stream: StreamSummary) -> dict[str, Any]:
         "responses": stream.response_count,
         "responses_per_s": stream.responses_per_s,
         **{
-            f"{name}_{key}": value
+            f"{name}_{key}": getattr(times, key)
             for name, times in (
                 ("first_response", stream.first),
                 ("between_responses", stream.between),
             )
-            for key, value in (
-                ("avg_us", times.avg_us),
-                ("p50_us", times.p50_us),
-                ("p90_us", times.p90_us),
-                ("p99_us", times.p99_us),
-            )
+            for key in ("avg_us", "p50_us", "p90_us", "p99_us")
         },
     }
 
 
 def _server_columns(server: ServerBreakdown, prefix: str) -> dict[str, Any]:
+    times = ("queue_us", "compute_input_us", "compute_infer_us", "compute_output_us", "overhead_us")
     return {
-        f"{prefix}queue_us": server.queue_us,
-        f"{prefix}compute_input_us": server.compute_input_us,
-        f"{prefix}compute_infer_us": server.compute_infer_us,
-        f"{prefix}compute_output_us": server.compute_output_us,
-        f"{prefix}overhead_us": server.overhead_us,
+        **{f"{prefix}{name}": getattr(server, name) for name in times},
         f"{prefix}executions": server.execution_count,
         f"{prefix}inferences": server.inference_count,
         f"{prefix}mean_batch_size": server.mean_batch_size,

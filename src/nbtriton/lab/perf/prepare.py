@@ -22,7 +22,7 @@ _GENERATED: tuple[Literal["random"], Literal["zero"]] = ("random", "zero")
 
 @dataclass(frozen=True, slots=True)
 class Data:
-    """The user's data options; see `nbtriton.lab.perf.perf`."""
+    """The user's data options; see `nbtriton.perf`."""
 
     inputs: Inputs | None = None
     shapes: Mapping[str, Sequence[int]] | None = None

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TextIO
 
-from nbtriton.drawing import count, measure
+from nbtriton.drawing.numbers import count, measure
 from nbtriton.lab.perf.point import PerfPoint
 
 

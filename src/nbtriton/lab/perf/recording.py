@@ -20,7 +20,7 @@ from nbtriton.common.checks import PATH, check
 from nbtriton.common.closing import Closing
 from nbtriton.common.errors import InvalidArgumentError, NotFoundError, nearest
 from nbtriton.common.packages import needed
-from nbtriton.drawing import counted, measure
+from nbtriton.drawing.numbers import counted, measure
 
 if TYPE_CHECKING:
     import pandas as pd

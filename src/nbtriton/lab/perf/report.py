@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from html import escape
 from pathlib import Path
@@ -13,20 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 from nbtriton.common.errors import InvalidArgumentError, NotFoundError, nearest
 from nbtriton.common.packages import needed
-from nbtriton.drawing import (
-    Column,
-    Shape,
-    compact_html,
-    counted,
-    curve_finding,
-    curve_scenes,
-    fitting,
-    highest,
-    in_units,
-    measure,
-    table_text,
-    to_svg,
-)
+from nbtriton.drawing.curve import curve_finding, highest
+from nbtriton.drawing.numbers import counted, measure
+from nbtriton.drawing.panels import curve_scenes
+from nbtriton.drawing.scene import Shape, fitting, to_svg
+from nbtriton.drawing.table import Column, compact_html, in_units, table_text
 from nbtriton.lab.perf import curves
 from nbtriton.lab.perf.breakdown import ServerBreakdown, network_us
 from nbtriton.lab.perf.curves import save_png, series_of, target_of
@@ -181,12 +172,7 @@ def write_csv(report: PerfReport, path: Path) -> None:
         extras.append("batch_size")
     rows = []
     for point in points:
-        percentiles = {
-            50.0: point.latency_p50_us,
-            90.0: point.latency_p90_us,
-            95.0: point.latency_p95_us,
-            99.0: point.latency_p99_us,
-        }
+        percentiles = {float(p): getattr(point, f"latency_p{p}_us") for p in (50, 90, 95, 99)}
         if point.percentile is not None and point.percentile_us is not None:
             percentiles[point.percentile] = point.percentile_us
         row = _csv_row(point, point.infer_per_s, point.server, network_us(
@@ -341,13 +327,7 @@ def _plain(value: Any) -> Any:
     return value
 
 
-_LOWEST: Mapping[str, Callable[[PerfPoint], float]] = {
-    "avg_latency": lambda point: point.latency_avg_us,
-    "p50_latency": lambda point: point.latency_p50_us,
-    "p90_latency": lambda point: point.latency_p90_us,
-    "p95_latency": lambda point: point.latency_p95_us,
-    "p99_latency": lambda point: point.latency_p99_us,
-}
+_LOWEST = tuple(f"{each}_latency" for each in ("avg", "p50", "p90", "p95", "p99"))
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -469,7 +449,8 @@ class PerfReport:
         candidates = [p for p in fit if p.stable] or fit
         if objective == "throughput":
             return highest(candidates, lambda p: p.infer_per_s, lambda p: p.latency_p99_us)
-        return min(candidates, key=_LOWEST[objective])
+        figure = f"latency_{objective.removesuffix('_latency')}_us"
+        return min(candidates, key=lambda point: float(getattr(point, figure)))
 
     def plot(self, ax: Axes | None = None) -> Figure:
         """Draw the report with matplotlib: throughput above latency, a line for each configuration.

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
-from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from nbtriton.backends.devices.device_set import DeviceSet
@@ -18,19 +17,13 @@ from nbtriton.backends.devices.settings import SimulatedGPUs
 from nbtriton.common import __version__
 from nbtriton.common.errors import InvalidArgumentError
 from nbtriton.lab.perf.chained import ChainedSteps
-from nbtriton.lab.perf.conditions import InterpreterWaits, SweptModels, with_usage
-from nbtriton.lab.perf.loads import LevelPlan, level_values
+from nbtriton.lab.perf.conditions import Condition, InterpreterWaits, SweptModels, Usage, observed
+from nbtriton.lab.perf.loads import Concurrency, LevelPlan, PeriodicConcurrency, level_values
 from nbtriton.lab.perf.machine import Others
 from nbtriton.lab.perf.measure import Level, WindowPlan, measure_level
 from nbtriton.lab.perf.options import PerfOptions, Protocol
 from nbtriton.lab.perf.point import PerfPoint, PointSource, describe
-from nbtriton.lab.perf.prepare import (
-    Data,
-    Workload,
-    check_streaming,
-    sequence_plan,
-    workloads,
-)
+from nbtriton.lab.perf.prepare import Data, Workload, check_streaming, sequence_plan, workloads
 from nbtriton.lab.perf.progress import LevelProgress
 from nbtriton.lab.perf.remote import RemoteServer, Target, remote_server
 from nbtriton.lab.perf.report import PerfReport
@@ -56,7 +49,7 @@ _LOOPBACK = ("127.0.0.1", "localhost", "0.0.0.0")  # noqa: S104 - compared, not 
 
 
 def run(options: PerfOptions) -> PerfReport:
-    """Measure a model; see `nbtriton.lab.perf.perf`."""
+    """Measure a model; see `nbtriton.perf`."""
     levels, configurations = options.level_plan(), options.configurations()
     with contextlib.ExitStack() as stack:
         target = open_target(
@@ -66,17 +59,16 @@ def run(options: PerfOptions) -> PerfReport:
         plan = _prepare(target, options, levels, configurations)
         total = levels.count and levels.count * len(configurations) * len(plan.workloads)
         windows = options.window_plan(total)
-        measure: Measure = partial(measure_level, target, options.model, plan.composing)
-        if any(each.get("chained") for each in configurations):
-            measure = _chained(stack, target, options, plan, measure)
-        measure = with_usage(measure, remote=options.server is None)
-        waits = swept = None
+        conditions: list[Condition] = [Usage(remote=options.server is None)]
         if options.server is not None:  # also over HTTP or gRPC
             waits = InterpreterWaits(options.server, plan.composing or (options.model,))
             swept = SweptModels(options.server, options.model, options.sweep_models)
-            measure = swept.around(waits.around(measure))
+            conditions = [swept, waits, *conditions]
+        measure: Measure = partial(measure_level, target, options.model, plan.composing)
+        if any(each.get("chained") for each in configurations):
+            measure = _chained(stack, target, options, plan, measure)
         session = Session(
-            measure, total, options.observer,
+            observed(measure, conditions), total, options.observer,
             loads=() if levels.binary else tuple(map(float, level_values(levels.levels) or ())),
             target_ms=options.latency_threshold_ms or None,
         )  # fmt: skip
@@ -85,7 +77,6 @@ def run(options: PerfOptions) -> PerfReport:
         )
         started_s, others = time.monotonic(), Others()
         interrupted = _measure(session, options, levels, configurations, plan, windows)
-        observed = [each.notes() for each in (swept, waits) if each is not None]
         elapsed_s = time.monotonic() - started_s
         return PerfReport(
             model=options.model,
@@ -98,7 +89,11 @@ def run(options: PerfOptions) -> PerfReport:
             settings={**options.settings(plan.sequences, windows), **place_of(target)},
             # A server elsewhere, even on this machine, is one of the others.
             environment=environment_of(target, others if options.server is not None else None),
-            notes=(*plan.notes, *session.notes, *chain.from_iterable(observed)),
+            notes=(
+                *plan.notes,
+                *session.notes,
+                *(note for each in conditions for note in each.notes()),
+            ),
             elapsed_s=elapsed_s,
             interrupted=interrupted,
             quick=options.quick,
@@ -203,10 +198,7 @@ def check_remote(configurations: Sequence[Configuration], sweep_models: Sequence
 
 
 def _prepare(
-    target: Target,
-    options: PerfOptions,
-    levels: LevelPlan,
-    configurations: Sequence[Configuration],
+    target: Target, options: PerfOptions, levels: LevelPlan, configurations: Sequence[Configuration]
 ) -> _Plan:
     remote = isinstance(target, RemoteServer)
     ensembles, others = model_tree(target, options.model)
@@ -218,11 +210,11 @@ def _prepare(
     if options.streaming and isinstance(target, RemoteServer) and target.protocol == "http":
         raise InvalidArgumentError(NO_STREAMS, hint="--protocol grpc")
     sequences = sequence_plan(models, options.sequence_plan(), serial=remote)
-    if sequences is not None and levels.periodic is not None:
+    if sequences is not None and isinstance(levels.base, PeriodicConcurrency):
         raise InvalidArgumentError(
             "--periodic-concurrency-range sends each request once: sequences have no part in it"
         )
-    if levels.periodic is not None and not any(
+    if isinstance(levels.base, PeriodicConcurrency) and not any(
         each.model_transaction_policy.decoupled for each in models.values()
     ):
         raise InvalidArgumentError(
@@ -319,7 +311,7 @@ def _stand_ins(models: Mapping[str, ModelConfig]) -> list[str]:
 
 def _most_live(levels: LevelPlan, sequences: SequencePlan) -> int:
     """Return the number of live sequences at the highest level; of an open range at the lowest."""
-    if levels.mode != "concurrency":
+    if not isinstance(levels.base, Concurrency):
         return sequences.num_of_sequences
     values = level_values(levels.levels)
     return int(max(values) if values is not None else next(iter(levels.levels)))

@@ -215,12 +215,7 @@ class Sequences:
     """
 
     def __init__(
-        self,
-        data: SequenceData,
-        *,
-        lanes: int,
-        seed: int,
-        options: Sequence[CallOptions] = (),
+        self, data: SequenceData, *, lanes: int, seed: int, options: Sequence[CallOptions] = ()
     ) -> None:
         data.plan.check(lanes)
         self._plan = data.plan

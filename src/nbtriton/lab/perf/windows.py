@@ -12,7 +12,7 @@ from itertools import chain, pairwise
 from statistics import fmean
 from typing import Literal
 
-from nbtriton.drawing import measure, percentile
+from nbtriton.drawing.numbers import measure, percentile
 
 # perf_analyzer judges, and reports, the last three windows.
 STABLE_WINDOWS = 3
@@ -277,9 +277,7 @@ class LevelMeter:
         steady = len(last) == STABLE_WINDOWS and self._steady_throughput(last)
         if steady and self.rule.asynchronous:
             return self._within_limit(
-                "stable",
-                last,
-                "Warning: Request latency is not stabilizing. " + self._remedy(),
+                "stable", last, "Warning: Request latency is not stabilizing. " + self._remedy()
             )
         found = self._within_limit("unstable", last, self._unstable_message())
         return replace(found, cause=self._drift()) if found.outcome == "unstable" else found

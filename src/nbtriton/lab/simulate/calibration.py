@@ -21,22 +21,21 @@ from nbtriton.lab.perf.machine import disturbed
 from nbtriton.lab.perf.remote import Target
 from nbtriton.lab.perf.sample import Sample, measure_sample
 from nbtriton.lab.perf.traffic import Repeated
-from nbtriton.lab.simulate.executions import executions_of, gaps_of, merged, thinned, times_of
 from nbtriton.lab.simulate.measurements import (
     ModelMeasurements,
+    executions_of,
     fitted_line,
+    gaps_of,
     mean,
+    merged,
     relative_losses,
     standard_error,
+    thinned,
+    times_of,
     trimmed,
     upper_median,
 )
-from nbtriton.lab.simulate.model_profile import (
-    EngineCosts,
-    ModelProfile,
-    Profile,
-    ServicePoint,
-)
+from nbtriton.lab.simulate.model_profile import EngineCosts, ModelProfile, Profile, ServicePoint
 from nbtriton.model.config import ModelConfig, isolation_of
 from nbtriton.model.tensors import nbytes_of
 from nbtriton.runtime.engine.core.cache import ResponseCache
@@ -398,13 +397,7 @@ class Calibration:
             self._sending.append(sample.sender_s * 1e9 / len(sample.latencies_ns))
 
     def _idle(
-        self,
-        name: str,
-        request: Request,
-        rows: int,
-        idle_us: int,
-        seconds: float,
-        longest_s: float,
+        self, name: str, request: Request, rows: int, idle_us: int, seconds: float, longest_s: float
     ) -> None:
         """Record the start latency of an instance that was idle for a time, and the longer execution after it."""
         assert self._server is not None

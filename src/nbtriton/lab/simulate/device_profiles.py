@@ -20,7 +20,7 @@ from nbtriton.lab.perf.progress import Observer, PerfProgress
 from nbtriton.lab.perf.sample import measure_sample
 from nbtriton.lab.perf.sweep import Configurator, model_tree
 from nbtriton.lab.perf.traffic import Repeated
-from nbtriton.lab.simulate.executions import executions_of, points_of, without_executions
+from nbtriton.lab.simulate.measurements import executions_of, points_of, without_executions
 from nbtriton.lab.simulate.model_profile import ModelProfile, ServicePoint
 from nbtriton.lab.simulate.placing import HOST, Copies, Edge, Measured, edges_of
 from nbtriton.lab.simulate.profile_plan import step_requests
@@ -220,10 +220,7 @@ def _edges_of_one(config: ModelConfig) -> tuple[Edge, ...]:
 
 
 def _copy_times(
-    server: Server,
-    edge: Edge,
-    requests: Mapping[str, Mapping[int, Request]],
-    gpus: Sequence[int],
+    server: Server, edge: Edge, requests: Mapping[str, Mapping[int, Request]], gpus: Sequence[int]
 ) -> dict[int, Times]:
     """Return the times of an edge's copies by rows; empty for strings, which stay on the host."""
     times: dict[int, Times] = {}

@@ -51,8 +51,7 @@ from nbtriton.lab.perf.point import PerfPoint
 from nbtriton.lab.perf.progress import LevelProgress
 from nbtriton.lab.perf.traffic import Call
 from nbtriton.lab.perf.windows import LevelMeter, Verdict, Window
-from nbtriton.lab.simulate.core.loads import ClosedLoop, Load, OneCaller, OpenLoop, Recorder
-from nbtriton.lab.simulate.core.replay import Replay
+from nbtriton.lab.simulate.core.loads import ClosedLoop, Load, OneCaller, OpenLoop, Recorder, Replay
 from nbtriton.lab.simulate.core.world import Trace
 from nbtriton.lab.simulate.model_profile import Profile
 from nbtriton.lab.simulate.server import DeviceUse, SimulatedServer

@@ -14,15 +14,8 @@ from typing import TYPE_CHECKING, Any
 from nbtriton.common.checks import PATH, check
 from nbtriton.common.errors import InvalidArgumentError, NotFoundError, nearest
 from nbtriton.common.packages import needed
-from nbtriton.drawing import (
-    Column,
-    compact_html,
-    counted,
-    in_units,
-    measure,
-    percentile,
-    table_text,
-)
+from nbtriton.drawing.numbers import counted, measure, percentile
+from nbtriton.drawing.table import Column, compact_html, in_units, table_text
 from nbtriton.lab.perf.machine import disturbed
 from nbtriton.model.config import (
     ModelConfig,

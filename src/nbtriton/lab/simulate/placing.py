@@ -16,14 +16,10 @@ from typing import Any
 
 from nbtriton.common.errors import InvalidArgumentError
 from nbtriton.lab.perf.loads import Concurrency, RequestRate
-from nbtriton.lab.perf.measure import Level, WindowPlan
 from nbtriton.lab.perf.point import PerfPoint
-from nbtriton.lab.perf.prepare import Workload
 from nbtriton.lab.perf.sweep import SweepPlan
-from nbtriton.lab.perf.windows import STABLE_WINDOWS, StabilityRule
-from nbtriton.lab.simulate.experiment import Experiment
 from nbtriton.lab.simulate.model_profile import ModelProfile, Profile, ServicePoint
-from nbtriton.lab.simulate.search import Candidate, Goal, Ranked
+from nbtriton.lab.simulate.search import LONGEST_S, Candidate, Goal, simulated_point
 from nbtriton.lab.simulate.server import Copied, DeviceUse
 from nbtriton.runtime.engine.core.scheduler_settings import ensemble_plan
 
@@ -31,8 +27,6 @@ from nbtriton.runtime.engine.core.scheduler_settings import ensemble_plan
 HOST = "cpu"
 # The largest number of assignments in a search.
 _MOST = 100_000
-_LEAST_REQUESTS = 100
-_LONGEST_S = 60.0
 
 Assignment = Mapping[str, str]
 
@@ -291,11 +285,11 @@ class PlacementSearch:
         """Return the candidates, the best first."""
         return sorted(self.found, key=lambda one: one.rank)
 
-    def ordered(self, found: Sequence[Ranked]) -> list[Ranked]:
+    def ordered(self, found: Sequence[Candidate]) -> list[Candidate]:
         """Return the measured assignments, the best first."""
         rows = self._batch_size
 
-        def rank(one: Ranked) -> tuple[float, ...]:
+        def rank(one: Candidate) -> tuple[float, ...]:
             where = {name: each["placement"] for name, each in one.options.items()}
             return rank_of(self._goal, one.result, self._measured.cost_us(where, rows))
 
@@ -308,22 +302,12 @@ class PlacementSearch:
         load: Concurrency | RequestRate = Concurrency(goal.concurrency or 1)
         if goal.request_rate is not None:
             load = RequestRate(goal.request_rate, "poisson")
-        windows = WindowPlan(
-            "count_windows",
-            request_count=max(_LEAST_REQUESTS, 4 * (goal.concurrency or 1)),
-            longest_warm_up_s=_LONGEST_S,
-        )
-        rule = StabilityRule(max_trials=STABLE_WINDOWS)
-        level = Level(load, Workload(({},), self._batch_size), rule, windows, seed=self._seed)
-        profile = self._measured.pipeline(assignment)
-        models = (profile.model, *self._plan.swept) if self._plan.ensembles else (profile.model,)
         self.simulated += 1
         devices = {name: self._measured.use(name, assignment) for name in assignment}
-        experiment = Experiment(profile, configs, seed=level.seed, devices=devices)
-        point, interrupted = experiment.measure(level, models)
-        if interrupted:
-            raise KeyboardInterrupt
-        assert point is not None
+        point = simulated_point(
+            self._measured.pipeline(assignment), self._plan, configs, load, self._batch_size, self._seed, LONGEST_S,
+            devices,
+        )  # fmt: skip
         return Candidate(options, point, rank_of(goal, point, cost_us))
 
 

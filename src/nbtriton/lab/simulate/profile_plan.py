@@ -20,10 +20,7 @@ from nbtriton.scheduling import EnsembleRun
 
 
 def step_requests(
-    target: Target,
-    ensembles: Mapping[str, ModelConfig],
-    model: str,
-    roots: Mapping[int, Request],
+    target: Target, ensembles: Mapping[str, ModelConfig], model: str, roots: Mapping[int, Request]
 ) -> dict[str, dict[int, Request]]:
     """Return the requests that each composing model gets, by rows.
 

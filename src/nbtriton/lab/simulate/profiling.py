@@ -10,13 +10,7 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Unpack
 
-from nbtriton.common.checks import (
-    CALL,
-    NAME,
-    SERVER,
-    check,
-    optional,
-)
+from nbtriton.common.checks import CALL, NAME, SERVER, check, optional
 from nbtriton.common.errors import InvalidArgumentError, TritonError, UnsupportedError
 from nbtriton.lab.perf.data import Request
 from nbtriton.lab.perf.driver import LoadSpec
@@ -30,7 +24,7 @@ from nbtriton.lab.perf.sample import Sample, measure_sample
 from nbtriton.lab.perf.sweep import Configurator
 from nbtriton.lab.perf.traffic import Repeated, SequenceData, Sequences, Traffic
 from nbtriton.lab.simulate.calibration import TURNS, Calibration
-from nbtriton.lab.simulate.executions import executions_of, points_of, without_executions
+from nbtriton.lab.simulate.measurements import executions_of, points_of, without_executions
 from nbtriton.lab.simulate.model_profile import Profile, ServicePoint
 from nbtriton.lab.simulate.profile_plan import ProfilePlan, profile_plan
 from nbtriton.lab.simulate.settings import PROFILE, ProfileSettings

@@ -8,7 +8,7 @@ import random
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import Any
 
 from nbtriton.common.checks import is_whole
 from nbtriton.common.errors import InvalidArgumentError, TritonError
@@ -21,7 +21,8 @@ from nbtriton.lab.perf.windows import STABLE_WINDOWS, StabilityRule
 from nbtriton.lab.simulate.experiment import Experiment
 from nbtriton.lab.simulate.memory import InstanceMemory
 from nbtriton.lab.simulate.model_profile import Profile
-from nbtriton.model.config import normalize
+from nbtriton.lab.simulate.server import DeviceUse
+from nbtriton.model.config import ModelConfig, normalize
 
 # The last is for placements, which have a cost.
 OBJECTIVES = ("throughput", "latency", "instances", "memory", "cost")
@@ -29,7 +30,7 @@ OBJECTIVES = ("throughput", "latency", "instances", "memory", "cost")
 _REQUESTS = 100
 _GENERATIONS = 4
 # Longest virtual time until a load is steady.
-_LONGEST_S = 60.0
+LONGEST_S = 60.0
 # A rate counts as served from this share of the due requests.
 _SERVED = 0.95
 # More load is not tried after a relative gain below this.
@@ -37,22 +38,39 @@ _GAIN = 0.02
 _MOST_OUTSTANDING = 512
 
 
-class Result(Protocol):
-    """A configuration with its result."""
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A configuration with its best predicted point, and with its measured one where there is one.
+
+    Parameters
+    ----------
+    options : mapping of str to mapping
+        By model.
+    predicted : PerfPoint
+    rank : tuple of float
+    memory_mb : float
+        Megabytes of all instances, by the measurement of one; 0 where not asked for.
+    due : float or None
+        Requests of a rate that were due in the windows of the prediction, where known.
+    measured : PerfPoint or None
+    """
+
+    options: Mapping[str, Mapping[str, Any]]
+    predicted: PerfPoint
+    rank: tuple[float, ...]
+    memory_mb: float = 0.0
+    due: float | None = None
+    measured: PerfPoint | None = None
 
     @property
-    def options(self) -> Mapping[str, Mapping[str, Any]]: ...
-    @property
-    def result(self) -> PerfPoint: ...
-    @property
-    def instances(self) -> int: ...
-    @property
-    def memory_mb(self) -> float: ...
-    @property
-    def due(self) -> float | None: ...
+    def result(self) -> PerfPoint:
+        """The point that ranks it."""
+        return self.predicted if self.measured is None else self.measured
 
-
-Ranked = TypeVar("Ranked", bound=Result)
+    @property
+    def instances(self) -> int:
+        """Instances of all models, where they are part of the search."""
+        return sum(options.get("instances", 0) for options in self.options.values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,11 +142,7 @@ class Goal:
         return missed + point.error_count / (point.error_count + point.request_count)
 
     def rank(
-        self,
-        point: PerfPoint,
-        instances: int,
-        memory_mb: float = 0.0,
-        due: float | None = None,
+        self, point: PerfPoint, instances: int, memory_mb: float = 0.0, due: float | None = None
     ) -> tuple[float, ...]:
         """Return a sort key, the lowest first."""
         missed = self.misses(point, due)
@@ -141,7 +155,7 @@ class Goal:
             return (missed, memory_mb, float(instances), -rate)
         return (missed, -rate, float(instances), p99_us)
 
-    def ordered(self, found: Sequence[Ranked]) -> list[Ranked]:
+    def ordered(self, found: Sequence[Candidate]) -> list[Candidate]:
         """Return the results, the best first.
 
         Results within a fiftieth of the highest throughput, the error of a prediction, are ordered by the
@@ -166,40 +180,6 @@ class Goal:
 
 # The values of one model's options, each ascending; `instances` is always present.
 Space = Mapping[str, Sequence[int]]
-
-
-@dataclass(frozen=True, slots=True)
-class Candidate:
-    """A configuration with its best predicted point.
-
-    Parameters
-    ----------
-    options : mapping of str to mapping
-        By model.
-    point : PerfPoint
-        Predicted.
-    rank : tuple of float
-    memory_mb : float
-        Megabytes of all instances; 0 where not asked for.
-    due : float or None
-        Requests of a rate that were due in the windows of the point, where known.
-    """
-
-    options: Mapping[str, Mapping[str, Any]]
-    point: PerfPoint
-    rank: tuple[float, ...]
-    memory_mb: float = 0.0
-    due: float | None = None
-
-    @property
-    def result(self) -> PerfPoint:
-        """The point that ranks it."""
-        return self.point
-
-    @property
-    def instances(self) -> int:
-        """Instances of all models."""
-        return sum(options["instances"] for options in self.options.values())
 
 
 _Key = tuple[tuple[int, ...], ...]
@@ -252,7 +232,7 @@ class Search:
         self._random = random.Random(seed)  # noqa: S311 - a search, not secrets
         self._refused: set[_Key] = set()
 
-    def ordered(self, found: Sequence[Ranked]) -> list[Ranked]:
+    def ordered(self, found: Sequence[Candidate]) -> list[Candidate]:
         """Return the measured configurations, the best first."""
         return self._goal.ordered(found)
 
@@ -417,21 +397,33 @@ class Search:
 
     def _simulate(self, configs: Mapping[str, Any], load: Concurrency | RequestRate) -> PerfPoint:
         self.simulated += 1
-        outstanding = load.value if isinstance(load, Concurrency) else 0
-        windows = WindowPlan(
-            "count_windows",
-            request_count=max(_REQUESTS, int(_GENERATIONS * outstanding)),
-            # The windows of a rate begin with its first request, so that the due requests are known.
-            longest_warm_up_s=_LONGEST_S if outstanding else 0.0,
+        # The windows of a rate begin with its first request, so that the due requests are known.
+        warm_up_s = LONGEST_S if isinstance(load, Concurrency) else 0.0
+        return simulated_point(
+            self._profile, self._plan, configs, load, self._batch_size, self._seed, warm_up_s
         )
-        rule = StabilityRule(max_trials=STABLE_WINDOWS)
-        workload = Workload(({},), self._batch_size)
-        level = Level(load, workload, rule, windows, seed=self._seed)
-        model = self._profile.model
-        models = (model, *self._plan.swept) if self._plan.ensembles else (model,)
-        experiment = Experiment(self._profile, configs, seed=level.seed)
-        point, interrupted = experiment.measure(level, models)
-        if interrupted:
-            raise KeyboardInterrupt
-        assert point is not None
-        return point
+
+
+def simulated_point(
+    profile: Profile,
+    plan: SweepPlan,
+    configs: Mapping[str, ModelConfig],
+    load: Concurrency | RequestRate,
+    batch_size: int,
+    seed: int,
+    warm_up_s: float,
+    devices: Mapping[str, DeviceUse] | None = None,
+) -> PerfPoint:
+    """Return the predicted point of a load, after a warm-up of at most so many virtual seconds."""
+    outstanding = load.value if isinstance(load, Concurrency) else 0
+    requests = max(_REQUESTS, _GENERATIONS * outstanding)
+    windows = WindowPlan("count_windows", request_count=requests, longest_warm_up_s=warm_up_s)
+    rule = StabilityRule(max_trials=STABLE_WINDOWS)
+    level = Level(load, Workload(({},), batch_size), rule, windows, seed=seed)
+    models = (profile.model, *plan.swept) if plan.ensembles else (profile.model,)
+    experiment = Experiment(profile, configs, seed=seed, devices=devices)
+    point, interrupted = experiment.measure(level, models)
+    if interrupted:
+        raise KeyboardInterrupt
+    assert point is not None
+    return point

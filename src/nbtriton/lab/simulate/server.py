@@ -343,10 +343,7 @@ def _statistics(runtime: Runtime, measured: ModelProfile | None) -> dict[str, An
     computed = runtime.successes - runtime.hits
     shares = {"compute_input": 0.0, "compute_output": 0.0}
     if measured is not None:
-        shares = {
-            "compute_input": measured.input_share,
-            "compute_output": measured.output_share,
-        }
+        shares = {"compute_input": measured.input_share, "compute_output": measured.output_share}
     shares["compute_infer"] = 1.0 - sum(shares.values())
     return {
         "name": runtime.name,

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, Self
 
 from nbtriton.common.errors import InvalidArgumentError
 from nbtriton.common.packages import needed
-from nbtriton.drawing import Column, compact_html, counted, in_units, measure, table_text
+from nbtriton.drawing.numbers import counted, measure
+from nbtriton.drawing.table import Column, compact_html, in_units, table_text
 from nbtriton.lab.perf.point import AppliedConfiguration, PerfPoint, describe
 from nbtriton.lab.perf.sweep import Configurator
 from nbtriton.lab.simulate.search import Candidate
@@ -23,41 +24,6 @@ if TYPE_CHECKING:
 _MEASURED = ("infer_per_s", "latency_p50_us", "latency_p99_us")
 
 
-@dataclass(frozen=True, slots=True)
-class Finalist:
-    """A configuration with its predicted and its measured point.
-
-    Parameters
-    ----------
-    options : mapping of str to mapping
-        By model.
-    predicted : PerfPoint
-    measured : PerfPoint or None
-        None if an interrupt came before.
-    memory_mb : float
-        Megabytes of all instances, by the measurement of one; 0 where not asked for.
-    """
-
-    options: Mapping[str, Mapping[str, Any]]
-    predicted: PerfPoint
-    measured: PerfPoint | None
-    memory_mb: float = 0.0
-
-    @property
-    def result(self) -> PerfPoint:
-        """The point that ranks it."""
-        return self.predicted if self.measured is None else self.measured
-
-    @property
-    def due(self) -> None:
-        """None: the number of requests due in the measured windows is unknown."""
-
-    @property
-    def instances(self) -> int:
-        """Instances of all models, where they are part of the search."""
-        return sum(each.get("instances", 0) for each in self.options.values())
-
-
 @dataclass(frozen=True, slots=True, repr=False)
 class Tuning:
     """The result of `nbtriton.tune`: has a display in notebooks, and can be applied.
@@ -65,7 +31,7 @@ class Tuning:
     Parameters
     ----------
     model : str
-    finalists : tuple of Finalist
+    finalists : tuple of Candidate
         Measured, the best first.
     candidates : tuple of Candidate
         All predicted configurations, the best first.
@@ -90,7 +56,7 @@ class Tuning:
     """
 
     model: str
-    finalists: tuple[Finalist, ...]
+    finalists: tuple[Candidate, ...]
     candidates: tuple[Candidate, ...]
     configs: Mapping[str, ModelConfig]
     simulated: int = 0
@@ -134,11 +100,11 @@ class Tuning:
             import pandas as pd
 
         best, lowest = [], float("inf")
-        for one in sorted(self.candidates, key=lambda each: -each.point.infer_per_s):
-            if one.point.latency_p99_us < lowest:
-                lowest = one.point.latency_p99_us
+        for one in sorted(self.candidates, key=lambda each: -each.predicted.infer_per_s):
+            if one.predicted.latency_p99_us < lowest:
+                lowest = one.predicted.latency_p99_us
                 best.append(one)
-        return pd.DataFrame([_row(one, one.point) for one in reversed(best)])
+        return pd.DataFrame([_row(one, one.predicted) for one in reversed(best)])
 
     def apply(self, server: Server | None = None) -> AppliedConfiguration:
         """Load the models with the best configuration.
@@ -245,7 +211,7 @@ def flat_options(options: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     }
 
 
-def _row(one: Candidate | Finalist, point: PerfPoint) -> dict[str, Any]:
+def _row(one: Candidate, point: PerfPoint) -> dict[str, Any]:
     return {
         **flat_options(one.options),
         **({"memory_mb": one.memory_mb} if one.memory_mb else {}),

@@ -9,15 +9,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Unpack
 
-from nbtriton.common.checks import (
-    CALL,
-    NAME,
-    SERVER,
-    check,
-    optional,
-)
+from nbtriton.common.checks import CALL, NAME, SERVER, check, optional
 from nbtriton.common.errors import InvalidArgumentError, NotFoundError
-from nbtriton.drawing import measure
+from nbtriton.drawing.numbers import measure
 from nbtriton.lab.perf.api import perf
 from nbtriton.lab.perf.point import PerfPoint
 from nbtriton.lab.perf.prepare import Data
@@ -32,7 +26,7 @@ from nbtriton.lab.simulate.profiling import profile as measure_profile
 from nbtriton.lab.simulate.search import Candidate, Goal, Search, Space
 from nbtriton.lab.simulate.server import DOUBTFUL
 from nbtriton.lab.simulate.settings import TUNE, TuneSettings
-from nbtriton.lab.simulate.tuned import Finalist, Tuning, flat_options, simulated_text
+from nbtriton.lab.simulate.tuned import Tuning, flat_options, simulated_text
 from nbtriton.model.config import ModelConfig
 from nbtriton.options.table import read_settings, signed
 
@@ -56,11 +50,7 @@ _LOAD = 8 * INSTANCES
 
 @signed(TUNE)
 def tune(
-    server: Server,
-    model: str,
-    *,
-    observer: Observer | None = None,
-    **options: Unpack[TuneSettings],
+    server: Server, model: str, *, observer: Observer | None = None, **options: Unpack[TuneSettings]
 ) -> Tuning:
     """Find the best configuration of a model, or of all steps of an ensemble together.
 
@@ -188,15 +178,12 @@ def tune(
         raise KeyboardInterrupt
     if not candidates:
         raise NotFoundError(f"no configuration of '{model}' could be simulated")
-    measured: list[Finalist] = []
+    measured: list[Candidate] = []
     if not interrupted:
         interrupted = subject.measure(candidates, finalists, goal, measured)
     if not measured:
         notes.append("interrupted before a configuration was measured: the figures are predicted")
-        measured = [
-            Finalist(each.options, each.point, None, each.memory_mb)
-            for each in candidates[:finalists]
-        ]
+        measured = candidates[:finalists]
     measured = search.ordered(measured)
     best = measured[0]
     if best.result.simulated_gpus:
@@ -270,7 +257,7 @@ class _Subject:
 
         def report(best: Candidate) -> None:
             left_s = until_s - time.monotonic()
-            self.report(simulated_text(len(search.found)), [best.point], left_s)
+            self.report(simulated_text(len(search.found)), [best.predicted], left_s)
 
         try:
             search.run(seconds, report, enough=finalists)
@@ -279,11 +266,7 @@ class _Subject:
         return False
 
     def measure(
-        self,
-        candidates: Sequence[Candidate],
-        finalists: int,
-        goal: Goal,
-        measured: list[Finalist],
+        self, candidates: Sequence[Candidate], finalists: int, goal: Goal, measured: list[Candidate]
     ) -> bool:
         """Measure the best configurations; return whether a Ctrl-C has ended it.
 
@@ -303,7 +286,7 @@ class _Subject:
                 number, total = len(measured) + 1, max(finalists, len(measured) + 1)
                 each_s = (time.monotonic() - began_s) / len(measured) if measured else _FINALIST_S
                 until_s = time.monotonic() + each_s * (min(total, number + len(left)) - number + 1)
-                shown = [one.result for one in measured] or [candidate.point]
+                shown = [one.result for one in measured] or [candidate.predicted]
 
                 def report(
                     progress: PerfProgress | None,
@@ -323,18 +306,19 @@ class _Subject:
             configurator.restore()
         return False
 
-    def _finalist(self, candidate: Candidate, observer: Observer) -> Finalist:
-        point = candidate.point
+    def _finalist(self, candidate: Candidate, observer: Observer) -> Candidate:
+        point = candidate.predicted
         load: dict[str, Any] = {"concurrency": int(point.value)}
         if point.mode != "concurrency":
             load = {"request_rate": point.value, "request_distribution": "poisson"}
         (result,) = self.perf(observer, **load).points
         result = replace(result, configuration=flat_options(candidate.options))
-        return Finalist(candidate.options, point, result, candidate.memory_mb)
+        # How many requests were due in the measured windows is unknown.
+        return replace(candidate, measured=result, due=None)
 
 
 def _by_hope(
-    candidates: Sequence[Candidate], goal: Goal, measured: Sequence[Finalist]
+    candidates: Sequence[Candidate], goal: Goal, measured: Sequence[Candidate]
 ) -> list[Candidate]:
     """Return the candidates in the order of their misses, if predictions are off as those that were measured."""
     slower = max(
@@ -343,8 +327,8 @@ def _by_hope(
     fewer = min(_ratio(one.result.infer_per_s, one.predicted.infer_per_s) for one in measured)
 
     def misses(one: Candidate) -> float:
-        p99_us, rate = one.point.latency_p99_us * slower, one.point.infer_per_s * fewer
-        return goal.misses(replace(one.point, latency_p99_us=p99_us, infer_per_s=rate))
+        p99_us, rate = one.predicted.latency_p99_us * slower, one.predicted.infer_per_s * fewer
+        return goal.misses(replace(one.predicted, latency_p99_us=p99_us, infer_per_s=rate))
 
     return sorted(candidates, key=misses)
 
@@ -389,7 +373,7 @@ def _memory_notes(memory: Mapping[str, InstanceMemory]) -> list[str]:
     ]
 
 
-def _notes(goal: Goal, best: Finalist, predicted: PerfPoint) -> tuple[str, ...]:
+def _notes(goal: Goal, best: Candidate, predicted: PerfPoint) -> tuple[str, ...]:
     notes = [note for note in predicted.notes if note.startswith(DOUBTFUL)]
     if best.measured is not None and goal.misses(best.measured) > 0:
         notes.append(

@@ -38,11 +38,7 @@ class _Line:
 
 
 def parse_dataflow(
-    text: str,
-    *,
-    name: str,
-    models: Mapping[str, ModelConfig],
-    outputs: Sequence[str] = (),
+    text: str, *, name: str, models: Mapping[str, ModelConfig], outputs: Sequence[str] = ()
 ) -> ModelConfig:
     """Write the configuration of an ensemble from dataflow lines.
 
@@ -100,10 +96,7 @@ def parse_dataflow(
             add_output(config, TensorSpec(tensor, spec.datatype, dims))
     for line in lines:
         config.ensemble_scheduling.step.add(
-            model_name=line.model,
-            model_version=-1,
-            input_map=line.inputs,
-            output_map=line.outputs,
+            model_name=line.model, model_version=-1, input_map=line.inputs, output_map=line.outputs
         )
     return config
 

@@ -32,28 +32,8 @@ from nbtriton.model.tensors.datatypes import (
 from nbtriton.model.tensors.strings import as_bytes_array, deserialize_bytes, serialize_bytes
 
 __all__ = [
-    "DATATYPES",
-    "Array",
-    "as_array",
-    "as_bytes_array",
-    "copy_of",
-    "datatype_number",
-    "datatype_of",
-    "deserialize_bytes",
-    "format_shape",
-    "gather",
-    "is_on_device",
-    "kind_of",
-    "nbytes_of",
-    "numpy_dtype",
-    "own",
-    "read_only",
-    "scatter",
-    "serialize_bytes",
-    "shape_of",
-    "to_config",
-    "to_kind",
-    "to_numpy",
-    "to_protocol",
+    "DATATYPES", "Array", "as_array", "as_bytes_array", "copy_of", "datatype_number", "datatype_of",
+    "deserialize_bytes", "format_shape", "gather", "is_on_device", "kind_of", "nbytes_of", "numpy_dtype", "own",
+    "read_only", "scatter", "serialize_bytes", "shape_of", "to_config", "to_kind", "to_numpy", "to_protocol",
     "to_torch",
-]
+]  # fmt: skip

@@ -12,7 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from nbtriton.drawing import counted, measure, table_html, table_text
+from nbtriton.drawing.numbers import counted, measure
+from nbtriton.drawing.table import table_html, table_text
 from nbtriton.model.config import (
     ModelConfig,
     input_specs,

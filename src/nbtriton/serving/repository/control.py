@@ -23,7 +23,7 @@ from nbtriton.common.errors import (
     TritonError,
     UnavailableError,
 )
-from nbtriton.drawing import TableView
+from nbtriton.drawing.table import TableView
 from nbtriton.model.config import ModelConfig, to_json
 from nbtriton.options.repository import REPOSITORY, RepositorySettings
 from nbtriton.options.table import read_settings, signed

@@ -112,7 +112,7 @@ def _plain(settings: Mapping[str, Mapping[str, str]] | None) -> dict[str, dict[s
 
 def _shown(option: Option, value: Any) -> str:
     """Return the value of an option as a person reads it."""
-    from nbtriton.drawing import count, measure
+    from nbtriton.drawing.numbers import count, measure
 
     if value is False or (value == 0 and option.parameter == "recorder"):
         return "off"

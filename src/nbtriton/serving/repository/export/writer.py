@@ -23,7 +23,7 @@ from nbtriton.common.errors import (
     NotFoundError,
     nearest,
 )
-from nbtriton.drawing import TableView
+from nbtriton.drawing.table import TableView
 from nbtriton.options.repository import COPY, CopySettings
 from nbtriton.options.table import read_settings
 from nbtriton.runtime.engine import Server
