@@ -8,8 +8,6 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from nbtriton.runtime.workers.resources import usable_cores
-
 _PROC = Path("/proc")
 # The share of the cores that other programs may use on a quiet machine: a page that shows views needs as much.
 _QUIET = 0.1
@@ -51,6 +49,10 @@ class Others:
     @property
     def disturbance(self) -> str:
         """What they did until now, in a sentence; empty if little or unknown."""
+        from nbtriton.runtime.workers.resources import (
+            usable_cores,  # NumPy, which a prediction needs not
+        )
+
         return disturbance(self.cores, usable_cores())
 
 
