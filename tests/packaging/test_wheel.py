@@ -119,6 +119,7 @@ ASKING = {
     "otel": "from nbtriton.serving.frontends import OpenTelemetry, serve\n"
     "serve(nt.server(), http_port=0, opentelemetry=OpenTelemetry())",
     "steps": "nt.step('resize')",
+    "video": "nt.step('video')",
     "gpu": "from nbtriton.model.tensors import to_kind\nto_kind(np.ones(1), 'cupy')",
 }
 

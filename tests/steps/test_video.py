@@ -84,6 +84,25 @@ def test_every_size_and_frames(server, load):
     assert {one["FRAME"].shape for one in found} == {(20, 32, 3)}
 
 
+def test_its_frames_are_what_a_step_that_batches_takes(server, load, folder):
+    server.load("max_batch_size: 1", nt.step("video", files=folder, frames=3), name="video")
+    server.load("", nt.step("resize", size=(8, 16)), name="resize")
+    step = "step { model_name: '%s' model_version: -1 input_map { key: '%s' value: '%s' } output_map { key: '%s' value: '%s' } }"  # fmt: skip
+    steps = [
+        step % ("video", "URL", "URL", "FRAME", "frame"),
+        step % ("resize", "IMAGE", "frame", "IMAGE", "SMALL"),
+    ]
+    server.load(
+        'platform: "ensemble" max_batch_size: 1 '
+        "input { name: 'URL' data_type: TYPE_STRING dims: 1 } "
+        "output { name: 'SMALL' data_type: TYPE_UINT8 dims: [ -1, -1, 3 ] } "
+        f"ensemble_scheduling {{ {' '.join(steps)} }}",
+        name="small",
+    )
+    found = list(server.stream("small", {"URL": [["clip.mp4"]]}))
+    assert [one["SMALL"].shape for one in found] == [(1, 8, 16, 3)] * 3
+
+
 def test_several_streams_are_decoded_at_once_each_in_its_order(server, load):
     load()
     streams = [frames(server) for _ in range(6)]

@@ -148,7 +148,8 @@ class HttpFile:
 class Stream:
     """One request: its source, its decoder and what waits for its reader."""
 
-    def __init__(self, model, sender, url):
+    def __init__(self, model, sender, url, batched):
+        self.batched = batched
         self.model, self.values, self.sender, self.url = model, model.values, sender, url
         self.stop = threading.Event()
         self.sending = threading.Lock()
@@ -167,7 +168,7 @@ class Stream:
 
     def send_frame(self, frame):
         named = zip(("FRAME", "TIMESTAMP_MS", "INDEX"), frame, strict=True)
-        tensors = [pb_utils.Tensor(*one) for one in named]
+        tensors = [pb_utils.Tensor(n, array[None] if self.batched else array) for n, array in named]
         given = {}
         if self.model.has_parameters and self.values["slow_reader"] != "block":
             given = {"parameters": {"dropped": self.dropped}}
@@ -384,9 +385,11 @@ class TritonPythonModel:
 
     def execute(self, requests):
         for request in requests:
-            url = pb_utils.get_input_tensor_by_name(request, "URL").as_numpy().reshape(-1)[0]
+            given = pb_utils.get_input_tensor_by_name(request, "URL").as_numpy()
+            url = given.reshape(-1)[0]
             url = url.decode("utf-8", "replace") if isinstance(url, bytes) else str(url)
-            stream = Stream(self, request.get_response_sender(), url)
+            # With max_batch_size 1 its frames are what batching steps of an ensemble take.
+            stream = Stream(self, request.get_response_sender(), url, given.ndim == 2)
             with self.lock:
                 full = len(self.streams) >= self.values["streams"]
                 if not full:
