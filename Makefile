@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 # Jupyter refuses to run as root unless asked to; in a container one often is.
 AS_ROOT := $(if $(filter 0,$(shell id -u)),--allow-root)
 # As `python -m bench --list` has them.
-BENCHES := kernel ensemble bls recorder live compiled large http grpc strings torch backends batching readability scale import install memory lessons workers others threads interpreters
+BENCHES := kernel ensemble bls recorder live compiled large http grpc strings torch backends batching readability scale import install memory lessons workers others threads interpreters video
 INPUTS := pyproject.toml constraints.txt scripts/environment.py
 
 export PYTHONUNBUFFERED := 1

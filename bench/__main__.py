@@ -39,6 +39,7 @@ BENCHES = {
     "others": "others",
     "threads": "threads",
     "interpreters": "interpreters",
+    "video": "video",
 }
 
 
