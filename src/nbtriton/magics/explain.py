@@ -12,13 +12,7 @@ from IPython.core.magic_arguments import argument
 from nbtriton.common.packages import needed
 from nbtriton.lab.explain.diagnosis import doctor
 from nbtriton.lab.explain.explanation import why
-from nbtriton.magics.common import (
-    evaluate,
-    magic,
-    profile_option,
-    read_profile,
-    views,
-)
+from nbtriton.magics import common
 from nbtriton.options.reading import unquoted
 from nbtriton.runtime.engine.copies import bounces, copies
 from nbtriton.runtime.engine.events import events
@@ -32,7 +26,7 @@ if TYPE_CHECKING:
 class ExplainMagics(Magics):
     """``%triton_events``, ``%triton_copies``, ``%triton_why``, ``%triton_timeline``, ``%triton_doctor``."""
 
-    @magic()
+    @common.magic()
     @argument("name", type=unquoted, nargs="?", default="", help="by default all models")
     @argument(
         "--by", choices=("event", "request", "batch"), default="event",
@@ -49,7 +43,7 @@ class ExplainMagics(Magics):
         """
         return events(server(), options.name, by=options.by)
 
-    @magic()
+    @common.magic()
     @argument("--clear", action="store_true", help="reset the counts after this table")
     def triton_copies(self, options: Namespace) -> Any:
         """Return the copies between host and GPUs, a row for each edge and direction, as a DataFrame.
@@ -66,9 +60,9 @@ class ExplainMagics(Magics):
             print(sentence)  # noqa: T201
         return frame
 
-    @magic()
+    @common.magic()
     @argument("name", type=unquoted, help="a model or an ensemble")
-    @profile_option(
+    @common.profile_option(
         "a profile of %%triton_profile, or its file: predicts what the proposed change would bring"
     )
     def triton_why(self, options: Namespace) -> Any:
@@ -80,10 +74,10 @@ class ExplainMagics(Magics):
             %triton_why double
             explanation = %triton_why double
         """
-        profile = read_profile(self.shell, options.profile) if options.profile else None
+        profile = common.read_profile(self.shell, options.profile) if options.profile else None
         return why(server(), options.name, profile=profile)
 
-    @magic()
+    @common.magic()
     @argument("name", type=unquoted, help="a model or an ensemble")
     @argument(
         "--span-ms", type=float, metavar="MS",
@@ -113,13 +107,13 @@ class ExplainMagics(Magics):
             if options.save is not None:
                 raise UsageError("--save writes what is recorded now: leave out --live")
             stream = live_timeline(server(), options.name, span_ms=options.span_ms)
-            return views.show(stream)
+            return common.views.show(stream)
         view: Any = timeline(server(), options.name, span_ms=options.span_ms)
         if options.save is not None:
             view.save(options.save)
         return view
 
-    @magic()
+    @common.magic()
     @argument(
         "target", nargs="?", default="", type=unquoted, metavar="NAME|DIR",
         help="a loaded model (by default all); or a repository, a model's directory or a config.pbtxt",
@@ -147,7 +141,9 @@ class ExplainMagics(Magics):
             diagnosis = %triton_doctor double --test
         """
         inputs = (
-            evaluate(self.shell, unquoted(options.inputs), "--inputs ") if options.inputs else None
+            common.evaluate(self.shell, unquoted(options.inputs), "--inputs ")
+            if options.inputs
+            else None
         )
         known = {*server().engine.registry.entries, *server().engine.registry.absent}
         if options.target and options.target not in known and _is_path(options.target):

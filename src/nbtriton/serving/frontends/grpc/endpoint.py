@@ -24,14 +24,7 @@ from nbtriton.model.config._proto import messages
 from nbtriton.serving.frontends.grpc.calls import CallListener, Handler, StreamCall, UnaryCall
 from nbtriton.serving.frontends.grpc.connection import GrpcListener
 from nbtriton.serving.frontends.grpc.inference import GrpcInference, InferStream
-from nbtriton.serving.frontends.kserve.proto_codec import (
-    HEALTH,
-    LONG,
-    SERVICE,
-    HealthCheckRequest,
-    health_response,
-    parse,
-)
+from nbtriton.serving.frontends.kserve import proto_codec
 from nbtriton.serving.frontends.kserve.wire import read_version
 from nbtriton.serving.frontends.loop import LoopThread
 from nbtriton.serving.frontends.service import log_changes, trace_changes
@@ -83,7 +76,7 @@ class GrpcEndpoint(GrpcListener):
         inference = GrpcInference(service, thread.join_batch)
         infer = self._guarded("inference", inference.infer)
         handlers: dict[bytes, Handler] = {
-            f"/{SERVICE}/ModelInfer".encode(): partial(UnaryCall, infer)
+            f"/{proto_codec.SERVICE}/ModelInfer".encode(): partial(UnaryCall, infer)
         }
         for name, method in grpc_methods(service).items():
             answer = self._guarded(method.category, partial(_answer, thread, method))
@@ -96,7 +89,9 @@ class GrpcEndpoint(GrpcListener):
             rpc.fail(UnavailableError(refusal))  # before the first message, as in Triton
             return _Refused()
 
-        handlers[f"/{SERVICE}/ModelStreamInfer".encode()] = partial(StreamCall, open_stream)
+        handlers[f"/{proto_codec.SERVICE}/ModelStreamInfer".encode()] = partial(
+            StreamCall, open_stream
+        )
         submit = inference.submit
         super().__init__(handlers, submit, service, thread, host, port, options=options, tls=tls)
 
@@ -148,7 +143,7 @@ def _answer(thread: LoopThread, method: Method, data: bytes, rpc: UnaryCall) -> 
             _log.exception("a gRPC call failed")
             rpc.fail(InternalError(f"{type(error).__name__}: {error}"))
 
-    if len(data) > LONG or method.slow():
+    if len(data) > proto_codec.LONG or method.slow():
         thread.run_on_worker(answer)
     else:
         answer()
@@ -206,17 +201,17 @@ def grpc_methods(service: Service) -> dict[bytes, Method]:
     def never() -> bool:
         return False
 
-    found = {f"/{HEALTH}/Check".encode(): Method("", never, methods.health)}
+    found = {f"/{proto_codec.HEALTH}/Check".encode(): Method("", never, methods.health)}
     for name, (fill, category) in table.items():
         is_slow = slow.get(name) or slow.get(category) or never
-        found[f"/{SERVICE}/{name}".encode()] = Method(
+        found[f"/{proto_codec.SERVICE}/{name}".encode()] = Method(
             category, is_slow, partial(_filled, name, fill)
         )
     return found
 
 
 def _filled(name: str, fill: Callable[[Any, Any], None], data: bytes) -> bytes:
-    request, _ = parse(getattr(messages, f"{name}Request"), data)
+    request, _ = proto_codec.parse(getattr(messages, f"{name}Request"), data)
     response = getattr(messages, f"{name}Response")()
     fill(request, response)
     serialized: bytes = response.SerializeToString()
@@ -233,8 +228,8 @@ class _Methods:
     # -- server and models -----------------------------------------------------------------------
 
     def health(self, data: bytes) -> bytes:
-        parse(HealthCheckRequest, data)
-        return health_response(self._service.is_ready())
+        proto_codec.parse(proto_codec.HealthCheckRequest, data)
+        return proto_codec.health_response(self._service.is_ready())
 
     def server_live(self, _: Any, response: Any) -> None:
         response.live = self._service.is_live()

@@ -18,14 +18,7 @@ from nbtriton.common.errors import (
     UnsupportedError,
 )
 from nbtriton.model.config import to_reported_dict
-from nbtriton.serving.frontends.http1.inference import (
-    LONG_JSON,
-    GenerateResponder,
-    HttpResponder,
-    Inference,
-    RouteHandler,
-    SseResponder,
-)
+from nbtriton.serving.frontends.http1 import inference
 from nbtriton.serving.frontends.http1.response import (
     JSON,
     TEXT,
@@ -66,22 +59,22 @@ class Handlers:
 
     def __init__(self, service: Service, join_batch: JoinBatch | None = None) -> None:
         self._service = service
-        self._inference = Inference(service, join_batch)
-        self._infer: Mapping[str, Callable[..., RouteHandler]] = {
+        self._inference = inference.Inference(service, join_batch)
+        self._infer: Mapping[str, Callable[..., inference.RouteHandler]] = {
             "infer": self._inference.infer,
-            "generate": partial(self._inference.generate, GenerateResponder),
-            "generate_stream": partial(self._inference.generate, SseResponder),
+            "generate": partial(self._inference.generate, inference.GenerateResponder),
+            "generate_stream": partial(self._inference.generate, inference.SseResponder),
         }
         # On a worker: loading takes seconds, and the index may read the disk.
         self._slow = {"repository_load", "repository_unload", "repository_index"}
 
     def handle(self, cycles: Sequence[RequestResponseCycle]) -> None:
         """Answer requests that arrived together, each now or later; never raises."""
-        ready: list[HttpResponder] = []
+        ready: list[inference.HttpResponder] = []
         for cycle in cycles:
             head = cycle.head
             try:
-                route_handler: RouteHandler | None = head.route_handler
+                route_handler: inference.RouteHandler | None = head.route_handler
                 if route_handler is None:
                     route_handler = head.route_handler = self._route_handler(head)
                 responder = route_handler(cycle)
@@ -94,7 +87,7 @@ class Handlers:
         if ready:
             self._inference.submit(ready)
 
-    def _route_handler(self, head: RequestHead) -> RouteHandler:
+    def _route_handler(self, head: RequestHead) -> inference.RouteHandler:
         """Return the handler of requests with this head."""
         route = find_route(head.path)
         if route is None:
@@ -116,7 +109,7 @@ class Handlers:
         """Answer at once, or on a worker if that may take long."""
         checks = self._service.server.engine.inspection.has_own_checks
         is_slow = route.handler in self._slow or (route.handler == "model_ready" and checks())
-        if is_slow or len(cycle.body) > LONG_JSON:
+        if is_slow or len(cycle.body) > inference.LONG_JSON:
             cycle.work(lambda: self._answer(cycle, route))
         else:
             self._answer(cycle, route)
@@ -253,7 +246,7 @@ def _kind_of_errors(route: Route) -> bytes:
     return TEXT if route.handler in _PLAIN_ERRORS else JSON
 
 
-def _always(response: HttpResponse) -> RouteHandler:
+def _always(response: HttpResponse) -> inference.RouteHandler:
     return lambda cycle: cycle.respond(response)
 
 
