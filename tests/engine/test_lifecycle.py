@@ -7,6 +7,7 @@ import gc
 import threading
 import warnings
 import weakref
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +22,11 @@ from nbtriton.common.errors import (
     NotFoundError,
     UnavailableError,
 )
-from nbtriton.runtime.engine import Server
+from nbtriton.runtime.engine import InferenceResult, Server
+from nbtriton.runtime.engine.core.ensemble_runtime import EnsembleRuntime
+from nbtriton.runtime.engine.core.model_runtime import ModelRuntime
+from nbtriton.runtime.engine.core.request import RequestOwner, ResponseSink
+from nbtriton.runtime.engine.core.runtime import Runtime
 from tests.engine.support import (
     WAIT_S,
     Gate,
@@ -858,3 +863,30 @@ def test_options_bring_no_model_back_that_was_unloaded_meanwhile(server: Server,
     assert [model.name for model in server.models()] == ["n"]
     assert server.infer("n", {"IN": row(3)})["OUT"][0, 0] == 5
     assert "m" not in changed[0]
+
+
+def test_a_version_is_of_its_own_classes_alone(server: Server):
+    """In compiled code, too, and whatever was asked before (rule 3 of docs/compiled.md)."""
+    server.load(echo(), gated(Gate(is_open=True)), name="m")
+    steps = ensemble_text(
+        ("m", {"IN": "X"}, {"OUT": "Y"}), inputs={"X": "FP32[4]"}, outputs={"Y": "FP32[4]"}
+    )
+    server.load(steps, name="e")
+    model, ensemble = (server.engine.inspection.signature(name)._runtime for name in ("m", "e"))
+    for _ in range(2):
+        for kind in (Runtime, RequestOwner):
+            assert isinstance(model, kind)
+            assert isinstance(ensemble, kind)
+        assert not isinstance(model, EnsembleRuntime | ResponseSink)
+        assert not isinstance(ensemble, ModelRuntime | ResponseSink)
+
+
+def test_a_result_is_no_other_mapping():
+    """In compiled code, too, where the answer was kept for all mappings."""
+
+    class Own(dict):
+        pass
+
+    assert not isinstance(Own(), InferenceResult)
+    assert isinstance(Own(), Mapping)
+    assert not isinstance(Own(), InferenceResult)

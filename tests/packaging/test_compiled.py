@@ -10,6 +10,7 @@ import subprocess
 import sys
 import sysconfig
 import tomllib
+from abc import ABC, ABCMeta
 from collections.abc import Iterator
 from enum import Enum
 from pathlib import Path
@@ -237,6 +238,20 @@ def test_no_compiled_class_has_a_base_in_c():
         if base is not object and not issubclass(found, (tuple, Enum))
     }
     assert {base for _, base in bases} <= {Exception, BaseException}, bases
+
+
+def test_no_compiled_class_shares_the_caches_of_an_abc():
+    """`isinstance` would mix up all that share them: rule 3 of docs/compiled.md."""
+    found = {
+        (one.__name__, base is not ABC and f"own_caches({one.__name__})" in path.read_text())
+        for path in COMPILED
+        for one in vars(importlib.import_module(module(path))).values()
+        if inspect.isclass(one) and one.__module__ == module(path)
+        for base in one.__bases__
+        if type(base) is ABCMeta and not base.__module__.startswith("nbtriton")
+    }
+    assert ("InferenceResult", True) in found
+    assert {name for name, own in found if not own} == set()
 
 
 @pytest.mark.parametrize(("version", "wanted"), [("editable", "1"), ("standard", "0")])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, SupportsIndex
 
-from nbtriton.backends.compiling import mypyc_attr
+from nbtriton.backends.compiling import mypyc_attr, own_caches
 from nbtriton.common.errors import InvalidArgumentError, TritonError
 from nbtriton.model.tensors import Array, scatter
 
@@ -185,3 +185,6 @@ class ScatteredResponses(Sequence[Response]):
             }
         names = self._wanted[index]
         return Response({n: pieces[index] for n, pieces in self._pieces.items() if n in names})
+
+
+own_caches(ScatteredResponses)

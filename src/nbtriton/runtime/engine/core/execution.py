@@ -12,14 +12,14 @@ thread that waits for a request executes it itself (`InlineCompletion`). None me
 from __future__ import annotations
 
 import threading
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from time import monotonic_ns, time_ns
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from nbtriton.backends.base import BatchTimer
-from nbtriton.backends.compiling import mypyc_attr
+from nbtriton.backends.compiling import mypyc_attr, own_caches
 from nbtriton.common.errors import nearest
 from nbtriton.model.tensors import Array, datatype_of, format_shape, shape_of, to_kind
 from nbtriton.runtime.engine.core.snapshot import BatchRecord
@@ -230,7 +230,7 @@ class StepTimes:
         self.output_ns += output_ns
 
 
-class Executor(ABC):
+class Executor:
     """The part of an instance that a completion uses.
 
     Attributes
@@ -250,7 +250,7 @@ class Executor(ABC):
         """Execute a batch on this thread, which is the caller's with an ``inline``."""
 
 
-class Completion(ABC):
+class Completion:
     """Deferred work of a thread that delivers responses."""
 
     @abstractmethod
@@ -803,3 +803,6 @@ class Statistics:
                 ],
                 "memory_usage": [],
             }
+
+
+own_caches(InferenceResult)

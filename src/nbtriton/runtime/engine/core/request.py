@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import logging
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Hashable, Mapping
 from types import MappingProxyType
 from typing import ClassVar, Final
@@ -41,7 +41,7 @@ JoinBatch = Callable[[Completion], object]
 BARE_FINAL: Final = Response()
 
 
-class RequestOwner(ABC):
+class RequestOwner:
     """The part of the answering model version that a request uses.
 
     Attributes
@@ -100,7 +100,7 @@ class RequestOwner(ABC):
         """Pass on a response; the right to send it has been acquired."""
 
 
-class ResponseSink(ABC):
+class ResponseSink:
     """Receiver of the responses of a request, in the order in which they may be seen.
 
     Attributes
