@@ -363,7 +363,10 @@ def test_a_model_and_an_ensemble_of_a_server_are_explained():
     with nt.Server(gpus=()) as server:
         server.load(echo("dynamic_batching { }"), same, name="m")
         server.load(ensemble_text(*steps, inputs=tensor, outputs={"C": "FP32[4]"}), name="e")
-        assert "none of its requests has been answered" in nt.why(server, "m").headline
+        empty = nt.why(server, "m")
+        assert "none of its requests has been answered" in empty.headline
+        assert repr(empty).endswith("Try: a measurement sends requests\n    %triton_perf m")
+        assert "%triton_perf m" in empty._repr_html_()
         for _ in range(30):
             server.infer("e", {"A": ones()})
         found = nt.why(server, "m")

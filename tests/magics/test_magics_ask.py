@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from nbtriton.common.errors import TritonError
+from nbtriton.common.errors import InvalidArgumentError, TritonError
 from nbtriton.magics.ask import split_inputs
 from nbtriton.model.config import as_config
 from nbtriton.serving.server import server
@@ -43,6 +43,14 @@ def test_the_answer_is_that_of_the_python_call(doubled):
     doubled.names["x"] = x
     answer = doubled.ok("%triton_infer double IN=x").value
     assert np.array_equal(answer["OUT"], server().infer("double", {"IN": x})["OUT"])
+
+
+def test_without_inputs_the_hint_is_a_line_that_works(doubled):
+    ran = doubled("%triton_infer double")
+    assert isinstance(ran.error, InvalidArgumentError)
+    assert ran.error.hint == "%triton_infer double IN=np.ones((1, 4), 'float32')"
+    doubled.names["np"] = np
+    assert doubled.ok(ran.error.hint).value["OUT"].shape == (1, 4)
 
 
 def test_a_result_shows_shapes_types_and_times_in_both_forms(doubled):

@@ -24,8 +24,8 @@ from nbtriton.drawing.numbers import count, counted, measure
 from nbtriton.drawing.table import Column, table_html, table_text
 from nbtriton.magics.common import evaluate, keep, keep_option, magic, parse, views
 from nbtriton.model.config import format_pbtxt
-from nbtriton.model.tensors import format_shape, shape_of
-from nbtriton.options.reading import name_list, unquoted
+from nbtriton.model.tensors import format_shape, numpy_dtype, shape_of
+from nbtriton.options.reading import name_list, quoted, unquoted
 from nbtriton.runtime.engine import InferenceResult, ModelSignature, ServerHistory
 from nbtriton.runtime.engine.diagnostics.interpreter import advice
 from nbtriton.runtime.engine.shown import preview
@@ -110,6 +110,8 @@ class AskMagics(Magics):
         except InvalidArgumentError as error:
             if not error.hint and re.search("correlation ID|START flag", error.message):
                 error.hint = "a sequence begins with --sequence-id ID --sequence-start"
+            if not (error.hint or values):
+                error.hint = _with_inputs(options.name, signature)
             raise
         if isinstance(result, InferenceResult):
             for sentence in _undeclared_shapes(result, signature):
@@ -228,6 +230,19 @@ def _show_steps(name: str, since_ns: int) -> None:
         timeline = read_request(server(), name, since_ns)
         if timeline is not None:
             display(timeline_picture(timeline))
+
+
+def _with_inputs(name: str, signature: ModelSignature) -> str:
+    """Return a line that gives each input a value."""
+    batch = (1,) if signature.max_batch_size > 0 else ()
+    words = []
+    for spec in signature.inputs.values():
+        shape = (*batch, *(max(1, size) for size in spec.dims))
+        value = f"np.full({shape}, b'text', object)"
+        if spec.datatype != "BYTES":
+            value = f"np.ones({shape}, '{numpy_dtype(spec.datatype).name}')"
+        words.append(f"{spec.name}={value}")
+    return f"%triton_infer {quoted(name)} {' '.join(words)}"
 
 
 def _undeclared_shapes(result: InferenceResult, signature: ModelSignature) -> list[str]:

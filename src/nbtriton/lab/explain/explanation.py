@@ -36,6 +36,7 @@ from nbtriton.lab.explain.parts import (
 )
 from nbtriton.lab.explain.traffic import find_bottleneck
 from nbtriton.lab.perf.point import PerfPoint
+from nbtriton.options.reading import quoted
 from nbtriton.runtime.engine import RequestRecord
 from nbtriton.scheduling import REASONS
 
@@ -98,8 +99,15 @@ class Explanation:
         batches = f" in {self.batches} batches" if self.batches else ""
         return f"{self.name}: {self.requests} requests{batches} within {measure(self.span_s)} s"
 
+    @property
+    def _first_line(self) -> str:
+        """The line to type where nothing was answered or is inside; else empty."""
+        return "" if self.requests or self.findings else f"%triton_perf {quoted(self.name)}"
+
     def __repr__(self) -> str:
         lines = [self.headline, *(f"- {finding}" for finding in self.findings)]
+        if self._first_line:
+            lines += advice_text(self._first_line, "a measurement sends requests")
         if self.reasons:
             lines += ["", table_text(_REASON_COLUMNS, self._reason_rows())]
         if self.slow is not None:
@@ -115,6 +123,8 @@ class Explanation:
         parts = [f"<p><b>{escape(self.headline)}</b></p>", "<ul>"]
         parts += [f"<li>{escape(finding)}</li>" for finding in self.findings]
         parts.append("</ul>")
+        if self._first_line:
+            parts.append(advice_html(self._first_line, "a measurement sends requests"))
         if self.reasons:
             parts.append(table_html(_REASON_COLUMNS, self._reason_rows()))
         if self.slow is not None:
