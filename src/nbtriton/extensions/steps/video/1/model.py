@@ -348,8 +348,15 @@ class Stream:
                         continue
                     if packet is None:
                         return
+                    try:
+                        found = packet.decode()
+                    except av.InvalidDataError:
+                        # A camera drops packets of a reader that is behind: what refers to them is skipped.
+                        if not live or time.monotonic() - heard_s > timeout_s:
+                            raise
+                        continue
                     heard_s = time.monotonic()
-                    yield from packet.decode()
+                    yield from found
         except av.ExitError:
             raise LostError(f"it did not open within {timeout_s:g} s") from None
         except TimeoutError:
