@@ -239,6 +239,14 @@ def test_a_file_that_names_others_is_none(server, load, folder, name, text):
         next(frames(server, name))
 
 
+def test_by_default_it_reads_from_the_working_directory(server, folder, monkeypatch):
+    monkeypatch.chdir(folder)
+    server.load("", nt.step("video"), name="video")
+    assert len(indices(server)) == COUNT
+    with pytest.raises(InvalidArgumentError, match=r"allows files in '\.'"):
+        next(frames(server, "/etc/passwd"))
+
+
 def test_no_files_at_all(server, load):
     load(files="")
     with pytest.raises(InvalidArgumentError, match="allows no files"):

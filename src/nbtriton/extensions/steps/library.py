@@ -248,7 +248,9 @@ def step(name: str | None = None, **parameters: object) -> Step | Steps:
     texts = {key: _text(value) for key, value in parameters.items()}
     declared.check(texts)
     for key, one in declared.parameters.items():
-        if one.allowed is None and one.default and not texts.get(key):
+        # A folder that is there by default, such as ".", is not asked for.
+        needed_file = one.allowed is None and one.default and not Path(one.default).is_dir()
+        if needed_file and not texts.get(key):
             raise InvalidArgumentError(
                 f"the step '{name}' needs {key}: {one.help}",
                 hint=f"%triton_step {name} {key}=FILE, or nt.step('{name}', {key}='FILE')",
