@@ -12,7 +12,7 @@ from nbtriton.extensions.remote.options import REMOTE, RemoteSettings
 from nbtriton.model.config import ModelConfig
 from nbtriton.options.table import read_settings, signed
 from nbtriton.serving.clients.address import Address, address_of
-from nbtriton.serving.clients.base import Client
+from nbtriton.serving.clients.base import TIMEOUT_S, Client
 
 _PREFIX = "REMOTE_"
 
@@ -71,8 +71,11 @@ class RemoteModel:
         return {_PREFIX + name.upper(): str(value) for name, value in found.items()}
 
     def client(self) -> Client[Any]:
-        """Return a new client of its server."""
-        return self._address.client(self.timeout_s, decodes_streams=True)
+        """Return a new client of its server.
+
+        Its own limit of time is for what is no inference, and longer: an answer that is late is given up before.
+        """
+        return self._address.client(max(TIMEOUT_S, self.timeout_s + 1), decodes_streams=True)
 
     @property
     def protocol(self) -> str:
