@@ -38,6 +38,8 @@ class LossError(Exception):
 def soak(seconds: float, say: Callable[[str], object] = print) -> dict[str, int]:
     """Read eight streams again and again; return how many frames were read and dropped.
 
+    A camera may drop a reader that the machine leaves too little time: it is opened again.
+
     Three files by a reader that is held, three by readers that are slower than the decoder, and two cameras (or
     files, where there is no RTSP server).
     """
@@ -49,7 +51,9 @@ def soak(seconds: float, say: Callable[[str], object] = print) -> dict[str, int]
             ("oldest", "drop_oldest"),
             ("newest", "drop_newest"),
         ):
-            server.load("", nt.step("video", files=folder, slow_reader=policy), name=name)
+            server.load(
+                "", nt.step("video", files=folder, slow_reader=policy, reconnects=1000), name=name
+            )
 
         def one(model: str, url: str, pause_s: float) -> None:
             last, read, dropped = -1, 0, 0
@@ -103,6 +107,7 @@ def soak(seconds: float, say: Callable[[str], object] = print) -> dict[str, int]
         if failed:
             raise failed[0]
         for name in ("held", "oldest", "newest"):
+            say(f"{name}: {nt.status(server, name)['metrics'][0]}")
             server.unload(name)
     left = [one.name for one in threading.enumerate() if one.name.startswith("video-")]
     if left:
