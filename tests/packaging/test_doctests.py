@@ -37,6 +37,9 @@ WITHOUT = {
     "ModelContext": "nbtriton makes it",
     "ServerHandle": "nbtriton makes it",
     "PageFigure.add_subplot": "pyplot calls it",
+    "SharedMemoryPool.free": "its blocks call it",
+    "SharedMemoryPool.part": "its blocks call it",
+    "show": "needs a video",
     "TrafficTap.close": "the engine calls it",
     "TritonError.again": "nbtriton calls it",
 }

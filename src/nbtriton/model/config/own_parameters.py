@@ -36,6 +36,12 @@ def max_unread_responses(config: ModelConfig) -> int:
     ------
     ConfigError
         The parameter ``MAX_UNREAD_RESPONSES`` is no whole number.
+
+    Examples
+    --------
+    >>> value = '{ key: "MAX_UNREAD_RESPONSES" value { string_value: "4" } }'
+    >>> max_unread_responses(parse_pbtxt(f"parameters {value}"))
+    4
     """
     if MAX_UNREAD_RESPONSES not in config.parameters:
         return 0

@@ -21,6 +21,13 @@ class ReadyModel:
         Without a name.
     source : Path
         As for `nbtriton.Server.load`.
+
+    Examples
+    --------
+    >>> from pathlib import Path
+    >>> ready = ReadyModel(parse_pbtxt("max_batch_size: 8"), Path("double/1/model.py"))
+    >>> ready.configured("max_batch_size: 4").max_batch_size
+    4
     """
 
     config: ModelConfig

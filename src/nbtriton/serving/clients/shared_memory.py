@@ -196,6 +196,18 @@ class SharedMemoryPool(Closing):
     >>> with pool.put(np.ones((1, 4), np.float32)) as block:
     ...     block.as_numpy().sum(), pool.used
     (np.float32(4.0), 64)
+
+    A client of this package, or of tritonclient, tells its server of it; requests then name its blocks.
+
+    >>> from nbtriton.serving.clients.http import HttpClient
+    >>> with server.serve(http_port=0, grpc_port=None, metrics_port=None) as endpoints:
+    ...     client = HttpClient(f"127.0.0.1:{endpoints.http_port}")
+    ...     pool.register(client)
+    ...     room = pool.allocate(64)
+    ...     pool.unregister(client)
+    ...     client.close()
+    >>> len(pool.leaks())
+    1
     >>> pool.close()
     """
 
