@@ -356,16 +356,38 @@ def test_cancelling_frees_the_decoder_of_a_silent_source(server, load, folder):
         gate.set()
 
 
-def test_an_http_address_cannot_lead_to_a_file(server, load):
+def redirect(place, handler, _number):
+    handler.send_response(HTTPStatus.FOUND)
+    handler.send_header("Location", place)
+    handler.end_headers()
+
+
+@pytest.mark.parametrize("place", ["file:///etc/passwd", "ftp://127.0.0.1:1/clip.ts"])
+def test_an_http_address_cannot_lead_to_another_scheme(server, load, place):
     load()
-
-    def redirect(handler, _number):
-        handler.send_response(HTTPStatus.FOUND)
-        handler.send_header("Location", "file:///etc/passwd")
-        handler.end_headers()
-
-    with serve_http(redirect) as url, pytest.raises(TritonError, match=r"Found|redirect"):
+    send = functools.partial(redirect, place)
+    with (
+        serve_http(send) as url,
+        pytest.raises(TritonError, match=r"Found|redirect|unknown url type"),
+    ):
         indices(server, url)
+
+
+def test_a_redirection_gets_no_password(server, load, folder):
+    load()
+    data, passwords = (folder / "clip.ts").read_bytes(), []
+
+    def there(handler, number):
+        passwords.append(handler.headers.get("Authorization"))
+        whole(data, handler, number)
+
+    def here(handler, number):
+        passwords.append(handler.headers.get("Authorization"))
+        redirect(target, handler, number)
+
+    with serve_http(there) as target, serve_http(here) as url:
+        assert indices(server, url.replace("//", "//user:secret@"))
+    assert passwords == ["Basic dXNlcjpzZWNyZXQ=", None]
 
 
 # -- RTSP -------------------------------------------------------------------------------------------

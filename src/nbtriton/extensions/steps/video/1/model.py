@@ -88,10 +88,17 @@ def public(url):
 class HttpFile:
     """What an HTTP address sends, as a file that PyAV reads; `abort` ends a read on another thread."""
 
-    opener = urllib.request.build_opener(
-        urllib.request.ProxyHandler({}),
+    # No proxies, and nothing but HTTP: a redirection may lead to another scheme.
+    opener = urllib.request.OpenerDirector()
+    for handler in (
+        urllib.request.HTTPHandler(),
         urllib.request.HTTPSHandler(context=ssl.create_default_context()),
-    )
+        urllib.request.HTTPRedirectHandler(),
+        urllib.request.HTTPErrorProcessor(),
+        urllib.request.HTTPDefaultErrorHandler(),
+        urllib.request.UnknownHandler(),
+    ):
+        opener.add_handler(handler)
 
     def __init__(self, url, timeout_s):
         self.url, self.timeout_s = url, timeout_s
@@ -100,11 +107,12 @@ class HttpFile:
 
     def request(self, place):
         headers = {"Range": f"bytes={place}-"} if place else {}
+        request = urllib.request.Request(public(self.url), headers=headers)  # noqa: S310 - http or https
         user, at, _ = urllib.parse.urlsplit(self.url).netloc.rpartition("@")
         if at:
-            words = urllib.parse.unquote(user).encode()
-            headers["Authorization"] = f"Basic {base64.b64encode(words).decode()}"
-        request = urllib.request.Request(public(self.url), headers=headers)  # noqa: S310 - http or https
+            words = base64.b64encode(urllib.parse.unquote(user).encode()).decode()
+            # Not for whom a redirection leads to.
+            request.add_unredirected_header("Authorization", f"Basic {words}")
         response = self.opener.open(request, timeout=self.timeout_s)
         if place and response.status != 206:
             raise OSError("the address cannot be read from its middle")
