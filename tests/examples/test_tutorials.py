@@ -150,7 +150,7 @@ CASES = [
          refused="failed to read text proto from config.pbtxt: 4:48: Unknown enumeration value of "
          '"TYPE_STRINGdims" for field "data_type".', hint="did you mean 'TYPE_STRING'?"),
     # The model configuration
-    Case(4, "minimal", refused=TENSORRT, hint="export the model to ONNX"),
+    Case(4, "minimal", refused=TENSORRT, hint="load the model it was built from"),
     Case(4, "minimal", **STAND_IN),
     Case(4, "minimal", differs="in Python instead of TensorRT", changes=(IN_PYTHON,)),
     Case(4, "one_input", **STAND_IN),
@@ -162,9 +162,9 @@ CASES = [
          changes=(("input [", 'backend: "python" max_batch_size: 8 input ['),)),
     Case(4, "reshape_unclosed", refused="failed to read text proto from config.pbtxt: 7:1: "
          'Expected ",", found "".', hint="the '[' of 'input' in line 1 is never closed: add ']'"),
-    Case(4, "shape_tensor", refused=TENSORRT, hint="export the model to ONNX"),
+    Case(4, "shape_tensor", refused=TENSORRT, hint="load the model it was built from"),
     Case(4, "shape_tensor", differs="in Python instead of TensorRT", changes=(IN_PYTHON,),
-         refused="shape tensors are only supported for TensorRT platform for myshapetensormodel", hint="remove is_shape_tensor"),
+         refused="shape tensors are only supported for TensorRT platform for myshapetensormodel", hint="make it an input of one row a request"),
     Case(4, "minimal + all_versions", **STAND_IN),
     Case(4, "minimal + on_three_gpus", differs="on a server with three simulated GPUs",
          options={"stand_in": True, **THREE_GPUS}, model=Path("1/model.plan"),

@@ -27,7 +27,8 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.fixture(scope="session")
+# Not for the whole run: a model's own threads find their server where it is the only one.
+@pytest.fixture(scope="module")
 def server(repository: Path) -> Iterator[Server]:
     with Server(gpus=()) as running:
         load_all(running, repository)

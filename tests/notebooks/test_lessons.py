@@ -113,11 +113,14 @@ def test_what_it_shows_has_every_form(ensembles):
     assert set(graph) >= {"text/plain", "text/html", "image/svg+xml"}
     for name in ("IMAGE", "preprocessed_image", "CLASSIFICATION", "SEGMENTATION"):
         assert name in graph["text/plain"]
-    (result,) = shown(ensembles.find("%triton_infer"))
+    steps, result = shown(ensembles.find("%triton_infer"))
+    assert 'data-role="batch"' in steps["text/html"]
     for form in ("text/plain", "text/html"):
         assert "compute infer" in result[form]
     for text in ("%triton_watch", "alone = %triton_perf", "report = %triton_perf"):
-        (data,) = shown(ensembles.find(text))
+        data, *batches = shown(ensembles.find(text))
+        assert all('data-role="batch"' in one["text/html"] for one in batches)
+        assert len(batches) == ("triton_perf" in text)
         assert "<svg" in data["text/html"]
         assert "<table" in data["text/html"]
         assert "text/plain" in data

@@ -362,18 +362,16 @@ _snapshots = KeptViews(_SNAPSHOTS)
 
 def timeline_view(timeline: Timeline) -> TimelineView:
     """Return a timeline as a picture, which a page turns into a view that can be zoomed."""
-    return TimelineView(*_forms(timeline), timeline=timeline)
-
-
-def timeline_picture(timeline: Timeline) -> StaticView:
-    """Return a timeline as a picture only."""
-    return StaticView(*_forms(timeline))
-
-
-def _forms(timeline: Timeline) -> tuple[str, str, str]:
-    """Return HTML, text and SVG."""
     models, span_ms, finding = timeline.models, timeline.span_ms, timeline.finding
     scenes = timeline_scenes(models, span_ms=span_ms, finding=finding)
     words = timeline_text(models, span_ms=span_ms, finding=finding)
     html = f'<div class="nbt-timeline nbt-static">{fitting(scenes)}</div>'
-    return html, words, to_svg(scenes[-1])
+    return TimelineView(html, words, to_svg(scenes[-1]), timeline=timeline)
+
+
+def timeline_picture(timeline: Timeline) -> StaticView:
+    """Return a timeline as one small picture: many of them stand in a notebook, so each is there once."""
+    models, span_ms, finding = timeline.models, timeline.span_ms, timeline.finding
+    scene, _ = timeline_scenes(models, span_ms=span_ms, finding=finding)
+    html = f'<div class="nbt-timeline nbt-static">{fitting([scene])}</div>'
+    return StaticView(html, finding)

@@ -24,7 +24,7 @@ class RemoteSettings(TypedDict, total=False):
         kind=number(above=0))]  # fmt: skip
     retries: Annotated[int, Option(
         "--retries", "how often a request is sent again that found the server unavailable, after 0.1 s, 0.2 s, …; requests of "
-        "sequences and streams are not (default 2)", "N", int, 2, kind=whole(0))]  # fmt: skip
+        "sequences and streams are not (2)", "N", int, 2, kind=whole(0))]  # fmt: skip
 
 
 REMOTE = table_of(RemoteSettings)
