@@ -50,7 +50,7 @@ help:
 	@echo "             the tests with the lowest version of each dependency (Python 3.11, in build/lowest);"
 	@echo "             make test-newest: with what pip install brings today (in build/newest)"
 	@echo "make docs    the documentation site in build/docs/html"
-	@echo "make lite    the pages that run in a browser alone, in build/lite/html (make docs then has them too);"
+	@echo "make lite    the pages that run in a browser alone, in build/lite/html (needs npm; make docs then has them too);"
 	@echo "             make lite-check opens them in a headless Chromium"
 	@echo "make fmt     format and fix what can be fixed"
 	@echo "make pin     resolve constraints.txt from pyproject.toml again"

@@ -17,7 +17,6 @@ import shutil
 import subprocess
 import sys
 import tarfile
-import urllib.request
 from pathlib import Path
 from typing import Any
 
@@ -40,17 +39,18 @@ MORE = ("comm==0.2.3",)
 
 def fetch_pyodide(folder: Path) -> dict[str, Any]:
     """Unpack Pyodide's core from npm; return its list of packages."""
-    url = f"https://registry.npmjs.org/pyodide/-/pyodide-{PYODIDE}.tgz"
     archive = BUILD / "cache" / f"pyodide-{PYODIDE}.tgz"
     if not archive.is_file():
+        if shutil.which("npm") is None:
+            raise SystemExit("the pages need npm (Debian: npm), which fetches Pyodide")
         archive.parent.mkdir(parents=True, exist_ok=True)
-        print(f"Fetching {url}", flush=True)
-        with urllib.request.urlopen(url, timeout=300) as reply:
-            archive.write_bytes(reply.read())
+        print(f"Fetching pyodide {PYODIDE} by npm", flush=True)
+        command = ["npm", "pack", "--silent", f"pyodide@{PYODIDE}"]
+        subprocess.run(command, cwd=archive.parent, check=True, stdout=subprocess.DEVNULL)
     data = archive.read_bytes()
     if base64.b64encode(hashlib.sha512(data).digest()).decode() != PYODIDE_SHA512:
         archive.unlink()
-        raise SystemExit(f"{url} has not the hash that it should have")
+        raise SystemExit(f"pyodide {PYODIDE} has not the hash that it should have")
     folder.mkdir(parents=True)
     with tarfile.open(fileobj=io.BytesIO(data)) as tar:
         for name in PYODIDE_FILES:
