@@ -19,8 +19,14 @@ import pytest
 
 import nbtriton as nt
 from nbtriton.common.errors import InvalidArgumentError
+from nbtriton.serving.clients.base import tensor_bytes
 from nbtriton.serving.clients.http import HttpClient
-from nbtriton.serving.clients.shared_memory import ALIGNED, SharedBlock, SharedMemoryPool
+from nbtriton.serving.clients.shared_memory import (
+    ALIGNED,
+    SharedBlock,
+    SharedMemoryPool,
+    byte_size_of,
+)
 from tests.children import run_python
 from tests.forked import in_child
 
@@ -357,3 +363,14 @@ def test_an_asynchronous_client_registers_when_it_is_awaited(endpoints):
 
     region, *known = asyncio.run(run())
     assert known == [region]
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        np.ones((3, 2), np.float32), np.ones((3, 2), np.float32).T, np.array([b"", b"abc"], object),
+        np.array([b"a", b"bcd"]), np.array(["é", 7, b"x"], object), np.zeros((0, 4)),
+    ],
+)  # fmt: skip
+def test_the_size_of_a_tensor_is_that_of_its_bytes(value):
+    assert byte_size_of(value) == len(tensor_bytes(value))

@@ -15,8 +15,8 @@ from nbtriton.lab.perf.data import Request
 from nbtriton.lab.perf.traffic import OUTPUT_BYTES
 from nbtriton.model.config import ModelConfig, TensorSpec, output_specs
 from nbtriton.model.tensors import numpy_dtype
-from nbtriton.serving.clients.base import Client, SharedTensor, tensor_bytes
-from nbtriton.serving.clients.shared_memory import ALIGNED, SharedMemoryPool
+from nbtriton.serving.clients.base import Client, SharedTensor
+from nbtriton.serving.clients.shared_memory import ALIGNED, SharedMemoryPool, byte_size_of
 
 
 class SharedMemory(Closing):
@@ -57,9 +57,7 @@ class SharedMemory(Closing):
             name: _output_size(spec, max(1, rows), output_bytes)
             for name, spec in output_specs(config).items()
         }
-        sizes = [
-            len(tensor_bytes(value)) for request in distinct.values() for value in request.values()
-        ]
+        sizes = [byte_size_of(value) for request in distinct.values() for value in request.values()]
         total = sum(size + ALIGNED for size in (*sizes, *rooms.values()))
         self._pool = SharedMemoryPool("perf", bytes=max(1, total))
         try:

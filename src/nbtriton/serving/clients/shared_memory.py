@@ -154,6 +154,18 @@ class SharedBlock(Closing):
         return self._pool
 
 
+def byte_size_of(value: Any) -> int:
+    """Return the size of a tensor in shared memory; nothing is copied, but for strings that are no `bytes` yet."""
+    array = tensors.to_numpy(value)
+    text = tensors.datatype_of(value) == "BYTES"
+    return tensors.nbytes_of(tensors.as_bytes_array(array) if text else array)
+
+
+def _taken(byte_size: int) -> int:
+    """Return what a block takes of a pool."""
+    return max(ALIGNED, byte_size + -byte_size % ALIGNED)
+
+
 def _text_bytes(memory: memoryview, count: int) -> int:
     """Return the size of a number of strings in Triton's form."""
     size = 0
@@ -278,7 +290,7 @@ class SharedMemoryPool(Closing):
             # The last frame that is not of this file.
             frames = (f for f in reversed(traceback.extract_stack()) if f.filename != __file__)
             where = next((f"{frame.filename}:{frame.lineno}" for frame in frames), "")
-        wanted = max(ALIGNED, byte_size + -byte_size % ALIGNED)
+        wanted = _taken(byte_size)
         with self._lock:
             for index, (offset, size) in enumerate(self._free):
                 # The last piece may be shorter than its alignment.
@@ -299,8 +311,7 @@ class SharedMemoryPool(Closing):
 
     def put(self, value: Any) -> SharedBlock:
         """Return a new block with a tensor."""
-        text = tensors.datatype_of(value) == "BYTES"
-        block = self.allocate(len(tensor_bytes(value)) if text else tensors.to_numpy(value).nbytes)
+        block = self.allocate(byte_size_of(value))
         try:
             return block.write(value)
         except BaseException:
@@ -365,7 +376,7 @@ class SharedMemoryPool(Closing):
         with self._lock:
             byte_size, _ = self._blocks.pop(block.offset)
             start = block.offset
-            end = min(start + max(ALIGNED, byte_size + -byte_size % ALIGNED), self.byte_size)
+            end = min(start + _taken(byte_size), self.byte_size)
             index = bisect(self._free, (start, 0))
             if index < len(self._free) and self._free[index][0] == end:
                 end += self._free.pop(index)[1]
