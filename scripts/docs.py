@@ -23,14 +23,15 @@ PAGES = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")
 # Public modules.
 MODULES = {
     "nbtriton": "What a notebook or a program uses.",
-    "nbtriton.common.errors": "Errors, by Triton's status.",
+    "nbtriton.types": "What calls return and take.",
+    "nbtriton.errors": "Errors, by Triton's status.",
+    "nbtriton.extensions.lessons": "Figures and exercises.",
     "nbtriton.model.config": "Configurations: read, completed, checked, written.",
     "nbtriton.serving.frontends": "Endpoints for clients.",
     "nbtriton.backends": "What a backend of your own extends.",
 }
 # Names in `__all__` for use within nbtriton only.
 OWN = {
-    "nbtriton.common.errors": {"cell_names", "error_from_status", "nearest"},
     "nbtriton.model.config": {
         "Dumpable", "STRATEGY_PATH", "all_input_specs", "all_output_specs", "apply_options",
         "check_isolation", "complete_from", "control_types", "enum_name", "equal_but_for_instances",
@@ -41,6 +42,9 @@ OWN = {
         "without_stand_in",
     },
     "nbtriton.serving.frontends": {"Service"},
+    "nbtriton.extensions.lessons": {
+        "Arrival", "Exercise", "MachineBusyError", "Mark", "Overview", "Progress", "Scenario", "SCENARIOS",
+    },
     "nbtriton.backends": {"check_runtime"},
 }  # fmt: skip
 
@@ -48,7 +52,8 @@ OWN = {
 def public_names(module: str) -> list[str]:
     """Return the public names of a module."""
     found = importlib.import_module(module)
-    return sorted({*found.__all__, *getattr(found, "_EXTRA", ())} - OWN.get(module, set()))
+    names = set(found.__all__) - OWN.get(module, set())
+    return sorted(name for name in names if not inspect.ismodule(getattr(found, name)))
 
 
 def lay_out(target: Path) -> None:

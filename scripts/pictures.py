@@ -104,8 +104,8 @@ def screens(server: nt.Server, report: Any, folder: Path, lessons: Path | None) 
         "options": server.options,
     }
     for name in SCENARIOS:
-        live[f"figure-{name}"] = nt.figure(name).widget
-        rest[f"figure-{name}"] = nt.figure(name).static()
+        live[f"figure-{name}"] = nt.lessons.figure(name).widget
+        rest[f"figure-{name}"] = nt.lessons.figure(name).static()
     with Screens(folder) as made:
         for name, view in live.items():
             view.refresh()
@@ -145,7 +145,7 @@ def main() -> None:
         nt.perf(server, "pipeline", concurrency=8, measurement_interval_ms=400)
         nt.dag(server, "pipeline").save(PICTURES / "graph.svg")
         nt.timeline(server, "pipeline", span_ms=60).save(PICTURES / "timeline.svg")
-    nt.figure("batch_forms").save(PICTURES / "figure.svg")
+    nt.lessons.figure("batch_forms").save(PICTURES / "figure.svg")
 
 
 if __name__ == "__main__":

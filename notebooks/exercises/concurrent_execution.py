@@ -14,7 +14,7 @@ def most_at_once(batches):
     )
 
 
-@nt.exercise(
+@nt.lessons.exercise(
     example="2",
     solution="4",
     hint="The model has one instance and no batching. What can an instance do at a time?",
@@ -24,12 +24,12 @@ def most_at_once(batches):
 )
 def executions_of_four(answer, server):
     """Four requests for `compute_model_1` arrive at the same time. How many executions does it take?"""
-    batches = nt.last_batches(server, "compute_model_1", request_count=4)
+    batches = nt.lessons.last_batches(server, "compute_model_1", request_count=4)
     assert answer == len(batches), "The recorder saw another number: the timeline below shows each."
     return f"One after the other: at most {most_at_once(batches)} at once."
 
 
-@nt.exercise(
+@nt.lessons.exercise(
     example="0",
     solution="1",
     hint="Three instances begin at once. Which one is free first?",
@@ -43,7 +43,7 @@ def the_fourth_waits_for(answer, server):
 
     For the end of which one does number 3 wait?
     """
-    batches = nt.last_batches(
+    batches = nt.lessons.last_batches(
         server, "compute_model_1", request_count=4, within_ms=15, took_ms=(80, 20, 60, 50)
     )
     *others, last = sorted(batches, key=lambda batch: batch.requests[0])
@@ -61,7 +61,7 @@ def the_fourth_waits_for(answer, server):
     return f"Its instance, {last.instance}, was the first to be free."
 
 
-@nt.exercise(
+@nt.lessons.exercise(
     example="1",
     solution="2",
     hint="How often does what one execution needs go into what there is?",
@@ -77,13 +77,13 @@ def at_once_with_resources(answer, server):
     assert group.count == 3 and group.rate_limiter.resources, (
         "Run the two cells before, then this one."
     )
-    batches = nt.last_batches(server, "compute_model_1", request_count=4, within_ms=30)
+    batches = nt.lessons.last_batches(server, "compute_model_1", request_count=4, within_ms=30)
     happened = most_at_once(batches)
     assert answer == happened, "The recorder saw another number: the timeline below shows each."
     return "An instance without its resources waits like a busy one."
 
 
-@nt.exercise(
+@nt.lessons.exercise(
     example="3",
     solution="4",
     hint="Priority 1 gets twice as many turns as priority 2: write the order down, u u p u u p.",
@@ -101,7 +101,7 @@ def urgent_among_six(answer, server):
     both = [
         batch
         for name in names
-        for batch in nt.last_batches(server, name, request_count=6, within_ms=WAIT_MS)
+        for batch in nt.lessons.last_batches(server, name, request_count=6, within_ms=WAIT_MS)
     ]
     sent = [one.arrival_ns for name in names for one in server.requests(name)[-6:]]
     if max(sent) > min(batch.end_ns for batch in both):

@@ -5,7 +5,7 @@ import numpy as np
 import nbtriton as nt
 
 
-@nt.exercise(
+@nt.lessons.exercise(
     example="[1, 1]",
     solution="[2, 2]",
     hint="Add up in the order of arrival. What happens to the request that no longer fits?",
@@ -20,13 +20,13 @@ def at_most_100(answer, server):
 
     How many requests has each batch?
     """
-    batches = nt.last_batches(server, "daily", request_count=4, within_ms=150)
+    batches = nt.lessons.last_batches(server, "daily", request_count=4, within_ms=150)
     sizes = [batch.batch_size for batch in batches]
     assert answer == sizes, "They were others."
     return "The third did not fit, so the batch left without it, and it began the next one."
 
 
-@nt.exercise(
+@nt.lessons.exercise(
     solution="""
         %%triton_config alarm
         version_policy { specific { versions: [ 2 ] } }

@@ -8,7 +8,7 @@ from nbtriton.extensions.lessons import sent_within
 
 def conversations_of(server, requests):
     """Return the conversations in each of the last executions, in order."""
-    batches = nt.last_batches(server, "chat", request_count=requests)
+    batches = nt.lessons.last_batches(server, "chat", request_count=requests)
     numbers = sorted(number for batch in batches for number in batch.requests)
     # They were sent in turn: 1, 2, 3, 1, 2, 3, ...
     return [sorted(numbers.index(number) % 3 + 1 for number in batch.requests) for batch in batches]
@@ -23,7 +23,7 @@ def the_third_began(answer, server):
     return f"The executions had the conversations {executions}."
 
 
-@nt.exercise(
+@nt.lessons.exercise(
     example="1",
     solution="4",
     hint="There are two slots. What ends when conversation 1 says its third word, and in which execution is that?",
@@ -38,7 +38,7 @@ def the_third_begins(answer, server):
     return the_third_began(answer, server)
 
 
-@nt.exercise(
+@nt.lessons.exercise(
     example="1",
     solution="2",
     hint="There are four candidates now, so all three conversations are candidates from the start.",
@@ -52,7 +52,7 @@ def the_third_begins_with_oldest(answer, server):
     return the_third_began(answer, server)
 
 
-@nt.exercise(
+@nt.lessons.exercise(
     solution="""
         %%triton_config chat
         name: "chat"

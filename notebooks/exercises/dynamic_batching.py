@@ -20,7 +20,7 @@ def configured(server, max_batch_size, **settings):
 
 def sizes_of(server, requests, within_ms):
     """Return the sizes of the last batches, and a sentence with their reasons."""
-    batches = nt.last_batches(server, "slow", request_count=requests, within_ms=within_ms)
+    batches = nt.lessons.last_batches(server, "slow", request_count=requests, within_ms=within_ms)
     sizes = [batch.batch_size for batch in batches]
     return (
         sizes,
@@ -28,7 +28,7 @@ def sizes_of(server, requests, within_ms):
     )
 
 
-@nt.exercise(
+@nt.lessons.exercise(
     example="[1, 1]",
     solution="[1, 5]",
     hint="When the first request comes, the instance has nothing to do. What happens while it runs?",
@@ -46,7 +46,7 @@ def without_a_delay(answer, server):
     return said
 
 
-@nt.exercise(
+@nt.lessons.exercise(
     example="[1, 1]",
     solution="[4, 2]",
     hint="A batch leaves when it is full, or when its oldest request has waited for the delay.",
@@ -63,7 +63,7 @@ def with_a_delay(answer, server):
     return said
 
 
-@nt.exercise(
+@nt.lessons.exercise(
     example="'full'",
     solution="'delay'",
     hint="No other request comes. What else can end its wait?",
@@ -75,7 +75,7 @@ def with_a_delay(answer, server):
 def why_the_last_left(answer, server):
     """Why does the second of these batches leave: 'full', 'delay', 'preferred' or 'idle'?"""
     configured(server, 4, max_queue_delay_microseconds=100_000)
-    last = nt.last_batches(server, "slow", request_count=6, within_ms=80)[-1]
+    last = nt.lessons.last_batches(server, "slow", request_count=6, within_ms=80)[-1]
     words = {
         "max_batch_size": "full",
         "max_queue_delay": "delay",
@@ -87,7 +87,7 @@ def why_the_last_left(answer, server):
     return f"Its oldest request had waited {last.queue_ns / 1e6:.0f} ms."
 
 
-@nt.exercise(
+@nt.lessons.exercise(
     example="[1, 1]",
     solution="[4, 2]",
     hint="As soon as the waiting requests make a preferred size, the batch leaves, although it is not full.",
@@ -104,7 +104,7 @@ def with_a_preferred_size(answer, server):
     return said
 
 
-@nt.exercise(
+@nt.lessons.exercise(
     example="1",
     solution="2",
     hint="One runs. How many may wait?",
@@ -124,7 +124,7 @@ def refused(answer, server):
     return f"They were refused at once: {next(one.error for one in newest if one.error)}."
 
 
-@nt.exercise(
+@nt.lessons.exercise(
     example="[0, 1, 2]",
     solution="[0, 3, 5, 1, 2, 4]",
     hint="The one that runs is not interrupted. Of those that wait, which one goes first?",
@@ -136,14 +136,14 @@ def refused(answer, server):
 def in_which_order(answer, server):
     """Six requests (0 to 5) come at once, one runs at a time; 3 and 5 have priority 1, the others 2. In which order do they run?"""
     configured(server, 1, priority_levels=2)
-    batches = nt.last_batches(server, "slow", request_count=6, within_ms=30)
+    batches = nt.lessons.last_batches(server, "slow", request_count=6, within_ms=30)
     numbers = [number for batch in batches for number in batch.requests]
     happened = [sorted(numbers).index(number) for number in numbers]
     assert answer == happened, "They ran in another order: the timeline below shows it."
     return "Priority decides among those that wait, arrival within a priority."
 
 
-@nt.exercise(
+@nt.lessons.exercise(
     solution="""
         %%triton_config slow
         name: "slow"
@@ -165,7 +165,7 @@ def two_full_batches(server):
     return said
 
 
-@nt.predict_batches
+@nt.lessons.predict_batches
 def while_another_runs():
     """Requests come while a batch runs, and one comes later. Which batches leave?"""
     return "batch_forms"

@@ -14,7 +14,7 @@ def executed(server, model):
     return int(statistics["execution_count"])
 
 
-@nt.exercise(
+@nt.lessons.exercise(
     example="2",
     solution="3",
     hint="An ensemble has no code, so it executes nothing itself. What do its steps do?",
@@ -33,7 +33,7 @@ def executions_of_one(answer, server):
     return f"One a step: {', '.join(steps['model'])}."
 
 
-@nt.exercise(
+@nt.lessons.exercise(
     solution="""
         %%triton_ensemble ink_alone
         image = image_preprocess_model(RAW_IMAGE=IMAGE)

@@ -8,7 +8,7 @@ import nbtriton as nt
 from nbtriton.extensions.lessons import took_about
 
 
-@nt.exercise(
+@nt.lessons.exercise(
     example="3",
     solution="8",
     hint="The instance runs one request at a time, in the order of arrival. Which ones are before yours?",
@@ -39,7 +39,7 @@ def calls_until_answered(answer, server):
     return "So the latency is 8 times that of a request alone, and the throughput is the same."
 
 
-@nt.exercise(
+@nt.lessons.exercise(
     solution="""
         %%triton_config classify
         dynamic_batching { }
@@ -54,7 +54,7 @@ def in_company(server):
     x = np.zeros((1, 64), np.float32)
     for future in [server.submit("classify", {"X": x}) for _ in range(8)]:
         future.result()
-    batches = nt.last_batches(server, "classify", request_count=8, within_ms=20)
+    batches = nt.lessons.last_batches(server, "classify", request_count=8, within_ms=20)
     sizes = [batch.batch_size for batch in batches]
     assert len(sizes) < 8, f"Eight requests were {len(sizes)} executions: each ran alone."
     return f"Eight requests were {len(sizes)} executions, of {sizes} rows."

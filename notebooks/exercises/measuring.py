@@ -4,7 +4,7 @@ import nbtriton as nt
 from nbtriton.extensions.lessons import MachineBusyError
 
 
-@nt.exercise(
+@nt.lessons.exercise(
     example="1.5",
     solution="rush.points[-1].infer_per_s * rush.points[-1].latency_avg_us / 1e6",
     hint="Little's law: throughput x time inside. rush.points[-1] has infer_per_s and latency_avg_us.",
@@ -26,7 +26,7 @@ def requests_inside(answer, server):
     return f"The recorder counts {inside:.1f}; the law needs neither the queue's rules nor the model's times."
 
 
-@nt.exercise(
+@nt.lessons.exercise(
     example="5",
     solution="16",
     hint="While one call takes 40 ms, how many other requests are outstanding, and where?",

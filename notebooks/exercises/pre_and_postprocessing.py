@@ -15,7 +15,7 @@ def by_number(server, number):
     return 1 + int((nt.events(server, by="request")["caller"] == number).sum())
 
 
-@nt.exercise(
+@nt.lessons.exercise(
     example="[1, 1, 1]",
     solution="[1, 4, 4]",
     hint="One from outside in each way. How many more does the server send to itself?",
@@ -43,7 +43,7 @@ def requests_in_the_server(answer, server):
     )
 
 
-@nt.exercise(
+@nt.lessons.exercise(
     example="[1, 1]",
     solution="[10, 6]",
     hint="An ensemble always takes the same way. What does the BLS model do with a dark picture?",
@@ -64,7 +64,7 @@ def executions_of_the_network(answer, server):
     return "BLS skipped four executions: that is why one writes logic."
 
 
-@nt.exercise(
+@nt.lessons.exercise(
     solution="""
         %%triton_config network
         dynamic_batching { }
@@ -84,7 +84,7 @@ def pictures_in_company(server):
     file = np.array([[compress(picture.tobytes())]], object)
     for future in [server.submit("by_ensemble", {"FILE": file}) for _ in range(8)]:
         future.result()
-    batches = nt.last_batches(server, "network", request_count=8, within_ms=60)
+    batches = nt.lessons.last_batches(server, "network", request_count=8, within_ms=60)
     sizes = [batch.batch_size for batch in batches]
     assert len(sizes) < 8, f"`network` was executed for {sizes} pictures: one after the other."
     return f"`network` was executed for {sizes} pictures."

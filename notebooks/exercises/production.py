@@ -4,7 +4,7 @@ import nbtriton as nt
 from nbtriton.extensions.lessons import sent_within
 
 
-@nt.exercise(
+@nt.lessons.exercise(
     example="[1, 1]",
     solution="[3, 4, 2, 1]",
     hint="Four leave at once. What do the others wait for, and how long?",
@@ -18,7 +18,7 @@ def three_bursts(answer, server):
 
     How many requests has each batch?
     """
-    batches = nt.last_batches(server, "company", request_count=10)
+    batches = nt.lessons.last_batches(server, "company", request_count=10)
     came = sorted(server.requests("company")[-10:], key=lambda one: one.arrival_ns)
     for burst in (came[:3], came[3:9]):
         sent_within(burst, 300)

@@ -5,7 +5,7 @@ import numpy as np
 import nbtriton as nt
 
 
-@nt.exercise(
+@nt.lessons.exercise(
     example="1",
     solution="5",
     hint="BERT has two inputs, the trees have one. What do the two steps behind the host's have, and where is the mean?",

@@ -5,7 +5,7 @@ import numpy as np
 import nbtriton as nt
 
 
-@nt.exercise(
+@nt.lessons.exercise(
     example="3",
     solution="6",
     hint="One comes from outside. How many does the ensemble send, and to whom?",
@@ -24,7 +24,7 @@ def requests_for_one_question(answer, server):
     return "One for the conversation and one for each step: sound goes in and out once."
 
 
-@nt.exercise(
+@nt.lessons.exercise(
     example="100",
     solution="201",
     hint="The spectrogram is of the resampled sound: 16,000 samples a second, a window every 160 of them.",
@@ -42,7 +42,7 @@ def windows_of_two_seconds(answer, server):
     return "32,000 samples after `resample`, a window every 160, and one more."
 
 
-@nt.exercise(
+@nt.lessons.exercise(
     solution="""
         %%triton_ensemble conversation --output HEARD,SAID
         sound = resample(AUDIO=QUESTION)

@@ -7,7 +7,7 @@ import nbtriton as nt
 TYPE_INT32 = 8  # of config.pbtxt
 
 
-@nt.exercise(
+@nt.lessons.exercise(
     example="5",
     solution="31",
     hint="One instance, and `execute` returns only after the last word. How many words are before the fourth reader?",
@@ -31,7 +31,7 @@ def steps_until_the_fourth_reads(answer, server):
     return "Three whole streams, then the first word of the fourth."
 
 
-@nt.exercise(
+@nt.lessons.exercise(
     solution="""
         %%triton_model countdown
         def countdown(N: "INT32[1]") -> {"LEFT": "INT32[1]"}:

@@ -5,7 +5,7 @@ import numpy as np
 import nbtriton as nt
 
 
-@nt.exercise(
+@nt.lessons.exercise(
     example="1",
     solution="2",
     hint="How long is it hidden, and for how many frames is a lost track kept?",

@@ -6,7 +6,7 @@ import nbtriton as nt
 from nbtriton.extensions.lessons import MachineBusyError, took_about
 
 
-@nt.exercise(
+@nt.lessons.exercise(
     example="100",
     solution="8 / 0.014",
     hint="A full batch has 8 rows. How long does it take, and how many of them fit into a second?",

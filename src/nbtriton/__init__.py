@@ -8,6 +8,16 @@
     server.load("max_batch_size: 8", model=double, name="double")
     server.infer("double", {"IN": x})["OUT"]
 
+===========================================  ===================================================
+`server`, `Server`                           the server that the magics use, and one of your own
+`perf`, `compare`                            measure: load, latency, throughput
+`profile`, `whatif`, `tune`                  predict, and find the best configuration
+`why`, `doctor`                              the reasons behind batches and delays; what is wrong
+`watch`, `dag`, `timeline`, `status`         what a server does, as views
+`lessons`, `step`, `record`, `replay`, …     what extensions add
+`errors`, `types`                            what calls raise, and what they return
+===========================================  ===================================================
+
 Nothing heavy is imported before it is used: neither torch nor pandas, anywidget, grpc or IPython.
 """
 
@@ -16,49 +26,30 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from nbtriton.common import __version__, entries
+from nbtriton.common import __version__ as __version__
+from nbtriton.common import entries
 
 if TYPE_CHECKING:
-    from nbtriton.backends.devices.settings import SimulatedGPUs as SimulatedGPUs
-    from nbtriton.common.errors import ConfigWarning as ConfigWarning
-    from nbtriton.common.errors import LoadWarning as LoadWarning
+    from nbtriton import errors as errors
+    from nbtriton import types as types
     from nbtriton.common.errors import TritonError as TritonError
-    from nbtriton.drawing.page_figure import PageFigure as PageFigure
-    from nbtriton.extensions.chaos import ChaosReport as ChaosReport
+    from nbtriton.extensions import lessons as lessons
     from nbtriton.extensions.chaos import chaos as chaos
     from nbtriton.extensions.environments import environment as environment
-    from nbtriton.extensions.lessons import check as check
-    from nbtriton.extensions.lessons import exercise as exercise
-    from nbtriton.extensions.lessons import last_batches as last_batches
-    from nbtriton.extensions.lessons import predict_batches as predict_batches
-    from nbtriton.extensions.lessons import scenario as scenario
-    from nbtriton.extensions.lessons.widget import figure as figure
-    from nbtriton.extensions.recordings import Recording as Recording
-    from nbtriton.extensions.recordings import TrafficTap as TrafficTap
     from nbtriton.extensions.recordings import record as record
     from nbtriton.extensions.recordings import replay as replay
     from nbtriton.extensions.remote import remote as remote
     from nbtriton.extensions.show import show as show
     from nbtriton.extensions.steps import step as step
-    from nbtriton.lab.explain.diagnosis import Diagnosis as Diagnosis
     from nbtriton.lab.explain.diagnosis import doctor as doctor
-    from nbtriton.lab.explain.explanation import Explanation as Explanation
     from nbtriton.lab.explain.explanation import why as why
-    from nbtriton.lab.perf.api import PerfRun as PerfRun
     from nbtriton.lab.perf.api import perf as perf
-    from nbtriton.lab.perf.comparison import Comparison as Comparison
     from nbtriton.lab.perf.comparison import compare as compare
-    from nbtriton.lab.perf.report import PerfReport as PerfReport
-    from nbtriton.lab.simulate.model_profile import Profile as Profile
     from nbtriton.lab.simulate.prediction import whatif as whatif
     from nbtriton.lab.simulate.profiling import profile as profile
-    from nbtriton.lab.simulate.tuned import Tuning as Tuning
     from nbtriton.lab.simulate.tuning import tune as tune
     from nbtriton.magics import load_ipython_extension as load_ipython_extension
     from nbtriton.magics import unload_ipython_extension as unload_ipython_extension
-    from nbtriton.runtime.engine import InferenceFuture as InferenceFuture
-    from nbtriton.runtime.engine import InferenceResult as InferenceResult
-    from nbtriton.runtime.engine import ModelHandle as ModelHandle
     from nbtriton.runtime.engine.copies import copies as copies
     from nbtriton.runtime.engine.events import events as events
     from nbtriton.runtime.engine.status import status as status
@@ -75,23 +66,9 @@ if TYPE_CHECKING:
 
 # Where each public name lives; it is imported when it is first asked for.
 _PUBLIC = {
-    "Comparison": "nbtriton.lab.perf.comparison",
-    "ConfigWarning": "nbtriton.common.errors",
-    "Diagnosis": "nbtriton.lab.explain.diagnosis",
-    "Explanation": "nbtriton.lab.explain.explanation",
-    "InferenceFuture": "nbtriton.runtime.engine",
-    "InferenceResult": "nbtriton.runtime.engine",
-    "LoadWarning": "nbtriton.common.errors",
-    "ModelHandle": "nbtriton.runtime.engine",
-    "PageFigure": "nbtriton.drawing.page_figure",
-    "PerfReport": "nbtriton.lab.perf.report",
-    "PerfRun": "nbtriton.lab.perf.api",
-    "Profile": "nbtriton.lab.simulate.model_profile",
     "Server": "nbtriton.serving.server",
     "SharedMemoryPool": "nbtriton.serving.clients.shared_memory",
-    "SimulatedGPUs": "nbtriton.backends.devices.settings",
     "TritonError": "nbtriton.common.errors",
-    "Tuning": "nbtriton.lab.simulate.tuned",
     "compare": "nbtriton.lab.perf.comparison",
     "copies": "nbtriton.runtime.engine.copies",
     "dag": "nbtriton.widgets.calls",
@@ -111,11 +88,8 @@ _PUBLIC = {
     "why": "nbtriton.lab.explain.explanation",
 }
 
-# What needs a package of an extra: `from nbtriton import *` and `dir` work without it.
-_EXTRA = {"PageFigure": "matplotlib"}
-
 __all__ = [  # noqa: PLE0604 - strings
-    *(name for name in _PUBLIC if name not in _EXTRA), *entries.own_places("views"), "__version__", "compiled",
+    *(name for name in _PUBLIC if not name.endswith("_extension")), *entries.own_places("views"), "errors", "types",
 ]  # fmt: skip
 
 
@@ -124,6 +98,8 @@ def __getattr__(name: str) -> Any:
         from nbtriton.common.packages import core_is_compiled
 
         return core_is_compiled()
+    if name in {"errors", "types"}:
+        return importlib.import_module(f"nbtriton.{name}")
     module = _PUBLIC.get(name)
     if module is not None:
         return getattr(importlib.import_module(module), name)
@@ -134,6 +110,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    from importlib.util import find_spec
-
-    return sorted([*__all__, *(name for name, package in _EXTRA.items() if find_spec(package))])
+    return sorted(__all__)

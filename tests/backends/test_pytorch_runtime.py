@@ -98,12 +98,12 @@ def test_switches_of_torchscript_are_set_before_each_batch(server, tmp_path):
 def test_what_has_no_effect_is_reported(server, compiled):
     given = parameter("ENABLE_NVFUSER", "true") + parameter("ENABLE_WEIGHT_SHARING", "true")
     given += parameter("TORCH_COMPILE_OPTIONAL_PARAMETERS", "{}")
-    with pytest.warns(nt.ConfigWarning):
+    with pytest.warns(nt.errors.ConfigWarning):
         server.load('backend: "pytorch" max_batch_size: 4 ' + IO + given, Net, name="m")
     assert {key.partition("[")[2] for key in server.ignored("m")} == {
         "ENABLE_NVFUSER]", "ENABLE_WEIGHT_SHARING]", "TORCH_COMPILE_OPTIONAL_PARAMETERS]",
     }  # fmt: skip
-    with pytest.warns(nt.ConfigWarning):
+    with pytest.warns(nt.errors.ConfigWarning):
         server.load(text(given), Net, name="m")
     assert "parameters[TORCH_COMPILE_OPTIONAL_PARAMETERS]" not in server.ignored("m")
 

@@ -107,7 +107,7 @@ def test_it_is_said_once_at_load_and_at_each_export(root, tmp_path, caplog):
             server.export(tmp_path / "out")
         assert sorted(named(str(one.message) for one in said)) == wanted
         text = IO + CACHE
-        with pytest.warns(nt.ConfigWarning) as said:
+        with pytest.warns(nt.errors.ConfigWarning) as said:
             server.load(text, lambda IN: {"OUT": IN}, name="m")  # noqa: N803
         assert named(str(one.message) for one in said) == ["cache-errors"]
         with warnings.catch_warnings(record=True) as again:

@@ -261,7 +261,9 @@ def main() -> int:
     parser.add_argument("--thresholds", type=int, nargs=3, default=(50, 2, 2))
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
-    warnings.simplefilter("ignore", nt.ConfigWarning)  # what its models have that works here alone
+    warnings.simplefilter(
+        "ignore", nt.errors.ConfigWarning
+    )  # what its models have that works here alone
     done = storm(arguments.operations, arguments.thresholds, arguments.seed, print)
     print(f"{'compiled' if nt.compiled else 'pure Python'}, {arguments.thresholds}: {dict(done)}")
     return 0

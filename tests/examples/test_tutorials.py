@@ -195,7 +195,7 @@ def load(server: nt.Server, text: str, model: object) -> list[str]:
     config = fragment if is_whole(fragment) else amend(as_config(BASE), text)
     name = config.name or "m"
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", nt.ConfigWarning)
+        warnings.simplefilter("ignore", nt.errors.ConfigWarning)
         server.load(config, model, name=name)
     return list(server.ignored(name))
 

@@ -19,7 +19,7 @@ from nbtriton.common.errors import (
     UnsupportedError,
 )
 from nbtriton.extensions.chaos.injection import FaultyInstance
-from nbtriton.extensions.chaos.planned_faults import _Experiment
+from nbtriton.extensions.chaos.planned_faults import ChaosReport, _Experiment
 from nbtriton.runtime.engine import ArrivalListener
 from tests.until import PATIENCE_S, until
 
@@ -79,7 +79,7 @@ def test_a_report_counts_the_requests_of_others_that_are_still_in_flight():
         (1, "; 1 request still in flight"),
         (2, "; 2 requests still in flight"),
     ):
-        assert nt.ChaosReport("m", 0, {}, (), unanswered).headline.endswith(text)
+        assert ChaosReport("m", 0, {}, (), unanswered).headline.endswith(text)
 
 
 @pytest.mark.medium

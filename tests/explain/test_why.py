@@ -161,7 +161,7 @@ BATCHES = "max_batch_size: 8 dynamic_batching { }"
 )  # fmt: skip
 def test_the_change_that_is_proposed_helps(takes_ms, config, load, change):
     """In virtual time: the load again, with what the first time suggests."""
-    profile = nt.Profile.declared({"m": takes_ms}, {"m": config})
+    profile = nt.types.Profile.declared({"m": takes_ms}, {"m": config})
     before, found = explained(profile, load, requests=400)
     found = found.proposal
     if change is None:
@@ -177,7 +177,7 @@ def test_the_change_that_is_proposed_helps(takes_ms, config, load, change):
 
 
 def test_the_step_that_holds_an_ensemble_up_gets_the_change():
-    profile = nt.Profile.declared(
+    profile = nt.types.Profile.declared(
         {"pre": line(1, 0.1), "main": line(12, 0.2)},
         {"pre": "max_batch_size: 8", "main": "max_batch_size: 8"},
     )

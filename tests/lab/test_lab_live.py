@@ -18,7 +18,7 @@ pytestmark = [
 ]
 
 FIGURE = """\
-figure = nt.figure("one_instance")
+figure = nt.lessons.figure("one_instance")
 figure
 """
 TRAFFIC = """\
@@ -81,7 +81,7 @@ def test_a_notebook_saved_while_live_opens_with_a_picture_and_a_dead_kernel_is_r
     assert finding.inner_text() == still
     opened.screenshot("live-timeline-light", stream)
     # A figure is changed on the page: it runs anew, and what has the focus keeps it.
-    figure = opened.output("nt.figure").locator(".nbt-host")
+    figure = opened.output("nt.lessons.figure").locator(".nbt-host")
     figure.get_by_text("slow has 1 instance").wait_for()
     figure.get_by_label("instances").fill("2")
     figure.get_by_label("instances").press("Enter")
@@ -113,9 +113,9 @@ def test_a_notebook_saved_while_live_opens_with_a_picture_and_a_dead_kernel_is_r
     read.screenshot("live-watch-reopened", picture)
     assert "slow" in read.output("%triton_timeline").locator("svg").first.text_content()
     # What is saved of the figure is the change.
-    (cell,) = (one for one in saved["cells"] if "nt.figure" in "".join(one["source"]))
+    (cell,) = (one for one in saved["cells"] if "nt.lessons.figure" in "".join(one["source"]))
     assert changed in "".join(cell["outputs"][0]["data"]["text/plain"])
-    read.output("nt.figure").locator("svg:visible").first.wait_for()
+    read.output("nt.lessons.figure").locator("svg:visible").first.wait_for()
 
     page.get_by_role("button", name="Restart the kernel", exact=True).click()
     page.get_by_role("button", name="Confirm Kernel Restart").click()

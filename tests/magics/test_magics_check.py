@@ -7,7 +7,7 @@ import inspect
 import pytest
 
 CELL = """\
-@nt.exercise(example="1", solution="2 * 2", hint="Look at dims.", mistakes={"8": "That is the batch."})
+@nt.lessons.exercise(example="1", solution="2 * 2", hint="Look at dims.", mistakes={"8": "That is the batch."})
 def numbers(answer, server):
     "How many numbers does a row hold?"
     dims = server.config("double").input[0].dims
@@ -15,7 +15,7 @@ def numbers(answer, server):
     return "as in the configuration"
 """
 TASK = """\
-@nt.exercise(solution="%%triton_config double\\ndynamic_batching { }", hint="A config.")
+@nt.lessons.exercise(solution="%%triton_config double\\ndynamic_batching { }", hint="A config.")
 def batched(server):
     "Let `double` batch."
     assert server.config("double").HasField("dynamic_batching"), "it does not"
@@ -96,10 +96,10 @@ def test_a_figure_is_drawn_changed_and_predicted(lesson):
     assert lesson.ok("%triton_figure two --arrivals '0 5 5'").value is figure
     assert lesson.ok("two.batches").value["at_ms"].tolist() == [0, 5, 20]
     cell = """\
-@nt.predict_batches
+@nt.lessons.predict_batches
 def leave():
     "Which batches leave?"
-    return nt.scenario('name: "m" max_batch_size: 2 dynamic_batching { }', "0 1 2 3")
+    return nt.lessons.scenario('name: "m" max_batch_size: 2 dynamic_batching { }', "0 1 2 3")
 """
     lesson.ok(cell)
     assert "1 instance, dynamic_batching" in repr(lesson.ok("%triton_figure leave").value)
@@ -115,7 +115,7 @@ def leave():
 
 def test_exercises_of_a_file_are_listed_as_it_defines_them(doubled, own_progress, tmp_path):
     (tmp_path / "file_of_exercises.py").write_text(
-        "import nbtriton as nt\n\n" + CELL + "\n\n@nt.predict_batches\ndef all_at_once():\n"
+        "import nbtriton as nt\n\n" + CELL + "\n\n@nt.lessons.predict_batches\ndef all_at_once():\n"
         "    'Which batches leave?'\n    return 'batch_forms'\n\n\n" + TASK
     )
     doubled.ok(f"import sys\nsys.path.insert(0, {str(tmp_path)!r})")

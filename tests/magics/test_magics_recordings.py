@@ -40,7 +40,7 @@ def test_traffic_is_recorded_and_replayed(doubled, tmp_path):
     assert doubled.names["report"] is report
     again = tmp_path / "again.jsonl"
     doubled.ok(f"%triton_replay {path} --speed 1000 --record {again} --instances 1,2;")
-    assert nt.Recording.load(again).counts == {"double": 3}
+    assert nt.types.Recording.load(again).counts == {"double": 3}
 
 
 def test_a_profile(doubled, tmp_path):
@@ -51,7 +51,7 @@ def test_a_profile(doubled, tmp_path):
     from tests.simulate.profiles import config, model_profile
 
     measured = model_profile(config("double"), {(1, 1): 1.0})
-    doubled.names["profile"] = nt.Profile("double", {"double": measured})
+    doubled.names["profile"] = nt.types.Profile("double", {"double": measured})
     report = doubled.ok(f"%triton_replay {path} --profile profile").value
     assert report.simulated
     assert report.points[0].latency_p50_us == 1000
@@ -66,7 +66,7 @@ def test_every_recording_that_fails_is_named_and_the_others_end(doubled, tmp_pat
     error = doubled("%triton_record --stop").error
     assert f"'{taps[0].path}': [Errno 28] No space left on device; '{taps[1].path}': " in str(error)
     assert error.hint.endswith("; recordings that are whole: 1")
-    assert nt.Recording.load(whole).counts == {"double": 1}
+    assert nt.types.Recording.load(whole).counts == {"double": 1}
     assert "no recording is being made" in doubled("%triton_record --stop").text
 
 

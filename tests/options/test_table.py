@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
+from importlib import import_module
 from typing import Any
 
 import pytest
@@ -22,6 +23,7 @@ from nbtriton.options.server import SERVER
 from nbtriton.serving.frontends import serve
 from nbtriton.serving.frontends.flags import flags_by_name
 from nbtriton.serving.settings import ENDPOINTS
+from scripts.docs import public_names
 
 # Of nt.perf alone: Python objects, and what a line says by its place.
 IN_PYTHON = {"server", "model", "observer", "background"}
@@ -73,7 +75,7 @@ WHATIF = {name: one for name, one in PERF.items() if name not in _PLACE}
     [
         (nt.Server, SERVER), (nt.server, SERVER), (nt.Server.set_options, SERVER),
         (nt.Server.serve, ENDPOINTS), (serve, ENDPOINTS), (nt.Server.load_repository, REPOSITORY), (nt.Server.export, EXPORT),
-        (nt.perf, PERF), (nt.PerfRun, PERF), (nt.compare, PERF), (nt.whatif, WHATIF),
+        (nt.perf, PERF), (nt.types.PerfRun, PERF), (nt.compare, PERF), (nt.whatif, WHATIF),
         (nt.profile, PROFILE), (nt.tune, TUNE), (nt.replay, REPLAY), (nt.remote, REMOTE),
     ],
 )  # fmt: skip
@@ -100,7 +102,10 @@ def test_the_magic_has_the_options_of_the_table(magic, table):
 
 
 # Names of what is given, not options.
-NAMES = {"plot": ["named"], "step": ["parameters"]}
+NAMES = {
+    "plot": ["named"], "step": ["parameters"],
+    "PageFigure": ["kwargs"], "PageFigure.add_subplot": ["kwargs"],
+}  # fmt: skip
 
 
 # Made by nbtriton alone.
@@ -110,13 +115,16 @@ RESULTS = {"Profile", "Tuning"}
 def public_calls() -> dict[str, Any]:
     """Return what a person calls: the public names, and the methods of the public classes."""
     found = {}
-    for name in (name for name in nt.__all__ if not name.startswith("__") and name != "compiled"):
-        one = getattr(nt, name)
-        if callable(one) and not (isinstance(one, type) and issubclass(one, Warning)):
+    modules = ("nbtriton", "nbtriton.types", "nbtriton.extensions.lessons")
+    public = [(import_module(module), name) for module in modules for name in public_names(module)]
+    for module, name in public:
+        one = getattr(module, name)
+        if callable(one):
             found[name] = one
         if isinstance(one, type):
             methods = inspect.getmembers(one, inspect.isfunction)
-            found |= {f"{name}.{key}": each for key, each in methods if not key.startswith("_")}
+            ours = ((key, each) for key, each in methods if each.__module__.startswith("nbtriton"))
+            found |= {f"{name}.{key}": each for key, each in ours if not key.startswith("_")}
     return found
 
 

@@ -121,7 +121,7 @@ x = np.ones((1, 1), np.float32)
 shell.user_ns["x"] = x
 assert run("%triton_infer twice IN=x")["OUT"].tolist() == [[4]]
 assert len(run("%triton_perf twice --concurrency 1 --request-count 20").points) == 1
-predicted = nt.whatif(nt.Profile.declared({"m": 10}), concurrency=1, request_count=100)
+predicted = nt.whatif(nt.types.Profile.declared({"m": 10}), concurrency=1, request_count=100)
 assert predicted.frame["infer_per_s"].tolist() == [100.0]
 server = nt.server()
 server.export("alone")

@@ -17,7 +17,7 @@ _TRAITS = (
 
 @pytest.fixture
 def figure(own_progress):
-    return nt.figure("batch_forms")
+    return nt.lessons.figure("batch_forms")
 
 
 def words(page):
@@ -143,7 +143,7 @@ def test_a_request_is_dragged(open_view, figure):
 
 
 def test_a_prediction_is_marked_and_then_shown(open_view, figure):
-    asked = nt.figure(which_batches)
+    asked = nt.lessons.figure(which_batches)
     page = open_view(asked.widget)
     assert "Which batches leave?" in page.locator(".nbt-figure-question").inner_text()
     assert page.locator("[data-role=batch], .nbt-token").count() == 0
@@ -163,7 +163,7 @@ def test_a_prediction_is_marked_and_then_shown(open_view, figure):
 
 @pytest.mark.parametrize("width", [600])
 def test_text_is_never_small(open_view, figure, width):
-    page = open_view(nt.figure("sequence_slots").widget, width=width)
+    page = open_view(nt.lessons.figure("sequence_slots").widget, width=width)
     sizes = page.evaluate(
         "[...document.querySelectorAll('#w svg text')].map(t => parseFloat(getComputedStyle(t).fontSize)"
         " * t.getScreenCTM().a)"
@@ -174,14 +174,14 @@ def test_text_is_never_small(open_view, figure, width):
 
 @pytest.mark.parametrize("host", ["plain-light", "lab-dark"])
 def test_text_stands_out_and_axe_finds_nothing_serious(open_view, contrasts, serious, host):
-    page = open_view(nt.figure("ensemble_request").widget, host)
+    page = open_view(nt.lessons.figure("ensemble_request").widget, host)
     weak = [(text, round(ratio, 2)) for text, ratio in contrasts(page) if ratio < 4.5]
     assert not weak
     assert serious(page) == []
 
 
 def test_the_static_form_reads_in_a_dark_page(open_html, contrasts):
-    page = open_html(nt.figure("sequence_slots").static().html, "plain-dark")
+    page = open_html(nt.lessons.figure("sequence_slots").static().html, "plain-dark")
     assert page.locator(".nbt-figure-svg").filter(visible=True).count() == 1
     weak = [(text, round(ratio, 2)) for text, ratio in contrasts(page) if ratio < 4.5]
     assert not weak

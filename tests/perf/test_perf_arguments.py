@@ -44,7 +44,7 @@ def test_one_sentence_before_any_load(server, options, text):
 
 def test_an_unknown_parameter_names_the_nearest(server):
     with pytest.raises(InvalidArgumentError, match="no option 'concurency'") as caught:
-        nt.PerfRun(server, "double", concurency=3)
+        nt.types.PerfRun(server, "double", concurency=3)
     assert "'concurrency'" in caught.value.hint
     with pytest.raises(InvalidArgumentError, match="no option 'concurency'") as caught:
         nt.whatif(profile(), concurency=3)

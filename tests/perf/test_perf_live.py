@@ -739,9 +739,9 @@ def test_loading_a_configuration_is_reported(server):
 
 
 def test_a_run_in_the_background_is_awaited(server):
-    run = nt.PerfRun(server, "double", concurrency=[1, 2], request_count=5)
+    run = nt.types.PerfRun(server, "double", concurrency=[1, 2], request_count=5)
 
-    async def report_of() -> nt.PerfReport:
+    async def report_of() -> nt.types.PerfReport:
         return await run
 
     report = asyncio.run(report_of())
@@ -754,7 +754,7 @@ def test_a_run_in_the_background_is_awaited(server):
 def test_a_run_in_the_background_is_stopped_and_keeps_what_was_measured(server):
     gate = Gate(first=10)
     server.load("max_batch_size: 0", model=gate.model(), name="gated")
-    run = nt.PerfRun(server, "gated", concurrency="1:9", request_count=10)
+    run = nt.types.PerfRun(server, "gated", concurrency="1:9", request_count=10)
     with pytest.raises(TimeoutError, match="still being measured"):
         run.result(timeout=0.01)
     assert until(lambda: run.progress is not None and run.progress.level == 2)
@@ -767,8 +767,8 @@ def test_a_run_in_the_background_is_stopped_and_keeps_what_was_measured(server):
 
 def test_wrong_options_of_a_run_in_the_background_are_refused_at_once(server):
     with pytest.raises(InvalidArgumentError, match="concurrency-range"):
-        nt.PerfRun(server, "double", concurrency="8:1")
-    run = nt.PerfRun(server, "missing")
+        nt.types.PerfRun(server, "double", concurrency="8:1")
+    run = nt.types.PerfRun(server, "missing")
     with pytest.raises(NotFoundError):
         run.result()
     assert "failed" in repr(run)

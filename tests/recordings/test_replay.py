@@ -85,7 +85,7 @@ def test_a_replay_of_a_replay_is_identical_but_for_jitter(server, tmp_path):
 def test_the_report_is_one_of_perf(server):
     played = recording(*[(n, 1 + n % 2, {}) for n in range(10)])
     report = nt.replay(played, server, speed=[1, 100], instances=[1, 2], percentile=75)
-    assert isinstance(report, nt.PerfReport)
+    assert isinstance(report, nt.types.PerfReport)
     assert report.frame[["speed", "instances", "requests"]].to_numpy().tolist() == [
         [1, 1, 10], [100, 1, 10], [1, 2, 10], [100, 2, 10],
     ]  # fmt: skip
@@ -261,7 +261,7 @@ def test_in_the_simulator_it_is_identical_to_the_byte(tmp_path):
     )  # fmt: skip
     files = [tmp_path / f"{n}.jsonl.gz" for n in range(3)]
     played.save(files[0])
-    measured = profile(costs=nt.Profile("m", {}).costs)
+    measured = profile(costs=nt.types.Profile("m", {}).costs)
     reports = [
         nt.replay(source, measured, record=into, seed=4)
         for source, into in itertools.pairwise(files)

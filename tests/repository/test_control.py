@@ -651,7 +651,7 @@ def test_L14_what_serves_on_is_not_shown_as_loaded(server, root, what, before):
         server.load(ECHO, lambda IN: {"OUT": IN}, name="m")  # noqa: N803
     good = (folder / file).read_text() if (folder / file).exists() else ""
     (folder / file).write_text(text)
-    with pytest.warns(nt.LoadWarning, match=f"'m': what was loaded before serves.*{reason}"):
+    with pytest.warns(nt.errors.LoadWarning, match=f"'m': what was loaded before serves.*{reason}"):
         control = server.load_repository(root)
     assert answer(server, "m") == 1.0
     assert states(control) == {"good:1": "READY", "m:1": "READY"}  # as Triton has it

@@ -12,7 +12,7 @@ from nbtriton.extensions.lessons import Overview, Progress, claim
 from nbtriton.lab.perf.report import PerfReport
 
 
-@nt.exercise(
+@nt.lessons.exercise(
     example="[1, 1]",
     solution="[1, 2]",
     hint="It was idle.",
@@ -23,12 +23,14 @@ def sizes(answer, server):
     leave?
 
     Three requests."""
-    real = [batch.batch_size for batch in nt.last_batches(server, "double", request_count=2)]
+    real = [
+        batch.batch_size for batch in nt.lessons.last_batches(server, "double", request_count=2)
+    ]
     assert answer == real, f"they were {real}"
     return "as recorded"
 
 
-@nt.exercise(solution="server.infer(...)", hint="Send one.")
+@nt.lessons.exercise(solution="server.infer(...)", hint="Send one.")
 def warm(server):
     """Send a request to `double`."""
     assert server.statistics("double")["model_stats"][0]["inference_count"], "no request came"
@@ -55,30 +57,33 @@ def ask(server, rows: int) -> None:
 
 def test_the_recorder_decides_and_not_the_text(server, progress):
     with pytest.raises(AssertionError, match="0 are recorded"):
-        nt.last_batches(server, "double", request_count=2)
-    assert "Run the experiment first" in nt.check(server, sizes, [1, 2], progress=progress).feedback
+        nt.lessons.last_batches(server, "double", request_count=2)
+    assert (
+        "Run the experiment first"
+        in nt.lessons.check(server, sizes, [1, 2], progress=progress).feedback
+    )
     ask(server, 1)
     ask(server, 2)
-    mark = nt.check(server, sizes, [1, 2], progress=progress)
+    mark = nt.lessons.check(server, sizes, [1, 2], progress=progress)
     assert (mark.correct, mark.feedback) == (True, "as recorded")
     # The same answer to another experiment is wrong, and the other way round.
     ask(server, 3)
-    assert "they were [2, 3]" in nt.check(server, sizes, [1, 2], progress=progress).feedback
-    assert nt.check(server, sizes, (2, 3), progress=progress).correct
-    assert nt.check(server, sizes, np.array([2, 3]), progress=progress).correct
+    assert "they were [2, 3]" in nt.lessons.check(server, sizes, [1, 2], progress=progress).feedback
+    assert nt.lessons.check(server, sizes, (2, 3), progress=progress).correct
+    assert nt.lessons.check(server, sizes, np.array([2, 3]), progress=progress).correct
 
 
 def test_a_known_mistake_has_its_own_words(server, progress):
     ask(server, 1)
     ask(server, 2)
-    mark = nt.check(server, sizes, [3], progress=progress)
+    mark = nt.lessons.check(server, sizes, [3], progress=progress)
     assert (mark.correct, mark.feedback) == (False, "It was idle when the first came.")
 
 
 def test_the_second_wrong_answer_brings_the_hint(server, progress):
     ask(server, 1)
     ask(server, 2)
-    first, second = (nt.check(server, sizes, [4], progress=progress) for _ in range(2))
+    first, second = (nt.lessons.check(server, sizes, [4], progress=progress) for _ in range(2))
     assert "It was idle." not in repr(first)
     assert "--hint" in repr(first)
     for form in (repr(second), second._repr_html_()):
@@ -89,7 +94,7 @@ def test_the_second_wrong_answer_brings_the_hint(server, progress):
 
 @pytest.mark.parametrize("answer", [..., None])
 def test_no_answer_yet_is_open_and_not_a_try(server, progress, answer):
-    mark = nt.check(server, sizes, answer, progress=progress)
+    mark = nt.lessons.check(server, sizes, answer, progress=progress)
     assert mark.correct is None
     assert "%triton_check sizes [1, 1]" in repr(mark)
     assert progress.read() == {}
@@ -97,39 +102,39 @@ def test_no_answer_yet_is_open_and_not_a_try(server, progress, answer):
 
 @pytest.mark.parametrize("answer", [3, "[1, 2]", ["one"], [[1]], {"a": 1}, True, [True]])
 def test_an_answer_of_another_form_gets_the_form(server, progress, answer):
-    mark = nt.check(server, sizes, answer, progress=progress)
+    mark = nt.lessons.check(server, sizes, answer, progress=progress)
     assert mark.correct is None
     assert "looks like [1, 1]" in mark.feedback
     assert progress.read() == {}
 
 
 def test_a_task_looks_at_what_was_done(server, progress):
-    mark = nt.check(server, warm, progress=progress)
+    mark = nt.lessons.check(server, warm, progress=progress)
     assert mark.correct is False
     assert "no request came" in mark.feedback
     ask(server, 1)
-    assert nt.check(server, warm, progress=progress).correct
+    assert nt.lessons.check(server, warm, progress=progress).correct
     with pytest.raises(nt.TritonError, match="takes no answer"):
-        nt.check(server, warm, 3, progress=progress)
+        nt.lessons.check(server, warm, 3, progress=progress)
 
 
 def test_a_fault_of_the_check_is_shown_as_one(server, progress):
-    @nt.exercise(example="1", solution="1", hint="none")
+    @nt.lessons.exercise(example="1", solution="1", hint="none")
     def broken(answer, server):
         """What?"""
         return answer / 0
 
     with pytest.raises(ZeroDivisionError):
-        nt.check(server, broken, 1, progress=progress)
+        nt.lessons.check(server, broken, 1, progress=progress)
     with pytest.raises(nt.TritonError, match="is not an exercise"):
-        nt.check(server, ask, 1, progress=progress)
+        nt.lessons.check(server, ask, 1, progress=progress)
 
 
 def test_progress_is_kept_and_forgotten(server, progress):
     assert "0 of 2 exercises solved" in repr(Overview([sizes, warm], progress))
-    nt.check(server, warm, progress=progress)
+    nt.lessons.check(server, warm, progress=progress)
     ask(server, 1)
-    nt.check(server, warm, progress=progress)
+    nt.lessons.check(server, warm, progress=progress)
     assert progress.read() == {"test_exercises.warm": {"solved": True, "tries": 2}}
     table = Overview([sizes, warm], Progress(progress.path))
     assert (table.solved, len(table.exercises)) == (1, 2)
@@ -151,7 +156,7 @@ def test_a_broken_file_is_begun_anew(progress):
 
 def test_where_nothing_can_be_written_marks_go_on(server, tmp_path):
     (tmp_path / "file").write_text("")
-    mark = nt.check(server, warm, progress=Progress(tmp_path / "file" / "exercises.json"))
+    mark = nt.lessons.check(server, warm, progress=Progress(tmp_path / "file" / "exercises.json"))
     assert mark.correct is False
     assert "Progress is not kept" in repr(mark)
 
@@ -188,7 +193,7 @@ def mute(server):
 )
 def test_an_exercise_that_cannot_work_is_refused(function, options, words):
     with pytest.raises(nt.TritonError, match=words):
-        nt.exercise(solution="1", hint="", **options)(function)
+        nt.lessons.exercise(solution="1", hint="", **options)(function)
 
 
 def test_a_question_shows_itself():
@@ -201,21 +206,21 @@ def test_a_question_shows_itself():
 
 
 def test_what_a_check_says_is_no_markup(server, progress):
-    @nt.exercise(solution="", hint="")
+    @nt.lessons.exercise(solution="", hint="")
     def odd(server):
         """What?"""
         raise AssertionError("a < b & `c<d>`")
 
-    assert "a &lt; b &amp; <code>c&lt;d&gt;</code>" in nt.check(server, odd, progress=progress)._repr_html_()  # fmt: skip
+    assert "a &lt; b &amp; <code>c&lt;d&gt;</code>" in nt.lessons.check(server, odd, progress=progress)._repr_html_()  # fmt: skip
 
 
 def test_a_busy_machine_is_told_and_is_no_wrong_answer(server, progress):
     meant: dict = {}
 
-    @nt.exercise(example="1", solution="2", hint="Count.")
+    @nt.lessons.exercise(example="1", solution="2", hint="Count.")
     def how_many(answer, server):
         """How many batches?"""
-        assert answer == len(nt.last_batches(server, "double", request_count=2, **meant)), (
+        assert answer == len(nt.lessons.last_batches(server, "double", request_count=2, **meant)), (
             "another number"
         )
         return "as recorded"
@@ -230,23 +235,23 @@ def test_a_busy_machine_is_told_and_is_no_wrong_answer(server, progress):
     ):
         meant |= {name: value}
         for answer in (1, 2):
-            mark = nt.check(server, how_many, answer, progress=progress)
+            mark = nt.lessons.check(server, how_many, answer, progress=progress)
             assert mark.correct is None
             assert "Your machine was busy: " + words in mark.feedback
         del meant[name]
     assert progress.read() == {}
     meant |= {"within_ms": apart_ms * 2, "took_ms": (1e6, 1e6)}
-    assert nt.check(server, how_many, 2, progress=progress).correct is True
-    assert nt.check(server, how_many, 1, progress=progress).correct is False
+    assert nt.lessons.check(server, how_many, 2, progress=progress).correct is True
+    assert nt.lessons.check(server, how_many, 1, progress=progress).correct is False
 
 
 def test_what_a_reader_s_model_refuses_is_a_wrong_answer_to_a_task(server, progress):
-    @nt.exercise(solution="", hint="Look at its input.")
+    @nt.lessons.exercise(solution="", hint="Look at its input.")
     def takes_two(server):
         """Make `double` take two numbers."""
         server.infer("double", {"IN": np.ones((1, 2), np.float32)})
 
-    mark = nt.check(server, takes_two, progress=progress)
+    mark = nt.lessons.check(server, takes_two, progress=progress)
     assert mark.correct is False
     assert "unexpected shape for input 'IN'" in mark.feedback
 

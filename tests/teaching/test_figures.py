@@ -144,36 +144,36 @@ def test_text_of_a_picture_is_never_small_and_never_outside(name):
 
 def test_errors_name_what_is_allowed():
     with pytest.raises(InvalidArgumentError, match="is no arrival"):
-        nt.scenario(SLOW % (8, ""), "soon")
+        nt.lessons.scenario(SLOW % (8, ""), "soon")
     with pytest.raises(InvalidArgumentError, match="3 rows, and max_batch_size of 'slow' is 2"):
-        nt.scenario(SLOW % (2, ""), "0x3")
+        nt.lessons.scenario(SLOW % (2, ""), "0x3")
     with pytest.raises(NotFoundError, match="which this scenario has not"):
-        nt.scenario(SLOW % (2, ""), "0@fast")
+        nt.lessons.scenario(SLOW % (2, ""), "0@fast")
     with pytest.raises(InvalidArgumentError, match="has no sequence_batching"):
-        nt.scenario(SLOW % (2, ""), "0#A")
+        nt.lessons.scenario(SLOW % (2, ""), "0#A")
     with pytest.raises(InvalidArgumentError, match="names no sequence"):
-        nt.scenario('name: "chat" max_batch_size: 2 sequence_batching { }', "0")
+        nt.lessons.scenario('name: "chat" max_batch_size: 2 sequence_batching { }', "0")
     with pytest.raises(InvalidArgumentError, match="no execution time"):
-        nt.scenario(SLOW % (2, ""), "0", execution_ms=0)
+        nt.lessons.scenario(SLOW % (2, ""), "0", execution_ms=0)
     with pytest.raises(InvalidArgumentError, match="1 to 32"):
-        nt.scenario(SLOW % (2, ""), range(33))
+        nt.lessons.scenario(SLOW % (2, ""), range(33))
     with pytest.raises(ConfigError, match="preferred size must be <= max batch size"):
-        nt.scenario(SLOW % (4, ""), "0").changed(preferred=[8])
+        nt.lessons.scenario(SLOW % (4, ""), "0").changed(preferred=[8])
     with pytest.raises(InvalidArgumentError, match="33 instances of 'slow'; a figure has at most"):
-        nt.figure("batch_forms", instances=33)
+        nt.lessons.figure("batch_forms", instances=33)
     with pytest.raises(InvalidArgumentError, match="has no option 'instance'") as caught:
-        nt.scenario(SLOW % (4, ""), "0").changed(instance=2)
+        nt.lessons.scenario(SLOW % (4, ""), "0").changed(instance=2)
     assert "instances" in caught.value.hint
 
 
 def test_a_default_preferred_size_does_not_stand_in_the_way():
     # Normalization prefers the largest size where a delay is set; a smaller batch has to be possible.
-    scenario = nt.scenario(SLOW % (8, "max_queue_delay_microseconds: 5000"), "0 1 2 3 4 5")
+    scenario = nt.lessons.scenario(SLOW % (8, "max_queue_delay_microseconds: 5000"), "0 1 2 3 4 5")
     assert sizes_of(run(scenario.changed(max_batch_size=4))) == [4, 2]
 
 
 def test_rows_and_times_by_batch_size():
-    scenario = nt.scenario(SLOW % (8, ""), "0x2 1x3 2", execution_ms={1: 10, 4: 40})
+    scenario = nt.lessons.scenario(SLOW % (8, ""), "0x2 1x3 2", execution_ms={1: 10, 4: 40})
     happened = run(scenario)
     assert sizes_of(happened) == [2, 4]
     assert [(row["at_ms"], row["end_ms"]) for row in batch_rows(happened)] == [(0, 20), (20, 60)]
@@ -219,8 +219,8 @@ def server():
 
 
 def test_what_a_server_recorded_is_shown_as_it_was(server):
-    figure = nt.figure(server, "digits", request_count=8)
-    newest = nt.last_batches(server, "digits", request_count=8)
+    figure = nt.lessons.figure(server, "digits", request_count=8)
+    newest = nt.lessons.last_batches(server, "digits", request_count=8)
     assert [len(names) for names in figure.batches["requests"]] == [4, 4]
     assert figure.batches["reason"].tolist() == [batch.reason for batch in newest]
     # Changed, it is what the schedulers would do with the same arrivals.
@@ -239,21 +239,21 @@ def test_a_recorded_ensemble_with_its_steps(server):
 
 def test_nothing_recorded(server):
     with pytest.raises(InvalidArgumentError, match="1 to 32"):
-        nt.figure(server, "digits", request_count=0)
+        nt.lessons.figure(server, "digits", request_count=0)
     with pytest.raises(NotFoundError):
-        nt.figure(server, "nothing")
+        nt.lessons.figure(server, "nothing")
     with pytest.raises(InvalidArgumentError, match="there is no figure 'batch_form'") as caught:
-        nt.figure("batch_form")
+        nt.lessons.figure("batch_form")
     assert "batch_forms" in caught.value.hint
 
 
 # -- predictions --------------------------------------------------------------------------------------
 
 
-@nt.predict_batches
+@nt.lessons.predict_batches
 def which_leave():
     """Which batches leave?"""
-    return nt.scenario(
+    return nt.lessons.scenario(
         SLOW % (4, "max_queue_delay_microseconds: 3000 preferred_batch_size: [ 3 ]"),
         "0 1 2 2 10 12 40",
         execution_ms=5,
@@ -261,7 +261,9 @@ def which_leave():
 
 
 def mark(answer, tmp_path):
-    return nt.check(None, which_leave, answer, progress=Progress(tmp_path / "exercises.json"))
+    return nt.lessons.check(
+        None, which_leave, answer, progress=Progress(tmp_path / "exercises.json")
+    )
 
 
 def test_the_schedulers_mark_a_prediction(tmp_path):
@@ -298,11 +300,11 @@ def test_a_prediction_says_what_comes():
 
 def test_what_is_no_prediction():
     with pytest.raises(InvalidArgumentError, match="no question"):
-        nt.predict_batches(lambda: "batch_forms")
+        nt.lessons.predict_batches(lambda: "batch_forms")
 
     def no_scenario():
         """Which?"""
         return 3
 
     with pytest.raises(InvalidArgumentError, match="no scenario"):
-        nt.predict_batches(no_scenario)
+        nt.lessons.predict_batches(no_scenario)

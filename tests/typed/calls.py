@@ -12,7 +12,9 @@ import numpy.typing as npt
 import pandas as pd
 
 import nbtriton as nt
+from nbtriton.extensions.chaos import ChaosReport
 from nbtriton.extensions.lessons import Progress
+from nbtriton.extensions.recordings import TrafficTap
 from nbtriton.model.config import ModelConfig
 
 Rows = npt.NDArray[np.float32]
@@ -25,17 +27,17 @@ def double(IN: Row) -> Annotated[dict[str, Rows], {"OUT": "FP32[4]"}]:
     return {"OUT": IN * np.float32(2)}
 
 
-@nt.exercise(solution="dynamic_batching { }", hint="A request waits for others.")
+@nt.lessons.exercise(solution="dynamic_batching { }", hint="A request waits for others.")
 def forms_batches(server: nt.Server) -> str:
     """Let `double` form batches of several requests."""
     assert server.config("double").HasField("dynamic_batching")
     return "The dynamic batcher forms them."
 
 
-@nt.predict_batches
+@nt.lessons.predict_batches
 def one_each() -> object:
     """Which batches form?"""
-    return nt.scenario(CONFIG, [0, 1])
+    return nt.lessons.scenario(CONFIG, [0, 1])
 
 
 def serve(server: nt.Server, folder: Path) -> None:
@@ -44,7 +46,7 @@ def serve(server: nt.Server, folder: Path) -> None:
         print(None not in ports[:2], ports[2] is None, len(server.endpoints))
     exported = server.export(folder / "models", ["double"], overwrite=True)
     print(type(exported).__name__)
-    with nt.Server(gpus=nt.SimulatedGPUs(2), cache_bytes=1 << 20) as other:
+    with nt.Server(gpus=nt.types.SimulatedGPUs(2), cache_bytes=1 << 20) as other:
         control = other.load_repository(folder / "models", control_mode="explicit")
         control.load("double")
         config: ModelConfig = other.config("double")
@@ -52,52 +54,55 @@ def serve(server: nt.Server, folder: Path) -> None:
         print(other.unload("double", timeout_s=None))
 
 
-def measure(server: nt.Server) -> nt.PerfReport:
-    report: nt.PerfReport = nt.perf(
+def measure(server: nt.Server) -> nt.types.PerfReport:
+    report: nt.types.PerfReport = nt.perf(
         server, "double", concurrency="1:2", instances=[1, 2], request_count=4, inputs={"IN": ONE}
     )
     best: float = report.best(p99_ms=60_000.0).infer_per_s
     frame: pd.DataFrame = report.frame
-    run = nt.PerfRun(server, "double", concurrency=1, request_count=4)
+    run = nt.types.PerfRun(server, "double", concurrency=1, request_count=4)
     print(len(frame), best > 0, len(run.result(timeout=60).points), bool(report.headline))
     return report
 
 
 def explain(server: nt.Server, folder: Path) -> None:
-    tap: nt.TrafficTap
+    tap: TrafficTap
     with nt.record(server, folder / "traffic.jsonl", inputs=True) as tap:
         asyncio.run(server.infer_async("double", {"IN": ONE}, priority=1))
-    recording: nt.Recording = tap.stop()
-    again: nt.PerfReport = nt.replay(recording, server, speed=2.0)
-    why: nt.Explanation = nt.why(server, "double")
-    found: nt.Diagnosis = nt.doctor(server, "double")
+    recording: nt.types.Recording = tap.stop()
+    again: nt.types.PerfReport = nt.replay(recording, server, speed=2.0)
+    why: nt.types.Explanation = nt.why(server, "double")
+    found: nt.types.Diagnosis = nt.doctor(server, "double")
     seen: pd.DataFrame = nt.events(server, "double")
-    faults: nt.ChaosReport = nt.chaos(
+    faults: ChaosReport = nt.chaos(
         server, "double", faults=["raise"], request_count=4, duration_s=5.0
     )
     print(again.interrupted, bool(why.headline), found.ok, len(seen) > 0, faults.unanswered)
-    print(len(nt.status(server, "double")), len(nt.last_batches(server, "double", request_count=1)))
+    print(
+        len(nt.status(server, "double")),
+        len(nt.lessons.last_batches(server, "double", request_count=1)),
+    )
 
 
-def draw(server: nt.Server, report: nt.PerfReport) -> None:
+def draw(server: nt.Server, report: nt.types.PerfReport) -> None:
     graph = nt.dag(server, "double")
     lanes = nt.timeline(server, "double", span_ms=1000.0)
     curves = nt.plot(before=report, after=report, p99_ms=20.0)
-    steps = nt.figure(nt.scenario(CONFIG, [0, 1], execution_ms=5.0))
+    steps = nt.lessons.figure(nt.lessons.scenario(CONFIG, [0, 1], execution_ms=5.0))
     print(*(type(one).__name__ for one in (graph, lanes, curves, steps)))
     shown = nt.watch(server, "double")
     shown.stop()
 
 
 def predict(server: nt.Server, folder: Path) -> None:
-    profile: nt.Profile = nt.Profile.declared({"double": {1: 2.0, 8: 4.0}})
-    told: nt.PerfReport = nt.whatif(profile, "double", concurrency=[1, 8], instances=[1, 2])
-    tuning: nt.Tuning = nt.tune(
+    profile: nt.types.Profile = nt.types.Profile.declared({"double": {1: 2.0, 8: 4.0}})
+    told: nt.types.PerfReport = nt.whatif(profile, "double", concurrency=[1, 8], instances=[1, 2])
+    tuning: nt.types.Tuning = nt.tune(
         server, "double", p99_ms=1000.0, concurrency=2, instances=[1, 2], max_batch_size=[8],
         max_queue_delay_us=[0], profile=profile, finalists=1, duration_s=2.0,
     )  # fmt: skip
     print(told.simulated, len(tuning.frontier) > 0)
-    mark = nt.check(server, forms_batches, progress=Progress(folder / "progress.json"))
+    mark = nt.lessons.check(server, forms_batches, progress=Progress(folder / "progress.json"))
     print(mark.correct, forms_batches.hint, type(one_each).__name__)
 
 

@@ -34,20 +34,20 @@ def twice(IN: Row) -> Iterator[Outputs]:
         yield double(IN)
 
 
-async def later(server: nt.Server) -> nt.InferenceResult:
+async def later(server: nt.Server) -> nt.types.InferenceResult:
     return await server.infer_async("double", {"IN": ONE})
 
 
 def main() -> None:
     with nt.Server(gpus=()) as server:
-        handle: nt.ModelHandle = server.load("max_batch_size: 8", double, name="double")
+        handle: nt.types.ModelHandle = server.load("max_batch_size: 8", double, name="double")
         server.load({"max_batch_size": 8}, triple, name="triple")
         server.load(None, twice, name="twice")
         server.load(None, Path(__file__).with_name("model.py"), name="model")
         for name in ("double", "triple", "model"):
             print(name, server.infer(name, {"IN": ONE})["OUT"].tolist())
         print(handle(IN=ONE)["SUM"].item())
-        future: nt.InferenceFuture = server.submit("double", {"IN": ONE})
+        future: nt.types.InferenceFuture = server.submit("double", {"IN": ONE})
         print(future.result(timeout=60)["OUT"].sum(), asyncio.run(later(server))["SUM"].sum())
         print([one["SUM"].item() for one in server.stream("twice", {"IN": ONE[0]})])
         server.load(None, Path(__file__).with_name("caller.py"), name="caller")
@@ -56,7 +56,7 @@ def main() -> None:
             server.infer("doubel", {"IN": ONE})
         except nt.TritonError as error:
             print(error.status, error.hint)
-        report: nt.PerfReport = nt.perf(server, "double", concurrency=[1, 2], request_count=4)
+        report: nt.types.PerfReport = nt.perf(server, "double", concurrency=[1, 2], request_count=4)
         print(len(report.frame), len(nt.status(server)), nt.compiled, bool(nt.__version__))
 
 

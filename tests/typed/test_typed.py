@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import importlib
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -71,21 +72,33 @@ def test_the_stubs_are_the_module(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+def exported(module: ModuleType) -> dict[str, str]:
+    """Return the names that a module imports for type checkers, with the modules that have them."""
+    nodes = ast.walk(ast.parse(Path(str(module.__file__)).read_text()))
+    found = [node for node in nodes if isinstance(node, ast.ImportFrom)]
+    return {one.name: str(node.module) for node in found for one in node.names if one.asname}
+
+
 @pytest.mark.medium
 def test_every_public_name_is_exported_for_type_checkers() -> None:
-    tree = ast.parse(Path(nbtriton.__file__).read_text())
-    exported = {
-        alias.name: node.module
-        for node in ast.walk(tree)
-        if isinstance(node, ast.ImportFrom)
-        for alias in node.names
-        if alias.asname == alias.name
-    }
-    views = {name: at.partition(":")[0] for name, at in entries.own_places("views").items()}
-    assert exported == {**nbtriton._PUBLIC, **views}
-    for name, module in exported.items():
-        found = importlib.import_module(str(module))
-        assert name in getattr(found, "__all__", vars(found))
+    views = entries.own_places("views").items()
+    places = {name: at.rpartition(":" if ":" in at else ".")[0] for name, at in views}
+    modules = dict.fromkeys(("errors", "types"), "nbtriton")
+    version = {"__version__": "nbtriton.common"}
+    assert exported(nbtriton) == {**nbtriton._PUBLIC, **places, **modules, **version}
+    results = {name: f"nbtriton.{module}" for name, module in nbtriton.types._PLACES.items()}
+    assert exported(nbtriton.types) == results
+    for name, module in (exported(nbtriton) | results).items():
+        found = importlib.import_module(module)
+        assert name in getattr(found, "__all__", ()) or name in vars(found)
+
+
+@pytest.mark.medium
+def test_the_top_has_what_a_person_calls() -> None:
+    classes = {name for name in dir(nbtriton) if isinstance(getattr(nbtriton, name), type)}
+    assert classes == {"Server", "SharedMemoryPool", "TritonError"}
+    assert {"server", "perf", "whatif", "lessons", "types"} <= {*dir(nbtriton)}
+    assert len(dir(nbtriton)) <= 32
 
 
 @pytest.mark.slow

@@ -20,7 +20,7 @@ from nbtriton.runtime.engine import (
 SECOND = 1_000_000_000
 
 
-@nt.predict_batches
+@nt.lessons.predict_batches
 def which_batches():
     """Which batches leave?"""
     return "batch_forms"

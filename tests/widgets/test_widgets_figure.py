@@ -15,12 +15,12 @@ from tests.widgets.samples import which_batches
 @pytest.fixture
 def asked(own_progress):
     """A figure whose batches are to be predicted, and its widget."""
-    figure = nt.figure(which_batches)
+    figure = nt.lessons.figure(which_batches)
     return figure, figure.widget
 
 
 def test_what_is_changed_on_the_page_is_run_anew():
-    figure = nt.figure("batch_forms")
+    figure = nt.lessons.figure("batch_forms")
     widget = figure.widget
     before = widget.stages
     widget.handle_message({"kind": "edit", "changes": {"arrivals": "0 1 2, 3", "instances": "2"}})
@@ -37,7 +37,7 @@ def test_what_is_changed_on_the_page_is_run_anew():
 
 
 def test_a_request_is_moved():
-    figure = nt.figure("batch_forms")
+    figure = nt.lessons.figure("batch_forms")
     figure.widget.handle_message({"kind": "move", "request": 0, "at_ms": 12.0})
     assert figure.scenario.arrivals_text == "5 10 12 15 35"
     assert figure.widget.moved == 2
@@ -59,7 +59,7 @@ def test_a_request_is_moved():
     ],
 )
 def test_a_mistake_is_reported_and_the_figure_stays(changes, problem):
-    figure = nt.figure("batch_forms")
+    figure = nt.lessons.figure("batch_forms")
     figure.widget.handle_message({"kind": "edit", "changes": changes})
     assert problem in figure.widget.problem
     assert figure.batches["rows"].tolist() == [1, 3, 1]
@@ -90,7 +90,7 @@ def test_a_prediction_is_hidden_until_it_is_right(asked):
     assert not widget.question
     # It is the progress of the exercise, and the same figure shows it from now on.
     assert Progress.of_user().read()[which_batches.key]["solved"]
-    assert nt.figure(which_batches).finding == figure.finding
+    assert nt.lessons.figure(which_batches).finding == figure.finding
 
 
 def test_who_wants_to_see_it_sees_it(asked):
@@ -101,18 +101,18 @@ def test_who_wants_to_see_it_sees_it(asked):
 
 
 def test_what_stays_needs_no_script(tmp_path):
-    bundle = nt.figure("sequence_slots")._repr_mimebundle_()
+    bundle = nt.lessons.figure("sequence_slots")._repr_mimebundle_()
     assert set(bundle) == {"text/plain", "text/html", "image/svg+xml"}
     assert "<script" not in bundle["text/html"]
     assert "sequence C waited 40 ms" in bundle["text/plain"]
     assert bundle["image/svg+xml"].count('data-role="batch"') == 5
     assert len(bundle["text/html"]) < 60_000
-    path = nt.figure("sequence_slots").save(tmp_path / "slots.svg")
+    path = nt.lessons.figure("sequence_slots").save(tmp_path / "slots.svg")
     assert path.read_text("utf-8") == bundle["image/svg+xml"]
 
 
 def test_an_edit_is_one_small_message():
-    figure = nt.figure("ensemble_request")
+    figure = nt.lessons.figure("ensemble_request")
     sent = []
     figure.widget.send_state = sent.append
     figure.widget.handle_message({"kind": "edit", "changes": {"arrivals": " ".join("0" * 16)}})
@@ -122,7 +122,7 @@ def test_an_edit_is_one_small_message():
 
 @pytest.mark.medium
 def test_the_oldest_of_many_figures_stay_as_pictures():
-    figures = [nt.figure("one_instance") for _ in range(18)]
+    figures = [nt.lessons.figure("one_instance") for _ in range(18)]
     shown = [one.widget for one in figures]
     assert all(isinstance(one, FigureWidget) for one in shown)
     assert shown[0].comm is None
@@ -132,14 +132,14 @@ def test_the_oldest_of_many_figures_stay_as_pictures():
 
 
 def test_what_is_no_figure():
-    @nt.exercise(example="1", solution="4", hint="Look.")
+    @nt.lessons.exercise(example="1", solution="4", hint="Look.")
     def no_scenario(answer, server):
         """How many?"""
 
     with pytest.raises(InvalidArgumentError, match="has no scenario"):
-        nt.figure(no_scenario)
+        nt.lessons.figure(no_scenario)
     with pytest.raises(InvalidArgumentError, match="as it is asked"):
-        nt.figure(which_batches, instances=2)
+        nt.lessons.figure(which_batches, instances=2)
     with pytest.raises(InvalidArgumentError, match="int is nothing"):
-        nt.figure(3)
-    assert isinstance(nt.figure(which_batches), Figure)
+        nt.lessons.figure(3)
+    assert isinstance(nt.lessons.figure(which_batches), Figure)

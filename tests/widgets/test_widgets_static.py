@@ -314,7 +314,7 @@ CELLS = {
         TableView(lambda: pd.DataFrame({"n": [1]}), server, on_hub=Hub(threaded=False))
     ),
     "%triton_timeline": lambda server: nt.timeline(server, "double")._repr_mimebundle_(),
-    "%triton_figure": lambda _: nt.figure("one_instance")._ipython_display_(),
+    "%triton_figure": lambda _: nt.lessons.figure("one_instance")._ipython_display_(),
 }  # fmt: skip
 
 

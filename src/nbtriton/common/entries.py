@@ -55,7 +55,7 @@ def place_of(kind: Kind, name: str) -> str | None:
 
 
 def load(place: str) -> Any:
-    """Return the object at a place; imports its module.
+    """Return the object at a place, or the module where the place names no attribute.
 
     Raises
     ------
@@ -63,7 +63,8 @@ def load(place: str) -> Any:
         There is no such object, or its module cannot be imported.
     """
     module, _, attribute = place.partition(":")
-    return getattr(importlib.import_module(module), attribute)
+    found = importlib.import_module(module)
+    return getattr(found, attribute) if attribute else found
 
 
 def working(kind: Kind) -> Iterator[tuple[str, Any]]:

@@ -52,9 +52,6 @@ __all__ = [
     "UnavailableError",
     "UnknownError",
     "UnsupportedError",
-    "cell_names",
-    "error_from_status",
-    "nearest",
 ]
 
 
@@ -177,7 +174,7 @@ class LoadWarning(UserWarning):
 
     >>> import tempfile, warnings
     >>> with warnings.catch_warnings():
-    ...     warnings.simplefilter("error", nt.LoadWarning)  # rather end than serve old code
+    ...     warnings.simplefilter("error", nt.errors.LoadWarning)  # rather end than serve old code
     ...     _ = server.load_repository(tempfile.mkdtemp())
     """
 

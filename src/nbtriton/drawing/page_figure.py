@@ -48,7 +48,7 @@ class PageFigure(Figure):
     Examples
     --------
     >>> from matplotlib import pyplot as plt
-    >>> figure, axes = plt.subplots(figsize=(8, 2), FigureClass=nt.PageFigure)
+    >>> figure, axes = plt.subplots(figsize=(8, 2), FigureClass=nt.types.PageFigure)
     >>> plt.close(figure)
     """
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+from nbtriton.common.packages import on_first_use
 from nbtriton.extensions.lessons.checking import Mark, Overview, Progress, check
 from nbtriton.extensions.lessons.definition import Exercise, exercise
 from nbtriton.extensions.lessons.predicting import predict_batches
@@ -13,6 +16,11 @@ from nbtriton.extensions.lessons.records import (
     took_about,
 )
 from nbtriton.extensions.lessons.scenarios import SCENARIOS, Arrival, Scenario, scenario
+
+if TYPE_CHECKING:
+    from nbtriton.extensions.lessons.widget import figure as figure
+else:  # with it mypy would accept any attribute; a figure needs the widgets
+    __getattr__ = on_first_use(__name__, {"figure": "widget"})
 
 __all__ = [
     "SCENARIOS",
@@ -26,6 +34,7 @@ __all__ = [
     "check",
     "claim",
     "exercise",
+    "figure",
     "last_batches",
     "predict_batches",
     "scenario",

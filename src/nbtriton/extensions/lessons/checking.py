@@ -206,18 +206,18 @@ def check(
 
     Examples
     --------
-    >>> @nt.exercise(solution="", hint="Send one request.")
+    >>> @nt.lessons.exercise(solution="", hint="Send one request.")
     ... def warm(server):
     ...     "Send a request to the model `double`."
     ...     assert server.requests("double"), "no request came"
     ...     return "It came."
-    >>> nt.check(server, warm)  # doctest: +ELLIPSIS
+    >>> nt.lessons.check(server, warm)  # doctest: +ELLIPSIS
     ✗ not yet: warm
     no request came...
     """
     if not isinstance(exercise, Exercise):
         raise InvalidArgumentError(
-            f"{exercise!r:.80} is not an exercise", hint="one is made by @nt.exercise(...)"
+            f"{exercise!r:.80} is not an exercise", hint="one is made by @nt.lessons.exercise(...)"
         )
     if exercise.is_task:
         if answer is not ...:

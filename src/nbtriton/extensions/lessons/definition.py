@@ -111,12 +111,12 @@ def exercise(
 
     Examples
     --------
-    >>> @nt.exercise(example="1", solution="4", hint="Look at dims.")
+    >>> @nt.lessons.exercise(example="1", solution="4", hint="Look at dims.")
     ... def how_many(answer, server):
     ...     "How many numbers does one row of `double` hold?"
     ...     dims = server.config("double").input[0].dims
     ...     assert answer == dims[0], f"not {answer}"
-    >>> nt.check(server, how_many, 4).correct
+    >>> nt.lessons.check(server, how_many, 4).correct
     True
     """
 

@@ -49,13 +49,13 @@ class TeachMagics(Magics):
     def triton_check(self, line: str) -> Any:
         """Mark the answer to an exercise by what the scheduler really did, and keep the progress.
 
-        Exercises are variables of the notebook, made by ``@nt.exercise`` in a cell or imported from a file.
+        Exercises are variables of the notebook, made by ``@nt.lessons.exercise`` in a cell or imported from a file.
         A prediction has an answer; a task has none, it looks at what was done. Without a name it shows
         which ones are solved (kept in ``~/.local/state/nbtriton/exercises.json``)::
 
             %triton_check
 
-            @nt.exercise(example="1", solution="4", hint="Look at dims.")
+            @nt.lessons.exercise(example="1", solution="4", hint="Look at dims.")
             def numbers_in_a_row(answer, server):
                 "How many numbers does a row of the model `double` hold?"
                 dims = server.config("double").input[0].dims
@@ -145,7 +145,7 @@ class TeachMagics(Magics):
         if isinstance(found, Exercise):
             return found
         known = self._exercises()
-        hint = nearest(name, known) or "@nt.exercise makes one, or import it from its file"
+        hint = nearest(name, known) or "@nt.lessons.exercise makes one, or import it from its file"
         raise UsageError(f"there is no exercise '{name}' ({hint})")
 
 

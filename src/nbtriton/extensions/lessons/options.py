@@ -1,4 +1,4 @@
-"""What can be changed of a scenario: `nbtriton.figure`, `Figure.change` and `Scenario.changed` have it from here."""
+"""What can be changed of a scenario: `nbtriton.lessons.figure`, `Figure.change` and `Scenario.changed` have it from here."""
 
 # Annotations are evaluated: the table is read from them.
 from collections.abc import Sequence
@@ -13,9 +13,9 @@ class ScenarioSettings(TypedDict, total=False):
     """Arrivals, execution times, and settings of every model but ensembles; None changes nothing."""
 
     arrivals: Annotated[object, Option(
-        "--arrivals", "when requests come, as of nbtriton.scenario: '0 0 5x2 10@m 20#A'", "TIMES")]  # fmt: skip
+        "--arrivals", "when requests come, as of nbtriton.lessons.scenario: '0 0 5x2 10@m 20#A'", "TIMES")]  # fmt: skip
     execution_ms: Annotated[object, Option(
-        "--execution-ms", "how long an execution takes, as of nbtriton.scenario", "MS", float)]  # fmt: skip
+        "--execution-ms", "how long an execution takes, as of nbtriton.lessons.scenario", "MS", float)]  # fmt: skip
     instances: Annotated["int | None", Option("--instances", "instances of each model", "N", int)]
     max_batch_size: Annotated["int | None", Option("--max-batch-size", "largest batch", "N", int)]
     dynamic_batching: Annotated["bool | None", Option(

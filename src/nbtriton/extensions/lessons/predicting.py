@@ -24,7 +24,7 @@ def predict_batches(function: Callable[[], object]) -> Exercise:
     Parameters
     ----------
     function : callable
-        Returns what `nbtriton.scenario` made, or the name of a scenario. Its docstring begins the question.
+        Returns what `nbtriton.lessons.scenario` made, or the name of a scenario. Its docstring begins the question.
 
     Raises
     ------
@@ -33,13 +33,15 @@ def predict_batches(function: Callable[[], object]) -> Exercise:
 
     Examples
     --------
-    >>> @nt.predict_batches
+    >>> @nt.lessons.predict_batches
     ... def three_in_a_row():
     ...     "Three requests come while the instance is busy with the first. Which batches leave?"
-    ...     return nt.scenario('name: "m" max_batch_size: 2 dynamic_batching { }', "0 1 2 3")
-    >>> nt.check(None, three_in_a_row, [1, 3]).feedback  # doctest: +ELLIPSIS
+    ...     return nt.lessons.scenario(
+    ...         'name: "m" max_batch_size: 2 dynamic_batching { }', "0 1 2 3"
+    ...     )
+    >>> nt.lessons.check(None, three_in_a_row, [1, 3]).feedback  # doctest: +ELLIPSIS
     'Batch 2 left with 2 rows (requests 2 and 3), not 3: because it was full...'
-    >>> nt.check(None, three_in_a_row, [1, 2, 1]).correct
+    >>> nt.lessons.check(None, three_in_a_row, [1, 2, 1]).correct
     True
     """
     name = function.__name__
@@ -54,7 +56,7 @@ def predict_batches(function: Callable[[], object]) -> Exercise:
     if not isinstance(scenario, Scenario):
         raise InvalidArgumentError(
             f"exercise '{name}' returns {scenario!r:.80}, which is no scenario",
-            hint=f"nt.scenario(config, arrivals), or one of {', '.join(SCENARIOS)}",
+            hint=f"nt.lessons.scenario(config, arrivals), or one of {', '.join(SCENARIOS)}",
         )
     scenario_run = run(scenario)
     sizes = sizes_of(scenario_run)

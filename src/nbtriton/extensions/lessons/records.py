@@ -100,7 +100,7 @@ def last_batches(
     Examples
     --------
     >>> _ = server.infer("double", {"IN": ones})
-    >>> [batch.batch_size for batch in nt.last_batches(server, "double", request_count=1)]
+    >>> [batch.batch_size for batch in nt.lessons.last_batches(server, "double", request_count=1)]
     [1]
     """
     check(

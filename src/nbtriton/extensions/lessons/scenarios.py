@@ -165,8 +165,8 @@ def scenario(
 
     Examples
     --------
-    >>> one = nt.scenario('name: "m" max_batch_size: 4 dynamic_batching { }', "0 5 5x2")
-    >>> nt.figure(one).batches["rows"].tolist()
+    >>> one = nt.lessons.scenario('name: "m" max_batch_size: 4 dynamic_batching { }', "0 5 5x2")
+    >>> nt.lessons.figure(one).batches["rows"].tolist()
     [1, 3]
     """
     given = config if isinstance(config, list | tuple) else [config]

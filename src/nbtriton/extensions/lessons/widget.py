@@ -98,7 +98,7 @@ class Figure:
 
         Examples
         --------
-        >>> nt.figure("one_instance").change(instances=2).finding
+        >>> nt.lessons.figure("one_instance").change(instances=2).finding
         'slow has 2 instances, and up to 2 batches ran at once: 2 of 4 requests waited, the longest for 20 ms.'
         """
         with self._lock:
@@ -267,8 +267,8 @@ def figure(
     ----------
     what : str, Scenario, Exercise or Server
         One of ``two_models``, ``one_instance``, ``three_instances``, ``batch_forms``,
-        ``sequence_slots`` and ``ensemble_request``; what `nbtriton.scenario` or
-        `nbtriton.predict_batches` made; or a server, with a model whose newest requests are shown.
+        ``sequence_slots`` and ``ensemble_request``; what `nbtriton.lessons.scenario` or
+        `nbtriton.lessons.predict_batches` made; or a server, with a model whose newest requests are shown.
     model : str
         Of a server.
     request_count : int
@@ -290,9 +290,9 @@ def figure(
 
     Examples
     --------
-    >>> nt.figure("batch_forms").finding
+    >>> nt.lessons.figure("batch_forms").finding
     'While request 1 ran, requests 2, 3 and 4 gathered: they left together at 20 ms, as one batch.'
-    >>> nt.figure("batch_forms", dynamic_batching=False).batches["rows"].tolist()
+    >>> nt.lessons.figure("batch_forms", dynamic_batching=False).batches["rows"].tolist()
     [1, 1, 1, 1, 1]
     """
     if isinstance(what, Exercise):
@@ -301,7 +301,7 @@ def figure(
                 f"exercise '{what.name}' has no scenario"
                 if what.scenario is None
                 else f"exercise '{what.name}' is drawn as it is asked",
-                hint="@nt.predict_batches makes one that has",
+                hint="@nt.lessons.predict_batches makes one that has",
             )
         return Figure(run(what.scenario), what)
     if isinstance(what, str):
@@ -319,7 +319,7 @@ def figure(
             hint="a name, a scenario, an exercise, or a server and a model",
         )
     if not model:
-        raise InvalidArgumentError("of which model?", hint="nt.figure(server, 'm')")
+        raise InvalidArgumentError("of which model?", hint="nt.lessons.figure(server, 'm')")
     made = Figure(traced(what, model, requests=request_count))
     return made.change(**changes) if changes else made
 

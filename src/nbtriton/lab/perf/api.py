@@ -1,4 +1,4 @@
-"""``nbtriton.perf`` and ``nbtriton.PerfRun``: a measurement, and one in the background; their signatures and documentation."""
+"""``nbtriton.perf`` and ``nbtriton.types.PerfRun``: a measurement, and one in the background; their signatures and documentation."""
 
 from __future__ import annotations
 
@@ -185,7 +185,7 @@ def perf(
 class PerfRun:
     """A measurement in a thread of its own, started at once.
 
-    >>> run = nt.PerfRun(server, "double", concurrency=2, request_count=20)
+    >>> run = nt.types.PerfRun(server, "double", concurrency=2, request_count=20)
     >>> run.result().points[0].request_count >= 20  # in a notebook also: await run
     True
 
@@ -233,7 +233,7 @@ class PerfRun:
 
         Examples
         --------
-        >>> run = nt.PerfRun(server, "double", concurrency=1, request_count=4)
+        >>> run = nt.types.PerfRun(server, "double", concurrency=1, request_count=4)
         >>> report = run.result(timeout=60)
         >>> run.done()
         True
@@ -245,7 +245,7 @@ class PerfRun:
 
         Examples
         --------
-        >>> nt.PerfRun(server, "double", concurrency=1, request_count=4).exception(
+        >>> nt.types.PerfRun(server, "double", concurrency=1, request_count=4).exception(
         ...     timeout=60
         ... ) is None
         True
@@ -263,7 +263,7 @@ class PerfRun:
 
         Examples
         --------
-        >>> run = nt.PerfRun(server, "double", concurrency=range(1, 100))
+        >>> run = nt.types.PerfRun(server, "double", concurrency=range(1, 100))
         >>> run.stop().interrupted
         True
         """
@@ -297,7 +297,7 @@ class PerfRun:
         Examples
         --------
         >>> ended = []
-        >>> run = nt.PerfRun(server, "double", concurrency=1, request_count=4)
+        >>> run = nt.types.PerfRun(server, "double", concurrency=1, request_count=4)
         >>> run.add_done_callback(ended.append)
         >>> report = run.result(timeout=60)
         """

@@ -72,7 +72,7 @@ class Recording:
     >>> import tempfile
     >>> with nt.record(server, f"{tempfile.mkdtemp()}/traffic.jsonl", inputs=True) as tap:
     ...     _ = server.infer("double", {"IN": ones})
-    >>> recording = nt.Recording.load(tap.path)
+    >>> recording = nt.types.Recording.load(tap.path)
     >>> recording.requests[0].model, recording.has_data
     ('double', True)
 
@@ -116,7 +116,7 @@ class Recording:
         >>> path = pathlib.Path(tempfile.mkdtemp()) / "traffic.jsonl"
         >>> with nt.record(server, path):
         ...     _ = server.infer("double", {"IN": ones})
-        >>> nt.Recording.load(path).counts
+        >>> nt.types.Recording.load(path).counts
         {'double': 1}
         """
         check({"recording": path}, {"recording": PATH})
@@ -169,8 +169,8 @@ class Recording:
         >>> folder = pathlib.Path(tempfile.mkdtemp())
         >>> with nt.record(server, folder / "traffic.jsonl"):
         ...     _ = server.infer("double", {"IN": ones})
-        >>> nt.Recording.load(folder / "traffic.jsonl").save(folder / "traffic.jsonl.gz")
-        >>> nt.Recording.load(folder / "traffic.jsonl.gz").counts
+        >>> nt.types.Recording.load(folder / "traffic.jsonl").save(folder / "traffic.jsonl.gz")
+        >>> nt.types.Recording.load(folder / "traffic.jsonl.gz").counts
         {'double': 1}
         """
         with RecordingWriter(open_recording(path), self.models, self.began) as writer:
@@ -197,7 +197,7 @@ class Recording:
         >>> path = pathlib.Path(tempfile.mkdtemp()) / "traffic.jsonl"
         >>> with nt.record(server, path):
         ...     _ = server.infer("double", {"IN": ones})
-        >>> len(nt.Recording.load(path).arrivals_ns("double"))
+        >>> len(nt.types.Recording.load(path).arrivals_ns("double"))
         1
         """
         arrivals = tuple(request.at_ns for request in self.requests if request.model == model)

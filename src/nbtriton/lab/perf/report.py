@@ -462,7 +462,7 @@ class PerfReport:
 
         Examples
         --------
-        >>> report = nt.whatif(nt.Profile.declared({"bert": 10}), concurrency=[1, 2])
+        >>> report = nt.whatif(nt.types.Profile.declared({"bert": 10}), concurrency=[1, 2])
         >>> type(report.plot()).__name__
         'PageFigure'
         """
@@ -493,7 +493,7 @@ class PerfReport:
         --------
         >>> import tempfile
         >>> from pathlib import Path
-        >>> report = nt.whatif(nt.Profile.declared({"bert": 10}), concurrency=[1, 2])
+        >>> report = nt.whatif(nt.types.Profile.declared({"bert": 10}), concurrency=[1, 2])
         >>> path = Path(tempfile.mkdtemp()) / "report.svg"
         >>> report.save(path)
         >>> path.read_text()[:4]

@@ -227,7 +227,7 @@ class Profile:
 
     Examples
     --------
-    >>> profile = nt.Profile.declared({"bert": {1: 10, 8: 24}})
+    >>> profile = nt.types.Profile.declared({"bert": {1: 10, 8: 24}})
     >>> profile.models["bert"].rows
     (1, 8)
     """
@@ -274,7 +274,7 @@ class Profile:
 
         Examples
         --------
-        >>> profile = nt.Profile.declared(
+        >>> profile = nt.types.Profile.declared(
         ...     {"bert": {1: 10, 8: 24}}, {"bert": "dynamic_batching { }"}
         ... )
         >>> profile.config("bert").max_batch_size
@@ -304,7 +304,7 @@ class Profile:
 
         Examples
         --------
-        >>> nt.Profile.declared({"bert": 10}).config("bert").instance_group[0].count
+        >>> nt.types.Profile.declared({"bert": 10}).config("bert").instance_group[0].count
         1
         """
         text = self.ensembles.get(name)
@@ -334,7 +334,7 @@ class Profile:
         >>> import tempfile
         >>> from pathlib import Path
         >>> path = Path(tempfile.mkdtemp()) / "bert.json"
-        >>> nt.Profile.declared({"bert": 10}).save(path)
+        >>> nt.types.Profile.declared({"bert": 10}).save(path)
         """
         Path(path).write_text(json.dumps({"format": _FORMAT, **asdict(self)}) + "\n", "utf-8")
 
@@ -354,8 +354,8 @@ class Profile:
         >>> import tempfile
         >>> from pathlib import Path
         >>> path = Path(tempfile.mkdtemp()) / "bert.json"
-        >>> nt.Profile.declared({"bert": 10}).save(path)
-        >>> nt.Profile.load(path).model
+        >>> nt.types.Profile.declared({"bert": 10}).save(path)
+        >>> nt.types.Profile.load(path).model
         'bert'
         """
         check({"profile": path}, {"profile": PATH})

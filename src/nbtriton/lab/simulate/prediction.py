@@ -92,7 +92,7 @@ def whatif(
     A model whose executions take 10 ms, with one instance and with two. `nbtriton.profile` measures the
     profile of a loaded model.
 
-    >>> profile = nt.Profile.declared({"bert": 10})
+    >>> profile = nt.types.Profile.declared({"bert": 10})
     >>> report = nt.whatif(profile, concurrency=2, instances=[1, 2], request_count=100)
     >>> report.frame["infer_per_s"].tolist()
     [100.0, 200.0]

@@ -46,7 +46,7 @@ class Tuning:
     Examples
     --------
     >>> choices = {"instances": [1, 2], "max_batch_size": [8], "max_queue_delay_us": [0]}
-    >>> profile = nt.Profile.declared({"double": {1: 2, 8: 4}})
+    >>> profile = nt.types.Profile.declared({"double": {1: 2, 8: 4}})
     >>> best = nt.tune(server, "double", **choices, profile=profile, finalists=1, duration_s=20)
     >>> len(best.candidates), best.interrupted
     (2, False)

@@ -127,7 +127,7 @@ def tune(
 
     >>> load = {"request_rate": 120, "p99_ms": 100, "minimize": "instances"}
     >>> choices = {"instances": [1, 2, 4], "max_batch_size": [1], "max_queue_delay_us": [0]}
-    >>> profile = nt.Profile.declared({"double": 10})
+    >>> profile = nt.types.Profile.declared({"double": 10})
     >>> best = nt.tune(
     ...     server, "double", **load, **choices, profile=profile, finalists=1, duration_s=20
     ... )

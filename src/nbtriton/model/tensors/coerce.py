@@ -132,7 +132,7 @@ def _numbers(value: Any, datatype: str, name: str) -> np.ndarray[Any, Any]:
 
 
 def frame_of(outputs: Mapping[str, Array]) -> pd.DataFrame:
-    """Return one row for each row of the batch; see `nbtriton.InferenceResult.to_frame`."""
+    """Return one row for each row of the batch; see `nbtriton.types.InferenceResult.to_frame`."""
     with needed("to_frame"):
         import pandas as pd
 
