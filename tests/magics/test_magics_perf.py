@@ -291,19 +291,30 @@ def test_progress_is_a_line_and_a_share():
 
 def test_a_terminal_has_a_line_of_progress_that_goes_away():
     done = PerfProgress(2, 6, "concurrency 2, instances=2", 1, 10, 99, 0, 3.0, 14.2, 4512.0, ())
-    terminal, file = Terminal(), io.StringIO()
-    for stream in (terminal, file):
-        line = TerminalLine(stream)
-        line(done)
-        line(replace(done, window=2))
-        line.clear()
-        line.clear()
+    terminal = Terminal()
+    line = TerminalLine(terminal)
+    line(done)
+    line(replace(done, window=2))
+    line.clear()
+    line.clear()
     _, first, second, blank, rest = terminal.getvalue().split("\r")
     assert "window 1 of at most 10" in first
     assert "window 2 of at most 10" in second
     assert len(first) == len(second) == len(blank)
     assert (blank.strip(), rest) == ("", "")
-    assert file.getvalue() == ""
+
+
+def test_a_pipe_gets_a_line_of_progress_every_two_seconds():
+    pipe = io.StringIO()
+    line = TerminalLine(pipe)
+    for done in range(20):
+        line(PerfProgress.step(done, 20, f"m: {done} rows", done / 2, (20 - done) / 2))
+    line.clear()
+    assert not line.written
+    assert pipe.getvalue().splitlines() == [
+        f"m: {done} rows (step {done + 1} of 20) · about {(20 - done) // 2} s left"
+        for done in (4, 8, 12, 16)
+    ]
 
 
 def test_inputs_as_triton_infer_takes_them_get_the_mapping_as_a_hint(doubled):

@@ -107,26 +107,34 @@ def progress_line(progress: PerfProgress) -> tuple[str, float | None]:
     return " · ".join(words), (progress.level - 1 + within) / progress.levels
 
 
+# Into something else than a terminal a line is written after this time in seconds, and as often.
+_LINE_S = 2.0
+
+
 class TerminalLine:
     """An observer that writes the progress to one line of a terminal, replacing the previous text.
 
     Parameters
     ----------
     stream : text file
-        Nothing is written if it is no terminal.
+        If it is no terminal but a pipe or a file, it gets a line every two seconds.
     """
 
     def __init__(self, stream: TextIO) -> None:
-        self._stream = stream if stream.isatty() else None
+        self._stream = stream
+        self._replaces = stream.isatty()
+        self._due_s = _LINE_S
         self._written = False
 
     def __call__(self, progress: PerfProgress) -> None:
-        if self._stream is not None:
-            line, _share = progress_line(progress)
+        line, _share = progress_line(progress)
+        if self._replaces:
             width = shutil.get_terminal_size().columns - 1
-            self._stream.write(f"\r{line[:width]:<{width}}")
-            self._stream.flush()
+            self._write(f"\r{line[:width]:<{width}}")
             self._written = True
+        elif progress.elapsed_s >= self._due_s:
+            self._due_s = progress.elapsed_s + _LINE_S
+            self._write(f"{line}\n")
 
     @property
     def written(self) -> bool:
@@ -134,8 +142,11 @@ class TerminalLine:
         return self._written
 
     def clear(self) -> None:
-        """Remove the line."""
-        if self._stream is not None and self._written:
-            self._stream.write(f"\r{'':<{shutil.get_terminal_size().columns - 1}}\r")
-            self._stream.flush()
+        """Remove the line from the terminal."""
+        if self._written:
+            self._write(f"\r{'':<{shutil.get_terminal_size().columns - 1}}\r")
             self._written = False
+
+    def _write(self, text: str) -> None:
+        self._stream.write(text)
+        self._stream.flush()
