@@ -1,4 +1,4 @@
-"""Exercises of ``06_conversations.ipynb``; reading on spoils them."""
+"""Exercises of ``07_conversations.ipynb``; reading on spoils them."""
 
 import numpy as np
 

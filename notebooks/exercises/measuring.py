@@ -1,4 +1,4 @@
-"""Exercises of ``09_measuring.ipynb``; reading on spoils them."""
+"""Exercises of ``04_measuring.ipynb``; reading on spoils them."""
 
 import nbtriton as nt
 from nbtriton.extensions.lessons import MachineBusyError

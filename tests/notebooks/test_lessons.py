@@ -88,7 +88,7 @@ def test_readers_are_led_from_one_to_the_next():
 
 @pytest.fixture
 def ensembles(executed):
-    return executed("04_ensembles")
+    return executed("05_ensembles")
 
 
 def accuracies(cell) -> list[float]:
