@@ -56,6 +56,96 @@ function group(text) {
   return decimals ? `${apart}.${decimals}` : apart;
 }
 
+/** An SVG that stands alone, in the colours that the page gives it.
+ * @param {SVGElement} svg @returns {string} */
+function standalone(svg) {
+  const copy = /** @type {SVGElement} */ (svg.cloneNode(true));
+  const style = getComputedStyle(svg);
+  copy.style.colorScheme = onDark(svg) ? "dark" : "light";
+  // The variables of hosts from which a picture takes its ink and its paper.
+  copy.style.setProperty("--jp-ui-font-color1", style.getPropertyValue("--nbt-fg"));
+  copy.style.setProperty("--jp-layout-color1", style.getPropertyValue("--nbt-bg"));
+  return new XMLSerializer().serializeToString(copy);
+}
+
+/** A picture as PNG, with twice the resolution of a usual screen.
+ * @param {SVGElement | HTMLCanvasElement} picture @returns {Promise<Blob | null>} */
+async function png(picture) {
+  let canvas = picture;
+  if (!(canvas instanceof HTMLCanvasElement)) {
+    const { width, height } = canvas.getBoundingClientRect();
+    const image = new Image(2 * width, 2 * height);
+    image.src = `data:image/svg+xml,${encodeURIComponent(standalone(canvas))}`;
+    await image.decode();
+    canvas = Object.assign(document.createElement("canvas"), { width: 2 * width, height: 2 * height });
+    canvas.getContext("2d")?.drawImage(image, 0, 0, canvas.width, canvas.height);
+  }
+  return new Promise((done) => /** @type {HTMLCanvasElement} */ (canvas).toBlob(done));
+}
+
+/** A menu that keeps what a view shows: its picture and its numbers as files, a cell to type as a copy.
+ * @param {string} name of the files
+ * @param {{svg?: () => SVGElement | null, canvas?: () => HTMLCanvasElement | null, csv?: () => string,
+ *   cell?: () => string}} what each is asked when it is wanted
+ * @returns {HTMLElement} */
+function keepMenu(name, { svg, canvas, csv, cell }) {
+  const menu = /** @type {HTMLDetailsElement} */ (make("details", "nbt-keep"));
+  const list = make("div", "nbt-keep-list");
+  menu.append(make("summary", "", "Save"), list);
+  /** @param {string} label @param {() => unknown} act */
+  const offer = (label, act) => {
+    const button = /** @type {HTMLButtonElement} */ (make("button", "", label));
+    button.type = "button";
+    button.addEventListener("click", async () => {
+      await act();
+      menu.open = false;
+    });
+    list.append(button);
+  };
+  /** @param {string} ending @param {Blob | null} blob */
+  const save = (ending, blob) => {
+    if (!blob) return;
+    const link = document.createElement("a");
+    link.href = URL.createObjectURL(blob);
+    link.download = `${name}.${ending}`;
+    link.click();
+    setTimeout(() => URL.revokeObjectURL(link.href), 60000);
+  };
+  /** @param {string} type @param {string} text */
+  const textual = (type, text) => new Blob([text], { type });
+  const picture = () => svg?.() ?? canvas?.() ?? null;
+  if (svg || canvas) {
+    offer("PNG", async () => {
+      const found = picture();
+      if (found) save("png", await png(found));
+    });
+  }
+  if (svg) {
+    offer("SVG", () => {
+      const found = svg();
+      if (found) save("svg", textual("image/svg+xml", standalone(found)));
+    });
+  }
+  if (csv) offer("CSV", () => save("csv", textual("text/csv", csv())));
+  if (cell) offer("copy the configuration cell", () => navigator.clipboard?.writeText(cell()));
+  menu.addEventListener("keydown", (event) => {
+    if (event.key !== "Escape" || !menu.open) return;
+    menu.open = false;
+    /** @type {HTMLElement} */ (menu.firstElementChild).focus();
+    event.stopPropagation();
+  });
+  menu.addEventListener("focusout", (event) => {
+    if (event.relatedTarget && !menu.contains(/** @type {Node} */ (event.relatedTarget))) menu.open = false;
+  });
+  return menu;
+}
+
+/** Rows of cells as CSV. @param {string[][]} rows */
+function csvOf(rows) {
+  const quoted = (/** @type {string} */ cell) => (/[",\n]/.test(cell) ? `"${cell.replaceAll('"', '""')}"` : cell);
+  return rows.map((row) => `${row.map(quoted).join(",")}\n`).join("");
+}
+
 /** Every third frame is acknowledged, as the publisher expects. */
 const ACK_EVERY = 3;
 /** How often a page says that it is there, while nothing is drawn. */
