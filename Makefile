@@ -12,6 +12,9 @@ BENCHES := kernel ensemble bls recorder live compiled large http grpc strings to
 INPUTS := pyproject.toml constraints.txt scripts/environment.py
 
 export PYTHONUNBUFFERED := 1
+# Hundreds of interpreters start in the tests: without byte code each compiles what it imports, and each worker rewrites
+# every assertion.
+unexport PYTHONDONTWRITEBYTECODE
 # torch and OpenBLAS start a pool of threads each; instances are the parallelism here.
 export OMP_NUM_THREADS ?= 1
 

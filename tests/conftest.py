@@ -95,8 +95,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Bring the files into the order that was asked for; skip what needs a GPU that is not there."""
-    if config.getoption("gc_threshold") is not None:
-        gc.freeze()  # what is collected is the tests' own
+    # A collection looks at what the tests make: at ten thousand tests and all modules it looks for half a second.
+    gc.collect()
+    gc.freeze()
     seed = config.getoption("shuffle")
     if seed is not None:
         files = list(dict.fromkeys(item.path for item in items))
