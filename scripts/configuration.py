@@ -12,8 +12,9 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from nbtriton.extensions.tuning.options import TUNE
 from nbtriton.lab.perf.settings import PERF
-from nbtriton.lab.simulate.settings import PROFILE, TUNE
+from nbtriton.lab.simulate.settings import PROFILE
 from nbtriton.model.config import field_effects
 from nbtriton.options.repository import EXPORT, REPOSITORY
 from nbtriton.options.server import SERVER

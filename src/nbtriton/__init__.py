@@ -41,13 +41,13 @@ if TYPE_CHECKING:
     from nbtriton.extensions.remote import remote as remote
     from nbtriton.extensions.show import show as show
     from nbtriton.extensions.steps import step as step
+    from nbtriton.extensions.tuning.tuning import tune as tune
     from nbtriton.lab.explain.diagnosis import doctor as doctor
     from nbtriton.lab.explain.explanation import why as why
     from nbtriton.lab.perf.api import perf as perf
     from nbtriton.lab.perf.comparison import compare as compare
     from nbtriton.lab.simulate.prediction import whatif as whatif
     from nbtriton.lab.simulate.profiling import profile as profile
-    from nbtriton.lab.simulate.tuning import tune as tune
     from nbtriton.magics import load_ipython_extension as load_ipython_extension
     from nbtriton.magics import unload_ipython_extension as unload_ipython_extension
     from nbtriton.runtime.engine.copies import copies as copies
@@ -81,7 +81,6 @@ _PUBLIC = {
     "server": "nbtriton.serving.server",
     "status": "nbtriton.runtime.engine.status",
     "timeline": "nbtriton.widgets.calls",
-    "tune": "nbtriton.lab.simulate.tuning",
     "unload_ipython_extension": "nbtriton.magics",
     "watch": "nbtriton.widgets.calls",
     "whatif": "nbtriton.lab.simulate.prediction",

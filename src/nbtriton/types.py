@@ -10,6 +10,7 @@ from nbtriton.common.packages import on_first_use
 if TYPE_CHECKING:
     from nbtriton.backends.devices.settings import SimulatedGPUs as SimulatedGPUs
     from nbtriton.drawing.page_figure import PageFigure as PageFigure
+    from nbtriton.extensions.tuning.tuned import Tuning as Tuning
     from nbtriton.lab.explain.diagnosis import Diagnosis as Diagnosis
     from nbtriton.lab.explain.explanation import Explanation as Explanation
     from nbtriton.lab.perf.api import PerfRun as PerfRun
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
     from nbtriton.lab.perf.recording import Recording as Recording
     from nbtriton.lab.perf.report import PerfReport as PerfReport
     from nbtriton.lab.simulate.model_profile import Profile as Profile
-    from nbtriton.lab.simulate.tuned import Tuning as Tuning
     from nbtriton.runtime.engine import InferenceFuture as InferenceFuture
     from nbtriton.runtime.engine import InferenceResult as InferenceResult
     from nbtriton.runtime.engine import ModelHandle as ModelHandle
@@ -36,7 +36,7 @@ _PLACES = {
     "Profile": "lab.simulate.model_profile",
     "Recording": "lab.perf.recording",
     "SimulatedGPUs": "backends.devices.settings",
-    "Tuning": "lab.simulate.tuned",
+    "Tuning": "extensions.tuning.tuned",
 }
 
 __all__ = list(_PLACES)

@@ -13,9 +13,10 @@ import nbtriton as nt
 from nbtriton.common.errors import InvalidArgumentError
 from nbtriton.extensions.recordings.options import REPLAY
 from nbtriton.extensions.remote.options import REMOTE
+from nbtriton.extensions.tuning.options import TUNE
 from nbtriton.lab.perf.settings import DATA, LOAD, PERF
 from nbtriton.lab.simulate.prediction import _PLACE
-from nbtriton.lab.simulate.settings import PROFILE, TUNE
+from nbtriton.lab.simulate.settings import PROFILE
 from nbtriton.magics import cli, magic_methods
 from nbtriton.options import Option, only
 from nbtriton.options.repository import EXPORT, REPOSITORY

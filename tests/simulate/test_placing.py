@@ -9,10 +9,10 @@ import pytest
 
 import nbtriton as nt
 from nbtriton.common.errors import InvalidArgumentError
+from nbtriton.extensions.tuning.placing import HOST, Copies, Measured, PlacementSearch, edges_of
+from nbtriton.extensions.tuning.search import Goal
 from nbtriton.lab.perf.sweep import SweepPlan, model_tree
 from nbtriton.lab.simulate.model_profile import EngineCosts, Profile
-from nbtriton.lab.simulate.placing import HOST, Copies, Measured, PlacementSearch, edges_of
-from nbtriton.lab.simulate.search import Goal
 from tests.simulate.gpu_replay import Replay
 from tests.simulate.profiles import model_profile
 from tests.simulate.random_graphs import random_graph

@@ -12,11 +12,11 @@ import pytest
 
 import nbtriton as nt
 from nbtriton.common.errors import InvalidArgumentError
+from nbtriton.extensions.tuning.memory import InstanceMemory, measure_memory
+from nbtriton.extensions.tuning.search import Goal, Search
 from nbtriton.lab.perf.progress import progress_line
 from nbtriton.lab.perf.sweep import SweepPlan, model_tree
-from nbtriton.lab.simulate.memory import InstanceMemory, measure_memory
 from nbtriton.lab.simulate.model_profile import Profile
-from nbtriton.lab.simulate.search import Goal, Search
 from nbtriton.model.config import format_pbtxt
 from tests.children import run_python
 from tests.simulate.profiles import chain, config, model_profile, profile

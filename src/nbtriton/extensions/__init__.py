@@ -31,6 +31,7 @@ ENTRY_POINTS: Mapping[str, Mapping[str, str]] = {
         "remote": "nbtriton.extensions.remote.magics:RemoteMagics",
         "show": "nbtriton.extensions.show.magics:ShowMagics",
         "steps": "nbtriton.extensions.steps.magics:StepMagics",
+        "tuning": "nbtriton.extensions.tuning.magics:TuneMagics",
     },
     "models": {"steps": "nbtriton.extensions.steps:STEPS"},
     "verifiers": {"tritonserver": "nbtriton.extensions.verify:verifier"},
@@ -43,5 +44,6 @@ ENTRY_POINTS: Mapping[str, Mapping[str, str]] = {
         "replay": "nbtriton.extensions.recordings:replay",
         "show": "nbtriton.extensions.show:show",
         "step": "nbtriton.extensions.steps:step",
+        "tune": "nbtriton.extensions.tuning.tuning:tune",
     },
 }

@@ -1,4 +1,4 @@
-"""The magics that measure and predict: a load, a profile, what-if on a simulated server, the best configuration."""
+"""The magics that measure and predict: a load, a profile, what-if on a simulated server."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from nbtriton.lab.perf.settings import (
     SWEEP,
     WINDOWS,
 )
-from nbtriton.lab.simulate.settings import PROFILE, TUNE
+from nbtriton.lab.simulate.settings import PROFILE
 from nbtriton.magics import common
 from nbtriton.options.reading import quoted, unquoted
 from nbtriton.serving.server import server
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 @magics_class
 class MeasureMagics(Magics):
-    """``%triton_perf``, ``%triton_profile``, ``%triton_whatif`` and ``%triton_tune``."""
+    """``%triton_perf``, ``%triton_profile`` and ``%triton_whatif``."""
 
     def __init__(self, shell: Any) -> None:
         super().__init__(shell)
@@ -138,28 +138,3 @@ class MeasureMagics(Magics):
                 hint=f"run %triton_profile {quoted(name)}, or give --profile FILE",
             )
         return run.of(lambda: whatif(profile, name, **given))
-
-    @common.magic()
-    @argument("name", type=unquoted, help="a model or an ensemble")
-    @common.arguments(tuple(TUNE.values()))
-    def triton_tune(self, options: Namespace) -> Any:
-        """Find the best configuration by simulation, and measure the finalists.
-
-        The model is profiled first, unless ``--profile`` is given. The steps of an ensemble are
-        tuned together. At the end the models have their own configuration again; ``apply()`` sets
-        the best one::
-
-            best = %triton_tune double --p99 20ms
-            best.apply()
-            %triton_tune double --minimize instances --request-rate 500 --p99 50ms
-
-        With ``--placement auto`` each step is measured on the host and on each GPU, also on simulated
-        ones, and the cheapest assignment is chosen (``%triton_tune ensemble_all --p99 50ms
-        --placement auto``).
-        """
-        from nbtriton.lab.simulate.tuning import tune
-
-        name, given, run = self._begin(options)
-        if given["profile"] is not None:
-            given["profile"] = common.read_profile(self.shell, given["profile"])
-        return run.of(lambda: tune(server(), name, **given))

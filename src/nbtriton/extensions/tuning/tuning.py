@@ -12,21 +12,21 @@ from typing import TYPE_CHECKING, Any, Unpack
 from nbtriton.common.checks import CALL, NAME, SERVER, check, optional
 from nbtriton.common.errors import InvalidArgumentError, NotFoundError
 from nbtriton.drawing.numbers import measure
+from nbtriton.extensions.tuning.device_profiles import measure_devices
+from nbtriton.extensions.tuning.memory import INSTANCES, InstanceMemory, measure_memory
+from nbtriton.extensions.tuning.options import TUNE, TuneSettings
+from nbtriton.extensions.tuning.placing import PlacementSearch
+from nbtriton.extensions.tuning.search import Candidate, Goal, Search, Space
+from nbtriton.extensions.tuning.tuned import Tuning, flat_options, simulated_text
 from nbtriton.lab.perf.api import perf
 from nbtriton.lab.perf.point import PerfPoint
 from nbtriton.lab.perf.prepare import Data
 from nbtriton.lab.perf.progress import Observer, PerfProgress
 from nbtriton.lab.perf.report import PerfReport
 from nbtriton.lab.perf.sweep import Configurator, SweepPlan, model_tree
-from nbtriton.lab.simulate.device_profiles import measure_devices
-from nbtriton.lab.simulate.memory import INSTANCES, InstanceMemory, measure_memory
 from nbtriton.lab.simulate.model_profile import Profile
-from nbtriton.lab.simulate.placing import PlacementSearch
 from nbtriton.lab.simulate.profiling import profile as measure_profile
-from nbtriton.lab.simulate.search import Candidate, Goal, Search, Space
 from nbtriton.lab.simulate.server import DOUBTFUL
-from nbtriton.lab.simulate.settings import TUNE, TuneSettings
-from nbtriton.lab.simulate.tuned import Tuning, flat_options, simulated_text
 from nbtriton.model.config import ModelConfig
 from nbtriton.options.table import read_settings, signed
 

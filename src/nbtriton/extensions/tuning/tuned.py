@@ -11,9 +11,9 @@ from nbtriton.common.errors import InvalidArgumentError
 from nbtriton.common.packages import needed
 from nbtriton.drawing.numbers import counted, measure
 from nbtriton.drawing.table import Column, compact_html, in_units, table_text
+from nbtriton.extensions.tuning.search import Candidate
 from nbtriton.lab.perf.point import AppliedConfiguration, PerfPoint, describe
 from nbtriton.lab.perf.sweep import Configurator
-from nbtriton.lab.simulate.search import Candidate
 from nbtriton.model.config import ModelConfig
 
 if TYPE_CHECKING:

@@ -15,11 +15,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from nbtriton.common.errors import InvalidArgumentError
+from nbtriton.extensions.tuning.search import LONGEST_S, Candidate, Goal, simulated_point
 from nbtriton.lab.perf.loads import Concurrency, RequestRate
 from nbtriton.lab.perf.point import PerfPoint
 from nbtriton.lab.perf.sweep import SweepPlan
 from nbtriton.lab.simulate.model_profile import ModelProfile, Profile, ServicePoint
-from nbtriton.lab.simulate.search import LONGEST_S, Candidate, Goal, simulated_point
 from nbtriton.lab.simulate.server import Copied, DeviceUse
 from nbtriton.runtime.engine.core.scheduler_settings import ensemble_plan
 

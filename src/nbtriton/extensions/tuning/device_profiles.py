@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from nbtriton.common.errors import InvalidArgumentError, TritonError
+from nbtriton.extensions.tuning.placing import HOST, Copies, Edge, Measured, edges_of
 from nbtriton.lab.perf.data import Request
 from nbtriton.lab.perf.driver import LoadSpec
 from nbtriton.lab.perf.loads import Concurrency
@@ -22,7 +23,6 @@ from nbtriton.lab.perf.sweep import Configurator, model_tree
 from nbtriton.lab.perf.traffic import Repeated
 from nbtriton.lab.simulate.measurements import executions_of, points_of, without_executions
 from nbtriton.lab.simulate.model_profile import ModelProfile, ServicePoint
-from nbtriton.lab.simulate.placing import HOST, Copies, Edge, Measured, edges_of
 from nbtriton.lab.simulate.profile_plan import step_requests
 from nbtriton.lab.simulate.profiling import profile
 from nbtriton.model.config import ModelConfig

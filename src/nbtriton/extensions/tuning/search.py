@@ -12,6 +12,7 @@ from typing import Any
 
 from nbtriton.common.checks import is_whole
 from nbtriton.common.errors import InvalidArgumentError, TritonError
+from nbtriton.extensions.tuning.memory import InstanceMemory
 from nbtriton.lab.perf.loads import MOST_OUTSTANDING, Concurrency, RequestRate, send_times_ns
 from nbtriton.lab.perf.measure import Level, WindowPlan
 from nbtriton.lab.perf.point import PerfPoint
@@ -19,7 +20,6 @@ from nbtriton.lab.perf.prepare import Workload
 from nbtriton.lab.perf.sweep import SweepPlan
 from nbtriton.lab.perf.windows import STABLE_WINDOWS, StabilityRule
 from nbtriton.lab.simulate.experiment import Experiment
-from nbtriton.lab.simulate.memory import InstanceMemory
 from nbtriton.lab.simulate.model_profile import Profile
 from nbtriton.lab.simulate.server import DeviceUse
 from nbtriton.model.config import ModelConfig, normalize
