@@ -357,11 +357,11 @@ def test_any_text_gives_an_ensemble_or_a_config_error(text: str) -> None:
     assert to_dict(config)["ensemble_scheduling"]["step"]
 
 
-def test_the_last_outputs_need_no_name_if_the_model_passes_them_on() -> None:
+def test_the_first_outputs_may_be_named_alone_if_the_model_changes_a_tensor() -> None:
     passing = model(
         "nms",
         {"BOXES": "FP32[-1,4]", "SCORES": "FP32[-1]"},
-        {"BOXES": "FP32[-1,4]", "SCORES": "FP32[-1]"},
+        {"BOXES": "FP32[-1,4]", "KEPT": "INT32[-1]"},
     )
     line = "b = nms(BOXES=x, SCORES=y)"
     config = parse_dataflow(line, name="e", models={"nms": passing})

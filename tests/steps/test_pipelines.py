@@ -161,6 +161,7 @@ def test_the_other_steps_are_the_real_servers(reference, server, tmp_path):
     sent = {
         "resize": ({"IMAGE": image}, {"size": (17, 55)}),
         "crop": ({"IMAGE": image}, {"size": (20, 20)}),
+        "letterbox": ({"IMAGE": image}, {"size": (64, 48)}),
         "nms": ({"BOXES": boxes, "SCORES": scores}, {}),
         "tokenize": ({"TEXT": np.array([["a"], ["b"]], object)}, {"tokenizer": tmp_path / "words.json"}),
         "mel_spectrogram": ({"AUDIO": sound}, {}),

@@ -168,6 +168,20 @@ def test_letterbox_keeps_the_aspect_and_fills_the_rest(run, rng, size):
     assert levels_apart(found, wanted) <= (0 if run.place == "host" else 1)
 
 
+@pytest.mark.parametrize("shape", [(50, 100), (97, 31), (480, 640)])
+def test_letterbox_says_where_a_box_is_in_the_image(run, shape):
+    height, width = shape
+    image = np.zeros((1, *shape, 3), np.uint8)
+    box = np.array([width // 4, height // 5, width // 4 + 24, height // 5 + 20])
+    image[0, box[1] : box[3], box[0] : box[2]] = 255
+    found = run("letterbox", {"IMAGE": image}, size=(320, 320), colour=(0, 0, 0))
+    y, x = np.nonzero(found["IMAGE"][0, ..., 0] > 127)
+    corners = np.array([[x.min(), y.min()], [x.max() + 1, y.max() + 1]])
+    back = (corners - found["OFFSET"][0]) / found["SCALE"][0]
+    pixel = 1 / found["SCALE"][0].min()
+    np.testing.assert_allclose(back.reshape(-1), box, atol=pixel)
+
+
 def test_letterbox_of_a_line_keeps_a_row(run):
     image = np.full((1, 1, 1000, 3), 9, np.uint8)
     found = run("letterbox", {"IMAGE": image}, size=(10, 10), colour=(0, 0, 0))["IMAGE"]

@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import ast
 import json
-import runpy
 import shutil
+import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 from html import escape
+from importlib import import_module
 from pathlib import Path
-from typing import Any, overload
+from typing import Any, NamedTuple, overload
 
-from nbtriton.backends.python import install_pb_utils
 from nbtriton.common.closing import ScratchFolder
 from nbtriton.common.errors import InvalidArgumentError, NotFoundError, TritonError, nearest
 from nbtriton.common.packages import needed
 from nbtriton.extensions.steps.pictures import in_and_out
+from nbtriton.extensions.steps.shared.parameters import read_parameters
 from nbtriton.model.config import ModelConfig, ReadyModel, input_specs, output_specs, parse_pbtxt
 from nbtriton.model.tensors import format_shape
 
@@ -32,8 +33,7 @@ _NAMES = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class Parameter:
+class Parameter(NamedTuple):
     """A parameter of a step, as its ``model.py`` declares it.
 
     Parameters
@@ -87,13 +87,33 @@ class Declaration:
     @cached_property
     def parameters(self) -> Mapping[str, Parameter]:
         """Its parameters, by name."""
-        body = ast.parse(self.file.read_bytes()).body
         (declared,) = (
             ast.literal_eval(node.value)
-            for node in body
+            for node in self._tree.body
             if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "PARAMETERS"
         )
         return {name: Parameter(*parts) for name, parts in declared.items()}
+
+    @cached_property
+    def packages(self) -> set[str]:
+        """The packages that it imports: of what it wraps, and NumPy."""
+        nodes = [node for node in self._tree.body if isinstance(node, ast.Import | ast.ImportFrom)]
+        found = {
+            (getattr(node, "module", None) or alias.name).partition(".")[0]
+            for node in nodes
+            if not getattr(node, "level", 0)
+            for alias in node.names
+        }
+        return found - sys.stdlib_module_names - {"triton_python_backend_utils"}
+
+    @cached_property
+    def laid(self) -> Path:
+        """A copy of its folder with what all steps share, as it is in a model repository."""
+        return _lay(self.folder, _HOME / "shared")
+
+    @cached_property
+    def _tree(self) -> ast.Module:
+        return ast.parse(self.file.read_bytes())
 
     @cached_property
     def config(self) -> ModelConfig:
@@ -124,7 +144,7 @@ class Declaration:
         ]
 
     def check(self, texts: Mapping[str, str]) -> None:
-        """Let the step's own file check its parameters.
+        """Check values of its parameters, and that the packages that it imports are there.
 
         Raises
         ------
@@ -139,13 +159,13 @@ class Declaration:
                     f"the step '{self.name}' has no parameter '{name}'",
                     hint=nearest(name, self.parameters) or "it has none",
                 )
-        install_pb_utils()
         with needed(f"the step '{self.name}'"):
-            module = runpy.run_path(str(self.file))
+            for package in self.packages:
+                import_module(package)
         for name, text in texts.items():
             try:
                 config = {"parameters": {name: {"string_value": text}}}
-                module["read_parameters"](json.dumps(config))
+                read_parameters(json.dumps(config), self.parameters)
             except ValueError:
                 known = self.parameters[name]
                 raise InvalidArgumentError(
@@ -257,13 +277,12 @@ def step(name: str | None = None, **parameters: object) -> Step | Steps:
             )
     config = ModelConfig()
     config.CopyFrom(declared.config)
-    file, files = declared.file, _files(declared, texts)
-    if files:
-        file = _with_files(declared, files)
+    files = _files(declared, texts)
+    folder = _lay(declared.laid, *files.values()) if files else declared.laid
     for key, text in texts.items():
         config.parameters[key].string_value = files[key].name if key in files else text
     defaults = {key: one.default for key, one in declared.parameters.items()}
-    return Step(config, file, name, {**defaults, **texts})
+    return Step(config, folder / "1" / "model.py", name, {**defaults, **texts})
 
 
 @cache
@@ -304,14 +323,18 @@ def _files(declared: Declaration, texts: Mapping[str, str]) -> dict[str, Path]:
 
 @cache
 def _scratch() -> ScratchFolder:
-    """Return the folder of the steps with files, which lasts as long as the process."""
+    """Return the folder of the steps, which lasts as long as the process."""
     return ScratchFolder("nbtriton_steps_")
 
 
-def _with_files(declared: Declaration, files: Mapping[str, Path]) -> Path:
-    """Copy a step's folder, put the files beside its ``model.py``, and return that."""
-    folder = Path(tempfile.mkdtemp(dir=_scratch().path), declared.name)
-    shutil.copytree(declared.folder, folder, ignore=shutil.ignore_patterns("__pycache__"))
-    for file in files.values():
-        shutil.copyfile(file, folder / "1" / file.name)
-    return folder / "1" / "model.py"
+def _lay(folder: Path, *beside: Path) -> Path:
+    """Copy a step's folder, and put files and folders beside its ``model.py``."""
+    ignored = shutil.ignore_patterns("__pycache__")
+    laid = Path(tempfile.mkdtemp(dir=_scratch().path), folder.name)
+    shutil.copytree(folder, laid, ignore=ignored)
+    for one in beside:
+        if one.is_dir():
+            shutil.copytree(one, laid / "1" / one.name, ignore=ignored)
+        else:
+            shutil.copyfile(one, laid / "1" / one.name)
+    return laid

@@ -1,8 +1,8 @@
 """Ensembles written as dataflow lines, such as ``ids, mask = tokenizer(TEXT=excerpt)``.
 
 A line runs one model: keywords name its inputs, the names on the left take its outputs in the
-order of its configuration (``_`` leaves one out; the last ones need no name if the model has inputs of
-their names, which it passes on). A name that no line assigns is an input of the
+order of its configuration (``_`` leaves one out; the first ones may be named alone if the model changes
+a tensor: its first output has the name of an input). A name that no line assigns is an input of the
 ensemble; one that no line uses, or that the caller lists, is an output.
 """
 
@@ -165,10 +165,8 @@ def _read_line(statement: ast.stmt, ensemble: str, models: Mapping[str, ModelCon
     inputs = _inputs(call, model, ensemble, models[model])
     names = _target_names(statement.targets[0])
     known = list(output_specs(models[model]))
-    named = len(known)
-    while named > 1 and known[named - 1] in input_specs(models[model]):
-        named -= 1
-    if not named <= len(names) <= len(known):
+    least = 1 if known[0] in input_specs(models[model]) else len(known)
+    if not least <= len(names) <= len(known):
         _fail(
             statement,
             f"model {model} has {_count(len(known), 'output')}, but the line names "

@@ -1,11 +1,12 @@
 """Follow boxes from frame to frame, a sequence for each stream: ByteTrack (arXiv 2110.06864), SciPy."""
 
-import json
 from collections import OrderedDict
 
 import numpy as np
 import triton_python_backend_utils as pb_utils
 from scipy.optimize import linear_sum_assignment
+
+from .shared.parameters import read_parameters
 
 PARAMETERS = {
     "high": ("0.6", (0.0, 1.0), "score from which a box is strong, and matched first"),
@@ -21,26 +22,6 @@ PARAMETERS = {
 MOTION, MEASUREMENT, FIRST = 0.01, 0.1, 1.0
 # Streams that never say END: the least recently used leave.
 MOST_STREAMS = 4096
-
-
-def read_parameters(config):
-    """Return the values of each of PARAMETERS: what the configuration says, checked, or the default."""
-    given = {key: one["string_value"] for key, one in json.loads(config)["parameters"].items()}
-    if unknown := {key for key in given if key.islower()} - PARAMETERS.keys():
-        raise ValueError(f"unknown parameter '{min(unknown)}', known are {', '.join(PARAMETERS)}")
-    values = {}
-    for name, (default, allowed, _) in PARAMETERS.items():
-        text = given.get(name, default)
-        try:
-            found = [type(allowed[0])(word) for word in text.split(",")] if allowed else [text]
-        except ValueError:
-            found = []
-        words = not allowed or isinstance(allowed[0], str)
-        valid = [x in (allowed or found) if words else allowed[0] <= x <= allowed[1] for x in found]
-        if not all(valid) or len(valid) != len(default.split(",")):
-            raise ValueError(f"{name} is '{text}', allowed is {allowed}, as in '{default}'")
-        values[name] = found
-    return values
 
 
 def overlaps(a, b):
@@ -148,7 +129,7 @@ class Tracks:
 
 class TritonPythonModel:
     def initialize(self, args):
-        self.values = {name: one[0] for name, one in read_parameters(args["model_config"]).items()}
+        self.values = read_parameters(args["model_config"], PARAMETERS)
         self.streams = OrderedDict()
 
     def execute(self, requests):

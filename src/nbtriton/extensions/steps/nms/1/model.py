@@ -1,9 +1,10 @@
 """Keep the best of boxes that overlap, a class at a time: NumPy."""
 
-import json
-
 import numpy as np
 import triton_python_backend_utils as pb_utils
+
+from .shared.parameters import read_parameters
+from .shared.tensors import give
 
 PARAMETERS = {
     "iou_threshold": ("0.5", (0.0, 1.0), "boxes whose overlap is above it are one object"),
@@ -13,30 +14,10 @@ PARAMETERS = {
 NAMES = ("BOXES", "SCORES", "CLASSES")
 
 
-def read_parameters(config):
-    """Return the values of each of PARAMETERS: what the configuration says, checked, or the default."""
-    given = {key: one["string_value"] for key, one in json.loads(config)["parameters"].items()}
-    if unknown := {key for key in given if key.islower()} - PARAMETERS.keys():
-        raise ValueError(f"unknown parameter '{min(unknown)}', known are {', '.join(PARAMETERS)}")
-    values = {}
-    for name, (default, allowed, _) in PARAMETERS.items():
-        text = given.get(name, default)
-        try:
-            found = [type(allowed[0])(word) for word in text.split(",")] if allowed else [text]
-        except ValueError:
-            found = []
-        words = not allowed or isinstance(allowed[0], str)
-        valid = [x in (allowed or found) if words else allowed[0] <= x <= allowed[1] for x in found]
-        if not all(valid) or len(valid) != len(default.split(",")):
-            raise ValueError(f"{name} is '{text}', allowed is {allowed}, as in '{default}'")
-        values[name] = found
-    return values
-
-
 class TritonPythonModel:
     def initialize(self, args):
-        values = read_parameters(args["model_config"])
-        (self.iou,), (self.score,), (self.most,) = (values[name] for name in PARAMETERS)
+        values = read_parameters(args["model_config"], PARAMETERS)
+        self.iou, self.score, self.most = values.values()
 
     def execute(self, requests):
         return [self.respond(request) for request in requests]
@@ -56,8 +37,7 @@ class TritonPythonModel:
         for at, row in enumerate(kept):
             for output, values in zip(outputs, (boxes, scores, classes)):
                 output[at, : len(row)] = values[at, row]
-        made = [pb_utils.Tensor(name, output) for name, output in zip(NAMES, outputs)]
-        return pb_utils.InferenceResponse(made)
+        return give(**dict(zip(NAMES, outputs)))
 
     def keep(self, boxes, scores, classes):
         """Return the indices of one image's boxes that are kept, best first."""

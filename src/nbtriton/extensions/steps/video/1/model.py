@@ -1,7 +1,6 @@
 """Decode a video file, or an HTTP or RTSP address, a response for each frame: PyAV."""
 
 import base64
-import json
 import math
 import os
 import re
@@ -19,6 +18,8 @@ import av
 import numpy as np
 import triton_python_backend_utils as pb_utils
 from av.video.reformatter import VideoReformatter
+
+from .shared.parameters import read_parameters
 
 PARAMETERS = {
     "every": ("1", (1, 100_000), "send each n-th frame"),
@@ -50,26 +51,6 @@ FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
 warnings.filterwarnings(
     "ignore", r"pb_utils\.InferenceResponse", module=re.escape(os.path.splitext(__file__)[0])
 )
-
-
-def read_parameters(config):
-    """Return the values of each of PARAMETERS: what the configuration says, checked, or the default."""
-    given = {key: one["string_value"] for key, one in json.loads(config)["parameters"].items()}
-    if unknown := {key for key in given if key.islower()} - PARAMETERS.keys():
-        raise ValueError(f"unknown parameter '{min(unknown)}', known are {', '.join(PARAMETERS)}")
-    values = {}
-    for name, (default, allowed, _) in PARAMETERS.items():
-        text = given.get(name, default)
-        try:
-            found = [type(allowed[0])(word) for word in text.split(",")] if allowed else [text]
-        except ValueError:
-            found = []
-        words = not allowed or isinstance(allowed[0], str)
-        valid = [x in (allowed or found) if words else allowed[0] <= x <= allowed[1] for x in found]
-        if not all(valid) or len(valid) != len(default.split(",")):
-            raise ValueError(f"{name} is '{text}', allowed is {allowed}, as in '{default}'")
-        values[name] = found
-    return values
 
 
 class RefusedError(Exception):
@@ -376,8 +357,7 @@ class Stream:
 
 class TritonPythonModel:
     def initialize(self, args):
-        values = read_parameters(args["model_config"]).items()
-        self.values = {name: found if len(found) > 1 else found[0] for name, found in values}
+        self.values = read_parameters(args["model_config"], PARAMETERS)
         labels = {"model": args["model_name"], "version": args["model_version"]}
         self.families, counters = [], []
         for name, words in (
