@@ -14,6 +14,19 @@ def most_at_once(batches):
     )
 
 
+def count_at_once(answer, server, resource, *, on_gpus):
+    """Assert that so many of the last four executions ran at once; the question's configuration has to be there."""
+    (group,) = server.config("compute_model_1").instance_group
+    needed = [one.name for one in group.rate_limiter.resources]
+    assert needed == [resource] and bool(group.gpus) == on_gpus, (
+        "`compute_model_1` has another configuration: run the cells of this question, then this one."
+    )
+    batches = nt.lessons.last_batches(server, "compute_model_1", request_count=4, within_ms=30)
+    assert answer == most_at_once(batches), (
+        "The recorder saw another number: the timeline below shows each."
+    )
+
+
 @nt.lessons.exercise(
     example="2",
     solution="4",
@@ -73,14 +86,35 @@ def the_fourth_waits_for(answer, server):
 )
 def at_once_with_resources(answer, server):
     """Three instances, each execution needs 2 of the resource R, and there are 4. How many run at once?"""
-    (group,) = server.config("compute_model_1").instance_group
-    assert group.count == 3 and group.rate_limiter.resources, (
-        "Run the two cells before, then this one."
-    )
-    batches = nt.lessons.last_batches(server, "compute_model_1", request_count=4, within_ms=30)
-    happened = most_at_once(batches)
-    assert answer == happened, "The recorder saw another number: the timeline below shows each."
+    count_at_once(answer, server, "R", on_gpus=False)
     return "An instance without its resources waits like a busy one."
+
+
+@nt.lessons.exercise(
+    example="3",
+    solution="2",
+    hint="A resource that is not global is counted on each device. How many instances has each GPU?",
+    mistakes={
+        "1": "That is for a resource that the GPUs share. Of R each of them has 4.",
+        "4": "A GPU has one instance here, and that runs one execution at a time.",
+    },
+)
+def at_once_on_gpus(answer, server):
+    """Two GPUs with an instance each, an execution takes 4 of R, and each device has 4. How many run at once?"""
+    count_at_once(answer, server, "R", on_gpus=True)
+    return "Each GPU has its own."
+
+
+@nt.lessons.exercise(
+    example="3",
+    solution="1",
+    hint="A global resource exists once in the server.",
+    mistakes={"2": "That is for a resource of each device. LINK is global: there are 4 in all."},
+)
+def at_once_globally(answer, server):
+    """The same two instances, but an execution takes 4 of the global LINK, and there are 4. How many run at once?"""
+    count_at_once(answer, server, "LINK", on_gpus=True)
+    return "The second GPU is idle, and waits for what the first one uses."
 
 
 @nt.lessons.exercise(

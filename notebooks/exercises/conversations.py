@@ -53,6 +53,33 @@ def the_third_begins_with_oldest(answer, server):
 
 
 @nt.lessons.exercise(
+    example="1",
+    solution="6",
+    hint="Does `chat` get the correlation id of the request for the ensemble?",
+    mistakes={
+        "2": "The ensemble passes the correlation id and the flags on to each of its steps: `chat` remembers.",
+        "4": "The second text has words, too.",
+    },
+)
+def said_through_an_ensemble(answer, server):
+    """A conversation says "hello how are you", then "fine thanks", to the ensemble `listener`. What is its second answer?
+
+    (The check sends both.)
+    """
+    assert server.is_ready("listener"), "Run the cells above first."
+    for number, text in enumerate(("hello how are you", "fine thanks")):
+        said = server.infer(
+            "listener",
+            {"TEXT": [[text]]},
+            sequence_id=9,
+            sequence_start=number == 0,
+            sequence_end=number == 1,
+        )
+    assert answer == said["SO_FAR"].item(), "The model counted another number."
+    return "Four words and two: the ensemble itself keeps nothing, its step does."
+
+
+@nt.lessons.exercise(
     solution="""
         %%triton_config chat
         name: "chat"

@@ -144,6 +144,29 @@ def in_which_order(answer, server):
 
 
 @nt.lessons.exercise(
+    example="[1, 1]",
+    solution="[0, 1]",
+    hint="The short one has ended long before the long one. May its answer leave?",
+    mistakes={"[1, 0]": "That is without preserve_ordering: whoever has ended answers."},
+)
+def answers_in_order(answer, server):
+    """A request (0) of 80 ms and one (1) of 20 ms run at once on two instances, with preserve_ordering.
+
+    In which order are they answered?
+    """
+    assert server.config("slow").dynamic_batching.preserve_ordering, (
+        "`slow` has another configuration now: run the cell with your answer again."
+    )
+    nt.lessons.last_batches(server, "slow", request_count=2, within_ms=15, took_ms=(80, 20))
+    newest = sorted(server.requests("slow"), key=lambda one: one.arrival_ns)[-2:]
+    first, second = newest
+    happened = [0, 1] if first.answered_ns <= second.answered_ns else [1, 0]
+    assert answer == happened, "The recorder saw another order: the picture below shows it."
+    held_ms = (second.answered_ns - second.batch.end_ns) / 1e6
+    return f"The answer of the short one was ready, and was held back for {held_ms:.0f} ms."
+
+
+@nt.lessons.exercise(
     solution="""
         %%triton_config slow
         name: "slow"

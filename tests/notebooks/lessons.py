@@ -103,7 +103,7 @@ class Lesson:
 
     @property
     def last(self) -> dict[str, Any]:
-        return json.loads(stream(self.notebook.cells[-1]))
+        return json.loads(stream(self.notebook.cells[-1]).splitlines()[-1])
 
     def find(self, text: str) -> Any:
         return next(cell for cell in self.code_cells if text in cell.source)
