@@ -25,7 +25,7 @@ def test_a_table_for_terminals_has_a_caption_and_units(golden):
     ("name", "column"),
     [
         ("p99_ms", Column("p99", "ms")),
-        ("max_queue_delay_us", Column("max queue delay", "µs")),
+        ("max_queue_delay_us", Column("max queue delay", "µs", setting=True)),
         ("infer_per_s", Column("throughput", "infer/s")),
         ("requests_per_s", Column("requests", "1/s")),
         ("status", Column("status")),

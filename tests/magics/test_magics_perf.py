@@ -188,7 +188,7 @@ def test_a_long_run_is_live_and_then_the_report_in_its_place(page):
     live, rest, batches = ran.shown
     assert 'class="nbt-place' in live["text/html"]
     assert "<svg" in rest["text/html"]
-    assert "nbt-place" not in rest["text/html"]
+    assert 'class="nbt-place' not in rest["text/html"]
     assert 'data-role="batch"' in batches["text/html"]
 
 

@@ -627,6 +627,6 @@ def test_a_narrow_page_clips_nothing(open_view, views, name):
     page = open_view(views[name], width=420)
     svg = page.locator(f".nbt-{name} svg").bounding_box()
     # Pictures keep the size of their text, and are moved sideways.
-    scrolls = page.locator(".nbt-root").evaluate("e => e.scrollWidth > e.clientWidth")
+    scrolls = page.locator("#w > .nbt-root").evaluate("e => e.scrollWidth > e.clientWidth")
     assert svg["x"] + svg["width"] <= 420 or scrolls
     assert page.evaluate("document.documentElement.scrollWidth") <= 420

@@ -38,6 +38,8 @@ class Point:
         Of each window that counts.
     details : tuple of (str, str)
         Its configuration.
+    key : str
+        Links it to its row of a table; by default its series and load do.
     """
 
     load: float
@@ -46,6 +48,7 @@ class Point:
     outcome: str = "stable"
     throughputs: tuple[float, ...] = ()
     details: tuple[tuple[str, str], ...] = ()
+    key: str = ""
 
     @property
     def stable(self) -> bool:
@@ -82,6 +85,10 @@ class Series:
     def drawn(self) -> tuple[Point, ...]:
         """The points with a latency, by load."""
         return tuple(sorted((p for p in self.points if p.latency_ms), key=lambda p: p.load))
+
+    def key(self, point: Point) -> str:
+        """What the marks of a point and its rows of tables have in common."""
+        return point.key or f"{self.label} {point.load:g}"
 
 
 def highest(

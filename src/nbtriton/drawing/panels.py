@@ -152,17 +152,14 @@ def _legend(
             x, y = 20.0, y + 19
         role = SERIES_ROLES[at % len(SERIES_ROLES)]
         dash = "4 3" if one.predicted else None
-        parts.append(
-            shape(
-                "path",
-                d=f"M{x} {y - 4}h18",
-                stroke_width=2,
-                stroke_dasharray=dash,
-                **ink(None, role),
-            )
-        )
-        parts.append(_marker(at, x + 9, y - 4, role, hollow=one.predicted))
-        parts.append(text(x + 24, y, label, 12, "fg"))
+        entry = (
+            # Where a pointer may be: also between the letters.
+            shape("rect", x=x - 4, y=y - 13, width=wide + 8, height=18, rx=4, fill="transparent"),
+            shape("path", d=f"M{x} {y - 4}h18", stroke_width=2, stroke_dasharray=dash, **ink(None, role)),
+            _marker(at, x + 9, y - 4, role, hollow=one.predicted),
+            text(x + 24, y, label, 12, "fg"),
+        )  # fmt: skip
+        parts.append(shape("g", *entry, class_="nbt-legend", data_series=one.label))
         x += wide + 20
     return parts, y + 14
 
@@ -222,10 +219,16 @@ class _Picture:
         for latency, height in zip((False, True), tall, strict=True):
             top = y + _CAPTION
             panel = _Panel(group, latency, x + _LEFT, x + width - _RIGHT, top, top + height)
-            parts.append(self._caption(panel, x + 2, y + 11, width - 4, small=titled))
-            parts += self._axes(panel, few=titled)
-            parts += [self._line(panel, one) for one in group]
-            parts += self._winner(panel)
+            drawn = [
+                self._caption(panel, x + 2, y + 11, width - 4, small=titled),
+                *self._axes(panel, few=titled),
+                *(self._line(panel, one) for one in group),
+                *self._winner(panel),
+            ]
+            box = " ".join(
+                f"{end:.1f}" for end in (panel.left, top, panel.right, panel.bottom)
+            )  # where the crosshair is
+            parts.append(shape("g", *drawn, class_="nbt-panel", data_box=box))
             y += height + _CAPTION + _AXIS
         return shape("g", *parts, class_="nbt-panels")
 
@@ -306,7 +309,7 @@ class _Picture:
     def _loads(self, panel: _Panel) -> list[Shape]:
         """Write the loads that fit below the axis, always including the highest."""
         left, right, bottom = panel.left, panel.right, panel.bottom
-        parts = [shape("path", d=f"M{left:.1f} {bottom:.1f}H{right:.1f}", **ink(None, "muted"))]
+        parts: list[Shape] = []
         free = math.inf
         for load in reversed(self.limits.loads):
             at, label = self._x(load, panel), plain(load)
@@ -315,7 +318,8 @@ class _Picture:
                 parts.append(shape("path", d=f"M{at:.1f} {bottom:.1f}v4", **ink(None, "muted")))
                 parts.append(text(at, bottom + 15, label, _SMALL, "muted", "middle"))
                 free = at - half
-        return parts
+        line = shape("path", d=f"M{left:.1f} {bottom:.1f}H{right:.1f}", **ink(None, "muted"))
+        return [line, shape("g", *parts, class_="nbt-loads")]
 
     def _line(self, panel: _Panel, one: Series) -> Shape:
         number = self.roles[one.name]
@@ -349,7 +353,12 @@ class _Picture:
                 (x - 6, min(y, *(ends or (y,))) - 6, x + 6, max(y, *(ends or (y,))) + 6)
             )
             cls = "nbt-point" if point.stable else "nbt-point nbt-hollow"
-            marks.append(shape("g", *parts, class_=cls, data_load=plain(point.load)))
+            marks.append(
+                shape(
+                    "g", *parts, class_=cls, data_load=plain(point.load), data_at=f"{x:.1f} {y:.1f}",
+                    data_point=one.key(point),
+                )
+            )  # fmt: skip
         return shape("g", line, *marks, class_="nbt-series", data_series=one.label)
 
     @property
@@ -373,6 +382,7 @@ class _Picture:
                 r=9,
                 stroke_width=1.6,
                 stroke_dasharray=None if top.best else "3 3",
+                data_ring=one.key(point),
                 **ink(None, "fg", "nbt-best" if top.best else "nbt-highest"),
             )
         ]

@@ -34,10 +34,11 @@ _HAIR = "1px solid rgba(128,128,128,.22)"
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """The head of a column: its name and its unit."""
+    """The head of a column: its name, its unit, and whether that is the one in which a person sets it."""
 
     label: str
     unit: str = ""
+    setting: bool = False
 
     @classmethod
     def of(cls, name: str) -> Column:
@@ -46,24 +47,27 @@ class Column:
             return cls("throughput", "infer/s")
         for ending, unit in _UNITS:
             if name.endswith(ending) and name != ending:
-                return cls(name.removesuffix(ending).replace("_", " "), unit)
+                words = name.removesuffix(ending).replace("_", " ")
+                return cls(words, unit, words.endswith("max queue delay"))
         return cls(name.replace("_", " "))
 
 
 def in_units(
     columns: Sequence[Column], rows: Sequence[Sequence[object]]
 ) -> tuple[list[Column], list[list[object]]]:
-    """Convert columns of microseconds to milliseconds if their longest time is 1 ms or more."""
+    """Convert all columns of microseconds to milliseconds if the longest of their times is 1 ms or more."""
     columns, cells = list(columns), [list(row) for row in rows]
-    for at, column in enumerate(columns):
-        times = [row[at] for row in cells if isinstance(row[at], int | float)]
-        finite = [float(time) for time in times if math.isfinite(time)]  # type: ignore[arg-type]
-        if column.unit != "µs" or max(finite, default=0.0) < _MS_FROM_US:
-            continue
-        columns[at] = Column(column.label, "ms")
+    us = [at for at, one in enumerate(columns) if one.unit == "µs" and not one.setting]
+    times = [row[at] for row in cells for at in us]
+    known = [time for time in times if isinstance(time, int | float) and math.isfinite(time)]
+    if max(known, default=0.0) < _MS_FROM_US:
+        return columns, cells
+    for at in us:
+        columns[at] = Column(columns[at].label, "ms")
         for row in cells:
             value = row[at]
-            row[at] = value / _MS_FROM_US if isinstance(value, int | float) else value
+            # To the microsecond: what is far shorter than its neighbours needs no third digit.
+            row[at] = round(value / _MS_FROM_US, 3) if isinstance(value, int | float) else value
     return columns, cells
 
 
@@ -96,6 +100,7 @@ def table_html(
     cls: str = "nbt-table",
     font_px: float | None = None,
     padding_px: int = 10,
+    keys: Sequence[str] = (),
 ) -> str:
     """Write a table as HTML that takes its colours from the page.
 
@@ -111,6 +116,8 @@ def table_html(
         The page's own if not given.
     padding_px : int
         At the left and the right of each cell.
+    keys : sequence of str, optional
+        Link the rows to the points of a chart.
     """
     heads = heads_of(columns)
     cells, numeric = cells_of(rows), _numeric(len(columns), rows)
@@ -128,7 +135,7 @@ def table_html(
     for head, right, sentence in zip(heads, numeric, sentences, strict=True):
         least = f"min-width:{width_em}em;" if sentence else ""
         unit = (
-            f'<br><span style="font-weight:400;opacity:.8">{escape(head.unit)}</span>'
+            f' <br><span style="font-weight:400;opacity:.8">{escape(head.unit)}</span>'
             if head.unit
             else ""
         )
@@ -137,8 +144,8 @@ def table_html(
             f'border-bottom:{_RULE}">{escape(head.label)}{unit}</th>'
         )
     parts.append("</tr></thead><tbody>")
-    for row in cells:
-        parts.append("<tr>")
+    for at, row in enumerate(cells):
+        parts.append(f'<tr data-point="{escape(keys[at])}">' if keys else "<tr>")
         parts.extend(
             f'<td style="{_align(right)}padding:3px {padding_px}px;border-bottom:{_HAIR}">{_breakable(cell)}</td>'
             for cell, right in zip(row, numeric, strict=True)
@@ -241,6 +248,7 @@ def compact_html(
     *,
     caption: str = "",
     rest: bool = True,
+    keys: Sequence[str] = (),
 ) -> str:
     """Write a table that fits into 540 pixels, with the whole table folded below it.
 
@@ -253,16 +261,20 @@ def compact_html(
     caption : str, optional
     rest : bool
         Whether the whole table follows when columns are left out.
+    keys : sequence of str, optional
+        As in `table_html`.
     """
     at = _chosen_columns(columns, rows, importance, _ROOM_PX, _width_px)
     some, fewer = [columns[i] for i in at], [[row[i] for i in at] for row in rows]
-    html = table_html(some, fewer, caption=caption, font_px=_FONT_PX, padding_px=_PADDING_PX)
+    html = table_html(
+        some, fewer, caption=caption, font_px=_FONT_PX, padding_px=_PADDING_PX, keys=keys
+    )
     if len(at) == len(columns) or not rest:
         return f'<div style="overflow-x:auto">{html}</div>'
     return (
         f'<div style="overflow-x:auto">{html}</div><details style="margin-top:4px">'
         f"<summary>all {len(columns)} columns</summary>"
-        f'<div style="overflow-x:auto">{table_html(columns, rows)}</div></details>'
+        f'<div style="overflow-x:auto">{table_html(columns, rows, keys=keys)}</div></details>'
     )
 
 

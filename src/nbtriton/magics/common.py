@@ -200,6 +200,12 @@ def read_profile(shell: Any, given: str) -> Any:
 
 
 _ON_SCREEN = "nbtriton.widgets.show", "Shown"
+# Reports with charts, which a page brings to life.
+_CHARTS = (
+    ("nbtriton.lab.perf.report", "PerfReport"),
+    ("nbtriton.lab.simulate.tuned", "Tuning"),
+    ("nbtriton.widgets.plots", "PlotView"),
+)
 
 
 class Views:
@@ -229,15 +235,31 @@ class Views:
             end()
 
     def register(self, shell: InteractiveShell) -> None:
-        """Keep a shell from showing a view again as the value of its cell; nothing is imported."""
+        """Keep a shell from showing a view again as the value of its cell, and bring charts to life; nothing is imported."""
         shell.display_formatter.ipython_display_formatter.for_type_by_name(*_ON_SCREEN, _nothing)
+        for kind in _CHARTS:
+            shell.display_formatter.mimebundle_formatter.for_type_by_name(*kind, _alive)
 
     def unregister(self, shell: InteractiveShell) -> None:
         """Undo `register`."""
         shell.display_formatter.ipython_display_formatter.pop(".".join(_ON_SCREEN), None)
+        for kind in _CHARTS:
+            shell.display_formatter.mimebundle_formatter.pop(".".join(kind), None)
 
 
 views = Views()
+
+
+def _alive(report: Any, **_options: object) -> dict[str, Any]:
+    """Return the forms of a report; its chart has what a page asks for."""
+    from nbtriton.widgets.show import live_wanted
+
+    bundle: dict[str, Any] = report._repr_mimebundle_()
+    if live_wanted():
+        from nbtriton.widgets.living import living_charts
+
+        bundle["text/html"] = living_charts().marked(report, bundle["text/html"])
+    return bundle
 
 
 def _nothing(value: object) -> None:

@@ -20,10 +20,14 @@ from nbtriton.lab.perf.report import PerfReport
 from nbtriton.magics.common import read_options
 from nbtriton.runtime.engine.interrupts import interrupts_deferred
 from nbtriton.widgets.curve import CurveView
+from nbtriton.widgets.living import living_charts
 from nbtriton.widgets.show import Shown, display, show_live
+from nbtriton.widgets.timeline import timeline_picture
 
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
+
+    from nbtriton.lab.explain.timeline import Timeline
 
 # A shorter run is not shown live. It ends before the second report, which comes after 0.25 s.
 _SHOW_AFTER_S = 0.2
@@ -62,6 +66,9 @@ class LiveRun:
         self._report: Shows | None = None
         self._view: CurveView | None = None
         self._shown: Shown | None = None
+        # The newest batches when each level ended, by its place in the report.
+        self._batches: dict[int, Timeline] = {}
+        self._read: Callable[[], Timeline | None] | None = None
 
     @classmethod
     def begin(cls, shell: InteractiveShell, model: str, given: dict[str, Any]) -> LiveRun:
@@ -73,20 +80,16 @@ class LiveRun:
         given["observer"] = run.observe
         return run
 
-    def of(
-        self, measure: Callable[[], Result], beneath: Callable[[], object] | None = None
-    ) -> Result:
-        """Measure; the report replaces the live view.
+    def reads(self, newest_batches: Callable[[], Timeline | None]) -> None:
+        """Keep the newest batches of each level from now on: its point on the page opens them."""
+        self._read = newest_batches
 
-        Parameters
-        ----------
-        measure : callable
-        beneath : callable, optional
-            Makes a picture, or None, that a page shows beneath a report that replaced a live view.
-        """
+    def of(self, measure: Callable[[], Result]) -> Result:
+        """Measure; the report replaces the live view, with the newest batches beneath it."""
         waited = False
         try:
             self._report = found = measure()
+            self._keep_batches(self._report)
         finally:
             with interrupts_deferred():
                 with self._lock:
@@ -100,9 +103,8 @@ class LiveRun:
             display(found)
         if waited or self._shown is not None:
             _not_again(self._shell, found)
-        picture = beneath() if beneath is not None and self._shown is not None else None
-        if picture is not None:
-            display(picture)
+        if self._shown is not None and self._batches:
+            display(timeline_picture(self._batches[max(self._batches)]))
         return found
 
     def in_background(self, start: Callable[[], PerfRun]) -> PerfRun:
@@ -126,8 +128,23 @@ class LiveRun:
         # A failed run leaves the drawing; its handle raises the error.
         if run.exception() is None:
             self._report = run.result()
+            self._keep_batches(self._report)
         if self._shown is not None:
             self._shown.stop()
+
+    def _keep_batches(self, report: object) -> None:
+        points = getattr(report, "points", ())
+        if self._shown is not None and points:
+            self._read_batches(len(points))
+            living_charts().keep(report, self._batches)
+
+    def _read_batches(self, ended: int) -> None:
+        """Read what the level that has just ended leaves, once."""
+        if self._read is None or not ended or ended - 1 in self._batches:
+            return
+        timeline = self._read()
+        if timeline is not None:
+            self._batches[ended - 1] = timeline
 
     def observe(self, progress: PerfProgress) -> None:
         """Show the progress of the measurement; called on its thread."""
@@ -148,6 +165,7 @@ class LiveRun:
                 target_ms=progress.target_ms,
             )
             self._view.show_progress(*progress_line(progress))
+        self._read_batches(len(progress.points))
         if self._view.stop_requested.is_set():
             self._stop_here()
 

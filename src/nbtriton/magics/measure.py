@@ -74,19 +74,15 @@ class MeasureMagics(Magics):
         """
         from nbtriton.lab.explain.timeline import read_newest_batches
         from nbtriton.lab.perf.api import PerfRun, perf
-        from nbtriton.widgets.timeline import timeline_picture
 
         name, given, run = self._begin(options)
         background = given.pop("bg")
         target = None if given["url"] is not None else server()
+        if target is not None:
+            run.reads(lambda: read_newest_batches(target, name))
         if background:
             return run.in_background(lambda: PerfRun(target, name, **given))
-
-        def newest_batches() -> object:
-            timeline = None if target is None else read_newest_batches(target, name)
-            return timeline and timeline_picture(timeline)
-
-        return run.of(lambda: perf(target, name, **given), newest_batches)
+        return run.of(lambda: perf(target, name, **given))
 
     @common.magic()
     @argument("name", type=unquoted, help="a model or an ensemble")

@@ -34,8 +34,8 @@ class CurveView(LiveView):
         Set when the button is pressed.
     """
 
-    _esm = asset("curve.js")
-    _css = asset("curve.css")
+    _esm = asset("curve.js", "chart.js")
+    _css = asset("curve.css", "chart.css")
 
     scenes: Any = traitlets.List().tag(sync=True)
     finding = traitlets.Unicode("").tag(sync=True)

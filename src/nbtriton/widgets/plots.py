@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from nbtriton.common.errors import InvalidArgumentError
 from nbtriton.drawing.curve import Series
+from nbtriton.drawing.living import living_page
 from nbtriton.lab.perf import curves
 from nbtriton.widgets.static import StaticView, curve_rows, curve_view
 
@@ -41,6 +42,8 @@ class PlotView(StaticView):
             columns, rows = curve_rows(self.series)
             with path.open("w", newline="", encoding="utf-8") as file:
                 csv.writer(file, lineterminator="\n").writerows([columns, *rows])
+        elif path.suffix == ".html":
+            path.write_text(living_page(self.title, self.html), encoding="utf-8")
         else:
             StaticView.save(self, path)
         return path

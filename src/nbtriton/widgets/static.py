@@ -98,9 +98,10 @@ def curve_view(
     words = "\n".join(dict.fromkeys((finding, curve_text(series, title=title))))
     if not any(one.drawn for one in series):
         return StaticView(f'<p class="nbt-curve nbt-static">{escape(finding)}</p>', finding)
-    table = table_html(*curve_rows(series), cls="nbt-curve-table")
+    keys = [one.key(point) for one in series for point in one.points]
+    table = table_html(*curve_rows(series), cls="nbt-curve-table", keys=keys)
     html = (
-        f'<div class="nbt-curve nbt-static">{fitting(scenes)}'
+        f'<div class="nbt-curve nbt-static nbt-chart" data-name="{escape(title)}">{fitting(scenes)}'
         f"<details><summary>the numbers as a table</summary>{table}</details></div>"
     )
     return StaticView(html, words, to_svg(scenes[-1]))

@@ -33,11 +33,11 @@ _LOOK_S = 0.5
 _BEAT_S = 1.0
 
 
-def asset(name: str | Path) -> str:
-    """Return the shared front-end code followed by that of one widget: a file of this folder, or a path."""
+def asset(name: str | Path, *parts: str) -> str:
+    """Return the shared front-end code, further parts, and that of one widget: a file of this folder, or a path."""
     own = _HERE / name
-    shared = _HERE / f"shared{own.suffix}"
-    return shared.read_text(encoding="utf-8") + own.read_text(encoding="utf-8")
+    files = (_HERE / f"shared{own.suffix}", *(_HERE / part for part in parts), own)
+    return "\n".join(file.read_text(encoding="utf-8") for file in files)
 
 
 def movement_of(server: Any, now_s: float, names: Collection[str] = ()) -> Hashable:

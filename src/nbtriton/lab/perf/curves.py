@@ -45,16 +45,18 @@ def series_of(report: Curves) -> tuple[Series, ...]:
         if any(point.configuration[key] != other.configuration.get(key) for other in measured)
     }
     sizes = len({point.batch_size for point in measured}) > 1
-    groups: dict[str, list[PerfPoint]] = {}
-    for point in measured:
+    groups: dict[str, list[tuple[str, PerfPoint]]] = {}
+    for at, point in enumerate(report.points):
+        if not point.request_count:
+            continue
         options = {key: value for key, value in point.configuration.items() if key in varying}
         name = describe("", options, point.batch_size if sizes else 1) or report.model
-        groups.setdefault(name, []).append(point)
+        groups.setdefault(name, []).append((str(at), point))
     return tuple(
         Series(
             name=name,
-            points=tuple(map(_point, points)),
-            load_name=COLUMNS.get(points[0].mode, "requests/s").replace("_", " "),
+            points=tuple(_point(key, point) for key, point in points),
+            load_name=COLUMNS.get(points[0][1].mode, "requests/s").replace("_", " "),
             predicted=report.simulated,
             quick=report.quick,
         )
@@ -86,7 +88,8 @@ def overlay(reports: Sequence[tuple[str, Curves]]) -> tuple[Series, ...]:
             if (label, one.predicted) in names:
                 label = f"{label} [{index}]"
             names.add((label, one.predicted))
-            curves.append(replace(one, name=label))
+            points = tuple(replace(point, key=f"{index}.{point.key}") for point in one.points)
+            curves.append(replace(one, name=label, points=points))
     return tuple(curves)
 
 
@@ -178,7 +181,7 @@ def save_png(
     figure.savefig(path, dpi=200)
 
 
-def _point(point: PerfPoint) -> Point:
+def _point(key: str, point: PerfPoint) -> Point:
     details = [(key, str(option_text(value))) for key, value in point.configuration.items()]
     if point.batch_size != 1:
         details.append(("batch_size", str(point.batch_size)))
@@ -186,7 +189,7 @@ def _point(point: PerfPoint) -> Point:
         details.append(("mean batch", f"{point.mean_batch_size:.3g}"))
     return Point(
         point.value, point.infer_per_s, _latency_ms(point), point.outcome, point.throughputs,
-        tuple(details),
+        tuple(details), key,
     )  # fmt: skip
 
 

@@ -8,13 +8,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
-from nbtriton.common.errors import InvalidArgumentError
+from nbtriton.common.errors import InvalidArgumentError, TritonError
 from nbtriton.drawing.numbers import measure
 from nbtriton.lab.perf.breakdown import ServerBreakdown
 from nbtriton.lab.perf.placement import show_placement
-from nbtriton.lab.perf.sweep import Configuration, Configurator
+from nbtriton.lab.perf.sweep import Configuration, Configurator, SweepPlan, model_tree
 from nbtriton.lab.perf.windows import Outcome, StreamSummary
 from nbtriton.model.config import ModelConfig, format_pbtxt
+from nbtriton.options.reading import quoted
 
 if TYPE_CHECKING:
     from nbtriton.serving.server import Server
@@ -294,6 +295,14 @@ class AppliedConfiguration:
         return self.config_pbtxt
 
 
+def config_cells(configs: Mapping[str, ModelConfig]) -> str:
+    """Return the cells that set the configurations of models."""
+    return "\n".join(
+        f"%%triton_config {quoted(name)}\n{format_pbtxt(config)}"
+        for name, config in configs.items()
+    )
+
+
 class PointSource:
     """The model of a point, and a weak reference to its server.
 
@@ -338,6 +347,21 @@ class PointSource:
         configurator = Configurator(target, self.model, [configuration], self.sweep_models)
         configurator.apply(configuration)
         return AppliedConfiguration({name: target.config(name) for name in configurator.models})
+
+    def cells(self, configuration: Configuration) -> str:
+        """Return the cells that set a configuration: of what it changes, or of the model if that is nothing.
+
+        Empty where the server or the model no longer exists.
+        """
+        if self.server is None:
+            return ""
+        try:
+            plan = SweepPlan(*model_tree(self.server, self.model))
+            target = plan.target(configuration)
+        except TritonError:
+            return ""
+        changed = {name: one for name, one in target.items() if one != plan.originals[name]}
+        return config_cells(changed or {self.model: target[self.model]})
 
     # A copied or pickled report is plain data.
     def __reduce__(self) -> tuple[Any, ...]:

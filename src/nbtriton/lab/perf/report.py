@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from nbtriton.common.errors import InvalidArgumentError, NotFoundError, nearest
 from nbtriton.common.packages import needed
 from nbtriton.drawing.curve import curve_finding, highest
+from nbtriton.drawing.living import living_page
 from nbtriton.drawing.numbers import counted, measure
 from nbtriton.drawing.panels import curve_scenes
 from nbtriton.drawing.scene import Shape, fitting, to_svg
@@ -41,7 +42,7 @@ _TABLE: Mapping[str, Column] = {
     "instances": Column("instances"),
     "max_batch_size": Column("max batch"),
     "dynamic_batching": Column("dynamic batching"),
-    "max_queue_delay_us": Column("max queue delay", "µs"),
+    "max_queue_delay_us": Column.of("max_queue_delay_us"),
     "preferred": Column("preferred"),
     "isolation": Column("isolation"),
     "placement": Column("placement"),
@@ -124,11 +125,13 @@ def text(report: PerfReport) -> str:
 def html(report: PerfReport) -> str:
     """Format the report as HTML: the curve, the table, the notes."""
     columns, rows, first = _table(report)
-    parts = [f'<div class="nbt-perf"><p>{escape(report.headline)}</p>']
+    data = f'data-name="{escape(report.model)}" data-cells="{escape(json.dumps(_cells(report)))}"'
+    parts = [f'<div class="nbt-perf nbt-chart" {data}><p>{escape(report.headline)}</p>']
     if rows:
         # The picture begins with the finding.
         picture = fitting(_scenes(report)) if series_of(report) else f"<p>{finding_of(report)}</p>"
-        parts += [picture, compact_html(columns, rows, first)]
+        keys = [str(at) for at in range(len(rows))]
+        parts += [picture, compact_html(columns, rows, first, keys=keys)]
     notes = _notes(report)
     if notes:
         items = "".join(f"<li>{escape(note)}</li>" for note in notes)
@@ -141,7 +144,8 @@ def _save(report: PerfReport, path: Path) -> None:
     """Write the report in the format of the file name's ending."""
     match path.suffix.lower():
         case ".html":
-            path.write_text(_page(report), encoding="utf-8")
+            page = living_page(f"{report.model}: performance", html(report))
+            path.write_text(page, encoding="utf-8")
         case ".svg":
             path.write_text(svg(report), encoding="utf-8")
         case ".png":
@@ -305,15 +309,18 @@ def disturbance_of(environment: Mapping[str, Any]) -> str:
     return disturbance(environment.get("other_programs_cores"), environment.get("cpus") or 1)
 
 
-def _page(report: PerfReport) -> str:
-    return (
-        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
-        f"<title>{escape(report.model)}: performance</title>"
-        "<style>:root{color-scheme:light dark}"
-        "body{font:14px/1.4 system-ui,sans-serif;margin:2em auto;max-width:75em;padding:0 1em;"
-        "color:CanvasText;background:Canvas}svg{max-width:100%;height:auto}</style></head>"
-        f"<body>{html(report)}</body></html>\n"
-    )
+def _cells(report: PerfReport) -> dict[str, str]:
+    """Return the cells that set the configuration of each point, the best one first; equal ones once."""
+    points = {str(at): point for at, point in enumerate(report.points) if point.request_count}
+    if report.points and points:
+        best = report.best()
+        points = dict(sorted(points.items(), key=lambda item: item[1] is not best))
+    cells: dict[str, str] = {}
+    for key, point in points.items():
+        cell = "" if point.source is None else point.source.cells(point.configuration)
+        if cell and cell not in cells.values():
+            cells[key] = cell
+    return cells
 
 
 def _plain(value: Any) -> Any:
@@ -487,7 +494,8 @@ class PerfReport:
     def save(self, path: str | Path) -> None:
         """Write the report as ``.html``, ``.svg``, ``.png``, ``.csv`` or ``.json``, by its suffix.
 
-        A PNG file is drawn by matplotlib.
+        The HTML file needs nothing else: its chart answers to pointer and keys as in the notebook. A PNG file
+        is drawn by matplotlib.
 
         Examples
         --------

@@ -1,0 +1,31 @@
+/** By the kernel that drew a chart, who asks it: a page may have charts of several.
+ * @type {Map<string, Model>} */
+const kernels = ((/** @type {any} */ (globalThis)).nbtKernels ??= new Map());
+
+/** @type {Ask} */
+function askKernel(chart, point, show) {
+  const model = kernels.get(chart.split("/")[0]);
+  if (!model) return;
+  const onReply = (/** @type {any} */ reply) => {
+    if (reply.chart !== chart || reply.point !== point) return;
+    model.off("msg:custom", onReply);
+    show(reply.scene);
+  };
+  model.on("msg:custom", onReply);
+  if (!send(model, { kind: "batches", chart, point })) model.off("msg:custom", onReply);
+}
+
+export default {
+  /** @param {{model: Model}} context */
+  initialize({ model }) {
+    kernels.set(model.get("place"), model);
+    const look = () => enlivenAll(document, askKernel);
+    look();
+    // A cell may show a chart any time, and a page may make it anew.
+    const timer = setInterval(look, 300);
+    return () => {
+      clearInterval(timer);
+      kernels.delete(model.get("place"));
+    };
+  },
+};

@@ -1,0 +1,61 @@
+"""The charts of reports on a page: one script brings all of them to life."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from functools import cache
+from typing import Any
+
+from nbtriton.drawing.scene import to_json
+from nbtriton.drawing.timeline import timeline_scenes
+from nbtriton.lab.explain.timeline import Timeline
+from nbtriton.widgets.view import LiveView, asset
+
+# Reports whose batches are kept.
+_REPORTS = 8
+
+
+class LivingCharts(LiveView):
+    """What a kernel has once, however many charts it shows: the page's script, and the batches of their points.
+
+    The charts themselves are the static HTML of reports, which is what a notebook keeps.
+    """
+
+    _esm = asset("living.js", "chart.js")
+    _css = asset("chart.css")
+
+    def __init__(self, **options: Any) -> None:
+        self._batches: deque[tuple[str, object, Mapping[int, Timeline]]] = deque(maxlen=_REPORTS)
+        self._kept = 0
+        super().__init__(**options)
+
+    def keep(self, report: object, batches: Mapping[int, Timeline]) -> None:
+        """Keep the batches that were recorded at points of a report, by their places in it."""
+        self._kept += 1
+        self._batches.append((f"{self.place}/{self._kept}", report, batches))
+
+    def marked(self, report: object, html: str) -> str:
+        """Return the HTML of a report, with the mark under which its batches are kept."""
+        for mark, one, _ in self._batches:
+            if one is report:
+                return f'<div data-batches="{mark}">{html}</div>'
+        return html
+
+    def _handle_command(self, content: dict[str, Any]) -> None:
+        if content.get("kind") != "batches":
+            return
+        chart, point = str(content.get("chart")), str(content.get("point"))
+        for mark, _, batches in self._batches:
+            if mark == chart and point.isdecimal() and int(point) in batches:
+                shown = batches[int(point)]
+                scene, _ = timeline_scenes(
+                    shown.models, span_ms=shown.span_ms, finding=shown.finding
+                )
+                self.send({"chart": chart, "point": point, "scene": to_json(scene)})
+
+
+@cache
+def living_charts() -> LivingCharts:
+    """Return the one of this kernel."""
+    return LivingCharts()
