@@ -38,6 +38,9 @@ ANSWERS = {
     "03_what_if.ipynb": (
         "%triton_check the_limit guess", "guess = ...", "guess = 125", "✓ right",
     ),
+    "04_figures.ipynb": (
+        "%triton_check slots guess", "guess = ...", "guess = [6]", "✗ not yet",
+    ),
 }  # fmt: skip
 
 # The kernel has started and is idle; before, the indicator says "idle" without a kernel.
