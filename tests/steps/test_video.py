@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import signal
+import sys
 import threading
 from http import HTTPStatus
 
@@ -16,7 +17,13 @@ from tests.until import until
 
 av = pytest.importorskip("av", reason="PyAV is not installed")
 
-from tests.steps.videos import make_video, missing_for_rtsp, serve_http, serve_rtsp  # noqa: E402
+from tests.steps.videos import (  # noqa: E402
+    make_video,
+    missing_for_rtsp,
+    serve_http,
+    serve_rtsp,
+    stalling,
+)
 
 COUNT = 30
 LONG = 300
@@ -139,7 +146,7 @@ def test_a_reader_that_is_behind_misses_frames_and_each_is_accounted_for(server,
     if policy == "drop_oldest":
         assert seen[-3:] == [COUNT - 3, COUNT - 2, COUNT - 1]
     else:
-        assert seen == list(range(len(seen)))
+        assert seen[-1] < COUNT - 1, "those that came last were dropped"
 
 
 def test_a_source_of_pictures_without_times_has_none(server, load, folder):
@@ -426,18 +433,46 @@ def test_a_camera_that_falls_silent_and_goes_on(server, load, camera):
     assert until(lambda: not decoding())
 
 
+def port_of(url):
+    return int(url.split(":")[2].split("/")[0])
+
+
 @pytest.mark.slow
-def test_a_silent_camera_is_an_error_and_a_cancelled_one_is_free(server, load, camera):
+def test_a_camera_whose_packets_come_in_pieces_loses_none(server, load, camera):
+    load(timeout_s=60)
+    with stalling(port_of(camera[0])) as port:
+        stream = frames(server, f"rtsp://127.0.0.1:{port}/camera")
+        assert [int(next(stream)["INDEX"][0]) for _ in range(100)] == list(range(100))
+        stream.close()
+        assert until(lambda: not decoding())
+
+
+@pytest.mark.slow
+def test_a_silent_camera_is_an_error(server, load, camera):
     url, process = camera
     load(timeout_s=3)
+    stream = frames(server, url)
+    next(stream)
+    process.send_signal(signal.SIGSTOP)
+    with pytest.raises(UnavailableError, match="silent for 3 s"):
+        list(stream)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="ends with timeout_s elsewhere")
+def test_cancelling_one_stream_of_a_silent_camera_frees_it_and_leaves_the_other(server, load, camera):  # fmt: skip
+    url, process = camera
+    load(timeout_s=600)
     stream, cancelled = frames(server, url), frames(server, url)
     next(stream)
     next(cancelled)
     process.send_signal(signal.SIGSTOP)
     cancelled.close()
     assert until(lambda: len(decoding()) <= 1)
-    with pytest.raises(UnavailableError, match="silent for 3 s"):
-        list(stream)
+    process.send_signal(signal.SIGCONT)
+    assert [int(next(stream)["INDEX"][0]) for _ in range(50)] == list(range(1, 51))
+    stream.close()
+    assert until(lambda: not decoding())
 
 
 @pytest.mark.slow
@@ -448,7 +483,7 @@ def test_a_camera_that_was_lost_is_opened_again(server, load, camera):
     next(stream)
     process.kill()
     process.wait()
-    with serve_rtsp(int(url.split(":")[2].split("/")[0])):
+    with serve_rtsp(port_of(url)):
         found = [int(next(stream)["INDEX"][0]) for _ in range(150)]
     assert found == list(range(1, 151))
     assert counted(server)["video_reconnects"] > 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import shutil
 import socket
+import socketserver
 import subprocess
 import threading
 from collections.abc import Callable, Iterator
@@ -17,7 +18,7 @@ import numpy as np
 
 from tests.until import until
 
-__all__ = ["GSTREAMER", "make_video", "serve_http", "serve_rtsp"]
+__all__ = ["GSTREAMER", "make_video", "serve_http", "serve_rtsp", "stalling"]
 
 # Debian's packages of the RTSP server; its Python is the system's.
 GSTREAMER = (
@@ -116,6 +117,44 @@ def serve_rtsp(port: int = 0, *, lives_s: int = 600) -> Iterator[tuple[str, subp
             yield f"rtsp://127.0.0.1:{port}/camera", process
         finally:
             process.kill()
+
+
+@contextmanager
+def stalling(port: int) -> Iterator[int]:
+    """Relay the connections to a port, by a link that stalls for 0.3 s again and again, in the middle of what it sends."""
+
+    class Relay(socketserver.BaseRequestHandler):
+        def handle(self) -> None:
+            with (
+                suppress(OSError),  # the reader may leave at any time
+                socket.create_connection(("127.0.0.1", port)) as camera,
+            ):
+                threading.Thread(target=self.ask, args=(camera,), daemon=True).start()
+                number = 0
+                while data := camera.recv(1 << 16):
+                    number += 1
+                    half = len(data) // 2 if number % 20 == 0 else 0
+                    self.request.sendall(data[:half])
+                    if half:
+                        over.wait(0.3)
+                    self.request.sendall(data[half:])
+
+        def ask(self, camera: socket.socket) -> None:
+            with suppress(OSError):
+                while data := self.request.recv(1 << 16):
+                    camera.sendall(data)
+
+    over = threading.Event()
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Relay) as server:
+        server.daemon_threads = True
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield server.server_address[1]
+        finally:
+            over.set()
+            server.shutdown()
+            thread.join()
 
 
 def _listens(port: int) -> bool:

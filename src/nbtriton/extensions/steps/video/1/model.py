@@ -11,6 +11,7 @@ import time
 import urllib.parse
 import urllib.request
 import warnings
+import weakref
 from collections import deque
 from contextlib import closing, suppress
 
@@ -43,6 +44,7 @@ FORMATS = (
 )
 # What PyAV may open beside what this file reads itself: `rtsp` tells the transports.
 PROTOCOLS = {"file": "file", "rtsp": "rtsp,rtp,tcp", "rtsps": "rtsp,rtp,tcp,tls"}
+PORTS = {"rtsp": 554, "rtsps": 322}
 # How often a cancellation is looked for: a decoder is free within 200 ms.
 POLL_S = 0.05
 MOST_PIXELS = 1 << 26
@@ -143,7 +145,7 @@ class Stream:
         self.stop = threading.Event()
         self.sending = threading.Lock()
         self.answered = False
-        self.http = None
+        self.http = self.camera = None
         self.index, self.timestamp_ms, self.sent, self.dropped = -1, math.nan, 0, 0
         self.waiting, self.changed = deque(), threading.Condition()
 
@@ -179,6 +181,10 @@ class Stream:
                 self.changed.notify_all()
             if self.http is not None:
                 self.http.abort()
+            camera = self.camera
+            if camera is not None:
+                with suppress(OSError):
+                    camera.shutdown(socket.SHUT_RDWR)
             if self.sending.acquire(blocking=False):
                 ended, self.answered = self.answered, True
                 self.sending.release()
@@ -288,7 +294,11 @@ class Stream:
         url = self.url
         if not url or "\0" in url or len(url) > 4096:
             raise RefusedError("URL must be a path or an address of 1 to 4096 characters")
-        scheme = urllib.parse.urlsplit(url).scheme if "://" in url else ""
+        try:
+            parts = urllib.parse.urlsplit(url if "://" in url else "")
+            scheme, _ = parts.scheme, parts.port
+        except ValueError as error:
+            raise RefusedError(f"'{public(url)}' is refused: {error}") from None
         if scheme in ("http", "https", "rtsp", "rtsps"):
             return scheme, url
         if scheme or re.match(r"\w[\w+.,-]*:", url):
@@ -315,8 +325,7 @@ class Stream:
         if kind.startswith("http"):
             source = self.http = HttpFile(place, timeout_s)
         try:
-            limits = (timeout_s, POLL_S * 2) if live else None
-            with av.open(source, options=options, timeout=limits) as container:
+            with self.container(source, options, live) as container:
                 if not container.streams.video:
                     raise LostError("it has no video")
                 stream = container.streams.video[0]
@@ -326,16 +335,9 @@ class Stream:
                     )
                 if kind == "file":
                     stream.thread_type = "AUTO"  # which delays frames
-                packets, heard_s = container.demux(stream), time.monotonic()
-                while not self.stop.is_set():
-                    try:
-                        packet = next(packets, None)
-                    except av.ExitError:  # nothing came for a tenth of a second
-                        if time.monotonic() - heard_s > timeout_s:
-                            raise LostError(f"it was silent for {timeout_s:g} s") from None
-                        packets = container.demux(stream)
-                        continue
-                    if packet is None:
+                heard_s = time.monotonic()
+                for packet in container.demux(stream):
+                    if self.stop.is_set():
                         return
                     try:
                         found = packet.decode()
@@ -346,13 +348,53 @@ class Stream:
                         continue
                     heard_s = time.monotonic()
                     yield from found
-        except av.ExitError:
-            raise LostError(f"it did not open within {timeout_s:g} s") from None
-        except TimeoutError:
+        except (av.ExitError, TimeoutError):
             raise LostError(f"it was silent for {timeout_s:g} s") from None
         finally:
             if kind.startswith("http"):
                 source.close()
+            with self.model.lock:
+                camera, self.camera = self.camera, None
+            if camera is not None:
+                camera.close()
+
+    def container(self, source, options, live):
+        """Open a source.
+
+        PyAV ends a read by its timeout alone, and a read that ended within a packet has lost its place in the
+        stream. So a cancelled request closes the camera's connection.
+        """
+        if not live:
+            return av.open(source, options=options)
+        place = urllib.parse.urlsplit(source)
+        address = place.hostname, place.port or PORTS[place.scheme]
+        timeout_s = self.values["timeout_s"]
+        with self.model.lock:
+            opening = self.model.opening.setdefault(address, threading.Lock())
+        with opening:
+            if self.stop.is_set():
+                raise LostError("it was not opened")
+            try:
+                opened = av.open(source, options=options, timeout=timeout_s)
+            except av.ExitError:
+                raise LostError(f"it did not open within {timeout_s:g} s") from None
+            self.camera = self.connection(address)
+        return opened
+
+    def connection(self, address):
+        """Return the socket of the camera that was opened; None where that cannot be found out."""
+        with self.model.lock:
+            cameras = [one.camera for one in self.model.streams if one.camera]
+            others = {one.getsockname() for one in cameras}
+        with suppress(OSError):  # a system other than Linux
+            peers = [one[4] for one in socket.getaddrinfo(*address, type=socket.SOCK_STREAM)]
+            for name in os.listdir("/proc/self/fd"):
+                with suppress(OSError):  # closed meanwhile, or not connected
+                    if os.readlink(f"/proc/self/fd/{name}").startswith("socket:"):
+                        with socket.socket(fileno=os.dup(int(name))) as one:
+                            if one.getsockname() not in others and one.getpeername() in peers:
+                                return one.dup()
+        return None
 
 
 class TritonPythonModel:
@@ -374,6 +416,8 @@ class TritonPythonModel:
         except TypeError:
             self.has_parameters = False
         self.streams, self.lock = {}, threading.Lock()
+        # One stream of a camera is opened at a time: its connection is the new one.
+        self.opening = weakref.WeakValueDictionary()
         self.closing = threading.Event()
         self.watcher = threading.Thread(target=self.watch, name="video-watcher", daemon=True)
         self.watcher.start()
