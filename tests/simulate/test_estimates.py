@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 
 import numpy as np
@@ -9,13 +10,14 @@ import pytest
 
 from nbtriton.lab.simulate.measurements import (
     added_quantiles,
+    beyond_chance,
     fitted_line,
     merged,
     relative_losses,
     trimmed,
     without_stalls,
 )
-from nbtriton.lab.simulate.model_profile import ServicePoint
+from nbtriton.lab.simulate.model_profile import ModelProfile, ServicePoint
 
 
 def test_what_is_added_from_quantile_to_quantile_gives_the_distribution_back():
@@ -65,19 +67,48 @@ def test_stalls_are_few_and_long(times, stalls):
     assert left_out == stalls
 
 
-def test_a_disturbed_machine_leaves_out_its_stalls():
-    points = [ServicePoint(4, 1, (5.0,) * 23 + (45.0,), 24)]
-    (point,) = merged(points, disturbed=True)
-    assert (point.mean_us, point.stalls_us, point.executions) == (5.0, (45.0,), 24)
-    (point,) = merged(points, disturbed=False)
-    assert (max(point.times_us), point.stalls_us) == (45.0, ())
+def test_stalls_of_a_point_are_kept_apart():
+    """On a disturbed machine what takes twice the median, else what adds more than the longest execution takes."""
+    points = [
+        ServicePoint(1, 1, (5.0,) * 22 + (15.0, 45.0), 24),
+        ServicePoint(4, 1, (20.0,) * 23 + (45.0,), 24),
+    ]
+    one, four = merged(points, disturbed=True)
+    assert (one.mean_us, one.stalls_us, one.executions) == (5.0, (15.0, 45.0), 24)
+    assert (four.mean_us, four.stalls_us) == (20.0, (45.0,))
+    one, four = merged(points, disturbed=False)
+    assert (max(one.times_us), one.stalls_us) == (15.0, (45.0,))
+    assert (four.mean_us, four.stalls_us) == (20.0, (45.0,))
+
+
+def test_stalls_are_as_frequent_as_all_points_together_say():
+    points = (
+        ServicePoint(1, 1, (5.0,), 100, (45.0,)),
+        ServicePoint(4, 1, (10.0,), 40),
+        ServicePoint(4, 2, (10.0,), 10, (30.0, 110.0)),
+    )
+    # 1,000 us of executions with three stalls, each beside its own point's median.
+    assert ModelProfile("", "thread", points).stalls_us == (
+        pytest.approx(1000 / 3),
+        (20.0, 40.0, 100.0),
+    )
+    assert ModelProfile("", "thread", points[1:2]).stalls_us == (math.inf, ())
+
+
+def test_a_difference_counts_as_far_as_its_turns_agree():
+    assert beyond_chance([3.0, 3.0, 3.0]) == 3.0
+    assert beyond_chance([-3.0, -3.0]) == 0.0
+    assert beyond_chance([9.0]) == 0.0  # one turn says nothing
+    # Mean 4, standard error 2: three quarters of it.
+    assert beyond_chance([2.0, 6.0]) == pytest.approx(3.0)
+    assert beyond_chance([-20.0, 24.0]) == 0.0
 
 
 def test_turns_are_one_point_in_which_each_execution_has_the_same_weight():
-    slow, fast = ServicePoint(4, 1, (30.0,) * 2, 2), ServicePoint(4, 1, (10.0,) * 6, 6)
+    slow, fast = ServicePoint(4, 1, (18.0,) * 2, 2), ServicePoint(4, 1, (10.0,) * 6, 6)
     few = [ServicePoint(4, 2, (50.0,), 3)]
     (point,) = merged([fast, slow, *few], disturbed=False)
-    assert point == ServicePoint(4, 1, (10.0,) * 6 + (30.0,) * 2, 8)
+    assert point == ServicePoint(4, 1, (10.0,) * 6 + (18.0,) * 2, 8)
     # Of several at once a few executions say nothing, and those of all turns are enough.
     assert [(p.rows, p.at_once) for p in merged([fast, *few * 3], disturbed=False)] == [
         (4, 1),

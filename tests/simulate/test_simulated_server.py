@@ -218,11 +218,25 @@ def test_a_prediction_has_the_range_of_what_its_measurements_allow():
     assert wide == pytest.approx((low * 0.75, high / 0.75), rel=0.005)
     (model,) = found.models.values()
     stalls = tuple(replace(each, stalls_us=(9000.0,)) for each in model.points)
-    stalled = replace(found, models={"m": replace(model, points=stalls)})
+    stalled = replace(busy, models={"m": replace(model, points=stalls)})
     (point_with,) = whatif(stalled, concurrency=16).points
     assert point_with.infer_per_s == pytest.approx(point.infer_per_s)
     assert point_with.latency_p99_range_us[1] > 9000
     assert "at least" in repr(whatif(found, concurrency=16)._repr_mimebundle_()["text/plain"])
+
+
+def test_an_execution_stalls_as_often_as_in_the_profile():
+    """Of 100 executions of 2 ms one took 12 ms: a hundredth of any executions, and of 200 ms computing 10 more."""
+    found = profile({(1, 1): 2.0}, rows=1)
+    (model,) = found.models.values()
+    points = tuple(replace(each, executions=100, stalls_us=(12_000.0,)) for each in model.points)
+    stalled = replace(found, models={"m": replace(model, points=points)})
+    point = only(whatif(stalled, concurrency=1, request_count=20_000))
+    assert point.infer_per_s == pytest.approx(1000 / 2.1, rel=0.01)
+    assert point.latency_p95_us == 2000
+    # Beside others that used the cores these may be theirs: the prediction has none, and its range has them.
+    busy = only(whatif(replace(stalled, others=1.0, environment={"cpus": 4}), concurrency=1))
+    assert busy.infer_per_s == pytest.approx(500, rel=0.01)
 
 
 @pytest.mark.parametrize(("executions", "share"), [(4, 1.5), (100, 1.1)])

@@ -23,13 +23,13 @@ from nbtriton.lab.perf.sample import Sample, measure_sample
 from nbtriton.lab.perf.traffic import Repeated
 from nbtriton.lab.simulate.measurements import (
     ModelMeasurements,
+    beyond_chance,
     executions_of,
     fitted_line,
     gaps_of,
     mean,
     merged,
     relative_losses,
-    standard_error,
     thinned,
     times_of,
     trimmed,
@@ -59,8 +59,6 @@ _LOOK_UPS = 20
 # A thread that wakes up on an idle core takes twice as long, but delays no other thread.
 _SENT = 0.8
 _MOST_SENT = 8000.0
-# A difference is significant from this number of standard errors.
-_ERRORS = 2.0
 # The largest loss of executions, as a multiple of the work beside them: other programs cause the rest.
 _MOST_LOST = 8.0
 
@@ -270,7 +268,10 @@ class Calibration:
         gives_way = []
         details: dict[str, Any] = {}
         for level in sorted(measured.crowded):
-            plain, crowded = measured.plain[level], measured.crowded[level]
+            turns = list(zip(measured.plain[level], measured.crowded[level], strict=True))
+            plain, crowded = (
+                [ns for turn in found for ns in turn] for found in zip(*turns, strict=True)
+            )
             gaps = measured.gaps[level]
             if min(len(plain), len(crowded), len(gaps)) < _FEWEST:
                 continue
@@ -278,11 +279,15 @@ class Calibration:
             own_ns = min(max(0.0, upper_median(gaps) - batch_ns), rows * request_ns)
             work_ns = level * rows * request_ns - own_ns
             # Means: a thread that waits for the interpreter rarely waits, but long.
-            lost_ns = mean(trimmed(crowded)) - mean(trimmed(plain)) - gather_ns
-            # Differences within chance count as none. So does little work beside executions that answer
-            # before the next one begins.
-            certain = lost_ns > _ERRORS * math.hypot(standard_error(plain), standard_error(crowded))
-            counts = certain and work_ns > rows * request_ns / 2
+            lost_ns = beyond_chance(
+                [
+                    mean(trimmed(beside)) - mean(trimmed(without)) - gather_ns
+                    for without, beside in turns
+                    if without and beside
+                ]
+            )
+            # Little work beside executions that answer before the next one begins counts as none.
+            counts = work_ns > rows * request_ns / 2
             share = round(min(lost_ns / work_ns, _MOST_LOST), 3) if counts else 0.0
             gives_way.append((level, share))
             if share:
@@ -374,18 +379,19 @@ class Calibration:
         if self._server is None or not batches or 1 not in requests:
             return
         measured = self._measurements[name]
-        # One more batch is ready for each instance.
-        load = Concurrency(2 * level)
-        sample = self._sample(name, requests[rows], load, seconds, longest_s)
-        measured.plain[level] += times_of(executions_of(self._server, name, sample), rows)
-        load = Concurrency(2 * level * rows)
-        sample = self._sample(name, requests[1], load, seconds, longest_s)
-        executions = executions_of(self._server, name, sample)
-        crowded = times_of(executions, rows)
-        measured.crowded[level] += crowded
-        measured.gaps[level] += gaps_of(executions).get(rows, [])
-        if crowded:
-            rate = _SENT * level * rows * 1e9 / mean(crowded)
+        # One more batch is ready for each instance. Plain ones before and after the others, as the machine's speed drifts.
+        plain = Concurrency(2 * level), requests[rows], seconds / 2, longest_s / 2
+        many = Concurrency(2 * level * rows), requests[1], seconds, longest_s
+        found = []
+        for load, request, least_s, most_s in (plain, many, plain):
+            sample = self._sample(name, request, load, least_s, most_s)
+            found.append(executions_of(self._server, name, sample))
+        before, crowd, after = (times_of(executions, rows) for executions in found)
+        measured.plain[level].append(before + after)
+        measured.crowded[level].append(crowd)
+        measured.gaps[level] += gaps_of(found[1]).get(rows, [])
+        if crowd:
+            rate = _SENT * level * rows * 1e9 / mean(crowd)
             self._waiting(name, requests[1], min(rate, _MOST_SENT), seconds, longest_s)
 
     def _waiting(

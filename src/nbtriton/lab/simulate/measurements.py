@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import sys
 from bisect import bisect_left, bisect_right
@@ -47,21 +46,37 @@ def trimmed(values: Sequence[float]) -> list[float]:
     return ordered[: max(1, len(ordered) - len(ordered) // 100)]
 
 
-def without_stalls(values: Sequence[Time]) -> tuple[list[Time], list[Time]]:
-    """Return the values, and those that were left out: the highest tenth, where they exceed twice the median.
+def without_stalls(
+    values: Sequence[Time], beyond: float | None = None
+) -> tuple[list[Time], list[Time]]:
+    """Return the values, and those that were left out, both ascending: the highest tenth, where they are stalls.
 
-    A thread that has lost its core to another program waits for it for milliseconds, which adds to the few
-    executions of a profile what it does not add to the thousands of a load.
+    A thread that has lost its core waits for it for milliseconds, which adds to the few executions of a profile what
+    it does not add to the thousands of a load.
+
+    Parameters
+    ----------
+    values : sequence of int or float
+    beyond : float, optional
+        How much longer than the median a stall is; by default more than the median.
     """
     ordered = sorted(values)
-    limit = 2 * upper_median(ordered)
+    usual = upper_median(ordered)
+    limit = usual + (usual if beyond is None else beyond)
     keep = max(bisect_right(ordered, limit), len(ordered) - max(1, len(ordered) // 10))
     return ordered[:keep], ordered[keep:]
 
 
-def standard_error(values: Sequence[int]) -> float:
-    """Return the standard error of a mean."""
-    return stdev(values) / math.sqrt(len(values))
+def beyond_chance(differences: Sequence[float]) -> float:
+    """Return the mean of differences, times the share of its square that is not the square of its standard error.
+
+    Executions that follow each other are slow together, so their number says little about how certain a mean is; the
+    differences of several turns do.
+    """
+    usual = mean(differences)
+    if len(differences) < 2 or usual <= 0:
+        return 0.0
+    return usual * max(0.0, 1 - (stdev(differences) / usual) ** 2 / len(differences))
 
 
 def relative_losses(
@@ -119,9 +134,11 @@ class ModelMeasurements:
     queued, idle, whole : mapping of int to list of int
         Of executions after an idle time, by that time in us: queue time, actual idle time, and queue time
         plus execution time.
-    plain, crowded, gaps : mapping of int to list of int
-        By concurrent executions: execution times of full batches of one request, those of full batches of
-        many requests, and the gaps between the latter.
+    plain, crowded : mapping of int to list of list of int
+        By concurrent executions and turn: execution times of full batches of one request, and those of full batches
+        of many requests.
+    gaps : mapping of int to list of int
+        By concurrent executions: the gaps between the latter.
     details : dict
         Further fields of the profile.
     """
@@ -132,8 +149,8 @@ class ModelMeasurements:
     queued: dict[int, list[int]] = field(default_factory=lambda: defaultdict(list))
     idle: dict[int, list[int]] = field(default_factory=lambda: defaultdict(list))
     whole: dict[int, list[int]] = field(default_factory=lambda: defaultdict(list))
-    plain: dict[int, list[int]] = field(default_factory=lambda: defaultdict(list))
-    crowded: dict[int, list[int]] = field(default_factory=lambda: defaultdict(list))
+    plain: dict[int, list[list[int]]] = field(default_factory=lambda: defaultdict(list))
+    crowded: dict[int, list[list[int]]] = field(default_factory=lambda: defaultdict(list))
     gaps: dict[int, list[int]] = field(default_factory=lambda: defaultdict(list))
     details: dict[str, Any] = field(default_factory=dict)
 
@@ -157,11 +174,9 @@ class ModelMeasurements:
 
     def clean(self) -> None:
         """Leave out the stalls of executions that other programs caused."""
-        for turns in self.alone.values():
-            turns[:] = [without_stalls(times_ns)[0] for times_ns in turns]
-        for found in (self.plain, self.crowded):
-            for level, times_ns in found.items():
-                found[level] = without_stalls(times_ns)[0]
+        for found in (self.alone, self.plain, self.crowded):
+            for turns in found.values():
+                turns[:] = [without_stalls(times_ns)[0] for times_ns in turns]
 
     @property
     def drift(self) -> tuple[float, float]:
@@ -204,10 +219,16 @@ class ModelMeasurements:
     def idle_us(self, rows: int) -> tuple[tuple[float, tuple[float, ...]], ...]:
         """Return the additional times of executions with these rows after idle times."""
         wake_ns = round(self.wake_ns or 0)
-        plain = self.all_alone(rows)
+        # Of a hundred executions one stall would be the tail of them all: `merged` counts stalls.
+        longest_ns = max(upper_median(self.all_alone(each)) for each in self.alone)
+
+        def usual(times_ns: list[int]) -> list[int]:
+            return without_stalls(times_ns, longest_ns)[0]
+
+        plain = usual(self.all_alone(rows))
         additions = []
         for idle_us, whole in self.whole.items():
-            adds = added_quantiles([time_ns - wake_ns for time_ns in whole], plain)
+            adds = added_quantiles([time_ns - wake_ns for time_ns in usual(whole)], plain)
             really_us = upper_median(self.idle[idle_us]) / 1000
             additions.append((really_us, tuple(round(ns / 1000, 3) for ns in adds)))
         return tuple(sorted(additions))
@@ -244,7 +265,7 @@ def points_of(executions: Sequence[BatchRecord], rows: int, at_once: int) -> lis
             times_ns.append(record.end_ns - record.start_ns)
     if not times_ns:
         return []
-    return [ServicePoint(rows, at_once, thinned(times_ns), len(times_ns))]
+    return [ServicePoint(rows, at_once, thinned(times_ns, len(times_ns)), len(times_ns))]
 
 
 def times_of(executions: Sequence[BatchRecord], rows: int) -> list[int]:
@@ -269,22 +290,25 @@ def merged(points: Sequence[ServicePoint], *, disturbed: bool) -> tuple[ServiceP
     """Merge the points of several turns: one for each batch size and concurrency, ascending.
 
     Every execution has the same weight, so that a slow second of one turn is part of the times. Points of
-    several concurrent executions with few measurements are dropped. Of a machine that other programs disturbed
-    the stalls are kept apart.
+    several concurrent executions with few measurements are dropped. Stalls are kept apart: of a machine that other
+    programs disturbed all of them, else those that add more than any point's median. Each point has too few of these to
+    say how frequent they are; all points together have more.
     """
-    by_key: dict[tuple[int, int], list[ServicePoint]] = defaultdict(list)
+    by_key: dict[tuple[int, int], list[float]] = defaultdict(list)
+    counts: dict[tuple[int, int], int] = defaultdict(int)
     for point in points:
-        by_key[point.at_once, point.rows].append(point)
+        by_key[point.at_once, point.rows] += point.times_us
+        counts[point.at_once, point.rows] += point.executions
+    for key, count in counts.items():
+        if key[0] > 1 and count < _FEWEST:
+            del by_key[key]
+    longest_us = max(map(upper_median, by_key.values()), default=0.0)
     result = []
-    for (at_once, rows), turns in sorted(by_key.items()):
-        times_ns = [round(us * 1000) for turn in turns for us in turn.times_us]
-        count = sum(turn.executions for turn in turns)
-        if at_once > 1 and count < _FEWEST:
-            continue
-        kept_ns, stalls_ns = without_stalls(times_ns) if disturbed else (times_ns, [])
-        # Of both the same part, as all are equally likely together.
-        stalls_us = thinned(stalls_ns, max(1, len(stalls_ns) * _TIMES // max(_TIMES, len(kept_ns))))
-        result.append(ServicePoint(rows, at_once, thinned(kept_ns), count, stalls_us))
+    for (at_once, rows), times_us in sorted(by_key.items()):
+        beyond_us = None if disturbed else longest_us
+        kept_us, stalls_us = without_stalls(times_us, beyond_us)
+        kept = thinned([us * 1000 for us in kept_us])
+        result.append(ServicePoint(rows, at_once, kept, counts[at_once, rows], tuple(stalls_us)))
     return tuple(result)
 
 

@@ -58,7 +58,7 @@ class ServicePoint:
     executions : int
         Number of measured executions.
     stalls_us : tuple of float
-        Times that are left out: other programs had taken the cores.
+        Times that are left out, ascending: something else had taken the cores.
     """
 
     rows: int
@@ -72,10 +72,13 @@ class ServicePoint:
         """Mean execution time in microseconds."""
         return sum(self.times_us) / len(self.times_us)
 
-    def scaled(self, factor: float, *, stalls: bool = False) -> ServicePoint:
-        """Return the point with other times: these by a factor, with the stalls where asked for."""
-        times_us = self.times_us + (self.stalls_us if stalls else ())
-        return replace(self, times_us=tuple(us * factor for us in times_us))
+    def scaled(self, factor: float, *, stalls: bool) -> ServicePoint:
+        """Return the point with times by a factor, with or without its stalls."""
+        return replace(
+            self,
+            times_us=tuple(us * factor for us in self.times_us),
+            stalls_us=tuple(us * factor for us in self.stalls_us) if stalls else (),
+        )
 
     def percentile_us(self, percent: float) -> float:
         """Return a percentile of the execution times in microseconds."""
@@ -186,6 +189,13 @@ class ModelProfile:
             if several
             else 0.0
         )
+
+    @property
+    def stalls_us(self) -> tuple[float, tuple[float, ...]]:
+        """Execution time between two stalls of all points, and what they add to an execution; infinite without any."""
+        adds = [us - each.percentile_us(50) for each in self.points for us in each.stalls_us]
+        took_us = sum(each.executions * each.mean_us for each in self.points)
+        return (took_us / len(adds) if adds else math.inf), tuple(sorted(adds))
 
     @property
     def rows(self) -> tuple[int, ...]:
@@ -386,7 +396,7 @@ class Profile:
         parts = []
         if self.foreign:
             parts.append(f"the models got {counted(self.foreign, 'request')} of others")
-        if others := disturbed(self.others, self._cpus):
+        if others := self.disturbed_by:
             parts.append(others)
             stalls = sum(len(p.stalls_us) for one in self.models.values() for p in one.points)
             if stalls:
@@ -394,6 +404,11 @@ class Profile:
         if not parts:
             return ""
         return f"while it was measured, {' and '.join(parts)}: profile again when it is quiet"
+
+    @property
+    def disturbed_by(self) -> str:
+        """What other programs used while it was measured, if that disturbs; else empty. Stalls are then theirs."""
+        return disturbed(self.others, self._cpus)
 
     @property
     def is_usable(self) -> bool:

@@ -188,7 +188,8 @@ def _bounds(profile: Profile) -> tuple[Profile, Profile]:
     spread: its slowest and fastest turn, and at least two standard errors of the mean of its executions. The second
     is what other programs took: beside those that use a share *b* of the cores, an execution that computes gets 1 - b
     of a core, so that at rest it may take 1 - b of the measured time, and a crowd such as was measured may make
-    another one take 1 / (1 - b) of it. The third is `_MARGIN`. The slow profile has the stalls.
+    another one take 1 / (1 - b) of it. The third is `_MARGIN`. The slow profile has the stalls, also those of others, and
+    the fast one none.
     """
     left = max(1 - profile.busy, 0.01)
     slow, fast = {}, {}
@@ -207,11 +208,12 @@ def _bounds(profile: Profile) -> tuple[Profile, Profile]:
         fast[name] = replace(
             one,
             points=tuple(
-                each.scaled(min(low, 1 / (1 + error)) * (1 - _MARGIN) * left)
+                each.scaled(min(low, 1 / (1 + error)) * (1 - _MARGIN) * left, stalls=False)
                 for each, error in points
             ),
         )
-    return replace(profile, models=slow), replace(profile, models=fast)
+    # Stalls count where nobody else is known to have caused them.
+    return replace(profile, models=slow, others=None), replace(profile, models=fast)
 
 
 def judged(point: PerfPoint, profile: Profile) -> PerfPoint:

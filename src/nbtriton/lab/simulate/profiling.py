@@ -44,6 +44,9 @@ _LEAST = 8
 _PATIENCE_S = 0.25
 _SHORTEST_S = 0.01
 
+# Steps of the work of many requests: three loads, whose differences are small.
+_CROWD_STEPS = 3
+
 _KINDS = {"server": optional(SERVER), "model": NAME, "observer": optional(CALL)}
 
 
@@ -166,14 +169,16 @@ class _Work:
         self._started_s = time.monotonic()
         self._until_s = self._started_s + seconds
         # Steps of a turn: points alone and the calibration of each model (several requests at a time, three idle
-        # times, the work of many requests), then points of concurrent executions and, beside them, the work of
-        # many requests again. The interpreter is measured once.
+        # times, the work of many requests, which takes three steps), then points of concurrent executions and,
+        # beside them, the work of many requests again. The interpreter is measured once.
         count = len(plan.others) - len(plan.sequences) if server is not None else 0
-        self._first = sum(map(len, plan.sizes.values())) + 5 * count + bool(plan.ensembles)
+        self._first = (
+            sum(map(len, plan.sizes.values())) + (4 + _CROWD_STEPS) * count + bool(plan.ensembles)
+        )
         self._second = sum(
             2 if len(plan.sizes[name]) > 1 else 1 for name in plan.others for _ in plan.levels[1:]
         )
-        self._second += count * (len(plan.levels) > 1)
+        self._second += _CROWD_STEPS * count * (len(plan.levels) > 1)
         self._total = TURNS * (self._first + self._second) + count
         self._done = 0
         self._turn = 0
@@ -335,10 +340,10 @@ class _Work:
             return
         rows = plan.sizes[name][-1]
         self._step(f"{name}: {_rows(rows)} of as many requests, {level} at once")
-        calibration = self._calibration
-        calibration.contention(
-            name, rows, plan.requests[name], level, self._share_s / 3, self._longest_s / 3
+        self._calibration.contention(
+            name, rows, plan.requests[name], level, self._share_s, self._longest_s / _CROWD_STEPS
         )
+        self._done += _CROWD_STEPS - 1
 
     def _calibrate(self, *, first: bool) -> None:
         """Measure the times around executions; in the first turn also those that are measured only once."""

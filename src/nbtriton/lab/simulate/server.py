@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -172,7 +173,7 @@ class SimulatedServer:
             batcher = Batcher(batcher_settings(config), len(plans), gated=gated, rank=rank)
             if rank is not None:
                 rank.name = config.name
-        service = service_times(measured)
+        service = service_times(measured, stalls=not self._profile.disturbed_by)
         highest = float(max(measured.levels))
         slowest = max(
             service.mean(rows, highest) / service.mean(rows, 1.0) for rows in measured.rows
@@ -289,8 +290,8 @@ def _on_host(step: Runtime) -> bool:
     return step.device is not None and step.device.on_host
 
 
-def service_times(measured: ModelProfile) -> ServiceTimes:
-    """Return the service times of a model, complete in batch sizes and concurrent executions.
+def service_times(measured: ModelProfile, *, stalls: bool = False) -> ServiceTimes:
+    """Return the service times of a model, complete in batch sizes and concurrent executions, with stalls or without.
 
     A size without a measurement at some concurrency is slowed down like its nearest measured neighbours. A
     size that was never measured alone, such as in a step of an ensemble, is interpolated.
@@ -317,7 +318,11 @@ def service_times(measured: ModelProfile) -> ServiceTimes:
             )
         quantiles.append(found)
     idle_ns = [(idle_us * 1000, [us * 1000 for us in adds]) for idle_us, adds in measured.idle_us]
-    return ServiceTimes(rows, levels, quantiles, measured.gather_us * 1000, idle_ns)
+    between_us, adds_us = measured.stalls_us if stalls else (math.inf, ())
+    return ServiceTimes(
+        rows, levels, quantiles, measured.gather_us * 1000, idle_ns,
+        between_us * 1000, [us * 1000 for us in adds_us],
+    )  # fmt: skip
 
 
 def _resampled(times_us: tuple[float, ...], length: int) -> list[float]:

@@ -61,6 +61,7 @@ class Instance(Executor):
         chance = world.random.random()
         execution_ns = service.draw(run.size, len(run.tickets), level, chance)
         execution_ns += service.after_idle(now - self.ended_ns, chance)
+        execution_ns += service.stall(execution_ns, world.random)
         if model.contends:
             self._pace = model.pace(run.size, level)
         model.highest_level = max(model.highest_level, level)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from random import Random
+
 # Levels of contention are rounded to a quarter of an execution.
 _PARTS = 4
 
@@ -23,9 +25,13 @@ class ServiceTimes:
     idle_ns : list of (float, list of float)
         Idle times of an instance, ascending, with the equally likely additions to the next execution, of
         equal number everywhere.
+    between_stalls_ns, stalls_ns : float, list of float
+        Execution time between two stalls, and the equally likely times that they add.
     """
 
-    __slots__ = ("_drawn", "_gather_ns", "_idle_ns", "_levels", "_means", "_quantiles", "_rows")
+    __slots__ = (
+        "_between_stalls_ns", "_drawn", "_gather_ns", "_idle_ns", "_levels", "_means", "_quantiles", "_rows", "_stalls_ns",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -34,12 +40,16 @@ class ServiceTimes:
         quantiles: list[list[list[float]]],
         gather_ns: float = 0.0,
         idle_ns: list[tuple[float, list[float]]] | None = None,
+        between_stalls_ns: float = 0.0,
+        stalls_ns: list[float] | None = None,
     ) -> None:
         self._rows = rows
         self._levels = levels
         self._quantiles = quantiles
         self._gather_ns = gather_ns
         self._idle_ns = idle_ns or []
+        self._between_stalls_ns = between_stalls_ns
+        self._stalls_ns = stalls_ns or []
         self._drawn: dict[int, list[float]] = {}
         self._means: dict[int, float] = {}
 
@@ -60,6 +70,13 @@ class ServiceTimes:
                 return int(added + (adds - added) * (idle_ns - below) / (measured - below))
             below, added = measured, adds
         return int(added)
+
+    def stall(self, execution_ns: int, random: Random) -> int:
+        """Return what a stall adds to an execution, mostly 0."""
+        stalls = self._stalls_ns
+        if not stalls or random.random() * self._between_stalls_ns >= execution_ns:
+            return 0
+        return int(stalls[int(random.random() * len(stalls))])
 
     def mean(self, rows: int, level: float) -> float:
         """Return the mean execution time of one request with this number of rows."""
