@@ -164,7 +164,7 @@ def test_a_time_that_is_too_short_gives_one_turn_of_few_executions(server):
     server.load(SLEEPS.replace("sleeps", "slow").replace('"3"', '"40"'))
     seen = []
     found = nt.profile(server, "slow", duration_s=0.1, at_once=2, observer=seen.append)
-    # 3 sizes, 5 steps around them, the interpreter; then 2 sizes at once, and the work of many requests.
+    # 3 sizes, 4 steps around them, the interpreter, 3 of the work of many requests; then 2 sizes at once, and that work.
     assert [progress.levels for progress in seen[-3:]] == [seen[-1].levels] * 3
     assert len({progress.what for progress in seen}) == len(seen)
     assert all(point.executions < 30 for point in found.models["slow"].points)

@@ -39,6 +39,7 @@ from nbtriton.lab.simulate.model_profile import EngineCosts, ModelProfile, Profi
 from nbtriton.model.config import ModelConfig, isolation_of
 from nbtriton.model.tensors import nbytes_of
 from nbtriton.runtime.engine.core.cache import ResponseCache
+from nbtriton.runtime.engine.core.snapshot import BatchRecord
 
 if TYPE_CHECKING:
     from nbtriton.serving.server import Server
@@ -358,6 +359,7 @@ class Calibration:
         level: int,
         seconds: float,
         longest_s: float,
+        step: Callable[[str], None],
     ) -> None:
         """Record how much the engine's work beside executions delays them.
 
@@ -374,22 +376,32 @@ class Calibration:
             Concurrent executions: all instances.
         seconds, longest_s : float
             Of each of the three loads: the least and, for as many requests as are wanted, the most.
+        step : callable
+            Called with what is next before each.
         """
+        step("of one request")
         batches = rows > 1 and self._configs[name].HasField("dynamic_batching")
         if self._server is None or not batches or 1 not in requests:
             return
-        measured = self._measurements[name]
+        server, measured = self._server, self._measurements[name]
+
+        def executions(
+            request: Request, concurrency: int, least_s: float, most_s: float
+        ) -> list[BatchRecord]:
+            sample = self._sample(name, request, Concurrency(concurrency), least_s, most_s)
+            return executions_of(server, name, sample)
+
         # One more batch is ready for each instance. Plain ones before and after the others, as the machine's speed drifts.
-        plain = Concurrency(2 * level), requests[rows], seconds / 2, longest_s / 2
-        many = Concurrency(2 * level * rows), requests[1], seconds, longest_s
-        found = []
-        for load, request, least_s, most_s in (plain, many, plain):
-            sample = self._sample(name, request, load, least_s, most_s)
-            found.append(executions_of(self._server, name, sample))
-        before, crowd, after = (times_of(executions, rows) for executions in found)
-        measured.plain[level].append(before + after)
+        plain = requests[rows], 2 * level, seconds / 2, longest_s / 2
+        before = executions(*plain)
+        step("of as many requests")
+        beside = executions(requests[1], 2 * level * rows, seconds, longest_s)
+        after = executions(*plain)
+        step("at a rate")
+        crowd = times_of(beside, rows)
+        measured.plain[level].append(times_of(before, rows) + times_of(after, rows))
         measured.crowded[level].append(crowd)
-        measured.gaps[level] += gaps_of(found[1]).get(rows, [])
+        measured.gaps[level] += gaps_of(beside).get(rows, [])
         if crowd:
             rate = _SENT * level * rows * 1e9 / mean(crowd)
             self._waiting(name, requests[1], min(rate, _MOST_SENT), seconds, longest_s)

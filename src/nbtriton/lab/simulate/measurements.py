@@ -220,7 +220,7 @@ class ModelMeasurements:
         """Return the additional times of executions with these rows after idle times."""
         wake_ns = round(self.wake_ns or 0)
         # Of a hundred executions one stall would be the tail of them all: `merged` counts stalls.
-        longest_ns = max(upper_median(self.all_alone(each)) for each in self.alone)
+        longest_ns = max((upper_median(self.all_alone(each)) for each in self.alone), default=0)
 
         def usual(times_ns: list[int]) -> list[int]:
             return without_stalls(times_ns, longest_ns)[0]

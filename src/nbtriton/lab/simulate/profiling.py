@@ -339,11 +339,19 @@ class _Work:
         if self._server is None or name in plan.sequences:
             return
         rows = plan.sizes[name][-1]
-        self._step(f"{name}: {_rows(rows)} of as many requests, {level} at once")
+
+        def step(what: str) -> None:
+            self._step(f"{name}: {_rows(rows)} {what}, {level} at once")
+
         self._calibration.contention(
-            name, rows, plan.requests[name], level, self._share_s, self._longest_s / _CROWD_STEPS
+            name,
+            rows,
+            plan.requests[name],
+            level,
+            self._share_s,
+            self._longest_s / _CROWD_STEPS,
+            step,
         )
-        self._done += _CROWD_STEPS - 1
 
     def _calibrate(self, *, first: bool) -> None:
         """Measure the times around executions; in the first turn also those that are measured only once."""
