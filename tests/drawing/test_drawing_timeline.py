@@ -81,7 +81,7 @@ def test_nothing_is_drawn_outside_the_plot(spans):
     waits = tuple(Wait(begin - took, begin, lane) for begin, took, lane in spans)
     root = drawn(TimelineLanes("m", ("a", "b"), bars, waits))
     for e in (*roles(root, "batch"), *roles(root, "wait")):
-        assert 170 <= float(e.get("x")) <= 944
+        assert 150 <= float(e.get("x")) <= 784
         assert float(e.get("x")) + float(e.get("width")) <= 944 + 1.5
 
 

@@ -67,14 +67,14 @@ def test_a_notebook_saved_while_live_opens_with_a_picture_and_a_dead_kernel_is_r
 
     # The timeline is zoomed and walked through while it moves.
     stream = opened.output("%triton_timeline")
-    stream.locator("canvas").wait_for()
+    stream.locator("canvas.nbt-timeline-lanes").wait_for()
     finding = stream.locator(".nbt-timeline-finding")
     assert len(distinct(page, lambda: first_text(finding), 3)) == 3
     newest = stream.get_by_role("button", name="follow the newest")
     zoom = stream.get_by_role("button", name="zoom in")
     assert until(lambda: zoom.click() or newest.get_attribute("aria-pressed") == "false")
     life = stream.locator(".nbt-timeline-life")
-    canvas = stream.locator("canvas")
+    canvas = stream.locator("canvas.nbt-timeline-lanes")
     assert until(lambda: canvas.press("ArrowRight") or "it rode in a batch of" in life.inner_text())
     still = finding.inner_text()
     assert len(distinct(page, lambda: first_text(watch.locator(".nbt-host")), 3)) == 3

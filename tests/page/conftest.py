@@ -43,6 +43,7 @@ window.model = {
   on: (event, call) => subs.set(event, [...(subs.get(event) ?? []), call]),
   off: (event, call) => subs.set(event, (subs.get(event) ?? []).filter((f) => f !== call)),
   send: (content) => window.sent.push(content),
+  set: (name, value) => window.put({ [name]: value }),
   save_changes() {},
 };
 window.put = (changes) => {
@@ -143,7 +144,7 @@ def open_view(browser, site):
     def open_(view, host="plain-light", motion="reduce", width=1000):
         style, scheme = HOSTS[host]
         state = {name: getattr(view, name) for name in view.keys if not name.startswith("_")}
-        state = {k: v for k, v in state.items() if isinstance(v, str | int | float | bool | list)}
+        state = {k: v for k, v in state.items() if isinstance(v, str | int | float | bool | list | dict)}
         state["frame"] = frame_text(view)
         page_text = PAGE % {
             "host": style,

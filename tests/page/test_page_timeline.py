@@ -53,7 +53,7 @@ def test_it_begins_with_the_stretch_that_was_asked_for(open_view, view):
     assert "within 1 ms" in sentence(page).replace(".00", "")
     seen = sentence(page).partition(" within")[0]
     assert seen == view.short.finding.partition(" within")[0]
-    page.locator("canvas").focus()
+    page.locator("canvas.nbt-timeline-lanes").focus()
     page.keyboard.press("0")
     assert not sentence(page).startswith(seen)
     page.keyboard.press("f")
@@ -64,7 +64,7 @@ def test_it_zooms_pans_and_shows_the_times_of_a_request(open_view, view):
     page = open_view(view)
     assert sentence(page).startswith("digits: ")
     assert page.locator(".nbt-timeline-legend li").count() >= 1
-    canvas = page.locator("canvas")
+    canvas = page.locator("canvas.nbt-timeline-lanes")
     canvas.focus()
     page.keyboard.press("0")
     whole = sentence(page)
@@ -82,13 +82,15 @@ def test_it_zooms_pans_and_shows_the_times_of_a_request(open_view, view):
     assert near != whole
     page.keyboard.press("0")
     assert sentence(page) == whole
-    # A brush over the middle, the wheel, and the buttons.
+    # A brush over the middle selects, one key zooms to it; then the wheel and the buttons.
     box = canvas.bounding_box()
     y = box["y"] + box["height"] / 2
     page.mouse.move(box["x"] + box["width"] * 0.4, y)
     page.mouse.down()
     page.mouse.move(box["x"] + box["width"] * 0.6, y)
     page.mouse.up()
+    assert sentence(page) == whole
+    page.keyboard.press("z")
     brushed = sentence(page)
     assert brushed != whole
     # Out again, to where there is more to see: when the batches were, nobody knows.
@@ -112,14 +114,14 @@ def test_text_on_the_canvas_is_never_small(open_view, view, width):
               this.measureText(text).width, this.textAlign]);
             draw.call(this, text, x, y);
           };
-          document.querySelector("canvas").focus();
+          document.querySelector("canvas.nbt-timeline-lanes").focus();
           document.querySelector("button[aria-label='zoom out']").click();
           return found;
         }"""
     )
     assert len(sizes) > 5
     assert min(size for size, *_ in sizes) >= 11
-    shown = page.locator("canvas").bounding_box()
+    shown = page.locator("canvas.nbt-timeline-lanes").bounding_box()
     assert shown["width"] <= width
     for _, text, x, wide, align in sizes:
         left = x - {"center": wide / 2, "right": wide}.get(align, 0)
@@ -157,7 +159,7 @@ def test_a_model_that_hangs_has_an_open_bar_that_says_for_how_long(open_view, ho
         found.refresh()
         page = open_view(found, host)
         said = sentence(page)
-        page.locator("canvas").focus()
+        page.locator("canvas.nbt-timeline-lanes").focus()
         page.keyboard.press("ArrowRight")
         life = page.locator(".nbt-timeline-life").inner_text()
         gate.open()

@@ -163,15 +163,15 @@ def test_without_a_recorder_a_model_is_shown_as_it_is_now():
 
 def test_a_frame_holds_what_its_layout_says():
     models = activities(history(seconds(1), lambda at: loaded("m", at)))
-    frame = encode(7, models)
+    frame = encode(7, models, now_ns=5)
     numbers = struct.unpack(f"<{len(frame) // 8}d", frame)
     activity = models[0]
     samples, lanes, bins = len(activity.ages_s), len(activity.lanes), len(activity.bins)
-    assert numbers[:3] == (7, 30, 1)
-    assert numbers[3:5] == (3, 4)
-    assert numbers[11:18] == (1, 0, samples, lanes, bins, 0, 0)
-    assert len(numbers) == 18 + 2 * samples + lanes * (2 + samples) + bins
-    assert numbers[18 : 18 + samples] == activity.ages_s
+    assert numbers[:4] == (7, 30, 5, 1)
+    assert numbers[4:6] == (3, 4)
+    assert numbers[12:19] == (1, 0, samples, lanes, bins, 0, 0)
+    assert len(numbers) == 19 + 2 * samples + lanes * (2 + samples) + bins
+    assert numbers[19 : 19 + samples] == activity.ages_s
     assert numbers[-bins:] == tuple(n for _, n in activity.bins)
 
 

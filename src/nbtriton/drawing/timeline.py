@@ -10,7 +10,7 @@ from nbtriton.drawing.scene import Shape, figure, ink, shape, shortened, text, t
 from nbtriton.drawing.table import table_text
 
 # Pictures for a page of 600 pixels and for a wide one: their widths, and the room for names.
-_WIDTHS = ((540.0, 120.0), (960.0, 170.0))
+_WIDTHS = ((540.0, 120.0), (800.0, 150.0))
 _RIGHT = 16.0
 _LANE_H, _SLOT_H, _STRIP_H = 24.0, 6.0, 16.0
 # With more requests at once a picture would be longer than a screen; the others are only counted.
@@ -18,13 +18,21 @@ _MOST_SLOTS = 24
 _COLUMNS = 64  # of a lane in the text form
 
 
+Pattern = tuple[tuple[float, float, float, float], ...]
+
+
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """The mark of a reason: a letter and a colour, so that nobody depends on the colour."""
+    """The mark of a reason: a letter, a colour and a pattern, so that nobody depends on the colour.
+
+    Each line of the pattern goes along the bar: its middle and its width as shares of the bar's height, then the
+    lengths of its dashes and gaps in pixels (0 and 0: it is solid).
+    """
 
     letter: str
     role: str
     words: str
+    pattern: Pattern = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,6 +241,7 @@ def _bar(bar: Bar, top: float, axis: _Axis) -> list[Shape]:
             **ink(bar.mark.role, "s1" if bar.failed else bar.mark.role),
         )
     ]  # fmt: skip
+    found += _pattern(bar.mark, begin, top + 2, width, _LANE_H - 4)
     texts = [f"{bar.mark.letter} {bar.rows}", bar.mark.letter]
     if bar.open:
         found.append(_ragged(begin + width, top + 2, _LANE_H - 4, bar.mark.role))
@@ -240,9 +249,24 @@ def _bar(bar: Bar, top: float, axis: _Axis) -> list[Shape]:
     for words in texts:
         if text_width(words, 11, bold=True) + 4 <= width:
             middle = begin + width / 2
+            if bar.mark.pattern:
+                wide = text_width(words, 11, bold=True)
+                found.append(
+                    shape("rect", x=middle - wide / 2, y=top + 6, width=wide, height=12, opacity=0.7, **ink("bg"))
+                )  # fmt: skip
             found.append(text(middle, top + 16, words, 11, "fg", "middle", bold=True))
             break
     return found
+
+
+def _pattern(mark: Mark, x: float, y: float, width: float, height: float) -> list[Shape]:
+    return [
+        shape(
+            "path", d=f"M{x:.1f} {y + height * at:.1f}h{width:.1f}", stroke_width=height * thick,
+            stroke_dasharray=f"{on:g} {off:g}" if off else None, opacity=0.8, **ink(None, mark.role),
+        )
+        for at, thick, on, off in mark.pattern
+    ]  # fmt: skip
 
 
 def _ragged(x: float, y: float, tall: float, role: str) -> Shape:
@@ -299,14 +323,15 @@ def _legend(marks: Sequence[Mark], y: float, room: float) -> tuple[list[Shape], 
     x = 20.0
     for mark in sorted(marks, key=lambda one: one.letter):
         words = f"{mark.letter}  {mark.words}"
-        width = text_width(words, 11) + 34
+        width = text_width(words, 11) + 40
         if x > 20 and x + width > room - 16:
             x, y = 20.0, y + 18
         found.append(
-            shape("rect", x=x, y=y - 1, width=12, height=12, rx=2, opacity=0.4,
+            shape("rect", x=x, y=y - 1, width=18, height=12, rx=2, opacity=0.4,
                   **ink(mark.role, mark.role))
         )  # fmt: skip
-        found.append(text(x + 18, y + 9, words, 11, "fg"))
+        found += _pattern(mark, x, y - 1, 18, 12)
+        found.append(text(x + 24, y + 9, words, 11, "fg"))
         x += width
     return found, y + 18 if marks else y
 

@@ -272,19 +272,21 @@ def _depth(model: ModelSnapshot) -> int:
     return model.executing if model.platform == "ensemble" else model.queued
 
 
-def encode(sequence: int, models: Sequence[ModelActivity], span_s: float = 30.0) -> bytes:
+def encode(
+    sequence: int, models: Sequence[ModelActivity], span_s: float = 30.0, now_ns: int = 0
+) -> bytes:
     """Write the changing values as one buffer of little-endian float64.
 
     ::
 
-        sequence, seconds that are shown, number of models; then for each model
+        sequence, seconds that are shown, the time on the server's clock in ns, number of models; then for each model
             queued now, executing, infer/s, queue ms, compute ms, inferences, executions, failed,
             1 if the batch sizes are recent, 1 if rates are means over the time in which it worked,
             S samples, L lanes, B bins, C changes, H shares,
             ages[S], depths[S], L x (share, batch size, busy[S]), executions per bin[B],
             ages of changes[C], shares[H]
     """
-    numbers = array("d", (sequence, span_s, len(models)))
+    numbers = array("d", (sequence, span_s, now_ns, len(models)))
     for model in models:
         numbers.extend(
             (

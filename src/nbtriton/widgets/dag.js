@@ -142,6 +142,7 @@ function render({ model, el }) {
     }
     draw_traffic();
     draw_live();
+    mark();
   };
 
   /** @param {DagNode} node */
@@ -155,18 +156,32 @@ function render({ model, el }) {
   };
   /** @param {number} i */
   const open = (i) => {
-    shut();
+    const share = nodes[i].live >= 0 && selection.get().model !== nodes[i].label;
+    if (share) selection.put({ ...selection.get(), model: nodes[i].label });
+    if (opened === nodes[i].id) return;
+    close_details();
     fill_details(nodes[i]);
     details.hidden = false;
     groups[i].setAttribute("aria-expanded", "true");
     opened = nodes[i].id;
   };
   const shut = () => {
+    close_details();
+    const { model: only, ...rest } = selection.get();
+    if (only) selection.put(rest);
+  };
+  const close_details = () => {
     details.hidden = true;
     details.replaceChildren();
     const at = nodes.findIndex((node) => node.id === opened);
     if (at >= 0) groups[at].setAttribute("aria-expanded", "false");
     opened = "";
+  };
+  // The box of the model that is selected, here or elsewhere, is marked.
+  const selection = shareSelection(model, () => mark());
+  const mark = () => {
+    const only = selection.get().model;
+    for (const [i, group] of groups.entries()) group.classList.toggle("nbt-only", nodes[i].label === only && nodes[i].live >= 0);
   };
   /** @param {number} i */
   const focus = (i) => {
@@ -214,7 +229,11 @@ function render({ model, el }) {
   picture.addEventListener("keydown", onKey);
   picture.addEventListener("click", onClick);
 
-  return followScenes(model, ["scenes", "traffic", "widths", "finding"], draw, root, () => scene);
+  const stop = followScenes(model, ["scenes", "traffic", "widths", "finding"], draw, root, () => scene);
+  return () => {
+    stop();
+    selection.stop();
+  };
 }
 
 export default widget(render);

@@ -13,17 +13,19 @@ from nbtriton.drawing.dag import details_of, edge_width, traffic_line
 from nbtriton.drawing.graph import Graph, folded, topological
 from nbtriton.drawing.scene import to_json
 from nbtriton.model.config import ModelConfig
+from nbtriton.runtime.engine import RequestRecord
 from nbtriton.widgets.activity import little_endian
 from nbtriton.widgets.graphs import graph_of, with_traffic
+from nbtriton.widgets.selection import SelectingView, recorded
 from nbtriton.widgets.static import StaticView, dag_scenes, dag_view
-from nbtriton.widgets.view import LiveView, asset, movement_of
+from nbtriton.widgets.view import asset, movement_of
 
 _STATES = ("READY", "LOADING", "UNLOADING", "UNAVAILABLE")
 # Shares, rates and batch sizes are read less often; queues and instances change with each frame.
 _TRAFFIC_S = 1.0
 
 
-class DagView(LiveView):
+class DagView(SelectingView):
     """A graph whose nodes can be walked through by keyboard; Enter opens a node's details.
 
     Parameters
@@ -109,6 +111,10 @@ class DagView(LiveView):
         most = max((edge.bytes_per_s or 0.0 for edge in self.graph.edges), default=0.0)
         widths = [round(edge_width(e.bytes_per_s, most), 2) for e in folded(self.graph).edges]
         return {"traffic": traffic, "widths": widths, "finding": self.graph.finding}
+
+    def _recorded(self) -> list[RequestRecord]:
+        names = {node.label for node in self._models}
+        return recorded(self._server, names) if self._server is not None else []
 
     def movement(self) -> Hashable:
         """Return a value that changes with every request to one of its models; without a server the view rests."""

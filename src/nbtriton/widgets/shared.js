@@ -49,6 +49,11 @@ function counted(number, noun, plural) {
   return `${count(number)} ${number === 1 ? noun : plural ?? `${noun}s`}`;
 }
 
+/** perf_analyzer's percentile, as Python's. @param {number[]} ordered ascending @param {number} percent */
+function percentile(ordered, percent) {
+  return ordered.length ? ordered[Math.floor((percent / 100) * (ordered.length - 1) + 0.5)] : NaN;
+}
+
 /** @param {string} text */
 function group(text) {
   const [whole, decimals] = text.split(".");
@@ -313,6 +318,47 @@ function followScenes(model, names, draw, root, drawn) {
     stop();
     sizes.disconnect();
     root.remove();
+  };
+}
+
+/** @typedef {{model?: string, from_ns?: number, to_ns?: number, request?: number}} Selected */
+
+/** Share the selection of all views of a kernel on this page: a trait of each, and an event between them.
+ * @param {Model} model @param {() => void} changed called after any view has changed it */
+function shareSelection(model, changed) {
+  const get = () => /** @type {Selected} */ (model.get("selected") ?? {});
+  /** @param {Selected} selection */
+  const put = (selection) => {
+    const same = /** @type {(keyof Selected)[]} */ (["model", "from_ns", "to_ns", "request"])
+      .every((key) => (get()[key] ?? null) === (selection[key] ?? null));
+    if (same) return;
+    model.set("selected", selection);
+    model.save_changes();
+  };
+  /** @param {object} what */
+  const say = (what) => {
+    document.dispatchEvent(new CustomEvent("nbt-select", { detail: { kernel: model.get("kernel"), ...what } }));
+  };
+  const onTrait = () => {
+    changed();
+    say({ selection: get() });
+  };
+  const onPage = (/** @type {any} */ { detail }) => {
+    if (detail.kernel !== model.get("kernel")) return;
+    if (detail.selection) put(detail.selection);
+    else if (Object.keys(get()).length) say({ selection: get() });
+  };
+  model.on("change:selected", onTrait);
+  document.addEventListener("nbt-select", onPage);
+  // A view that opens later asks the others, once it is made.
+  queueMicrotask(() => say({}));
+  return {
+    get,
+    put,
+    stop: () => {
+      model.off("change:selected", onTrait);
+      document.removeEventListener("nbt-select", onPage);
+    },
   };
 }
 

@@ -179,6 +179,16 @@ class Shown(Stopping):
         """The current numbers as a DataFrame, if the view has any."""
         return self.view.to_frame()
 
+    @property
+    def selection(self) -> Any:
+        """The selected requests as a DataFrame, if the view shows requests."""
+        return getattr(self.view, "selection", None)
+
+    def select(self, value: Any) -> None:
+        """Select in all views of the page, as `SelectingView.select`."""
+        view: Any = self.view
+        view.select(value)
+
     def stop(self) -> None:
         """Replace the view by its static form; idempotent."""
         with self._lock:

@@ -4,7 +4,10 @@
  *   failed: boolean, number: number, open: boolean}} Wait */
 /** @typedef {{name: string, lanes: string[], records: boolean}} Lanes */
 /** @typedef {[number, string, [number, number, string, number][]]} Strip */
-/** @typedef {{x: number, y: number, width: number, height: number, batch?: Batch, wait?: Wait}} Hit */
+/** @typedef {{x: number, y: number, width: number, height: number, batch?: Batch, wait?: Wait, act?: () => void}} Hit */
+/** @typedef {[string, string, string, [number, number, number, number][]]} Mark letter, role, words, pattern */
+/** What one model has in the stretch that is shown.
+ * @typedef {{at: number, batches: Batch[], waits: Wait[], busy: number, failed: number}} Part */
 
 // What a page keeps: some minutes of a busy server, and some 10 MB.
 const MOST_BATCHES = 6000;
@@ -16,7 +19,15 @@ const SLOT = 6;
 const LANE = 24;
 const STRIP = 18;
 const GAP = 4;
+const FOLDED = 18;
 const FONT = 12;
+// The overview: all that the page has, with the stretch that is shown as a window; the axis stands beneath it.
+const OVERVIEW = 26;
+const HEAD = OVERVIEW + 24;
+// With more models than these, lanes fold to a row each, idle models to one line, and what is busy stands first.
+const FEW = 8;
+const ORDER_MS = 5000;
+const MOST_ROWS = 12; // of a selection's table
 const ROLES = ["s0", "s1", "s2", "s3", "s4", "s5", "fg", "bg", "muted", "line", "panel"];
 const SAY_TIMELINE_MS = 5000;
 
@@ -42,8 +53,13 @@ function render({ model, el }) {
   const root = make("div", "nbt-root nbt-timeline");
   const finding = make("div", "nbt-timeline-finding");
   const bar = make("div", "nbt-timeline-bar");
+  const search = /** @type {HTMLInputElement} */ (make("input", "nbt-timeline-search"));
+  const matches = make("span", "nbt-timeline-matches");
   const legend = make("ul", "nbt-timeline-legend");
-  const canvas = /** @type {HTMLCanvasElement} */ (make("canvas", ""));
+  const head = /** @type {HTMLCanvasElement} */ (make("canvas", "nbt-timeline-head"));
+  const scroll = make("div", "nbt-timeline-scroll");
+  const canvas = /** @type {HTMLCanvasElement} */ (make("canvas", "nbt-timeline-lanes"));
+  const panel = make("div", "nbt-timeline-panel");
   const life = make("div", "nbt-timeline-life");
   const said = make("div", "nbt-hidden-text");
   const probe = make("span", "nbt-hidden-text");
@@ -56,13 +72,25 @@ function render({ model, el }) {
   canvas.setAttribute(
     "aria-label",
     `Timeline of ${model.get("title")}: left and right go through the requests, plus and minus zoom, `
-      + "shift with left and right pans, 0 shows all, F follows the newest",
+      + "shift with left and right pans, 0 shows all, F follows the newest, Enter selects the request, "
+      + "S selects the stretch that is shown, Z zooms to the selection, P pins the model, Escape clears",
   );
+  head.setAttribute("role", "img");
+  head.setAttribute("aria-label", "All that is recorded, and the stretch that is shown");
+  search.type = "search";
+  search.placeholder = "name, failed, busy > 50%, id";
+  search.setAttribute("aria-label", "search: part of a name, failed, busy > 50%, a request's number or id");
+  matches.setAttribute("role", "status");
+  panel.setAttribute("aria-live", "polite");
   life.setAttribute("aria-live", "polite");
   said.setAttribute("role", "status");
-  root.append(finding, bar, legend, canvas, life, said, probe);
+  scroll.append(canvas);
+  root.append(finding, bar, legend, head, scroll, panel, life, said, probe);
   el.append(root);
-  const pen = /** @type {CanvasRenderingContext2D} */ (canvas.getContext("2d"));
+  const lanes_pen = /** @type {CanvasRenderingContext2D} */ (canvas.getContext("2d"));
+  const head_pen = /** @type {CanvasRenderingContext2D} */ (head.getContext("2d"));
+  let pen = lanes_pen;
+  let family = "sans-serif";
 
   /** @type {Batch[]} */
   let batches = [];
@@ -86,9 +114,19 @@ function render({ model, el }) {
   let drag = null;
   /** @type {Record<string, string>} */
   const colours = {};
+  let window_drag = false;
   let plot = { x: 0, width: 1, bottom: 0 };
+  /** @type {Map<number, boolean>} */
+  const unfolded = new Map(); // what a reader opened or folded; the rest follows the number of models
+  /** @type {Set<number>} */
+  const pinned = new Set();
+  let idle_open = false;
+  /** @type {number[]} */
+  let order = [];
+  let ordered = -Infinity;
+  let hovering = false;
+  let legend_shown = "";
   let spoken = -Infinity;
-  let legend_text = "";
   let last_frame = -1;
 
   // -- what the kernel sends ---------------------------------------------------------------------
@@ -172,12 +210,13 @@ function render({ model, el }) {
       probe.style.color = `var(--nbt-${role})`;
       colours[role] = getComputedStyle(probe).color;
     }
+    family = getComputedStyle(root).fontFamily;
   };
 
   /** @param {string} text @param {number} x @param {number} y @param {string} role
    * @param {CanvasTextAlign} [align] @param {boolean} [bold] @param {number} [room] */
   const letters = (text, x, y, role, align = "left", bold = false, room = Infinity) => {
-    pen.font = `${bold ? "600 " : ""}${FONT}px ${getComputedStyle(root).fontFamily}`;
+    pen.font = `${bold ? "600 " : ""}${FONT}px ${family}`;
     pen.textAlign = align;
     pen.fillStyle = colours[role];
     let words = text;
@@ -202,6 +241,23 @@ function render({ model, el }) {
     }
   };
 
+  /** The lines of a mark's pattern, as Python draws them.
+   * @param {number} x @param {number} y @param {number} width @param {number} height @param {Mark} mark */
+  const texture = (x, y, width, height, [, role, , lines]) => {
+    pen.strokeStyle = colours[role];
+    pen.globalAlpha = 0.8;
+    for (const [at, thick, on, off] of lines) {
+      pen.setLineDash(off ? [on, off] : []);
+      pen.lineWidth = thick * height;
+      pen.beginPath();
+      pen.moveTo(x, y + at * height);
+      pen.lineTo(x + width, y + at * height);
+      pen.stroke();
+    }
+    pen.setLineDash([]);
+    pen.globalAlpha = 1;
+  };
+
   /** The right edge of what goes on: teeth, which need no colour.
    * @param {number} x @param {number} y @param {number} height @param {string} role */
   const ragged = (x, y, height, role) => {
@@ -216,80 +272,230 @@ function render({ model, el }) {
     pen.fill();
   };
 
-  /** Give each request of a model the first free row. @param {Wait[]} those */
+  /** Give each request of a model the first free row; those beyond the last row are only counted.
+   * @param {Wait[]} those */
   const placed = (those) => {
     /** @type {number[]} */
     const ends = [];
-    return those.map((one) => {
+    const found = [];
+    let beyond = 0;
+    for (const one of those) {
       let row = ends.findIndex((end) => end <= one.begin);
       if (row < 0) row = ends.length;
+      if (row >= MOST_SLOTS) {
+        beyond += 1;
+        continue;
+      }
       ends[row] = Math.max(one.left, one.begin);
-      return { one, row };
+      found.push({ one, row });
+    }
+    return { found, rows: ends.length, beyond };
+  };
+
+  /** What each model has between two times. @param {number} begin @param {number} end @returns {Part[]} */
+  const parts_of = (begin, end) => {
+    const all = /** @type {Lanes[]} */ (model.get("models"));
+    /** @type {Part[]} */
+    const found = all.map((_, at) => ({ at, batches: [], waits: [], busy: 0, failed: 0 }));
+    for (const batch of batches) {
+      const part = found[batch.model];
+      if (!part || batch.end <= begin || batch.begin >= end) continue;
+      part.batches.push(batch);
+      part.busy += Math.min(batch.end, end) - Math.max(batch.begin, begin);
+      if (batch.failed) part.failed += 1;
+    }
+    for (const wait of waits) {
+      const part = found[wait.model];
+      if (!part || wait.end <= begin || wait.begin >= end) continue;
+      part.waits.push(wait);
+      if (wait.failed) part.failed += 1;
+    }
+    for (const part of found) part.busy /= (end - begin) * Math.max(1, all[part.at].lanes.length);
+    return found;
+  };
+
+  /** Whether a model is shown: by the search, and by the model that is selected. @param {Part} part */
+  const wanted = (part) => {
+    const one = /** @type {Lanes[]} */ (model.get("models"))[part.at];
+    const only = selection.get().model;
+    if (only && one.name !== only && model.get("models").some((/** @type {Lanes} */ each) => each.name === only)) return false;
+    const text = search.value.trim().toLowerCase();
+    const share = text.match(/^busy\s*([<>])\s*(\d+(?:\.\d+)?)\s*%?$/);
+    if (share) return share[1] === ">" ? part.busy * 100 > Number(share[2]) : part.busy * 100 < Number(share[2]);
+    if (text === "failed") return part.failed > 0;
+    // A number or an id is looked up with Enter; until then nothing hides.
+    return !text || /^\d+$/.test(text) || [one.name, ...one.lanes].some((name) => name.toLowerCase().includes(text));
+  };
+
+  /** The models in the order in which they stand, and those that are folded into the last line.
+   * @param {Part[]} parts */
+  const arranged = (parts) => {
+    const many = parts.length > FEW;
+    const now = performance.now();
+    if (order.length !== parts.length || (many && !hovering && now - ordered > ORDER_MS)) {
+      order = parts.map((part) => part.at);
+      if (many) order.sort((a, b) => parts[b].busy - parts[a].busy || a - b);
+      ordered = now;
+    }
+    const shown = [...order].sort((a, b) => Number(pinned.has(b)) - Number(pinned.has(a)))
+      .map((at) => parts[at]).filter(wanted);
+    const idle = many ? shown.filter((part) => !part.batches.length && !part.waits.length && !pinned.has(part.at)) : [];
+    return { shown: shown.filter((part) => !idle.includes(part)), idle };
+  };
+
+  /** @param {HTMLCanvasElement} on @param {CanvasRenderingContext2D} with_ @param {number} wide @param {number} tall */
+  const sized = (on, with_, wide, tall) => {
+    const ratio = window.devicePixelRatio || 1;
+    if (on.width !== Math.round(wide * ratio) || on.height !== Math.round(tall * ratio)) {
+      on.width = Math.round(wide * ratio);
+      on.height = Math.round(tall * ratio);
+      on.style.width = `${wide}px`;
+      on.style.height = `${tall}px`;
+    }
+    pen = with_;
+    pen.setTransform(ratio, 0, 0, ratio, 0, 0);
+    pen.clearRect(0, 0, wide, tall);
+  };
+
+  /** The selected stretch in ms, cut to one that is drawn. @param {number} begin @param {number} end */
+  const stretch = (begin, end) => {
+    const { from_ns, to_ns } = selection.get();
+    if (from_ns === undefined || to_ns === undefined) return null;
+    const origin = model.get("begin_ns");
+    const [from, to] = [(from_ns - origin) / 1e6, (to_ns - origin) / 1e6];
+    return { from, to, seen: to > begin && from < end };
+  };
+
+  /** The overview with its window, and the axis. @param {number} wide @param {number} begin @param {number} end */
+  const draw_head = (wide, begin, end) => {
+    sized(head, head_pen, wide, HEAD);
+    const whole = extent();
+    /** @param {number} ms */
+    const over = (ms) => plot.x + ((Math.min(Math.max(ms, whole.begin), whole.end) - whole.begin) / (whole.end - whole.begin)) * plot.width;
+    const bins = new Float64Array(Math.ceil(plot.width / 2) + 1);
+    for (const batch of batches) bins[Math.floor((over(batch.begin) - plot.x) / 2)] += batch.rows;
+    const most = Math.max(1, ...bins);
+    letters("all", plot.x - 6, 17, "muted", "right");
+    box(plot.x, 2, plot.width, OVERVIEW - 4, "panel");
+    bins.forEach((rows, i) => {
+      const tall = (OVERVIEW - 6) * (rows / most);
+      if (rows) box(plot.x + i * 2, OVERVIEW - 2 - tall, 2, tall, "muted");
     });
+    box(over(begin), 2, Math.max(3, over(end) - over(begin)), OVERVIEW - 4, "s0", 0.2, true);
+    const chosen_stretch = stretch(whole.begin, whole.end);
+    if (chosen_stretch?.seen) {
+      box(over(chosen_stretch.from), 2, Math.max(2, over(chosen_stretch.to) - over(chosen_stretch.from)), OVERVIEW - 4, "s1", 0.5, true);
+    }
+    letters("ms", plot.x - 6, HEAD - 7, "muted", "right");
+    for (const { x: at, words } of ticks(begin, end)) {
+      pen.font = `${FONT}px ${family}`;
+      // A label stands at its line, or not at all.
+      if (at + pen.measureText(words).width / 2 < wide) letters(words, at, HEAD - 7, "muted", "center");
+      box(at, HEAD - 4, 1, 4, "line");
+    }
+  };
+
+  /** @param {number} begin @param {number} end */
+  const ticks = (begin, end) => {
+    const step = rounded((end - begin) / Math.max(2, Math.floor(plot.width / 90)));
+    const found = [];
+    for (let tick = Math.ceil(begin / step) * step; tick <= end; tick += step) {
+      const [whole, decimals] = String(Number(tick.toPrecision(10))).split(".");
+      found.push({
+        x: plot.x + ((tick - begin) / (end - begin)) * plot.width,
+        words: decimals ? `${group(whole)}.${decimals}` : group(whole),
+      });
+    }
+    return found;
   };
 
   const draw = () => {
     const all = /** @type {Lanes[]} */ (model.get("models"));
     const strips = /** @type {Strip[]} */ (model.get("strips"));
-    const marks = /** @type {[string, string, string][]} */ (model.get("marks"));
+    const marks = /** @type {Mark[]} */ (model.get("marks"));
     const wide = Math.max(320, Math.round(root.clientWidth - 8));
-    const gutter = Math.min(170, Math.max(90, wide * 0.18));
+    const gutter = Math.min(190, Math.max(110, wide * 0.18));
     const { begin, end } = shown();
-    const inside = batches.filter((b) => b.end > begin && b.begin < end);
-    const waiting = waits.filter((w) => w.end > begin && w.begin < end && w.left > begin);
-    const slots = all.map((_, at) => placed(waiting.filter((w) => w.model === at)));
+    const parts = parts_of(begin, end);
+    const { shown: models, idle } = arranged(parts);
+    const folded = (/** @type {number} */ at) => !(unfolded.get(at) ?? all.length <= FEW);
+    const slots = new Map(models.filter(({ at }) => !folded(at)).map((part) => [
+      part.at,
+      placed(part.waits.filter((w) => w.left > begin)),
+    ]));
     rows = all.map((_, at) => {
-      const now = Math.min(MOST_SLOTS, Math.max(0, ...slots[at].map(({ row }) => row + 1)));
+      const now = slots.get(at)?.rows ?? 0;
       return range ? now : Math.max(rows[at] ?? 0, now);
     });
-    const heights = all.map(
-      (one, at) =>
-        20 + (rows[at] ? rows[at] * SLOT + GAP + 14 : 0)
-        + one.lanes.length * (LANE + GAP)
-        + strips.filter(([owner]) => owner === at).length * (STRIP + GAP) + 8,
-    );
-    const tall = heights.reduce((sum, height) => sum + height, 0) + 40;
-    const ratio = window.devicePixelRatio || 1;
-    if (canvas.width !== Math.round(wide * ratio) || canvas.height !== Math.round(tall * ratio)) {
-      canvas.width = Math.round(wide * ratio);
-      canvas.height = Math.round(tall * ratio);
-      canvas.style.height = `${tall}px`;
-    }
-    pen.setTransform(ratio, 0, 0, ratio, 0, 0);
-    pen.clearRect(0, 0, wide, tall);
-    plot = { x: gutter, width: wide - gutter - 10, bottom: tall - 34 };
+    const own_strips = (/** @type {number} */ at) => strips.filter(([owner]) => owner === at);
+    const heights = models.map(({ at }) =>
+      folded(at)
+        ? FOLDED
+        : 20 + (rows[at] ? rows[at] * SLOT + GAP + 14 : 0) + all[at].lanes.length * (LANE + GAP)
+          + own_strips(at).length * (STRIP + GAP) + 8);
+    const idle_rows = idle.length ? 1 + (idle_open ? idle.length : 0) : 0;
+    const tall = Math.max(40, heights.reduce((sum, height) => sum + height, 0) + idle_rows * FOLDED + 12);
+    plot = { x: gutter, width: wide - gutter - 10, bottom: tall - 4 };
+    draw_head(wide, begin, end);
+    sized(canvas, lanes_pen, wide, tall);
     /** @param {number} ms */
     const x = (ms) => gutter + ((Math.min(Math.max(ms, begin), end) - begin) / (end - begin)) * plot.width;
-
-    const step = rounded((end - begin) / Math.max(2, Math.floor(plot.width / 90)));
-    for (let tick = Math.ceil(begin / step) * step; tick <= end; tick += step) {
-      box(x(tick), 6, 1, plot.bottom - 6, "line", 0.6);
-      const words = String(Number((tick).toPrecision(10)));
-      letters(words, Math.min(Math.max(x(tick), gutter + 14), wide - 22), plot.bottom + 13, "muted", "center");
-    }
-    letters("milliseconds", wide - 8, plot.bottom + 26, "muted", "right");
-
+    for (const tick of ticks(begin, end)) box(tick.x, 2, 1, plot.bottom - 2, "line", 0.6);
+    const failed_only = search.value.trim().toLowerCase() === "failed";
     hits = [];
-    let y = 6;
-    all.forEach((one, at) => {
-      letters(one.name, 8, y + 12, "fg", "left", true, wide - 20);
+    let y = 4;
+
+    /** @param {Part} part @param {number} top @param {boolean} open */
+    const name_of = (part, top, open) => {
+      const one = all[part.at];
+      const word = pinned.has(part.at) ? "◆ " : "";
+      letters(`${open ? "▾" : "▸"} ${word}${one.name}`, 6, top + 13, "fg", "left", open, open ? wide - 20 : gutter - 12);
+      const toggle = () => {
+        unfolded.set(part.at, !open);
+        rows[part.at] = 0;
+      };
+      hits.push({ x: 0, y: top, width: open ? gutter * 2 : gutter - 6, height: FOLDED, act: toggle });
+    };
+    /** @param {Part} part @param {number} top */
+    const draw_folded = (part, top) => {
+      name_of(part, top, false);
+      box(gutter, top + 2, plot.width, FOLDED - 4, "panel");
+      let last = -1;
+      for (const batch of part.batches) {
+        const from = x(batch.begin);
+        const to = Math.max(from + 1, x(batch.end));
+        // What ends in a pixel that is drawn already adds nothing.
+        if (to <= last && !batch.failed) continue;
+        last = to;
+        const role = batch.failed ? "s1" : (marks[batch.mark]?.[1] ?? "s5");
+        box(from, top + 4, to - from, FOLDED - 8, role, failed_only && !batch.failed ? 0.15 : 0.6);
+        hits.push({ x: from, y: top, width: to - from, height: FOLDED, batch });
+      }
+    };
+
+    models.forEach((part, place_of) => {
+      const { at } = part;
+      const one = all[at];
+      if (folded(at)) {
+        draw_folded(part, y);
+        y += heights[place_of];
+        return;
+      }
+      name_of(part, y, true);
+      const { found, beyond } = slots.get(at) ?? { found: [], beyond: 0 };
       const lanes_top = y + 20 + (rows[at] ? rows[at] * SLOT + GAP + 14 : 0);
-      let beyond = 0;
-      for (const { one: wait, row } of slots[at]) {
-        if (row >= MOST_SLOTS) {
-          beyond += 1;
-          continue;
-        }
+      for (const { one: wait, row } of found) {
         const from = x(wait.begin);
         const width = Math.max(2, x(wait.left) - from);
         const top = y + 20 + row * SLOT;
         const is_chosen = chosen === wait;
-        box(from, top, width, is_chosen ? 5 : 4, wait.failed ? "s1" : "s0");
+        const faint = failed_only && !wait.failed ? 0.15 : 1;
+        box(from, top, width, is_chosen ? 5 : 4, wait.failed ? "s1" : "s0", faint);
         if (wait.open && wait.left >= wait.end && wait.end <= end) ragged(from + width, top, 4, "s0");
         if (wait.lane >= 0 && wait.left <= end) {
           const lane = lanes_top + wait.lane * (LANE + GAP);
           box(from + width - 1, top + 2, is_chosen ? 2 : 1, lane - top - 2, wait.failed ? "s1" : "s0",
-            is_chosen ? 1 : 0.35);
+            is_chosen ? 1 : 0.35 * faint);
         }
         hits.push({ x: from, y: top - 1, width, height: SLOT, wait });
       }
@@ -299,28 +505,34 @@ function render({ model, el }) {
         letters(name, gutter - 6, top + 16, "muted", "right", false, gutter - 12);
         box(gutter, top, plot.width, LANE, "panel");
       });
-      for (const batch of inside) {
-        if (batch.model !== at) continue;
-        const [letter, role] = marks[batch.mark] ?? ["C", "s5"];
+      for (const batch of part.batches) {
+        const mark = marks[batch.mark] ?? ["C", "muted", "", []];
+        const [letter, role] = mark;
         const top = lanes_top + batch.lane * (LANE + GAP);
         const from = x(batch.begin);
         const width = Math.max(2, x(batch.end) - from);
         const is_chosen = chosen_batch === batch;
-        box(from, top + 2, width, LANE - 4, role, is_chosen ? 0.7 : 0.4, true);
+        const faint = failed_only && !batch.failed ? 0.3 : 1;
+        box(from, top + 2, width, LANE - 4, role, (is_chosen ? 0.7 : 0.4) * faint, true);
+        if (width > 6) texture(from, top + 2, width, LANE - 4, mark);
         if (batch.failed) box(from, top + LANE - 4, width, 3, "s1");
         let words = width > 34 ? `${letter} ${batch.rows}` : letter;
         if (batch.open && batch.end <= end) {
           ragged(from + width, top + 2, LANE - 4, role);
           const running = `${letter} ${batch.rows} · running ${lasting(batch.end - batch.begin)}`;
-          pen.font = `600 ${FONT}px ${getComputedStyle(root).fontFamily}`;
+          pen.font = `600 ${FONT}px ${family}`;
           if (pen.measureText(running).width + 8 < width) words = running;
         }
-        if (width > 12) letters(words, from + width / 2, top + 16, "fg", "center", true);
+        if (width > 12) {
+          pen.font = `600 ${FONT}px ${family}`;
+          const room = pen.measureText(words).width + 2;
+          if (mark[3].length) box(from + (width - room) / 2, top + 6, room, 13, "bg", 0.75);
+          letters(words, from + width / 2, top + 16, "fg", "center", true);
+        }
         hits.push({ x: from, y: top, width, height: LANE, batch });
       }
       let top = lanes_top + one.lanes.length * (LANE + GAP);
-      for (const [owner, name, spans] of strips) {
-        if (owner !== at) continue;
+      for (const [, name, spans] of own_strips(at)) {
         letters(name, gutter - 6, top + 13, "muted", "right", false, gutter - 12);
         box(gutter, top + STRIP - 1, plot.width, 1, "line");
         for (const [from, to, label, level] of spans) {
@@ -335,18 +547,89 @@ function render({ model, el }) {
         }
         top += STRIP + GAP;
       }
-      y += heights[at];
+      y += heights[place_of];
     });
+    if (idle.length) {
+      const toggle_idle = () => {
+        idle_open = !idle_open;
+      };
+      const names = idle.map((part) => all[part.at].name).join(", ");
+      letters(`${idle_open ? "▾" : "▸"} ${counted(idle.length, "idle model")}: ${names}`, 6, y + 13, "muted", "left", false, wide - 20);
+      hits.push({ x: 0, y, width: wide, height: FOLDED, act: toggle_idle });
+      y += FOLDED;
+      for (const part of idle_open ? idle : []) {
+        draw_folded(part, y);
+        y += FOLDED;
+      }
+    }
+    if (!models.length && !idle.length) letters(search.value ? "nothing fits the search" : "no model is shown", gutter, 20, "muted");
+    const picked = stretch(begin, end);
+    if (picked?.seen) box(x(picked.from), 2, Math.max(2, x(picked.to) - x(picked.from)), plot.bottom - 2, "s0", 0.12, true);
     if (brush) {
       const from = Math.min(brush.from, brush.to);
-      box(from, 4, Math.abs(brush.to - brush.from), plot.bottom - 4, "s0", 0.2, true);
+      box(from, 2, Math.abs(brush.to - brush.from), plot.bottom - 2, "s0", 0.2, true);
     }
-    tell(inside, waiting, marks, begin, end);
+    write(matches, search.value.trim() && !/^\d+$/.test(search.value.trim())
+      ? `${count(models.length + idle.length)} of ${counted(all.length, "model")}` : "");
+    const inside = parts.flatMap((part) => part.batches);
+    tell(inside, parts.flatMap((part) => part.waits), marks, begin, end);
     follows.setAttribute("aria-pressed", String(!range));
+    unfold.hidden = all.length <= 1;
+  };
+
+  /** The panel about what is selected: only when the selection or the data in it changes. */
+  const draw_panel = () => {
+    const { model: only } = selection.get();
+    const picked = stretch(-Infinity, Infinity);
+    panel.hidden = !picked && !only;
+    if (panel.hidden) return panel.replaceChildren();
+    const all = /** @type {Lanes[]} */ (model.get("models"));
+    const marks = /** @type {Mark[]} */ (model.get("marks"));
+    const actions = make("div", "nbt-timeline-bar");
+    const act = (/** @type {string} */ text, /** @type {() => void} */ what) => button(text, text, what, actions);
+    const content = [];
+    if (picked) {
+      const { from, to } = picked;
+      const parts = parts_of(from, to).filter((part) => (part.batches.length || part.waits.length) && wanted(part));
+      const answered = (/** @type {Part} */ part) => part.waits.filter((w) => !w.open).map((w) => w.end - w.begin).sort((a, b) => a - b);
+      const reasons = (/** @type {Batch[]} */ those) => {
+        const counts = new Map();
+        for (const { mark } of those) counts.set(marks[mark][0], (counts.get(marks[mark][0]) ?? 0) + 1);
+        return [...counts].sort((a, b) => b[1] - a[1]).map(([letter, many]) => `${letter} ${count(many)}`).join(", ") || "–";
+      };
+      const total = parts.reduce((sum, part) => sum + part.batches.length, 0);
+      const request = selection.get().request;
+      content.push(make("div", "nbt-timeline-selected",
+        `${request ? `request ${request}` : "selected"}: ${measure(to - from)} ms, ${counted(total, "batch", "batches")}`
+          + `${left_out ? " (a sample: some came too fast to be drawn)" : ""}`));
+      const table = make("table", "");
+      const line = (/** @type {string} */ tag, /** @type {string[]} */ cells) => {
+        const row = make("tr", "");
+        row.append(...cells.map((cell) => make(tag, "", cell)));
+        table.append(row);
+      };
+      line("th", ["model", "requests", "p50 [ms]", "p99 [ms]", "mean wait [ms]", "batches", "mean rows", "reasons"]);
+      for (const part of parts.slice(0, MOST_ROWS)) {
+        const took = answered(part);
+        const waited = part.waits.filter((w) => w.lane >= 0).map((w) => w.left - w.begin);
+        const rows_sum = part.batches.reduce((sum, batch) => sum + batch.rows, 0);
+        line("td", [
+          all[part.at].name, count(part.waits.length), measure(percentile(took, 50)), measure(percentile(took, 99)),
+          measure(waited.reduce((sum, ms) => sum + ms, 0) / waited.length), count(part.batches.length),
+          measure(rows_sum / part.batches.length), reasons(part.batches),
+        ]);
+      }
+      content.push(table);
+      if (parts.length > MOST_ROWS) content.push(make("div", "", `and ${counted(parts.length - MOST_ROWS, "more model")}`));
+      act("Zoom to it", to_selection);
+    }
+    if (only) content.push(make("div", "", `only ${only} is shown`));
+    act("Clear", () => selection.put({}));
+    panel.replaceChildren(...content, actions);
   };
 
   /** The sentence and the legend. @param {Batch[]} inside @param {Wait[]} waiting
-   * @param {[string, string, string][]} marks @param {number} begin @param {number} end */
+   * @param {Mark[]} marks @param {number} begin @param {number} end */
   const tell = (inside, waiting, marks, begin, end) => {
     const ended = inside.filter((b) => !b.open);
     const running = inside.filter((b) => b.open);
@@ -371,7 +654,7 @@ function render({ model, el }) {
       const words = [runs, waits].filter(Boolean).join(", ");
       if (words) sentence = most ? `${sentence}. ${words}` : `${model.get("title")}: ${words}`;
     }
-    if (left_out) sentence += `. ${count(left_out)} that came too fast are not drawn`;
+    if (left_out) sentence += `. A sample: ${counted(left_out, "batch", "batches")} came too fast to be drawn`;
     write(finding, sentence);
     const now = performance.now();
     if (now - spoken > SAY_TIMELINE_MS) {
@@ -379,16 +662,25 @@ function render({ model, el }) {
       write(said, sentence);
     }
     const seen = [...new Set(inside.map((b) => b.mark))].sort((a, b) => a - b);
-    if (seen.join() === legend_text) return;
-    legend_text = seen.join();
+    if (seen.join() === legend_shown) return;
+    legend_shown = seen.join();
     legend.replaceChildren(
       ...seen.map((at) => {
-        const [letter, role, words] = marks[at];
+        const [letter, role, words, lines] = marks[at];
         const item = make("li", "");
-        const badge = make("b", "", letter);
-        badge.style.borderColor = `var(--nbt-${role})`;
-        badge.style.background = `color-mix(in srgb, var(--nbt-${role}) 40%, var(--nbt-bg))`;
-        item.append(badge, make("span", "", words));
+        const paint = `stroke:var(--nbt-${role});fill:none`;
+        item.append(
+          build(["svg", { width: "20", height: "14", "aria-hidden": "true" }, [
+            ["rect", { x: "0.5", y: "0.5", width: "19", height: "13",
+              style: `${paint};fill:color-mix(in srgb,var(--nbt-${role}) 40%,var(--nbt-bg))` }, []],
+            ...lines.map(([middle, thick, on, off]) => /** @type {Spec} */ (["path", {
+              d: `M0 ${middle * 14}h20`, "stroke-width": String(thick * 14), style: paint,
+              ...(off ? { "stroke-dasharray": `${on} ${off}` } : {}),
+            }, []])),
+          ]]),
+          make("b", "", letter),
+          make("span", "", words),
+        );
         return item;
       }),
     );
@@ -429,7 +721,7 @@ function render({ model, el }) {
     chosen_batch = batch ?? (wait && wait.lane >= 0
       ? batches.find((b) => b.model === wait.model && b.lane === wait.lane && b.begin === wait.left) ?? null
       : null);
-    const marks = /** @type {[string, string, string][]} */ (model.get("marks"));
+    const marks = /** @type {Mark[]} */ (model.get("marks"));
     const lanes = /** @type {Lanes[]} */ (model.get("models"));
     const words = [];
     if (wait) {
@@ -470,6 +762,57 @@ function render({ model, el }) {
     draw();
   };
 
+  const to_selection = () => {
+    const picked = stretch(-Infinity, Infinity);
+    if (!picked) return;
+    const room = (picked.to - picked.from) * 0.1;
+    show(picked.from - room, picked.to + room);
+  };
+  /** @param {number} from in ms @param {number} to @param {number} [request] */
+  const select = (from, to, request) => {
+    const origin = model.get("begin_ns");
+    const { model: only } = selection.get();
+    selection.put({
+      ...(only ? { model: only } : {}),
+      from_ns: Math.round(origin + from * 1e6),
+      to_ns: Math.round(origin + to * 1e6),
+      ...(request ? { request } : {}),
+    });
+  };
+  /** @param {Wait | null} wait */
+  const select_request = (wait) => {
+    if (wait) select(wait.begin, wait.end, wait.number);
+  };
+  /** The kernel knows ids, and more requests than the page. @param {string} text */
+  const find = (text) => {
+    const known = waits.find((wait) => String(wait.number) === text);
+    if (known) select_request(known);
+    else send(model, { kind: "find", text });
+  };
+  const onSelection = () => {
+    const { request } = selection.get();
+    const wait = waits.find((one) => one.number === request);
+    if (request && wait) {
+      choose(wait, null);
+      unfolded.set(wait.model, true);
+    }
+    const { begin, end } = shown();
+    const picked = stretch(begin, end);
+    // What is out of sight, or too short to be seen, is shown.
+    if (picked && (!picked.seen || (request && picked.to - picked.from < (end - begin) / 50))) to_selection();
+    else if (picked && !range) range = { begin, end };
+    draw_panel();
+    draw();
+  };
+  const selection = shareSelection(model, onSelection);
+  const onLink = (/** @type {MouseEvent} */ event) => {
+    const link = /** @type {Element} */ (event.target)?.closest?.(`a[href^="#nbt-${model.get("kernel")}-"]`);
+    if (!link || !root.isConnected) return;
+    event.preventDefault();
+    find(/** @type {string} */ (link.getAttribute("href")?.split("-").pop()));
+    root.scrollIntoView({ block: "nearest" });
+  };
+
   /** @param {MouseEvent} event */
   const place = (event) => {
     const area = canvas.getBoundingClientRect();
@@ -489,14 +832,17 @@ function render({ model, el }) {
       const by = ((drag.at - at.x) / plot.width) * (drag.end - drag.begin);
       show(drag.begin + by, drag.end + by);
     } else {
-      const hit = hits.findLast(
-        (one) => at.x >= one.x - 2 && at.x <= one.x + one.width + 2 && at.y >= one.y && at.y <= one.y + one.height,
-      );
-      if (!hit || (hit.wait === chosen && !hit.batch)) return;
+      const hit = under(at);
+      canvas.style.cursor = hit?.act ? "pointer" : "crosshair";
+      if (!hit || hit.act || (hit.wait === chosen && !hit.batch)) return;
       choose(hit.wait ?? null, hit.batch ?? null);
       draw();
     }
   };
+  /** @param {{x: number, y: number}} at */
+  const under = (at) => hits.findLast(
+    (one) => at.x >= one.x - 2 && at.x <= one.x + one.width + 2 && at.y >= one.y && at.y <= one.y + one.height,
+  );
   const onDown = (/** @type {PointerEvent} */ event) => {
     if (event.button) return;
     const at = place(event);
@@ -504,12 +850,32 @@ function render({ model, el }) {
     if (event.shiftKey) drag = { at: at.x, ...shown() };
     else brush = { from: at.x, to: at.x };
   };
-  const onUp = () => {
+  const onUp = (/** @type {PointerEvent} */ event) => {
     const done = brush;
     brush = drag = null;
     if (done && Math.abs(done.to - done.from) > 5) {
-      show(time(Math.min(done.from, done.to)), time(Math.max(done.from, done.to)));
-    } else draw();
+      select(time(Math.min(done.from, done.to)), time(Math.max(done.from, done.to)));
+    } else if (done) {
+      const hit = under(place(event));
+      if (hit?.act) hit.act();
+      else if (hit?.wait) select_request(hit.wait);
+    }
+    draw();
+  };
+  /** The window goes where the pointer is in the overview. @param {PointerEvent} event */
+  const onWindow = (event) => {
+    if (event.type === "pointerdown") {
+      if (event.button) return;
+      head.setPointerCapture(event.pointerId);
+      window_drag = true;
+    }
+    if (!window_drag) return;
+    const whole = extent();
+    const share = Math.min(1, Math.max(0, (event.clientX - head.getBoundingClientRect().left - plot.x) / plot.width));
+    const { begin, end } = shown();
+    const middle = whole.begin + share * (whole.end - whole.begin);
+    show(middle - (end - begin) / 2, middle + (end - begin) / 2);
+    if (event.type === "pointerup") window_drag = false;
   };
   const onWheel = (/** @type {WheelEvent} */ event) => {
     // Elsewhere the wheel scrolls the page.
@@ -528,18 +894,25 @@ function render({ model, el }) {
       "-": () => zoom(2),
       0: all_of_it,
       f: newest,
-      F: newest,
       Home: () => {
         const { begin } = extent();
         const now = shown();
         show(begin, begin + now.end - now.begin);
       },
       End: newest,
+      Enter: () => select_request(chosen),
+      s: () => select(shown().begin, shown().end),
+      z: to_selection,
+      p: () => {
+        const at = chosen?.model ?? chosen_batch?.model;
+        if (at !== undefined) pin(at);
+      },
       Escape: () => {
         choose(null, null);
+        selection.put({});
         draw();
       },
-    }[event.key];
+    }[event.key.length === 1 ? event.key.toLowerCase() : event.key];
     if (!act) return;
     act();
     // A notebook takes these keys for its cells.
@@ -547,14 +920,20 @@ function render({ model, el }) {
     event.stopPropagation();
   };
 
-  /** @param {string} text @param {string} label @param {() => void} act */
-  const button = (text, label, act) => {
+  /** @param {number} at the place of a model: it stays at the top */
+  const pin = (at) => {
+    if (!pinned.delete(at)) pinned.add(at);
+    draw();
+  };
+
+  /** @param {string} text @param {string} label @param {() => void} act @param {HTMLElement} [into] */
+  const button = (text, label, act, into = bar) => {
     const made = /** @type {HTMLButtonElement} */ (make("button", "", text));
     made.type = "button";
     made.setAttribute("aria-label", label);
     made.title = label;
     made.addEventListener("click", act);
-    bar.append(made);
+    into.append(made);
     return made;
   };
   button("+", "zoom in", () => zoom(0.5));
@@ -563,9 +942,27 @@ function render({ model, el }) {
   button("▸", "later", () => pan(0.25));
   button("All", "all that is recorded", all_of_it);
   const follows = button("Newest", "follow the newest", newest);
+  const unfold = button("Fold", "fold or unfold all models", () => {
+    const all = /** @type {Lanes[]} */ (model.get("models"));
+    const open = all.some((_, at) => unfolded.get(at) ?? all.length <= FEW);
+    for (const at of all.keys()) unfolded.set(at, !open);
+    rows = [];
+    draw();
+  });
+  bar.append(search, matches);
+  search.addEventListener("input", () => draw());
+  search.addEventListener("keydown", (event) => {
+    if (event.key === "Enter" && search.value.trim()) find(search.value.trim());
+    if (event.key === "Escape") {
+      search.value = "";
+      draw();
+    }
+    event.stopPropagation();
+  });
   button("Trace", "save a trace, which Perfetto opens", () => send(model, { kind: "trace" }));
 
   const onCustom = (/** @type {any} */ content, /** @type {DataView[]} */ buffers) => {
+    if (content.kind === "missing") write(matches, `no request ${content.text} is recorded`);
     if (content.kind !== "trace") return;
     const link = /** @type {HTMLAnchorElement} */ (make("a", ""));
     link.href = URL.createObjectURL(
@@ -582,6 +979,22 @@ function render({ model, el }) {
   };
   const sizes = new ResizeObserver(() => root.isConnected && redraw());
   sizes.observe(root);
+  const onDouble = (/** @type {MouseEvent} */ event) => {
+    const hit = under(place(event));
+    const at = hit?.batch?.model ?? hit?.wait?.model;
+    if (at !== undefined) pin(at);
+  };
+  for (const kind of /** @type {("pointerdown" | "pointermove" | "pointerup")[]} */ (["pointerdown", "pointermove", "pointerup"])) {
+    head.addEventListener(kind, onWindow);
+  }
+  canvas.addEventListener("pointerenter", () => {
+    hovering = true;
+  });
+  canvas.addEventListener("pointerleave", () => {
+    hovering = false;
+  });
+  canvas.addEventListener("dblclick", onDouble);
+  document.addEventListener("click", onLink);
   canvas.addEventListener("pointermove", onMove);
   canvas.addEventListener("pointerdown", onDown);
   canvas.addEventListener("pointerup", onUp);
@@ -591,8 +1004,11 @@ function render({ model, el }) {
   model.on("msg:custom", onCustom);
   consume();
   const stop = follow(model, ["models", "strips", "resting"], redraw, root);
+  if (Object.keys(selection.get()).length) onSelection();
   return () => {
     stop();
+    selection.stop();
+    document.removeEventListener("click", onLink);
     sizes.disconnect();
     model.off("change:frame", consume);
     model.off("msg:custom", onCustom);

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from array import array
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from time import monotonic_ns
 from typing import Any, TypeVar
@@ -18,9 +18,10 @@ from nbtriton.lab.explain.timeline import Timeline, mark_of, marks, read_timelin
 from nbtriton.lab.explain.trace import ModelRecords
 from nbtriton.runtime.engine import BatchRecord, RequestRecord
 from nbtriton.widgets.activity import little_endian
+from nbtriton.widgets.selection import SelectingView, spanning
 from nbtriton.widgets.show import KeptViews, live_wanted, makes_views_only
 from nbtriton.widgets.static import StaticView, marked
-from nbtriton.widgets.view import LiveView, asset, movement_of
+from nbtriton.widgets.view import asset, movement_of
 
 # Per frame, for all models together: five times a second, that is more than a picture can show.
 _MOST = 200
@@ -39,7 +40,7 @@ _SNAPSHOTS = 8
 _Record = TypeVar("_Record", BatchRecord, RequestRecord)
 
 
-class LiveTimeline(LiveView):
+class LiveTimeline(SelectingView):
     """Lanes of instances, requests that drop into batches, slots of sequences, resources.
 
     Parameters
@@ -65,6 +66,8 @@ class LiveTimeline(LiveView):
     span_ms = traitlets.Float(0.0).tag(sync=True)
     # 0: as much as the newest batches need
     asked_ms = traitlets.Float(0.0).tag(sync=True)
+    # The time of 0 ms: selections are on the clock of `time.monotonic_ns`.
+    begin_ns = traitlets.Int(0).tag(sync=True)
 
     def __init__(
         self,
@@ -77,8 +80,6 @@ class LiveTimeline(LiveView):
         self._timeline = timeline
         self._read = read
         self._server = server
-        # 0: nothing is recorded yet
-        self._begin_ns = timeline.begin_ns or monotonic_ns()
         self._whole = True
         self._newest_ns = 0
         self._sent: dict[tuple[str, int], int] = {}
@@ -90,8 +91,10 @@ class LiveTimeline(LiveView):
             title=timeline.name,
             span_ms=timeline.span_ms,
             asked_ms=timeline.span_ms if read is None else asked_ms or 0.0,
+            # 0: nothing is recorded yet
+            begin_ns=timeline.begin_ns or monotonic_ns(),
             resting=read is None,
-            marks=[[mark.letter, mark.role, mark.words] for mark in marks()],
+            marks=[[mark.letter, mark.role, mark.words, mark.pattern] for mark in marks()],
             models=_structure(timeline.models),
             strips=_strips(timeline.models),
             **options,
@@ -114,6 +117,20 @@ class LiveTimeline(LiveView):
             timeline = self._timeline if self._read is None else self._read()
             trace = json.dumps(timeline.trace()).encode()
             self.send({"kind": "trace", "name": f"{timeline.name}-trace.json"}, [trace])
+        elif content.get("kind") == "find":
+            self._find(str(content.get("text", "")))
+
+    def _find(self, text: str) -> None:
+        """Select the newest request with a number or a client's id."""
+        found = [one for one in self._recorded() if text in (str(one.number), one.request_id)]
+        if not found:
+            self.send({"kind": "missing", "text": text})
+            return
+        self.selected = spanning(found[-1:], request=found[-1].number)
+
+    def _recorded(self) -> list[RequestRecord]:
+        records = (*self._records(0, _MOST_AT_ONCE), *self._inside())
+        return [one for each in records for one in (*each.requests, *each.in_flight)]
 
     def movement(self) -> Hashable:
         """Return a value that changes with every request to one of its models."""
@@ -134,7 +151,7 @@ class LiveTimeline(LiveView):
             if self._read is not None and self._is_outdated():
                 self._timeline = timeline = self._read()
                 self.models = _structure(timeline.models)
-                shift = (timeline.begin_ns - self._begin_ns) / 1e6
+                shift = (timeline.begin_ns - self.begin_ns) / 1e6
                 self.strips = _strips(timeline.models, shift)
             self.frame = self._encoded()
 
@@ -280,7 +297,7 @@ class LiveTimeline(LiveView):
         )  # fmt: skip
 
     def _ms(self, at_ns: int) -> float:
-        return (at_ns - self._begin_ns) / 1e6
+        return (at_ns - self.begin_ns) / 1e6
 
     def static(self) -> TimelineView:
         """Return the newest batches as a picture."""
@@ -332,6 +349,25 @@ class TimelineView(StaticView):
     """
 
     timeline: Timeline | None = None
+    # The one that pages show, once there is one: a selection is in it.
+    _live: list[LiveTimeline] = field(default_factory=list, repr=False, compare=False)
+
+    def _shown(self) -> LiveTimeline:
+        assert self.timeline is not None
+        if not self._live or self._live[0].comm is None:
+            shown = LiveTimeline(self.timeline)
+            shown.selected = self._live[0].selected if self._live else {}
+            self._live[:] = [shown]
+        return self._live[0]
+
+    @property
+    def selection(self) -> Any:
+        """The requests that are selected on the page, as a DataFrame."""
+        return self._shown().selection
+
+    def select(self, value: Any) -> None:
+        """Select in all views of the page, as `SelectingView.select`."""
+        self._shown().select(value)
 
     def trace(self) -> dict[str, Any]:
         """Return everything recorded in Chrome's trace event format."""
@@ -350,7 +386,7 @@ class TimelineView(StaticView):
         bundle = StaticView._repr_mimebundle_(self)
         if self.timeline is None or not live_wanted():
             return bundle
-        widget = LiveTimeline(self.timeline)
+        widget = self._shown()
         _snapshots.keep(widget)
         bundle["text/html"] = marked(widget.place, self.html)
         return {**bundle, **(widget.widget_data() if makes_views_only() else {})}

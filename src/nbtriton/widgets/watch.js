@@ -70,8 +70,14 @@ function render({ model, el }) {
   const picture = make("div", "nbt-watch-picture");
   const table = /** @type {HTMLTableElement} */ (make("table", "nbt-watch-table"));
   const scroll = make("div", "nbt-watch-scroll");
+  const picked = make("div", "nbt-watch-picked");
+  const words = make("span", "");
+  const clear = /** @type {HTMLButtonElement} */ (make("button", "", "Clear"));
+  clear.type = "button";
+  picked.hidden = true;
+  picked.append(words, " ", clear);
   scroll.append(table);
-  root.append(finding, picture, scroll);
+  root.append(finding, picture, picked, scroll);
   el.append(root);
 
   /** @type {unknown} */
@@ -82,6 +88,7 @@ function render({ model, el }) {
   /** @type {HTMLElement[][]} */
   let cells = [];
   let span = 30;
+  let now_ns = 0;
   let high = 4;
   // By which column the rows are sorted; as they come at first: in the order of the pipeline.
   let sorted = { column: -1, up: true };
@@ -141,6 +148,7 @@ function render({ model, el }) {
     if (!next.left()) return;
     next();
     span = next();
+    now_ns = next();
     const all = Array.from({ length: next() }, () => readModel(next));
     if (all.length !== cards.length) return;
     // One scale for all, as in Python; cards and table are of one frame.
@@ -156,7 +164,64 @@ function render({ model, el }) {
       data.queueMs, data.computeMs, data.inferences, data.executions, data.failed,
     ]);
     arrange(false);
+    mark();
   };
+
+  /** The selected stretch as a band over each queue, and in words. */
+  const mark = () => {
+    const { from_ns, to_ns, model: only } = selection.get();
+    const [from, to] = [from_ns, to_ns].map((at) => (at === undefined ? NaN : (now_ns - at) / 1e9));
+    const seen = from >= 0 && to <= span;
+    for (const card of cards) {
+      card.classList.toggle("nbt-only", card.getAttribute("data-model") === only);
+      card.querySelector(".nbt-band")?.remove();
+      const queue = card.querySelector('[data-role="queue-area"]');
+      if (!queue || !seen) continue;
+      const { x, y, width, height } = plot(queue);
+      const at = (/** @type {number} */ age) => x + (1 - Math.min(Math.max(age, 0), span) / span) * width;
+      // A stretch of milliseconds is still seen.
+      const wide = Math.max(3, at(to) - at(from));
+      queue.before(build(["rect", {
+        class: "nbt-band nbt-f-s0", x: (at(from) - Math.max(0, 3 - at(to) + at(from)) / 2).toFixed(1), y: String(y),
+        width: wide.toFixed(1), height: String(height), opacity: "0.35", "pointer-events": "none",
+      }, []]));
+    }
+    picked.hidden = from_ns === undefined && !only;
+    const when = Number.isNaN(from) ? "" : `selected: ${measure((from - to) * 1000)} ms, ${seen ? `${measure(to)} s ago` : "before what is drawn"}`;
+    write(words, [when, only ? `model ${only}` : ""].filter(Boolean).join("; "));
+  };
+  const selection = shareSelection(model, mark);
+  clear.addEventListener("click", () => selection.put({}));
+
+  // A drag over a queue selects that time in all views.
+  /** @type {{card: Element, from: number} | null} */
+  let drag = null;
+  /** How long ago a place in a card's queue is. @param {Element} card @param {PointerEvent} event */
+  const age_at = (card, event) => {
+    const svg = /** @type {SVGSVGElement} */ (card.closest("svg"));
+    const queue = card.querySelector('[data-role="queue-area"]');
+    const matrix = svg.getScreenCTM();
+    if (!queue || !matrix) return null;
+    const { x, width } = plot(queue);
+    const share = (new DOMPoint(event.clientX, event.clientY).matrixTransform(matrix.inverse()).x - x) / width;
+    return share < -0.02 || share > 1.02 ? null : (1 - Math.min(1, Math.max(0, share))) * span;
+  };
+  picture.addEventListener("pointerdown", (event) => {
+    const card = /** @type {Element} */ (event.target).closest("[data-model]");
+    const from = card && !event.button ? age_at(card, event) : null;
+    if (!card || from === null) return;
+    drag = { card, from };
+    event.preventDefault();
+  });
+  picture.addEventListener("pointerup", (event) => {
+    const to = drag && age_at(drag.card, event);
+    if (drag && to !== null && Math.abs(to - drag.from) > span / 100) {
+      const [from, until] = [Math.max(to, drag.from), Math.min(to, drag.from)].map((age) => Math.round(now_ns - age * 1e9));
+      const { model: only } = selection.get();
+      selection.put({ ...(only ? { model: only } : {}), from_ns: from, to_ns: until });
+    }
+    drag = null;
+  });
 
   /** Sort the rows. None moves under the pointer. @param {boolean} asked */
   const arrange = (asked) => {
@@ -244,7 +309,11 @@ function render({ model, el }) {
     for (const [k, text] of texts.entries()) write(row[k + 3], text);
   };
 
-  return followScenes(model, ["scenes"], draw, root, () => scene);
+  const stop = followScenes(model, ["scenes"], draw, root, () => scene);
+  return () => {
+    stop();
+    selection.stop();
+  };
 }
 
 export default widget(render);

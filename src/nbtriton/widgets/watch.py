@@ -22,16 +22,17 @@ from nbtriton.drawing.watch import (
 )
 from nbtriton.lab.explain.traffic import read_traffic
 from nbtriton.options.reading import quoted
-from nbtriton.runtime.engine import ServerHistory
+from nbtriton.runtime.engine import RequestRecord, ServerHistory
 from nbtriton.widgets.activity import Pipeline, activities, covered_s, encode, pipelines
+from nbtriton.widgets.selection import SelectingView, recorded
 from nbtriton.widgets.static import StaticView
-from nbtriton.widgets.view import LiveView, asset, movement_of
+from nbtriton.widgets.view import asset, movement_of
 
 # Reading the recorded requests costs more than reading counters.
 _TRAFFIC_S = 1.0
 
 
-class WatchView(LiveView):
+class WatchView(SelectingView):
     """Queue depth over the last half minute, instances, batch sizes and a table, live.
 
     Parameters
@@ -65,6 +66,9 @@ class WatchView(LiveView):
         super().__init__(span_s=span_s, **options)
         self.refresh()
 
+    def _recorded(self) -> list[RequestRecord]:
+        return recorded(self._server, self._names or [one.name for one in self._server.models()])
+
     def movement(self) -> Hashable:
         """Return a value that changes with every request and every load."""
         return movement_of(self._server, self._clock(), self._names)
@@ -85,7 +89,7 @@ class WatchView(LiveView):
                 self.scenes = [to_json(one) for one in watch_scenes(models, span_s=covered)]
                 self.models = structure
             self.finding = watch_finding(models, self._sentence(models), span_s=covered)
-            self.frame = encode(self.frames_sent, models, covered)
+            self.frame = encode(self.frames_sent, models, covered, state.now_ns)
 
     def _activities(self, state: ServerHistory, *, whole: bool) -> tuple[ModelActivity, ...]:
         return activities(

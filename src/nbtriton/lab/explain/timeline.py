@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from nbtriton.common.checks import NAME, SERVER, check, is_number
 from nbtriton.common.errors import InvalidArgumentError, UnavailableError
 from nbtriton.drawing.numbers import counted, measure
-from nbtriton.drawing.timeline import Bar, Mark, Span, Strip, TimelineLanes, Wait
+from nbtriton.drawing.timeline import Bar, Mark, Pattern, Span, Strip, TimelineLanes, Wait
 from nbtriton.lab.explain.findings import had_idle_instance
 from nbtriton.lab.explain.parts import children_of, inside_sentence
 from nbtriton.lab.explain.trace import ModelRecords, chrome_trace
@@ -170,20 +170,44 @@ def _users(server: Server, resource: str) -> Iterable[tuple[BatchRecord, int]]:
 # Newest batches in a picture without a given span: each has room for its letter.
 _BATCHES = 40
 
-_IDLE = Mark("I", "s2", "an instance was idle, and no delay is set")
+# A pattern for each letter: no two need colours to be told apart. The most frequent reasons have the simplest ones.
+_LINE = (0.5, 0.12, 0.0, 0.0)
+_TWO_LINES = ((0.3, 0.1, 0.0, 0.0), (0.7, 0.1, 0.0, 0.0))
+_DASHES, _DOTS = (0.5, 0.14, 9.0, 5.0), (0.5, 0.14, 2.0, 4.0)
+_PATTERNS: dict[str, Pattern] = {
+    "W": (),
+    "I": (_LINE,),
+    "F": ((0.5, 1.0, 2.0, 2.0),),
+    "J": ((0.5, 1.0, 1.5, 6.5),),
+    "D": _TWO_LINES,
+    "P": (_DASHES,),
+    "O": (_DOTS,),
+    "S": ((0.2, 0.4, 0.0, 0.0),),
+    "M": ((0.3, 0.12, 9.0, 5.0), (0.7, 0.12, 9.0, 5.0)),
+    "Q": ((0.3, 0.12, 2.0, 4.0), (0.7, 0.12, 2.0, 4.0)),
+    "U": ((0.25, 0.5, 4.0, 4.0),),
+    "C": ((0.8, 0.4, 0.0, 0.0),),
+}
+
+
+def _mark(letter: str, role: str, words: str) -> Mark:
+    return Mark(letter, role, words, _PATTERNS[letter])
+
+
+_IDLE = _mark("I", "s2", "an instance was idle, and no delay is set")
 _MARKS = {
-    "batching_off": Mark("O", "s5", "no dynamic_batching: every request runs alone"),
-    "no_batch_dimension": Mark("O", "s5", "max_batch_size is 0: every request runs alone"),
-    "no_delay": Mark("W", "s0", "all that waited when an instance became free"),
-    "max_batch_size": Mark("F", "s1", "full, or the next request no longer fits"),
-    "preferred_batch_size": Mark("P", "s3", "a preferred size was reached"),
-    "preferred_exceeded": Mark("P", "s3", "one more would exceed the largest preferred size"),
-    "max_queue_delay": Mark("D", "s4", "the oldest had waited for the queue delay"),
-    "joined": Mark("J", "s0", "requests joined while it waited for an instance"),
-    "merged": Mark("M", "s4", "batches whose delay had passed were merged"),
-    "shape": Mark("S", "s3", "the next request has other shapes"),
-    "sequence_ready": Mark("Q", "s2", "requests of sequences were ready"),
-    "minimum_slot_utilization": Mark("U", "s1", "enough slots had a request"),
+    "batching_off": _mark("O", "s5", "no dynamic_batching: every request runs alone"),
+    "no_batch_dimension": _mark("O", "s5", "max_batch_size is 0: every request runs alone"),
+    "no_delay": _mark("W", "s0", "all that waited when an instance became free"),
+    "max_batch_size": _mark("F", "s1", "full, or the next request no longer fits"),
+    "preferred_batch_size": _mark("P", "s4", "a preferred size was reached"),
+    "preferred_exceeded": _mark("P", "s4", "one more would exceed the largest preferred size"),
+    "max_queue_delay": _mark("D", "s3", "the oldest had waited for the queue delay"),
+    "joined": _mark("J", "s5", "requests joined while it waited for an instance"),
+    "merged": _mark("M", "s4", "batches whose delay had passed were merged"),
+    "shape": _mark("S", "muted", "the next request has other shapes"),
+    "sequence_ready": _mark("Q", "s2", "requests of sequences were ready"),
+    "minimum_slot_utilization": _mark("U", "s1", "enough slots had a request"),
 }
 
 
@@ -404,15 +428,15 @@ def _bar(batch: BatchRecord, lane: int, begin: int, end: int) -> Bar:
 
 def marks() -> tuple[Mark, ...]:
     """Return all marks of batches; the last one stands for unknown reasons."""
-    rest = [Mark("C", "s5", words) for reason, words in REASONS.items() if reason not in _MARKS]
-    return (_IDLE, *_MARKS.values(), *rest, Mark("C", "s5", "another reason"))
+    rest = [_mark("C", "muted", words) for reason, words in REASONS.items() if reason not in _MARKS]
+    return (_IDLE, *_MARKS.values(), *rest, _mark("C", "muted", "another reason"))
 
 
 def mark_of(batch: BatchRecord) -> Mark:
     """Return the letter, the colour and the text for the reason of a batch."""
     if batch.reason == "no_delay" and had_idle_instance(batch):
         return _IDLE
-    return _MARKS.get(batch.reason) or Mark("C", "s5", REASONS.get(batch.reason, batch.reason))
+    return _MARKS.get(batch.reason) or _mark("C", "muted", REASONS.get(batch.reason, batch.reason))
 
 
 def _left(request: RequestRecord, now: int) -> int:

@@ -77,15 +77,26 @@ def events(server: Server, model: str = "", *, by: str = "event") -> pd.DataFram
         return (ns - since) / 1e6
 
     if by == "request":
-        return pd.DataFrame(
-            [_request_row(request, at_ms) for request in requests], columns=_REQUEST
-        )
+        return request_table(requests, since)
     if by == "batch":
         return pd.DataFrame([_batch_row(batch, at_ms) for batch in batches], columns=_BATCH)
     rows = [row for request in requests for row in _request_events(request)]
     rows += [row for batch in batches for row in _batch_events(batch)]
     rows.sort(key=lambda row: (row[0], _ORDER.index(row[1])))
     return pd.DataFrame([(at_ms(row[0]), *row[1:]) for row in rows], columns=_EVENT)
+
+
+def request_table(requests: Sequence[RequestRecord], since_ns: int | None = None) -> pd.DataFrame:
+    """Return requests as a DataFrame, as of `events`; ``at_ms`` is since the first of them, or since a moment."""
+    import pandas as pd
+
+    if since_ns is None:
+        since_ns = min((request.arrival_ns for request in requests), default=0)
+
+    def at_ms(ns: int) -> float:
+        return (ns - since_ns) / 1e6
+
+    return pd.DataFrame([_request_row(request, at_ms) for request in requests], columns=_REQUEST)
 
 
 _ORDER = ("arrival", "refusal", "batch", "start", "end", "answer")
