@@ -153,7 +153,9 @@ def state_of(view: LiveView) -> dict[str, Any]:
     """Return a view's state as sent to a page."""
     names = [name for name in view.keys if not name.startswith("_")]
     state = {name: getattr(view, name) for name in names}
-    plain = {k: v for k, v in state.items() if isinstance(v, str | int | float | bool | list | dict)}
+    plain = {
+        k: v for k, v in state.items() if isinstance(v, str | int | float | bool | list | dict)
+    }
     return plain | {"frame": base64.b64encode(view.frame).decode()}
 
 

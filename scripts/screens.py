@@ -57,7 +57,9 @@ class Screens(Closing):
     def live(self, name: str, view: Any) -> None:
         """Save a live view."""
         state = {key: getattr(view, key) for key in view.keys if not key.startswith("_")}
-        state = {k: v for k, v in state.items() if isinstance(v, str | int | float | bool | list | dict)}
+        state = {
+            k: v for k, v in state.items() if isinstance(v, str | int | float | bool | list | dict)
+        }
         state["frame"] = frame_text(view)
         for theme, host in THEMES.items():
             self._site.files = {

@@ -144,7 +144,9 @@ def open_view(browser, site):
     def open_(view, host="plain-light", motion="reduce", width=1000):
         style, scheme = HOSTS[host]
         state = {name: getattr(view, name) for name in view.keys if not name.startswith("_")}
-        state = {k: v for k, v in state.items() if isinstance(v, str | int | float | bool | list | dict)}
+        state = {
+            k: v for k, v in state.items() if isinstance(v, str | int | float | bool | list | dict)
+        }
         state["frame"] = frame_text(view)
         page_text = PAGE % {
             "host": style,

@@ -74,7 +74,9 @@ def timeline(server):
 
 def add(page, view):
     state = {name: getattr(view, name) for name in view.keys if not name.startswith("_")}
-    state = {k: v for k, v in state.items() if isinstance(v, str | int | float | bool | list | dict)}
+    state = {
+        k: v for k, v in state.items() if isinstance(v, str | int | float | bool | list | dict)
+    }
     state["frame"] = frame_text(view)
     page.evaluate(SECOND, [view._esm, view._css, json.loads(json.dumps(state))])
 
@@ -91,7 +93,9 @@ def select_middle(page):
     return page.evaluate("model.get('selected')")
 
 
-def test_a_stretch_of_the_timeline_has_its_numbers_and_is_marked_in_the_watch(open_view, server, timeline):
+def test_a_stretch_of_the_timeline_has_its_numbers_and_is_marked_in_the_watch(
+    open_view, server, timeline
+):
     page = open_view(timeline)
     watch = WatchView(server, on_hub=Hub(threaded=False))
     watch.refresh()
@@ -100,7 +104,16 @@ def test_a_stretch_of_the_timeline_has_its_numbers_and_is_marked_in_the_watch(op
     chosen = select_middle(page)
     panel = page.locator(".nbt-timeline-panel")
     rows = [row.split("\t") for row in panel.locator("table").inner_text().splitlines()]
-    assert rows[0] == ["model", "requests", "p50 [ms]", "p99 [ms]", "mean wait [ms]", "batches", "mean rows", "reasons"]
+    assert rows[0] == [
+        "model",
+        "requests",
+        "p50 [ms]",
+        "p99 [ms]",
+        "mean wait [ms]",
+        "batches",
+        "mean rows",
+        "reasons",
+    ]
     numbers = {row[0]: int(row[1]) for row in rows[1:]}
     # What Python calls selected is what the panel counts.
     timeline.selected = chosen
@@ -142,16 +155,23 @@ def test_a_slow_request_of_an_explanation_is_a_link_to_the_timeline(open_view, s
     assert page.evaluate("model.get('selected').request") == number
     assert f"Request {number} " in page.locator(".nbt-timeline-life").inner_text()
     # One that the page does not have is asked of the kernel.
-    page.evaluate("number => { document.querySelector('#w2 a').href = `#nbt-${model.get('kernel')}-1` }", number)
+    page.evaluate(
+        "() => { document.querySelector('#w2 a').href = `#nbt-${model.get('kernel')}-999999999` }"
+    )
     page.locator("#w2 a").first.click()
-    assert page.evaluate("sent.some(word => word.kind === 'find' && word.text === '1')")
+    assert page.evaluate("sent.some(word => word.kind === 'find' && word.text === '999999999')")
 
 
 def test_the_search_takes_a_name_a_share_of_time_and_an_id(open_view, timeline):
     page = open_view(timeline)
     search = page.get_by_role("searchbox")
     matches = page.locator(".nbt-timeline-matches")
-    for text, found in (("second", "1 of 3"), ("failed", "0 of 3"), ("busy > 101%", "0 of 3"), ("busy < 101 %", "3 of 3")):
+    for text, found in (
+        ("second", "1 of 3"),
+        ("failed", "0 of 3"),
+        ("busy > 101%", "0 of 3"),
+        ("busy < 101 %", "3 of 3"),
+    ):
         search.fill(text)
         assert matches.inner_text().startswith(found), text
     search.fill("the-one")
@@ -174,7 +194,7 @@ def test_python_selects_what_the_page_shows(open_view, server, timeline):
     assert set(timeline.selection["model"]) == {"first"}
     timeline.select(None)
     assert not len(timeline.selection)
-    with pytest.raises(nt.NotFoundError, match="no request 999999999 is recorded"):
+    with pytest.raises(nt.errors.NotFoundError, match="no request 999999999 is recorded"):
         timeline.select(999999999)
 
 
@@ -188,6 +208,11 @@ def test_the_overview_moves_the_window_and_the_axis_stays_above_the_lanes(open_v
     head = page.locator("canvas.nbt-timeline-head").bounding_box()
     page.mouse.click(head["x"] + head["width"] * 0.95, head["y"] + 10)
     after = page.locator(".nbt-timeline-finding").inner_text()
-    assert page.get_by_role("button", name="follow the newest").get_attribute("aria-pressed") == "false"
-    assert head["y"] + head["height"] <= page.locator(".nbt-timeline-scroll").bounding_box()["y"] + 1
+    assert (
+        page.get_by_role("button", name="follow the newest").get_attribute("aria-pressed")
+        == "false"
+    )
+    assert (
+        head["y"] + head["height"] <= page.locator(".nbt-timeline-scroll").bounding_box()["y"] + 1
+    )
     assert before.partition(":")[0] == after.partition(":")[0] == "both"

@@ -155,9 +155,26 @@ def table_html(
     return "".join(parts)
 
 
+class Link(str):
+    """The text of a cell that leads to a place of its page."""
+
+    __slots__ = ("href",)
+    href: str
+
+    @classmethod
+    def to_request(cls, number: int, process: int) -> Link:
+        """Return the number of a request of a kernel's process; a timeline of it on the page follows the link."""
+        link = cls(number)
+        link.href = f"#nbt-{process}-{number}"
+        return link
+
+
 def _breakable(cell: str) -> str:
     """Escape a cell; a long name, such as a field's, may be broken after dots and underscores."""
-    return " ".join([_breakable_word(escape(word)) for word in cell.split(" ")])
+    words = " ".join([_breakable_word(escape(word)) for word in cell.split(" ")])
+    if not isinstance(cell, Link):
+        return words
+    return f'<a href="{escape(cell.href)}" title="shown in the %triton_timeline of this page">{words}</a>'
 
 
 def _breakable_word(word: str) -> str:
@@ -218,6 +235,8 @@ def _is_number(value: object) -> bool:
 def _cell(value: object) -> str:
     if value is None:
         return MISSING
+    if isinstance(value, Link):
+        return value
     if isinstance(value, bool) or not _is_number(value):
         return str(value)
     if hasattr(value, "__index__"):

@@ -126,7 +126,9 @@ class LiveTimeline(SelectingView):
         if not found:
             self.send({"kind": "missing", "text": text})
             return
-        self.selected = spanning(found[-1:], request=found[-1].number)
+        # Steps have the id of the request that led to them.
+        newest = max(found, key=lambda one: (not one.caller, one.arrival_ns))
+        self.selected = spanning([newest], request=newest.number)
 
     def _recorded(self) -> list[RequestRecord]:
         records = (*self._records(0, _MOST_AT_ONCE), *self._inside())

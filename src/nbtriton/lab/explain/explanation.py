@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -15,7 +16,7 @@ from nbtriton.common.checks import NAME, SERVER, Kind, check
 from nbtriton.common.errors import TritonError
 from nbtriton.drawing.advice import advice_html, advice_text
 from nbtriton.drawing.numbers import measure
-from nbtriton.drawing.table import Column, table_html, table_text
+from nbtriton.drawing.table import Column, Link, table_html, table_text
 from nbtriton.lab.explain.findings import (
     ModelRecord,
     Proposal,
@@ -315,7 +316,7 @@ def _examples_table(slow: SlowRequests) -> tuple[Sequence[str | Column], _Rows]:
     )  # fmt: skip
     rows = [
         [
-            request.number,
+            Link.to_request(request.number, os.getpid()),
             request.request_id,
             (request.answered_ns - request.arrival_ns) / 1e3 * per_us,
             request.batch.requests[0] if request.batch else None,
