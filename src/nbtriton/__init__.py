@@ -35,6 +35,9 @@ if TYPE_CHECKING:
     from nbtriton.common.errors import TritonError as TritonError
     from nbtriton.extensions import lessons as lessons
     from nbtriton.extensions.chaos import chaos as chaos
+    from nbtriton.extensions.comparison import compare as compare
+    from nbtriton.extensions.copies import copies as copies
+    from nbtriton.extensions.doctor.diagnosis import doctor as doctor
     from nbtriton.extensions.environments import environment as environment
     from nbtriton.extensions.recordings import record as record
     from nbtriton.extensions.recordings import replay as replay
@@ -42,15 +45,12 @@ if TYPE_CHECKING:
     from nbtriton.extensions.show import show as show
     from nbtriton.extensions.steps import step as step
     from nbtriton.extensions.tuning.tuning import tune as tune
-    from nbtriton.lab.explain.diagnosis import doctor as doctor
     from nbtriton.lab.explain.explanation import why as why
     from nbtriton.lab.perf.api import perf as perf
-    from nbtriton.lab.perf.comparison import compare as compare
     from nbtriton.lab.simulate.prediction import whatif as whatif
     from nbtriton.lab.simulate.profiling import profile as profile
     from nbtriton.magics import load_ipython_extension as load_ipython_extension
     from nbtriton.magics import unload_ipython_extension as unload_ipython_extension
-    from nbtriton.runtime.engine.copies import copies as copies
     from nbtriton.runtime.engine.events import events as events
     from nbtriton.runtime.engine.status import status as status
     from nbtriton.serving.clients.shared_memory import SharedMemoryPool as SharedMemoryPool
@@ -69,10 +69,7 @@ _PUBLIC = {
     "Server": "nbtriton.serving.server",
     "SharedMemoryPool": "nbtriton.serving.clients.shared_memory",
     "TritonError": "nbtriton.common.errors",
-    "compare": "nbtriton.lab.perf.comparison",
-    "copies": "nbtriton.runtime.engine.copies",
     "dag": "nbtriton.widgets.calls",
-    "doctor": "nbtriton.lab.explain.diagnosis",
     "events": "nbtriton.runtime.engine.events",
     "load_ipython_extension": "nbtriton.magics",
     "perf": "nbtriton.lab.perf.api",

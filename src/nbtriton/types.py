@@ -10,11 +10,11 @@ from nbtriton.common.packages import on_first_use
 if TYPE_CHECKING:
     from nbtriton.backends.devices.settings import SimulatedGPUs as SimulatedGPUs
     from nbtriton.drawing.page_figure import PageFigure as PageFigure
+    from nbtriton.extensions.comparison import Comparison as Comparison
+    from nbtriton.extensions.doctor.diagnosis import Diagnosis as Diagnosis
     from nbtriton.extensions.tuning.tuned import Tuning as Tuning
-    from nbtriton.lab.explain.diagnosis import Diagnosis as Diagnosis
     from nbtriton.lab.explain.explanation import Explanation as Explanation
     from nbtriton.lab.perf.api import PerfRun as PerfRun
-    from nbtriton.lab.perf.comparison import Comparison as Comparison
     from nbtriton.lab.perf.recording import Recording as Recording
     from nbtriton.lab.perf.report import PerfReport as PerfReport
     from nbtriton.lab.simulate.model_profile import Profile as Profile
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 # The module of each public name; that of PageFigure needs matplotlib.
 _PLACES = {
-    "Comparison": "lab.perf.comparison",
-    "Diagnosis": "lab.explain.diagnosis",
+    "Comparison": "extensions.comparison",
+    "Diagnosis": "extensions.doctor.diagnosis",
     "Explanation": "lab.explain.explanation",
     "InferenceFuture": "runtime.engine",
     "InferenceResult": "runtime.engine",

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 import nbtriton as nt
 from nbtriton.common.errors import InvalidArgumentError
-from nbtriton.lab.perf.comparison import Comparison, paired_ratio
+from nbtriton.extensions.comparison import Comparison, paired_ratio
 from nbtriton.lab.perf.machine import disturbance
 
 POSITIVE = st.floats(0.1, 1e6)

@@ -25,6 +25,8 @@ ENTRY_POINTS: Mapping[str, Mapping[str, str]] = {
     },
     "magics": {
         "chaos": "nbtriton.extensions.chaos.magics:ChaosMagics",
+        "copies": "nbtriton.extensions.copies.magics:CopiesMagics",
+        "doctor": "nbtriton.extensions.doctor.magics:DoctorMagics",
         "environments": "nbtriton.extensions.environments.magics:EnvironmentMagics",
         "lessons": "nbtriton.extensions.lessons.magics:TeachMagics",
         "recordings": "nbtriton.extensions.recordings.magics:RecordingMagics",
@@ -37,6 +39,9 @@ ENTRY_POINTS: Mapping[str, Mapping[str, str]] = {
     "verifiers": {"tritonserver": "nbtriton.extensions.verify:verifier"},
     "views": {
         "chaos": "nbtriton.extensions.chaos:chaos",
+        "compare": "nbtriton.extensions.comparison:compare",
+        "copies": "nbtriton.extensions.copies:copies",
+        "doctor": "nbtriton.extensions.doctor.diagnosis:doctor",
         "environment": "nbtriton.extensions.environments:environment",
         "lessons": "nbtriton.extensions.lessons",
         "record": "nbtriton.extensions.recordings:record",

@@ -17,7 +17,7 @@ import numpy as np
 
 from nbtriton.backends.base import RequestOptions, Response
 from nbtriton.common.errors import TritonError
-from nbtriton.lab.explain.settings_rules import Finding
+from nbtriton.extensions.doctor.settings_rules import Finding
 from nbtriton.model.config import ModelConfig, is_ensemble, output_specs
 from nbtriton.model.tensors import numpy_dtype, to_numpy
 from nbtriton.runtime.engine import InferenceRequest, Submission

@@ -16,9 +16,9 @@ from nbtriton.common.errors import InvalidArgumentError, NotFoundError, TritonEr
 from nbtriton.drawing.advice import advice_html
 from nbtriton.drawing.numbers import counted
 from nbtriton.drawing.table import table_text
+from nbtriton.extensions.doctor.model_tests import LIMIT_S, model_findings
+from nbtriton.extensions.doctor.settings_rules import Finding, as_cell, settings_findings
 from nbtriton.lab.explain.findings import IN_PROCESSES, Settings
-from nbtriton.lab.explain.model_tests import LIMIT_S, model_findings
-from nbtriton.lab.explain.settings_rules import Finding, as_cell, settings_findings
 from nbtriton.lab.perf.progress import Observer, PerfProgress
 from nbtriton.model.config import (
     ModelConfig,
@@ -157,7 +157,7 @@ def doctor(
         Of a server: only this model.
     test : bool
         Of a server: run a copy of each model on batches of chosen rows, and check that a row's result depends
-        on nothing but the row (`nbtriton.lab.explain.model_tests.TESTS`).
+        on nothing but the row (`nbtriton.extensions.doctor.model_tests.TESTS`).
     inputs : mapping of str to array_like, optional
         Rows to test with, the batch dimension first; generated ones by default.
     duration_s : float
