@@ -97,8 +97,8 @@ binder: $(VENV)/.test
 # As `pip install` has it: compiled where that can be, else the reason is printed. CORE=python is pure Python, as
 # an editable installation has it.
 CORE ?= compiled
-WITH_CORE = core=; if [ $(CORE) = compiled ] && $(BIN)/python scripts/compiled.py; then \
-	$(MAKE) --no-print-directory build/compiled || exit 1; core=build/compiled; fi;
+FIND_CORE = core=; if [ $(CORE) = compiled ] && $(BIN)/python scripts/compiled.py; then core=build/compiled; fi;
+BUILD_CORE = $(MAKE) --no-print-directory build/compiled
 
 # The walks of the schedulers are a fifth as long: the fewest steps in which every reason comes up.
 FAST := NBTRITON_WALK_STEPS=20000 $(BIN)/python -m pytest -q -n auto --dist worksteal --hypothesis-profile=fast \
@@ -120,12 +120,13 @@ test-fast: $(VENV)/.test
 
 test: $(VENV)/.test $(VENV)/.browser $(VENV)/.rtsp
 	@$(BIN)/python -m nbtriton.extensions.verify.install || echo "The tests against the real server will skip."
-	@$(WITH_CORE) NBTRITON_CHROMIUM="$$(cat $(VENV)/.browser)" sh scripts/test.sh $(BIN) "$$core" $(PYTEST_FLAGS)
+	@$(FIND_CORE) NBTRITON_CHROMIUM="$$(cat $(VENV)/.browser)" \
+		sh scripts/test.sh $(BIN) "$$core" "$(BUILD_CORE)" $(PYTEST_FLAGS)
 
 bench: $(BENCHES:%=bench-%) bench-stages
 
 $(BENCHES:%=bench-%): bench-%: $(VENV)/.test
-	@$(WITH_CORE) PYTHONPATH=$$core $(BIN)/python -m bench $* $(BENCH_FLAGS)
+	@$(FIND_CORE) [ -z "$$core" ] || $(BUILD_CORE) || exit 1; PYTHONPATH=$$core $(BIN)/python -m bench $* $(BENCH_FLAGS)
 
 # Without a GPU it prints that there is none.
 gpu: $(VENV)/.test

@@ -16,14 +16,17 @@ seq 1000
 exit 1"""
 
 
-def run(tmp_path: Path, *, compiled: str = "", **tools: str) -> tuple[int, list[str]]:
+def run(
+    tmp_path: Path, *, compiled: str = "", build: str = "true", **tools: str
+) -> tuple[int, list[str]]:
     for name in ("ruff", "mypy", "lint-imports", "python"):
         tool = tmp_path / name
         tool.write_text(f"#!/bin/sh\n{tools.get(name, PASSES)}\n")
         tool.chmod(0o755)
     done = subprocess.run(
-        ["sh", str(SCRIPT), str(tmp_path), compiled], capture_output=True, text=True, check=False
-    )
+        ["sh", str(SCRIPT), str(tmp_path), compiled, build],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
     assert done.stderr == ""
     return done.returncode, done.stdout.splitlines()
 
@@ -55,9 +58,19 @@ def test_a_step_that_was_ended_is_shown_by_its_last_lines(tmp_path: Path) -> Non
 def test_all_steps_run_and_nothing_is_said_of_failures_where_none_is(tmp_path: Path) -> None:
     status, lines = run(tmp_path, compiled="build/compiled")
     assert status == 0
-    assert [line for line in lines if line.startswith("==")] == [
-        "== style", "== format", "== types", "== layers", "== compiled", "== collector", "== pytest",
+    steps = [line for line in lines if line.startswith("==")]
+    steps.remove("== pytest")  # beside those after the first two
+    assert steps == [
+        "== style", "== format", "== types", "== layers", "== build", "== compiled", "== collector",
     ]  # fmt: skip
+
+
+def test_what_cannot_be_built_is_not_tested(tmp_path: Path) -> None:
+    status, lines = run(tmp_path, compiled="build/compiled", build="false")
+    assert status == 1
+    assert lines[-1] == "FAILED: build"
+    assert "== pytest" in lines
+    assert "== compiled" not in lines
 
 
 def test_an_unknown_room_gets_the_list_of_rooms() -> None:
