@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import inspect
 import io
+import re
 import threading
 from dataclasses import replace
 
 import numpy as np
 import pytest
 from IPython.core.magic_arguments import parse_argstring
+from ipywidgets.widgets import widget
 
 from nbtriton.common.errors import InvalidArgumentError, TritonError
 from nbtriton.lab.perf.api import perf
@@ -18,6 +20,7 @@ from nbtriton.lab.perf.report import PerfReport
 from nbtriton.magics import live
 from nbtriton.serving.server import server
 from nbtriton.widgets.curve import CurveView
+from nbtriton.widgets.living import living_charts
 from tests.magics.cells import ADD_UP, STREAM
 from tests.until import until
 
@@ -190,6 +193,34 @@ def test_a_long_run_is_live_and_then_the_report_in_its_place(page):
     assert "<svg" in rest["text/html"]
     assert 'class="nbt-place' not in rest["text/html"]
     assert 'data-role="batch"' in batches["text/html"]
+
+
+def test_a_point_on_the_page_opens_the_batches_of_its_level(page):
+    page.ok(f"report = %triton_perf double -c 1:2 {FAST}")
+    report = page.names["report"]
+    html = page.forms(report)["text/html"]
+    (mark,) = re.findall('data-batches="([^"]+)"', html)
+    charts = living_charts()
+    sent = []
+    charts.send = sent.append
+    for point in ("0", "1", "2", "x"):
+        charts.handle_message({"kind": "batches", "chart": mark, "point": point})
+    charts.handle_message({"kind": "batches", "chart": "gone", "point": "0"})
+    # A point that there is not has no answer.
+    assert [reply["point"] for reply in sent] == ["0", "1"]
+    assert all("batch" in str(reply["scene"]) for reply in sent)
+    # Nothing of it is in another report.
+    assert "data-batches" not in page.forms(replace(report, notes=("a copy",)))["text/html"]
+
+
+def test_fifty_reports_leave_no_widget_more_than_one_and_its_layout(page):
+    page.ok(f"report = %triton_perf double -c 1 {FAST}")
+    report = page.names["report"]
+    before = len(widget._instances)
+    for _ in range(50):
+        page.forms(report)
+    page.ok(f"report = %triton_perf double -c 1 {FAST}")
+    assert len(widget._instances) <= before + 2
 
 
 def test_what_stands_in_its_place_is_not_shown_once_more(page):

@@ -8,7 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from nbtriton.drawing.curve import Point, Series
 from nbtriton.drawing.living import living_page
+from nbtriton.drawing.panels import frontier_scenes
+from nbtriton.drawing.scene import to_svg
 from nbtriton.lab.perf.report import PerfReport
 from nbtriton.widgets.plots import plot
 from tests.page.conftest import PATIENCE_MS
@@ -182,6 +185,32 @@ def test_runs_are_laid_over_each_other_and_answer_as_one(open_file, tmp_path):
     visible(page, ".nbt-point[tabindex='0']").focus()
     assert page.locator(".nbt-tip tr").count() == 4
     assert visible(page, ".nbt-legend").count() == 4
+
+
+def test_a_search_is_drawn_with_its_measurements_ringed_and_the_limit(open_file, tmp_path):
+    def one(key, rate, p99_ms):
+        return Point(8, rate, {99: p99_ms}, key=key)
+
+    series = (
+        Series("3 configurations", (one("s0", 10, 5), one("s1", 90, 8), one("s2", 50, 6)), predicted=True),
+        Series("measured", (one("0", 80, 9),)),
+    )  # fmt: skip
+    scenes = frontier_scenes(series, title="m", finding="chosen", target_ms=7.0)
+    path = tmp_path / "search.html"
+    body = f'<div class="nbt-chart">{"".join(map(to_svg, scenes[-1:]))}</div>'
+    path.write_text(living_page("m", body), encoding="utf-8")
+    page = open_file(path)
+    assert page.locator("path.nbt-target").count() == 1
+    assert page.locator(".nbt-point circle[r='8']").count() == 1
+    places = [mark(page, key).bounding_box() for key in ("s0", "s2", "s1")]
+    assert places == sorted(places, key=lambda box: box["x"])
+    assert places == sorted(places, key=lambda box: -box["y"])
+    page.mouse.move(places[2]["x"] + 3, places[2]["y"] - 12)
+    assert page.locator(".nbt-tip tr").all_inner_texts()[0].endswith("90.0 infer/s\tp99 8.00 ms")
+    visible(page, ".nbt-legend").first.click()
+    assert visible(page, ".nbt-point").count() == 1
+    # One axis is all it has.
+    assert not page.get_by_role("button", name="latency against").is_visible()
 
 
 def test_axe_finds_nothing_serious_in_a_living_chart(open_file, tmp_path, serious):

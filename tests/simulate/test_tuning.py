@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -299,7 +300,17 @@ def test_a_model_is_tuned_and_the_best_applied():
         assert "; predicted " in replace(best, finalists=unmeasured).finding
         assert shown["text/plain"].startswith(f"{chosen}\n")
         # What is long is folded.
-        assert shown["text/html"].rindex("<details>") < shown["text/html"].index("<pre")
+        assert shown["text/html"].rindex("<details>") < shown["text/html"].rindex("<pre")
+        # From what to what, and what would change; without a limit none is spoken of.
+        assert best.today.infer_per_s < best.finalists[0].predicted.infer_per_s
+        assert "; predicted from " in chosen
+        assert "limit" not in chosen
+        assert ", within the limit of 900 ms" in replace(best, p99_ms=900.0).finding
+        assert "ms over the limit of 0.500 ms" in replace(best, p99_ms=0.5).finding
+        changed = [line for line in best.difference.splitlines() if re.match("[-+] ", line)]
+        assert [line.split() for line in changed] == [["-", "count:", "1"], ["+", "count:", "2"]]
+        assert "best.apply()" in shown["text/html"]
+        assert shown["text/html"].count('class="nbt-fig') == 2
         # These take milliseconds.
         assert "p99 [ms]" in shown["text/plain"]
         assert "µs" not in shown["text/plain"].replace("queue delay [µs]", "")

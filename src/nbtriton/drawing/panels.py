@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 from nbtriton.drawing.curve import (
@@ -114,6 +114,48 @@ def curve_scene(
     )  # fmt: skip
 
 
+def frontier_scenes(
+    series: Sequence[Series], *, title: str, finding: str, target_ms: float | None = None
+) -> list[Shape]:
+    """Return the latency against the throughput for pages of different widths, narrowest first.
+
+    Predictions are hollow, measurements have a ring.
+
+    Parameters
+    ----------
+    series : sequence of Series
+        Points with one percentile, the same in all.
+    title, finding : str
+    target_ms : float, optional
+        A limit of the latency, drawn as a line.
+    """
+    limits = curve_limits(series, target_ms=target_ms)
+    # A rate of 0 keeps the axis linear, where loads would be on a log scale.
+    limits = replace(limits, loads=nice_ticks(0, limits.throughput, 5))
+    scenes = []
+    for width in _WIDTHS:
+        parts, y = _heading(title, finding, width)
+        roles = _roles(series)
+        legend, y = _legend(series, roles, y, width)
+        picture = _Picture(limits, roles, target_ms, None, latency_unit(series))
+        top = y + _CAPTION
+        panel = _Panel(series, True, 12 + _LEFT, width - 12 - _RIGHT, top, top + 220.0)
+        scale = ", log scale" if limits.log else ""
+        percentile = max(series[0].drawn[0].latency_ms)
+        caption = f"p{percentile}, {picture.unit[0]}{scale}, against throughput, infer/s"
+        drawn = [text(14, y + 11, caption, _SMALL, "muted"), *picture.axes(panel, few=False)]
+        drawn += [picture.scatter(panel, one) for one in series if one.drawn]
+        box = f"{panel.left:.1f} {panel.top:.1f} {panel.right:.1f} {panel.bottom:.1f}"
+        parts += [*legend, shape("g", *drawn, class_="nbt-panel", data_box=box)]
+        key = "ring: measured · hollow: predicted"
+        parts.append(text(20, panel.bottom + 38, key, _SMALL, "muted"))
+        scenes.append(
+            figure(width, panel.bottom + 50, *parts, label=f"{title}. {finding}", title=title,
+                   cls="nbt-curve-svg", scales=False)
+        )  # fmt: skip
+    return scenes
+
+
 def _heading(title: str, finding: str, width: float) -> tuple[list[Shape], float]:
     parts, y = [], 26.0
     if title:
@@ -221,7 +263,7 @@ class _Picture:
             panel = _Panel(group, latency, x + _LEFT, x + width - _RIGHT, top, top + height)
             drawn = [
                 self._caption(panel, x + 2, y + 11, width - 4, small=titled),
-                *self._axes(panel, few=titled),
+                *self.axes(panel, few=titled),
                 *(self._line(panel, one) for one in group),
                 *self._winner(panel),
             ]
@@ -242,7 +284,7 @@ class _Picture:
         words += "" if small else f", against {panel.group[0].load_name}"
         return text(x, y, shortened(words, room, _SMALL), _SMALL, "muted")
 
-    def _axes(self, panel: _Panel, *, few: bool) -> list[Shape]:
+    def axes(self, panel: _Panel, *, few: bool) -> list[Shape]:
         unit, per_ms = self.unit
         left, right = panel.left, panel.right
         parts = []
@@ -360,6 +402,24 @@ class _Picture:
                 )
             )  # fmt: skip
         return shape("g", line, *marks, class_="nbt-series", data_series=one.label)
+
+    def scatter(self, panel: _Panel, one: Series) -> Shape:
+        """Draw the points of a configuration search, each at its throughput."""
+        number = self.roles[one.name]
+        role = SERIES_ROLES[number % len(SERIES_ROLES)]
+        marks = []
+        for point in one.drawn:
+            x, y = self._x(point.throughput, panel), self._y(point.high_ms, panel)
+            parts = [shape("title", _tooltip(one, point))]
+            if not one.predicted:
+                ring = shape("circle", cx=round(x, 1), cy=round(y, 1), r=8, **ink(None, "fg"))
+                parts.append(ring)
+            parts.append(_marker(number, x, y, role, hollow=one.predicted))
+            at = f"{x:.1f} {y:.1f}"
+            marks.append(
+                shape("g", *parts, class_="nbt-point", data_at=at, data_point=one.key(point))
+            )
+        return shape("g", *marks, class_="nbt-series", data_series=one.label)
 
     @property
     def ring(self) -> str:

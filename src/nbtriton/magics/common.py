@@ -203,7 +203,6 @@ _ON_SCREEN = "nbtriton.widgets.show", "Shown"
 # Reports with charts, which a page brings to life.
 _CHARTS = (
     ("nbtriton.lab.perf.report", "PerfReport"),
-    ("nbtriton.lab.simulate.tuned", "Tuning"),
     ("nbtriton.widgets.plots", "PlotView"),
 )
 

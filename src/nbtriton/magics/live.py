@@ -21,7 +21,7 @@ from nbtriton.magics.common import read_options
 from nbtriton.runtime.engine.interrupts import interrupts_deferred
 from nbtriton.widgets.curve import CurveView
 from nbtriton.widgets.living import living_charts
-from nbtriton.widgets.show import Shown, display, show_live
+from nbtriton.widgets.show import Shown, display, live_wanted, show_live
 from nbtriton.widgets.timeline import timeline_picture
 
 if TYPE_CHECKING:
@@ -136,7 +136,8 @@ class LiveRun:
         points = getattr(report, "points", ())
         if self._shown is not None and points:
             self._read_batches(len(points))
-            living_charts().keep(report, self._batches)
+            if self._batches and live_wanted():
+                living_charts().keep(report, self._batches)
 
     def _read_batches(self, ended: int) -> None:
         """Read what the level that has just ended leaves, once."""
@@ -172,6 +173,8 @@ class LiveRun:
     def _show(self) -> None:
         view = self._view = CurveView(title=self._model, on_stop=self._stop)
         self._shown = show_live(view, static=lambda: self._report or view.static())
+        if live_wanted():
+            living_charts()  # whatever replaces it
 
     def _stop_here(self) -> None:
         """Stop now, unless an interrupt of the main thread is already on its way."""

@@ -71,7 +71,7 @@ function enliven(root, ask) {
       .forEach(sortable);
     hide();
     bar.hidden = !shown();
-    axis.hidden = !root.querySelector(".nbt-loads");
+    axis.hidden = !root.querySelector(".nbt-panels");
     if (!axis.hidden) spread();
   };
 
@@ -146,7 +146,8 @@ function enliven(root, ask) {
     for (const one of near) {
       const row = make("tr", "");
       const mark = make("td", "", "■");
-      mark.style.color = getComputedStyle(/** @type {Element} */ (one.lastElementChild)).stroke;
+      const line = panel.closest("svg")?.querySelector(`.nbt-legend[data-series="${CSS.escape(seriesOf(one))}"] path`);
+      mark.style.color = getComputedStyle(line ?? one.closest(".nbt-series")?.querySelector(".nbt-line") ?? one).stroke;
       const [name] = words.get(keyOf(one)) ?? [""];
       row.append(mark, make("td", "", name));
       for (const [what, value] of figures(keyOf(one))) {

@@ -234,6 +234,7 @@ class PlacementSearch:
         self, measured: Measured, plan: SweepPlan, goal: Goal, *, batch_size: int = 1, seed: int = 0
     ) -> None:
         self.found: list[Candidate] = []
+        self.today: PerfPoint | None = None  # is not simulated
         self.simulated = 0
         self._measured = measured
         self._plan = plan

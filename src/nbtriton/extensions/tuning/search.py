@@ -207,6 +207,8 @@ class Search:
         The candidates, by their values.
     simulated : int
         Number of simulated levels.
+    today : PerfPoint or None
+        The best predicted point of the configuration that the models have; None before `run`.
     """
 
     def __init__(
@@ -221,6 +223,7 @@ class Search:
         memory: Mapping[str, InstanceMemory] | None = None,
     ) -> None:
         self.found: dict[_Key, Candidate] = {}
+        self.today: PerfPoint | None = None
         self.simulated = 0
         self._profile = profile
         self._plan = plan
@@ -246,6 +249,7 @@ class Search:
 
         From each start it moves to the best neighbour until none is better.
         """
+        self.today = self._as_it_is()
         end_s = time.monotonic() + seconds
         total = math.prod(
             len(values) for space in self._spaces.values() for values in space.values()
@@ -359,6 +363,22 @@ class Search:
         candidate = Candidate(options, point, rank, memory_mb, due)
         self.found[key] = candidate
         return candidate
+
+    def _as_it_is(self) -> PerfPoint:
+        """Return the best point of the models' own configuration."""
+        configs = {
+            name: normalize(config, name=name) for name, config in self._plan.originals.items()
+        }
+        options = {
+            name: {
+                "instances": sum(group.count for group in configs[name].instance_group),
+                "max_batch_size": configs[name].max_batch_size,
+            }
+            for name in self._plan.swept
+        }
+        return self._best_point(
+            configs, options, sum(each["instances"] for each in options.values())
+        )
 
     def _best_point(
         self, configs: Mapping[str, Any], options: Mapping[str, Mapping[str, Any]], instances: int

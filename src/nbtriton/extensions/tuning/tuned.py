@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import difflib
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from html import escape
@@ -9,18 +11,31 @@ from typing import TYPE_CHECKING, Any, Self
 
 from nbtriton.common.errors import InvalidArgumentError
 from nbtriton.common.packages import needed
+from nbtriton.drawing.advice import advice_html, advice_text
+from nbtriton.drawing.curve import Point, Series
 from nbtriton.drawing.numbers import counted, measure
+from nbtriton.drawing.panels import frontier_scenes
+from nbtriton.drawing.scene import fitting
 from nbtriton.drawing.table import Column, compact_html, in_units, table_text
 from nbtriton.extensions.tuning.search import Candidate
-from nbtriton.lab.perf.point import AppliedConfiguration, PerfPoint, describe
+from nbtriton.lab.perf.point import (
+    AppliedConfiguration,
+    PerfPoint,
+    config_cells,
+    describe,
+    option_text,
+)
 from nbtriton.lab.perf.sweep import Configurator
-from nbtriton.model.config import ModelConfig
+from nbtriton.model.config import ModelConfig, format_pbtxt
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from nbtriton.serving.server import Server
 
+# Points of a picture; a search of half a minute finds a few hundred.
+_MOST_DRAWN = 150
+_PRE = '<pre style="font-family:monospace;overflow-x:auto">'
 _MEASURED = ("infer_per_s", "latency_p50_us", "latency_p99_us")
 
 
@@ -42,6 +57,12 @@ class Tuning:
     notes : tuple of str
     elapsed_s : float
     interrupted : bool
+    p99_ms : float or None
+        The limit of the p99 latency.
+    today : PerfPoint or None
+        The best predicted point of the configuration that the models had.
+    originals : mapping of str to ModelConfig
+        That configuration, of each model of `configs`.
 
     Examples
     --------
@@ -64,6 +85,9 @@ class Tuning:
     elapsed_s: float = 0.0
     interrupted: bool = False
     server: Server | None = field(default=None, compare=False)
+    p99_ms: float | None = None
+    today: PerfPoint | None = None
+    originals: Mapping[str, ModelConfig] = field(default_factory=dict)
 
     @property
     def best(self) -> PerfPoint:
@@ -128,7 +152,7 @@ class Tuning:
     def __reduce__(self) -> tuple[Any, ...]:
         given = (
             self.model, self.finalists, self.candidates, dict(self.configs), self.simulated, self.notes,
-            self.elapsed_s, self.interrupted,
+            self.elapsed_s, self.interrupted, None, self.p99_ms, self.today, dict(self.originals),
         )  # fmt: skip
         return type(self), given
 
@@ -143,13 +167,60 @@ class Tuning:
 
     @property
     def finding(self) -> str:
-        """The chosen configuration with its load and result, in a sentence."""
+        """The chosen configuration with its load and result, the limit, and what today's is predicted to do, in a sentence."""
         chosen = self.finalists[0]
         load = f"{str(self.best.mode).replace('_', ' ')} {self.best.value:g}"
         how = "predicted" if chosen.measured is None else "measured"
-        return (
+        p99_ms = self.best.latency_p99_us / 1000
+        words = (
             f"chosen: {describe(load, flat_options(chosen.options), 1)}; {how} {measure(self.best.infer_per_s)} infer/s, "
-            f"p50 {measure(self.best.latency_p50_us / 1000)} ms, p99 {measure(self.best.latency_p99_us / 1000)} ms"
+            f"p50 {measure(self.best.latency_p50_us / 1000)} ms, p99 {measure(p99_ms)} ms"
+        )
+        if self.p99_ms is not None and p99_ms > self.p99_ms:
+            words += (
+                f", {measure(p99_ms - self.p99_ms)} ms over the limit of {measure(self.p99_ms)} ms"
+            )
+        elif self.p99_ms is not None:
+            words += f", within the limit of {measure(self.p99_ms)} ms"
+        if self.today is not None:
+            # Both predicted: a measurement beside a prediction would compare two methods.
+            words += (
+                f"; predicted from {measure(self.today.infer_per_s)} to {measure(chosen.predicted.infer_per_s)} "
+                f"infer/s, p99 from {measure(self.today.latency_p99_us / 1000)} "
+                f"to {measure(chosen.predicted.latency_p99_us / 1000)} ms"
+            )
+        return words
+
+    @property
+    def difference(self) -> str:
+        """What `apply` changes, as a unified difference of each model's ``config.pbtxt``."""
+        lines: list[str] = []
+        for name, config in self.configs.items():
+            before, after = (
+                format_pbtxt(one).splitlines(keepends=True) for one in (self.originals.get(name, config), config)
+            )  # fmt: skip
+            file = f"{name}/config.pbtxt"
+            lines += difflib.unified_diff(before, after, file, file, n=2)
+        return "".join(lines)
+
+    def _picture(self) -> str:
+        """Draw p99 against throughput: what was simulated and measured, today's, and the limit."""
+        drawn = self.candidates[:_MOST_DRAWN]
+        simulated = [_point(f"s{at}", one.predicted, one.options) for at, one in enumerate(drawn)]
+        measured = [
+            _point(str(at), one.measured, one.options)
+            for at, one in enumerate(self.finalists)
+            if one.measured is not None
+        ]
+        series = [Series(f"{len(drawn)} configurations", tuple(simulated), predicted=True)]
+        if measured:
+            series.append(Series("measured", tuple(measured)))
+        if self.today is not None:
+            series.append(
+                Series("as it is today", (_point("today", self.today, {}),), predicted=True)
+            )
+        return fitting(
+            frontier_scenes(series, title=self.model, finding=self.finding, target_ms=self.p99_ms)
         )
 
     def __repr__(self) -> str:
@@ -176,8 +247,12 @@ class Tuning:
         names = list(rows[0])
         columns = [titles.get(name) or Column.of(name) for name in names]
         columns, cells = in_units(columns, [[row[name] for name in names] for row in rows])
+        apply = "best.apply()", "it is applied so, where best is what the search returned"
         text = [self.finding, self.headline, table_text(columns, cells)]
-        text += [*(f"note: {note}" for note in self.notes), self.config_pbtxt]
+        text += [*(f"note: {note}" for note in self.notes)]
+        if self.difference:
+            text += [self.difference, *advice_text(*apply)]
+        text.append(self.config_pbtxt)
         items = "".join(f"<li>{escape(note)}</li>" for note in self.notes)
         # The options that differ between the finalists, and their results.
         differ = [name for name in names if any(row[name] != rows[0][name] for row in rows)]
@@ -189,12 +264,29 @@ class Tuning:
             "predicted_p99_us",
         ]
         first = [names.index(name) for name in important if name in names]
+        changed = {
+            name: one for name, one in self.configs.items() if one != self.originals.get(name)
+        }
+        data = json.dumps({"0": config_cells(changed)} if changed else {})
+        keys = [str(at) for at in range(len(rows))]
+        change = (
+            f"{_PRE}{escape(self.difference)}</pre>{advice_html(*apply)}"
+            if self.difference
+            else "<p>It is the configuration of today.</p>"
+        )
         html = (
-            f'<div class="nbt-perf"><p><b>{escape(self.finding)}</b></p><p>{escape(self.headline)}</p>'
-            f"{compact_html(columns, cells, first)}<ul>{items}</ul><details><summary>its config.pbtxt</summary>"
-            f'<pre style="font-family:monospace">{escape(self.config_pbtxt)}</pre></details></div>'
+            f'<div class="nbt-perf nbt-chart" data-name="{escape(self.model)}" data-cells="{escape(data)}">'
+            f"{self._picture()}<ul>{items}</ul>{change}<details><summary>{escape(self.headline)}</summary>"
+            f"{compact_html(columns, cells, first, keys=keys)}</details>"
+            f"<details><summary>its config.pbtxt</summary>{_PRE}{escape(self.config_pbtxt)}</pre></details></div>"
         )
         return {"text/plain": "\n".join(text), "text/html": html}
+
+
+def _point(key: str, point: PerfPoint, options: Mapping[str, Mapping[str, Any]]) -> Point:
+    details = [(name, str(option_text(value))) for name, value in flat_options(options).items()]
+    p99_ms = {99: point.latency_p99_us / 1000}
+    return Point(point.value, point.infer_per_s, p99_ms, "stable", (), tuple(details), key)
 
 
 def simulated_text(count: int) -> str:

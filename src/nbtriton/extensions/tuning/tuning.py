@@ -198,6 +198,9 @@ def tune(
         elapsed_s=time.monotonic() - subject.started_s,
         interrupted=interrupted,
         server=server,
+        p99_ms=goal.p99_ms,
+        today=search.today,
+        originals={name: plan.originals[name] for name in plan.target_of(best.options)},
     )
 
 
