@@ -26,10 +26,10 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 
 import nbtriton as nt
 from nbtriton.common.errors import InvalidArgumentError
+from nbtriton.extensions.opentelemetry import SpanExport, read_traceparent
 from nbtriton.magics.cli import main
 from nbtriton.serving.frontends import OpenTelemetry, TraceValues
 from nbtriton.serving.frontends.flags import parse_flags, trace_settings
-from nbtriton.serving.frontends.tracing import SpanExport, read_traceparent
 from tests.frontends import test_tracing
 from tests.frontends.test_tracing import SCENARIOS, Client
 from tests.sites import Site

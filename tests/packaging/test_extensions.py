@@ -61,6 +61,16 @@ def add_plus(parser):
     parser.set_defaults(run=lambda arguments: print(arguments.number + 1) or 0)
 
 
+class Spans:
+    closed = 0
+
+    def __init__(self, options):
+        self.url = options.url
+
+    def close(self):
+        Spans.closed += 1
+
+
 def plus(number):
     return number + 1
 
@@ -82,6 +92,7 @@ PLACES = {
     "exporters": ("plus", "PlusExporter"),
     "magics": ("plus", "PlusMagics"),
     "models": ("plus", "MODELS"),
+    "tracers": ("opentelemetry", "Spans"),
     "verifiers": ("tritonserver", "verifier"),
     "views": ("plus", "plus"),
 }
@@ -144,6 +155,12 @@ OUT = increment(IN=IN)
 assert server.infer("added", {"IN": x[0]})["OUT"].tolist() == [2]
 with server.serve(http_port=None, grpc_port=None, metrics_port=None, hello_port=0) as endpoints:
     assert urllib.request.urlopen(f"http://127.0.0.1:{endpoints.hello_port}/").read() == b"hello"
+import outside
+from nbtriton.serving.frontends import OpenTelemetry
+
+with server.serve(http_port=0, grpc_port=None, metrics_port=None, opentelemetry=OpenTelemetry()):
+    assert outside.Spans.closed == 0
+assert outside.Spans.closed == 1
 Path("plus.txt").write_text("1")
 assert server.export("exported", "double", verify=True).ok
 '''

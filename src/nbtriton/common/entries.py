@@ -15,7 +15,15 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Literal, TypeAlias
 
 Kind: TypeAlias = Literal[
-    "backends", "magics", "endpoints", "commands", "views", "exporters", "verifiers", "models"
+    "backends",
+    "magics",
+    "endpoints",
+    "commands",
+    "views",
+    "exporters",
+    "verifiers",
+    "models",
+    "tracers",
 ]
 
 # The core's own entries of each kind. Backends are asked about a source in this order: an nn.Module

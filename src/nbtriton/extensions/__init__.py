@@ -36,6 +36,7 @@ ENTRY_POINTS: Mapping[str, Mapping[str, str]] = {
         "tuning": "nbtriton.extensions.tuning.magics:TuneMagics",
     },
     "models": {"steps": "nbtriton.extensions.steps:STEPS"},
+    "tracers": {"opentelemetry": "nbtriton.extensions.opentelemetry:SpanExport"},
     "verifiers": {"tritonserver": "nbtriton.extensions.verify:verifier"},
     "views": {
         "chaos": "nbtriton.extensions.chaos:chaos",

@@ -17,7 +17,7 @@ from nbtriton.backends.forking import notify_in_children
 from nbtriton.common import entries
 from nbtriton.common.checks import Kind, check, optional
 from nbtriton.common.closing import Closing
-from nbtriton.common.errors import UnavailableError
+from nbtriton.common.errors import UnavailableError, UnsupportedError
 from nbtriton.options.table import read_settings, signed
 from nbtriton.runtime.engine.interrupts import interrupts_deferred
 from nbtriton.serving.frontends.http1.connection import HttpListener
@@ -35,7 +35,7 @@ from nbtriton.serving.frontends.service import (
     Service,
     forwards_of,
 )
-from nbtriton.serving.frontends.tracing import OpenTelemetry, SpanExport, TraceValues, Tracing
+from nbtriton.serving.frontends.tracing import OpenTelemetry, Spans, TraceValues, Tracing
 from nbtriton.serving.settings import ENDPOINTS, PORT, EndpointSettings, endpoint_ports
 
 if TYPE_CHECKING:
@@ -247,7 +247,7 @@ def serve(server: Server, **options: Unpack[EndpointSettings]) -> Endpoints:
         server,
         NoControl(server) if given["control"] is None else given["control"],
         trace=Tracing(
-            given["trace_file"], given["trace"], None if spans is None else SpanExport(spans)
+            given["trace_file"], given["trace"], None if spans is None else _spans_of(spans)
         ),
         log=log or LogSettings(),
         limits=given["limits"] or Limits(),
@@ -347,6 +347,14 @@ class _MetricsHandler:
             is_metrics = cycle.head.path in ("/metrics", "/metrics/")
             parts = (self._text(),) if is_metrics else ()
             cycle.respond(HttpResponse(200, b"text/plain; charset=utf-8", parts))
+
+
+def _spans_of(options: OpenTelemetry) -> Spans:
+    place = entries.place_of("tracers", "opentelemetry")
+    if place is None:
+        raise UnsupportedError("nothing that is installed exports OpenTelemetry spans")
+    found: Spans = entries.load(place)(options)
+    return found
 
 
 def _is_loopback(host: str) -> bool:

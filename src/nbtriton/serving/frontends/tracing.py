@@ -1,8 +1,4 @@
-"""Sampling of traces, the trace file, and OpenTelemetry spans: Triton's trace settings.
-
-In the mode ``opentelemetry`` a completed trace determines the spans and their times; the SDK batches and sends them. No
-global tracer provider is set: the user's program may have one.
-"""
+"""Sampling of traces and the trace file: Triton's trace settings."""
 
 from __future__ import annotations
 
@@ -14,19 +10,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from time import monotonic_ns, time_ns
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from nbtriton.common.checks import NAME, Kind, check, whole
 from nbtriton.common.errors import InvalidArgumentError
-from nbtriton.common.packages import needed
 from nbtriton.model.tensors import Array
 from nbtriton.runtime.engine import Activity, SpanContext, TensorActivity, Trace, TraceSample
-
-if TYPE_CHECKING:
-    from opentelemetry.sdk.trace import Event
 
 _log = logging.getLogger("nbtriton.trace")
 
@@ -99,6 +90,22 @@ class TraceValues:
     log_frequency: int = 0
 
 
+class Spans(Protocol):
+    """What receives the traces in place of a file: an entry of ``nbtriton.tracers``, called with `OpenTelemetry`."""
+
+    def settings(self) -> dict[str, str]:
+        """Return the settings as Triton reports them."""
+
+    def parent(self, traceparent: str, tracestate: str) -> SpanContext | None:
+        """Return the client's span from its header fields; None without a valid one."""
+
+    def export(self, sample: TraceSample, remote: SpanContext | None) -> None:
+        """Take a completed trace; `remote` is the client's span."""
+
+    def close(self) -> None:
+        """Send what is queued."""
+
+
 class Tracing:
     """General and per-model trace settings, and the traces taken by them.
 
@@ -108,7 +115,7 @@ class Tracing:
         The trace file; clients cannot change it, and without one tracing stays off.
     values : TraceValues, optional
         Initial settings; a general setting that is cleared returns to its initial value.
-    spans : SpanExport, optional
+    spans : Spans, optional
         Receives the traces in place of a file.
 
     Attributes
@@ -118,7 +125,7 @@ class Tracing:
     """
 
     def __init__(
-        self, file: str = "", values: TraceValues | None = None, spans: SpanExport | None = None
+        self, file: str = "", values: TraceValues | None = None, spans: Spans | None = None
     ) -> None:
         self.on = False
         self.spans = spans
@@ -200,7 +207,7 @@ class Tracing:
         """Return the client's span from its header fields; None without OpenTelemetry."""
         if self.spans is None or not traceparent:
             return None
-        return read_traceparent(_latin(traceparent), _latin(tracestate or ""))
+        return self.spans.parent(_latin(traceparent), _latin(tracestate or ""))
 
     def sample(self, model: str, parent: SpanContext | None = None) -> Trace | None:
         """Return a trace if the request is sampled, else None.
@@ -275,7 +282,7 @@ def check_values(values: TraceValues, file: str, *, spans: bool = False) -> None
 class _Sampling:
     """Settings in force, with the traces that are not yet in a file."""
 
-    def __init__(self, values: TraceValues, file: _TraceFile, spans: SpanExport | None) -> None:
+    def __init__(self, values: TraceValues, file: _TraceFile, spans: Spans | None) -> None:
         self.values = values
         self._file = file
         self._spans = spans
@@ -442,8 +449,6 @@ _KINDS: Mapping[str, Kind] = {
     "resource": _TEXTS,
     **dict.fromkeys(SPAN_NUMBERS, whole(1)),
 }
-# https://www.w3.org/TR/trace-context/#traceparent-header; later versions may add fields.
-_TRACEPARENT = re.compile(r"(?!ff)[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -482,164 +487,3 @@ class OpenTelemetry:
 
     def __post_init__(self) -> None:
         check({name: getattr(self, name) for name in _KINDS}, _KINDS)
-
-
-def read_traceparent(parent: str, state: str = "") -> SpanContext | None:
-    """Return the client's span from its header fields; None without a valid one.
-
-    Examples
-    --------
-    >>> read_traceparent("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01").flags
-    1
-    >>> read_traceparent("00-00000000000000000000000000000000-b7ad6b7169203331-01")
-    """
-    found = _TRACEPARENT.fullmatch(parent.strip())
-    if found is None or (found[4] and parent.startswith("00")):
-        return None
-    trace_id, span_id, flags = (int(found[at], 16) for at in (1, 2, 3))
-    if not trace_id or not span_id:
-        return None
-    return SpanContext(trace_id, span_id, flags & 1, state)
-
-
-class SpanExport:
-    """Export of completed traces to a collector, on a thread of the SDK.
-
-    Parameters
-    ----------
-    options : OpenTelemetry
-
-    Raises
-    ------
-    UnsupportedError
-        The packages of the extra ``otel`` are missing.
-    """
-
-    def __init__(self, options: OpenTelemetry) -> None:
-        with needed("trace mode opentelemetry", package="opentelemetry"):
-            from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
-            from opentelemetry.sdk.resources import Resource
-            from opentelemetry.sdk.trace.export import BatchSpanProcessor
-            from opentelemetry.sdk.util.instrumentation import InstrumentationScope
-        self.options = options
-        self._resource = Resource.create(
-            {"service.name": "triton-inference-server", **options.resource}
-        )
-        self._scope = InstrumentationScope("triton-server")
-        url = options.url if "://" in options.url else f"http://{options.url}"
-        self._processor = BatchSpanProcessor(
-            OTLPSpanExporter(endpoint=url),
-            max_queue_size=options.bsp_max_queue_size,
-            schedule_delay_millis=options.bsp_schedule_delay,
-            # The SDK refuses a batch larger than the queue; Triton's does not.
-            max_export_batch_size=min(
-                options.bsp_max_export_batch_size, options.bsp_max_queue_size
-            ),
-        )
-        # Traces have the times of `time.monotonic_ns`.
-        self._offset_ns = time_ns() - monotonic_ns()
-
-    def settings(self) -> dict[str, str]:
-        """Return the settings as Triton reports them."""
-        options = self.options
-        given = {"url": options.url} if options.url != OpenTelemetry().url else {}
-        return {
-            **given,
-            **(
-                {"resource": ",".join(f"{k}={v}" for k, v in options.resource.items())}
-                if options.resource
-                else {}
-            ),
-            **{name: str(getattr(options, name)) for name in SPAN_NUMBERS},
-        }
-
-    def export(self, sample: TraceSample, remote: SpanContext | None) -> None:
-        """Queue the spans of a completed trace.
-
-        Parameters
-        ----------
-        sample : TraceSample
-        remote : SpanContext or None
-            The client's span.
-        """
-        assert sample.span is not None
-        spans = {0: sample.span}
-        around: list[Activity] = []
-        for trace in sample.traces:
-            around += [*trace.before, *trace.after]
-            if trace.span is not None:
-                spans[trace.id] = trace.span
-        if sample.timestamps:
-            for trace in sample.traces:
-                if trace.model and trace.activities:
-                    self._export_request(trace, spans[trace.parent_id])
-        self._export_span(
-            "InferRequest", sample.span, remote, sample.start_ns, monotonic_ns(), around
-        )
-
-    def close(self) -> None:
-        """Send the queued spans and end the thread."""
-        self._processor.shutdown()  # type: ignore[no-untyped-call]
-
-    def _export_request(self, trace: Trace, parent: SpanContext) -> None:
-        """Export a request's span and the span of its execution."""
-        assert trace.span is not None
-        moments = [each for each in trace.activities if isinstance(each, Activity)]
-        computing = [each for each in moments if each.name.startswith("COMPUTE_")]
-        if computing:
-            first, last = computing[0].ns, computing[-1].ns
-            self._export_span("compute", trace.span.child(), trace.span, first, last, computing)
-        attributes: dict[str, Any] = {
-            "triton.model_name": trace.model,
-            "triton.model_version": trace.version,
-            "triton.trace_id": trace.id,
-            "triton.trace_parent_id": trace.parent_id,
-        }
-        if trace.request_id:
-            attributes["triton.request_id"] = trace.request_id.encode(
-                errors="backslashreplace"  # it may not be UTF-8
-            ).decode()
-        rest = [each for each in moments if each not in computing]
-        first, last = moments[0].ns, moments[-1].ns
-        self._export_span(trace.model, trace.span, parent, first, last, rest, attributes)
-
-    def _export_span(
-        self,
-        name: str,
-        span: SpanContext,
-        parent: SpanContext | None,
-        start_ns: int,
-        end_ns: int,
-        activities: Iterable[Activity],
-        attributes: Mapping[str, Any] | None = None,
-    ) -> None:
-        from opentelemetry.sdk.trace import ReadableSpan
-        from opentelemetry.trace import SpanKind
-
-        self._processor.on_end(
-            ReadableSpan(
-                name,
-                context=_context(span),
-                parent=None if parent is None else _context(parent),
-                resource=self._resource,
-                attributes=attributes,
-                events=self._events(activities),
-                kind=SpanKind.SERVER,
-                instrumentation_scope=self._scope,
-                start_time=start_ns + self._offset_ns,
-                end_time=end_ns + self._offset_ns,
-            )
-        )
-
-    def _events(self, activities: Iterable[Activity]) -> Sequence[Event]:
-        from opentelemetry.sdk.trace import Event
-
-        return [Event(each.name, timestamp=each.ns + self._offset_ns) for each in activities]
-
-
-def _context(span: SpanContext) -> Any:
-    from opentelemetry.trace import SpanContext as Context
-    from opentelemetry.trace import TraceFlags, TraceState
-
-    state = TraceState.from_header([span.state]) if span.state else None
-    return Context(span.trace_id, span.span_id, False, TraceFlags(span.flags), state)
